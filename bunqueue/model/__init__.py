@@ -1,0 +1,1 @@
+"""The words of the domain: plain data and pure functions, shared by every process."""

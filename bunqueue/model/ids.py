@@ -1,0 +1,99 @@
+"""Job ids and lock tokens, and the shard that a queue or an id belongs to.
+
+An id is a UUIDv7 whose 12-bit ``rand_a`` field is the *slot* of its queue, so a command that
+names only an id finds its shard without a table, for every number of shards.  The slot is a hint:
+an id that a client chose itself has none and is looked for at the shard of its own hash.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+SLOTS = 4096  # what fits into rand_a, 64 times the largest number of shards
+MAX_SHARDS = 64
+UUID_LENGTH = 36
+
+# int(text, 16) alone would take signs, blanks and underscores, too.
+_TAG = re.compile("-7[0-9a-f]{3}")
+_OURS = re.compile("[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}", re.ASCII)
+
+_FNV_OFFSET = 0x811C9DC5
+_FNV_PRIME = 0x01000193
+_TOKEN_BITS = 47  # of the 48 at the end; leaves room to count within a millisecond
+
+
+def fnv1a32(text: str) -> int:
+    """The 32-bit FNV-1a hash of the UTF-8 bytes of ``text``."""
+    value = _FNV_OFFSET
+    for byte in text.encode("utf-8", "surrogatepass"):
+        value = ((value ^ byte) * _FNV_PRIME) & 0xFFFFFFFF
+    return value
+
+
+def slot_of_queue(queue: str) -> int:
+    """The slot (0..4095) of a queue name; its shard is ``slot & (shards - 1)``."""
+    return fnv1a32(queue) & (SLOTS - 1)
+
+
+def slot_of_id(job_id: str) -> int:
+    """The slot that an id or a lock token carries, or the slot of its hash for foreign ids."""
+    if len(job_id) == UUID_LENGTH and _TAG.fullmatch(job_id, 13, 18):
+        return int(job_id[15:18], 16)
+    return slot_of_queue(job_id)
+
+
+def is_power_of_two(number: int) -> bool:
+    return number > 0 and number & (number - 1) == 0
+
+
+def seq_of_id(job_id: str) -> int | None:
+    """The sequence number that its shard wrote into an id; None for an id that a client chose.
+
+    It is the key of the job's rows, so that storing a job needs no second index.  Like the slot it
+    is a hint: whoever follows it compares the whole id.
+    """
+    return int(job_id[24:], 16) if _OURS.fullmatch(job_id) else None
+
+
+class IdFactory:
+    """Makes job ids and lock tokens that ascend, also when the clock stands still or jumps back.
+
+    ``random_bits(n)`` supplies the randomness, so that a test can replay a day exactly.
+    """
+
+    __slots__ = ("_ms", "_prefixes", "_random_bits", "_token")
+
+    def __init__(self, random_bits: Callable[[int], int]) -> None:
+        self._random_bits = random_bits
+        self._ms = -1
+        self._token = 0
+        self._prefixes: dict[int, str] = {}
+
+    def job_id(self, slot: int, now_ms: int, seq: int) -> str:
+        """The id of the job with number ``seq`` (below 2**48); ascends with it."""
+        return f"{self.prefix(slot, now_ms)}{seq:012x}"
+
+    def prefix(self, slot: int, now_ms: int) -> str:
+        """What all ids of a slot begin with at that time; the number follows as 12 hex digits."""
+        prefix = self._prefixes.get(slot) if now_ms <= self._ms else None
+        return prefix or self._new_prefix(slot, now_ms)
+
+    def token(self, slot: int, now_ms: int) -> str:
+        """A lock token; cannot be guessed from others of an earlier millisecond."""
+        prefix = self._prefixes.get(slot) if now_ms <= self._ms else None
+        if prefix is None:
+            prefix = self._new_prefix(slot, now_ms)
+        self._token += 1
+        return f"{prefix}{self._token:012x}"
+
+    def _new_prefix(self, slot: int, now_ms: int) -> str:
+        if now_ms > self._ms:
+            self._ms = now_ms
+            self._token = self._random_bits(_TOKEN_BITS)
+            self._prefixes.clear()
+        stamp = f"{self._ms:012x}"
+        variant = 0x8000 | self._random_bits(14)
+        prefix = f"{stamp[:8]}-{stamp[8:]}-7{slot:03x}-{variant:04x}-"
+        self._prefixes[slot] = prefix
+        return prefix

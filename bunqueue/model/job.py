@@ -1,0 +1,137 @@
+"""The job: what it is made of, the states it can be in, and the moves that are legal.
+
+::
+
+    push ──► WAITING ──pull──► ACTIVE ──ack──► COMPLETED
+      │         ▲  ▲             │ │
+      └► DELAYED┘  └──release────┘ └─fail─► DELAYED (retry) or FAILED (dead letter)
+                                            FAILED ──RetryDlq──► WAITING
+
+Whether a job that is not active is waiting or delayed is a question of its ``run_at`` alone.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from bunqueue.model.backoff import EXPONENTIAL
+
+# States are plain ints: they are compared on the hot path and compare faster than enum members.
+WAITING = 0
+DELAYED = 1
+ACTIVE = 2
+COMPLETED = 3
+FAILED = 4
+REMOVED = 5
+
+STATE_NAMES = ("waiting", "delayed", "active", "completed", "failed", "unknown")
+
+TRANSITIONS: dict[int, frozenset[int]] = {
+    WAITING: frozenset({ACTIVE, COMPLETED, REMOVED}),  # COMPLETED: a late ack after a lost lock
+    DELAYED: frozenset({WAITING, REMOVED}),
+    ACTIVE: frozenset({WAITING, DELAYED, COMPLETED, FAILED, REMOVED}),
+    COMPLETED: frozenset({WAITING, REMOVED}),
+    FAILED: frozenset({WAITING, REMOVED}),
+    REMOVED: frozenset(),
+}
+
+DEFAULT_MAX_ATTEMPTS = 3
+DEFAULT_BACKOFF_MS = 1000
+DEFAULT_LOCK_TTL_MS = 30_000
+DEFAULT_NAME = "default"
+NIL = b"\xc0"  # MessagePack nil: a payload that is null or absent
+UNDEFINED = b"\xd4\x00\x00"  # what some encoders send for "no value"; kept as NIL
+
+MAX_TIMELINE = 20  # entries kept of a job's life; SEMANTICS.md, "timeline"
+
+
+class JobOptions(Struct, frozen=True, gc=False):
+    """What a push may ask for; one object is shared by all jobs with equal options.
+
+    Times are in ms, None means "not set".
+    """
+
+    max_attempts: int = DEFAULT_MAX_ATTEMPTS
+    backoff: float = DEFAULT_BACKOFF_MS
+    backoff_kind: str = EXPONENTIAL
+    backoff_given_as_map: bool = False  # the request said {type, delay}: shown as backoffConfig
+    ttl: float | None = None  # the job may start until created_at + ttl
+    timeout: float | None = None  # an attempt may take that long
+    lifo: bool = False
+    remove_on_complete: bool = False
+    remove_on_fail: bool = False
+    durable: bool = False
+    tags: tuple[str, ...] = ()
+
+
+class Lock(Struct, gc=False):
+    """The right to work on a job.  ``token`` is "" when it was pulled without an owner."""
+
+    token: str
+    owner: str
+    ttl: int  # ms, granted anew by every heartbeat that carries the token
+    until: int  # epoch ms; after it the next sweep takes the job back
+    conn: int  # the connection that pulled it; 0: that connection is gone
+    heartbeat_at: int
+    renewed: bool = False  # renewed at least once: outlives its connection
+    suspect: bool = False  # silent in the last stall check: taken back by the next
+
+
+class Moment(Struct, array_like=True, gc=False):
+    """One entry of a job's timeline."""
+
+    state: str
+    at: int
+    error: str | None = None
+    attempt: int | None = None
+
+
+class SharedOptions(Struct, frozen=True, gc=False, eq=False):
+    """Options with the two encodings that every job of that kind needs, made once."""
+
+    options: JobOptions
+    wire: bytes  # their part of the job object that clients get
+    stored: bytes | None  # their column; None for the defaults
+
+
+class Job(Struct, gc=False, eq=False):
+    """A live or finished job.  Only ``engine.lifecycle`` writes ``state``.
+
+    Payloads (``data``, ``result``) are MessagePack bytes, never decoded by the server.  Jobs are
+    not tracked by the garbage collector: a million of them would make each pass take a second, and
+    they are part of no lasting cycle.
+    """
+
+    seq: int  # order of arrival at its shard; the key of its rows
+    id: str
+    queue: str
+    name: str
+    data: bytes
+    shared: SharedOptions
+    priority: int
+    created_at: int
+    run_at: int
+    state: int = WAITING
+    attempts: int = 0  # failures so far
+    stalls: int = 0
+    unique_key: str | None = None
+    holds_key: bool = False  # a failed attempt gives the key up, the job keeps showing it
+    started_at: int | None = None
+    finished_at: int | None = None
+    lock: Lock | None = None
+    worker: str = ""  # who held it last
+    lost_token: str | None = None  # of a lock that ran out; may still complete the waiting job
+    timed_out: bool = False  # the last attempt ran into its timeout: late answers are ignored
+    error: str | None = None  # of the last failed attempt
+    reason: str | None = None  # why it is a dead letter
+    progress: float = 0
+    progress_message: str | None = None
+    result: bytes | None = None
+    timeline: list[Moment] | None = None  # None: nothing happened that the times do not tell
+    # bookkeeping of the journal: which rows exist on disk, and what must be written
+    stored: int = 0
+    dirty: int = 0
+
+    @property
+    def options(self) -> JobOptions:
+        return self.shared.options

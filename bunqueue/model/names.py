@@ -1,0 +1,21 @@
+"""Which queue names are allowed."""
+
+from __future__ import annotations
+
+import re
+
+MAX_QUEUE_NAME = 256  # characters; the seeds' validation table
+_ALLOWED = re.compile(r"[a-zA-Z0-9_\-.:]+")
+
+
+def queue_name_problem(name: object) -> str | None:
+    """What is wrong with a queue name, in the words of the wire; None when it is fine."""
+    if name is None or name == "":
+        return "Queue name is required"
+    if not isinstance(name, str):
+        return "Queue name must be a string"
+    if len(name) > MAX_QUEUE_NAME:
+        return f"Queue name too long (max {MAX_QUEUE_NAME} characters)"
+    if not _ALLOWED.fullmatch(name):
+        return "Queue name contains invalid characters"
+    return None
