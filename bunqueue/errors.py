@@ -1,0 +1,103 @@
+"""Every exception that users of bunqueue can meet.
+
+All derive from `BunqueueError` and carry a stable `code` for programs and log searches; the text is for
+people and says what happened, to which queue or job, where, and what to do next.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class BunqueueError(Exception):
+    """The root of all errors of this package.
+
+    `queue`, `job_id`, `command` and `address` are set as far as they are known.
+    """
+
+    code: ClassVar[str] = "error"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        queue: str | None = None,
+        job_id: str | None = None,
+        command: str | None = None,
+        address: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.queue = queue
+        self.job_id = job_id
+        self.command = command
+        self.address = address
+
+
+class ConnectionLost(BunqueueError, ConnectionError):
+    """The connection ended while a command was under way.
+
+    Unless the text says otherwise the outcome is unknown: the server may or may not have carried it out.
+    """
+
+    code = "connection_lost"
+
+
+class ConnectTimeout(BunqueueError, ConnectionError):
+    """No connection to the server came about in time. The command was not sent."""
+
+    code = "connect_timeout"
+
+
+class CommandTimeout(BunqueueError, TimeoutError):
+    """The server did not answer in time. The outcome of a command that changes something is unknown."""
+
+    code = "command_timeout"
+
+
+class AuthError(BunqueueError):
+    """The server refuses the token, or wants one."""
+
+    code = "auth_failed"
+
+
+class PayloadError(BunqueueError, ValueError):
+    """Job data or a result cannot be sent: not encodable as MessagePack, or too large."""
+
+    code = "payload"
+
+
+class CommandFailed(BunqueueError):
+    """The server refused a command and changed nothing. `reason` is the server's own text."""
+
+    code = "command_failed"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        reason: str = "",
+        queue: str | None = None,
+        job_id: str | None = None,
+        command: str | None = None,
+        address: str | None = None,
+    ) -> None:
+        super().__init__(message, queue=queue, job_id=job_id, command=command, address=address)
+        self.reason = reason or message
+
+
+class ShardUnavailable(CommandFailed):
+    """The part of the server that owns the queue or job is restarting. Nothing was changed; try again."""
+
+    code = "shard_unavailable"
+
+
+class JobNotFound(CommandFailed):
+    """There is no such job, or it was removed."""
+
+    code = "job_not_found"
+
+
+class LockLost(CommandFailed):
+    """The job is not held with this token any more: its lock ran out, or someone else decided the job."""
+
+    code = "lock_lost"

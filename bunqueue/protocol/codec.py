@@ -1,0 +1,72 @@
+"""MessagePack to typed commands and back.
+
+The fast way decodes and checks in C.  What it refuses goes the lenient way, which accepts what
+other languages' encoders send (null or "undefined" for an absent option, 5.0 for 5) and otherwise
+says in words which field is wrong.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Union
+
+from msgspec import UNSET, MsgspecError, Raw
+from msgspec.msgpack import Decoder, Encoder
+
+from bunqueue.protocol.commands import COMMANDS, Command, CommandError, Reply
+from bunqueue.protocol.commands.base import RequestId
+from bunqueue.protocol.lenient import clean
+
+_AnyCommand: Any = Union[tuple(spec.request for spec in COMMANDS.values())]  # noqa: UP007
+_decode: Any = Decoder(_AnyCommand).decode
+_decode_fields = Decoder(dict[str, Raw]).decode
+_decode_any = Decoder().decode
+
+encode_reply = Encoder().encode
+
+# What decoding hostile bytes may raise: also text that is not UTF-8, and nesting too deep.
+DECODE_ERRORS = (MsgspecError, ValueError, OverflowError, RecursionError)
+
+
+class InvalidCommand(CommandError):
+    """A payload that is no command; ``req_id`` is what could be read of it."""
+
+    def __init__(self, text: str, req_id: RequestId = UNSET) -> None:
+        super().__init__(text)
+        self.req_id = req_id
+
+
+def decode_command(payload: bytes) -> Command:
+    """The command in a frame's payload; InvalidCommand says what is wrong with it."""
+    try:
+        command: Command = _decode(payload)
+    except DECODE_ERRORS:
+        return _decode_leniently(payload)
+    return command
+
+
+def _decode_leniently(payload: bytes) -> Command:
+    try:
+        fields = _decode_fields(payload)
+    except DECODE_ERRORS:
+        raise InvalidCommand("Invalid command format") from None
+    req_id: RequestId = fields.pop("reqId", UNSET)
+    try:
+        name = _decode_any(fields.pop("cmd", b"\xc0"))
+        if not isinstance(name, str) or not name:
+            raise CommandError("Invalid command")
+        spec = COMMANDS.get(name)
+        if spec is None:
+            raise CommandError(f"Unknown command: {name}")
+        command: Command = _decode(encode_reply({"cmd": name, **clean(spec.request, fields)}))
+    except CommandError as error:
+        raise InvalidCommand(str(error), req_id) from None
+    except DECODE_ERRORS:
+        raise InvalidCommand("Invalid command format", req_id) from None
+    command.req_id = req_id
+    return command
+
+
+def encode_frame(reply: Reply) -> bytes:
+    """A reply as a frame, ready to send."""
+    payload = encode_reply(reply)
+    return len(payload).to_bytes(4, "big") + payload

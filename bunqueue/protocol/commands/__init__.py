@@ -1,0 +1,34 @@
+"""The command table: every command is declared once, in one file a family."""
+
+from __future__ import annotations
+
+from bunqueue.protocol.commands import core, dlq, query, server
+from bunqueue.protocol.commands.base import (
+    COMMANDS,
+    Command,
+    CommandError,
+    ErrorReply,
+    Merge,
+    Ok,
+    Reply,
+    Route,
+    Spec,
+    is_poll,
+)
+
+__all__ = [
+    "COMMANDS",
+    "Command",
+    "CommandError",
+    "ErrorReply",
+    "Merge",
+    "Ok",
+    "Reply",
+    "Route",
+    "Spec",
+    "core",
+    "dlq",
+    "is_poll",
+    "query",
+    "server",
+]

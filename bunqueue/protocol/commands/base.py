@@ -1,0 +1,142 @@
+"""What every command declaration is made of, and the table they are entered in.
+
+A command is declared once: a class with typed, bounded fields, and a line that says how it is
+routed and answered.  The router, the shard, the SDK, the error texts and PROTOCOL.md are derived
+from that.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any, TypeVar
+
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
+
+RequestId = Raw | UnsetType  # any value; comes back in the reply as it came, absent if absent
+
+DAY_MS = 86_400_000
+YEAR_MS = 365 * DAY_MS
+
+
+class Command(Struct, kw_only=True, rename="camel", tag_field="cmd", omit_defaults=True, gc=False):
+    """A request.  ``req_id`` is echoed in its reply."""
+
+    req_id: RequestId = UNSET
+
+
+class Reply(Struct, kw_only=True, rename="camel", gc=False):
+    """An answer; ``ok`` comes first on the wire."""
+
+    ok: bool = True
+    req_id: RequestId = UNSET
+
+
+class Ok(Reply, kw_only=True):
+    """It is done."""
+
+
+class ErrorReply(Reply, kw_only=True):
+    """It is refused or impossible; nothing was changed."""
+
+    ok: bool = False
+    error: str
+
+
+class CommandError(Exception):
+    """A command that is refused; its text goes into the error reply."""
+
+
+class Route(enum.Enum):
+    """Where a command goes."""
+
+    QUEUE = "the shard of the queue"
+    ID = "the shard of the job id"
+    IDS = "the shards of the job ids, each with its part"
+    ALL = "all shards, their answers merged"
+    ROUTER = "answered by the router itself"
+
+
+class Merge(enum.Enum):
+    """How the answers of several shards become one."""
+
+    NONE = "one answer only"
+    FIRST_ERROR = "ok when all are, else the first error in the order of the ids"
+    COUNT = "the sum of data.count"
+    CONCAT = "the lists one after the other"
+    SUM = "the sums of the numbers"
+
+
+@dataclass(frozen=True)
+class Spec:
+    """One row of the command table."""
+
+    name: str
+    request: type[Struct]
+    route: Route
+    reply: type[Reply]
+    merge: Merge
+    writes: bool  # changes state
+    repeatable: bool  # doing it twice is the same as once
+    parks: bool  # may be answered later: it has a ``timeout`` above 0
+    since: int  # protocol version
+
+
+COMMANDS: dict[str, Spec] = {}
+
+C = TypeVar("C", bound=type[Struct])
+
+
+def command(
+    route: Route,
+    reply: type[Reply] = Ok,
+    *,
+    merge: Merge = Merge.NONE,
+    writes: bool = False,
+    repeatable: bool | None = None,
+    parks: bool = False,
+    since: int = 2,
+) -> Callable[[C], C]:
+    """Enter a command class in the table.  What only reads is repeatable."""
+
+    def enter(cls: C) -> C:
+        name = str(cls.__struct_config__.tag)
+        again = not writes if repeatable is None else repeatable
+        COMMANDS[name] = Spec(name, cls, route, reply, merge, writes, again, parks, since)
+        return cls
+
+    return enter
+
+
+class Poll(Struct, gc=False):
+    """The fields that tell whether a request may be parked."""
+
+    cmd: Any = None
+    timeout: Any = None
+
+
+def is_poll(cmd: object, timeout: object) -> bool:
+    """Whether a request counts as a long poll, as router and shard must agree on."""
+    spec = COMMANDS.get(cmd) if isinstance(cmd, str) else None
+    return spec is not None and spec.parks and isinstance(timeout, int | float) and timeout > 0
+
+
+# Field types.  A queue name is checked when a queue is first met, not with every command.
+QueueName = Annotated[str, Meta(description="1 to 256 characters of [a-zA-Z0-9_-.:]")]
+JobId = Annotated[str, Meta(description="a job id")]
+Token = Annotated[str, Meta(description="the lock token of the pull")]
+Priority = Annotated[int, Meta(ge=-1_000_000, le=1_000_000)]
+Delay = Annotated[float, Meta(ge=0, le=YEAR_MS)]
+Ttl = Annotated[float, Meta(ge=0, le=YEAR_MS)]
+Timeout = Annotated[float, Meta(ge=0, le=DAY_MS)]
+MaxAttempts = Annotated[int, Meta(ge=1, le=1000)]
+Backoff = Annotated[float, Meta(ge=0, le=DAY_MS)]
+PollTimeout = Annotated[float, Meta(ge=0, le=60_000)]
+LockTtl = Annotated[int, Meta(ge=1, le=DAY_MS)]
+Text = Annotated[str, Meta(max_length=256)]  # names, owners, tags
+Key = Annotated[str, Meta(max_length=1024)]
+Message = Annotated[str, Meta(max_length=4096)]
+PullCount = Annotated[int, Meta(ge=1, le=1000)]
+PageSize = Annotated[int, Meta(ge=0, le=10_000)]
+Offset = Annotated[int, Meta(ge=0, le=1_000_000_000)]

@@ -1,0 +1,221 @@
+"""PUSH, PULL, ACK, FAIL and their batches: the hot path."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
+
+from bunqueue.model.job import DEFAULT_BACKOFF_MS, DEFAULT_LOCK_TTL_MS, DEFAULT_MAX_ATTEMPTS, NIL
+from bunqueue.protocol.commands.base import (
+    Backoff,
+    Command,
+    Delay,
+    JobId,
+    Key,
+    LockTtl,
+    MaxAttempts,
+    Merge,
+    PollTimeout,
+    Priority,
+    PullCount,
+    QueueName,
+    Reply,
+    RequestId,
+    Route,
+    Text,
+    Timeout,
+    Token,
+    Ttl,
+    command,
+)
+
+
+class BackoffMap(Struct, gc=False):
+    """Backoff as protocol 3 may say it: a kind and a delay in ms."""
+
+    delay: Backoff = DEFAULT_BACKOFF_MS
+    type: Literal["fixed", "exponential"] = "exponential"
+
+
+class JobFields(Struct, kw_only=True, rename="camel", omit_defaults=True, gc=False):
+    """What one job is pushed with.  Times in ms."""
+
+    data: Raw = Raw(NIL)
+    name: Text | None = None
+    priority: Priority = 0
+    delay: Delay = 0
+    timeout: Timeout | None = None
+    max_attempts: MaxAttempts = DEFAULT_MAX_ATTEMPTS
+    backoff: Backoff | BackoffMap = DEFAULT_BACKOFF_MS
+    ttl: Ttl | None = None
+    unique_key: Key | None = None
+    tags: Annotated[list[Text], Meta(max_length=64)] | None = None
+    lifo: bool = False
+    remove_on_complete: bool = False
+    remove_on_fail: bool = False
+    durable: bool = False
+    # Declared so that they are refused and not ignored, until the server keeps them.
+    job_id: None = None
+    custom_id: None = None
+    depends_on: None = None
+    group_id: None = None
+    repeat: None = None
+    dedup: None = None
+
+
+class PushReply(Reply, kw_only=True):
+    """``id`` is the new job's, or that of the job which holds the unique key."""
+
+    id: str
+
+
+class PushBatchReply(Reply, kw_only=True):
+    """One id a job, in the order of the request."""
+
+    ids: list[str]
+
+
+class PullReply(Reply, kw_only=True):
+    """``job`` is null when there is none; ``token`` is there when an owner was named."""
+
+    job: Raw | None
+    token: str | UnsetType | None = UNSET
+
+
+class PullBatchReply(Reply, kw_only=True):
+    """At most ``count`` jobs, fewer when they are large; tokens when an owner was named."""
+
+    jobs: Raw  # a list of jobs, encoded by protocol.job_view
+    tokens: list[str] | UnsetType = UNSET
+
+
+class Applied(Struct, gc=False):
+    """``applied: false`` when something else had already decided the job."""
+
+    applied: bool
+    reason: str
+
+
+class AckReply(Reply, kw_only=True):
+    """``data`` only when the answer came too late to count."""
+
+    data: Applied | UnsetType = UNSET
+
+
+class Ignored(Struct, rename="camel", gc=False):
+    """The jobs of a batch whose answer came too late to count."""
+
+    ignored_ids: list[str]
+    ignored_indices: list[int]
+
+
+class AckBatchReply(Reply, kw_only=True):
+    """``data`` only when some answers came too late to count."""
+
+    data: Ignored | UnsetType = UNSET
+
+
+@command(Route.QUEUE, PushReply, writes=True)
+class Push(JobFields, kw_only=True, tag_field="cmd", tag="PUSH", gc=False):
+    """Add one job to a queue."""
+
+    queue: QueueName
+    req_id: RequestId = UNSET  # a struct has one base, so what Command gives stands here again
+
+
+@command(Route.QUEUE, PushBatchReply, writes=True)
+class PushBatch(Command, tag="PUSHB"):
+    """Add many jobs to a queue: all of them, or none when one is refused."""
+
+    queue: QueueName
+    jobs: list[JobFields]
+
+
+@command(Route.QUEUE, PullReply, writes=True, parks=True)
+class Pull(Command, tag="PULL"):
+    """Take the next job; waits up to ``timeout`` ms for one.
+
+    With an ``owner`` the job is locked for ``lockTtl`` ms and needs its token from then on.
+    """
+
+    queue: QueueName
+    timeout: PollTimeout = 0
+    owner: Text | None = None
+    lock_ttl: LockTtl = DEFAULT_LOCK_TTL_MS
+
+
+@command(Route.QUEUE, PullBatchReply, writes=True, parks=True)
+class PullBatch(Command, tag="PULLB"):
+    """Take up to ``count`` jobs; waits up to ``timeout`` ms for the first."""
+
+    queue: QueueName
+    count: PullCount
+    timeout: PollTimeout = 0
+    owner: Text | None = None
+    lock_ttl: LockTtl = DEFAULT_LOCK_TTL_MS
+
+
+@command(Route.ID, AckReply, writes=True)
+class Ack(Command, tag="ACK"):
+    """Complete a job."""
+
+    id: JobId
+    result: Raw = Raw(NIL)
+    token: Token | None = None
+
+
+@command(Route.IDS, AckBatchReply, merge=Merge.FIRST_ERROR, writes=True)
+class AckBatch(Command, tag="ACKB"):
+    """Complete many jobs.  A wrong token refuses all of a shard's jobs, an unknown id only itself."""
+
+    ids: list[JobId]
+    results: list[Raw] | None = None
+    tokens: list[Token | None] | None = None
+
+
+@command(Route.ID, AckReply, writes=True)
+class Fail(Command, tag="FAIL"):
+    """Report a failed attempt: the job is retried after its backoff, or becomes a dead letter."""
+
+    id: JobId
+    error: Annotated[str, Meta(description="cut after 64 KiB")] | None = None
+    token: Token | None = None
+    unrecoverable: bool = False
+    stack: str | list[str] | None = None
+
+
+class Alive(Struct, gc=False):
+    ok: bool = True
+
+
+class HeartbeatReply(Reply, kw_only=True):
+    data: Alive
+
+
+class AliveCount(Struct, gc=False):
+    count: int
+    ok: bool = True
+
+
+class HeartbeatBatchReply(Reply, kw_only=True):
+    """How many of the jobs are active and, where a token came, locked with it."""
+
+    data: AliveCount
+
+
+@command(Route.ID, HeartbeatReply, writes=True, repeatable=True)
+class JobHeartbeat(Command, tag="JobHeartbeat"):
+    """Say that a job is being worked on; with its token, renew the lock by ``duration`` or its ttl."""
+
+    id: JobId
+    token: Token | None = None
+    duration: LockTtl | None = None
+
+
+@command(Route.IDS, HeartbeatBatchReply, merge=Merge.COUNT, writes=True, repeatable=True)
+class JobHeartbeatBatch(Command, tag="JobHeartbeatB"):
+    """JobHeartbeat for many jobs; unknown ones are not counted."""
+
+    ids: list[JobId]
+    tokens: list[Token | None] | None = None

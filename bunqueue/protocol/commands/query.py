@@ -1,0 +1,127 @@
+"""Reading jobs and queues, and the progress of a job."""
+
+from __future__ import annotations
+
+from msgspec import UNSET, Raw, Struct, UnsetType
+
+from bunqueue.protocol.commands.base import (
+    Command,
+    JobId,
+    Message,
+    Offset,
+    PageSize,
+    QueueName,
+    Reply,
+    Route,
+    command,
+)
+
+
+class JobReply(Reply, kw_only=True):
+    job: Raw
+
+
+class StateReply(Reply, kw_only=True):
+    """Version 2 knows five states and ``unknown``; version 3 adds ``prioritized``."""
+
+    id: str
+    state: str
+
+
+class ResultReply(Reply, kw_only=True):
+    """``result`` is what the ACK carried; absent when there is none."""
+
+    id: str
+    result: Raw | UnsetType = UNSET
+
+
+class JobsReply(Reply, kw_only=True):
+    jobs: Raw  # a list of jobs, encoded by protocol.job_view
+
+
+class CountReply(Reply, kw_only=True):
+    count: int
+
+
+class Counts(Struct, rename={"waiting_children": "waiting-children"}, gc=False):
+    """Jobs by state.  Version 2 counts all ready jobs as waiting."""
+
+    waiting: int
+    delayed: int
+    active: int
+    completed: int
+    failed: int
+    prioritized: int = 0
+    waiting_children: int = 0
+    paused: int = 0
+
+
+class JobCountsReply(Reply, kw_only=True):
+    counts: Counts
+
+
+class ProgressReply(Reply, kw_only=True):
+    progress: float
+    message: str | None
+
+
+@command(Route.ID, JobReply)
+class GetJob(Command, tag="GetJob"):
+    """One job, with ``state``, ``returnvalue`` and ``failedReason``."""
+
+    id: JobId
+
+
+@command(Route.ID, StateReply)
+class GetState(Command, tag="GetState"):
+    """The state of a job; ``unknown`` for an unknown id."""
+
+    id: JobId
+
+
+@command(Route.ID, ResultReply)
+class GetResult(Command, tag="GetResult"):
+    """The result of a completed job."""
+
+    id: JobId
+
+
+@command(Route.QUEUE, JobsReply)
+class GetJobs(Command, tag="GetJobs"):
+    """A page of a queue's jobs in order of creation, of one state, several, or all."""
+
+    queue: QueueName
+    state: str | list[str] | None = None
+    limit: PageSize = 100
+    offset: Offset = 0
+    asc: bool = True
+
+
+@command(Route.QUEUE, JobCountsReply)
+class GetJobCounts(Command, tag="GetJobCounts"):
+    """How many jobs of a queue are in each state."""
+
+    queue: QueueName
+
+
+@command(Route.QUEUE, CountReply)
+class Count(Command, tag="Count"):
+    """How many jobs a queue has: of all states (version 2), or queued ones (version 3)."""
+
+    queue: QueueName
+
+
+@command(Route.ID, writes=True, repeatable=True)
+class Progress(Command, tag="Progress"):
+    """Set the progress of an active job, clamped to 0..100; no message keeps the last."""
+
+    id: JobId
+    progress: float
+    message: Message | None = None
+
+
+@command(Route.ID, ProgressReply)
+class GetProgress(Command, tag="GetProgress"):
+    """The progress of an active job."""
+
+    id: JobId

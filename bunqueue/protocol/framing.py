@@ -1,0 +1,71 @@
+"""Frames: a 4-byte big-endian length, then that many bytes of MessagePack."""
+
+from __future__ import annotations
+
+MAX_FRAME = 64 * 1024 * 1024  # bytes of payload; the seeds' limit, above it the connection ends
+HEADER = 4
+
+
+class FrameTooLarge(ValueError):
+    """The announced length is above MAX_FRAME."""
+
+    def __init__(self, length: int, limit: int) -> None:
+        super().__init__(f"Frame too large: {length} bytes (max {limit})")
+
+
+def frame(payload: bytes) -> bytes:
+    """``payload`` with its length in front."""
+    return len(payload).to_bytes(HEADER, "big") + payload
+
+
+class FrameSplitter:
+    """Takes bytes in any pieces and gives whole frames.
+
+    Costs: a piece that holds whole frames only is sliced once a frame and copied nowhere else; a
+    frame that comes in many pieces is appended to one growing buffer.
+    """
+
+    __slots__ = ("_limit", "_need", "_rest", "broken")
+
+    def __init__(self, limit: int = MAX_FRAME) -> None:
+        self._limit = limit
+        self._rest = bytearray()
+        self._need = 0  # total bytes wanted before looking again
+        self.broken: FrameTooLarge | None = None  # set once; nothing more comes out after it
+
+    @property
+    def partial(self) -> bool:
+        """True while a frame has begun and not ended."""
+        return bool(self._rest)
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """The frames (length prefix included) that ``data`` completes.
+
+        A length above the limit sets ``broken`` at once; the frames before it still come out.
+        """
+        if self._rest:
+            self._rest += data
+            if len(self._rest) < self._need:
+                return []
+            data = bytes(self._rest)
+            self._rest.clear()
+        frames: list[bytes] = []
+        if self.broken:
+            return frames
+        start, size = 0, len(data)
+        need = HEADER
+        while size - start >= HEADER:
+            length = int.from_bytes(data[start : start + HEADER], "big")
+            if length > self._limit:
+                self.broken = FrameTooLarge(length, self._limit)
+                return frames
+            end = start + HEADER + length
+            if end > size:
+                need = HEADER + length
+                break
+            frames.append(data[start:end])
+            start = end
+        if start < size:
+            self._rest += data[start:]
+            self._need = need
+        return frames

@@ -1,0 +1,290 @@
+"""The job object as clients get it: about 45 fields, most of them the same for most jobs.
+
+A job is put together from two pieces: what its options say, encoded once for all jobs with equal
+options, and what is its own.  Timestamps go out as float64, as every encoder of this protocol
+sends them.
+"""
+
+from __future__ import annotations
+
+import struct
+from functools import lru_cache
+from typing import Any
+
+from msgspec import UNSET, Raw, Struct, UnsetType
+from msgspec.msgpack import Decoder, Encoder
+
+from bunqueue.model.ids import UUID_LENGTH
+from bunqueue.model.job import (
+    ACTIVE,
+    COMPLETED,
+    FAILED,
+    MAX_TIMELINE,
+    STATE_NAMES,
+    WAITING,
+    Job,
+    JobOptions,
+    Moment,
+    SharedOptions,
+)
+
+_encode = Encoder().encode
+_decode_options = Decoder(JobOptions).decode
+
+MAX_SHARED = 1024  # option sets kept; jobs beyond that simply do not share
+
+# What no option and no job sets yet has a value all the same: every field is always there.
+_CONSTANT: dict[str, Any] = {
+    "customId": None,
+    "parentId": None,
+    "groupId": None,
+    "dependsOn": [],
+    "childrenIds": [],
+    "childrenCompleted": 0,
+    "repeat": None,
+    "stallTimeout": None,
+    "keepLogs": None,
+    "sizeLimit": None,
+    "stackTraceLimit": 10,
+    "stacktrace": None,
+    "failParentOnFailure": False,
+    "removeDependencyOnFailure": False,
+    "continueParentOnFailure": False,
+    "ignoreDependencyOnFailure": False,
+    "deduplicationTtl": None,
+    "debounceId": None,
+    "debounceTtl": None,
+    "deduplicationExtend": False,
+    "deduplicationReplace": False,
+}
+
+
+class _Own(Struct, rename="camel", gc=False):
+    """The fields that are a job's own, in the order they are sent."""
+
+    id: str
+    created_at: float
+    run_at: float
+    started_at: float | None
+    last_heartbeat: float
+    timeline: list[dict[str, Any]]
+    queue: str
+    name: str
+    data: Raw
+    priority: int
+    completed_at: float | None
+    attempts: int
+    stall_count: int
+    unique_key: str | None
+    progress: float
+    progress_message: str | None
+    # only in answers to queries
+    state: str | UnsetType = UNSET
+    returnvalue: Raw | UnsetType = UNSET
+    failed_reason: str | UnsetType = UNSET
+
+
+_OWN_FIELDS = 16  # those that are always there
+
+
+def _option_fields(options: JobOptions) -> dict[str, Any]:
+    config = {"type": options.backoff_kind, "delay": options.backoff}
+    return {
+        "maxAttempts": options.max_attempts,
+        "backoff": options.backoff,
+        "backoffConfig": config if options.backoff_given_as_map else None,
+        "ttl": options.ttl,
+        "timeout": options.timeout,
+        "lifo": options.lifo,
+        "removeOnComplete": options.remove_on_complete,
+        "removeOnFail": options.remove_on_fail,
+        "durable": options.durable,
+        "tags": options.tags,
+        **_CONSTANT,
+    }
+
+
+_OPTION_FIELDS = len(_option_fields(JobOptions()))
+
+
+def share_options(options: JobOptions) -> SharedOptions:
+    """The encodings of ``options``."""
+    pairs = _encode(_option_fields(options))
+    stored = None if options == JobOptions() else _encode(options)
+    return SharedOptions(options, pairs[_header_size(_OPTION_FIELDS) :], stored)
+
+
+def _header_size(fields: int) -> int:
+    return 1 if fields < 16 else 3
+
+
+DEFAULT_OPTIONS = share_options(JobOptions())
+
+
+@lru_cache(maxsize=MAX_SHARED)
+def stored_options(stored: bytes | None) -> SharedOptions:
+    """The options of a stored job."""
+    return DEFAULT_OPTIONS if stored is None else share_options(_decode_options(stored))
+
+
+def timeline(job: Job) -> list[Moment]:
+    """A job's life.  As long as nothing unusual happened, its times tell it."""
+    if job.timeline is not None:
+        return job.timeline
+    first = "waiting" if job.run_at <= job.created_at else "delayed"
+    moments = [Moment(first, job.created_at)]
+    if job.started_at is not None:
+        moments.append(Moment("active", job.started_at))
+    if job.state == COMPLETED and job.finished_at is not None:
+        moments.append(Moment("completed", job.finished_at))
+    return moments
+
+
+def _moments(job: Job) -> list[dict[str, Any]]:
+    out = []
+    for moment in timeline(job)[:MAX_TIMELINE]:
+        entry: dict[str, Any] = {"state": moment.state, "timestamp": float(moment.at)}
+        if moment.error is not None:
+            entry["error"] = moment.error
+        if moment.attempt is not None:
+            entry["attempt"] = moment.attempt
+        out.append(entry)
+    return out
+
+
+def _stamp(ms: int | None) -> float | None:
+    return None if ms is None else float(ms)
+
+
+def _own(job: Job) -> _Own:
+    lock = job.lock
+    return _Own(
+        job.id,
+        float(job.created_at),
+        float(job.run_at),
+        _stamp(job.started_at),
+        float(lock.heartbeat_at if lock is not None else job.created_at),
+        _moments(job),
+        job.queue,
+        job.name,
+        Raw(job.data),
+        job.priority,
+        _stamp(job.finished_at) if job.state == COMPLETED else None,
+        job.attempts,
+        job.stalls,
+        job.unique_key,
+        job.progress,
+        job.progress_message,
+    )
+
+
+def _assemble(own: bytes, fields: int, job: Job) -> bytes:
+    header = b"\xde" + (fields + _OPTION_FIELDS).to_bytes(2, "big")
+    return header + own[_header_size(fields) :] + job.shared.wire
+
+
+def pulled_job(job: Job) -> bytes:
+    """The job object of PULL, PULLB and Dlq."""
+    if _is_first_run(job):
+        return _first_run(job)
+    return _assemble(_encode(_own(job)), _OWN_FIELDS, job)
+
+
+def queried_job(job: Job, state: str) -> bytes:
+    """The job object of GetJob and GetJobs: with its state and its outcome."""
+    own = _own(job)
+    own.state = state
+    fields = _OWN_FIELDS + 1
+    if job.state == COMPLETED and job.result is not None:
+        own.returnvalue = Raw(job.result)
+        fields += 1
+    if job.error is not None:
+        own.failed_reason = job.error
+        fields += 1
+    return _assemble(_encode(own), fields, job)
+
+
+# The usual case, a job on its first attempt, is packed in one call: the constant bytes between the
+# values that differ stand ready.  Three times as fast as `_own`; a test holds both to be equal.
+_UNTOUCHED = {
+    "priority": 0,
+    "completedAt": None,
+    "attempts": 0,
+    "stallCount": 0,
+    "uniqueKey": None,
+    "progress": 0,
+    "progressMessage": None,
+}
+_DOUBLE = b"\xcb"
+_MOMENT = len(_encode(0.0)) - 1  # bytes of a float64 behind its type
+_PARTS: tuple[bytes, ...] = (
+    b"\xde" + (_OWN_FIELDS + _OPTION_FIELDS).to_bytes(2, "big") + _encode("id") + b"\xd9\x24",
+    _encode(_UNTOUCHED)[1:] + _encode("createdAt") + _DOUBLE,
+    _encode("runAt") + _DOUBLE,
+    _encode("startedAt") + _DOUBLE,
+    _encode("lastHeartbeat") + _DOUBLE,
+    _encode("timeline") + b"\x92" + _encode({"state": "waiting", "timestamp": 0.0})[:-_MOMENT],
+    _encode({"state": "active", "timestamp": 0.0})[:-_MOMENT],
+    _encode("queue"),
+)
+_sizes = [f"{len(part)}s" for part in _PARTS]
+_pack_first = struct.Struct(f">{_sizes[0]}36s{'d'.join(_sizes[1:])}").pack
+_HEAD, _CREATED, _RUN, _STARTED, _HEARTBEAT, _WAITED, _RAN, _QUEUE = _PARTS
+_NAME, _DATA = _encode("name"), _encode("data")
+
+
+def _is_first_run(job: Job) -> bool:
+    return (
+        job.state == ACTIVE
+        and job.timeline is None
+        and job.priority == 0
+        and job.unique_key is None
+        and job.run_at == job.created_at
+        and job.progress == 0
+        and job.progress_message is None
+        and len(job.id) == UUID_LENGTH
+    )
+
+
+def _first_run(job: Job) -> bytes:
+    created, started = job.created_at, job.started_at
+    head = _pack_first(
+        _HEAD,
+        job.id.encode(),
+        _CREATED,
+        created,
+        _RUN,
+        created,
+        _STARTED,
+        started,
+        _HEARTBEAT,
+        started,
+        _WAITED,
+        created,
+        _RAN,
+        started,
+        _QUEUE,
+    )
+    return b"".join((head, _encode(job.queue), _NAME, _encode(job.name), _DATA, job.data, job.shared.wire))
+
+
+def job_list(jobs: list[bytes]) -> Raw:
+    """Encoded jobs as one MessagePack list."""
+    count = len(jobs)
+    if count < 16:
+        header = bytes((0x90 | count,))
+    elif count < 0x10000:
+        header = b"\xdc" + count.to_bytes(2, "big")
+    else:
+        header = b"\xdd" + count.to_bytes(4, "big")
+    return Raw(header + b"".join(jobs))
+
+
+def state_name(job: Job, version: int) -> str:
+    """The state in the words of a protocol version; 3 tells ready jobs with priority apart."""
+    if version >= 3 and job.state == WAITING and job.priority > 0:
+        return "prioritized"
+    return STATE_NAMES[job.state]
+
+
+FINISHED = frozenset({COMPLETED, FAILED})

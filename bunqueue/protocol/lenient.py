@@ -1,0 +1,156 @@
+"""The second look at a command that the typed decoder refused.
+
+Everything here is derived from the declared types: `clean` accepts what other encoders say for
+"absent" and for whole numbers, and else raises a CommandError that names the field, and the bound.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import msgspec.inspect as mi
+from msgspec import NODEFAULT, MsgspecError, Raw, Struct
+from msgspec.msgpack import Decoder, Ext
+
+from bunqueue.model.job import NIL
+from bunqueue.model.names import queue_name_problem
+from bunqueue.protocol.commands.base import CommandError
+
+ERRORS = (MsgspecError, ValueError, OverflowError, RecursionError)
+MAX_INTEGER = 2**63  # what MessagePack and SQLite can hold
+UNDEFINED = 0  # the extension type some encoders send for "no value"
+
+_decode_any = Decoder().decode
+_decode_fields = Decoder(dict[str, Raw]).decode
+_decode_list = Decoder(list[Raw]).decode
+
+
+def clean(struct: type[Struct], fields: dict[str, Raw]) -> dict[str, object]:
+    """The fields of ``struct`` as the typed decoder takes them; unknown ones are left out."""
+    out: dict[str, object] = {}
+    for field in _fields(struct):
+        name = field.encode_name
+        raw = fields.get(name)
+        if raw is not None and _absent(raw, field):
+            raw = None
+        if raw is not None:
+            out[name] = _check(field.type, raw, name)
+        elif field.default is NODEFAULT and field.default_factory is NODEFAULT:
+            raise CommandError("Queue name is required" if name == "queue" else f"{name} is required")
+    return out
+
+
+@cache
+def _fields(struct: type[Struct]) -> tuple[mi.Field, ...]:
+    """The declared fields, the queue first: it is what is checked first."""
+    info = mi.type_info(struct)
+    assert isinstance(info, mi.StructType)
+    fields = [field for field in info.fields if field.encode_name != "reqId"]
+    return tuple(sorted(fields, key=lambda field: field.encode_name != "queue"))
+
+
+def _absent(raw: Raw, field: mi.Field) -> bool:
+    """Undefined, or null where null is no value of the field, stands for an absent option."""
+    first = bytes(memoryview(raw)[:1])
+    if first == b"\xc0":
+        return not isinstance(field.type, mi.RawType)
+    if first not in (b"\xc7", b"\xd4"):
+        return False
+    value = _value(raw, field.encode_name)
+    return isinstance(value, Ext) and value.code == UNDEFINED
+
+
+def _value(raw: Raw, name: str) -> Any:
+    try:
+        return _decode_any(raw)
+    except ERRORS:
+        raise CommandError(f"{name} is malformed") from None
+
+
+def _check(kind: mi.Type, raw: Raw, name: str) -> object:
+    """The value of one field, converted; CommandError when it does not fit its type."""
+    if isinstance(kind, mi.RawType):
+        return raw
+    if isinstance(kind, mi.Metadata):
+        return _check(kind.type, raw, name)
+    if isinstance(kind, mi.UnionType):
+        return _check_union(kind, raw, name)
+    if isinstance(kind, mi.ListType):
+        return _check_list(kind, raw, name)
+    if isinstance(kind, mi.StructType):
+        try:
+            return clean(kind.cls, _decode_fields(raw))
+        except ERRORS as error:
+            raise CommandError(f"{name} must be a map") from error
+    return _check_plain(kind, _value(raw, name), name)
+
+
+def _check_plain(kind: mi.Type, value: object, name: str) -> object:
+    if isinstance(kind, mi.IntType | mi.FloatType):
+        return _check_number(kind, value, name)
+    if isinstance(kind, mi.StrType):
+        problem = queue_name_problem(value) if name == "queue" else None
+        if problem or not isinstance(value, str):
+            raise CommandError(problem or f"{name} must be a string")
+        if kind.max_length is not None and len(value) > kind.max_length:
+            raise CommandError(f"{name} must have at most {kind.max_length} characters")
+    elif isinstance(kind, mi.BoolType):
+        if not isinstance(value, bool):
+            raise CommandError(f"{name} must be true or false")
+    elif isinstance(kind, mi.LiteralType):
+        if value not in kind.values:
+            raise CommandError(f"{name} must be one of {', '.join(map(str, kind.values))}")
+    elif isinstance(kind, mi.NoneType) and value not in (None, [], False):
+        raise CommandError(f"{name} is not supported by this version of the server")
+    return value if not isinstance(kind, mi.NoneType) else None
+
+
+def _check_number(kind: mi.IntType | mi.FloatType, value: object, name: str) -> object:
+    if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
+        raise CommandError(f"{name} must be a number")
+    if isinstance(kind, mi.IntType):
+        if abs(value) >= MAX_INTEGER or value != int(value):
+            raise CommandError(f"{name} must be an integer")
+        value = int(value)
+    if kind.ge is not None and value < kind.ge:
+        raise CommandError(f"{name} must be at least {int(kind.ge)}")
+    if kind.le is not None and value > kind.le:
+        raise CommandError(f"{name} must be at most {int(kind.le)}")
+    return value
+
+
+def _check_union(kind: mi.UnionType, raw: Raw, name: str) -> object:
+    """The first member that takes the value; else what the first one says."""
+    first: CommandError | None = None
+    if bytes(memoryview(raw)) == NIL and any(isinstance(member, mi.NoneType) for member in kind.types):
+        return None
+    for member in kind.types:
+        if isinstance(member, mi.NoneType):
+            continue
+        try:
+            return _check(member, raw, name)
+        except CommandError as error:
+            first = first or error
+    raise first or CommandError(f"{name} is malformed")
+
+
+def _check_list(kind: mi.ListType, raw: Raw, name: str) -> object:
+    try:
+        items = _decode_list(raw)
+    except ERRORS:
+        raise CommandError(f"{name} must be a list") from None
+    if kind.max_length is not None and len(items) > kind.max_length:
+        raise CommandError(f"{name} must have at most {kind.max_length} entries")
+    out = []
+    for index, item in enumerate(items):
+        where = f"{name}[{index}]"
+        if isinstance(kind.item_type, mi.StructType):
+            try:
+                out.append(_check(kind.item_type, item, where))
+            except CommandError as error:
+                text = str(error)
+                raise CommandError(text if text.startswith(where) else f"{where}: {text}") from None
+        else:
+            out.append(_check(kind.item_type, item, where))
+    return out

@@ -1,0 +1,125 @@
+"""What crosses the Unix socket between the router and a shard.
+
+Both directions carry *envelopes*: a fixed header and a body of whole client frames, so a read full
+of commands from one connection travels as one envelope, and all replies to it come back as one.
+
+Router to shard: ``u32 body length | u32 connection | u8 kind | body``.  Shard to router the same
+with ``u32 replies | u16 polls`` after the kind: how many commands the body answers, and how many of
+these could have been parked (long polls), so that the router counts what is in flight without
+looking into frames.
+"""
+
+from __future__ import annotations
+
+import struct
+
+from msgspec import Struct
+from msgspec.msgpack import Decoder, Encoder
+
+TO_SHARD = struct.Struct(">IIB")
+TO_ROUTER = struct.Struct(">IIBIH")
+
+# Kinds, router to shard.  2 and 3 are commands in the shape of that protocol version.
+CLOSED = 0  # the connection ended: its jobs return to their queues
+SEVERED = 1  # the server ended it: locked jobs stay with their holder until the lock runs out
+COMMANDS_V2 = 2
+COMMANDS_V3 = 3
+LIVE = 4  # answer to READY: the connections that are open now (body: packed u32)
+PING = 5
+DRAIN = 6  # answer what can be answered, then exit
+
+# Kinds, shard to router.
+REPLIES = 0
+HELLO = 1  # first message: body is ShardHello
+READY = 2  # recovered; commands may come after LIVE
+PROGRESS = 3  # still loading: body is ShardProgress
+PONG = 4
+
+CONTROL = 0  # the "connection" of messages that concern no client
+TICKET = 0x8000_0000  # connection numbers from here on are tickets of gathered commands
+
+
+class ShardHello(Struct):
+    """Who connects: the shard's number and process, and the secret it was started with."""
+
+    shard: int
+    pid: int
+    secret: str
+
+
+class ShardProgress(Struct):
+    """How far recovery has come."""
+
+    loaded: int
+    total: int
+
+
+encode = Encoder().encode
+decode_hello = Decoder(ShardHello).decode
+decode_progress = Decoder(ShardProgress).decode
+
+
+def envelope(conn: int, kind: int, body: bytes = b"") -> bytes:
+    """Router to shard."""
+    return TO_SHARD.pack(len(body), conn, kind) + body
+
+
+def answer(conn: int, kind: int, body: bytes = b"", replies: int = 0, polls: int = 0) -> bytes:
+    """Shard to router."""
+    return TO_ROUTER.pack(len(body), conn, kind, replies, polls) + body
+
+
+def pack_connections(connections: list[int]) -> bytes:
+    return struct.pack(f">{len(connections)}I", *connections)
+
+
+def unpack_connections(body: bytes) -> tuple[int, ...]:
+    return struct.unpack(f">{len(body) // 4}I", body)
+
+
+class EnvelopeSplitter:
+    """Takes bytes in any pieces and gives ``(header fields..., body)`` tuples."""
+
+    __slots__ = ("_header", "_rest", "_want")
+
+    def __init__(self, header: struct.Struct) -> None:
+        self._header = header
+        self._rest = bytearray()
+        self._want = 0
+
+    def feed(self, data: bytes) -> list[tuple[tuple[int, ...], bytes]]:
+        """All envelopes that ``data`` completes: header fields without the length, and body."""
+        if self._rest:
+            self._rest += data
+            if len(self._rest) < self._want:
+                return []
+            data = bytes(self._rest)
+            self._rest.clear()
+        unpack, size = self._header.unpack_from, self._header.size
+        out = []
+        start, total = 0, len(data)
+        want = size
+        while total - start >= size:
+            length, *fields = unpack(data, start)
+            end = start + size + length
+            if end > total:
+                want = size + length
+                break
+            out.append((tuple(fields), data[start + size : end]))
+            start = end
+            want = size
+        if start < total:
+            self._rest += data[start:]
+            self._want = want
+        return out
+
+
+def split_frames(body: bytes) -> list[bytes]:
+    """The payloads (without length prefix) of a body that holds whole frames only."""
+    out = []
+    start, total = 0, len(body)
+    while start < total:
+        end = start + 4 + int.from_bytes(body[start : start + 4], "big")
+        out.append(body[start + 4 : end])
+        start = end
+    return out

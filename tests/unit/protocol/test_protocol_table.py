@@ -1,0 +1,126 @@
+"""The command table: what is declared once must be whole, as five readers rely on it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import msgspec.inspect as mi
+import pytest
+
+import shardproc.engine.engine  # noqa: F401  # enters the handlers
+from bunqueue.protocol.commands import COMMANDS, Command, Merge, Reply, Route, Spec, is_poll
+from bunqueue.protocol.commands.base import PollTimeout
+from bunqueue.protocol.commands.core import JobFields, Push
+from shardproc.engine.registry import HANDLERS
+
+SPECS = list(COMMANDS.values())
+every_command = pytest.mark.parametrize("spec", SPECS, ids=[spec.name for spec in SPECS])
+
+NEEDS = {Route.QUEUE: ("queue", mi.StrType), Route.ID: ("id", mi.StrType), Route.IDS: ("ids", mi.ListType)}
+
+
+def fields_of(struct: type[msgspec.Struct]) -> dict[str, mi.Field]:
+    info = mi.type_info(struct)
+    assert isinstance(info, mi.StructType)
+    return {field.encode_name: field for field in info.fields}
+
+
+def plain(kind: mi.Type) -> mi.Type:
+    return plain(kind.type) if isinstance(kind, mi.Metadata) else kind
+
+
+@every_command
+def test_has_a_paragraph(spec: Spec) -> None:
+    text = spec.request.__dict__.get("__doc__") or ""
+    assert len(text) > 10
+    assert text.strip()[-1] in ".?"
+
+
+@every_command
+def test_is_entered_under_its_tag(spec: Spec) -> None:
+    assert COMMANDS[spec.name] is spec
+    assert spec.request.__struct_config__.tag == spec.name
+    assert spec.request.__struct_config__.tag_field == "cmd"
+    assert issubclass(spec.reply, Reply)
+
+
+@every_command
+def test_has_the_field_that_its_route_needs(spec: Spec) -> None:
+    fields = fields_of(spec.request)
+    assert "reqId" in fields
+    if spec.route in NEEDS:
+        name, kind = NEEDS[spec.route]
+        assert fields[name].required
+        assert isinstance(plain(fields[name].type), kind)
+    else:
+        assert not {"queue", "id", "ids"} & {name for name, field in fields.items() if field.required}
+
+
+@every_command
+def test_is_merged_exactly_if_it_goes_to_several_shards(spec: Spec) -> None:
+    assert (spec.merge is not Merge.NONE) == (spec.route in (Route.IDS, Route.ALL))
+
+
+@every_command
+def test_has_a_handler_unless_the_router_answers(spec: Spec) -> None:
+    assert (spec.request in HANDLERS) == (spec.route is not Route.ROUTER)
+
+
+def test_handlers_are_of_declared_commands() -> None:
+    assert HANDLERS.keys() <= {spec.request for spec in SPECS}
+
+
+@every_command
+def test_parks_exactly_if_it_has_a_poll_timeout(spec: Spec) -> None:
+    field = fields_of(spec.request).get("timeout")
+    declared = mi.type_info(PollTimeout)
+    assert spec.parks == (field is not None and plain(field.type) == declared)
+    assert is_poll(spec.name, 1) == is_poll(spec.name, 0.5) == spec.parks
+
+
+@pytest.mark.parametrize("timeout", [0, 0.0, -1, None, "5", [], float("nan")], ids=repr)
+@every_command
+def test_is_no_poll_without_a_timeout_above_zero(spec: Spec, timeout: Any) -> None:
+    assert not is_poll(spec.name, timeout)
+
+
+@pytest.mark.parametrize("cmd", [None, 5, "Nope", b"PULL", ["PULL"]], ids=repr)
+def test_what_is_no_command_is_no_poll(cmd: Any) -> None:
+    assert not is_poll(cmd, 1000)
+
+
+@every_command
+def test_reading_may_be_repeated(spec: Spec) -> None:
+    assert spec.writes or spec.repeatable
+    assert spec.since in (2, 3)
+
+
+@every_command
+def test_names_on_the_wire_are_camel_case(spec: Spec) -> None:
+    for name in fields_of(spec.request):
+        assert name.isidentifier()
+        assert "_" not in name
+        assert name[0].islower()
+
+
+@every_command
+def test_optional_fields_are_optional(spec: Spec) -> None:
+    """The smallest request has the fields that the route needs, and few more."""
+    required = {name for name, field in fields_of(spec.request).items() if field.required}
+    assert required <= {"queue", "id", "ids", "jobs", "count", "progress", "token"}
+
+
+def test_push_is_a_command_and_has_the_fields_of_a_batch_entry() -> None:
+    """It inherits from JobFields, so what Command gives it by hand must not drift."""
+    push, command, entry = fields_of(Push), fields_of(Command), fields_of(JobFields)
+    assert push.keys() == command.keys() | entry.keys() | {"queue"}
+    for name, field in {**command, **entry}.items():
+        assert (push[name].type, push[name].default) == (field.type, field.default)
+
+
+def test_the_commands_of_the_first_milestone_are_there() -> None:
+    core = "PUSH PUSHB PULL PULLB ACK ACKB FAIL JobHeartbeat JobHeartbeatB Progress GetProgress"
+    query = "GetJob GetState GetResult GetJobs GetJobCounts Count Dlq RetryDlq"
+    server = "Hello Auth Ping ListQueues Stats"
+    assert set(f"{core} {query} {server}".split()) <= COMMANDS.keys()
