@@ -1,0 +1,1 @@
+"""One process per core: owns its queues, its heaps and its one SQLite file."""

@@ -1,0 +1,93 @@
+"""A shard without its socket: engine and storage together, as server and embedded mode use them.
+
+Feed it commands, then `commit`: the replies come out only after what they promise is on disk.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+from msgspec.msgpack import Decoder
+
+from bunqueue.protocol.codec import DECODE_ERRORS, InvalidCommand, decode_command
+from bunqueue.protocol.commands import ErrorReply, Reply, is_poll
+from bunqueue.protocol.commands.base import Poll
+
+from .clock import Clock
+from .engine.engine import Engine
+from .engine.state import Client
+from .storage.database import Database
+from .storage.store import Store
+
+_decode_poll = Decoder(Poll).decode
+
+
+MAX_WAIT_MS = 5_000
+AWAY_MS = 2 * MAX_WAIT_MS  # a longer gap between two ticks means that nobody could be heard
+
+
+class Shard:
+    """The state of one shard and its file."""
+
+    def __init__(self, path: str, *, full_sync: bool) -> None:
+        self.store = Store(Database(path, full_sync=full_sync))
+        self.engine = Engine(self.store, random.getrandbits, random.random)
+        self._clock = Clock()
+        self._ticked_at = self._clock.now_ms()
+
+    def recover(self, now: int, epoch: str, progress: Callable[[int, int], None]) -> int:
+        """Read the file; how many live jobs it holds."""
+        count = self.store.recover(self.engine, now, epoch, progress)
+        self.engine.start(now)
+        return count
+
+    def now(self) -> int:
+        """The present time, epoch ms."""
+        return self._clock.now_ms()
+
+    def tick(self) -> int:
+        """Begin a batch: do what is due; the time of the batch.  Call it AWAY_MS apart at most."""
+        now = self._clock.now_ms()
+        if now - self._ticked_at > AWAY_MS:
+            self.engine.returned(now)
+        self._ticked_at = now
+        self.engine.tick(now)
+        return now
+
+    def wait_ms(self) -> int:
+        """How long there is nothing to do unless a command comes."""
+        return max(0, min(self.engine.next_deadline() - self._clock.now_ms(), MAX_WAIT_MS))
+
+    def client(self, conn: int, version: int) -> Client:
+        return self.engine.state.client(conn, version)
+
+    def execute(self, client: Client, payload: bytes, now: int) -> None:
+        """Carry out one command; its reply goes to the outbox."""
+        try:
+            command = decode_command(payload)
+        except InvalidCommand as error:
+            self._refuse(client, payload, error)
+            return
+        self.engine.handle(client, command, now)
+
+    def _refuse(self, client: Client, payload: bytes, error: InvalidCommand) -> None:
+        reply = ErrorReply(error=str(error), req_id=error.req_id)
+        self.engine.out.replies.append((client.conn, reply))
+        try:
+            poll = _decode_poll(payload)
+        except DECODE_ERRORS:
+            return
+        client.polls += is_poll(poll.cmd, poll.timeout)
+
+    def commit(self) -> list[tuple[int, Reply]]:
+        """Commit; after that the replies, with their connections, may leave."""
+        out = self.engine.out
+        self.store.commit(out)
+        replies, out.replies = out.replies, []
+        out.size = 0
+        return replies
+
+    def close(self) -> None:
+        """Close the file.  What was not committed is not wanted: nobody was told of it."""
+        self.store.close()

@@ -1,0 +1,1 @@
+"""The rules: what happens to a job.  No sockets, files, clock, randomness, asyncio or logging."""

@@ -1,0 +1,168 @@
+"""The engine of one shard: commands and time go in, replies and writes come out.
+
+``handle`` and ``tick`` change memory and fill the outbox; ``next_deadline`` says when to tick
+again.  Time, ids and chance come from outside, so equal inputs give equal outputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from heapq import heappop
+
+from bunqueue.model.ids import IdFactory
+from bunqueue.model.job import ACTIVE, DELAYED, Job
+from bunqueue.protocol.commands import Command, CommandError, ErrorReply, Reply, is_poll
+
+from . import dead_letters, finishing, lifecycle, locks, monitoring, pulling, pushing, queries
+from .outbox import Archive, Outbox
+from .registry import HANDLERS
+from .state import Client, QueueState, State
+
+__all__ = ["Engine", "dead_letters", "finishing", "monitoring", "pushing", "queries"]
+
+
+def _not_here(state: State, client: Client, command: Command) -> Reply | None:
+    """A command that the router should have answered."""
+    raise CommandError(f"{command.__struct_config__.tag} is not a command for a shard")
+
+
+class Engine:
+    """All rules over the jobs of one shard."""
+
+    def __init__(
+        self, archive: Archive, random_bits: Callable[[int], int], chance: Callable[[], float]
+    ) -> None:
+        self.state = State(archive, IdFactory(random_bits), chance)
+
+    @property
+    def out(self) -> Outbox:
+        return self.state.out
+
+    def start(self, now: int) -> None:
+        """The shard has recovered and time begins."""
+        self.state.now = self.state.started_at = now
+        self.state.next_sweep = now + locks.GRACE_MS
+
+    def handle(self, client: Client, command: Command, now: int) -> None:
+        """Carry out one command; its reply, unless it parks, is in the outbox."""
+        state = self.state
+        state.now = now
+        handler = HANDLERS.get(type(command), _not_here)
+        try:
+            reply = handler(state, client, command)
+        except CommandError as error:
+            reply = ErrorReply(error=str(error))
+            tag = command.__struct_config__.tag
+            client.polls += is_poll(tag, getattr(command, "timeout", None))
+        if reply is not None:
+            reply.req_id = command.req_id
+            state.out.replies.append((client.conn, reply))
+        if state.woken:
+            self._serve()
+
+    def tick(self, now: int) -> None:
+        """Do all that is due."""
+        state = self.state
+        state.now = now
+        self._end_delays()
+        self._end_timeouts()
+        if now >= state.next_sweep:
+            state.next_sweep = now + locks.SWEEP_MS
+            locks.sweep(state)
+        if state.woken:
+            self._serve()
+        self._end_polls()
+        state.rates.sample(now, state.totals.pushed, state.totals.pulled)
+
+    def next_deadline(self) -> int:
+        """When to tick again at the latest."""
+        state = self.state
+        deadline = state.next_sweep
+        for heap in (state.delays, state.timeouts, state.poll_ends):
+            if heap and heap[0][0] < deadline:
+                deadline = heap[0][0]
+        return deadline
+
+    def disconnect(self, conn: int, now: int, *, severed: bool) -> None:
+        """A client's connection ended."""
+        self.state.now = now
+        locks.disconnect(self.state, conn, severed=severed)
+        if self.state.woken:
+            self._serve()
+
+    def recover_queue(self, queue_id: int, name: str, completed: int, failed: int) -> None:
+        """A queue as it was stored."""
+        state = self.state
+        queue = state.queues[name] = QueueState(queue_id, name)
+        queue.completed, queue.failed = completed, failed
+        state.next_queue_id = max(state.next_queue_id, queue_id + 1)
+
+    def recover_jobs(self, jobs: Iterable[Job], now: int) -> None:
+        """Live jobs as they were stored, in order of arrival.
+
+        Active ones stay active: their lock runs anew, as the time the shard was away is not the
+        worker's fault.
+        """
+        state = self.state
+        state.now = now
+        for job in jobs:
+            queue = state.queues[job.queue]
+            state.next_seq = max(state.next_seq, job.seq + 1)
+            state.jobs[job.id] = job
+            queue.jobs[job.seq] = job
+            if job.holds_key and job.unique_key is not None:
+                queue.unique[job.unique_key] = job.id
+            if job.lock is None:
+                lifecycle.enqueue(state, queue, job)
+            else:
+                self._recover_active(queue, job)
+
+    def _recover_active(self, queue: QueueState, job: Job) -> None:
+        state, lock = self.state, job.lock
+        assert lock is not None
+        job.state = ACTIVE
+        lock.until = max(lock.until, state.now + lock.ttl)
+        lock.heartbeat_at = state.now
+        queue.active += 1
+        state.orphans.add(job)
+        lifecycle.watch_timeout(state, job)
+
+    def returned(self, now: int) -> None:
+        """Time has passed in which the shard could not hear anybody."""
+        self.state.now = now
+        locks.renew_all(self.state)
+
+    def adopt(self, live: Collection[int], now: int) -> None:
+        """Which connections survived the restart of this shard."""
+        self.state.now = now
+        locks.adopt(self.state, live)
+
+    def _serve(self) -> None:
+        state = self.state
+        while state.woken:
+            queue = next(iter(state.woken))
+            del state.woken[queue]
+            pulling.serve(state, queue)
+
+    def _end_delays(self) -> None:
+        state = self.state
+        delays, now = state.delays, state.now
+        while delays and delays[0][0] <= now:
+            at, _, job = heappop(delays)
+            if job.state == DELAYED and job.run_at == at:
+                lifecycle.due(state, job)
+
+    def _end_timeouts(self) -> None:
+        state = self.state
+        timeouts, now = state.timeouts, state.now
+        while timeouts and timeouts[0][0] <= now:
+            at, _, job_id = heappop(timeouts)
+            job = state.jobs.get(job_id)
+            if job is not None and job.state == ACTIVE and lifecycle.timeout_at(job) == at:
+                lifecycle.time_out(state, job)
+
+    def _end_polls(self) -> None:
+        state = self.state
+        ends, now = state.poll_ends, state.now
+        while ends and ends[0][0] <= now:
+            pulling.end_poll(state, heappop(ends)[2])

@@ -1,0 +1,124 @@
+"""ACK, ACKB and FAIL: what became of a job."""
+
+from __future__ import annotations
+
+from msgspec import Raw
+
+from bunqueue.model.job import ACTIVE, FAILED, NIL, UNDEFINED, WAITING, Job
+from bunqueue.protocol.commands import CommandError, ErrorReply
+from bunqueue.protocol.commands.core import (
+    Ack,
+    AckBatch,
+    AckBatchReply,
+    AckReply,
+    Applied,
+    Fail,
+    Ignored,
+)
+
+from . import lifecycle
+from .registry import handles
+from .state import Client, State
+
+TOO_LATE = "already-finalized"
+MAX_STACK = 16_384  # characters of a stack trace that are kept
+
+
+class _TooLate(Exception):
+    """The job was decided by its timeout; the answer changes nothing."""
+
+
+@handles(Ack)
+def ack(state: State, client: Client, command: Ack) -> AckReply:
+    try:
+        job = _held(state, command.id, command.token)
+    except _TooLate:
+        return AckReply(data=Applied(False, TOO_LATE))
+    lifecycle.complete(state, state.queues[job.queue], job, _result(command.result))
+    return AckReply()
+
+
+@handles(AckBatch)
+def ack_batch(state: State, client: Client, command: AckBatch) -> AckBatchReply | ErrorReply:
+    """A wrong token refuses the whole batch; an unknown job is reported, the others complete."""
+    ids, tokens, results = command.ids, command.tokens, command.results
+    check_lengths("ACKB", ids, results, tokens)
+    jobs: list[tuple[int, Job]] = []
+    missing: _NotActive | None = None
+    ignored: list[int] = []
+    for index, job_id in enumerate(ids):
+        try:
+            jobs.append((index, _held(state, job_id, tokens[index] if tokens else None)))
+        except _NotActive as error:
+            missing = missing or error
+        except _TooLate:
+            ignored.append(index)
+    for index, job in jobs:
+        if job.id not in state.jobs:  # the same id twice in one batch
+            missing = missing or _NotActive(job.id)
+            continue
+        result = _result(results[index]) if results else NIL
+        lifecycle.complete(state, state.queues[job.queue], job, result)
+    if missing:
+        return ErrorReply(error=str(missing))
+    if ignored:
+        return AckBatchReply(data=Ignored([ids[index] for index in ignored], ignored))
+    return AckBatchReply()
+
+
+@handles(Fail)
+def fail(state: State, client: Client, command: Fail) -> AckReply:
+    try:
+        job = _held(state, command.id, command.token)
+    except _TooLate:
+        return AckReply(data=Applied(False, TOO_LATE))
+    if job.state != ACTIVE:
+        raise _NotActive(job.id)
+    lifecycle.fail(state, job, command.error, lifecycle.EXPLICIT_FAIL, final=command.unrecoverable)
+    if command.stack:
+        stack = command.stack if isinstance(command.stack, str) else "\n".join(command.stack)
+        state.out.attempts[-1].stack = stack[:MAX_STACK]
+    return AckReply()
+
+
+class _NotActive(CommandError):
+    def __init__(self, job_id: str) -> None:
+        super().__init__(f"Job not found or not in processing state: {job_id}")
+
+
+def check_lengths(
+    command: str, ids: list[str], results: list[Raw] | None, tokens: list[str | None] | None
+) -> None:
+    """Lists that go with ids have one entry an id."""
+    if results is not None and len(results) != len(ids):
+        raise CommandError(f"{command} results length must match ids length")
+    if tokens is not None and len(tokens) != len(ids):
+        raise CommandError(f"{command} tokens length must match ids length")
+
+
+def _result(raw: Raw) -> bytes:
+    result = bytes(raw)
+    return NIL if result == UNDEFINED else result
+
+
+def _held(state: State, job_id: str, token: str | None) -> Job:
+    """The active job that the caller may decide, or why not.
+
+    A job that was taken back and waits may still be completed with the token it was lost with.
+    """
+    job = state.jobs.get(job_id)
+    if job is not None and (lock := job.lock) is not None:
+        if lock.token and lock.token != token:
+            if not token:
+                raise CommandError(f"Lock token required for job {job_id}")
+            raise CommandError(f"Invalid or expired lock token for job {job_id}")
+        return job
+    if job is None:
+        gone = state.archive.find(job_id)
+        if gone is not None and gone.state == FAILED and gone.reason == lifecycle.TIMEOUT:
+            raise _TooLate
+    elif job.timed_out:
+        raise _TooLate
+    elif token and job.lost_token == token and job.state == WAITING:
+        return job
+    raise _NotActive(job_id)

@@ -1,0 +1,294 @@
+"""The only code that changes a job's state.
+
+Every function here is one arrow of the diagram in `bunqueue.model.job`; it keeps the counters, the
+indexes, the unique keys and the journal in step with the state.
+"""
+
+from __future__ import annotations
+
+from heapq import heapify, heappush
+
+from bunqueue.model.backoff import retry_delay
+from bunqueue.model.job import (
+    ACTIVE,
+    COMPLETED,
+    DELAYED,
+    FAILED,
+    MAX_TIMELINE,
+    REMOVED,
+    WAITING,
+    Job,
+    Lock,
+    Moment,
+)
+from bunqueue.protocol.job_view import timeline
+
+from .outbox import ROW, STATE, Attempt
+from .state import Client, QueueState, State
+
+MAX_ERROR = 65_536  # characters of an error text that are kept
+
+# Reasons of attempts and dead letters (SEMANTICS.md, "DLQ reasons")
+EXPLICIT_FAIL = "explicit_fail"
+MAX_ATTEMPTS = "max_attempts_exceeded"
+TIMEOUT = "timeout"
+STALLED = "stalled"
+MAX_STALLS = 3
+
+
+def enqueue(state: State, queue: QueueState, job: Job) -> None:
+    """Let a job wait for its turn, or for its time."""
+    if job.run_at > state.now:
+        job.state = DELAYED
+        queue.delayed += 1
+        heappush(state.delays, (job.run_at, job.seq, job))
+        return
+    job.state = WAITING
+    queue.waiting += 1
+    queue.ready.push(job)
+    if queue.waiters:
+        state.woken[queue] = None
+
+
+def add(state: State, queue: QueueState, jobs: list[Job]) -> None:
+    """Jobs become live: pushed, or brought back from the dead letters."""
+    by_id, by_seq, dirty = state.jobs, queue.jobs, state.out.dirty
+    now, push = state.now, queue.ready.push
+    ready = 0
+    for job in jobs:
+        by_id[job.id] = job
+        by_seq[job.seq] = job
+        if job.run_at > now:
+            enqueue(state, queue, job)
+        else:  # enqueue, inlined: once a job on the hottest path
+            job.state = WAITING
+            ready += 1
+            push(job)
+        if not job.dirty:
+            dirty.append(job)
+        job.dirty |= ROW
+    queue.waiting += ready
+    if ready and queue.waiters:
+        state.woken[queue] = None
+
+
+def due(state: State, job: Job) -> None:
+    """DELAYED to WAITING: its time has come."""
+    queue = state.queues[job.queue]
+    queue.delayed -= 1
+    enqueue(state, queue, job)
+
+
+def activate(state: State, queue: QueueState, job: Job, client: Client, owner: str, ttl: int) -> None:
+    """WAITING to ACTIVE: ``client`` takes it; with an owner, under a lock."""
+    now = state.now
+    token = state.ids.token(queue.slot, now) if owner else ""
+    job.state = ACTIVE
+    job.started_at = now
+    job.lock = Lock(token, owner, ttl, now + ttl, client.conn, now)
+    if job.timeline is not None:  # not its first run: there is more to write than a lock
+        job.lost_token = None
+        job.timed_out = False
+        _note(job, Moment("active", now))
+        state.out.touch(job, ROW)
+    if job.shared.options.timeout is not None:
+        watch_timeout(state, job)
+    client.held.add(job)
+    queue.waiting -= 1
+    queue.active += 1
+    if not job.dirty:  # out.touch, inlined: once a job on the hottest path
+        state.out.dirty.append(job)
+        job.dirty = STATE
+
+
+def complete(state: State, queue: QueueState, job: Job, result: bytes) -> None:
+    """ACTIVE (or WAITING, by a late ack) to COMPLETED, or gone when it asked for that."""
+    if job.state == ACTIVE:
+        _let_go(state, queue, job)
+    else:
+        queue.waiting -= 1
+        job.state = COMPLETED
+        queue.ready.forget(job)
+    job.finished_at = state.now
+    state.totals.completed += 1
+    if job.timeline is not None:
+        _note(job, Moment("completed", state.now))
+    if job.shared.options.remove_on_complete:
+        job.state = REMOVED
+    else:
+        job.state = COMPLETED
+        job.result = result
+        queue.completed += 1
+    _retire(state, queue, job)
+
+
+def fail(state: State, job: Job, error: str | None, reason: str, *, final: bool = False) -> None:
+    """ACTIVE to DELAYED or WAITING for a retry, or to FAILED when no attempt is left."""
+    queue = state.queues[job.queue]
+    options = job.shared.options
+    job.attempts += 1
+    _end_attempt(state, queue, job, error, reason)
+    release_key(queue, job)  # every FAIL gives the key up: SEMANTICS.md, "Life of a key"
+    if final or job.attempts >= options.max_attempts:
+        bury(state, queue, job, MAX_ATTEMPTS if reason == EXPLICIT_FAIL else reason)
+        return
+    delay = retry_delay(options.backoff_kind, options.backoff, job.attempts, state.chance())
+    _again(state, queue, job, state.now + delay)
+
+
+def lose(state: State, job: Job, error: str) -> None:
+    """ACTIVE to WAITING without backoff, as its holder fell silent; the third time to FAILED."""
+    queue = state.queues[job.queue]
+    token = job.lock.token if job.lock is not None else ""
+    job.attempts += 1
+    job.stalls += 1
+    _end_attempt(state, queue, job, error, STALLED)
+    if job.stalls >= MAX_STALLS:
+        bury(state, queue, job, STALLED)
+    elif job.attempts >= job.shared.options.max_attempts:
+        bury(state, queue, job, MAX_ATTEMPTS)
+    else:
+        job.lost_token = token
+        _again(state, queue, job, state.now)
+
+
+def timeout_at(job: Job) -> int:
+    """When the running attempt has taken too long; 0 when it may take for ever."""
+    timeout = job.shared.options.timeout
+    return 0 if timeout is None or job.started_at is None else job.started_at + int(timeout)
+
+
+def watch_timeout(state: State, job: Job) -> None:
+    """Have the engine look at a job that became active when its timeout is over."""
+    at = timeout_at(job)
+    if at:
+        state.serial += 1
+        heappush(state.timeouts, (at, state.serial, job.id))
+        if len(state.timeouts) > state.timeouts_limit:
+            _forget_timeouts(state)
+
+
+def _forget_timeouts(state: State) -> None:
+    """Drop the timeouts of attempts that ended before them: at most half of the heap is ever stale."""
+    jobs = state.jobs
+    state.timeouts = [
+        entry
+        for entry in state.timeouts
+        if (job := jobs.get(entry[2])) is not None and timeout_at(job) == entry[0]
+    ]
+    heapify(state.timeouts)
+    state.timeouts_limit = max(256, 2 * len(state.timeouts))
+
+
+def time_out(state: State, job: Job) -> None:
+    """ACTIVE, to a retry or FAILED: the attempt took too long; late answers will be ignored."""
+    job.timed_out = True
+    fail(state, job, "Job timeout exceeded", TIMEOUT)
+
+
+def release(state: State, job: Job) -> None:
+    """ACTIVE to WAITING as its connection ended: nothing counted, its place in the queue kept."""
+    queue = state.queues[job.queue]
+    _let_go(state, queue, job)
+    job.started_at = None
+    job.progress, job.progress_message = 0, None
+    enqueue(state, queue, job)
+    state.out.touch(job)
+
+
+def expire(state: State, queue: QueueState, job: Job) -> None:
+    """WAITING to gone: its ttl had passed when a pull met it."""
+    queue.waiting -= 1
+    job.state = REMOVED
+    _retire(state, queue, job)
+
+
+def bury(state: State, queue: QueueState, job: Job, reason: str) -> None:
+    """To FAILED, a dead letter; or gone when it asked for that."""
+    state.totals.failed += 1
+    if job.shared.options.remove_on_fail:
+        job.state = REMOVED
+    else:
+        job.state = FAILED
+        job.finished_at = state.now
+        job.reason = reason
+        queue.failed += 1
+    _retire(state, queue, job)
+
+
+def revive(state: State, queue: QueueState, job: Job) -> None:
+    """FAILED to WAITING with all its attempts, as RetryDlq asks; ``job`` is from the archive."""
+    queue.failed -= 1
+    job.attempts = job.stalls = 0
+    job.run_at = state.now
+    job.started_at = job.finished_at = None
+    job.reason = job.error = None
+    job.timed_out = False
+    job.holds_key = job.unique_key is not None and job.unique_key not in queue.unique
+    _note(job, Moment("waiting", state.now))
+    if job.holds_key and job.unique_key is not None:
+        queue.unique[job.unique_key] = job.id
+    queue.unsorted = True
+    add(state, queue, [job])
+
+
+def release_key(queue: QueueState, job: Job) -> None:
+    """Let another job have the unique key."""
+    if job.holds_key and job.unique_key is not None:
+        job.holds_key = False
+        queue.unique.pop(job.unique_key, None)
+
+
+def _let_go(state: State, queue: QueueState, job: Job) -> None:
+    """Take an active job from who holds it."""
+    lock = job.lock
+    assert lock is not None
+    client = state.clients.get(lock.conn)
+    if client is not None:
+        client.held.discard(job)
+    if client is None or lock.conn == 0:
+        state.orphans.discard(job)
+    job.worker = lock.owner
+    job.lock = None
+    queue.active -= 1
+
+
+def _end_attempt(state: State, queue: QueueState, job: Job, error: str | None, outcome: str) -> None:
+    """Book a failed attempt."""
+    now = state.now
+    worker = job.lock.owner if job.lock is not None else None
+    text = error[:MAX_ERROR] if error is not None else None
+    state.out.attempts.append(
+        Attempt(job.seq, job.attempts, worker, job.started_at, now, outcome, text, None)
+    )
+    _note(job, Moment("failed", now, text, job.attempts))
+    _let_go(state, queue, job)
+    job.error = text
+    job.progress, job.progress_message = 0, None
+
+
+def _again(state: State, queue: QueueState, job: Job, run_at: int) -> None:
+    job.run_at = run_at
+    job.started_at = None
+    _note(job, Moment("waiting", state.now, None, job.attempts + 1))
+    enqueue(state, queue, job)
+    state.out.touch(job, ROW)
+
+
+def _retire(state: State, queue: QueueState, job: Job) -> None:
+    """A job is no longer live: from here on the archive knows it."""
+    if job.holds_key:
+        release_key(queue, job)
+    del state.jobs[job.id]
+    del queue.jobs[job.seq]
+    if not job.dirty:  # out.touch, inlined: once a job on the hottest path
+        state.out.dirty.append(job)
+        job.dirty = STATE
+
+
+def _note(job: Job, moment: Moment) -> None:
+    """Add to the timeline, which is spelled out from the first unusual event on."""
+    if job.timeline is None:
+        job.timeline = timeline(job)
+    if len(job.timeline) < MAX_TIMELINE:
+        job.timeline.append(moment)

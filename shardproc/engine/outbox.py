@@ -1,0 +1,85 @@
+"""What the engine asks for: replies to send and rows to write, in that order of promise.
+
+The server empties it once a batch: the rows in one transaction, then the replies.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from msgspec import Struct
+
+from bunqueue.model.job import Job
+from bunqueue.protocol.commands import Reply
+
+# Job.dirty: what of a job must be written
+CLEAN = 0
+STATE = 1  # it moved: its lock or its outcome
+ROW = 2  # its own row changed, too
+
+# Job.stored: which rows a job has on disk
+JOB_ROW = 1
+LOCK_ROW = 2
+COMPLETED_ROW = 4
+DEAD_ROW = 8
+
+
+class Attempt(Struct, gc=False):
+    """One attempt that did not complete its job."""
+
+    seq: int
+    number: int
+    worker: str | None
+    started_at: int | None
+    ended_at: int
+    outcome: str
+    error: str | None
+    stack: str | None
+
+
+class QueueRow(Struct, gc=False):
+    """A queue that was met for the first time."""
+
+    id: int
+    name: str
+    created_at: int
+
+
+class Outbox:
+    """Lists, not an object per effect: this is the hot path."""
+
+    __slots__ = ("attempts", "dirty", "durable", "queues", "replies", "size")
+
+    def __init__(self) -> None:
+        self.replies: list[tuple[int, Reply]] = []
+        self.dirty: list[Job] = []
+        self.attempts: list[Attempt] = []
+        self.queues: list[QueueRow] = []
+        self.size = 0  # bytes of jobs and results in the replies, about
+        self.durable = False  # something in this batch must survive a power loss
+
+    @property
+    def writes(self) -> bool:
+        return bool(self.dirty or self.attempts or self.queues)
+
+    def touch(self, job: Job, what: int = STATE) -> None:
+        """Have the rows of ``job`` written as they are when the batch ends."""
+        if not job.dirty:
+            self.dirty.append(job)
+        job.dirty |= what
+
+
+class Archive(Protocol):
+    """Finished jobs, which live on disk alone.  Reads see the outbox's writes as done."""
+
+    def find(self, job_id: str) -> Job | None:
+        """A finished job by its id."""
+
+    def seqs(self, queue_id: int, states: frozenset[int], limit: int, newest: bool) -> list[int]:
+        """Numbers of the first ``limit`` finished jobs of a queue by order of creation."""
+
+    def load(self, seqs: list[int]) -> dict[int, Job]:
+        """These finished jobs."""
+
+    def dead_letters(self, queue_id: int, limit: int, after: tuple[int, int]) -> list[Job]:
+        """Dead letters after ``(entered_at, seq)``, oldest first."""

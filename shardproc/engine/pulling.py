@@ -1,0 +1,167 @@
+"""PULL and PULLB, at once or by long poll: a job goes out."""
+
+from __future__ import annotations
+
+from heapq import heappush
+
+from msgspec import UNSET, Raw
+
+from bunqueue.model.job import Job
+from bunqueue.model.names import queue_name_problem
+from bunqueue.protocol.commands import CommandError, Reply
+from bunqueue.protocol.commands.core import Pull, PullBatch, PullBatchReply, PullReply
+from bunqueue.protocol.job_view import job_list, pulled_job
+
+from . import lifecycle
+from .registry import handles
+from .state import Client, QueueState, State, Waiter
+
+MAX_REPLY = 32 * 1024 * 1024  # bytes of payload in one answer, half of what a frame may hold
+
+
+@handles(Pull)
+def pull(state: State, client: Client, command: Pull) -> PullReply | None:
+    owner = command.owner or ""
+    queue = _queue(state, command.queue)
+    job = _take(state, queue, client, owner, command.lock_ttl) if queue is not None else None
+    if job is None and command.timeout:
+        _park(state, client, command, None)
+        return None
+    if command.timeout:
+        client.polls += 1
+    return _one(job, owner)
+
+
+@handles(PullBatch)
+def pull_batch(state: State, client: Client, command: PullBatch) -> PullBatchReply | None:
+    owner = command.owner or ""
+    queue = _queue(state, command.queue)
+    jobs = (
+        _take_many(state, queue, client, command.count, owner, command.lock_ttl) if queue is not None else []
+    )
+    if not jobs and command.timeout:
+        _park(state, client, command, command.count)
+        return None
+    if command.timeout:
+        client.polls += 1
+    return _many(jobs, owner)
+
+
+def serve(state: State, queue: QueueState) -> None:
+    """Give ready jobs to parked pulls, the longest waiting first."""
+    waiters = queue.waiters
+    while waiters and queue.waiting and not queue.paused:
+        waiter = waiters[0]
+        if waiter.done or waiter.client.closed:
+            waiters.popleft()
+            continue
+        reply = _answer(state, queue, waiter)
+        if reply is None:
+            return
+        waiters.popleft()
+        _finish(state, waiter, reply)
+
+
+def end_poll(state: State, waiter: Waiter) -> None:
+    """A parked pull has waited its time: it is answered with nothing."""
+    if not waiter.done and not waiter.client.closed:
+        empty = _one(None, waiter.owner) if waiter.count is None else _many([], waiter.owner)
+        _finish(state, waiter, empty)
+    waiters = state.waiters(waiter.queue)
+    while waiters and (waiters[0].done or waiters[0].client.closed):
+        waiters.popleft()
+    if not waiters:
+        state.rooms.pop(waiter.queue, None)
+
+
+def _queue(state: State, name: str) -> QueueState | None:
+    """The queue, if there is one: a pull does not create it."""
+    queue = state.queues.get(name)
+    if queue is None and (problem := queue_name_problem(name)):
+        raise CommandError(problem)
+    return queue
+
+
+def _take(state: State, queue: QueueState, client: Client, owner: str, ttl: int) -> Job | None:
+    """Take the next job."""
+    job = _next(state, queue)
+    if job is not None:
+        lifecycle.activate(state, queue, job, client, owner, ttl)
+        state.totals.pulled += 1
+        state.out.size += len(job.data)
+    return job
+
+
+def _next(state: State, queue: QueueState) -> Job | None:
+    """The next job that is still worth running, out of the ready ones but not yet active."""
+    if queue.paused:
+        return None
+    pop = queue.ready.pop
+    while (job := pop()) is not None:
+        life = job.shared.options.ttl
+        if life is None or state.now < job.created_at + life:
+            return job
+        lifecycle.expire(state, queue, job)
+    return None
+
+
+def _take_many(
+    state: State, queue: QueueState, client: Client, count: int, owner: str, ttl: int
+) -> list[Job]:
+    """Take up to ``count`` jobs, fewer when their payloads would not fit into one answer."""
+    jobs: list[Job] = []
+    size = 0
+    while len(jobs) < count:
+        job = _next(state, queue)
+        if job is None:
+            break
+        size += len(job.data)
+        if size > MAX_REPLY and jobs:
+            queue.ready.push(job)  # for the next pull
+            break
+        lifecycle.activate(state, queue, job, client, owner, ttl)
+        jobs.append(job)
+    state.totals.pulled += len(jobs)
+    state.out.size += size
+    return jobs
+
+
+def _one(job: Job | None, owner: str) -> PullReply:
+    if job is None:
+        return PullReply(job=None, token=None if owner else UNSET)
+    assert job.lock is not None
+    return PullReply(job=Raw(pulled_job(job)), token=job.lock.token if owner else UNSET)
+
+
+def _many(jobs: list[Job], owner: str) -> PullBatchReply:
+    tokens = [job.lock.token for job in jobs if job.lock is not None]
+    encoded = job_list([pulled_job(job) for job in jobs])
+    return PullBatchReply(jobs=encoded, tokens=tokens if owner else UNSET)
+
+
+def _park(state: State, client: Client, command: Pull | PullBatch, count: int | None) -> None:
+    """Keep a pull until a job comes or its time is over."""
+    deadline = state.now + max(1, int(command.timeout))
+    owner = command.owner or ""
+    waiter = Waiter(client, command.queue, command.req_id, count, owner, command.lock_ttl, deadline)
+    client.waiters += 1
+    state.waiters(command.queue).append(waiter)
+    state.serial += 1
+    heappush(state.poll_ends, (deadline, state.serial, waiter))
+
+
+def _answer(state: State, queue: QueueState, waiter: Waiter) -> Reply | None:
+    owner = waiter.owner
+    if waiter.count is None:
+        job = _take(state, queue, waiter.client, owner, waiter.lock_ttl)
+        return _one(job, owner) if job is not None else None
+    jobs = _take_many(state, queue, waiter.client, waiter.count, owner, waiter.lock_ttl)
+    return _many(jobs, owner) if jobs else None
+
+
+def _finish(state: State, waiter: Waiter, reply: Reply) -> None:
+    waiter.done = True
+    waiter.client.waiters -= 1
+    waiter.client.polls += 1
+    reply.req_id = waiter.req_id
+    state.out.replies.append((waiter.client.conn, reply))

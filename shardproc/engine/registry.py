@@ -1,0 +1,29 @@
+"""Which function handles which command."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from bunqueue.protocol.commands import Reply
+
+from .state import Client, State
+
+Handler = Callable[[State, Client, Any], Reply | None]  # None: parked, answered later
+
+HANDLERS: dict[type, Handler] = {}
+
+F = TypeVar("F", bound=Callable[..., Reply | None])
+
+
+def handles(command: type) -> Callable[[F], F]:
+    """Enter a function as the handler of ``command``.
+
+    It either changes nothing and raises CommandError, or does all it should and returns the reply.
+    """
+
+    def enter(function: F) -> F:
+        HANDLERS[command] = function
+        return function
+
+    return enter

@@ -1,0 +1,221 @@
+"""What a shard knows: its queues, its live jobs, who holds them, and what is due when.
+
+Plain data without rules; the modules beside it change it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from msgspec import Raw, Struct, UnsetType
+
+from bunqueue.model.ids import IdFactory, slot_of_queue
+from bunqueue.model.job import Job, JobOptions, SharedOptions
+from bunqueue.protocol.commands import CommandError
+from bunqueue.protocol.job_view import DEFAULT_OPTIONS, MAX_SHARED, share_options
+
+from .outbox import Archive, Outbox, QueueRow
+from .ready import ReadyQueue
+
+
+class Client:
+    """A connection, as far as the shard is concerned."""
+
+    __slots__ = ("closed", "conn", "held", "polls", "version", "waiters")
+
+    def __init__(self, conn: int, version: int) -> None:
+        self.conn = conn
+        self.version = version  # of the protocol: the shape of its answers
+        self.held: set[Job] = set()  # active jobs that it pulled
+        self.waiters = 0  # parked pulls
+        self.polls = 0  # answered commands that could have parked, for the router's count
+        self.closed = False
+
+
+class Waiter(Struct, gc=False, eq=False):
+    """A parked pull."""
+
+    client: Client
+    queue: str
+    req_id: Raw | UnsetType
+    count: int | None  # None: PULL, else PULLB
+    owner: str
+    lock_ttl: int
+    deadline: int
+    done: bool = False
+
+
+class QueueState:
+    """One queue."""
+
+    __slots__ = (
+        "active",
+        "completed",
+        "delayed",
+        "failed",
+        "id",
+        "jobs",
+        "name",
+        "paused",
+        "ready",
+        "slot",
+        "unique",
+        "unsorted",
+        "waiters",
+        "waiting",
+    )
+
+    def __init__(self, queue_id: int, name: str) -> None:
+        self.id = queue_id
+        self.name = name
+        self.slot = slot_of_queue(name)
+        self.ready = ReadyQueue()
+        self.jobs: dict[int, Job] = {}  # live ones by seq, in order of arrival unless unsorted
+        self.unsorted = False  # a dead letter came back: its seq is older than its place
+        self.unique: dict[str, str] = {}  # unique key -> id of the job that holds it
+        self.waiters: deque[Waiter] = deque()
+        self.waiting = self.delayed = self.active = self.completed = self.failed = 0
+        self.paused = False
+
+
+class Rates:
+    """Totals of the last seconds, sampled at most once a second."""
+
+    WINDOW_MS = 10_000  # over which rates are taken
+
+    __slots__ = ("_samples",)
+
+    def __init__(self) -> None:
+        self._samples: deque[tuple[int, int, int]] = deque()  # (at, pushed, pulled)
+
+    def sample(self, now: int, pushed: int, pulled: int) -> None:
+        samples = self._samples
+        if samples and now - samples[-1][0] < 1000:
+            return
+        samples.append((now, pushed, pulled))
+        while len(samples) > 1 and now - samples[1][0] >= self.WINDOW_MS:
+            samples.popleft()
+
+    def per_second(self, now: int, pushed: int, pulled: int) -> tuple[float, float]:
+        """Pushes and pulls a second over the window."""
+        if not self._samples:
+            return 0.0, 0.0
+        at, pushed_then, pulled_then = self._samples[0]
+        seconds = max(now - at, 1000) / 1000
+        return (pushed - pushed_then) / seconds, (pulled - pulled_then) / seconds
+
+
+class Totals:
+    """Counted since the shard started."""
+
+    __slots__ = ("completed", "failed", "pulled", "pushed")
+
+    def __init__(self) -> None:
+        self.pushed = self.pulled = self.completed = self.failed = 0
+
+
+class State:
+    """Everything; `now` is the time of the batch that is being handled."""
+
+    __slots__ = (
+        "_shared",
+        "archive",
+        "chance",
+        "clients",
+        "delays",
+        "ids",
+        "jobs",
+        "next_queue_id",
+        "next_seq",
+        "next_sweep",
+        "now",
+        "orphans",
+        "out",
+        "poll_ends",
+        "queues",
+        "rates",
+        "rooms",
+        "serial",
+        "started_at",
+        "timeouts",
+        "timeouts_limit",
+        "totals",
+        "woken",
+    )
+
+    def __init__(
+        self,
+        archive: Archive,
+        ids: IdFactory,
+        chance: Callable[[], float],
+    ) -> None:
+        self.archive = archive
+        self.ids = ids
+        self.chance = chance  # a random number in [0, 1)
+        self.now = 0
+        self.started_at = 0
+        self.out = Outbox()
+        self.queues: dict[str, QueueState] = {}
+        self.rooms: dict[str, deque[Waiter]] = {}  # pulls parked at queues that do not exist yet
+        self.next_queue_id = 1
+        self.next_seq = 1
+        self.jobs: dict[str, Job] = {}  # live ones by id
+        self.clients: dict[int, Client] = {}
+        self.orphans: set[Job] = set()  # active jobs whose connection is gone
+        self.delays: list[tuple[int, int, Job]] = []  # heap: (run_at, seq, job)
+        self.timeouts_limit = 256  # entries; beyond, those of ended attempts are dropped
+        self.timeouts: list[tuple[int, int, str]] = []  # heap: (at, n, job id)
+        self.poll_ends: list[tuple[int, int, Waiter]] = []  # heap: (deadline, n, waiter)
+        self.serial = 0  # numbers the entries of heaps, so that equal times never compare more
+        self.woken: dict[QueueState, None] = {}  # queues with waiters that got a job, in that order
+        self.next_sweep = 0
+        self.totals = Totals()
+        self.rates = Rates()
+        self._shared: dict[JobOptions, SharedOptions] = {}
+
+    def client(self, conn: int, version: int) -> Client:
+        """The client of a connection, made when it is first heard of."""
+        client = self.clients.get(conn)
+        if client is None:
+            client = self.clients[conn] = Client(conn, version)
+        elif client.version != version:
+            client.version = version
+        return client
+
+    def queue(self, name: str) -> QueueState:
+        """The queue of that name, created by its first push; the name has been checked."""
+        queue = self.queues.get(name)
+        if queue is None:
+            queue = QueueState(self.next_queue_id, name)
+            self.next_queue_id += 1
+            self.queues[name] = queue
+            queue.waiters = self.rooms.pop(name, queue.waiters)
+            self.out.queues.append(QueueRow(queue.id, name, self.now))
+        return queue
+
+    def waiters(self, name: str) -> deque[Waiter]:
+        """The pulls parked at a queue, which need not exist yet: a pull does not create it."""
+        queue = self.queues.get(name)
+        if queue is not None:
+            return queue.waiters
+        return self.rooms.setdefault(name, deque())
+
+    def shared(self, options: JobOptions) -> SharedOptions:
+        """The shared form of ``options``."""
+        found = self._shared.get(options)
+        if found is None:
+            found = share_options(options)
+            if len(self._shared) < MAX_SHARED and not options.tags:
+                self._shared[options] = found
+        return found
+
+    def live(self, job_id: str) -> Job:
+        """A live job, or the error that clients know."""
+        job = self.jobs.get(job_id)
+        if job is None:
+            raise CommandError("Job not found")
+        return job
+
+
+__all__ = ["DEFAULT_OPTIONS", "Client", "QueueState", "State", "Waiter"]

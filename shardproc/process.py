@@ -1,0 +1,87 @@
+"""The life of a shard process: connect, open, recover, serve, close."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import socket
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+
+from bunqueue.logs import configure_logging, get_logger
+from bunqueue.protocol import link
+from bunqueue.settings import Settings
+
+from .core import Shard
+from .server import Server
+from .storage.database import DatabaseBusy
+from .storage.schema import SchemaTooNew
+
+_log = get_logger("shard")
+
+
+class Start(msgspec.Struct):
+    """What the router hands over on standard input."""
+
+    shard: int
+    shards: int
+    socket: str
+    secret: str
+    epoch: str
+    settings: str
+
+
+def main() -> int:
+    """Run one shard; the exit status."""
+    start = msgspec.json.decode(sys.stdin.buffer.read(), type=Start)
+    settings = Settings.from_json(start.settings)
+    configure_logging(settings.log_level, settings.log_format, shard=start.shard)
+    # The router decides when a shard ends: by DRAIN, or by its own end.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    sock.connect(start.socket)
+    hello = link.ShardHello(start.shard, os.getpid(), start.secret)
+    sock.sendall(link.answer(link.CONTROL, link.HELLO, link.encode(hello)))
+    try:
+        shard = _open(start, settings, sock)
+    except (DatabaseBusy, SchemaTooNew) as error:
+        _log.error("cannot open the data", error=str(error))
+        return 1
+    sock.sendall(link.answer(link.CONTROL, link.READY))
+    try:
+        Server(shard, sock).run()
+    except Exception:
+        # Memory may be ahead of the disk, or halfway: nothing of it must be told or written.  The
+        # router starts a new process, which reads what was committed.
+        _log.exception("stopped by an error")
+        return 1
+    finally:
+        shard.close()
+    return 0
+
+
+def _open(start: Start, settings: Settings, sock: socket.socket) -> Shard:
+    """Open the shard's file and recover, telling the router how far it is."""
+    memory = settings.in_memory
+    path = ":memory:" if memory else str(Path(settings.data_dir) / f"shard-{start.shard:02d}.db")
+    begun = time.monotonic()
+    shard = Shard(path, full_sync=settings.sync == "full")
+
+    def progress(loaded: int, total: int) -> None:
+        report = link.encode(link.ShardProgress(loaded, total))
+        sock.sendall(link.answer(link.CONTROL, link.PROGRESS, report))
+
+    # Recovery makes millions of objects and no garbage.
+    gc.disable()
+    count = shard.recover(shard.now(), start.epoch, progress)
+    gc.freeze()
+    gc.enable()
+    gc.set_threshold(50_000, 20, 100)
+    took = int((time.monotonic() - begun) * 1000)
+    _log.info("recovered", jobs=count, took_ms=took)
+    return shard

@@ -1,0 +1,1 @@
+"""One SQLite file, one writer: the only place of a shard that knows SQL."""

@@ -1,0 +1,154 @@
+"""Which rows a batch of touched jobs needs: one write a job, however often it moved.
+
+What is written is the job as it is when the batch ends, so memory and disk agree by construction.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+
+from bunqueue.model.job import ACTIVE, COMPLETED, DELAYED, FAILED, REMOVED, Job
+from shardproc.engine.outbox import CLEAN, COMPLETED_ROW, DEAD_ROW, JOB_ROW, LOCK_ROW, ROW, STATE
+
+from . import rows
+
+DELETE_LOCKS = "delete from locks where seq between ? and ?"
+DELETE_COMPLETED = "delete from completed where queue_id = ? and seq = ?"
+DELETE_DEAD = "delete from dead_letters where seq = ?"
+DELETE_JOB = "delete from jobs where seq = ?"
+DELETE_ATTEMPTS = "delete from attempts where seq = ?"
+
+# Deletions of what is no longer true come before insertions of what is.
+ORDER = (
+    DELETE_DEAD,
+    DELETE_COMPLETED,
+    rows.INSERT_FRESH,
+    rows.INSERT_JOB,
+    rows.UPDATE_JOB,
+    rows.INSERT_LOCK,
+    rows.PUT_LOCK,
+    DELETE_LOCKS,
+    rows.INSERT_SUCCESS,
+    rows.PUT_COMPLETED,
+    rows.PUT_DEAD_LETTER,
+    DELETE_JOB,
+    DELETE_ATTEMPTS,
+)
+
+
+WAS_ACTIVE = JOB_ROW | LOCK_ROW
+
+
+class Journal:
+    """Parameters of the statements in ORDER, collected job by job."""
+
+    def __init__(self, queue_ids: dict[str, int]) -> None:
+        self._queue_ids = queue_ids
+        self._parameters: dict[str, list[rows.Row]] = {sql: [] for sql in ORDER}
+        self._unlocked: list[int] = []
+
+    def write(self, dirty: list[Job], connection: sqlite3.Connection) -> None:
+        """Bring the rows of ``dirty`` up to date within the open transaction."""
+        queue_ids = self._queue_ids
+        fresh = self._parameters[rows.INSERT_FRESH]
+        success = self._parameters[rows.INSERT_SUCCESS]
+        unlocked = self._unlocked
+        locked = self._parameters[rows.INSERT_LOCK]
+        for job in dirty:  # the usual steps first, then all others
+            state, stored, lock = job.state, job.stored, job.lock
+            if not stored and state <= DELAYED and _is_plain(job):
+                job.stored, job.dirty = JOB_ROW, CLEAN
+                fresh.append(rows.fresh_row(job, queue_ids[job.queue]))
+            elif lock is not None and stored == JOB_ROW and job.dirty == STATE and _is_fresh(job):
+                job.stored, job.dirty = WAS_ACTIVE, CLEAN
+                locked.append(rows.fresh_lock_row(job, lock))
+            elif state == COMPLETED and stored == WAS_ACTIVE and _is_success(job):
+                job.stored, job.dirty = JOB_ROW | COMPLETED_ROW, CLEAN
+                unlocked.append(job.seq)
+                success.append(rows.success_row(job, queue_ids[job.queue]))
+            else:
+                self._collect(job, queue_ids[job.queue])
+        if unlocked:
+            self._parameters[DELETE_LOCKS].extend(runs(unlocked))
+            unlocked.clear()
+        for sql, parameters in self._parameters.items():
+            if parameters:
+                connection.executemany(sql, parameters)
+                parameters.clear()
+
+    def _collect(self, job: Job, queue_id: int) -> None:
+        todo = self._parameters
+        what, job.dirty = job.dirty, CLEAN
+        stored = job.stored
+        if job.state == REMOVED:
+            self._remove(job, queue_id)
+            return
+        if not stored:
+            todo[rows.INSERT_JOB].append(rows.job_row(job, queue_id))
+        elif what & ROW:
+            todo[rows.UPDATE_JOB].append(rows.job_update(job))
+        if stored & LOCK_ROW and job.state != ACTIVE:
+            self._unlocked.append(job.seq)
+        self._forget_outcome(job, queue_id)
+        job.stored = JOB_ROW | self._place(job, queue_id)
+
+    def _place(self, job: Job, queue_id: int) -> int:
+        """The row beside its own that a job has in its state."""
+        todo = self._parameters
+        if job.state == ACTIVE and job.lock is not None:
+            todo[rows.PUT_LOCK].append(rows.lock_row(job, job.lock))
+            return LOCK_ROW
+        if job.state == COMPLETED:
+            todo[rows.PUT_COMPLETED].append(rows.completed_row(job, queue_id))
+            return COMPLETED_ROW
+        if job.state == FAILED:
+            todo[rows.PUT_DEAD_LETTER].append(rows.dead_letter_row(job, queue_id))
+            return DEAD_ROW
+        return 0
+
+    def _remove(self, job: Job, queue_id: int) -> None:
+        todo, key = self._parameters, (job.seq,)
+        todo[DELETE_ATTEMPTS].append(key)
+        if not job.stored:
+            return
+        todo[DELETE_JOB].append(key)
+        if job.stored & LOCK_ROW:
+            self._unlocked.append(job.seq)
+        self._forget_outcome(job, queue_id)
+
+    def _forget_outcome(self, job: Job, queue_id: int) -> None:
+        if job.stored & DEAD_ROW and job.state != FAILED:
+            self._parameters[DELETE_DEAD].append((job.seq,))
+        if job.stored & COMPLETED_ROW and job.state != COMPLETED:
+            self._parameters[DELETE_COMPLETED].append((queue_id, job.seq))
+
+
+def runs(numbers: list[int]) -> list[tuple[int, int]]:
+    """Numbers as runs of neighbours, (first, last) each.
+
+    Jobs are worked on about in the order in which they came, so most locks end beside each other,
+    and deleting a range costs a fraction of deleting its rows one by one.
+    """
+    numbers.sort()
+    out = []
+    first = last = numbers[0]
+    for number in numbers:
+        if number > last + 1:
+            out.append((first, last))
+            first = number
+        last = number
+    out.append((first, last))
+    return out
+
+
+def _is_fresh(job: Job) -> bool:
+    return not job.progress and job.progress_message is None
+
+
+def _is_success(job: Job) -> bool:
+    return job.timeline is None and _is_fresh(job)
+
+
+def _is_plain(job: Job) -> bool:
+    """Nothing but what a push without options brings."""
+    return job.timeline is None and job.unique_key is None and job.shared.stored is None

@@ -1,0 +1,246 @@
+"""Jobs as rows and rows as jobs."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+from msgspec.msgpack import Decoder, Encoder
+
+from bunqueue.model.job import COMPLETED, FAILED, Job, Lock, Moment
+from bunqueue.protocol.job_view import stored_options
+from shardproc.engine.outbox import COMPLETED_ROW, DEAD_ROW, JOB_ROW, LOCK_ROW
+
+Row = tuple[Any, ...]
+
+_encode = Encoder().encode
+_decode_timeline = Decoder(list[Moment]).decode
+
+JOB_COLUMNS = (
+    "seq, id, queue_id, name, priority, created_at, run_at, attempts, stalls, error, unique_key,"
+    " holds_key, timeline, lost_token, timed_out, options, data"
+)
+# The usual rows have statements of their own that leave columns to their defaults: binding a null
+# costs sqlite3 half a microsecond, as it looks for an adapter first.
+INSERT_FRESH = (
+    "insert into jobs (seq, id, queue_id, name, priority, created_at, run_at, data) values (?,?,?,?,?,?,?,?)"
+)
+INSERT_LOCK = "insert into locks (seq, token, owner, ttl, started_at, conn) values (?,?,?,?,?,?)"
+INSERT_SUCCESS = (
+    "insert into completed (queue_id, seq, started_at, finished_at, attempts, worker, result)"
+    " values (?,?,?,?,?,?,?)"
+)
+INSERT_JOB = f"insert into jobs ({JOB_COLUMNS}) values (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)"
+UPDATE_JOB = (
+    "update jobs set priority=?, run_at=?, attempts=?, stalls=?, error=?, holds_key=?, timeline=?,"
+    " lost_token=?, timed_out=? where seq=?"
+)
+PUT_LOCK = "insert or replace into locks values (?,?,?,?,?,?,?,?,?,?)"
+PUT_COMPLETED = "insert or replace into completed values (?,?,?,?,?,?,?,?,?,?)"
+PUT_DEAD_LETTER = "insert or replace into dead_letters values (?,?,?,?,?,?,?,?,?,?)"
+PUT_ATTEMPT = "insert or replace into attempts values (?,?,?,?,?,?,?,?)"
+PUT_QUEUE = "insert into queues values (?,?,?)"
+
+
+def _timeline(job: Job) -> bytes | None:
+    return None if job.timeline is None else _encode(job.timeline)
+
+
+def fresh_row(job: Job, queue_id: int) -> Row:
+    return (
+        job.seq,
+        job.id,
+        queue_id,
+        job.name,
+        job.priority,
+        job.created_at,
+        job.run_at,
+        job.data,
+    )
+
+
+def job_row(job: Job, queue_id: int) -> Row:
+    return (
+        job.seq,
+        job.id,
+        queue_id,
+        job.name,
+        job.priority,
+        job.created_at,
+        job.run_at,
+        job.attempts,
+        job.stalls,
+        job.error,
+        job.unique_key,
+        int(job.holds_key),  # sqlite3 binds exact types many times faster than others
+        _timeline(job),
+        job.lost_token,
+        int(job.timed_out),
+        job.shared.stored,
+        job.data,
+    )
+
+
+def job_update(job: Job) -> Row:
+    return (
+        job.priority,
+        job.run_at,
+        job.attempts,
+        job.stalls,
+        job.error,
+        int(job.holds_key),
+        _timeline(job),
+        job.lost_token,
+        int(job.timed_out),
+        job.seq,
+    )
+
+
+def fresh_lock_row(job: Job, lock: Lock) -> Row:
+    return (job.seq, lock.token, lock.owner, lock.ttl, job.started_at, lock.conn)
+
+
+def lock_row(job: Job, lock: Lock) -> Row:
+    return (
+        job.seq,
+        lock.token,
+        lock.owner,
+        lock.ttl,
+        job.started_at,
+        lock.conn,
+        job.progress,
+        job.progress_message,
+        int(lock.renewed),
+        lock.until,
+    )
+
+
+def success_row(job: Job, queue_id: int) -> Row:
+    """A job without progress and without an unusual life."""
+    return (
+        queue_id,
+        job.seq,
+        job.started_at,
+        job.finished_at,
+        job.attempts,
+        job.worker,
+        job.result,
+    )
+
+
+def completed_row(job: Job, queue_id: int) -> Row:
+    return (
+        queue_id,
+        job.seq,
+        job.started_at,
+        job.finished_at,
+        job.attempts,
+        job.worker,
+        job.progress,
+        job.progress_message,
+        _timeline(job),
+        job.result,
+    )
+
+
+def dead_letter_row(job: Job, queue_id: int) -> Row:
+    return (
+        queue_id,
+        job.finished_at,
+        job.seq,
+        job.started_at,
+        job.attempts,
+        job.stalls,
+        job.worker,
+        job.reason,
+        job.error,
+        _timeline(job),
+    )
+
+
+LIVE_JOBS = f"""
+select {", ".join("jobs." + name.strip() for name in JOB_COLUMNS.split(","))},
+       locks.token, locks.owner, locks.ttl, locks.started_at, locks.conn,
+       locks.progress, locks.progress_message, locks.renewed, locks.until
+from jobs
+left join locks on locks.seq = jobs.seq
+where not exists (select 1 from completed
+                  where completed.queue_id = jobs.queue_id and completed.seq = jobs.seq)
+  and not exists (select 1 from dead_letters where dead_letters.seq = jobs.seq)
+order by jobs.seq
+"""
+
+
+def live_job(row: Row, queues: dict[int, str]) -> Job:
+    """A row of LIVE_JOBS as a job."""
+    job = _job(row, queues)
+    job.stored = JOB_ROW
+    token, owner, ttl, started_at, conn, progress, message, renewed, until = row[17:26]
+    if token is not None:
+        job.stored |= LOCK_ROW
+        job.started_at = started_at
+        job.progress, job.progress_message = progress, message
+        job.lock = Lock(token, owner, ttl, until, conn, 0, bool(renewed))
+    return job
+
+
+def _job(row: Row, queues: dict[int, str]) -> Job:
+    timeline = row[12]
+    return Job(
+        row[0],
+        row[1],
+        queues[row[2]],
+        _name(row[3]),
+        row[16],
+        stored_options(row[15]),
+        row[4],
+        row[5],
+        row[6] if row[6] != row[5] else row[5],  # one int object for both, times a million
+        attempts=row[7],
+        stalls=row[8],
+        error=row[9],
+        unique_key=row[10],
+        holds_key=bool(row[11]),
+        timeline=None if timeline is None else _decode_timeline(timeline),
+        lost_token=row[13],
+        timed_out=bool(row[14]),
+    )
+
+
+@lru_cache(maxsize=1024)
+def _name(name: str) -> str:
+    """The same string object for the same job name: a million copies of it would add up."""
+    return name
+
+
+FINISHED_COLUMNS = (
+    ", ".join("jobs." + name.strip() for name in JOB_COLUMNS.split(","))
+    + """,
+    completed.started_at, completed.finished_at, completed.attempts, completed.worker,
+    completed.progress, completed.progress_message, completed.timeline, completed.result,
+    dead_letters.started_at, dead_letters.finished_at, dead_letters.attempts, dead_letters.stalls,
+    dead_letters.worker, dead_letters.reason, dead_letters.error, dead_letters.timeline"""
+)
+FINISHED_FROM = """
+from jobs
+left join completed on completed.queue_id = jobs.queue_id and completed.seq = jobs.seq
+left join dead_letters on dead_letters.seq = jobs.seq
+"""
+
+
+def finished_job(row: Row, queues: dict[int, str]) -> Job | None:
+    """A row of FINISHED_COLUMNS as a job; None when the job is live."""
+    job = _job(row, queues)
+    if row[18] is not None:
+        job.state, job.stored = COMPLETED, JOB_ROW | COMPLETED_ROW
+        job.started_at, job.finished_at, job.attempts, job.worker = row[17:21]
+        job.progress, job.progress_message = row[21:23]
+        timeline, job.result = row[23:25]
+    elif row[26] is not None:
+        job.state, job.stored = FAILED, JOB_ROW | DEAD_ROW
+        job.started_at, job.finished_at, job.attempts, job.stalls = row[25:29]
+        job.worker, job.reason, job.error, timeline = row[29:33]
+    else:
+        return None
+    job.timeline = None if timeline is None else _decode_timeline(timeline)
+    return job

@@ -1,0 +1,155 @@
+"""Tables and numbered migrations, applied with sqlite-utils.
+
+A job's life touches as little as possible of the disk: pushing inserts one row of ``jobs``, which
+holds the payload and is then left alone; being worked on is a small row of ``locks``; the outcome
+is one of ``completed`` or ``dead_letters``.  (Updating the job's row at every step was measured at
+twice the cost, as a row that grows splits pages, and it rewrites the payload each time.)  The view
+``job_history`` shows all of it as one row a job.
+
+A migration that has been released is never edited; a new one is added below it.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+
+from sqlite_utils import Database
+
+_FIRST = """
+create table meta (key text primary key, value text not null) without rowid;
+
+create table queues (
+    id integer primary key,
+    name text not null unique,
+    created_at integer not null
+);
+
+-- What a push brought, and what retries changed.  Times are epoch ms.
+create table jobs (
+    seq integer primary key,            -- order of arrival at this shard
+    id text not null,                   -- has seq in it: see bunqueue.model.ids.seq_of_id
+    queue_id integer not null,
+    name text not null,
+    priority integer not null,
+    created_at integer not null,
+    run_at integer not null,
+    attempts integer not null default 0,  -- failures so far
+    stalls integer not null default 0,
+    error text,                         -- of the last failed attempt
+    unique_key text,
+    holds_key integer not null default 0,
+    timeline blob,                      -- MessagePack; null while the times tell it
+    lost_token text,                    -- of a lock that ran out; may still complete the job
+    timed_out integer not null default 0,  -- the last attempt did: a late answer changes nothing
+    options blob,                       -- MessagePack; null for the defaults
+    data blob not null                  -- MessagePack, as it came
+);
+
+-- Active jobs.
+create table locks (
+    seq integer primary key,
+    token text not null,                -- '' when pulled without an owner
+    owner text not null,
+    ttl integer not null,
+    started_at integer not null,
+    conn integer not null,              -- the router's number of the connection
+    progress real not null default 0,
+    progress_message text,
+    renewed integer not null default 0,  -- at least once: it outlives its connection
+    until integer not null default 0    -- as granted by a renewal with a duration
+);
+
+create table completed (
+    queue_id integer not null,
+    seq integer not null,
+    started_at integer,
+    finished_at integer not null,
+    attempts integer not null,
+    worker text not null,               -- '' when pulled without an owner
+    progress real not null default 0,
+    progress_message text,
+    timeline blob,
+    result blob,
+    primary key (queue_id, seq)
+) without rowid;
+
+create table dead_letters (
+    queue_id integer not null,
+    finished_at integer not null,
+    seq integer not null,
+    started_at integer,
+    attempts integer not null,
+    stalls integer not null,
+    worker text not null,
+    reason text not null,
+    error text,
+    timeline blob,
+    primary key (queue_id, finished_at, seq)
+) without rowid;
+create unique index dead_letters_by_seq on dead_letters (seq);
+
+-- Attempts that did not complete their job.
+create table attempts (
+    seq integer not null,
+    number integer not null,
+    worker text,
+    started_at integer,
+    ended_at integer not null,
+    outcome text not null,
+    error text,
+    stack text,
+    primary key (seq, number, ended_at)
+) without rowid;
+
+-- Lifecycle transitions, for analytics and streaming.
+create table events (
+    seq integer primary key,
+    at integer not null,
+    event text not null,
+    queue_id integer not null,
+    job_id text not null,
+    payload blob
+);
+
+create view job_history as
+select jobs.id, queues.name as queue, jobs.name, jobs.priority,
+       case when completed.seq is not null then 'completed'
+            when dead_letters.seq is not null then 'failed'
+            when locks.seq is not null then 'active'
+            when jobs.run_at > (julianday('now') - 2440587.5) * 86400000 then 'delayed'
+            else 'waiting' end as state,
+       jobs.created_at, jobs.run_at,
+       coalesce(completed.started_at, dead_letters.started_at, locks.started_at) as started_at,
+       coalesce(completed.finished_at, dead_letters.finished_at) as finished_at,
+       coalesce(completed.attempts, dead_letters.attempts, jobs.attempts) as attempts,
+       nullif(coalesce(completed.worker, dead_letters.worker, locks.owner), '') as worker,
+       dead_letters.reason as failure_reason,
+       coalesce(dead_letters.error, jobs.error) as error
+from jobs
+join queues on queues.id = jobs.queue_id
+left join locks on locks.seq = jobs.seq
+left join completed on completed.queue_id = jobs.queue_id and completed.seq = jobs.seq
+left join dead_letters on dead_letters.seq = jobs.seq;
+"""
+
+
+MIGRATIONS: tuple[str, ...] = (_FIRST,)
+CURRENT = len(MIGRATIONS)
+
+
+class SchemaTooNew(Exception):
+    """The file was written by a newer version."""
+
+
+def migrate(connection: sqlite3.Connection) -> None:
+    """Bring a file to the current schema; raises SchemaTooNew for one of the future."""
+    db = Database(connection)
+    version = connection.execute("pragma user_version").fetchone()[0]
+    if version > CURRENT:
+        raise SchemaTooNew(
+            f"the data was written by a newer version (schema {version}, this one knows {CURRENT}):"
+            " install that version or restore a backup"
+        )
+    for number in range(version, CURRENT):
+        done = f"pragma user_version = {number + 1};"
+        db.executescript(f"begin immediate;\n{MIGRATIONS[number]}\n{done}\ncommit;")

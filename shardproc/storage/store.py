@@ -1,0 +1,168 @@
+"""A shard's storage: recovery, group commit, and reads of finished jobs.
+
+The interface is narrow on purpose, so that another database can stand in: `recover`, `commit`, and
+the few reads of the engine's `Archive`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from bunqueue.model.ids import seq_of_id
+from bunqueue.model.job import COMPLETED, FAILED, Job
+from shardproc.engine.engine import Engine
+from shardproc.engine.outbox import Outbox
+
+from . import rows
+from .database import Database
+from .journal import Journal
+
+PROGRESS_EVERY = 50_000  # recovered jobs between two reports
+
+
+class Store:
+    """Writes what the outbox asks for; implements `shardproc.engine.outbox.Archive`."""
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+        self._db = database.connection
+        self._out: Outbox | None = None
+        self._queue_ids: dict[str, int] = {}
+        self._queue_names: dict[int, str] = {}
+        self._journal = Journal(self._queue_ids)
+        self._in_transaction = False
+
+    # -- recovery ---------------------------------------------------------------------------
+
+    def attach(self, out: Outbox) -> None:
+        """The outbox whose writes reads must see."""
+        self._out = out
+
+    def recover(self, engine: Engine, now: int, epoch: str, progress: Callable[[int, int], None]) -> int:
+        """Give the engine its queues and live jobs back; how many jobs these are.
+
+        ``epoch`` names the life of the router: connection numbers of an earlier one mean nothing.
+        """
+        self.attach(engine.out)
+        self._enter(epoch)
+        for queue_id, name in self._db.execute("select id, name from queues"):
+            self._know(queue_id, name)
+            completed = self._count("completed", queue_id)
+            engine.recover_queue(queue_id, name, completed, self._count("dead_letters", queue_id))
+        last = self._db.execute("select max(seq) from jobs").fetchone()[0]
+        engine.state.next_seq = (last or 0) + 1
+        engine.recover_jobs(self._live_jobs(progress), now)
+        return len(engine.state.jobs)
+
+    def _enter(self, epoch: str) -> None:
+        """Begin, or go on with, the life of a router; the connections of another one are gone for good."""
+        stored = self._db.execute("select value from meta where key = 'epoch'").fetchone()
+        if stored is None or stored[0] != epoch:
+            self._db.execute("begin immediate")
+            self._db.execute("update locks set conn = 0 where conn <> 0")
+            self._db.execute("insert or replace into meta values ('epoch', ?)", (epoch,))
+            self._db.execute("commit")
+
+    def _count(self, table: str, queue_id: int) -> int:
+        query = f"select count(*) from {table} where queue_id = ?"
+        return int(self._db.execute(query, (queue_id,)).fetchone()[0])
+
+    def _live_jobs(self, progress: Callable[[int, int], None]) -> Iterator[Job]:
+        total = self._db.execute("select count(*) from jobs").fetchone()[0]
+        for number, row in enumerate(self._db.execute(rows.LIVE_JOBS), 1):
+            job = rows.live_job(row, self._queue_names)
+            if number % PROGRESS_EVERY == 0:
+                progress(number, total)
+            yield job
+
+    def _know(self, queue_id: int, name: str) -> None:
+        self._queue_ids[name] = queue_id
+        self._queue_names[queue_id] = name
+
+    # -- group commit -------------------------------------------------------------------------
+
+    def commit(self, out: Outbox) -> None:
+        """Make everything the outbox asks for durable; after it the replies may leave."""
+        if out.writes:
+            self._write(out)
+        if not self._in_transaction:
+            return
+        self._db.execute("commit")
+        self._in_transaction = False
+        if out.durable:
+            self.database.flush()
+            out.durable = False
+
+    def _write(self, out: Outbox) -> None:
+        """Write the rows of every touched job as it is now, in one statement a kind."""
+        db = self._db
+        if not self._in_transaction:
+            db.execute("begin immediate")
+            self._in_transaction = True
+        many = db.executemany
+        if out.queues:
+            for queue in out.queues:
+                self._know(queue.id, queue.name)
+            many(rows.PUT_QUEUE, [(q.id, q.name, q.created_at) for q in out.queues])
+            out.queues.clear()
+        if out.attempts:
+            many(
+                rows.PUT_ATTEMPT,
+                [
+                    (a.seq, a.number, a.worker, a.started_at, a.ended_at, a.outcome, a.error, a.stack)
+                    for a in out.attempts
+                ],
+            )
+            out.attempts.clear()
+        if out.dirty:
+            self._journal.write(out.dirty, db)
+            out.dirty.clear()
+
+    # -- reads of finished jobs ----------------------------------------------------------------
+
+    def _see(self) -> None:
+        """Reads come after the writes of the batch so far."""
+        if self._out is not None and self._out.writes:
+            self._write(self._out)
+
+    def find(self, job_id: str) -> Job | None:
+        self._see()
+        seq = seq_of_id(job_id)
+        if seq is None:
+            return None
+        query = f"select {rows.FINISHED_COLUMNS} {rows.FINISHED_FROM} where jobs.seq = ? and jobs.id = ?"
+        row = self._db.execute(query, (seq, job_id)).fetchone()
+        return None if row is None else rows.finished_job(row, self._queue_names)
+
+    def seqs(self, queue_id: int, states: frozenset[int], limit: int, newest: bool) -> list[int]:
+        self._see()
+        order = "desc" if newest else "asc"
+        tables = [
+            table for state, table in ((COMPLETED, "completed"), (FAILED, "dead_letters")) if state in states
+        ]
+        parts = " union all ".join(f"select seq from {table} where queue_id = ?" for table in tables)
+        query = f"select seq from ({parts}) order by seq {order} limit ?"
+        return [seq for (seq,) in self._db.execute(query, (*[queue_id] * len(tables), limit))]
+
+    def load(self, seqs: list[int]) -> dict[int, Job]:
+        self._see()
+        query = f"select {rows.FINISHED_COLUMNS} {rows.FINISHED_FROM} where jobs.seq = ?"
+        found = {}
+        for seq in seqs:
+            row = self._db.execute(query, (seq,)).fetchone()
+            if row is not None and (job := rows.finished_job(row, self._queue_names)) is not None:
+                found[seq] = job
+        return found
+
+    def dead_letters(self, queue_id: int, limit: int, after: tuple[int, int]) -> list[Job]:
+        self._see()
+        query = (
+            f"select {rows.FINISHED_COLUMNS} {rows.FINISHED_FROM}"
+            " where dead_letters.queue_id = ? and (dead_letters.finished_at, dead_letters.seq) > (?, ?)"
+            " order by dead_letters.finished_at, dead_letters.seq limit ?"
+        )
+        found = self._db.execute(query, (queue_id, *after, limit))
+        return [job for row in found if (job := rows.finished_job(row, self._queue_names))]
+
+    def close(self) -> None:
+        self.database.close()
