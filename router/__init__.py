@@ -1,0 +1,1 @@
+"""The front process: client connections in, shard processes behind.  It forwards, it decides nothing."""

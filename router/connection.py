@@ -1,0 +1,390 @@
+"""One client: its bytes in, frames to the shards of their commands, replies back as they come.
+
+The hot path of the server is `ClientConnection._take`.  It costs about a microsecond a command, and
+it stays so cheap by what it does not do: no frame is decoded beyond the name and the key of its
+command, none gets an object, a task, or a number of its own; what one read holds for one shard goes
+there as one envelope.  So all that is known of commands in flight is how many there are, by shard.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, cast
+
+from msgspec import UNSET
+
+from bunqueue.logs import get_logger
+from bunqueue.protocol import link as wire
+from bunqueue.protocol.codec import InvalidCommand
+from bunqueue.protocol.commands import CommandError
+from bunqueue.protocol.framing import HEADER, MAX_FRAME, FrameTooLarge
+
+from .admission import MAX_SLOW, RateLimit, parks
+from .flow import HELD, SHUTDOWN, SLOW_READER, ReadGate
+from .gather import for_all, split
+from .hub import MAX_LINGERING
+from .local import BEFORE_AUTH, answer, refusal
+from .routing import (
+    HERE,
+    ID,
+    IDS,
+    PEEK_ERRORS,
+    POLL,
+    QUEUE,
+    Peek,
+    decode,
+    look_again,
+    peek,
+    request_id,
+)
+from .tickets import unavailable
+
+if TYPE_CHECKING:
+    from .hub import Hub
+
+HIGH_WATER = 1024 * 1024  # bytes that the client has not taken; beyond, it is not read either
+MAX_UNREAD = 128 * 1024 * 1024  # beyond this it is dropped; two of the largest frames
+MAX_HELD = 256 * 1024  # bytes behind 50 long polls before reading pauses; reading on is how we see its end
+MAX_ANSWERS = 512  # given here in one turn of the event loop; what asks for more waits for its next turn
+LARGE = 256 * 1024  # frames from here on are sliced as views: copying them costs more than the view
+
+_STOP = -HEADER - 1  # as the end of the bytes to route: none; and no number of bytes gives it
+_length_at = struct.Struct(">I").unpack_from
+_log = get_logger("router")
+
+Buffer = bytes | memoryview
+Batches = dict[int, list[Buffer]]
+
+
+class Refused(ValueError):
+    """A command that is not let in; never leaves this module."""
+
+
+class ClientConnection(asyncio.Protocol):
+    """A client, from accept to its end."""
+
+    __slots__ = (
+        "_decode",
+        "_finished",
+        "_held",
+        "_hub",
+        "_need",
+        "_rate",
+        "_transport",
+        "carry",
+        "gate",
+        "in_flight",
+        "kind",
+        "known",
+        "number",
+        "silent",
+        "slow",
+        "tokens",
+        "write",
+    )
+
+    write: Callable[[bytes], None]  # the transport's, or one that minds how much is unread
+
+    def __init__(self, hub: Hub) -> None:
+        self._hub = hub
+        self.kind = hub.default_kind  # protocol version, and kind of its envelopes
+        self.tokens = hub.tokens
+        self.known = not hub.tokens  # has shown a token
+        self._rate = RateLimit(hub.rate_limit) if hub.rate_limit else None
+        self._decode: Any = peek if self.known and self._rate is None else self._guarded_peek
+        self.in_flight: dict[int, int] = {}  # shard -> commands; a shard stays in it once used
+        self.slow = 0  # long polls and gathered commands in flight
+        self.carry: bytearray | None = None  # bytes not yet routed; None when there is nothing to think of
+        self._need = 0  # length of ``carry`` at which there is a whole frame
+        self._held = False  # ``carry`` waits for something else than more bytes
+        self._finished = False  # no longer in the hub; what still comes is swallowed
+        self.silent = 0  # sweeps since it was last heard
+        self.number = 0
+
+    # asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(high=HIGH_WATER)
+        self.write = self._transport.write
+        self.gate = ReadGate(self._transport)
+        limit = self._hub.max_connections
+        if self._hub.draining:
+            self.abort()
+        elif len(self._hub.clients) >= limit:
+            self.finish(wire.CLOSED, f"Too many connections (max {limit})")
+        else:
+            self.number = self._hub.add(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._hub.remove(self, wire.CLOSED)
+        self._hub.lingering.pop(self, None)
+        self._finished = True
+
+    def data_received(self, data: bytes) -> None:
+        self.silent = 0
+        if self.carry is None:
+            self._take(data)
+        else:
+            self._continue(data)
+
+    def pause_writing(self) -> None:
+        self.gate.close(SLOW_READER)
+        self.write = self._write_to_slow_reader
+
+    def resume_writing(self) -> None:
+        self.write = self._transport.write
+        self.gate.open(SLOW_READER)
+
+    # What the hub and the links ask for
+
+    def deliver(self, shard: int, replies: int, polls: int, body: bytes) -> None:
+        """Replies of a shard, ready to send."""
+        self.in_flight[shard] -= replies
+        self.write(body)
+        if polls:
+            self._relieve(polls)
+
+    def gathered(self, reply: bytes) -> None:
+        """The reply to a gathered command."""
+        self.write(reply)
+        self._relieve(1)
+
+    @property
+    def stuck(self) -> bool:
+        """Within a frame, though nothing hinders us from reading on."""
+        return bool(self.carry) and not self._held and not self.gate.closed
+
+    def finish(self, kind: int, error: str = "") -> None:
+        """End the connection, with a last word if there is an error.
+
+        To the rest of the server it is gone at once.  The socket is closed only when the client has
+        closed its side or some seconds have passed: closing it over unread bytes would reset the
+        connection, and the client might never see what we sent last.
+        """
+        if self._finished:
+            return
+        self._finished = True
+        self.carry = bytearray()
+        self._hub.remove(self, kind)
+        if self._transport.is_closing():
+            return
+        if error:
+            self.write(refusal(error, UNSET))
+        if len(self._hub.lingering) >= MAX_LINGERING:
+            self._transport.close()
+            return
+        self._hub.lingering[self] = 0
+        self._transport.write_eof()
+        self.gate.open_for_good()
+
+    def abort(self) -> None:
+        """End the connection at once, whatever is still to be sent."""
+        self._transport.abort()
+
+    def stop_reading(self) -> None:
+        """The server stops: take no more commands, but deliver replies."""
+        self.gate.close(SHUTDOWN)
+
+    def close(self) -> None:
+        """The server stops: close when everything is sent."""
+        self._transport.close()
+
+    def admitted(self) -> None:
+        """It has shown a token."""
+        self.known = True
+        if self._rate is None:
+            self._decode = peek
+
+    # Bytes in
+
+    def _take(self, data: Buffer) -> None:
+        """Route the whole frames in ``data`` and keep the rest.  The hot path."""
+        routes, glance = self._hub.routes, self._decode
+        known_queue = routes.queues.get
+        batches: Batches = {}
+        out: list[bytes] = []
+        start, size = 0, len(data)
+        last = size - HEADER
+        while start <= last:
+            body = start + HEADER
+            end = body + _length_at(data, start)[0]
+            if end > size:
+                break
+            payload = data[body:end]
+            try:
+                look = glance(payload)
+            except PEEK_ERRORS as error:
+                look = _second_look(bytes(payload), error, out)
+                if look is None:
+                    start = end
+                    if len(out) >= MAX_ANSWERS:
+                        last = _STOP
+                    continue
+            how = look.how
+            if how == QUEUE:
+                shard = known_queue(look.key)
+                if shard is None:
+                    shard = routes.of_queue(look.key)
+            elif how == ID:
+                shard = routes.of_id(look.key)
+            else:
+                shard = self._route(look, payload, batches, out)
+                if self.slow >= MAX_SLOW or len(out) >= MAX_ANSWERS:
+                    last = _STOP  # this one still goes, what follows waits
+                if shard is None:
+                    start = end
+                    continue
+            batch = batches.get(shard)
+            if batch is None:
+                batches[shard] = [data[start:end]]
+            else:
+                batch.append(data[start:end])
+            start = end
+        self._forward(batches, out)
+        if out:
+            self.write(b"".join(out))
+        if last == _STOP:
+            self._hold(data[start:])
+        elif start < size:
+            self._keep(data[start:])
+
+    def _forward(self, batches: Batches, out: list[bytes]) -> None:
+        """Send each shard its frames.  Those for a shard that is down are answered here."""
+        links, in_flight = self._hub.links, self.in_flight
+        for shard, batch in batches.items():
+            link = links[shard]
+            if link is None:
+                text = unavailable(shard)
+                out += [refusal(text, request_id(frame[HEADER:])) for frame in batch]
+                continue
+            in_flight[shard] = in_flight.get(shard, 0) + len(batch)
+            link.send(self.number, self.kind, batch)
+            if link.full:
+                link.hold_back(self)
+
+    def _route(self, look: Peek, payload: Buffer, batches: Batches, out: list[bytes]) -> int | None:
+        """The shard of a command that is not of the plain kinds; None if it has been dealt with."""
+        routes, how = self._hub.routes, look.how
+        if how == POLL:
+            shard = routes.of_queue(look.key)
+            if parks(look) and self._hub.links[shard] is not None:
+                self.slow += 1
+            return shard
+        if how == IDS:
+            try:
+                one = routes.of_ids(look.key)
+            except CommandError as error:
+                out.append(refusal(str(error), request_id(payload)))
+                return None
+            if one is not None:
+                return one
+        # It does not travel with the rest, so the rest goes first: in the order in which it came, and in
+        # the shape that was agreed on until now.
+        self._forward(batches, out)
+        batches.clear()
+        if how == HERE:
+            out.append(answer(self, bytes(payload)))
+        else:
+            self._gather(look, bytes(payload), out)
+        return None
+
+    def _gather(self, look: Peek, payload: bytes, out: list[bytes]) -> None:
+        """Ask several shards; counts as slow, so that there are never many of these at once."""
+        ids: list[str] = []
+        try:
+            command = decode(payload)
+            if look.how == IDS:
+                ids = command.ids  # type: ignore[attr-defined]  # what Route.IDS promises
+                parts = split(look.spec, command, self._hub.routes.of_id)
+            else:
+                parts = for_all(command, self._hub.shards)
+        except CommandError as error:
+            out.append(refusal(str(error), request_id(payload)))
+            return
+        self.slow += 1
+        self._hub.tickets.ask(self, look.spec, parts, command.req_id, ids)
+
+    def _keep(self, rest: Buffer) -> None:
+        """Put the beginning of a frame aside."""
+        self._need = HEADER
+        if len(rest) >= HEADER:
+            length = _length_at(rest)[0]
+            if length > MAX_FRAME:
+                self.finish(wire.CLOSED, str(FrameTooLarge(length, MAX_FRAME)))
+                return
+            self._need = HEADER + length
+        self.carry = bytearray(rest)
+
+    def _hold(self, rest: Buffer) -> None:
+        """Put aside what has to wait: for slow commands to be answered, or for its next turn."""
+        self._held = True
+        self.carry = bytearray(rest)
+        if self.slow < MAX_SLOW:
+            asyncio.get_running_loop().call_soon(self._release)
+
+    def _release(self) -> None:
+        """Go on with what was held, if it may."""
+        if not self._held or self.slow >= MAX_SLOW or self._finished or self._hub.draining:
+            return
+        carry, self.carry, self._held = self.carry, None, False
+        self.gate.open(HELD)
+        if carry:
+            self._take(bytes(carry))
+
+    def _continue(self, data: bytes) -> None:
+        """Bytes that come after others which wait."""
+        carry = self.carry
+        if self._finished or carry is None:
+            return
+        carry += data
+        if self._held:
+            if len(carry) > MAX_HELD:
+                self.gate.close(HELD)
+        elif len(carry) >= self._need:
+            self.carry = None
+            self._take(memoryview(carry) if self._need > LARGE else bytes(carry))
+
+    def _relieve(self, count: int) -> None:
+        """Slow commands were answered: what was held back may go on."""
+        self.slow -= count
+        if self._held:
+            self._release()
+
+    def _guarded_peek(self, payload: Buffer) -> Peek:
+        """`peek` for a connection that has a rate limit, or has not shown its token yet."""
+        if self._rate is not None and not self._rate.admit(time.monotonic()):
+            raise Refused("Rate limit exceeded")
+        try:
+            look: Peek = peek(payload)
+        except PEEK_ERRORS:
+            if self.known:
+                raise
+            raise Refused("Not authenticated") from None
+        if not self.known and look.spec.name not in BEFORE_AUTH:
+            raise Refused("Not authenticated")
+        return look
+
+    def _write_to_slow_reader(self, data: bytes) -> None:
+        """`write` while the client does not take what it was sent."""
+        self._transport.write(data)
+        if self._transport.get_write_buffer_size() > MAX_UNREAD and not self._finished:
+            _log.warning("dropped a client that does not read", connection=self.number)
+            self._hub.remove(self, wire.CLOSED)
+            self._finished = True
+            self.abort()
+
+
+def _second_look(payload: bytes, error: Exception, out: list[bytes]) -> Peek | None:
+    """What to do with a payload that the peek refused: None if it was answered."""
+    if isinstance(error, Refused):
+        out.append(refusal(str(error), request_id(payload)))
+        return None
+    try:
+        return look_again(payload)
+    except InvalidCommand as problem:
+        out.append(refusal(str(problem), problem.req_id))
+        return None

@@ -1,0 +1,166 @@
+"""Commands for several shards: cut into parts, and the answers made one again.
+
+Pure.  How answers are merged is named in the command table (`Merge`); what is merged is found in the
+answers themselves, so a new command of an old kind needs no code here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from msgspec import UNSET
+from msgspec.msgpack import Decoder
+from msgspec.structs import fields, replace
+
+from bunqueue.protocol.codec import encode_reply
+from bunqueue.protocol.commands import Command, CommandError, Merge, Spec
+from bunqueue.protocol.commands.base import RequestId
+from bunqueue.protocol.framing import HEADER, frame
+
+LARGEST = frozenset({"uptime"})  # numbers of which the largest counts and not the sum
+_MAX_INT = 0x7FFF_FFFF  # larger numbers travel as float64, which every client can read
+
+_decode: Any = Decoder(dict[str, Any]).decode
+
+Answer = dict[str, Any]
+
+
+class Part(NamedTuple):
+    """What one shard is asked: a frame, and where its ids stand in the whole command."""
+
+    frame: bytes
+    places: Sequence[int] = ()
+
+
+def for_all(command: Command, shards: int) -> dict[int, Part]:
+    """The same command for every shard."""
+    part = Part(frame(encode_reply(replace(command, req_id=UNSET))))
+    return dict.fromkeys(range(shards), part)
+
+
+def split(spec: Spec, command: Command, shard_of: Callable[[str], int]) -> dict[int, Part]:
+    """The parts of a command that names ids of several shards.
+
+    Lists beside the ids belong to them one to one; CommandError when one has another length.
+    """
+    ids: list[str] = command.ids  # type: ignore[attr-defined]  # what Route.IDS promises
+    beside = _lists_beside(spec, command, len(ids))
+    places: dict[int, list[int]] = {}
+    for place, job_id in enumerate(ids):
+        places.setdefault(shard_of(job_id), []).append(place)
+    parts = {}
+    for shard, chosen in places.items():
+        changes = {name: [values[place] for place in chosen] for name, values in beside.items()}
+        part = replace(command, req_id=UNSET, **changes)
+        parts[shard] = Part(frame(encode_reply(part)), chosen)
+    return parts
+
+
+def _lists_beside(spec: Spec, command: Command, length: int) -> dict[str, list[Any]]:
+    """The list fields of a command, the ids among them, by name."""
+    lists: dict[str, list[Any]] = {}
+    for field in fields(command):
+        value = getattr(command, field.name)
+        if isinstance(value, list):
+            if len(value) != length:
+                raise CommandError(f"{spec.name} {field.encode_name} length must match ids length")
+            lists[field.name] = value
+    return lists
+
+
+class Gather:
+    """The answers of several shards to one command, until there is one from each."""
+
+    __slots__ = ("_answers", "_ids", "_merge", "_parts", "waiting")
+
+    def __init__(self, merge: Merge, parts: Mapping[int, Part], ids: Sequence[str] = ()) -> None:
+        self._merge = _MERGES[merge]
+        self._parts = parts
+        self._ids = ids
+        self._answers: dict[int, Answer] = {}
+        self.waiting = set(parts)  # the shards that have not answered
+
+    def add(self, shard: int, reply: bytes) -> None:
+        """Take the reply frame of a shard."""
+        self._answers[shard] = _decode(memoryview(reply)[HEADER:])
+        self.waiting.discard(shard)
+
+    def result(self, req_id: RequestId) -> bytes:
+        """The one answer, as a frame; all shards must have answered."""
+        answers = [self._answers[shard] for shard in sorted(self._answers)]
+        refused = [shard for shard in sorted(self._answers) if not self._answers[shard].get("ok")]
+        if refused:
+            merged = self._answers[min(refused, key=self._place_of_error)]
+        else:
+            merged = self._merge(answers, [self._parts[shard].places for shard in sorted(self._answers)])
+        if req_id is not UNSET:
+            merged["reqId"] = req_id
+        return frame(encode_reply(merged))
+
+    def _place_of_error(self, shard: int) -> int:
+        """Where the job that an error is about stands in the command: its id ends the text.
+
+        An error that names no job counts as being about the shard's first one.
+        """
+        places = self._parts[shard].places
+        named = str(self._answers[shard].get("error")).rpartition(" ")[2]
+        return next((place for place in places if self._ids[place] == named), places[0] if places else 0)
+
+
+Merger = Callable[[Sequence[Answer], Sequence[Sequence[int]]], Answer]
+
+
+def _ignored(answers: Sequence[Answer], places: Sequence[Sequence[int]]) -> Answer:
+    """What came too late to count, over all parts, in the order of the command."""
+    found: list[tuple[int, str]] = []
+    for answer, chosen in zip(answers, places, strict=True):
+        data = answer.get("data")
+        if data:
+            indices = [chosen[index] for index in data["ignoredIndices"]]
+            found += zip(indices, data["ignoredIds"], strict=True)
+    if not found:
+        return {"ok": True}
+    found.sort()
+    ids, indices = [job_id for _, job_id in found], [index for index, _ in found]
+    return {"ok": True, "data": {"ignoredIds": ids, "ignoredIndices": indices}}
+
+
+def _count(answers: Sequence[Answer], places: Sequence[Sequence[int]]) -> Answer:
+    """The first answer, with the sum of all counts."""
+    merged = answers[0]
+    merged["data"]["count"] = sum(answer["data"]["count"] for answer in answers)
+    return merged
+
+
+def _concat(answers: Sequence[Answer], places: Sequence[Sequence[int]]) -> Answer:
+    """The first answer, its lists continued by those of the others."""
+    merged = answers[0]
+    for answer in answers[1:]:
+        for name, value in answer.items():
+            if isinstance(value, list):
+                merged[name] += value
+    return merged
+
+
+def _sum(answers: Sequence[Answer], places: Sequence[Sequence[int]]) -> Answer:
+    """The first answer, the numbers in its maps being those of all together."""
+    merged = answers[0]
+    for name, numbers in merged.items():
+        if isinstance(numbers, dict):
+            for key in numbers:
+                values = [answer[name][key] for answer in answers]
+                numbers[key] = _portable(max(values) if key in LARGEST else sum(values))
+    return merged
+
+
+def _portable(number: float) -> float:
+    return float(number) if number > _MAX_INT else number
+
+
+_MERGES: dict[Merge, Merger] = {
+    Merge.FIRST_ERROR: _ignored,
+    Merge.COUNT: _count,
+    Merge.CONCAT: _concat,
+    Merge.SUM: _sum,
+}

@@ -1,0 +1,108 @@
+"""Who is connected: the clients on one side, the shards on the other, and what runs between them."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from bunqueue.logs import get_logger
+from bunqueue.protocol import link as wire
+from bunqueue.settings import Settings
+
+from .routing import Routes
+from .tickets import Tickets
+
+if TYPE_CHECKING:
+    from .connection import ClientConnection
+    from .shard_link import ShardLink
+
+SWEEP_S = 5.0
+SILENT_SWEEPS = 12  # a minute, as in the reference: then half a frame is all that will ever come
+LINGER_SWEEPS = 1  # how long a connection that we ended may take to notice; until then we swallow its bytes
+MAX_LINGERING = 1000  # so that refused connections cannot use up the file descriptors
+
+_log = get_logger("router")
+
+
+class Hub:
+    """The table of clients and of shards.  One for the process; it is touched by its event loop only."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.shards = settings.shards
+        self.default_kind: int = settings.default_protocol
+        self.tokens = tuple(token.encode() for token in settings.auth_token)
+        self.rate_limit = settings.rate_limit
+        self.max_connections = settings.max_connections
+        self.routes = Routes(self.shards)
+        self.clients: dict[int, ClientConnection] = {}
+        self.links: list[ShardLink | None] = [None] * self.shards  # None: down, or not ready
+        self.tickets = Tickets(self.links, self.clients)
+        self.draining = False
+        self.lingering: dict[ClientConnection, int] = {}  # ended by us -> sweeps since
+        self._last_number = 0
+        self._emptied = asyncio.Event()
+
+    # Clients
+
+    def add(self, client: ClientConnection) -> int:
+        """Enter a client; its number, which is not used again before all others were."""
+        number = self._last_number
+        while number in self.clients or number == self._last_number:
+            number = number % (wire.TICKET - 1) + 1  # 1 .. TICKET - 1
+        self._last_number = number
+        self.clients[number] = client
+        return number
+
+    def remove(self, client: ClientConnection, kind: int) -> None:
+        """A client is gone: tell the shards that it used.  ``kind`` is CLOSED or SEVERED."""
+        if self.clients.pop(client.number, None) is None:
+            return
+        if self.draining:  # the shards are about to end
+            if not self.clients:
+                self._emptied.set()
+            return
+        for shard in client.in_flight:
+            link = self.links[shard]
+            if link is not None:
+                link.control(kind, client.number)
+
+    async def emptied(self) -> None:
+        """Wait, at the end, for the last client to go."""
+        if self.clients:
+            await self._emptied.wait()
+
+    def sweep(self) -> None:
+        """End the clients that sent half a frame and then nothing; called every SWEEP_S seconds."""
+        for client in [client for client in self.clients.values() if client.carry is not None]:
+            client.silent = client.silent + 1 if client.stuck else 0
+            if client.silent > SILENT_SWEEPS:
+                _log.info("client fell silent within a frame", connection=client.number)
+                client.abort()
+        for client, sweeps in list(self.lingering.items()):
+            self.lingering[client] = sweeps + 1
+            if sweeps >= LINGER_SWEEPS:
+                client.abort()
+
+    # Shards
+
+    def link_up(self, link: ShardLink) -> None:
+        """A shard has recovered: from now on it gets commands."""
+        link.control(wire.LIVE, wire.CONTROL, wire.pack_connections(list(self.clients)))
+        self.links[link.shard] = link
+
+    def link_down(self, link: ShardLink) -> None:
+        """A shard died: what was in flight there may or may not have happened, so nobody is told.
+
+        The connections are closed instead.  To the other shards they are SEVERED: the client is still
+        there, and its locked jobs stay its own.
+        """
+        shard = link.shard
+        if self.links[shard] is not link:
+            return
+        self.links[shard] = None
+        victims = [client for client in self.clients.values() if client.in_flight.get(shard)]
+        for client in victims:
+            client.finish(wire.SEVERED)
+        self.tickets.shard_lost(shard)
+        if victims and not self.draining:
+            _log.warning("closed connections with commands in flight", shard=shard, connections=len(victims))

@@ -1,0 +1,78 @@
+"""The commands that the router answers itself."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import cache
+from importlib import metadata
+from typing import Any, Protocol
+
+from bunqueue.protocol.codec import InvalidCommand, encode_frame
+from bunqueue.protocol.commands import Command, ErrorReply, Ok, Reply
+from bunqueue.protocol.commands.base import RequestId
+from bunqueue.protocol.commands.server import Auth, Hello, HelloReply, PingReply, Pong
+
+from .admission import token_is_known
+from .routing import decode
+
+OLDEST, NEWEST = 2, 3  # protocol versions; they are the kinds of command envelopes, too
+CAPABILITIES = {2: ["pipelining"], 3: ["pipelining", "separate-job-name"]}
+BEFORE_AUTH = frozenset({"Auth"})  # all that a connection may say before it has shown a token
+
+
+class Session(Protocol):
+    """What these commands see of a connection, and may change."""
+
+    kind: int
+    tokens: tuple[bytes, ...]
+
+    def admitted(self) -> None:
+        """It has shown a token."""
+
+
+def refusal(text: str, req_id: RequestId) -> bytes:
+    """An error reply, as a frame."""
+    return encode_frame(ErrorReply(error=text, req_id=req_id))
+
+
+def answer(session: Session, payload: bytes) -> bytes:
+    """Carry out a command of Route.ROUTER; the reply, as a frame."""
+    try:
+        command = decode(payload)
+    except InvalidCommand as error:
+        return refusal(str(error), error.req_id)
+    reply = HANDLERS[str(command.__struct_config__.tag)](session, command)
+    reply.req_id = command.req_id
+    return encode_frame(reply)
+
+
+@cache
+def version() -> str:
+    """The version of the package; of a source tree that was never installed there is none."""
+    try:
+        return metadata.version("bunqueue")
+    except metadata.PackageNotFoundError:
+        return "unknown"
+
+
+def _hello(session: Session, command: Hello) -> Reply:
+    session.kind = chosen = min(max(command.protocol_version, OLDEST), NEWEST)
+    return HelloReply(
+        protocol_version=chosen, capabilities=CAPABILITIES[chosen], server="bunqueue", version=version()
+    )
+
+
+def _auth(session: Session, command: Auth) -> Reply:
+    if not token_is_known(command.token, session.tokens):
+        return ErrorReply(error="Invalid token")
+    session.admitted()
+    return Ok()
+
+
+def _ping(session: Session, command: Command) -> Reply:
+    # A float, as all times on the wire: some clients cannot read integers beyond 32 bits.
+    return PingReply(data=Pong(pong=True, time=float(time.time_ns() // 1_000_000)))
+
+
+HANDLERS: dict[str, Callable[[Session, Any], Reply]] = {"Hello": _hello, "Auth": _auth, "Ping": _ping}

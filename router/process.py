@@ -1,0 +1,168 @@
+"""The life of the router: the order in which things start and stop, and what signals do."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import importlib.util
+import os
+import signal
+import sys
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, TextIO
+
+from bunqueue.logs import configure_logging, get_logger
+from bunqueue.settings import Settings, SettingsError
+from bunqueue.systemd import notify
+
+from .errors import BAD_USAGE, FAILED, StartError
+from .hub import SWEEP_S, Hub
+from .listener import TcpListener, raise_file_limit
+from .manifest import open_data_dir, own_data_dir
+from .supervisor import COMMAND, Supervisor
+
+SIBLINGS = ("bunqueue", "shardproc")  # generic names: another module of the user's may answer to them
+CLOSE_S = 2.0  # for clients to take their last replies
+
+_log = get_logger("router")
+
+
+def main(arguments: Sequence[str], command: Sequence[str] | None = None) -> int:
+    """Run the server; the exit status.  The settings come as JSON through an inherited pipe."""
+    try:
+        settings = read_settings(arguments)
+        check_siblings()
+        configure_logging(settings.log_level, settings.log_format)
+        return run(settings, command or COMMAND)
+    except SettingsError as error:
+        return _refuse(str(error), BAD_USAGE)
+    except StartError as error:
+        return _refuse(str(error), error.status)
+
+
+def run(settings: Settings, command: Sequence[str] = COMMAND) -> int:
+    """Run the server with these settings until a signal ends it."""
+    return _event_loop()(RouterProcess(settings, command).run())
+
+
+def read_settings(arguments: Sequence[str]) -> Settings:
+    """The settings from the descriptor that ``--settings-fd N`` names."""
+    if len(arguments) != 2 or arguments[0] != "--settings-fd" or not arguments[1].isdecimal():
+        raise StartError("the router is started by: bunqueue start", BAD_USAGE)
+    try:
+        with open(int(arguments[1]), "rb") as pipe:
+            return Settings.from_json(pipe.read())
+    except OSError as error:
+        raise StartError(f"the settings cannot be read: {error.strerror}", BAD_USAGE) from error
+
+
+def check_siblings() -> None:
+    """StartError unless the packages we are about to run are those that came with this one."""
+    home = Path(__file__).resolve().parents[1]
+    for name in SIBLINGS:
+        spec = importlib.util.find_spec(name)
+        places = list(spec.submodule_search_locations or ()) if spec else []
+        if [Path(place).resolve().parent for place in places] != [home]:
+            found = (places[0] if places else spec.origin) if spec else "nowhere"
+            raise StartError(f"the package {name} is found {found} and not in {home}", BAD_USAGE)
+
+
+def _refuse(text: str, status: int) -> int:
+    print("bunqueue:", " ".join(text.split()), file=sys.stderr)
+    return status
+
+
+def _event_loop() -> Callable[[Coroutine[Any, Any, int]], int]:
+    try:
+        import uvloop  # does not exist for every platform
+    except ImportError:
+        return asyncio.run
+    return uvloop.run
+
+
+class RouterProcess:
+    """Everything that runs, in the order in which it starts; it stops in the opposite order."""
+
+    def __init__(self, settings: Settings, command: Sequence[str] = COMMAND) -> None:
+        self._settings = settings
+        self._hub = Hub(settings)
+        self._supervisor = Supervisor(self._hub, settings, command)
+        self._listener = TcpListener(self._hub, settings.host, settings.tcp_port)
+        self._sweeper: asyncio.Task[None] | None = None
+        self._signalled = False
+        self._data: TextIO | None = None  # its lock
+
+    async def run(self) -> int:
+        """Start, serve until a signal comes, stop."""
+        loop = asyncio.get_running_loop()
+        serving = loop.create_task(self._serve())
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._on_signal, serving)
+        await asyncio.wait([serving])
+        await self._stop()
+        with suppress(asyncio.CancelledError):
+            serving.result()
+        return 0
+
+    async def _serve(self) -> None:
+        settings = self._settings
+        if not settings.in_memory:
+            open_data_dir(Path(settings.data_dir), settings.shards)
+            self._data = own_data_dir(Path(settings.data_dir))
+        raise_file_limit(settings.max_connections)
+        self._listener.bind()
+        await self._supervisor.start()
+        await self._listener.start()
+        self._sweeper = asyncio.create_task(self._sweep())
+        # What is there now stays: the collector need not look at it again.  What comes and goes is freed
+        # by counting references, so the collector need not come often.
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(50_000, 20, 100)
+        self._announce()
+        await asyncio.Event().wait()
+
+    def _announce(self) -> None:
+        """The one line on standard output that scripts and people wait for."""
+        settings, address = self._settings, self._listener.address
+        where = f"tcp={address} shards={settings.shards} data={settings.data_dir} sync={settings.sync}"
+        with suppress(OSError):  # nobody reads it
+            print(f"bunqueue ready {where} pid={os.getpid()}", flush=True)
+        notify("READY=1")
+        _log.info("ready", tcp=address, shards=settings.shards)
+
+    async def _stop(self) -> None:
+        """Take nothing new, let the shards finish what they have, deliver it, go."""
+        hub = self._hub
+        served = self._sweeper is not None  # else there is only the error to tell
+        if served:
+            _log.info("stopping", connections=len(hub.clients))
+        notify("STOPPING=1")
+        self._listener.close()
+        hub.draining = True
+        for client in hub.clients.values():
+            client.stop_reading()
+        await self._supervisor.stop()
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        for client in list(hub.clients.values()):
+            client.close()
+        with suppress(TimeoutError):
+            await asyncio.wait_for(hub.emptied(), CLOSE_S)
+        if served:
+            _log.info("stopped")
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(SWEEP_S)
+            self._hub.sweep()
+
+    def _on_signal(self, serving: asyncio.Task[None]) -> None:
+        """The first one stops the server; whoever sends a second one does not want to wait."""
+        if self._signalled:
+            self._supervisor.kill()
+            os._exit(FAILED)
+        self._signalled = True
+        serving.cancel()

@@ -1,0 +1,211 @@
+"""Where a command goes: the shard of its queue or id, found without decoding more than that.
+
+Pure.  Every command of the table gets a `Peek` class with just the field that tells its shard, and
+one tagged union of these decodes a payload: known names, required keys and their types are checked
+in C, everything else is skipped there.  What the union refuses, `look_again` decodes in full, to say
+in words what is wrong, or to find that it was all right after all.
+
+Routing never hashes more than `MAX_HASHED` characters: hashing is Python, and one client must not
+keep all others waiting with an id of megabytes.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar, Union, cast
+
+from msgspec import UNSET, MsgspecError, Raw, Struct, defstruct
+from msgspec.msgpack import Decoder
+
+from bunqueue.model.ids import SLOTS, UUID_LENGTH, slot_of_id, slot_of_queue
+from bunqueue.model.names import MAX_QUEUE_NAME
+from bunqueue.protocol.codec import InvalidCommand, decode_command, encode_reply
+from bunqueue.protocol.commands import COMMANDS, Command, CommandError, Route, Spec
+from bunqueue.protocol.commands.base import RequestId
+
+Buffer = bytes | memoryview | Raw
+
+# How a command is routed.  Plain ints: they are compared for every command and compare faster than
+# enum members.
+QUEUE = 0  # the shard of the queue
+ID = 1  # the shard of the job id
+POLL = 2  # the shard of the queue, and it may be answered late
+IDS = 3  # the shards of several ids
+ALL = 4
+HERE = 5  # answered by the router
+
+MAX_HASHED = MAX_QUEUE_NAME  # characters; longer names are refused by any shard, longer ids exist nowhere
+MAX_CACHED_QUEUES = 100_000  # some 20 MB of names and numbers; then the cache starts anew
+
+MAX_IDS = 10_000  # in one command that is not all for one queue; ten times what one pull may give
+
+PEEK_ERRORS = (MsgspecError, ValueError, RecursionError)  # also text that is not UTF-8, and nesting too deep
+
+
+class Peek(Struct, gc=False):
+    """What the router reads of a command.  Which fields there are depends on ``how``."""
+
+    how: ClassVar[int]
+    spec: ClassVar[Spec]
+
+    if TYPE_CHECKING:
+        key: Any  # the queue, the id, or (not decoded) the ids; not of ALL and HERE
+        timeout: Any  # of POLL only
+
+
+_KEYS: dict[Route, tuple[str, Any]] = {
+    Route.QUEUE: ("queue", str),
+    Route.ID: ("id", str),
+    Route.IDS: ("ids", Raw),
+}
+_WAYS = {Route.QUEUE: QUEUE, Route.ID: ID, Route.IDS: IDS, Route.ALL: ALL, Route.ROUTER: HERE}
+
+
+def _peek_class(spec: Spec) -> type[Peek]:
+    """The peek of one command: a struct that has just the fields which tell its way."""
+    wire, kind = _KEYS.get(spec.route, ("", None))
+    fields: list[tuple[str, Any] | tuple[str, Any, Any]] = [("key", kind)] if kind else []
+    if spec.parks:
+        fields.append(("timeout", Any, None))
+    made: Any = defstruct(
+        f"{spec.name}Peek",
+        fields,
+        bases=(Peek,),
+        namespace={"how": POLL if spec.parks else _WAYS[spec.route], "spec": spec},
+        tag_field="cmd",
+        tag=spec.name,
+        rename={"key": wire},
+        gc=False,
+    )
+    return cast("type[Peek]", made)
+
+
+_PEEKS = {name: _peek_class(spec) for name, spec in COMMANDS.items()}
+_AnyPeek: Any = Union[tuple(_PEEKS.values())]  # noqa: UP007
+peek: Any = Decoder(_AnyPeek).decode
+
+
+class _RequestId(Struct, gc=False):
+    reqId: RequestId = UNSET
+
+
+_decode_ids = Decoder(list[str]).decode
+_decode_request_id = Decoder(_RequestId).decode
+
+
+def request_id(payload: bytes | memoryview) -> RequestId:
+    """The ``reqId`` of a payload, as it came; absent when it cannot be read."""
+    try:
+        return _decode_request_id(payload).reqId
+    except PEEK_ERRORS:
+        return UNSET
+
+
+def decode(payload: bytes) -> Command:
+    """The whole command.  InvalidCommand, and nothing else, says what is wrong with it."""
+    try:
+        return decode_command(payload)
+    except PEEK_ERRORS:
+        raise InvalidCommand("Invalid command format", request_id(payload)) from None
+
+
+def look_again(payload: bytes) -> Peek:
+    """A second look at what `peek` refused; InvalidCommand says why it was right to."""
+    command = decode(payload)
+    spec = COMMANDS[str(command.__struct_config__.tag)]
+    fields = [getattr(command, _KEYS[spec.route][0])] if spec.route in _KEYS else []
+    if spec.route is Route.IDS:
+        fields = [Raw(encode_reply(fields[0]))]
+    if spec.parks:
+        fields.append(getattr(command, "timeout", None))
+    return _PEEKS[spec.name](*fields)
+
+
+class Routes:
+    """Finds the shard of names and ids, for one number of shards."""
+
+    __slots__ = ("_mask", "_tags", "queues", "shards")
+
+    def __init__(self, shards: int) -> None:
+        self.shards = shards
+        self._mask = shards - 1
+        # Public, because the caller looks here first and calls `of_queue` only for what is missing.
+        self.queues: dict[str, int] = {}
+        # "-7abc", as it stands in the middle of an id that the server made -> shard of slot 0xabc
+        self._tags = {f"-7{slot:03x}": slot & self._mask for slot in range(SLOTS)}
+
+    def of_queue(self, name: str) -> int:
+        """The shard of a queue; it is in ``queues`` from now on."""
+        known = self.queues.get(name)
+        if known is not None:
+            return known
+        if len(name) > MAX_HASHED:
+            return slot_of_queue(name[:MAX_HASHED]) & self._mask
+        if len(self.queues) >= MAX_CACHED_QUEUES:
+            self.queues.clear()
+        shard = self.queues[name] = slot_of_queue(name) & self._mask
+        return shard
+
+    def of_id(self, job_id: str) -> int:
+        """The shard of a job id."""
+        if len(job_id) == UUID_LENGTH:
+            shard = self._tags.get(job_id[13:18])
+            if shard is not None:
+                return shard
+        return slot_of_id(job_id[:MAX_HASHED]) & self._mask
+
+    def of_ids(self, ids: Buffer) -> int | None:
+        """The shard of all these ids, a MessagePack list (0 if it is empty).
+
+        None when they have several, or when it is no list of ids.  A worker's batch mostly comes from one
+        queue; that is seen in the bytes, in a tenth of the time that decoding takes.  CommandError when
+        there are so many others that finding their shards would keep all clients waiting.
+        """
+        if not self._mask:
+            return 0
+        raw = memoryview(ids)
+        start, count = _list_header(raw)
+        tag = bytes(raw[start + _TAG : start + _TAG + 5])  # of the first one
+        shard = self._tags.get(tag.decode("latin-1"))
+        if shard is not None and _all_have(tag, raw, start, count):
+            return shard
+        if count > MAX_IDS:
+            raise CommandError(f"ids must have at most {MAX_IDS} entries when they belong to several queues")
+        try:
+            decoded: list[str] = _decode_ids(raw)
+        except PEEK_ERRORS:
+            return None
+        found = None
+        for job_id in decoded:
+            shard = self.of_id(job_id)
+            if found is None:
+                found = shard
+            elif found != shard:
+                return None
+        return found or 0
+
+
+_STRIDE = 2 + UUID_LENGTH  # of a list of ids that the server made: two bytes of header each
+_TAG = 2 + 13  # where in these 38 bytes the slot begins, with the "-7" before it
+
+
+def _list_header(raw: memoryview) -> tuple[int, int]:
+    """Where the first entry of a MessagePack list begins, and how many there are; 0 of what is no list."""
+    first = raw[0]
+    if first & 0xF0 == 0x90:  # fixarray
+        return 1, first & 0x0F
+    start = {0xDC: 3, 0xDD: 5}.get(first, 1)  # array16, array32
+    return start, int.from_bytes(raw[1:start], "big")
+
+
+def _all_have(tag: bytes, raw: memoryview, start: int, count: int) -> bool:
+    """Whether these are UUIDs, and this stands for the slot in each of them."""
+    if len(raw) != start + count * _STRIDE:
+        return False
+    texts = bytearray(raw[start:])
+    if texts[::_STRIDE] != b"\xd9" * count or texts[1::_STRIDE] != b"\x24" * count:  # str8 of 36 bytes
+        return False
+    del texts[::_STRIDE]  # the byte that is not ASCII
+    places = range(_TAG - 1, _TAG + 4)
+    return texts.isascii() and all(
+        texts[place :: _STRIDE - 1] == tag[index : index + 1] * count for index, place in enumerate(places)
+    )

@@ -1,0 +1,178 @@
+"""The router's end of the socket to one shard process."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol, cast
+
+from bunqueue.logs import get_logger
+from bunqueue.protocol import link as wire
+
+from .flow import full_shard
+
+if TYPE_CHECKING:
+    from .connection import ClientConnection
+    from .hub import Hub
+
+HELLO_S = 10.0  # what connects must say who it is; a shard does so at once
+HIGH_WATER = 1024 * 1024  # bytes not yet taken by the shard; beyond, the clients that feed it wait
+LARGE_BODY = 64 * 1024  # from here on a write of its own costs less than a copy
+
+Buffer = bytes | memoryview
+
+_HEADER = wire.TO_ROUTER.size
+_unpack = wire.TO_ROUTER.unpack_from
+_pack = wire.TO_SHARD.pack
+
+_log = get_logger("router")
+
+
+class Owner(Protocol):
+    """Who looks after the shards: it is told what the links hear."""
+
+    def greeted(self, link: ShardLink, hello: wire.ShardHello) -> bool:
+        """A process says that it is a shard; whether to believe it."""
+
+    def progressed(self, link: ShardLink, progress: wire.ShardProgress) -> None:
+        """It is still loading."""
+
+    def recovered(self, link: ShardLink) -> None:
+        """It wants commands."""
+
+    def lost(self, link: ShardLink) -> None:
+        """The connection is gone."""
+
+
+class ShardLink(asyncio.Protocol):
+    """One connection of a shard.  Before its HELLO nothing else is heard."""
+
+    def __init__(self, hub: Hub, owner: Owner) -> None:
+        self._hub = hub
+        self._owner = owner
+        self._clients = hub.clients
+        self._outgoing: list[Buffer] = []  # goes out at the end of this turn of the event loop
+        self._carry: bytearray | None = None  # the beginning of an envelope
+        self._need = 0
+        self._feeders: set[ClientConnection] = set()  # they wait until the shard has taken what it has
+        self.shard = -1  # known from the HELLO on
+        self.full = False
+        self.heard = True  # since the last look; the owner resets it
+
+    # asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(high=HIGH_WATER)
+        loop = asyncio.get_running_loop()
+        self._call_soon = loop.call_soon
+        self._deadline = loop.call_later(HELLO_S, self._transport.abort)
+
+    def data_received(self, data: bytes) -> None:
+        self.heard = True
+        if self._carry is not None:
+            self._carry += data
+            if len(self._carry) < self._need:
+                return
+            data, self._carry = bytes(self._carry), None
+        clients, start, size = self._clients, 0, len(data)
+        need = _HEADER
+        while size - start >= _HEADER:
+            length, conn, kind, replies, polls = _unpack(data, start)
+            body = start + _HEADER
+            end = body + length
+            if end > size:
+                need = _HEADER + length
+                break
+            client = clients.get(conn)
+            if client is not None:
+                client.deliver(self.shard, replies, polls, data[body:end])
+            else:
+                self._other(conn, kind, data[body:end])
+            start = end
+        if start < size:
+            self._carry = bytearray(data[start:])
+            self._need = need
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._deadline.cancel()
+        self._outgoing.clear()
+        self.resume_writing()
+        if self.shard >= 0:
+            self._owner.lost(self)
+
+    def pause_writing(self) -> None:
+        self.full = True
+
+    def resume_writing(self) -> None:
+        self.full = False
+        feeders, self._feeders = self._feeders, set()
+        for client in feeders:
+            client.gate.open(full_shard(self.shard))
+
+    # To the shard
+
+    def send(self, conn: int, kind: int, frames: Sequence[Buffer]) -> None:
+        """Whole frames of one connection, or ticket."""
+        body = frames[0] if len(frames) == 1 else b"".join(frames)
+        self._put(_pack(len(body), conn, kind))
+        if len(body) < LARGE_BODY:
+            self._outgoing.append(body)
+        else:
+            self._flush()
+            self._transport.write(body)
+
+    def control(self, kind: int, conn: int = wire.CONTROL, body: bytes = b"") -> None:
+        """A message that is no command."""
+        self._put(wire.envelope(conn, kind, body))
+
+    def _put(self, part: Buffer) -> None:
+        """Write soon: what all clients send in one turn of the event loop goes as one write.
+
+        Measured with 200 clients of one command each: a third less time than a write for each.
+        """
+        if not self._outgoing:
+            self._call_soon(self._flush)
+        self._outgoing.append(part)
+
+    def _flush(self) -> None:
+        if self._outgoing:
+            self._transport.write(b"".join(self._outgoing))
+            self._outgoing.clear()
+
+    def hold_back(self, client: ClientConnection) -> None:
+        """Stop reading a client that fed this shard while its socket was full."""
+        self._feeders.add(client)
+        client.gate.close(full_shard(self.shard))
+
+    def abort(self) -> None:
+        """Drop the connection."""
+        self._transport.abort()
+
+    # From the shard
+
+    def _other(self, conn: int, kind: int, body: bytes) -> None:
+        """An envelope that is for no client that is there."""
+        if self.shard < 0 and kind != wire.HELLO:
+            self.abort()
+        elif conn >= wire.TICKET:
+            self._hub.tickets.answer(conn, self.shard, body)
+        elif conn == wire.CONTROL:
+            self._control(kind, body)
+
+    def _control(self, kind: int, body: bytes) -> None:
+        if kind == wire.HELLO:
+            self._greet(body)
+        elif kind == wire.PROGRESS:
+            self._owner.progressed(self, wire.decode_progress(body))
+        elif kind == wire.READY:
+            self._owner.recovered(self)
+
+    def _greet(self, body: bytes) -> None:
+        self._deadline.cancel()
+        hello = wire.decode_hello(body)
+        if self._owner.greeted(self, hello):
+            self.shard = hello.shard
+        else:
+            _log.warning("refused a process that claims to be a shard", shard=hello.shard, pid=hello.pid)
+            self.abort()

@@ -1,0 +1,248 @@
+"""The shard processes: started, watched, started again when they die, drained at the end.
+
+The supervisor is apart from what it supervises: it knows processes and links, and nothing of commands.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import secrets
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+
+import msgspec
+
+from bunqueue.logs import get_logger
+from bunqueue.protocol import link as wire
+from bunqueue.settings import Settings
+
+from .errors import StartError
+from .hub import Hub
+from .listener import RuntimeFolder
+from .shard_link import ShardLink
+
+COMMAND = (sys.executable, "-P", "-m", "shardproc")
+GIVE_UP = 5  # failures in a row before READY: what keeps a shard from starting will not go away by itself
+FIRST_DELAY_S, LAST_DELAY_S = 0.05, 5.0  # before a restart; doubled each time
+HEALTHY_S = 10.0  # a shard that ran this long starts anew with the first delay
+PING_S = 5.0
+SILENT_PINGS = 6  # half a minute: far more than the longest batch, so it hangs
+EXIT_S = 1.0  # for a process to end after it has closed its link
+DRAIN_S = 10.0  # to answer, commit and exit; then it is killed, which loses nothing
+REPORT_S = 1.0  # between two lines about the progress of loading
+
+_log = get_logger("router")
+
+
+class ShardProcess:
+    """One shard: its process and its link, while there are any."""
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+        self.process: asyncio.subprocess.Process | None = None
+        self.link: ShardLink | None = None
+        self.secret = ""  # of this start; a forgotten process of an earlier one does not know it
+        self.ready = False
+        self.failures = 0  # in a row, before READY
+        self.silent = 0  # pings without an answer
+        self.started_at = self.reported_at = 0.0
+
+    def kill(self) -> None:
+        """End the process, if there is one, now."""
+        if self.process is not None and self.process.returncode is None:
+            with suppress(ProcessLookupError):
+                self.process.kill()
+
+
+class Supervisor:
+    """All shards of the server."""
+
+    def __init__(self, hub: Hub, settings: Settings, command: Sequence[str] = COMMAND) -> None:
+        self._hub = hub
+        self._settings = settings
+        self._command = command
+        self._epoch = secrets.token_hex(16)  # tells shards the connections of this run from those of others
+        self._shards = [ShardProcess(index) for index in range(settings.shards)]
+        self._tasks: list[asyncio.Task[None]] = []
+        self._pinger: asyncio.Task[None] | None = None
+        self._server: asyncio.Server | None = None
+        self._folder: RuntimeFolder | None = None
+        self._stopping = False
+        self._links_gone = asyncio.Event()
+
+    async def start(self) -> None:
+        """Start all shards; returns when all are ready.  StartError if one cannot be."""
+        loop = asyncio.get_running_loop()
+        self._started: asyncio.Future[None] = loop.create_future()
+        self._folder = RuntimeFolder()
+        self._server = await loop.create_unix_server(lambda: ShardLink(self._hub, self), self._folder.socket)
+        self._tasks = [loop.create_task(self._keep(shard)) for shard in self._shards]
+        self._pinger = loop.create_task(self._ping())
+        await self._started
+
+    async def stop(self) -> None:
+        """Drain the shards that run, end the others, and wait until there are none."""
+        if self._stopping:
+            return
+        self._stopping = True
+        if self._pinger is not None:
+            self._pinger.cancel()
+        for shard in self._shards:
+            if shard.ready and shard.link is not None:
+                shard.link.control(wire.DRAIN)
+            else:
+                shard.kill()
+        await self._wait(DRAIN_S)
+        if self._server is not None:
+            self._server.close()
+        self.remove_folder()
+
+    async def _wait(self, limit_s: float) -> None:
+        """Until the processes have ended and what they said last has been read."""
+        for task, shard in zip(self._tasks, self._shards, strict=False):
+            if shard.process is None or shard.process.returncode is not None:
+                task.cancel()  # it waits to start the shard again
+        if self._tasks:
+            _, late = await asyncio.wait(self._tasks, timeout=limit_s)
+            for shard in self._shards:
+                if late and shard.process is not None and shard.process.returncode is None:
+                    _log.warning("shard did not stop in time and is killed", shard=shard.index)
+                    shard.kill()
+            await asyncio.wait(self._tasks)
+        if any(shard.link for shard in self._shards):
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._links_gone.wait(), EXIT_S)
+
+    def kill(self) -> None:
+        """End all at once; safe for the data, but replies may be lost."""
+        for shard in self._shards:
+            shard.kill()
+        self.remove_folder()
+
+    def remove_folder(self) -> None:
+        """Remove the socket that the shards connect to."""
+        if self._folder is not None:
+            self._folder.remove()
+
+    # One shard
+
+    async def _keep(self, shard: ShardProcess) -> None:
+        """Run a shard, again and again."""
+        loop = asyncio.get_running_loop()
+        delay = FIRST_DELAY_S
+        while not self._stopping:
+            status: int | str
+            try:
+                status = await self._run(shard)
+            except Exception as error:  # no process, say; whatever it is, the shard is not given up
+                status = str(error)
+                shard.kill()
+            if self._stopping:
+                return
+            ran = loop.time() - shard.started_at
+            if shard.ready and ran >= HEALTHY_S:
+                delay = FIRST_DELAY_S
+            shard.failures = 0 if shard.ready else shard.failures + 1
+            _log.error(
+                "shard ended", shard=shard.index, status=status, was_ready=shard.ready, ran_s=round(ran, 1)
+            )
+            if shard.failures >= GIVE_UP and not self._started.done():
+                text = f"shard {shard.index} ended {GIVE_UP} times before it was ready (last status {status})"
+                self._started.set_exception(StartError(f"{text}; the log lines above say why"))
+                return
+            await asyncio.sleep(delay)
+            delay = min(delay * 2, LAST_DELAY_S)
+
+    async def _run(self, shard: ShardProcess) -> int:
+        """One process, from start to end; its exit status, negative for a signal."""
+        shard.ready, shard.silent, shard.secret = False, 0, secrets.token_hex(16)
+        shard.started_at = shard.reported_at = asyncio.get_running_loop().time()
+        # A session of its own keeps a terminal's Ctrl-C away: the router decides when a shard ends.
+        process = shard.process = await asyncio.create_subprocess_exec(
+            *self._command,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        if self._stopping:
+            shard.kill()
+        assert process.stdin is not None
+        with suppress(ConnectionError, RuntimeError):  # uvloop's word for a pipe that has closed
+            process.stdin.write(self._handover(shard))
+            await process.stdin.drain()
+            process.stdin.close()
+        return await process.wait()
+
+    def _handover(self, shard: ShardProcess) -> bytes:
+        """What a shard is told when it starts."""
+        assert self._folder is not None
+        return msgspec.json.encode(
+            {
+                "shard": shard.index,
+                "shards": len(self._shards),
+                "socket": self._folder.socket,
+                "secret": shard.secret,
+                "epoch": self._epoch,
+                "settings": self._settings.to_json().decode(),
+            }
+        )
+
+    async def _ping(self) -> None:
+        """Look from time to time whether each shard still answers.
+
+        Counts pings and not seconds: after the whole machine slept, no shard is to blame.
+        """
+        while True:
+            await asyncio.sleep(PING_S)
+            for shard in self._shards:
+                if not shard.ready or shard.link is None:
+                    continue
+                shard.silent = 0 if shard.link.heard else shard.silent + 1
+                shard.link.heard = False
+                if shard.silent >= SILENT_PINGS:
+                    _log.error("shard does not answer and is killed", shard=shard.index)
+                    shard.kill()
+                shard.link.control(wire.PING)
+
+    # What the links hear
+
+    def greeted(self, link: ShardLink, hello: wire.ShardHello) -> bool:
+        if not 0 <= hello.shard < len(self._shards):
+            return False
+        shard = self._shards[hello.shard]
+        if shard.link is not None or not hmac.compare_digest(hello.secret.encode(), shard.secret.encode()):
+            return False
+        shard.link = link
+        self._links_gone.clear()
+        return True
+
+    def progressed(self, link: ShardLink, progress: wire.ShardProgress) -> None:
+        shard, now = self._shards[link.shard], asyncio.get_running_loop().time()
+        if now - shard.reported_at >= REPORT_S:
+            shard.reported_at = now
+            _log.info("shard is loading", shard=shard.index, loaded=progress.loaded, total=progress.total)
+
+    def recovered(self, link: ShardLink) -> None:
+        shard = self._shards[link.shard]
+        shard.ready = True
+        self._hub.link_up(link)
+        took = asyncio.get_running_loop().time() - shard.started_at
+        _log.info("shard ready", shard=shard.index, took_ms=round(took * 1000))
+        if not self._started.done() and None not in self._hub.links:
+            self._started.set_result(None)
+
+    def lost(self, link: ShardLink) -> None:
+        shard = self._shards[link.shard]
+        shard.link = None
+        self._hub.link_down(link)
+        if not any(shard.link for shard in self._shards):
+            self._links_gone.set()
+        if not self._stopping:
+            asyncio.get_running_loop().call_later(EXIT_S, self._finish_off, shard, shard.process)
+
+    def _finish_off(self, shard: ShardProcess, process: asyncio.subprocess.Process | None) -> None:
+        """A shard without its link is of no use."""
+        if shard.process is process:
+            shard.kill()

@@ -1,0 +1,99 @@
+"""Commands that several shards answer together.
+
+Each gets a *ticket*: a number that stands in place of the connection's, so that the answers are told
+apart from those that go straight to the client.  Numbers are used again, because a shard remembers
+every "connection" it has heard of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, MutableMapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from bunqueue.protocol.commands import Spec
+from bunqueue.protocol.commands.base import RequestId
+from bunqueue.protocol.link import TICKET
+
+from .gather import Gather, Part
+from .local import refusal
+
+if TYPE_CHECKING:
+    from .connection import ClientConnection
+    from .shard_link import ShardLink
+
+
+def unavailable(shard: int) -> str:
+    """What a command for a shard that is down is told."""
+    return f"Shard unavailable: shard {shard} is restarting, try again"
+
+
+class _Ticket(NamedTuple):
+    gather: Gather
+    client: int
+    req_id: RequestId
+    lost: list[int]  # the shards that died over it; when there is one the client has had its answer
+
+
+class Tickets:
+    """All gathered commands in flight."""
+
+    def __init__(
+        self, links: Sequence[ShardLink | None], clients: MutableMapping[int, ClientConnection]
+    ) -> None:
+        self._links = links
+        self._clients = clients
+        self._open: dict[int, _Ticket] = {}
+        self._free: list[int] = []
+
+    def ask(
+        self,
+        client: ClientConnection,
+        spec: Spec,
+        parts: Mapping[int, Part],
+        req_id: RequestId,
+        ids: Sequence[str] = (),
+    ) -> None:
+        """Ask each shard its part; the client gets one answer, now if a shard is down."""
+        down = [shard for shard in sorted(parts) if self._links[shard] is None]
+        if down:
+            client.gathered(refusal(unavailable(down[0]), req_id))
+            return
+        number = self._free.pop() if self._free else TICKET + len(self._open)
+        self._open[number] = _Ticket(Gather(spec.merge, parts, ids), client.number, req_id, [])
+        for shard, part in parts.items():
+            link = self._links[shard]
+            assert link is not None
+            link.send(number, client.kind, [part.frame])
+
+    def answer(self, number: int, shard: int, reply: bytes) -> None:
+        """The answer of one shard."""
+        ticket = self._open.get(number)
+        if ticket is None:
+            return
+        ticket.gather.add(shard, reply)
+        if ticket.gather.waiting:
+            return
+        self._close(number)
+        if not ticket.lost:
+            self._tell(ticket, ticket.gather.result(ticket.req_id))
+
+    def shard_lost(self, shard: int) -> None:
+        """A shard died: what waits for its answer will not get it."""
+        for number, ticket in list(self._open.items()):
+            if shard not in ticket.gather.waiting:
+                continue
+            ticket.gather.waiting.discard(shard)
+            if not ticket.lost:
+                self._tell(ticket, refusal(unavailable(shard), ticket.req_id))
+            ticket.lost.append(shard)
+            if not ticket.gather.waiting:
+                self._close(number)
+
+    def _close(self, number: int) -> None:
+        del self._open[number]
+        self._free.append(number)
+
+    def _tell(self, ticket: _Ticket, reply: bytes) -> None:
+        client = self._clients.get(ticket.client)
+        if client is not None:
+            client.gathered(reply)

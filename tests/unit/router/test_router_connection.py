@@ -1,0 +1,543 @@
+"""One client over a fake socket: what goes to which shard, what is answered, when reading pauses."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import msgpack
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bunqueue.protocol import link as wire
+from bunqueue.protocol.framing import MAX_FRAME
+from bunqueue.settings import Settings
+from router import connection as module
+from router.connection import ClientConnection
+from router.hub import SILENT_SWEEPS, Hub
+
+
+class FakeTransport:
+    """What a connection needs of a transport; keeps what was written."""
+
+    def __init__(self) -> None:
+        self.written = bytearray()
+        self.reading = True
+        self.ended = ""
+        self.unread = 0
+
+    def write(self, data: bytes) -> None:
+        assert not self.ended
+        self.written += data
+
+    def set_write_buffer_limits(self, high: int) -> None:
+        pass
+
+    def get_write_buffer_size(self) -> int:
+        return self.unread
+
+    def pause_reading(self) -> None:
+        assert self.reading
+        self.reading = False
+
+    def resume_reading(self) -> None:
+        assert not self.reading
+        self.reading = True
+
+    def is_closing(self) -> bool:
+        return self.ended in ("close", "abort")
+
+    def write_eof(self) -> None:
+        self.ended = "eof"
+
+    def abort(self) -> None:
+        self.ended = "abort"
+
+    def close(self) -> None:
+        self.ended = "close"
+
+
+class FakeLink:
+    """A shard that takes everything."""
+
+    def __init__(self, shard: int) -> None:
+        self.shard = shard
+        self.full = False
+        self.sent: list[tuple[int, int, bytes]] = []
+        self.held_back: list[ClientConnection] = []
+
+    def send(self, conn: int, kind: int, frames: list[bytes]) -> None:
+        self.sent.append((conn, kind, b"".join(frames)))
+
+    def control(self, kind: int, conn: int = 0, body: bytes = b"") -> None:
+        self.sent.append((conn, kind, body))
+
+    def hold_back(self, client: ClientConnection) -> None:
+        self.held_back.append(client)
+
+
+class Bench:
+    """A hub with fake shards, and one client."""
+
+    def __init__(self, shards: int = 2, **settings: Any) -> None:
+        self.hub = Hub(Settings(shards=shards, data_dir=":memory:", **settings))
+        self.links = [FakeLink(shard) for shard in range(shards)]
+        self.hub.links[:] = self.links  # type: ignore[assignment]
+        self.client, self.transport = self.connect()
+
+    def connect(self) -> tuple[ClientConnection, FakeTransport]:
+        client, transport = ClientConnection(self.hub), FakeTransport()
+        client.connection_made(transport)  # type: ignore[arg-type]
+        return client, transport
+
+    def send(self, *commands: dict[str, Any]) -> None:
+        self.client.data_received(b"".join(map(framed, commands)))
+
+    def replies(self) -> list[Any]:
+        """What the client was sent since it was last asked."""
+        frames = wire.split_frames(bytes(self.transport.written))
+        self.transport.written.clear()
+        return [msgpack.unpackb(frame) for frame in frames]
+
+    def errors(self) -> list[str]:
+        return [reply["error"] for reply in self.replies()]
+
+    def forwarded(self, shard: int) -> list[Any]:
+        return [
+            msgpack.unpackb(frame)
+            for _, _, body in self.links[shard].sent
+            for frame in wire.split_frames(body)
+        ]
+
+
+def framed(command: object) -> bytes:
+    payload = msgpack.packb(command)
+    return len(payload).to_bytes(4, "big") + payload
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+@pytest.fixture(autouse=True)
+def loop() -> Iterator[asyncio.AbstractEventLoop]:
+    """A loop that runs only when a test says so."""
+    loop = asyncio.new_event_loop()
+    asyncio._set_running_loop(loop)
+    yield loop
+    asyncio._set_running_loop(None)
+    loop.close()
+
+
+def turn(loop: asyncio.AbstractEventLoop) -> None:
+    """Let the loop do once what is due."""
+    asyncio._set_running_loop(None)
+    loop.call_soon(loop.stop)
+    loop.run_forever()
+    asyncio._set_running_loop(loop)
+
+
+def push(number: int, queue: str = "") -> dict[str, Any]:
+    return {"cmd": "PUSH", "queue": queue or f"q{number % 5}", "data": number, "reqId": number}
+
+
+POLL = {"cmd": "PULL", "queue": "q", "timeout": 1000}
+
+
+# Routing
+
+
+def test_one_read_gives_one_envelope_a_shard_with_the_frames_as_they_came(bench: Bench) -> None:
+    commands = [push(number) for number in range(20)]
+    bench.send(*commands)
+    assert all(len(link.sent) == 1 for link in bench.links)
+    for link in bench.links:
+        conn, kind, body = link.sent[0]
+        mine = [c for c in commands if bench.hub.routes.of_queue(c["queue"]) == link.shard]
+        assert (conn, kind) == (bench.client.number, wire.COMMANDS_V2)
+        assert body == b"".join(map(framed, mine))
+        assert bench.client.in_flight[link.shard] == len(mine)
+
+
+@given(st.lists(st.integers(1, 300), max_size=60), st.integers(0, 40))
+def test_it_does_not_matter_how_the_bytes_are_cut(cuts: list[int], padding: int) -> None:
+    loop = asyncio.new_event_loop()
+    asyncio._set_running_loop(loop)
+    bench = Bench()
+    commands = [{**push(number), "pad": "x" * padding * number} for number in range(30)]
+    commands[7] = {"cmd": "Nope"}
+    data = b"".join(map(framed, commands))
+    for cut in cuts:
+        if data:
+            bench.client.data_received(data[:cut])
+        data = data[cut:]
+    if data:
+        bench.client.data_received(data)
+    got = sorted(bench.forwarded(0) + bench.forwarded(1), key=lambda command: command["data"])
+    assert got == [c for c in commands if c["cmd"] == "PUSH"]
+    assert bench.errors() == ["Unknown command: Nope"]
+    asyncio._set_running_loop(None)
+    loop.close()
+
+
+def test_a_large_frame_in_many_pieces_arrives_whole(bench: Bench) -> None:
+    command = {"cmd": "PUSH", "queue": "q", "data": "x" * 3_000_000}
+    data = framed(command) + framed(push(1))
+    for start in range(0, len(data), 250_000):
+        bench.client.data_received(data[start : start + 250_000])
+    assert sorted(map(len, bench.forwarded(0) + bench.forwarded(1))) == [3, 4]
+
+
+def test_replies_go_to_the_client_unchanged(bench: Bench) -> None:
+    bench.send(push(0), push(0))
+    shard = bench.hub.routes.of_queue("q0")
+    bench.client.deliver(shard, 2, 0, b"any bytes")
+    assert bytes(bench.transport.written) == b"any bytes"
+    assert bench.client.in_flight[shard] == 0
+
+
+def test_a_shard_that_is_down_is_said_to_be(bench: Bench) -> None:
+    bench.hub.links[0] = None
+    bench.send(*(push(number) for number in range(5)))
+    replies = bench.replies()
+    assert {reply["error"] for reply in replies} == {"Shard unavailable: shard 0 is restarting, try again"}
+    assert len(replies) + len(bench.forwarded(1)) == 5
+    assert {reply["reqId"] for reply in replies} | {c["reqId"] for c in bench.forwarded(1)} == set(range(5))
+
+
+def test_hello_changes_the_shape_of_what_comes_after_it(bench: Bench) -> None:
+    bench.send(push(0), {"cmd": "Hello", "protocolVersion": 7}, push(0))
+    link = bench.links[bench.hub.routes.of_queue("q0")]
+    assert [kind for _, kind, _ in link.sent] == [wire.COMMANDS_V2, wire.COMMANDS_V3]
+    assert bench.replies()[0]["protocolVersion"] == 3
+
+
+@pytest.mark.parametrize(("declared", "agreed"), [(None, 2), (-1, 2), (2, 2), (3, 3), (3.0, 3), (99, 3)])
+def test_hello_agrees_on_a_version_both_know(bench: Bench, declared: object, agreed: int) -> None:
+    bench.send({"cmd": "Hello", "protocolVersion": declared, "reqId": "h"})
+    (reply,) = bench.replies()
+    assert (reply["ok"], reply["protocolVersion"], reply["server"], reply["reqId"]) == (
+        True,
+        agreed,
+        "bunqueue",
+        "h",
+    )
+    assert reply["capabilities"] == ["pipelining", "separate-job-name"][: agreed - 1]
+    assert bench.client.kind == agreed
+
+
+def test_without_hello_the_setting_decides() -> None:
+    bench = Bench(default_protocol=3)
+    bench.send(push(0))
+    assert {kind for link in bench.links for _, kind, _ in link.sent} == {3}
+
+
+# What is refused
+
+
+def test_before_auth_there_is_nothing_but_auth() -> None:
+    bench = Bench(auth_token=("secret",))
+    commands = [{"cmd": "Ping"}, push(0), {"cmd": "Hello"}, {"cmd": "Nope"}, {"reqId": 5}, [1]]
+    bench.send(*commands)
+    replies = bench.replies()
+    assert [reply["error"] for reply in replies] == ["Not authenticated"] * 6
+    assert replies[4]["reqId"] == 5
+    bench.send({"cmd": "Auth", "token": "wrong"}, {"cmd": "Ping"}, {"cmd": "Auth"})
+    assert bench.errors() == ["Invalid token", "Not authenticated", "token is required"]
+    bench.send({"cmd": "Auth", "token": "secret", "reqId": 1}, {"cmd": "Ping"})
+    assert [reply["ok"] for reply in bench.replies()] == [True, True]
+    bench.send({"cmd": "Nope"})
+    assert bench.errors() == ["Unknown command: Nope"]
+
+
+def test_auth_on_an_open_server_changes_nothing(bench: Bench) -> None:
+    bench.send({"cmd": "Auth", "token": "x"}, push(0))
+    assert bench.errors() == ["Invalid token"]
+    assert len(bench.forwarded(0) + bench.forwarded(1)) == 1
+
+
+def test_over_the_rate_limit_the_connection_stays() -> None:
+    bench = Bench(rate_limit=3)
+    bench.send(push(0), {"cmd": "Nope"}, push(1), {**push(2), "reqId": "over"}, [1])
+    replies = bench.replies()
+    assert [reply["error"] for reply in replies] == ["Unknown command: Nope", *["Rate limit exceeded"] * 2]
+    assert replies[1]["reqId"] == "over"
+    assert len(bench.forwarded(0) + bench.forwarded(1)) == 2
+
+
+def test_a_frame_too_large_ends_the_connection_after_what_came_before() -> None:
+    bench = Bench()
+    bench.client.data_received(framed({"cmd": "Ping"}) + framed(push(0)) + (MAX_FRAME + 1).to_bytes(4, "big"))
+    first, second = bench.replies()
+    assert first["ok"]
+    assert second["error"] == f"Frame too large: {MAX_FRAME + 1} bytes (max {MAX_FRAME})"
+    assert bench.transport.ended == "eof"
+    link = bench.links[bench.hub.routes.of_queue("q0")]
+    assert [kind for _, kind, _ in link.sent] == [wire.COMMANDS_V2, wire.CLOSED]
+    bench.client.data_received(framed(push(0)))
+    assert len(link.sent) == 2
+    assert not bench.hub.clients
+
+
+def test_the_largest_frame_is_let_in(bench: Bench) -> None:
+    bench.client.data_received(MAX_FRAME.to_bytes(4, "big"))
+    assert not bench.transport.ended
+
+
+def test_much_to_answer_is_answered_in_turns(bench: Bench, loop: asyncio.AbstractEventLoop) -> None:
+    bench.client.data_received(b"\0\0\0\0" * 1500 + framed(push(0)))
+    assert len(bench.replies()) == module.MAX_ANSWERS
+    turn(loop)
+    assert len(bench.replies()) == module.MAX_ANSWERS
+    bench.client.data_received(framed(push(1)))
+    turn(loop)
+    assert len(bench.replies()) == 1500 - 2 * module.MAX_ANSWERS
+    assert len(bench.forwarded(0) + bench.forwarded(1)) == 2
+    assert bench.client.carry is None
+
+
+# Slow commands
+
+
+def test_what_follows_fifty_long_polls_waits_for_one_to_be_answered(bench: Bench) -> None:
+    shard = bench.hub.routes.of_queue("q")
+    bench.send(*[POLL] * 50, {"cmd": "Ping", "reqId": 1}, *[POLL] * 2)
+    bench.send({"cmd": "Ping", "reqId": 2})
+    assert not bench.replies()
+    assert len(bench.forwarded(shard)) == 50
+    bench.client.deliver(shard, 1, 1, b"")
+    assert [reply["reqId"] for reply in bench.replies()] == [1]
+    assert len(bench.forwarded(shard)) == 51
+    bench.client.deliver(shard, 2, 2, b"")
+    assert [reply["reqId"] for reply in bench.replies()] == [2]
+    assert bench.client.slow == 49
+    assert bench.client.in_flight[shard] == 49
+
+
+def test_reading_pauses_when_much_waits_behind_long_polls(bench: Bench) -> None:
+    shard = bench.hub.routes.of_queue("q")
+    bench.send(*[POLL] * 50)
+    bench.client.data_received(framed({**push(0), "pad": "x" * module.MAX_HELD}))
+    assert not bench.transport.reading
+    bench.client.deliver(shard, 1, 1, b"")
+    assert bench.transport.reading
+    assert len(bench.forwarded(bench.hub.routes.of_queue("q0"))) >= 1
+
+
+def test_polls_without_a_timeout_and_other_commands_do_not_count(bench: Bench) -> None:
+    bench.send(*[{"cmd": "PULL", "queue": "q"}] * 100, *[push(0)] * 100, {"cmd": "Ping"})
+    assert bench.replies()
+    assert bench.client.slow == 0
+
+
+def test_polls_of_a_shard_that_is_down_do_not_count(bench: Bench) -> None:
+    bench.hub.links[:] = [None, None]
+    bench.send(*[POLL] * 120)
+    assert len(bench.errors()) == 120
+    assert bench.client.slow == 0
+
+
+def test_gathered_commands_count_until_all_shards_have_answered(bench: Bench) -> None:
+    bench.send(*[{"cmd": "Stats", "reqId": number} for number in range(60)])
+    assert bench.client.slow == 50
+    for ticket, _, _ in list(bench.links[0].sent):
+        for shard in range(2):
+            bench.hub.tickets.answer(ticket, shard, framed({"ok": True, "stats": {"waiting": 1}}))
+    assert len(bench.replies()) == 50
+    assert bench.client.slow == 10
+
+
+# Gathered commands
+
+
+def test_tickets_are_used_again(bench: Bench) -> None:
+    for number in range(10):
+        bench.send({"cmd": "Stats", "reqId": number})
+        ticket, kind, body = bench.links[0].sent.pop()
+        assert ticket == wire.TICKET
+        assert kind == 2
+        assert body == framed({"cmd": "Stats"})
+        for shard in range(2):
+            assert not bench.replies()
+            bench.hub.tickets.answer(ticket, shard, framed({"ok": True, "stats": {"waiting": 1}}))
+        assert bench.replies() == [{"ok": True, "stats": {"waiting": 2}, "reqId": number}]
+
+
+def test_a_gathered_command_comes_after_what_was_sent_before_it(bench: Bench) -> None:
+    bench.send(push(0), {"cmd": "ListQueues"})
+    link = bench.links[bench.hub.routes.of_queue("q0")]
+    assert [conn for conn, _, _ in link.sent] == [bench.client.number, wire.TICKET]
+
+
+def test_a_shard_that_dies_over_a_gathered_command_is_unavailable(bench: Bench) -> None:
+    bench.send({"cmd": "Stats", "reqId": 1})
+    bench.hub.link_down(bench.links[0])  # type: ignore[arg-type]
+    unavailable = {"ok": False, "error": "Shard unavailable: shard 0 is restarting, try again", "reqId": 1}
+    assert bench.replies() == [unavailable]
+    # The number is not free before the other one has answered.
+    bench.hub.links[0] = bench.links[0]  # type: ignore[call-overload]
+    bench.send({"cmd": "Stats", "reqId": 2})
+    assert bench.links[0].sent[-1][0] == wire.TICKET + 1
+    bench.hub.tickets.answer(wire.TICKET, 1, framed({"ok": True, "stats": {}}))
+    assert not bench.replies()
+    bench.send({"cmd": "Stats", "reqId": 3})
+    assert bench.links[0].sent[-1][0] == wire.TICKET
+
+
+def test_an_answer_for_a_client_that_left_is_dropped(bench: Bench) -> None:
+    bench.send({"cmd": "Stats"})
+    bench.client.connection_lost(None)
+    for shard in range(2):
+        bench.hub.tickets.answer(wire.TICKET, shard, framed({"ok": True, "stats": {}}))
+    assert not bench.replies()
+
+
+def ids(*slots: int) -> list[str]:
+    return [f"0190a1b2-c3d4-7{slot:03x}-8123-{number:012x}" for number, slot in enumerate(slots)]
+
+
+def test_a_batch_for_one_shard_is_forwarded_as_it_is(bench: Bench) -> None:
+    command = {"cmd": "ACKB", "ids": ids(1, 1, 3), "reqId": 1}
+    bench.send(command, {"cmd": "ACKB", "ids": []})
+    assert bench.forwarded(1) == [command]
+    assert bench.forwarded(0) == [{"cmd": "ACKB", "ids": []}]
+
+
+def test_a_batch_for_two_shards_is_cut_and_its_answers_merged(bench: Bench) -> None:
+    bench.send({"cmd": "ACKB", "ids": ids(1, 2, 3), "tokens": ["a", "b", "c"], "reqId": 1})
+    assert bench.forwarded(0)[0]["tokens"] == ["b"]
+    assert bench.forwarded(1)[0]["tokens"] == ["a", "c"]
+    for shard in range(2):
+        bench.hub.tickets.answer(wire.TICKET, shard, framed({"ok": True}))
+    assert bench.replies() == [{"ok": True, "reqId": 1}]
+
+
+def test_a_batch_that_cannot_be_cut_is_refused(bench: Bench) -> None:
+    bench.send({"cmd": "ACKB", "ids": ids(1, 2), "results": [1], "reqId": 1}, {"cmd": "ACKB", "ids": [5]})
+    assert bench.errors() == ["ACKB results length must match ids length", "ids[0] must be a string"]
+    bench.send({"cmd": "ACKB", "ids": ids(1, 2) * 6000})
+    assert bench.errors() == ["ids must have at most 10000 entries when they belong to several queues"]
+    assert bench.client.slow == 0
+
+
+# The end of a connection, and of a shard
+
+
+def test_the_shards_that_a_client_used_are_told_when_it_leaves(bench: Bench) -> None:
+    bench.send(push(0))
+    used = bench.links[bench.hub.routes.of_queue("q0")]
+    other = bench.links[1 - used.shard]
+    bench.client.connection_lost(None)
+    assert used.sent[-1] == (bench.client.number, wire.CLOSED, b"")
+    assert not other.sent
+
+
+def test_when_a_shard_dies_exactly_the_clients_that_wait_for_it_are_severed(bench: Bench) -> None:
+    victim, (bystander, its_socket) = bench.client, bench.connect()
+    names = {bench.hub.routes.of_queue(name): name for name in ("q0", "q1", "q2", "q3")}
+    bench.send(push(0, names[0]), push(0, names[1]))
+    for shard in range(2):
+        bystander.data_received(framed(push(0, names[shard])))
+        bystander.deliver(shard, 1, 0, b"")
+    bench.links[1].sent.clear()
+    bench.hub.link_down(bench.links[0])  # type: ignore[arg-type]
+    assert bench.links[1].sent == [(victim.number, wire.SEVERED, b"")]
+    assert bench.transport.ended == "eof"
+    assert not its_socket.ended
+    assert list(bench.hub.clients) == [bystander.number]
+
+
+def test_connection_numbers_are_not_used_again_soon(bench: Bench) -> None:
+    first = bench.client.number
+    bench.client.connection_lost(None)
+    client, _ = bench.connect()
+    assert client.number != first
+    bench.hub._last_number = wire.TICKET - 1
+    assert bench.connect()[0].number == 1
+    bench.hub._last_number = client.number - 1
+    assert bench.connect()[0].number == client.number + 1
+
+
+def test_one_connection_too_many_is_told_so() -> None:
+    bench = Bench(max_connections=1)
+    _, transport = bench.connect()
+    reply = msgpack.unpackb(bytes(transport.written)[4:])
+    assert reply == {"ok": False, "error": "Too many connections (max 1)"}
+    assert transport.ended == "eof"
+    assert not bench.transport.ended
+
+
+# Flow
+
+
+def test_a_client_that_does_not_read_is_not_read_and_at_last_dropped(bench: Bench) -> None:
+    bench.send(push(0))
+    shard = bench.hub.routes.of_queue("q0")
+    bench.client.pause_writing()
+    assert not bench.transport.reading
+    bench.client.deliver(shard, 0, 0, b"x")
+    assert not bench.transport.ended
+    bench.transport.unread = module.MAX_UNREAD + 1
+    bench.client.deliver(shard, 0, 0, b"x")
+    assert bench.transport.ended == "abort"
+    assert bench.links[shard].sent[-1][1] == wire.CLOSED
+
+
+def test_a_client_that_reads_again_is_read_again(bench: Bench) -> None:
+    bench.client.pause_writing()
+    bench.client.resume_writing()
+    assert bench.transport.reading
+
+
+def test_who_feeds_a_full_shard_is_held_back(bench: Bench) -> None:
+    link = bench.links[bench.hub.routes.of_queue("q0")]
+    link.full = True
+    bench.send(push(0))
+    assert link.held_back == [bench.client]
+
+
+def test_half_a_frame_and_a_minute_of_silence_end_a_connection(bench: Bench) -> None:
+    _, idle_socket = bench.connect()
+    bench.client.data_received(b"\0\0")
+    for _ in range(SILENT_SWEEPS):
+        bench.hub.sweep()
+    assert not bench.transport.ended
+    bench.client.data_received(b"\0")
+    for _ in range(SILENT_SWEEPS):
+        bench.hub.sweep()
+    assert not bench.transport.ended
+    bench.hub.sweep()
+    assert bench.transport.ended == "abort"
+    assert not idle_socket.ended
+
+
+def test_silence_does_not_count_while_we_do_not_listen(bench: Bench) -> None:
+    bench.client.data_received(b"\0\0")
+    bench.client.pause_writing()
+    for _ in range(2 * SILENT_SWEEPS):
+        bench.hub.sweep()
+    bench.client.resume_writing()
+    bench.hub.sweep()
+    assert not bench.transport.ended
+
+
+def test_a_connection_we_ended_may_linger_but_not_for_ever(bench: Bench) -> None:
+    bench.client.finish(wire.CLOSED, "bye")
+    bench.hub.sweep()
+    assert bench.transport.ended == "eof"
+    bench.hub.sweep()
+    assert bench.transport.ended == "abort"
+
+
+def test_when_the_server_stops_no_command_is_taken_any_more(bench: Bench) -> None:
+    shard = bench.hub.routes.of_queue("q")
+    bench.send(*[POLL] * 50, push(0))
+    bench.hub.draining = True
+    bench.client.stop_reading()
+    bench.client.deliver(shard, 1, 1, b"last")
+    assert bytes(bench.transport.written) == b"last"
+    assert len(bench.forwarded(shard)) == 50
+    assert not bench.transport.reading

@@ -1,0 +1,69 @@
+"""A data folder serves the number of shards it was made for, and no newer format."""
+
+from __future__ import annotations
+
+import json
+import stat
+from pathlib import Path
+
+import pytest
+
+from router.errors import StartError
+from router.manifest import open_data_dir
+
+
+def refusal(folder: Path, shards: int) -> str:
+    with pytest.raises(StartError) as error:
+        open_data_dir(folder, shards)
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def test_a_new_folder_is_private_and_says_for_how_many_shards_it_is(tmp_path: Path) -> None:
+    folder = tmp_path / "deep" / "data"
+    open_data_dir(folder, 4)
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert json.loads((folder / "manifest.json").read_text()) == {"format": 1, "shards": 4}
+    assert [path.name for path in folder.iterdir()] == ["manifest.json"]
+
+
+def test_the_same_number_is_fine_again_and_writes_nothing(tmp_path: Path) -> None:
+    open_data_dir(tmp_path, 2)
+    before = (tmp_path / "manifest.json").stat().st_mtime_ns
+    open_data_dir(tmp_path, 2)
+    assert (tmp_path / "manifest.json").stat().st_mtime_ns == before
+
+
+def test_another_number_is_refused_with_the_command_that_changes_it(tmp_path: Path) -> None:
+    open_data_dir(tmp_path, 2)
+    assert f"bunqueue reshard --data-dir {tmp_path} --shards 4" in refusal(tmp_path, 4)
+    open_data_dir(tmp_path, 2)
+
+
+def test_a_newer_format_is_refused_whatever_else_it_says(tmp_path: Path) -> None:
+    (tmp_path / "manifest.json").write_text('{"format": 2, "parts": "many"}')
+    assert "newer version" in refusal(tmp_path, 2)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"shards": 2}'])
+def test_a_damaged_manifest_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "manifest.json").write_text(text)
+    assert "damaged" in refusal(tmp_path, 2)
+    assert (tmp_path / "manifest.json").read_text() == text
+
+
+def test_shards_without_a_manifest_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "shard-00.db").touch()
+    assert "no manifest.json" in refusal(tmp_path, 2)
+
+
+def test_what_a_crash_left_of_a_manifest_does_no_harm(tmp_path: Path) -> None:
+    (tmp_path / ".manifest.json.new").write_text('{"form')
+    open_data_dir(tmp_path, 2)
+    open_data_dir(tmp_path, 2)
+
+
+def test_a_path_that_is_no_folder_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    assert "cannot be used" in refusal(tmp_path / "file", 2)
+    assert "cannot be used" in refusal(tmp_path / "file" / "below", 2)
