@@ -1,0 +1,45 @@
+"""The command line: one module per noun, one line on standard error for whatever goes wrong.
+
+Importing this package is cheap; typer is loaded by ``main``, rich only where something is drawn.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+BAD_USAGE = 2
+"""Exit status for wrong flags and settings: repeating the command cannot help."""
+INTERRUPTED = 130
+"""128 + SIGINT, as shells have it."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run ``bunqueue`` with ``arguments``, or those of the process, and return the exit status."""
+    import typer
+
+    from bunqueue.settings import SettingsError
+
+    from .server import app
+
+    command = typer.main.get_command(app)
+    try:
+        status = command.main(arguments, prog_name="bunqueue", standalone_mode=False)
+    except typer.TyperException as error:
+        return _refuse(_with_hint(error.format_message(), error), error.exit_code)
+    except SettingsError as error:
+        return _refuse(str(error), BAD_USAGE)
+    except typer.Abort:
+        return _refuse("interrupted", INTERRUPTED)
+    return status if isinstance(status, int) else 0
+
+
+def _with_hint(message: str, error: Exception) -> str:
+    context = getattr(error, "ctx", None)  # where the parser was; not every error knows
+    return f"{message.rstrip('.')}; try {context.command_path} --help" if message and context else message
+
+
+def _refuse(message: str, status: int) -> int:
+    if message:  # without any command typer has printed the help
+        print("bunqueue:", " ".join(message.split()), file=sys.stderr)
+    return status

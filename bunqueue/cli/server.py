@@ -1,0 +1,178 @@
+"""``bunqueue start``, ``config show`` and ``version``: what concerns the server as a whole.
+
+The flags are made from the table of settings, so this file names none but ``--config``. ``start`` imports
+nothing of the server: it replaces itself with the router's process and hands it the settings through a pipe.
+So tokens leave the list of arguments, and the process id that a service manager knows stays the same.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import inspect
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bunqueue.settings import OPTIONS, Option, Settings, SettingsError, resolve_settings
+
+MAX_SETTINGS_BYTES = 65536
+"""What a pipe holds before anyone reads from it; more would block for ever."""
+SERVER_PACKAGES = ("router", "shardproc")
+
+app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, help="A job queue server.")
+config_app = typer.Typer(no_args_is_help=True, help="Look at the settings.")
+app.add_typer(config_app, name="config")
+
+
+def _parameter(name: str, annotation: object) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+
+
+def _flag(option: Option) -> inspect.Parameter:
+    """Typer's view of ``option``. It takes any text: the settings check it, and say where it came from."""
+    kind = option.kind
+    allowed = "" if kind.choices else f" Allowed: {kind.bound}."
+    default = option.default_text or option.show(option.default(os.environ))
+    declared = typer.Option(
+        option.flag,
+        metavar="|".join(kind.choices) or option.name.rpartition("_")[2].upper(),
+        help=f"{option.help}{allowed} Default: {default}.",
+        show_default=False,
+        autocompletion=lambda incomplete: [
+            choice for choice in kind.choices if choice.startswith(incomplete)
+        ],
+    )
+    return _parameter(option.name, Annotated[list[str] | None if kind.repeatable else str | None, declared])
+
+
+def with_settings(command: Callable[[dict[str, object]], None]) -> Callable[..., None]:
+    """Give ``command`` a flag for every setting, and ``--config``; it gets what was parsed, by name."""
+
+    @functools.wraps(command)
+    def run(**flags: object) -> None:
+        command(flags)
+
+    config = typer.Option(
+        "--config",
+        metavar="FILE",
+        help="A TOML file with settings as top-level keys.",
+        show_default=False,
+    )
+    parameters = [_parameter("config", Annotated[str | None, config]), *map(_flag, OPTIONS)]
+    vars(run)["__signature__"] = inspect.Signature(parameters)
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return run
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        version()
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    show_version: Annotated[
+        bool,
+        typer.Option(
+            "--version", help="Print the version and leave.", callback=_print_version, is_eager=True
+        ),
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def version() -> None:
+    """Print the version."""
+    from importlib.metadata import PackageNotFoundError
+    from importlib.metadata import version as installed_version
+
+    try:
+        print("bunqueue", installed_version("bunqueue"))
+    except PackageNotFoundError:
+        print("bunqueue (not installed)")
+
+
+@app.command()
+@with_settings
+def start(flags: dict[str, object]) -> None:
+    """Start the server.
+
+    Instead of the flag --tcp-port you may set the variable BUNQUEUE_TCP_PORT or the key tcp_port of the file,
+    and so on; --config has a variable only. A flag beats a variable, and a variable beats the file.
+    """
+    settings = resolve_settings(flags, os.environ).settings
+    _check_packages()
+    _become_router(settings)
+
+
+@config_app.command("show")
+@with_settings
+def show(flags: dict[str, object]) -> None:
+    """Print the effective settings and where each came from. Takes the flags of start; hides tokens."""
+    settings, sources = resolve_settings(flags, os.environ)
+    lines = [f"{option.name} = {option.show(getattr(settings, option.name))}" for option in OPTIONS]
+    width = max(map(len, lines))
+    for option, line in zip(OPTIONS, lines, strict=True):
+        print(f"{line:{width}}  # {sources[option.name]}")
+
+
+@contextmanager
+def _path_of_child() -> Iterator[None]:
+    """``sys.path`` as ``python -P`` will have it: without the current or the script's folder in front."""
+    whole = sys.path
+    sys.path = whole if sys.flags.safe_path else whole[1:]
+    try:
+        yield
+    finally:
+        sys.path = whole
+
+
+def _check_packages() -> None:
+    """Raise ``SettingsError`` unless the server's packages are those that came with this one.
+
+    Their names are common words, so a module of the user's may answer to them.
+    """
+    home = Path(__file__).resolve().parents[2]
+    for name in SERVER_PACKAGES:
+        with _path_of_child():
+            spec = importlib.util.find_spec(name)
+        if spec is None:
+            raise SettingsError(
+                f"the package {name} is not installed beside bunqueue; install bunqueue again"
+            )
+        places = list(spec.submodule_search_locations or ())
+        if [Path(place).resolve().parent for place in places] != [home]:
+            found = places[0] if places else spec.origin
+            raise SettingsError(
+                f"the package {name} in {found} is not the server's, which is in {home}; rename it"
+            )
+
+
+def _become_router(settings: Settings) -> None:
+    """Replace this process with the router's. Raises ``SettingsError`` if that cannot be done."""
+    data = settings.to_json()
+    if len(data) >= MAX_SETTINGS_BYTES:
+        raise SettingsError(
+            f"the settings take {len(data)} bytes; the most is {MAX_SETTINGS_BYTES}; use fewer tokens"
+        )
+    try:
+        reader, writer = os.pipe()
+        os.set_blocking(writer, False)  # a system short of pipe memory gives smaller pipes: fail, do not hang
+        written = os.write(writer, data)
+        os.close(writer)
+        if written < len(data):
+            raise SettingsError("this system's pipes are too small for the settings; use fewer tokens")
+        os.set_inheritable(reader, True)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os.execv(sys.executable, [sys.executable, "-P", "-m", "router", "--settings-fd", str(reader)])
+    except OSError as error:
+        raise SettingsError(f"the router cannot be started: {error}") from error

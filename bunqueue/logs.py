@@ -1,0 +1,153 @@
+"""Structured logging for all processes: one line a record on standard error, as text or as JSON.
+
+    log = get_logger("router")
+    log.info("shard ready", shard=0, took_ms=31)
+
+gives ``2026-01-01T12:00:00.123Z INFO router shard ready shard=0 took_ms=31``, or the same as a JSON object.
+A line never holds a token or a payload: fields of such names are masked, of bytes only the number is shown.
+Messages are constants; whatever varies is a field.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Literal, TextIO, TypeAlias
+
+import orjson
+
+Field: TypeAlias = str | int | float | bool | None
+
+MAX_VALUE_CHARS = 1000
+"""Longer text is cut: enough for any address or reason, too little for a payload to flood the log."""
+MAX_TRACEBACK_CHARS = 8000
+"""The end of a longer one is kept, for there stands what went wrong."""
+_SECRET_WORDS = ("token", "secret", "password", "authorization")
+_PAYLOAD_NAMES = frozenset({"data", "payload", "result", "body", "frame"})
+_RESERVED = frozenset({"time", "level", "logger", "message", "traceback"})
+
+
+class Logger:
+    """A named logger whose records carry fields. Safe to use before ``configure_logging``."""
+
+    def __init__(self, name: str) -> None:
+        self._logger = logging.getLogger(name)
+
+    def debug(self, message: str, /, **fields: Field) -> None:
+        self._logger.debug(message, extra={"fields": fields})
+
+    def info(self, message: str, /, **fields: Field) -> None:
+        self._logger.info(message, extra={"fields": fields})
+
+    def warning(self, message: str, /, **fields: Field) -> None:
+        self._logger.warning(message, extra={"fields": fields})
+
+    def error(self, message: str, /, **fields: Field) -> None:
+        self._logger.error(message, extra={"fields": fields})
+
+    def exception(self, message: str, /, **fields: Field) -> None:
+        """As ``error``, with the traceback of the exception that is being handled."""
+        self._logger.exception(message, extra={"fields": fields})
+
+
+def get_logger(name: str) -> Logger:
+    """The logger called ``name``: the process or the part that speaks, such as ``router``."""
+    return Logger(name)
+
+
+def configure_logging(
+    level: Literal["debug", "info", "warning", "error"],
+    form: Literal["text", "json"],
+    *,
+    stream: TextIO | None = None,
+    **context: Field,
+) -> None:
+    """Log from now on what is at least as severe as ``level``, to ``stream`` or standard error.
+
+    ``context`` stands in every line of this process, before the record's own fields. Replaces an earlier
+    configuration, also one that others made.
+    """
+    handler = logging.StreamHandler(stream if stream is not None else sys.stderr)
+    handler.setFormatter(JsonFormatter(context) if form == "json" else TextFormatter(context))
+    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+
+
+class _Formatter(logging.Formatter):
+    def __init__(self, context: Mapping[str, Field]) -> None:
+        super().__init__()
+        self._context = dict(context)
+
+    def _fields(self, record: logging.LogRecord) -> dict[str, Field]:
+        given = self._context | getattr(record, "fields", {})
+        return {name: _safe(name, value) for name, value in given.items()}
+
+    def _traceback(self, record: logging.LogRecord) -> str:
+        text = self.formatException(record.exc_info) if record.exc_info else ""
+        return _encodable(text[-MAX_TRACEBACK_CHARS:])
+
+
+class TextFormatter(_Formatter):
+    """Time, level, logger, message, then ``key=value`` for each field; a traceback follows, indented."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        parts = [_time(record), record.levelname, record.name, _escape(record.getMessage())]
+        parts += [f"{name}={_quote(value)}" for name, value in self._fields(record).items()]
+        lines = [" ".join(parts), *("  " + _escape(line) for line in self._traceback(record).splitlines())]
+        return "\n".join(lines)
+
+
+class JsonFormatter(_Formatter):
+    """An object with time, level, logger and message, then the fields; one of a name taken gets a ``_``."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, Field] = {
+            "time": _time(record),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": _encodable(record.getMessage()),
+        }
+        for name, value in self._fields(record).items():
+            line[name + "_" if name in _RESERVED else name] = value
+        if traceback := self._traceback(record):
+            line["traceback"] = traceback
+        return orjson.dumps(line).decode()
+
+
+def _time(record: logging.LogRecord) -> str:
+    return datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")[:-6] + "Z"
+
+
+def _safe(name: str, value: object) -> Field:
+    """What may be logged of ``value``, whose type is only a promise of the caller's."""
+    if name.lower() in _PAYLOAD_NAMES or any(word in name.lower() for word in _SECRET_WORDS):
+        return "***"
+    if isinstance(value, str):
+        return _encodable(value if len(value) <= MAX_VALUE_CHARS else value[:MAX_VALUE_CHARS] + "...")
+    if value is None or isinstance(value, (bool, float)):
+        return value
+    if isinstance(value, int):
+        return value if value.bit_length() < 64 else str(value)
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return f"<{len(value)} bytes>"
+    return f"<{type(value).__name__}>"
+
+
+def _encodable(text: str) -> str:
+    """``text`` without lone surrogates, which a file name can bring and UTF-8 cannot write."""
+    return text.encode(errors="backslashreplace").decode()
+
+
+def _escape(text: str) -> str:
+    """``text`` on one line: whoever chooses a queue's name must not be able to forge log lines."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def _quote(value: Field) -> str:
+    if isinstance(value, str) and value.isprintable() and value and not set(value) & set(' "=\\'):
+        return value
+    return json.dumps(value)

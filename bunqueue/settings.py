@@ -1,0 +1,398 @@
+"""The server's settings: the one place where file, environment and flags meet.
+
+Every option is declared once, as an annotated field of ``Settings``. Its flag, variable, file key, help text,
+check and line in the reference table are derived from that. A flag beats a variable, a variable the file, the
+file the default; a value that is overridden must be valid all the same.
+
+The file is TOML with the options as top-level keys, without tables. Every refusal is one line that names the
+source, the value and what is allowed. No message, repr or table of this module ever shows a token.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Literal, NamedTuple, get_args
+
+import msgspec
+
+MEMORY = ":memory:"
+"""The ``data_dir`` that keeps nothing."""
+CONFIG_VARIABLE = "BUNQUEUE_CONFIG"
+OTHER_VARIABLES = frozenset({CONFIG_VARIABLE})
+"""Variables with our prefix that are no options, and so are not refused as unknown."""
+MAX_TOKENS, MAX_TOKEN_CHARS = 64, 512
+"""Together 32 KiB: half of what may go through the pipe to the child process, and more than anyone needs."""
+MAX_SHOWN_CHARS = 80  # of a wrong value in a message, which should stay a readable line
+
+# Kubernetes sets such variables for every service whose name begins with "bunqueue"; refusing them as unknown
+# options would keep the server from starting beside one.
+_SERVICE_LINK = re.compile(
+    r"BUNQUEUE\w*_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_\w+)?)=|BUNQUEUE\w*_PORT=\w+://"
+)
+_TOKEN = re.compile(r"[!-+\--~]+")  # printable ASCII but space and comma
+
+
+class SettingsError(ValueError):
+    """An option is unknown or its value not allowed. The text is one line, fit to be shown as it is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """What values an option takes.
+
+    ``read`` turns the text of a flag or variable into a value, or hands it back as it is if it is none;
+    ``allows`` decides about that, and about what a file holds; ``settle`` makes a path absolute.
+    """
+
+    bound: str
+    allows: Callable[[object], bool]
+    read: Callable[[str], object] = lambda text: text
+    settle: Callable[[object, Mapping[str, str]], object] = lambda value, environ: value
+    choices: tuple[str, ...] = ()
+    repeatable: bool = False
+    secret: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One setting. ``name`` and ``default`` come from the field that it annotates, the rest is written there.
+
+    ``default_text`` says in words what depends on the machine; ``other_variables`` are names that the
+    reference server uses, and yield to our own.
+    """
+
+    kind: Kind
+    help: str
+    default_text: str = ""
+    other_variables: tuple[str, ...] = ()
+    name: str = ""
+    default: Callable[[Mapping[str, str]], object] = lambda environ: None
+
+    @property
+    def flag(self) -> str:
+        return "--" + self.name.replace("_", "-")
+
+    @property
+    def variable(self) -> str:
+        return "BUNQUEUE_" + self.name.upper()
+
+    def show(self, value: object) -> str:
+        """``value`` as it would stand in the file; of a secret only how many there are."""
+        if self.kind.secret and value:
+            return f"<{len(value) if isinstance(value, tuple) else 1} hidden>"
+        return msgspec.json.encode(value).decode()
+
+    def check(self, value: object, source: str) -> None:
+        """Raise ``SettingsError`` if ``value`` is not allowed."""
+        if not self.kind.allows(value):
+            shown = "the value (not shown)" if self.kind.secret else _cut(repr(value))
+            raise SettingsError(f"{source}: {shown} is not allowed; give {self.kind.bound}")
+
+    def take(self, raw: object, source: str, environ: Mapping[str, str]) -> _Given:
+        """The value that ``raw`` stands for. Raises ``SettingsError`` if it is not allowed."""
+        value = tuple(raw) if isinstance(raw, list) else raw
+        self.check(value, source)
+        return _Given(self.kind.settle(value, environ), source)
+
+
+class _Given(NamedTuple):
+    value: object
+    source: str
+
+
+def _cut(shown: str) -> str:
+    return shown if len(shown) <= MAX_SHOWN_CHARS else shown[:MAX_SHOWN_CHARS] + "..."
+
+
+def _whole(low: int, high: int, *, power_of_two: bool = False) -> Kind:
+    def read(text: str) -> object:
+        return int(text) if re.fullmatch(r"-?[0-9]{1,18}", text) else text
+
+    def allows(value: object) -> bool:
+        if not isinstance(value, int) or isinstance(value, bool):
+            return False
+        return low <= value <= high and not (power_of_two and value & (value - 1))
+
+    words = "power of two" if power_of_two else "whole number"
+    return Kind(bound=f"a {words} from {low} to {high}", allows=allows, read=read)
+
+
+def _one_of(*values: str | int) -> Kind:
+    def read(text: str) -> object:
+        return next((value for value in values if str(value) == text), text)
+
+    def allows(value: object) -> bool:
+        return any(type(value) is type(known) and value == known for known in values)
+
+    choices = tuple(str(value) for value in values)
+    bound = f"{', '.join(choices[:-1])} or {choices[-1]}"
+    return Kind(bound=bound, allows=allows, read=read, choices=choices)
+
+
+def _is_host(value: object) -> bool:
+    return isinstance(value, str) and re.fullmatch(r"[A-Za-z0-9._:%-]{1,255}", value) is not None
+
+
+def _is_path(value: object) -> bool:
+    return isinstance(value, str) and 0 < len(value) <= 4096 and value.isprintable()
+
+
+def _home(environ: Mapping[str, str]) -> str:
+    return environ.get("HOME") or os.path.expanduser("~")
+
+
+def _absolute(value: object, environ: Mapping[str, str]) -> object:
+    path = str(value)
+    if path == MEMORY:
+        return path
+    return os.path.abspath(_home(environ) + path[1:] if path == "~" or path.startswith("~/") else path)
+
+
+def _read_tokens(text: str) -> object:
+    # Empty text stays text and is refused: a variable emptied by mistake must not open the server to all.
+    return tuple(part for piece in text.split(",") if (part := piece.strip())) or text
+
+
+def _are_tokens(value: object) -> bool:
+    def fits(token: object) -> bool:
+        return isinstance(token, str) and len(token) <= MAX_TOKEN_CHARS and bool(_TOKEN.fullmatch(token))
+
+    return isinstance(value, tuple) and len(value) <= MAX_TOKENS and all(map(fits, value))
+
+
+_HOST = Kind(bound="a host name or IP address (letters, digits and . : - _ %)", allows=_is_host)
+_PORT = _whole(0, 65535)
+_DATA_DIR = Kind(bound="a path of printable characters, or :memory:", allows=_is_path, settle=_absolute)
+_SYNC = _one_of("normal", "full")
+_LEVEL = _one_of("debug", "info", "warning", "error")
+_TOKENS = Kind(
+    bound=f"up to {MAX_TOKENS} tokens, each 1 to {MAX_TOKEN_CHARS} ASCII characters without space or comma",
+    allows=_are_tokens,
+    read=_read_tokens,
+    repeatable=True,
+    secret=True,
+)
+
+
+def default_data_dir(environ: Mapping[str, str] = os.environ) -> str:
+    """The folder ``bunqueue`` in the user's data directory, as the platform has it."""
+    if sys.platform == "darwin":
+        return os.path.join(_home(environ), "Library", "Application Support", "bunqueue")
+    base = environ.get("XDG_DATA_HOME", "")
+    if not os.path.isabs(base):  # the XDG specification says to ignore a relative path
+        base = os.path.join(_home(environ), ".local", "share")
+    return os.path.join(base, "bunqueue")
+
+
+def default_shards(environ: Mapping[str, str] = os.environ) -> int:
+    """As many as this process may use cores, rounded down to a power of two, at most 64."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return 1 << (min(cores, 64).bit_length() - 1)
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The server's settings. Raises ``SettingsError`` when made with a value that is not allowed."""
+
+    host: Annotated[str, Option(_HOST, "The address to listen on.")] = "127.0.0.1"
+    tcp_port: Annotated[int, Option(_PORT, "The port of the wire protocol; 0 takes any free one.")] = 6789
+    http_port: Annotated[int, Option(_PORT, "The port of the HTTP gateway; 0 means no gateway.")] = 0
+    data_dir: Annotated[
+        str,
+        Option(
+            _DATA_DIR,
+            "The folder that keeps the jobs, a relative one below the current; :memory: keeps nothing.",
+            default_text="the folder `bunqueue` in the user's data directory",
+        ),
+    ] = msgspec.field(default_factory=default_data_dir)
+    shards: Annotated[
+        int,
+        Option(
+            _whole(1, 64, power_of_two=True),
+            "How many processes share the queues; fixed once the data folder exists.",
+            default_text="the number of cores, rounded down to a power of two",
+        ),
+    ] = msgspec.field(default_factory=default_shards)
+    sync: Annotated[
+        Literal["normal", "full"],
+        Option(_SYNC, "What is acknowledged survives any crash; with full, a power loss too."),
+    ] = "normal"
+    auth_token: Annotated[
+        tuple[str, ...],
+        Option(
+            _TOKENS,
+            "A token that clients may show; without any, every client is let in. "
+            "Repeat the flag for several, separate them by commas in the variable, write a list in the file.",
+            other_variables=("AUTH_TOKENS",),
+        ),
+    ] = ()
+    rate_limit: Annotated[
+        int, Option(_whole(0, 1_000_000_000), "Commands a minute one connection may send; 0 means no limit.")
+    ] = 0
+    default_protocol: Annotated[
+        Literal[2, 3], Option(_one_of(2, 3), "The protocol version of clients that do not say Hello.")
+    ] = 2
+    max_connections: Annotated[
+        int, Option(_whole(1, 1_000_000), "How many clients may be connected at the same time.")
+    ] = 10_000
+    log_level: Annotated[
+        Literal["debug", "info", "warning", "error"], Option(_LEVEL, "The least severe messages to log.")
+    ] = "info"
+    log_format: Annotated[
+        Literal["text", "json"], Option(_one_of("text", "json"), "The form of log lines on standard error.")
+    ] = "text"
+
+    def __post_init__(self) -> None:
+        for option in OPTIONS:
+            option.check(getattr(self, option.name), option.name)
+        _check_ports(self.tcp_port, self.http_port, "tcp_port", "http_port")
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether nothing is kept on disk."""
+        return self.data_dir == MEMORY
+
+    def to_json(self) -> bytes:
+        """Everything, **tokens in clear**, for a child process's private pipe; never for a log or a file."""
+        return msgspec.json.encode(self)
+
+    @classmethod
+    def from_json(cls, data: bytes | str) -> Settings:
+        """What ``to_json`` gave. Raises ``SettingsError`` if it is something else."""
+        try:
+            return msgspec.json.decode(data, type=cls)
+        except msgspec.DecodeError as error:
+            raise SettingsError(f"settings handed over as JSON: {error}") from None
+
+    def __rich_repr__(self) -> list[tuple[str, str]]:
+        return [(option.name, option.show(getattr(self, option.name))) for option in OPTIONS]
+
+    def __repr__(self) -> str:
+        return f"Settings({', '.join(f'{name}={value}' for name, value in self.__rich_repr__())})"
+
+
+def _declared() -> tuple[Option, ...]:
+    def default_of(field: msgspec.structs.FieldInfo) -> Callable[[Mapping[str, str]], object]:
+        return field.default_factory if field.default is msgspec.NODEFAULT else lambda _: field.default
+
+    return tuple(
+        replace(option, name=field.name, default=default_of(field))
+        for field in msgspec.structs.fields(Settings)
+        for option in get_args(field.type)
+        if isinstance(option, Option)
+    )
+
+
+OPTIONS = _declared()
+"""All options, in the order in which people should meet them."""
+_BY_NAME = {option.name: option for option in OPTIONS}
+
+
+class Resolved(NamedTuple):
+    """Settings, and for each option in words where its value came from."""
+
+    settings: Settings
+    sources: Mapping[str, str]
+
+
+def load_settings(flags: Mapping[str, object], environ: Mapping[str, str]) -> Settings:
+    """The effective settings; arguments and errors as for ``resolve_settings``."""
+    return resolve_settings(flags, environ).settings
+
+
+def resolve_settings(flags: Mapping[str, object], environ: Mapping[str, str]) -> Resolved:
+    """The effective settings and their sources.
+
+    ``flags`` maps option names, and ``config`` for the file, to text or values; None or an empty list counts
+    as not given. Raises ``SettingsError`` for an unknown option, a bad value, or a file that cannot be read.
+    """
+    given = {option.name: _Given(option.default(environ), "default") for option in OPTIONS}
+    given |= _from_file(flags, environ) | _from_environment(environ) | _from_flags(flags, environ)
+    tcp, http = given["tcp_port"], given["http_port"]
+    _check_ports(tcp.value, http.value, f"tcp_port ({tcp.source})", f"http_port ({http.source})")
+    values: dict[str, Any] = {name: value for name, (value, _) in given.items()}
+    return Resolved(Settings(**values), {name: source for name, (_, source) in given.items()})
+
+
+def _check_ports(tcp_port: object, http_port: object, tcp: str, http: str) -> None:
+    if tcp_port == http_port != 0:
+        raise SettingsError(f"{tcp} and {http}: both are {tcp_port}; give each a port of its own")
+
+
+def _from_flags(flags: Mapping[str, object], environ: Mapping[str, str]) -> dict[str, _Given]:
+    given = {}
+    for name, raw in flags.items():
+        if name == "config" or raw is None or raw == [] or raw == ():
+            continue
+        if (option := _BY_NAME.get(name)) is None:
+            raise _unknown("flag", "--" + name.replace("_", "-"), [option.flag for option in OPTIONS])
+        value = option.kind.read(raw) if isinstance(raw, str) else raw
+        given[name] = option.take(value, f"flag {option.flag}", environ)
+    return given
+
+
+def _from_environment(environ: Mapping[str, str]) -> dict[str, _Given]:
+    known = {option.variable for option in OPTIONS} | OTHER_VARIABLES
+    for variable in sorted(environ.keys() - known):
+        if variable.startswith("BUNQUEUE_") and not _SERVICE_LINK.match(f"{variable}={environ[variable]}"):
+            raise _unknown("variable", variable, sorted(known))
+    return {
+        option.name: option.take(option.kind.read(environ[variable]), f"variable {variable}", environ)
+        for option in OPTIONS
+        for variable in (*option.other_variables, option.variable)  # our own name comes last and wins
+        if variable in environ
+    }
+
+
+def _from_file(flags: Mapping[str, object], environ: Mapping[str, str]) -> dict[str, _Given]:
+    path, origin = flags.get("config"), "flag --config"
+    if path is None:
+        path, origin = environ.get(CONFIG_VARIABLE), f"variable {CONFIG_VARIABLE}"
+    if path is None:
+        return {}
+    if not isinstance(path, str) or not _is_path(path):
+        raise SettingsError(f"{origin}: {_cut(repr(path))} is not allowed; give the path of a TOML file")
+    given = {}
+    for key, value in _read_toml(path).items():
+        if key in _BY_NAME:
+            given[key] = _BY_NAME[key].take(value, f"file {path}, key {key}", environ)
+        elif isinstance(value, dict):
+            raise SettingsError(
+                f"file {path}, table {_cut(repr(key))}: write options as top-level keys, not in tables"
+            )
+        else:
+            raise _unknown(f"file {path}, key", key, list(_BY_NAME))
+    return given
+
+
+def _read_toml(path: str) -> dict[str, object]:
+    try:
+        with open(path, "rb") as file:
+            return tomllib.load(file)
+    except OSError as error:
+        raise SettingsError(f"file {path}: cannot be read: {error.strerror}") from None
+    except ValueError as error:  # neither TOML nor, sometimes, UTF-8
+        raise SettingsError(f"file {path}: is not valid TOML: {' '.join(str(error).split())}") from None
+
+
+def _unknown(what: str, name: str, known: list[str]) -> SettingsError:
+    import difflib  # costs milliseconds at start-up and is needed only here
+
+    close = difflib.get_close_matches(name, known, 1, 0.75)
+    hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(known)}"
+    return SettingsError(f"{what} {_cut(name if name.isprintable() else repr(name))}: no such option; {hint}")
+
+
+def settings_reference() -> str:
+    """All options as a Markdown table, for the documentation."""
+    lines = ["| Flag | Variable | File key | Default | Allowed | Meaning |", "|---|---|---|---|---|---|"]
+    for option in OPTIONS:
+        variables = ", ".join(f"`{name}`" for name in (option.variable, *option.other_variables))
+        default = option.default_text or f"`{option.show(option.default({}))}`"
+        cells = (f"`{option.flag}`", variables, f"`{option.name}`", default, option.kind.bound, option.help)
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,262 @@
+"""When acknowledgements leave, and what happens when the server says no or says nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from typing import Any, cast
+
+import msgpack
+import pytest
+from msgspec import Raw, Struct
+
+from bunqueue import BunqueueError, CommandFailed, ConnectionLost, LockLost, ShardUnavailable
+from bunqueue.client import outcomes as module
+from bunqueue.client.caller import AsyncCaller
+from bunqueue.client.outcomes import Outcomes
+from bunqueue.client.runner import ActiveJob, ProgressLine
+from bunqueue.protocol.commands import core, query
+
+FAR = 1000.0  # seconds: a delay that never ends in a test
+
+
+class StubCaller:
+    """Answers with what `script` gives for a command: a reply, or an exception to raise."""
+
+    def __init__(self) -> None:
+        self.sent: list[Any] = []
+        self.script: Callable[[Any], Any] = lambda command: None
+        self.gate = asyncio.Event()
+        self.gate.set()
+
+    async def call(self, command: Struct, reply: type[Any]) -> Any:
+        self.sent.append(command)
+        await self.gate.wait()
+        answer = self.script(command)
+        if isinstance(answer, BaseException):
+            raise answer
+        if isinstance(command, query.GetState):
+            return answer or query.StateReply(id=command.id, state="active")
+        return answer or reply()
+
+    def batches(self) -> list[list[str]]:
+        return [command.ids for command in self.sent if isinstance(command, core.AckBatch)]
+
+
+class Notes:
+    """A listener that takes notes."""
+
+    def __init__(self) -> None:
+        self.completed: list[tuple[str, object]] = []
+        self.failed: list[str] = []
+        self.lost: list[tuple[str, str]] = []
+        self.troubles: list[BunqueueError] = []
+
+    def job_completed(self, job: ActiveJob, value: object) -> None:
+        self.completed.append((job.id, value))
+
+    def job_failed(self, job: ActiveJob, error: BaseException) -> None:
+        self.failed.append(job.id)
+
+    def job_lost(self, job: ActiveJob, why: str) -> None:
+        self.lost.append((job.id, why))
+
+    def trouble(self, error: BunqueueError) -> None:
+        self.troubles.append(error)
+
+
+def job(number: int) -> ActiveJob:
+    raw = msgpack.packb({"id": f"j{number}", "queue": "q"})
+    return ActiveJob(Raw(raw), f"t{number}", cast(ProgressLine, None))
+
+
+RESULT = Raw(b"\xc0")
+
+
+class Bench:
+    """Outcomes with a stub on one side and notes on the other."""
+
+    def __init__(self, delay: float = FAR) -> None:
+        self.caller = StubCaller()
+        self.notes = Notes()
+        self.outcomes = Outcomes(cast(AsyncCaller, self.caller), self.notes, batch=10, delay=delay)
+        self.outcomes.start()
+
+    def complete(self, *numbers: int) -> None:
+        for number in numbers:
+            self.outcomes.complete(job(number), RESULT, number)
+
+    async def turns(self, count: int = 10) -> None:
+        for _ in range(count):
+            await asyncio.sleep(0)
+
+
+@pytest.fixture(autouse=True)
+def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(module, "reconnect_delay", lambda failures, chance: 0.0)
+    return
+
+
+async def test_ten_leave_at_once_and_fewer_wait() -> None:
+    bench = Bench()
+    bench.complete(*range(9))
+    await bench.turns()
+    assert bench.caller.sent == []
+    bench.complete(9)
+    await bench.turns()
+    assert bench.caller.batches() == [[f"j{number}" for number in range(10)]]
+    assert bench.caller.sent[0].tokens == [f"t{number}" for number in range(10)]
+    assert bench.notes.completed == [(f"j{number}", number) for number in range(10)]
+    await bench.outcomes.stop()
+
+
+async def test_a_few_leave_when_the_delay_is_over() -> None:
+    bench = Bench(delay=0.01)
+    bench.complete(1, 2)
+    await asyncio.wait_for(bench.outcomes._empty.wait(), 5)
+    assert bench.caller.batches() == [["j1", "j2"]]
+    await bench.outcomes.stop()
+
+
+async def test_a_few_leave_at_once_when_there_is_nothing_else_to_do() -> None:
+    bench = Bench()
+    bench.complete(1, 2)
+    bench.outcomes.flush()
+    await bench.turns()
+    assert bench.caller.batches() == [["j1", "j2"]]
+    await bench.outcomes.stop()
+
+
+async def test_what_queues_up_during_a_flush_leaves_in_one_batch() -> None:
+    bench = Bench()
+    bench.caller.gate.clear()
+    bench.complete(*range(10))
+    await bench.turns()
+    bench.complete(*range(10, 45))
+    await bench.turns()
+    bench.caller.gate.set()
+    await bench.turns()
+    assert [len(batch) for batch in bench.caller.batches()] == [10, 35]
+    await bench.outcomes.stop()
+
+
+async def test_batches_are_bounded_by_number_and_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_BATCH", 20)
+    monkeypatch.setattr(module, "MAX_BATCH_BYTES", 100)
+    bench = Bench()
+    bench.complete(*range(45))
+    bench.outcomes.complete(job(45), Raw(b"\xc4\x5a" + b"x" * 90), b"")
+    bench.outcomes.complete(job(46), Raw(b"\xc4\x5a" + b"x" * 90), b"")
+    await bench.outcomes.drain()
+    assert [len(batch) for batch in bench.caller.batches()] == [20, 20, 6, 1]
+    assert len(bench.notes.completed) == 47
+    await bench.outcomes.stop()
+
+
+async def test_lost_connections_do_not_lose_acknowledgements() -> None:
+    bench = Bench()
+    failures: list[Any] = [ConnectionLost("gone"), ShardUnavailable("x", reason="Shard unavailable"), None]
+    bench.caller.script = lambda command: failures.pop(0)
+    bench.complete(1, 2)
+    await bench.outcomes.drain()
+    assert bench.caller.batches() == [["j1", "j2"]] * 3
+    assert [command.tokens for command in bench.caller.sent] == [["t1", "t2"]] * 3
+    assert bench.notes.completed == [("j1", 1), ("j2", 2)]
+    assert len(bench.notes.troubles) == 2
+    await bench.outcomes.stop()
+
+
+async def test_one_wrong_token_costs_one_job() -> None:
+    def script(command: Any) -> Any:
+        if isinstance(command, core.AckBatch) or command.id == "j2":
+            text = "Invalid or expired lock token for job j2"
+            return LockLost(text, reason=text)
+        return None
+
+    bench = Bench()
+    bench.caller.script = script
+    bench.complete(1, 2, 3)
+    await bench.outcomes.drain()
+    assert sorted(bench.notes.completed) == [("j1", 1), ("j3", 3)]
+    assert bench.notes.lost == [("j2", "Invalid or expired lock token for job j2")]
+    await bench.outcomes.stop()
+
+
+async def test_jobs_that_a_batch_completed_before_it_was_refused_count_as_completed() -> None:
+    """The server completes what it can of a batch with an unknown job."""
+
+    def script(command: Any) -> Any:
+        if isinstance(command, query.GetState):
+            return query.StateReply(id=command.id, state="unknown" if command.id == "j2" else "completed")
+        text = "Job not found or not in processing state: j2"
+        return LockLost(text, reason=text)
+
+    bench = Bench()
+    bench.caller.script = script
+    bench.complete(1, 2, 3)
+    await bench.outcomes.drain()
+    assert sorted(bench.notes.completed) == [("j1", 1), ("j3", 3)]
+    assert [lost for lost, _ in bench.notes.lost] == ["j2"]
+    await bench.outcomes.stop()
+
+
+async def test_a_result_that_the_server_refuses_fails_the_job() -> None:
+    def script(command: Any) -> Any:
+        return None if isinstance(command, core.Fail) else CommandFailed("x", reason="result too large")
+
+    bench = Bench()
+    bench.caller.script = script
+    bench.complete(1)
+    await bench.outcomes.drain()
+    assert bench.notes.failed == ["j1"]
+    assert bench.caller.sent[-1].error == "the server refused the result: result too large"
+    await bench.outcomes.stop()
+
+
+async def test_late_answers_count_as_lost() -> None:
+    def script(command: Any) -> Any:
+        if isinstance(command, core.AckBatch):
+            return core.AckBatchReply(data=core.Ignored(["j2"], [1]))
+        return core.AckReply(data=core.Applied(False, "already-finalized"))
+
+    bench = Bench()
+    bench.caller.script = script
+    bench.complete(1, 2)
+    bench.outcomes.fail(job(3), ValueError("x"))
+    await bench.outcomes.drain()
+    assert bench.notes.completed == [("j1", 1)]
+    assert sorted(lost for lost, _ in bench.notes.lost) == ["j2", "j3"]
+    await bench.outcomes.stop()
+
+
+async def test_failures_leave_at_once_with_text_stack_and_token() -> None:
+    bench = Bench()
+    try:
+        raise TypeError("message")
+    except TypeError as error:
+        bench.outcomes.fail(job(1), error)
+    await bench.turns()
+    (command,) = bench.caller.sent
+    assert (command.id, command.token, command.error) == ("j1", "t1", "TypeError: message")
+    assert command.stack[-1] == "TypeError: message"
+    assert bench.notes.failed == ["j1"]
+    await bench.outcomes.stop()
+
+
+async def test_a_failure_of_a_lost_job_counts_as_lost() -> None:
+    bench = Bench()
+    bench.caller.script = lambda command: LockLost("x", reason="Invalid or expired lock token for job j1")
+    bench.outcomes.fail(job(1), ValueError("x"))
+    await bench.outcomes.drain()
+    assert [lost for lost, _ in bench.notes.lost] == ["j1"]
+    await bench.outcomes.stop()
+
+
+async def test_a_rate_limit_is_waited_out() -> None:
+    answers: list[Any] = [CommandFailed("x", reason="Rate limit exceeded"), None]
+    bench = Bench()
+    bench.caller.script = lambda command: answers.pop(0)
+    bench.complete(1)
+    await bench.outcomes.drain()
+    assert bench.notes.completed == [("j1", 1)]
+    await bench.outcomes.stop()

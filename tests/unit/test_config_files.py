@@ -1,0 +1,101 @@
+"""The files in ``config/`` say the truth about the settings, and what the unit relies on works."""
+
+from __future__ import annotations
+
+import configparser
+import os
+import re
+import shlex
+import socket
+import sys
+from pathlib import Path
+
+import pytest
+
+from bunqueue.cli import BAD_USAGE
+from bunqueue.settings import CONFIG_VARIABLE, OPTIONS, load_settings
+from bunqueue.systemd import notify
+
+CONFIG = Path(__file__).resolve().parents[2] / "config"
+HOME = {"HOME": "/home/someone"}
+
+
+@pytest.fixture
+def unit() -> configparser.ConfigParser:
+    parser = configparser.ConfigParser(strict=False, interpolation=None, comment_prefixes=("#",))
+    parser.optionxform = str  # type: ignore[assignment,method-assign]  # the documented way to keep capitals
+    parser.read(CONFIG / "bunqueue.service")
+    return parser
+
+
+def uncommented() -> str:
+    return re.sub(r"(?m)^#(?=[a-z])", "", (CONFIG / "bunqueue.toml").read_text())
+
+
+def test_annotated_file_shows_every_option_once_and_in_order() -> None:
+    assert re.findall(r"(?m)^([a-z_]+) = ", uncommented()) == [option.name for option in OPTIONS]
+
+
+def test_annotated_file_shows_the_defaults(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    # The machine that the annotations speak of.
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 3}, raising=False)
+    path = tmp_path / "bunqueue.toml"
+    path.write_text(uncommented())
+    defaults = load_settings({}, HOME)
+    assert load_settings({"config": str(path)}, HOME) == defaults
+    assert load_settings({"config": str(CONFIG / "bunqueue.toml")}, HOME) == defaults
+
+
+def test_unit_starts_the_server_with_options_that_exist(unit: configparser.ConfigParser) -> None:
+    program, command, *rest = shlex.split(unit["Service"]["ExecStart"])
+    assert Path(program).name == "bunqueue"
+    assert command == "start"
+    flags = [word.partition("=")[0] for word in rest if word.startswith("-")]
+    assert set(flags) <= {option.flag for option in OPTIONS} | {"--config"}
+    assert Path(rest[rest.index("--config") + 1]).name in {path.name for path in CONFIG.iterdir()}
+
+
+def test_every_option_named_in_the_unit_exists(unit: configparser.ConfigParser) -> None:
+    named = set(re.findall(r"BUNQUEUE_[A-Z_]+", (CONFIG / "bunqueue.service").read_text()))
+    assert named <= {option.variable for option in OPTIONS} | {CONFIG_VARIABLE}
+    environ = dict(item.split("=", 1) for item in shlex.split(unit["Service"]["Environment"]))
+    settings = load_settings({}, environ)
+    assert settings.data_dir == "/var/lib/" + unit["Service"]["StateDirectory"]
+
+
+def test_unit_keeps_what_the_server_relies_on(unit: configparser.ConfigParser) -> None:
+    service = unit["Service"]
+    assert (service["Type"], service["NotifyAccess"], service["KillMode"]) == ("notify", "main", "mixed")
+    assert (service["Restart"], service["RestartPreventExitStatus"]) == ("on-failure", str(BAD_USAGE))
+    assert service["RuntimeDirectoryMode"] == service["StateDirectoryMode"] == "0700"
+    assert int(service["LimitNOFILE"]) > load_settings({}, HOME).max_connections * 2
+    assert "AF_UNIX" in service["RestrictAddressFamilies"].split()
+
+
+def test_notify_without_a_manager_does_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    for address in (None, "", "relative", "vsock:2:1"):
+        monkeypatch.delenv("NOTIFY_SOCKET", raising=False)
+        if address is not None:
+            monkeypatch.setenv("NOTIFY_SOCKET", address)
+        assert notify("READY=1") is False
+
+
+def test_notify_reaches_the_manager(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    address = str(tmp_path / "notify")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(address)
+        monkeypatch.setenv("NOTIFY_SOCKET", address)
+        assert notify("READY=1\nSTATUS=serving") is True
+        assert manager.recv(100) == b"READY=1\nSTATUS=serving"
+    assert notify("STOPPING=1") is False  # the manager is gone
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="abstract sockets exist on Linux only")
+def test_notify_knows_abstract_sockets(monkeypatch: pytest.MonkeyPatch) -> None:
+    name = f"bunqueue-test-{os.getpid()}"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind("\0" + name)
+        monkeypatch.setenv("NOTIFY_SOCKET", "@" + name)
+        assert notify("READY=1") is True
+        assert manager.recv(100) == b"READY=1"
