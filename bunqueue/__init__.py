@@ -1,0 +1,102 @@
+"""bunqueue: a job queue. This module offers its client: `Queue`, `AsyncQueue`, `Worker` and their words.
+
+The names are loaded when they are first used: the server's processes import `bunqueue.protocol` and must
+not pay for a client they never run.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from bunqueue.client.blocking import JobHandle, Queue
+    from bunqueue.client.connection_options import ConnectionOptions
+    from bunqueue.client.job_options import Backoff, JobOptions, NewJob
+    from bunqueue.client.jobs import Job, JobCounts, JobProgress, QueueInfo, ServerStats
+    from bunqueue.client.queue import AsyncJobHandle, AsyncQueue
+    from bunqueue.client.runner import ActiveJob
+    from bunqueue.client.service import run_forever
+    from bunqueue.client.worker import Worker, WorkerStats
+    from bunqueue.errors import (
+        AuthError,
+        BunqueueError,
+        CommandFailed,
+        CommandTimeout,
+        ConnectionLost,
+        ConnectTimeout,
+        JobNotFound,
+        LockLost,
+        PayloadError,
+        ShardUnavailable,
+    )
+
+_WHERE = {
+    "bunqueue.client.blocking": ("JobHandle", "Queue"),
+    "bunqueue.client.connection_options": ("ConnectionOptions",),
+    "bunqueue.client.job_options": ("Backoff", "JobOptions", "NewJob"),
+    "bunqueue.client.jobs": ("Job", "JobCounts", "JobProgress", "QueueInfo", "ServerStats"),
+    "bunqueue.client.queue": ("AsyncJobHandle", "AsyncQueue"),
+    "bunqueue.client.runner": ("ActiveJob",),
+    "bunqueue.client.service": ("run_forever",),
+    "bunqueue.client.worker": ("Worker", "WorkerStats"),
+    "bunqueue.errors": (
+        "AuthError",
+        "BunqueueError",
+        "CommandFailed",
+        "CommandTimeout",
+        "ConnectTimeout",
+        "ConnectionLost",
+        "JobNotFound",
+        "LockLost",
+        "PayloadError",
+        "ShardUnavailable",
+    ),
+}
+_MODULE_OF = {name: module for module, names in _WHERE.items() for name in names}
+
+__all__ = [
+    "ActiveJob",
+    "AsyncJobHandle",
+    "AsyncQueue",
+    "AuthError",
+    "Backoff",
+    "BunqueueError",
+    "CommandFailed",
+    "CommandTimeout",
+    "ConnectTimeout",
+    "ConnectionLost",
+    "ConnectionOptions",
+    "Job",
+    "JobCounts",
+    "JobHandle",
+    "JobNotFound",
+    "JobOptions",
+    "JobProgress",
+    "LockLost",
+    "NewJob",
+    "PayloadError",
+    "Queue",
+    "QueueInfo",
+    "ServerStats",
+    "ShardUnavailable",
+    "Worker",
+    "WorkerStats",
+    "run_forever",
+]
+
+
+def __getattr__(name: str) -> object:
+    module = _MODULE_OF.get(name)
+    if module is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    value: object = getattr(import_module(module), name)
+    globals()[name] = value  # so that this function is asked only once
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

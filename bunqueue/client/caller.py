@@ -1,0 +1,72 @@
+"""From a command to its typed reply: for coroutines, and for threads that may block."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TypeVar
+
+from msgspec import Struct
+
+from bunqueue.client.portal import portal
+from bunqueue.client.replies import decode_reply
+from bunqueue.client.transport import Endpoint, Transport
+from bunqueue.protocol.commands import Reply
+
+R = TypeVar("R", bound=Reply)
+
+
+class AsyncCaller:
+    """Calls one endpoint, through a session opened when it is first needed, anew for each event loop."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self.endpoint = endpoint
+        self._transport: Transport | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    async def call(self, command: Struct, reply: type[R]) -> R:
+        """The reply to `command`. Raises BunqueueError."""
+        payload = await self.raw(command)
+        return decode_reply(payload, reply, command, self.endpoint.address)
+
+    async def raw(self, command: Struct) -> bytes:
+        """The reply as it came."""
+        transport = self._transport
+        if transport is None or self._loop is not asyncio.get_running_loop():
+            transport = await self.open()
+        return await transport.call(command)
+
+    def use(self, transport: Transport | None) -> None:
+        """Speak over a session of somebody else's from now on, or, with None, over one of our own again."""
+        self._transport, self._loop = transport, asyncio.get_running_loop()
+
+    async def open(self) -> Transport:
+        loop = asyncio.get_running_loop()
+        transport = await self.endpoint.open()
+        if self._transport is not None and self._loop is loop:  # somebody else was faster
+            await transport.close()
+            return self._transport
+        self._transport, self._loop = transport, loop
+        return transport
+
+    async def close(self) -> None:
+        """End the session; the next call opens a new one."""
+        transport, self._transport = self._transport, None
+        if transport is not None and self._loop is asyncio.get_running_loop():
+            await transport.close()
+
+
+class Caller:
+    """The blocking twin: the session lives in the background loop, coding stays in this thread."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self.endpoint = endpoint
+        self._caller = AsyncCaller(endpoint)
+
+    def call(self, command: Struct, reply: type[R]) -> R:
+        """The reply to `command`. Raises BunqueueError."""
+        payload = portal().run(self._caller.raw(command))
+        return decode_reply(payload, reply, command, self.endpoint.address)
+
+    def close(self) -> None:
+        """End the session; the next call opens a new one."""
+        portal().run(self._caller.close())

@@ -1,0 +1,117 @@
+"""What a job may be added with, and how that is said on the wire."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, TypedDict, TypeVar, Unpack
+
+import msgspec
+from msgspec import Raw, Struct
+
+from bunqueue.client.connection_options import Duration, milliseconds
+from bunqueue.errors import PayloadError
+from bunqueue.protocol.commands import core
+
+T = TypeVar("T", bound=type[Struct])
+
+_encode = msgspec.msgpack.Encoder().encode
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """The wait before a retry: always about `delay`, or doubled with each attempt; at most an hour."""
+
+    delay: Duration = 1000
+    type: Literal["fixed", "exponential"] = "exponential"
+
+
+class JobOptions(TypedDict, total=False):
+    """Options of a job. What is left out or None is not sent, and the server's default holds.
+
+    Times are a number of milliseconds or a timedelta.
+    """
+
+    priority: int | None
+    """Higher is taken first; -1,000,000 to 1,000,000, default 0."""
+    delay: Duration | None
+    """Not before this much time has passed; at most a year."""
+    lifo: bool | None
+    """Before others of its priority, the newest first."""
+    max_attempts: int | None
+    """How often it may run; 1 to 1000, default 3."""
+    backoff: Duration | Backoff | None
+    """The wait before a retry, doubled with each attempt unless a `Backoff` says otherwise; default 1000."""
+    ttl: Duration | None
+    """Dropped if not started within this time; at most a year."""
+    timeout: Duration | None
+    """An attempt that takes longer has failed; at most a day."""
+    unique_key: str | None
+    """While a job with this key waits or runs, adding another gives that one's handle."""
+    remove_on_complete: bool | None
+    """Forget the job and its result when it has completed."""
+    remove_on_fail: bool | None
+    """Forget the job when it has failed for good."""
+    durable: bool | None
+    """Acknowledged only when it would survive a power loss."""
+    tags: Iterable[str] | None
+    """Words to find it by."""
+
+
+class NewJob:
+    """A job to be added with `add_bulk`."""
+
+    __slots__ = ("data", "name", "options")
+
+    def __init__(self, name: str, data: object = None, **options: Unpack[JobOptions]) -> None:
+        self.name = name
+        self.data = data
+        self.options = options
+
+    def __repr__(self) -> str:
+        return f"NewJob({self.name!r}, {self.data!r}, **{self.options!r})"
+
+
+def _backoff(value: Duration | Backoff) -> float | core.BackoffMap:
+    if isinstance(value, Backoff):
+        return core.BackoffMap(delay=milliseconds(value.delay), type=value.type)
+    return milliseconds(value)
+
+
+def _tags(value: Iterable[str]) -> list[str]:
+    return [value] if isinstance(value, str) else list(value)
+
+
+_CONVERT: dict[str, Callable[[Any], object]] = {
+    "delay": milliseconds,
+    "ttl": milliseconds,
+    "timeout": milliseconds,
+    "backoff": _backoff,
+    "tags": _tags,
+}
+_KNOWN = frozenset(JobOptions.__annotations__)
+
+
+def wire_fields(options: Mapping[str, object], defaults: Mapping[str, object]) -> Mapping[str, Any]:
+    """`options` as fields of a command, over `defaults`, which already are. TypeError for unknown ones."""
+    if not options:
+        return defaults
+    out = dict(defaults)
+    for name, value in options.items():
+        if name not in _KNOWN:
+            raise TypeError(f"there is no job option {name!r}; there are {', '.join(sorted(_KNOWN))}")
+        if value is not None:
+            convert = _CONVERT.get(name)
+            out[name] = convert(value) if convert else value
+    return out
+
+
+def encode_data(data: object, what: str) -> Raw:
+    """`data` as MessagePack. Raises PayloadError, which begins with `what`, if it is none."""
+    try:
+        return Raw(_encode(data))
+    except Exception as error:  # conversions of foreign types may raise anything
+        raise PayloadError(
+            f"{what} cannot be encoded as MessagePack ({type(error).__name__}: {error}); use dicts, lists, "
+            f"text, numbers, bytes, dates, dataclasses or msgspec structs"
+        ) from error

@@ -1,0 +1,150 @@
+"""What comes back from the server: jobs, counts, numbers. Times are ms since the epoch, spans ms."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec import Raw, Struct
+
+from bunqueue.protocol.commands import Reply
+
+if TYPE_CHECKING:
+    Millis = int
+else:
+    # On the wire times are floats, as JavaScript has no other numbers; `__post_init__` makes them whole.
+    Millis = int | float
+
+_TIMES = ("created_at", "run_at", "started_at", "completed_at", "last_heartbeat", "backoff", "ttl", "timeout")
+
+
+class Job(Struct, rename="camel", kw_only=True):
+    """A job as the server had it at the moment of asking."""
+
+    id: str
+    queue: str
+    name: str = "default"
+    data: Any = None
+    state: str | None = None
+    """waiting, delayed, active, completed or failed; None in lists of dead letters."""
+    priority: int = 0
+    """Higher is taken first."""
+    created_at: Millis
+    run_at: Millis
+    """When it became or becomes ready."""
+    started_at: Millis | None = None
+    completed_at: Millis | None = None
+    last_heartbeat: Millis | None = None
+    attempts: int = 0
+    """Failed attempts so far."""
+    max_attempts: int = 3
+    backoff: Millis = 1000
+    ttl: Millis | None = None
+    timeout: Millis | None = None
+    stall_count: int = 0
+    unique_key: str | None = None
+    tags: list[str] = msgspec.field(default_factory=list)
+    lifo: bool = False
+    durable: bool = False
+    remove_on_complete: bool = False
+    remove_on_fail: bool = False
+    progress: float = 0
+    """0 to 100."""
+    progress_message: str | None = None
+    result: Any = msgspec.field(default=None, name="returnvalue")
+    """What the handler gave back; None before completion."""
+    error: str | None = msgspec.field(default=None, name="failedReason")
+    """The text of the last failed attempt."""
+
+    def __post_init__(self) -> None:
+        for name in _TIMES:
+            value = getattr(self, name)
+            if type(value) is float:
+                setattr(self, name, int(value))
+
+
+class JobCounts(Struct, rename={"waiting_children": "waiting-children"}, frozen=True):
+    """Jobs of a queue by state; `failed` are the dead letters."""
+
+    waiting: int = 0
+    delayed: int = 0
+    active: int = 0
+    completed: int = 0
+    failed: int = 0
+    prioritized: int = 0
+    waiting_children: int = 0
+    paused: int = 0
+
+
+class JobProgress(Struct, frozen=True):
+    """How far an active job says it is: 0 to 100, and the last message."""
+
+    progress: float
+    message: str | None = None
+
+
+class QueueInfo(Struct, frozen=True):
+    """A queue in the list of all."""
+
+    name: str
+    waiting: int = 0
+    delayed: int = 0
+    active: int = 0
+    paused: bool = False
+
+
+class ServerStats(Struct, rename="camel", frozen=True):
+    """Numbers over the whole server; the uptime in ms."""
+
+    waiting: int = 0
+    active: int = 0
+    delayed: int = 0
+    dlq: int = 0
+    completed: int = 0
+    failed: int = 0
+    uptime: float = 0
+    push_per_sec: float = 0
+    pull_per_sec: float = 0
+
+
+# Replies as the SDK wants them: jobs are decoded at once, or left as they are.
+
+
+class OneJob(Reply, kw_only=True):
+    job: Job
+
+
+class ManyJobs(Reply, kw_only=True):
+    jobs: list[Job]
+
+
+class PulledJobs(Reply, kw_only=True):
+    """Each job is decoded by itself later, so that one broken payload spoils no other."""
+
+    jobs: list[Raw]
+    tokens: list[str] = msgspec.field(default_factory=list)
+
+
+class CountsOfJobs(Reply, kw_only=True):
+    counts: JobCounts
+
+
+class ProgressOfJob(Reply, kw_only=True):
+    progress: float
+    message: str | None = None
+
+
+class NamesOfQueues(Reply, kw_only=True):
+    """Servers of protocol 3 give the bare names."""
+
+    queues: list[QueueInfo | str]
+
+
+class StatsOfServer(Reply, kw_only=True):
+    stats: ServerStats
+
+
+class Outcome(Reply, kw_only=True):
+    """A result that is not there is None."""
+
+    result: Any = None

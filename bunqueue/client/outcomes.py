@@ -1,0 +1,235 @@
+"""What became of jobs, on its way to the server: acknowledgements in batches, failures at once.
+
+Nothing is dropped before the server has answered: after a lost connection the same words are said again over
+the next one, with the same tokens, so that they can only be about the same attempt.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from itertools import count
+from typing import NamedTuple, Protocol, TypeVar
+
+from msgspec import Raw, Struct
+
+from bunqueue.client.caller import AsyncCaller
+from bunqueue.client.connection_options import reconnect_delay
+from bunqueue.client.runner import ActiveJob, error_stack, error_text
+from bunqueue.errors import (
+    BunqueueError,
+    CommandFailed,
+    CommandTimeout,
+    ConnectionLost,
+    LockLost,
+    ShardUnavailable,
+)
+from bunqueue.protocol.commands import Reply, core, query
+from bunqueue.protocol.commands.core import Ack, AckBatch, Fail
+
+R = TypeVar("R", bound=Reply)
+
+MAX_BATCH = 500  # acknowledgements in one command: what queued up while the last one was on its way
+MAX_BATCH_BYTES = 8 << 20  # of results in one command; a frame holds 64 MiB
+MAX_SINGLES = 50  # commands at a time where each job needs its own; a server takes as many at once
+MAX_DELAY = 5.0  # seconds between repetitions
+RATE_LIMITED = "Rate limit exceeded"
+TOO_LATE = "something else, usually its timeout, had decided the job before"
+
+
+class Listener(Protocol):
+    """Who wants to know. None of these may raise."""
+
+    def job_completed(self, job: ActiveJob, value: object) -> None:
+        """The server knows the job as completed."""
+
+    def job_failed(self, job: ActiveJob, error: BaseException) -> None:
+        """The server knows that this attempt failed."""
+
+    def job_lost(self, job: ActiveJob, why: str) -> None:
+        """The outcome does not count: the job was not ours any more."""
+
+    def trouble(self, error: BunqueueError) -> None:
+        """Reporting did not work and will be repeated."""
+
+
+class _Success(NamedTuple):
+    job: ActiveJob
+    result: Raw
+    value: object
+
+
+class _Failure(NamedTuple):
+    job: ActiveJob
+    error: BaseException
+    text: str
+
+
+class Outcomes:
+    """Reports outcomes in the background; `start` it, and `drain` it before `stop`."""
+
+    def __init__(self, caller: AsyncCaller, listener: Listener, *, batch: int, delay: float) -> None:
+        """An acknowledgement waits for `batch` of them, at most `delay` seconds."""
+        self._caller = caller
+        self._listener = listener
+        self._batch = batch
+        self._delay = delay
+        self._successes: list[_Success] = []
+        self._failures: list[_Failure] = []
+        self._due = asyncio.Event()
+        self._empty = asyncio.Event()
+        self._empty.set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._loop = asyncio.get_running_loop()
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def waiting(self) -> int:
+        """Outcomes that are not on their way yet."""
+        return len(self._successes) + len(self._failures)
+
+    def start(self) -> None:
+        self._task = self._loop.create_task(self._work())
+
+    async def drain(self) -> None:
+        """Wait until the server knows everything."""
+        self.flush()
+        await self._empty.wait()
+
+    async def stop(self) -> None:
+        """Stop reporting; what is not reported is forgotten."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.wait([task])
+        if self._timer is not None:
+            self._timer.cancel()
+
+    # -- in
+
+    def complete(self, job: ActiveJob, result: Raw, value: object) -> None:
+        self._successes.append(_Success(job, result, value))
+        self._empty.clear()
+        if len(self._successes) >= self._batch:
+            self._due.set()
+        elif self._timer is None:
+            self._timer = self._loop.call_later(self._delay, self._due.set)
+
+    def fail(self, job: ActiveJob, error: BaseException, text: str = "") -> None:
+        """`text` stands for the error's own."""
+        self._failures.append(_Failure(job, error, text or error_text(error)))
+        self._empty.clear()
+        self._due.set()
+
+    def flush(self) -> None:
+        """Do not wait for more: there will be none for a while."""
+        if self._successes:
+            self._due.set()
+
+    # -- out
+
+    async def _work(self) -> None:
+        while True:
+            await self._due.wait()
+            self._due.clear()
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+            successes = self._take()
+            failures, self._failures = self._failures[:MAX_SINGLES], self._failures[MAX_SINGLES:]
+            if failures:
+                await asyncio.gather(self._complete(successes), *map(self._fail, failures))
+            else:
+                await self._complete(successes)
+            if self._failures or len(self._successes) >= self._batch:
+                self._due.set()
+            elif not self._successes:
+                self._empty.set()
+
+    def _take(self) -> list[_Success]:
+        size = 0
+        for index, success in enumerate(self._successes):
+            size += len(memoryview(success.result))
+            if index == MAX_BATCH or (index and size > MAX_BATCH_BYTES):
+                taken, self._successes = self._successes[:index], self._successes[index:]
+                self._due.set()
+                return taken
+        taken, self._successes = self._successes, []
+        return taken
+
+    async def _complete(self, successes: list[_Success]) -> None:
+        if not successes:
+            return
+        command = AckBatch(
+            ids=[success.job.id for success in successes],
+            results=[success.result for success in successes],
+            tokens=[success.job.token for success in successes],
+        )
+        reply, unsure = await self._persist(command, core.AckBatchReply)
+        if isinstance(reply, CommandFailed):
+            # A wrong token refuses all, an unknown job only itself: so each is asked for by itself.
+            for start in range(0, len(successes), MAX_SINGLES):
+                part = successes[start : start + MAX_SINGLES]
+                named = reply.reason
+                await asyncio.gather(*[self._complete_one(s, unsure or s.job.id not in named) for s in part])
+            return
+        ignored = set(reply.data.ignored_ids) if reply.data else ()
+        for job, _, value in successes:
+            if job.id in ignored:
+                self._listener.job_lost(job, TOO_LATE)
+            else:
+                self._listener.job_completed(job, value)
+
+    async def _complete_one(self, success: _Success, unsure: bool) -> None:
+        """`unsure`: what was said before may have completed the job already."""
+        job, result, value = success
+        reply, repeated = await self._persist(Ack(id=job.id, result=result, token=job.token), core.AckReply)
+        if isinstance(reply, LockLost):
+            by_us = (unsure or repeated) and "token" not in reply.reason and await self._is_completed(job)
+            if not by_us:
+                self._listener.job_lost(job, reply.reason)
+                return
+        elif isinstance(reply, CommandFailed):  # the server does not take this result
+            await self._fail(_Failure(job, reply, f"the server refused the result: {reply.reason}"))
+            return
+        elif reply.data:
+            self._listener.job_lost(job, TOO_LATE)
+            return
+        self._listener.job_completed(job, value)
+
+    async def _is_completed(self, job: ActiveJob) -> bool:
+        reply, _ = await self._persist(query.GetState(id=job.id), query.StateReply)
+        return isinstance(reply, query.StateReply) and reply.state == "completed"
+
+    async def _fail(self, failure: _Failure) -> None:
+        job, error, text = failure
+        command = Fail(id=job.id, error=text, token=job.token, stack=error_stack(error) or None)
+        reply, _ = await self._persist(command, core.AckReply)
+        if isinstance(reply, CommandFailed):
+            self._listener.job_lost(job, reply.reason)
+        elif reply.data:
+            self._listener.job_lost(job, TOO_LATE)
+        else:
+            self._listener.job_failed(job, error)
+
+    async def _persist(self, command: Struct, reply: type[R]) -> tuple[R | CommandFailed, bool]:
+        """Say it until the server answers: its reply, or its refusal.
+
+        And whether an earlier try may have been carried out, so that the answer is about its consequences.
+        """
+        unsure = False
+        for failures in count(1):
+            try:
+                return await self._caller.call(command, reply), unsure
+            except BunqueueError as error:
+                if isinstance(error, CommandFailed) and not _passes(error):
+                    return error, unsure
+                unsure = unsure or isinstance(error, ConnectionLost | CommandTimeout)
+                self._listener.trouble(error)
+            await asyncio.sleep(min(reconnect_delay(failures, random.random()), MAX_DELAY))
+        raise AssertionError("count never ends")
+
+
+def _passes(error: CommandFailed) -> bool:
+    """Whether the same command may succeed later."""
+    return isinstance(error, ShardUnavailable) or error.reason.startswith(RATE_LIMITED)

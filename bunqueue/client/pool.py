@@ -1,0 +1,292 @@
+"""Several connections to one server, as one Transport.
+
+What becomes of a command whose connection dies is decided here: one that was never written, or may be
+repeated, is sent again over another connection; of all others the outcome is unknown, and the caller is told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections import deque
+from collections.abc import Coroutine
+from contextlib import suppress
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from msgspec import Struct
+
+from bunqueue.client import requests
+from bunqueue.client.connection import Connection
+from bunqueue.client.connection_options import reconnect_delay, seconds
+from bunqueue.client.requests import Request
+from bunqueue.client.transport import Endpoint
+from bunqueue.errors import AuthError, BunqueueError, ConnectTimeout
+
+logger = logging.getLogger("bunqueue.client")
+
+GROW_AT = 16  # commands under way on the idlest connection before another one is opened
+MAX_TRIES = 3  # connections that may die with one command; it may be what kills them
+SHARD_DELAY, MAX_SHARD_DELAY = 0.05, 1.0  # seconds until a command is repeated whose shard was away
+MIN_PAUSE = 1.0  # seconds between attempts to connect when new commands keep asking for one
+
+
+class Pool:
+    """Connections to one server in one event loop. Implements `Transport`."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._endpoint = endpoint
+        self._options = endpoint.options
+        self._address = endpoint.address
+        self._timeout = seconds(endpoint.options.command_timeout)
+        self._loop = asyncio.get_running_loop()
+        self._connections: list[Connection] = []
+        self._backlog: deque[Request] = deque()
+        self._dialer: asyncio.Task[None] | None = None
+        self._problem: BaseException | None = None  # of the last attempt to connect
+        self._asked = asyncio.Event()  # a new command waits for a connection
+        self._timer: asyncio.TimerHandle | None = None  # fires at the earliest deadline
+        self._timer_at = 0.0
+        self._closed = False
+
+    # -- Transport
+
+    async def call(self, command: Struct, *, timeout: float | None = None) -> bytes:  # noqa: ASYNC109
+        allowed = (self._timeout if timeout is None else timeout) + requests.poll_time(command)
+        if self._closed:
+            raise requests.closed(command, self._address)
+        request = Request(command, self._loop.create_future(), self._loop.time() + allowed)
+        self._send(request)
+        return await request.future
+
+    async def close(self) -> None:
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        dialer, self._dialer = self._dialer, None
+        if dialer is not None:
+            dialer.cancel()
+            with suppress(asyncio.CancelledError):
+                await dialer
+        await asyncio.gather(*[connection.close() for connection in self._connections])
+        while self._backlog:
+            request = self._backlog.popleft()
+            _fail(request, requests.closed(request.command, self._address))
+
+    # -- sending
+
+    def _send(self, request: Request) -> None:
+        connection = self._idlest()
+        if connection is None:
+            self._backlog.append(request)
+            self.watch(request.deadline)
+        else:
+            connection.send(request)
+        if connection is None or len(connection.pending) >= GROW_AT:
+            self._dial()
+            if not self._connections:
+                self._asked.set()
+
+    def _idlest(self) -> Connection | None:
+        """The connection with the fewest commands under way, if it has room."""
+        best, load = None, self._options.max_in_flight
+        for connection in self._connections:
+            if len(connection.pending) < load:
+                best, load = connection, len(connection.pending)
+        return best
+
+    def answered(self, connection: Connection) -> None:
+        backlog, room = self._backlog, self._options.max_in_flight
+        while backlog and len(connection.pending) < room:
+            request = backlog.popleft()
+            if not request.future.done():
+                connection.send(request)
+
+    def unavailable(self, request: Request, payload: bytes) -> None:
+        """Wait a little, longer each time, and send it again."""
+        request.delay = min(request.delay * 2 or SHARD_DELAY, MAX_SHARD_DELAY)
+        pause = request.delay * random.uniform(0.5, 1.0)
+        if self._closed or self._loop.time() + pause >= request.deadline:
+            if not request.future.done():
+                request.future.set_result(payload)
+        else:
+            self._loop.call_later(pause, self._again, request)
+
+    def _again(self, request: Request) -> None:
+        if self._closed:
+            _fail(request, requests.closed(request.command, self._address))
+        elif not request.future.done():
+            self._send(request)
+
+    # -- deadlines
+
+    def watch(self, deadline: float) -> None:
+        """One timer serves all requests: most have the same timeout, so it is rarely set anew."""
+        if self._timer is None or deadline < self._timer_at:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = self._loop.call_at(deadline, self._expire)
+            self._timer_at = deadline
+
+    def _expire(self) -> None:
+        self._timer = None
+        now = self._loop.time()
+        for connection in list(self._connections):
+            for request in [r for r in connection.pending.values() if r.deadline <= now]:
+                _fail(request, requests.timed_out(request, self._address))
+                connection.expire(request)
+        if any(request.deadline <= now for request in self._backlog):
+            late = [request for request in self._backlog if request.deadline <= now]
+            self._backlog = deque(request for request in self._backlog if request.deadline > now)
+            for request in late:
+                _fail(request, self._late(request))
+        waiting = [r.deadline for connection in self._connections for r in connection.pending.values()]
+        waiting += [request.deadline for request in self._backlog]
+        if waiting:
+            self.watch(min(waiting))
+
+    def _late(self, request: Request) -> BunqueueError:
+        if self._connections:
+            return requests.timed_out(request, self._address)
+        return requests.unreachable(request, self._address, self._problem)
+
+    # -- connecting
+
+    def _dial(self) -> None:
+        if self._dialer is None and not self._closed and len(self._connections) < self._options.pool_size:
+            self._dialer = self._loop.create_task(self._keep_dialing())
+
+    def _wanted(self) -> bool:
+        """Whether another connection is called for."""
+        if not self._connections:
+            return True
+        idlest = min(len(connection.pending) for connection in self._connections)
+        return len(self._connections) < self._options.pool_size and idlest >= GROW_AT
+
+    async def _keep_dialing(self) -> None:
+        failures = 0
+        try:
+            while self._wanted():
+                try:
+                    self._adopt(await self._connect())
+                    failures = 0
+                except AuthError as error:
+                    self._give_up(error)
+                    return
+                except (OSError, BunqueueError) as error:
+                    failures += 1
+                    self._problem = error
+                    logger.debug("bunqueue at %s: attempt %d failed: %s", self._address, failures, error)
+                    await self._pause(reconnect_delay(failures, random.random()))
+        finally:
+            self._dialer = None
+
+    async def _connect(self) -> Connection:
+        """One attempt. Raises OSError (TimeoutError among them) or BunqueueError."""
+        connection = Connection(self, self._address, self._options)
+        timeout = seconds(self._options.connect_timeout)
+        try:
+            async with asyncio.timeout(timeout):
+                await self._loop.create_connection(
+                    lambda: connection, self._endpoint.host, self._endpoint.port
+                )
+                await connection.handshake(self._endpoint.token, self._loop.time() + timeout)
+        except BaseException as error:
+            connection.abort("the attempt was given up")
+            if isinstance(error, TimeoutError) and not error.args:  # not the system's, but ours
+                raise ConnectTimeout(f"no answer within {timeout:g} s", address=self._address) from None
+            raise
+        return connection
+
+    def _adopt(self, connection: Connection) -> None:
+        if connection.closed:  # between its last answer and now
+            return
+        connection.ready = True
+        self._connections.append(connection)
+        self._problem = None
+        self.answered(connection)
+
+    def _give_up(self, error: AuthError) -> None:
+        """The token is refused: repeating that would not help. The next command makes a new attempt."""
+        self._problem = error
+        while self._backlog:
+            _fail(self._backlog.popleft(), error)
+
+    async def _pause(self, delay: float) -> None:
+        """Sleep for `delay` seconds, less when new commands come meanwhile."""
+        self._asked.clear()
+        shortest = min(delay, MIN_PAUSE)
+        await asyncio.sleep(shortest)
+        if delay > shortest:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(delay - shortest):
+                    await self._asked.wait()
+
+    def lost(self, connection: Connection, reason: str) -> None:
+        known = connection in self._connections
+        if known:
+            self._connections.remove(connection)
+        unsent = set(connection.unsent)
+        again = []
+        for request in connection.pending.values():
+            written = request not in unsent
+            request.tries += written
+            if self._closed:
+                _fail(request, requests.closed(request.command, self._address))
+            elif known and (not written or (request.repeatable and request.tries < MAX_TRIES)):
+                again.append(request)
+            else:
+                _fail(request, requests.lost(request, self._address, reason))
+        self._backlog.extendleft(reversed(again))
+        if known and not self._closed:
+            logger.info("bunqueue at %s: connection lost: %s", self._address, reason)
+            self._dial()
+
+
+def _fail(request: Request, error: BunqueueError) -> None:
+    if not request.future.done():
+        request.future.set_exception(error)
+
+
+class _Shared:
+    """A pool and how many use it."""
+
+    def __init__(self, pool: Pool) -> None:
+        self.pool = pool
+        self.users = 0
+
+
+_pools: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Endpoint, _Shared]] = WeakKeyDictionary()
+
+
+class _Lease:
+    """One user's part in a shared pool. Implements `Transport`."""
+
+    def __init__(self, endpoint: Endpoint, pools: dict[Endpoint, _Shared]) -> None:
+        shared = pools.get(endpoint)
+        if shared is None:
+            shared = pools[endpoint] = _Shared(Pool(endpoint))
+        shared.users += 1
+        self._shared: _Shared | None = shared
+        self._pools = pools
+        self._endpoint = endpoint
+
+    def call(self, command: Struct, *, timeout: float | None = None) -> Coroutine[Any, Any, bytes]:
+        if self._shared is None:
+            raise requests.closed(command, self._endpoint.address)
+        return self._shared.pool.call(command, timeout=timeout)
+
+    async def close(self) -> None:
+        shared, self._shared = self._shared, None
+        if shared is None:
+            return
+        shared.users -= 1
+        if not shared.users:
+            del self._pools[self._endpoint]
+            await shared.pool.close()
+
+
+def lease(endpoint: Endpoint) -> _Lease:
+    """A part in the pool that all users of `endpoint` in this event loop share."""
+    return _Lease(endpoint, _pools.setdefault(asyncio.get_running_loop(), {}))

@@ -1,0 +1,63 @@
+"""The background event loop that all blocking objects of a process share."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class Portal:
+    """An event loop in a daemon thread."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self.loop.run_forever, name="bunqueue", daemon=True)
+        self._thread.start()
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """What `coroutine` gives, run in the background loop. RuntimeError when called in that very loop."""
+        if threading.current_thread() is self._thread:
+            coroutine.close()
+            raise RuntimeError("a blocking call in bunqueue's own thread would never end; use AsyncQueue")
+        future = asyncio.run_coroutine_threadsafe(coroutine, self.loop)
+        try:
+            return future.result()
+        except BaseException:  # Ctrl-C in this thread, mostly
+            future.cancel()
+            raise
+
+
+_lock = threading.Lock()
+_portal: Portal | None = None
+_abandoned: list[Portal] = []
+
+
+def portal() -> Portal:
+    """The portal of this process; started when it is first needed."""
+    global _portal
+    if _portal is None:
+        with _lock:
+            if _portal is None:
+                _portal = Portal()
+    return _portal
+
+
+def _after_fork() -> None:
+    """The child has no thread to run the loop, and must not touch its sockets: they are the parent's.
+
+    The old loop is kept, not freed: closing it would take the parent's sockets out of the shared epoll.
+    """
+    global _lock, _portal
+    _lock = threading.Lock()
+    if _portal is not None:
+        _abandoned.append(_portal)
+        _portal = None
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

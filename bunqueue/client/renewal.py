@@ -1,0 +1,182 @@
+"""Keeps the locks of a worker's jobs alive, from a thread of its own with a connection of its own.
+
+So a handler that blocks the event loop for minutes does not lose its job to another worker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import socket
+import threading
+from typing import Protocol
+
+from msgspec import Struct
+
+from bunqueue.client.connection import PROTOCOL
+from bunqueue.client.connection_options import reconnect_delay, seconds
+from bunqueue.client.replies import R, decode_reply
+from bunqueue.client.requests import encode_frame
+from bunqueue.client.transport import Endpoint, Transport
+from bunqueue.errors import BunqueueError
+from bunqueue.protocol.commands import Ok, core, server
+from bunqueue.protocol.framing import HEADER
+
+logger = logging.getLogger("bunqueue.client")
+
+MAX_IDS = 1000  # jobs in one command
+MAX_SILENCE = 5.0  # seconds a server may take to answer a renewal; then another connection is tried
+
+
+class Channel(Protocol):
+    """How a renewal gets to the engine. Used by one thread."""
+
+    def call(self, command: Struct, reply: type[R]) -> R:
+        """Connects first if need be. Raises OSError or BunqueueError; then the channel is to be closed."""
+
+    def close(self) -> None:
+        """Safe to call twice; the next call connects anew."""
+
+
+class SocketChannel:
+    """A blocking socket, one command at a time."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._endpoint = endpoint
+        self._timeout = min(MAX_SILENCE, seconds(endpoint.options.command_timeout))
+        self._socket: socket.socket | None = None
+        self._number = 0
+
+    def call(self, command: Struct, reply: type[R]) -> R:
+        if self._socket is None:
+            self._connect()
+        return self._ask(command, reply)
+
+    def _connect(self) -> None:
+        endpoint = self._endpoint
+        self._socket = socket.create_connection((endpoint.host, endpoint.port), self._timeout)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._socket.settimeout(self._timeout)
+        if endpoint.token is not None:
+            self._ask(server.Auth(token=endpoint.token), Ok)
+        self._ask(server.Hello(protocol_version=PROTOCOL), server.HelloReply)
+
+    def _ask(self, command: Struct, reply: type[R]) -> R:
+        connection = self._socket
+        assert connection is not None
+        self._number += 1
+        connection.sendall(encode_frame(command, self._number))
+        length = int.from_bytes(_read(connection, HEADER), "big")
+        return decode_reply(_read(connection, length), reply, command, self._endpoint.address)
+
+    def close(self) -> None:
+        connection, self._socket = self._socket, None
+        if connection is not None:
+            connection.close()
+
+
+def _read(connection: socket.socket, size: int) -> bytes:
+    parts = []
+    while size:
+        part = connection.recv(size)
+        if not part:
+            raise ConnectionResetError("closed by the server")
+        parts.append(part)
+        size -= len(part)
+    return b"".join(parts)
+
+
+class EmbeddedChannel:
+    """A session of its own with the engine in this process, from an event loop of the renewing thread."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._endpoint = endpoint
+        self._runner: asyncio.Runner | None = None
+        self._transport: Transport | None = None
+
+    def call(self, command: Struct, reply: type[R]) -> R:
+        if self._runner is None:
+            self._runner = asyncio.Runner()
+        if self._transport is None:
+            self._transport = self._runner.run(self._endpoint.open(private=True))
+        payload = self._runner.run(self._transport.call(command, timeout=MAX_SILENCE))
+        return decode_reply(payload, reply, command, self._endpoint.address)
+
+    def close(self) -> None:
+        runner, self._runner = self._runner, None
+        transport, self._transport = self._transport, None
+        if runner is not None:
+            if transport is not None:
+                runner.run(transport.close())
+            runner.close()
+
+
+class Renewal:
+    """The thread. `hold` and `release` are called from the worker's loop, and cost next to nothing."""
+
+    def __init__(self, endpoint: Endpoint, interval: float) -> None:
+        """All locks are renewed every `interval` seconds, and at once after connecting."""
+        self._interval = interval
+        self._address = endpoint.address
+        self._channel: Channel = EmbeddedChannel(endpoint) if endpoint.embedded else SocketChannel(endpoint)
+        self._held: dict[str, str] = {}  # id -> token; single operations, so the GIL is lock enough
+        self._woken = threading.Event()
+        self._stopping = False
+        self._thread = threading.Thread(target=self._work, name="bunqueue-renewal", daemon=True)
+
+    @property
+    def held(self) -> dict[str, str]:
+        """Id and token of the jobs whose locks are kept alive, at this moment."""
+        return self._held.copy()
+
+    def hold(self, job_id: str, token: str) -> None:
+        self._held[job_id] = token
+
+    def release(self, job_id: str) -> None:
+        self._held.pop(job_id, None)
+
+    def nudge(self) -> None:
+        """Renew now: a connection was lost, and with it perhaps the time until the next renewal."""
+        self._woken.set()
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Returns when the thread has ended, or after a second; it does not keep the process from ending."""
+        self._stopping = True
+        self._woken.set()
+        if self._thread.ident is not None:
+            self._thread.join(1.0)
+
+    def _work(self) -> None:
+        failures = 0
+        while not self._stopping:
+            pause = reconnect_delay(failures, random.random()) if failures else self._interval
+            self._woken.wait(min(pause, self._interval))
+            self._woken.clear()
+            if self._stopping or not self._held:
+                continue
+            try:
+                self._renew(list(self.held.items()))
+                failures = 0
+            except (OSError, BunqueueError) as error:
+                failures += 1
+                self._channel.close()
+                if failures in (1, 10):  # the worker itself complains, too; once in a while is enough here
+                    logger.warning("locks could not be renewed at %s: %s", self._address, error)
+            except Exception:
+                failures += 1
+                logger.exception("locks could not be renewed at %s", self._address)
+        self._channel.close()
+
+    def _renew(self, held: list[tuple[str, str]]) -> None:
+        for start in range(0, len(held), MAX_IDS):
+            part = held[start : start + MAX_IDS]
+            command = core.JobHeartbeatBatch(
+                ids=[item[0] for item in part], tokens=[item[1] for item in part]
+            )
+            count = self._channel.call(command, core.HeartbeatBatchReply).data.count
+            if count < len(part):  # usually they were finished meanwhile
+                logger.debug("%d of %d locks renewed at %s", count, len(part), self._address)

@@ -1,0 +1,125 @@
+"""From a reply's bytes to what was asked for, or to the error that fits the server's text."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, TypeVar
+
+from msgspec import MsgspecError, Struct
+from msgspec.msgpack import Decoder, Encoder, Ext
+
+from bunqueue.errors import AuthError, BunqueueError, CommandFailed, JobNotFound, LockLost, ShardUnavailable
+from bunqueue.protocol.commands import Reply
+from bunqueue.protocol.lenient import UNDEFINED
+
+R = TypeVar("R", bound=Reply)
+
+UNAVAILABLE = "Shard unavailable"
+"""How the text begins when a command was not carried out because its shard is away; repeating it is safe."""
+_AUTH_TEXTS = ("Not authenticated", "Invalid token")
+_LOCK_TEXTS = (
+    "Invalid or expired lock token",
+    "Lock token required",
+    "Job not found or not in processing",
+)
+_NOT_FOUND = "Job not found"
+
+
+class Head(Struct, rename="camel", gc=False):
+    """What a connection must know of a reply to pass it on."""
+
+    ok: bool = True
+    req_id: int | None = None
+    error: str | None = None
+
+
+class _Error(Struct, gc=False):
+    ok: bool = True
+    error: str = "no reason given"
+
+
+peek = Decoder(Head).decode
+_decode_error = Decoder(_Error).decode
+_decode_any = Decoder().decode
+_encode = Encoder().encode
+
+
+@cache
+def _decoder(reply: type[R]) -> Decoder[R]:
+    return Decoder(reply)
+
+
+def decode_reply(payload: bytes, reply: type[R], command: Struct, address: str) -> R:
+    """The typed reply. Raises what `refusal` makes of an error reply, BunqueueError for an unknown shape."""
+    try:
+        answer: R = _decoder(reply).decode(payload)
+    except MsgspecError as error:  # an error reply lacks the fields of the answer
+        answer = _second_look(payload, reply, error, command, address)
+    if not answer.ok:
+        raise refusal(_decode_error(payload).error, command, address)
+    return answer
+
+
+def _second_look(payload: bytes, reply: type[R], problem: MsgspecError, command: Struct, address: str) -> R:
+    """An error reply, or one of a server that writes "undefined" for what is absent, as JavaScript's do."""
+    try:
+        refused = _decode_error(payload)
+        if refused.ok:
+            answer: R = _decoder(reply).decode(_encode(_defined(_decode_any(payload))))
+            return answer
+    except MsgspecError as error:
+        raise BunqueueError(
+            f"{describe(command)}: the answer of {address} has an unknown shape ({problem}); "
+            f"do client and server have the same version?",
+            address=address,
+            **names(command),
+        ) from error
+    raise refusal(refused.error, command, address)
+
+
+def _defined(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _defined(item) for key, item in value.items() if not _undefined(item)}
+    if isinstance(value, list):
+        return [None if _undefined(item) else _defined(item) for item in value]
+    return value
+
+
+def _undefined(value: Any) -> bool:
+    return isinstance(value, Ext) and value.code == UNDEFINED
+
+
+def refusal(text: str, command: Struct, address: str) -> BunqueueError:
+    """The exception for the server's error `text`."""
+    message = f"{describe(command)}: {text}"
+    if text.startswith(_AUTH_TEXTS):
+        return AuthError(
+            f"{address} refuses this client: {text}; give the token of that server (token=...)",
+            address=address,
+            **names(command),
+        )
+    kind: type[CommandFailed] = CommandFailed
+    if text.startswith(UNAVAILABLE):
+        kind, message = ShardUnavailable, f"{message}; nothing was changed, try again in a moment"
+    elif text.startswith(_LOCK_TEXTS):
+        kind = LockLost
+    elif text.startswith(_NOT_FOUND):
+        kind = JobNotFound
+    return kind(message, reason=text, address=address, **names(command))
+
+
+def describe(command: Struct) -> str:
+    """A command in words: its name and the queue or job it is about."""
+    about = names(command)
+    if about["job_id"]:
+        return f"{about['command']} of job {about['job_id']}"
+    return f"{about['command']} for queue {about['queue']!r}" if about["queue"] else str(about["command"])
+
+
+def names(command: Struct) -> dict[str, Any]:
+    """The attributes of an error about `command`."""
+    return {
+        "command": str(command.__struct_config__.tag),
+        "queue": getattr(command, "queue", None),
+        "job_id": getattr(command, "id", None),
+    }

@@ -1,0 +1,121 @@
+"""One command on its way, and the frame it travels in."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import cache
+from itertools import count
+
+from msgspec import Raw, Struct
+from msgspec.msgpack import Encoder
+
+from bunqueue.client.connection_options import seconds
+from bunqueue.client.replies import describe, names
+from bunqueue.errors import CommandTimeout, ConnectionLost, ConnectTimeout, PayloadError
+from bunqueue.protocol.commands import COMMANDS, Spec
+from bunqueue.protocol.framing import MAX_FRAME, frame
+
+_encode = Encoder().encode
+_numbers = count(1)
+_MASK = 0xFFFFFFFF  # request numbers stay uint32, which every decoder takes; they come round after 4 billion
+
+
+@cache
+def spec_of(kind: type[Struct]) -> Spec:
+    """The row of the command table for a command's class."""
+    return COMMANDS[str(kind.__struct_config__.tag)]
+
+
+class Request:
+    """A command, its bytes, and the future its reply goes to."""
+
+    __slots__ = ("command", "deadline", "delay", "frame", "future", "id", "repeatable", "tries")
+
+    def __init__(self, command: Struct, future: asyncio.Future[bytes], deadline: float) -> None:
+        self.id = next(_numbers) & _MASK
+        self.command = command
+        self.frame = encode_frame(command, self.id)
+        self.future = future
+        self.deadline = deadline  # of the event loop's clock
+        self.repeatable = spec_of(type(command)).repeatable
+        self.tries = 0  # connections that died with it
+        self.delay = 0.0  # seconds it last waited because its shard was away
+
+
+def encode_frame(command: Struct, number: int) -> bytes:
+    """`command` as a frame, with `number` as its `reqId`. Raises PayloadError."""
+    command.req_id = Raw(_encode(number))  # type: ignore[attr-defined]  # every command has it
+    try:
+        payload = _encode(command)
+    except Exception as error:  # lone surrogates in a text, a number beyond 64 bits, and the like
+        problem = f"{type(error).__name__}: {error}"
+        raise PayloadError(f"{describe(command)} cannot be encoded: {problem}") from error
+    if len(payload) > MAX_FRAME:
+        raise PayloadError(
+            f"{describe(command)} has {len(payload)} bytes, a frame holds {MAX_FRAME}; send less at once, "
+            f"or keep large data elsewhere and send its address"
+        )
+    return frame(payload)
+
+
+def poll_time(command: Struct) -> float:
+    """Seconds that the server may park `command` before it answers."""
+    if not spec_of(type(command)).parks:
+        return 0.0
+    return seconds(getattr(command, "timeout", 0) or 0)
+
+
+# -- how requests fail
+
+
+def lost(request: Request, address: str, reason: str) -> ConnectionLost:
+    """The connection died after the request was written."""
+    what = describe(request.command)
+    if request.repeatable:
+        advice = f"it was sent {request.tries} times; look at the server's log"
+    else:
+        advice = (
+            "whether it was carried out is unknown, so it was not repeated; look before you do it again, "
+            "or add jobs with a unique_key"
+        )
+    return ConnectionLost(
+        f"{what}: connection to {address} lost ({reason}); {advice}",
+        address=address,
+        **names(request.command),
+    )
+
+
+def closed(command: Struct, address: str) -> ConnectionLost:
+    """The client itself was closed."""
+    return ConnectionLost(
+        f"{describe(command)}: this client's connection to {address} is closed; open a new one",
+        address=address,
+        **names(command),
+    )
+
+
+def timed_out(request: Request, address: str) -> CommandTimeout:
+    """It was written, or waited for room, and the time is over."""
+    unknown = "" if request.repeatable else "; whether it was carried out is unknown"
+    return CommandTimeout(
+        f"{describe(request.command)}: no answer from {address} in time{unknown}; "
+        f"if the server is busy, raise ConnectionOptions(command_timeout=...)",
+        address=address,
+        **names(request.command),
+    )
+
+
+def unreachable(request: Request, address: str, problem: BaseException | None) -> ConnectTimeout:
+    """There was no connection all the time."""
+    why = f" ({describe_problem(problem)})" if problem else ""
+    return ConnectTimeout(
+        f"{describe(request.command)}: no connection to {address}{why}; is the server running there? "
+        f"Start one with: bunqueue start",
+        address=address,
+        **names(request.command),
+    )
+
+
+def describe_problem(error: BaseException) -> str:
+    """One line for any error."""
+    return str(error) or type(error).__name__

@@ -1,0 +1,76 @@
+"""Workers as the whole purpose of a process: an event loop, and signals that stop it in order."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from bunqueue.client.worker import Worker
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+def run_forever(*workers: Worker) -> None:
+    """Run workers until SIGTERM or SIGINT, or until one of them cannot go on.
+
+    The first signal stops them in order: they take no more jobs and get their `grace` to end those they have.
+    The second one cancels what still runs. Raises what `Worker.run` raises.
+    """
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        problem = runner.run(_serve(workers))
+    if problem is not None:
+        raise problem
+
+
+async def _serve(workers: tuple[Worker, ...]) -> BaseException | None:
+    signals = 0
+
+    def on_signal() -> None:
+        nonlocal signals
+        signals += 1
+        stop()
+
+    def stop() -> None:
+        for worker in workers:
+            worker.stop_soon(hurry=signals > 1)
+
+    async def serve(worker: Worker) -> BaseException | None:
+        try:
+            return await worker.serve()
+        finally:
+            stop()  # the others go with the first
+
+    with _signals(on_signal):
+        problems = await asyncio.gather(*map(serve, workers))
+    return next((problem for problem in problems if problem is not None), None)
+
+
+@contextmanager
+def _signals(stop: Callable[[], None]) -> Iterator[None]:
+    """Have `stop` called for each signal. Only the main thread may; elsewhere nothing is done."""
+    loop = asyncio.get_running_loop()
+    installed = []
+    try:
+        for number in SIGNALS:
+            try:
+                loop.add_signal_handler(number, stop)
+                installed.append(number)
+            except (NotImplementedError, RuntimeError, ValueError):
+                break
+        yield
+    finally:
+        for number in installed:
+            loop.remove_signal_handler(number)
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """The faster event loop where there is one."""
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop.new_event_loop

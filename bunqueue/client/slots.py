@@ -1,0 +1,110 @@
+"""Runs a bounded number of jobs at a time, without a task for each.
+
+A slot is a coroutine that runs one job after the other, so a handler that never waits costs neither a task
+nor a turn of the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+from contextvars import Context, copy_context
+from typing import Generic, TypeVar
+
+J = TypeVar("J")
+
+MAX_WOKEN = 4  # fifty jobs are begun within a dozen turns of the loop, and few slots are woken in vain
+
+
+class Slots(Generic[J]):
+    """`size` places for jobs. `run` must raise nothing but CancelledError."""
+
+    def __init__(self, size: int, run: Callable[[J], Awaitable[None]], freed: Callable[[], None]) -> None:
+        self.busy = 0
+        """Jobs that were put here and have not ended."""
+        self._size = size
+        self._run = run
+        self._freed = freed
+        self._ready: deque[J] = deque()
+        self._free: list[asyncio.Future[None]] = []
+        self._closing = False
+        self._woken = 0  # slots that will look for a job in the next turn of the loop
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._loop = asyncio.get_running_loop()
+        self._context = copy_context()
+
+    def put(self, jobs: list[J]) -> None:
+        """Run these jobs; there must be room for them."""
+        self.busy += len(jobs)
+        self._ready.extend(jobs)
+        self._wake()
+
+    def _wake(self) -> None:
+        """Have other slots look for jobs: few at a time, as one that never waits needs no help."""
+        while self._woken < min(len(self._ready), MAX_WOKEN) and self._wake_one():
+            self._woken += 1
+
+    def _wake_one(self) -> bool:
+        while self._free:
+            waiter = self._free.pop()
+            if not waiter.done():
+                waiter.set_result(None)
+                return True
+        if len(self._tasks) < self._size:
+            task = self._loop.create_task(self._slot(), context=self._context.copy())
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+            return True
+        return False
+
+    async def _slot(self) -> None:
+        ready = self._ready
+        self._woken -= 1
+        while True:
+            while not ready:
+                waiter = self._loop.create_future()
+                self._free.append(waiter)
+                await waiter
+                self._woken -= 1
+            job = ready.popleft()
+            if ready:
+                self._wake()
+            try:
+                await self._run(job)
+            finally:
+                self.busy -= 1
+                self._freed()
+            if self._closing:  # also when the handler took no notice of being cancelled
+                return
+            if _differs(self._context):
+                break
+        # The handler set context variables: a fresh slot takes over, so that the next job does not see them.
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.discard(task)
+        self._wake()
+
+    def withdraw(self) -> list[J]:
+        """The jobs that have not been started; they will not be."""
+        jobs = list(self._ready)
+        self._ready.clear()
+        self.busy -= len(jobs)
+        return jobs
+
+    async def cancel(self, patience: float) -> None:
+        """Cancel what runs, and wait for it for at most `patience` seconds."""
+        self._closing = True
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=patience)
+
+
+def _differs(clean: Context) -> bool:
+    """Whether the current context is not `clean`; costs nothing while they share their storage."""
+    try:
+        return copy_context() != clean
+    except Exception:  # values are compared, too, and theirs may be any comparison
+        return True

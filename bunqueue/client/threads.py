@@ -1,0 +1,70 @@
+"""Threads for handlers that are plain functions.
+
+Not `ThreadPoolExecutor`: its threads keep a process from ending while a handler hangs, and a job costs it
+three times as much.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from contextvars import Context, copy_context
+from queue import SimpleQueue
+from typing import Any, TypeVar
+
+A = TypeVar("A")
+
+Outcome = tuple[bool, Any]
+"""Whether the call succeeded, and its value or its exception. Futures cannot carry every exception."""
+
+
+class Threads:
+    """At most `size` daemon threads, started when they are first needed."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._work: SimpleQueue[tuple[Callable[[Any], Any], Any, asyncio.Future[Outcome]] | None] = (
+            SimpleQueue()
+        )
+        self._threads: list[threading.Thread] = []
+        self._unfinished = 0
+        self._loop = asyncio.get_running_loop()
+        self._context = copy_context()
+
+    def run(self, function: Callable[[A], Any], argument: A) -> asyncio.Future[Outcome]:
+        """Call `function` in a thread. Cancelling the future does not stop the call."""
+        future: asyncio.Future[Outcome] = self._loop.create_future()
+        self._unfinished += 1
+        if self._unfinished > len(self._threads) < self._size:
+            name = f"bunqueue-handler-{len(self._threads)}"
+            thread = threading.Thread(target=self._serve, name=name, daemon=True)
+            self._threads.append(thread)
+            thread.start()
+        self._work.put((function, argument, future))
+        return future
+
+    def _serve(self) -> None:
+        while (work := self._work.get()) is not None:
+            function, argument, future = work
+            context: Context = self._context.copy()  # what one job sets is not seen by the next
+            try:
+                outcome = True, context.run(function, argument)
+            except BaseException as error:
+                outcome = False, error
+            del work, function, argument
+            try:
+                self._loop.call_soon_threadsafe(self._finish, future, outcome)
+            except RuntimeError:  # the loop is closed: nobody waits any more
+                return
+            del future, outcome
+
+    def _finish(self, future: asyncio.Future[Outcome], outcome: Outcome) -> None:
+        self._unfinished -= 1
+        if not future.done():
+            future.set_result(outcome)
+
+    def stop(self) -> None:
+        """Let idle threads end; busy ones end after their call."""
+        for _ in self._threads:
+            self._work.put(None)

@@ -1,0 +1,69 @@
+"""What carries commands: the pool of connections to a server, or the engine inside this process.
+
+Everything above this seam is the same for both.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from msgspec import Struct
+
+from bunqueue.client.connection_options import ConnectionOptions
+
+
+class Transport(Protocol):
+    """One session with an engine. It belongs to the event loop in which it was opened."""
+
+    async def call(self, command: Struct, *, timeout: float | None = None) -> bytes:  # noqa: ASYNC109
+        """Carry out one command and give its reply: the MessagePack map without a length in front.
+
+        `command` is an instance of a class of `protocol.commands.COMMANDS`; its `req_id` is the transport's
+        to set. Error replies (`ok: false`) are returned like others. `timeout` is in seconds and counts on
+        top of the time a long poll may be parked; None means the transport's default.
+
+        Calls may overlap in any number, and be cancelled; a cancelled command may still be carried out.
+
+        Raises ConnectionLost, ConnectTimeout, CommandTimeout, AuthError, ShardUnavailable or PayloadError.
+        """
+
+    async def close(self) -> None:
+        """End the session; safe to call twice.
+
+        For the engine that is a client's disconnect: parked polls take nothing any more, and jobs pulled in
+        this session whose lock was never renewed return to their queues at once.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where the engine is: a server's address, or the data path of one inside this process."""
+
+    host: str = "127.0.0.1"
+    port: int = 6789
+    token: str | None = field(default=None, repr=False)
+    embedded: bool = False
+    data_path: str | None = None
+    options: ConnectionOptions = field(default_factory=ConnectionOptions)
+
+    @property
+    def address(self) -> str:
+        """For messages."""
+        if self.embedded:
+            return f"embedded engine {self.data_path or 'in memory'}"
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    async def open(self, *, private: bool = False) -> Transport:
+        """A new session; several share connections unless one is `private`.
+
+        Only a private session's `close` ends the connection for certain, and with it what was pulled there.
+        """
+        if self.embedded:
+            from bunqueue.embedded import shared_transport
+
+            transport: Transport = await shared_transport(self.data_path)
+            return transport
+        from bunqueue.client import pool
+
+        return pool.Pool(self) if private else pool.lease(self)
