@@ -1,0 +1,43 @@
+"""Running servers for tests that need one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.server import Server, StartServer, dispose
+
+
+@pytest.fixture
+def make_server(tmp_path: Path) -> Iterator[StartServer]:
+    """Makes servers, not yet started, whose processes end with the test: ``make_server(*flags, ...)``."""
+    made: list[Server] = []
+
+    def make(*flags: str, data_dir: Path | str = tmp_path / "data", shards: int = 2, port: int = 0) -> Server:
+        server = Server(data_dir, *flags, shards=shards, port=port)
+        made.append(server)
+        return server
+
+    yield make
+    for server in made:
+        dispose(server)
+
+
+@pytest.fixture
+def server(make_server: StartServer) -> Server:
+    """A server of the test's own with two shards."""
+    server = make_server()
+    server.start()
+    return server
+
+
+@pytest.fixture(scope="module")
+def shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """One server for all tests of a module; each uses queues of its own."""
+    server = Server(tmp_path_factory.mktemp("shared") / "data")
+    try:
+        server.start()
+        yield server
+    finally:
+        dispose(server)

@@ -1,0 +1,219 @@
+"""The life of the server: start, what can go wrong with it, stop."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import stat
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+from router_harness import Client, RouterServer, alive, queue_of_shard, wait_for
+
+import router.process
+from router.errors import BAD_USAGE
+
+
+def failed(server: RouterServer) -> tuple[int, str]:
+    """Exit status and last line on standard error of a server that does not come up; it prints nothing."""
+    server.launch()
+    try:
+        status = server.wait()
+        assert server.process.stdout is not None
+        assert server.process.stdout.read() == b""
+        assert not server.runtime_folders()
+        return status, server.log().splitlines()[-1]
+    finally:
+        server.kill()
+
+
+# Start
+
+
+def test_it_says_in_one_line_when_and_where_it_is_ready(tmp_path: Path) -> None:
+    with RouterServer(tmp_path, fake=True, sync="full") as server:
+        pid = server.process.pid
+        expected = f"tcp=127.0.0.1:{server.port} shards=2 data={tmp_path}/data sync=full pid={pid}"
+        assert server.ready_line == f"bunqueue ready {expected}\n"
+        with server.connect() as client:
+            assert client.call(cmd="Ping")["data"]["pong"] is True
+
+
+def test_the_data_folder_and_the_socket_are_private(tmp_path: Path) -> None:
+    with RouterServer(tmp_path, fake=True) as server:
+        assert stat.S_IMODE((tmp_path / "data").stat().st_mode) == 0o700
+        (folder,) = server.runtime_folders()
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+        assert json.loads((tmp_path / "data" / "manifest.json").read_text()) == {"format": 1, "shards": 2}
+
+
+def test_the_runtime_folder_of_systemd_is_used(tmp_path: Path) -> None:
+    # systemd's own is short, too: the path of a socket may have no more than 107 bytes.
+    runtime = Path(tempfile.mkdtemp(prefix="systemd-", dir="/tmp"))
+    with RouterServer(tmp_path, fake=True, environ={"RUNTIME_DIRECTORY": str(runtime)}) as server:
+        assert list(runtime.glob("bunqueue-*/shards.sock"))
+        assert not server.runtime_folders()
+    runtime.rmdir()  # fails unless it is empty
+
+
+def test_a_deep_folder_for_temporary_files_is_avoided(tmp_path: Path) -> None:
+    deep = tmp_path / ("x" * 100)
+    deep.mkdir()
+    with (
+        RouterServer(tmp_path, fake=True, environ={"TMPDIR": str(deep)}) as server,
+        server.connect() as client,
+    ):
+        assert client.call(cmd="Ping")["ok"]
+
+
+def test_memory_only_needs_no_folder(tmp_path: Path) -> None:
+    with RouterServer(tmp_path, fake=True, data_dir=":memory:"):
+        assert not (tmp_path / "data").exists()
+
+
+def test_it_tells_the_service_manager(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(tmp_path / "notify"))
+        manager.settimeout(10)
+        with RouterServer(tmp_path, fake=True, environ={"NOTIFY_SOCKET": str(tmp_path / "notify")}):
+            assert manager.recv(100) == b"READY=1"
+        assert manager.recv(100) == b"STOPPING=1"
+
+
+def test_it_says_how_far_loading_is(tmp_path: Path) -> None:
+    with RouterServer(tmp_path, fake=True, environ={"FAKE_START": "slow"}) as server:
+        assert "shard is loading shard=1 loaded=" in server.log()
+        assert "total=1000000" in server.log()
+
+
+def test_a_port_in_use_is_said_before_anything_is_loaded(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        status, line = failed(RouterServer(tmp_path, fake=True, tcp_port=port))
+        assert status == 1
+        assert f"cannot listen on 127.0.0.1:{port}: Address already in use" in line
+        assert "--tcp-port" in line
+
+
+def test_a_host_that_is_not_ours_is_refused(tmp_path: Path) -> None:
+    status, line = failed(RouterServer(tmp_path, fake=True, host="203.0.113.1"))
+    assert status == 1
+    assert "cannot listen on 203.0.113.1:0" in line
+    assert "--host" in line
+
+
+def test_another_number_of_shards_is_refused(tmp_path: Path) -> None:
+    with RouterServer(tmp_path, fake=True):
+        pass
+    status, line = failed(RouterServer(tmp_path, fake=True, shards=4))
+    assert status == 1
+    assert f"bunqueue reshard --data-dir {tmp_path}/data --shards 4" in line
+
+
+def test_a_shard_that_cannot_start_ends_the_server(tmp_path: Path) -> None:
+    status, line = failed(RouterServer(tmp_path, fake=True, environ={"FAKE_START": "fail"}))
+    assert status == 1
+    assert "ended 5 times before it was ready (last status 3)" in line
+
+
+def test_a_foreign_package_of_the_same_name_is_refused(tmp_path: Path) -> None:
+    foreign = tmp_path / "foreign"
+    (foreign / "shardproc").mkdir(parents=True)
+    (foreign / "shardproc" / "__init__.py").touch()
+    status, line = failed(RouterServer(tmp_path, environ={"FIRST_PATH": str(foreign)}))
+    assert status == BAD_USAGE
+    assert "shardproc" in line
+    assert str(foreign) in line
+
+
+@pytest.mark.parametrize(
+    "arguments", [[], ["--settings-fd"], ["--settings-fd", "x"], ["--settings-fd", "987"]]
+)
+def test_it_is_not_started_by_hand(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert router.process.main(arguments) == BAD_USAGE
+    assert capsys.readouterr().err.startswith("bunqueue: ")
+
+
+# Stop
+
+
+def test_sigterm_ends_it_and_all_shards_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    with RouterServer(tmp_path, fake=True) as server:
+        pids = server.shard_pids()
+        assert len(pids) == 2
+        server.process.send_signal(signal.SIGTERM)
+        assert server.wait() == 0
+        assert not any(map(alive, pids))
+        assert not server.runtime_folders()
+
+
+def test_sigint_ends_it_too(tmp_path: Path) -> None:
+    with RouterServer(tmp_path, fake=True) as server:
+        server.process.send_signal(signal.SIGINT)
+        assert server.wait() == 0
+
+
+def test_the_last_replies_are_delivered(tmp_path: Path) -> None:
+    with RouterServer(tmp_path, fake=True) as server, server.connect() as client:
+        queues = [queue_of_shard(shard, "hold") for shard in range(2)]
+        client.send(*({"cmd": "PUSH", "queue": queue, "reqId": queue} for queue in queues))
+        assert client.silent()
+        server.process.terminate()
+        assert {client.recv()["reqId"] for _ in range(2)} == set(queues)
+        assert client.closed()
+        assert server.wait() == 0
+
+
+def test_no_new_client_is_let_in_and_no_new_command_taken_while_it_stops(tmp_path: Path) -> None:
+    server = RouterServer(
+        tmp_path, fake=True, environ={"FAKE_END": "never"}, changes={"supervisor.DRAIN_S": 1.0}
+    )
+    with server, server.connect() as client:
+        server.process.terminate()
+        wait_for(lambda: "stopping" in server.log())
+        client.send({"cmd": "Ping"})
+        with pytest.raises(ConnectionRefusedError):
+            wait_for(lambda: Client(server.port).socket.close())
+        assert client.closed()
+        assert server.wait() == 0
+        assert "did not stop in time" in server.log()
+
+
+def test_a_second_signal_does_not_wait(tmp_path: Path) -> None:
+    with RouterServer(tmp_path, fake=True, environ={"FAKE_END": "never"}) as server:
+        pids = server.shard_pids()
+        server.process.terminate()
+        wait_for(lambda: "stopping" in server.log())
+        begun = time.monotonic()
+        server.process.terminate()
+        assert server.wait() == 1
+        assert time.monotonic() - begun < 5
+        wait_for(lambda: not any(map(alive, pids)), "the shards to be gone")
+        assert not server.runtime_folders()
+
+
+def test_it_can_be_stopped_while_it_starts(tmp_path: Path) -> None:
+    server = RouterServer(tmp_path, fake=True, environ={"FAKE_START": "slow"}).launch()
+    try:
+        wait_for(lambda: len(server.heard("start")) == 2, "both shards to start")
+        pids = server.shard_pids()
+        server.process.terminate()
+        assert server.wait() == 0
+        assert not any(map(alive, pids))
+        assert not server.runtime_folders()
+    finally:
+        server.kill()
+
+
+def test_shards_do_not_get_a_terminals_interrupt(tmp_path: Path) -> None:
+    with RouterServer(tmp_path, fake=True) as server:
+        assert all(os.getsid(pid) != os.getsid(server.process.pid) for pid in server.shard_pids())
+
+
+def test_an_installed_interpreter_runs_the_shards_safely() -> None:
+    assert router.process.COMMAND == (sys.executable, "-P", "-m", "shardproc")

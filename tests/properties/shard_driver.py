@@ -1,0 +1,125 @@
+"""A shard under test: commands go in encoded by `msgpack`, replies come out as a client reads them.
+
+The one place of these tests that knows how a shard is opened, fed and committed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import Any
+
+import msgpack
+import msgspec
+
+from shardproc.core import Shard
+
+Request = dict[str, Any]
+Answer = tuple[int, dict[str, Any]]  # connection, reply
+
+START = 1_700_000_000_000
+EPOCH = "router-1"
+
+
+def nothing(loaded: int, total: int) -> None:
+    """Nobody watches the progress of recovery."""
+
+
+def decoded(reply: msgspec.Struct) -> dict[str, Any]:
+    """A reply as it is on the wire, read by the independent decoder."""
+    found = msgpack.unpackb(msgspec.msgpack.encode(reply), strict_map_key=False)
+    assert isinstance(found, dict)
+    return found
+
+
+class Driver:
+    """A shard and its clock."""
+
+    def __init__(
+        self,
+        path: str = ":memory:",
+        *,
+        now: int = START,
+        epoch: str = EPOCH,
+        live: Collection[int] = (),
+        full_sync: bool = False,
+    ) -> None:
+        self.path = path
+        self.now = now
+        self.shard = Shard(path, full_sync=full_sync)
+        self.shard.recover(now, epoch, nothing)
+        self.shard.engine.adopt(live, now)
+        self.versions: dict[int, int] = {}
+        self._req_ids = 0
+
+    # -- one command at a time ------------------------------------------------------------
+
+    def execute(self, conn: int, payload: bytes, version: int = 2) -> list[Answer]:
+        """Carry out one payload; the replies that it caused, which are not yet committed."""
+        replies = self.shard.engine.out.replies
+        before = len(replies)
+        self.shard.execute(self.shard.client(conn, self.versions.get(conn, version)), payload, self.now)
+        return [(to, decoded(reply)) for to, reply in replies[before:]]
+
+    def ask(self, conn: int = 1, **request: Any) -> dict[str, Any]:
+        """One command and its one reply, committed; None-valued fields are left out."""
+        self._req_ids += 1
+        fields = {name: value for name, value in request.items() if value is not None}
+        answers = self.execute(conn, msgpack.packb({**fields, "reqId": f"ask-{self._req_ids}"}))
+        self.commit()
+        mine = [reply for _, reply in answers if reply.pop("reqId", None) == f"ask-{self._req_ids}"]
+        assert len(mine) == 1, answers
+        return mine[0]
+
+    def batch(self, requests: Iterable[Request], conn: int = 1) -> list[dict[str, Any]]:
+        """Commands in one transaction, as one read from the socket is."""
+        out = [reply for request in requests for _, reply in self.execute(conn, msgpack.packb(request))]
+        self.commit()
+        return out
+
+    def look(self, conn: int, **request: Any) -> dict[str, Any]:
+        """A question of the test itself, whose reply does not count among those to be sent."""
+        replies = self.shard.engine.out.replies
+        before = len(replies)
+        ((_, reply),) = self.execute(conn, msgpack.packb(request))
+        del replies[before:]
+        assert reply["ok"], reply
+        return reply
+
+    def tick(self, to: int) -> list[Answer]:
+        """Let it be ``to``; the replies to polls that this caused."""
+        replies = self.shard.engine.out.replies
+        before = len(replies)
+        self.now = to
+        self.shard.engine.tick(to)
+        return [(conn, decoded(reply)) for conn, reply in replies[before:]]
+
+    def returned(self, to: int) -> None:
+        """Until ``to`` the shard could not hear anybody."""
+        self.now = to
+        self.shard.engine.returned(to)
+
+    def disconnect(self, conn: int, *, severed: bool = False) -> list[Answer]:
+        """A connection ends."""
+        replies = self.shard.engine.out.replies
+        before = len(replies)
+        self.shard.engine.disconnect(conn, self.now, severed=severed)
+        return [(to, decoded(reply)) for to, reply in replies[before:]]
+
+    def commit(self) -> list[Answer]:
+        """Commit; the replies that may leave now."""
+        return [(conn, decoded(reply)) for conn, reply in self.shard.commit()]
+
+    # -- what it shows ----------------------------------------------------------------------
+
+    def held(self) -> dict[int, set[str]]:
+        """Which active jobs which connection holds; 0: nobody who is connected."""
+        state = self.shard.engine.state
+        found = {conn: {job.id for job in client.held} for conn, client in state.clients.items()}
+        found[0] = {job.id for job in state.orphans}
+        return {conn: ids for conn, ids in found.items() if ids}
+
+    def rows(self, query: str, *parameters: Any) -> list[tuple[Any, ...]]:
+        return self.shard.store.database.connection.execute(query, parameters).fetchall()
+
+    def close(self) -> None:
+        self.shard.close()
