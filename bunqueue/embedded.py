@@ -89,6 +89,7 @@ class EmbeddedEngine:
         with self._lock:
             if self._sessions:
                 self._shard.tick()
+                self._shard.work()
                 self._deliver(loop)
 
     def _deliver(self, loop: AbstractEventLoop) -> None:

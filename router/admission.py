@@ -9,7 +9,7 @@ import hmac
 from collections import deque
 from collections.abc import Sequence
 
-from bunqueue.protocol.commands import is_poll
+from bunqueue.protocol.commands import is_slow
 
 from .routing import Peek
 
@@ -18,9 +18,9 @@ _TICKS_A_SECOND = 10  # how exactly the window slides
 _WINDOW = 60 * _TICKS_A_SECOND  # so a connection keeps at most 601 numbers, whatever its limit
 
 
-def parks(look: Peek) -> bool:
-    """Whether the shard may answer a command of a parking kind late: it then counts as a poll."""
-    return look.timeout is not None and is_poll(look.spec.name, look.timeout)
+def may_wait(look: Peek) -> bool:
+    """Whether the shard may answer a command of the slow kinds late: it then counts as slow."""
+    return look.spec.heavy or (look.timeout is not None and is_slow(look.spec.name, look.timeout))
 
 
 def token_is_known(given: str, tokens: Sequence[bytes]) -> bool:

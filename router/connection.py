@@ -22,7 +22,7 @@ from bunqueue.protocol.codec import InvalidCommand
 from bunqueue.protocol.commands import CommandError
 from bunqueue.protocol.framing import HEADER, MAX_FRAME, FrameTooLarge
 
-from .admission import MAX_SLOW, RateLimit, parks
+from .admission import MAX_SLOW, RateLimit, may_wait
 from .flow import HELD, SHUTDOWN, SLOW_READER, ReadGate
 from .gather import for_all, split
 from .hub import MAX_LINGERING
@@ -32,8 +32,8 @@ from .routing import (
     ID,
     IDS,
     PEEK_ERRORS,
-    POLL,
     QUEUE,
+    SLOW,
     Peek,
     decode,
     look_again,
@@ -96,7 +96,7 @@ class ClientConnection(asyncio.Protocol):
         self._rate = RateLimit(hub.rate_limit) if hub.rate_limit else None
         self._decode: Any = peek if self.known and self._rate is None else self._guarded_peek
         self.in_flight: dict[int, int] = {}  # shard -> commands; a shard stays in it once used
-        self.slow = 0  # long polls and gathered commands in flight
+        self.slow = 0  # commands in flight that may be answered late, gathered ones among them
         self.carry: bytearray | None = None  # bytes not yet routed; None when there is nothing to think of
         self._need = 0  # length of ``carry`` at which there is a whole frame
         self._held = False  # ``carry`` waits for something else than more bytes
@@ -141,12 +141,12 @@ class ClientConnection(asyncio.Protocol):
 
     # What the hub and the links ask for
 
-    def deliver(self, shard: int, replies: int, polls: int, body: bytes) -> None:
+    def deliver(self, shard: int, replies: int, slow: int, body: bytes) -> None:
         """Replies of a shard, ready to send."""
         self.in_flight[shard] -= replies
         self.write(body)
-        if polls:
-            self._relieve(polls)
+        if slow:
+            self._relieve(slow)
 
     def gathered(self, reply: bytes) -> None:
         """The reply to a gathered command."""
@@ -269,9 +269,9 @@ class ClientConnection(asyncio.Protocol):
     def _route(self, look: Peek, payload: Buffer, batches: Batches, out: list[bytes]) -> int | None:
         """The shard of a command that is not of the plain kinds; None if it has been dealt with."""
         routes, how = self._hub.routes, look.how
-        if how == POLL:
+        if how == SLOW:
             shard = routes.of_queue(look.key)
-            if parks(look) and self._hub.links[shard] is not None:
+            if may_wait(look) and self._hub.links[shard] is not None:
                 self.slow += 1
             return shard
         if how == IDS:

@@ -28,7 +28,7 @@ Buffer = bytes | memoryview | Raw
 # enum members.
 QUEUE = 0  # the shard of the queue
 ID = 1  # the shard of the job id
-POLL = 2  # the shard of the queue, and it may be answered late
+SLOW = 2  # the shard of the queue, and it may be answered late
 IDS = 3  # the shards of several ids
 ALL = 4
 HERE = 5  # answered by the router
@@ -49,7 +49,7 @@ class Peek(Struct, gc=False):
 
     if TYPE_CHECKING:
         key: Any  # the queue, the id, or (not decoded) the ids; not of ALL and HERE
-        timeout: Any  # of POLL only
+        timeout: Any  # of SLOW ones that park only
 
 
 _KEYS: dict[Route, tuple[str, Any]] = {
@@ -70,7 +70,7 @@ def _peek_class(spec: Spec) -> type[Peek]:
         f"{spec.name}Peek",
         fields,
         bases=(Peek,),
-        namespace={"how": POLL if spec.parks else _WAYS[spec.route], "spec": spec},
+        namespace={"how": SLOW if spec.parks or spec.heavy else _WAYS[spec.route], "spec": spec},
         tag_field="cmd",
         tag=spec.name,
         rename={"key": wire},

@@ -78,7 +78,7 @@ class ShardLink(asyncio.Protocol):
         clients, start, size = self._clients, 0, len(data)
         need = _HEADER
         while size - start >= _HEADER:
-            length, conn, kind, replies, polls = _unpack(data, start)
+            length, conn, kind, replies, slow = _unpack(data, start)
             body = start + _HEADER
             end = body + length
             if end > size:
@@ -86,7 +86,7 @@ class ShardLink(asyncio.Protocol):
                 break
             client = clients.get(conn)
             if client is not None:
-                client.deliver(self.shard, replies, polls, data[body:end])
+                client.deliver(self.shard, replies, slow, data[body:end])
             else:
                 self._other(conn, kind, data[body:end])
             start = end

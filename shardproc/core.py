@@ -6,13 +6,15 @@ Feed it commands, then `commit`: the replies come out only after what they promi
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable
+from contextlib import suppress
 
 from msgspec.msgpack import Decoder
 
 from bunqueue.protocol.codec import DECODE_ERRORS, InvalidCommand, decode_command
-from bunqueue.protocol.commands import ErrorReply, Reply, is_poll
-from bunqueue.protocol.commands.base import Poll
+from bunqueue.protocol.commands import COMMANDS, ErrorReply, Reply, is_slow
+from bunqueue.protocol.commands.base import Slow
 
 from .clock import Clock
 from .engine.engine import Engine
@@ -20,9 +22,9 @@ from .engine.state import Client
 from .storage.database import Database
 from .storage.store import Store
 
-_decode_poll = Decoder(Poll).decode
+_decode_slow = Decoder(Slow).decode
 
-
+SLICES_S = 0.002  # for long work between two batches
 MAX_WAIT_MS = 5_000
 AWAY_MS = 2 * MAX_WAIT_MS  # a longer gap between two ticks means that nobody could be heard
 
@@ -71,14 +73,27 @@ class Shard:
             return
         self.engine.handle(client, command, now)
 
+    def execute_unheard(self, client: Client, payload: bytes, now: int) -> None:
+        """Carry out a command whose client has left: only if it changes something."""
+        with suppress(InvalidCommand):
+            command = decode_command(payload)
+            if COMMANDS[str(command.__struct_config__.tag)].writes:
+                self.engine.handle(client, command, now)
+
+    def work(self) -> None:
+        """Long work, for SLICES_S or one slice, whichever is longer."""
+        end = time.monotonic() + SLICES_S
+        while self.engine.work() and time.monotonic() < end:
+            pass
+
     def _refuse(self, client: Client, payload: bytes, error: InvalidCommand) -> None:
         reply = ErrorReply(error=str(error), req_id=error.req_id)
         self.engine.out.replies.append((client.conn, reply))
         try:
-            poll = _decode_poll(payload)
+            slow = _decode_slow(payload)
         except DECODE_ERRORS:
             return
-        client.polls += is_poll(poll.cmd, poll.timeout)
+        client.slow += is_slow(slow.cmd, slow.timeout)
 
     def commit(self) -> list[tuple[int, Reply]]:
         """Commit; after that the replies, with their connections, may leave."""

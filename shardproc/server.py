@@ -8,17 +8,21 @@ from __future__ import annotations
 
 import select
 import socket
+from collections import deque
 
 from bunqueue.logs import get_logger
 from bunqueue.protocol import link
 from bunqueue.protocol.codec import encode_frame
+from bunqueue.protocol.framing import frame
 
 from .core import Shard
 from .engine.state import Client
 
 READ_SIZE = 1 << 20  # more than a Unix socket buffers, so one read takes all there is
-MAX_UNSENT = 8 << 20  # bytes of replies to gather before they go, and the memory with them
+MAX_UNSENT = 8 << 20  # bytes of replies in one turn; what would cause more waits for the next
 _log = get_logger("shard")
+
+Item = tuple[int, bytes]  # kind and body of an envelope
 
 
 class Server:
@@ -32,48 +36,93 @@ class Server:
         self._poll.register(sock, select.POLLIN)
         self._draining = False
         self._control: list[bytes] = []  # messages to the router beside replies
+        self._backlog: dict[int, deque[Item]] = {}  # of the connections that had too much to answer
 
     def run(self) -> None:
         """Until the end of the link.  Everything that was answered is committed by then."""
         try:
-            while not self._draining and self._turn():
+            while (not self._draining or self._busy) and self._turn():
                 pass
         except ConnectionError:
             _log.info("router is gone")
 
+    @property
+    def _busy(self) -> bool:
+        return bool(self._backlog or self._shard.engine.state.works)
+
     def _turn(self) -> bool:
         """One batch, or one moment that was waited for; False when the router has gone."""
+        shard = self._shard
         data = None
-        if self._poll.poll(self._shard.wait_ms()):
+        if self._poll.poll(0 if self._backlog else shard.wait_ms()):
             data = self._sock.recv(READ_SIZE)
             if not data:
                 _log.info("router is gone")
                 return False
-        now = self._shard.tick()
+        now = shard.tick()
         if data:
             for (conn, kind), body in self._splitter.feed(data):
-                self._receive(conn, kind, body, now)
+                if kind == link.PING:
+                    self._control.append(link.answer(link.CONTROL, link.PONG))
+                elif kind == link.DRAIN:
+                    self._draining = True
+                elif self._backlog:
+                    self._backlog.setdefault(conn, deque()).append((kind, body))
+                else:
+                    self._receive(conn, kind, body, now)
+        if self._backlog:
+            self._work_off(now)
+        if shard.engine.state.works:
+            shard.work()
         self._answer()
         return True
 
     def _receive(self, conn: int, kind: int, body: bytes, now: int) -> None:
         shard = self._shard
-        out = shard.engine.out
         if kind in (link.COMMANDS_V2, link.COMMANDS_V3):
             # A ticket is asked once; its number comes again only after all others.
             client = Client(conn, kind) if conn >= link.TICKET else shard.client(conn, kind)
-            for payload in link.split_frames(body):
-                shard.execute(client, payload, now)
-                if out.size > MAX_UNSENT:
-                    self._answer()
+            self._execute(client, kind, body, now)
         elif kind in (link.CLOSED, link.SEVERED):
             shard.engine.disconnect(conn, now, severed=kind == link.SEVERED)
         elif kind == link.LIVE:
             shard.engine.adopt(frozenset(link.unpack_connections(body)), now)
-        elif kind == link.PING:
-            self._control.append(link.answer(link.CONTROL, link.PONG))
-        elif kind == link.DRAIN:
-            self._draining = True
+
+    def _execute(self, client: Client, kind: int, body: bytes, now: int) -> None:
+        """Carry out commands; those that come when there is enough to answer go to the backlog."""
+        execute, out = self._shard.execute, self._shard.engine.out
+        payloads = link.split_frames(body)
+        for done, payload in enumerate(payloads, 1):
+            execute(client, payload, now)
+            if out.size > MAX_UNSENT and done < len(payloads):
+                rest = b"".join(frame(payload) for payload in payloads[done:])
+                self._backlog.setdefault(client.conn, deque()).appendleft((kind, rest))
+                return
+
+    def _work_off(self, now: int) -> None:
+        """One turn for what had to wait: connection by connection, as much as may be answered."""
+        out = self._shard.engine.out
+        while self._backlog and out.size <= MAX_UNSENT:
+            conn = next(iter(self._backlog))
+            items = self._backlog.pop(conn)
+            kind, body = items.popleft()
+            gone = bool(items) and items[-1][0] in (link.CLOSED, link.SEVERED)
+            if gone and kind in (link.COMMANDS_V2, link.COMMANDS_V3):
+                self._finish_off(conn, kind, body, now)
+            else:
+                self._receive(conn, kind, body, now)
+            rest = self._backlog.pop(conn, None)  # what of it has to wait again
+            if rest:
+                items.extendleft(reversed(rest))
+            if items:
+                self._backlog[conn] = items  # at the end: the others come first
+
+    def _finish_off(self, conn: int, kind: int, body: bytes, now: int) -> None:
+        """Commands of a client that has left: what it asked to be done is done, its questions are not
+        answered."""
+        client = self._shard.client(conn, kind)
+        for payload in link.split_frames(body):
+            self._shard.execute_unheard(client, payload, now)
 
     def _answer(self) -> None:
         """Commit, then let the replies go: one envelope a connection."""
@@ -87,11 +136,11 @@ class Server:
         parts, clients = self._control, self._shard.engine.state.clients
         for conn, frames in answers.items():
             client = clients.get(conn)
-            polls = 0
+            slow = 0
             if client is not None:
-                polls, client.polls = client.polls, 0
+                slow, client.slow = client.slow, 0
             body = b"".join(frames)
-            parts.append(link.TO_ROUTER.pack(len(body), conn, link.REPLIES, len(frames), polls))
+            parts.append(link.TO_ROUTER.pack(len(body), conn, link.REPLIES, len(frames), slow))
             parts.append(body)
         if parts:
             self._sock.sendall(b"".join(parts))

@@ -136,12 +136,12 @@ def _check_union(kind: mi.UnionType, raw: Raw, name: str) -> object:
 
 
 def _check_list(kind: mi.ListType, raw: Raw, name: str) -> object:
+    if kind.max_length is not None and _list_length(raw) > kind.max_length:  # before it is decoded
+        raise CommandError(f"{name} must have at most {kind.max_length} entries")
     try:
         items = _decode_list(raw)
     except ERRORS:
         raise CommandError(f"{name} must be a list") from None
-    if kind.max_length is not None and len(items) > kind.max_length:
-        raise CommandError(f"{name} must have at most {kind.max_length} entries")
     out = []
     for index, item in enumerate(items):
         where = f"{name}[{index}]"
@@ -154,3 +154,12 @@ def _check_list(kind: mi.ListType, raw: Raw, name: str) -> object:
         else:
             out.append(_check(kind.item_type, item, where))
     return out
+
+
+def _list_length(raw: Raw) -> int:
+    """How many entries a MessagePack list says that it has; 0 of what is no list."""
+    head = bytes(memoryview(raw)[:5])
+    if head[0] & 0xF0 == 0x90:
+        return head[0] & 0x0F
+    width = {0xDC: 2, 0xDD: 4}.get(head[0], 0)
+    return int.from_bytes(head[1 : 1 + width], "big")

@@ -4,8 +4,8 @@ Both directions carry *envelopes*: a fixed header and a body of whole client fra
 of commands from one connection travels as one envelope, and all replies to it come back as one.
 
 Router to shard: ``u32 body length | u32 connection | u8 kind | body``.  Shard to router the same
-with ``u32 replies | u16 polls`` after the kind: how many commands the body answers, and how many of
-these could have been parked (long polls), so that the router counts what is in flight without
+with ``u32 replies | u16 slow`` after the kind: how many commands the body answers, and how many of
+these were of the kinds that may be answered late, so that the router counts what is in flight without
 looking into frames.
 """
 
@@ -64,9 +64,9 @@ def envelope(conn: int, kind: int, body: bytes = b"") -> bytes:
     return TO_SHARD.pack(len(body), conn, kind) + body
 
 
-def answer(conn: int, kind: int, body: bytes = b"", replies: int = 0, polls: int = 0) -> bytes:
+def answer(conn: int, kind: int, body: bytes = b"", replies: int = 0, slow: int = 0) -> bytes:
     """Shard to router."""
-    return TO_ROUTER.pack(len(body), conn, kind, replies, polls) + body
+    return TO_ROUTER.pack(len(body), conn, kind, replies, slow) + body
 
 
 def pack_connections(connections: list[int]) -> bytes:

@@ -2,36 +2,51 @@
 
 from __future__ import annotations
 
-from bunqueue.model.job import FAILED
+from bunqueue.model.job import FAILED, Job
 from bunqueue.protocol.commands.dlq import Dlq, RetryDlq
-from bunqueue.protocol.commands.query import CountReply, JobsReply
-from bunqueue.protocol.job_view import job_list
+from bunqueue.protocol.commands.query import CountReply
 
 from . import lifecycle
-from .queries import known_queue, shown
+from .queries import SLICE, Shown, known_queue
 from .registry import handles
+from .slices import Steps, sliced
 from .state import Client, QueueState, State
-
-SLICE = 500  # dead letters brought back at a time
 
 
 @handles(Dlq)
-def dlq(state: State, client: Client, command: Dlq) -> JobsReply:
+@sliced
+def dlq(state: State, client: Client, command: Dlq) -> Steps:
     queue = known_queue(state, command.queue)
-    if queue is None or not queue.failed:
-        return JobsReply(jobs=job_list([]))
-    jobs = state.archive.dead_letters(queue.id, command.count, (0, 0))
-    return JobsReply(jobs=job_list(shown(state, client, jobs)))
+    answer, left, after = Shown(state, client), command.count, (0, 0)
+    while queue is not None and left:
+        jobs = state.archive.dead_letters(queue.id, min(left, SLICE), after)
+        answer.add(jobs)
+        left -= len(jobs)
+        if len(jobs) < SLICE:
+            break
+        after = _place(jobs[-1])
+        yield
+    return answer.reply()
 
 
 @handles(RetryDlq)
-def retry_dlq(state: State, client: Client, command: RetryDlq) -> CountReply:
+@sliced
+def retry_dlq(state: State, client: Client, command: RetryDlq) -> Steps:
     queue = known_queue(state, command.queue)
-    if queue is None or not queue.failed:
+    if queue is None:
         return CountReply(count=0)
     if command.job_id is not None:
         return CountReply(count=_retry_one(state, queue, command.job_id))
-    return CountReply(count=_retry_all(state, queue))
+    count, until = 0, state.now  # those that die from here on are not meant
+    while jobs := state.archive.dead_letters(queue.id, SLICE, (0, 0)):
+        due = [job for job in jobs if _place(job)[0] <= until]
+        for job in due:
+            lifecycle.revive(state, queue, job)
+        count += len(due)
+        if len(due) < SLICE:
+            break
+        yield
+    return CountReply(count=count)
 
 
 def _retry_one(state: State, queue: QueueState, job_id: str) -> int:
@@ -42,12 +57,6 @@ def _retry_one(state: State, queue: QueueState, job_id: str) -> int:
     return 1
 
 
-def _retry_all(state: State, queue: QueueState) -> int:
-    count = 0
-    after = (0, 0)
-    while jobs := state.archive.dead_letters(queue.id, SLICE, after):
-        after = (jobs[-1].finished_at or 0, jobs[-1].seq)
-        for job in jobs:
-            lifecycle.revive(state, queue, job)
-        count += len(jobs)
-    return count
+def _place(job: Job) -> tuple[int, int]:
+    """Where a dead letter stands among the others of its queue."""
+    return job.finished_at or 0, job.seq

@@ -11,9 +11,9 @@ from heapq import heappop
 
 from bunqueue.model.ids import IdFactory
 from bunqueue.model.job import ACTIVE, DELAYED, Job
-from bunqueue.protocol.commands import Command, CommandError, ErrorReply, Reply, is_poll
+from bunqueue.protocol.commands import Command, CommandError, ErrorReply, Reply, is_slow
 
-from . import dead_letters, finishing, lifecycle, locks, monitoring, pulling, pushing, queries
+from . import dead_letters, finishing, lifecycle, locks, monitoring, pulling, pushing, queries, slices
 from .outbox import Archive, Outbox
 from .registry import HANDLERS
 from .state import Client, QueueState, State
@@ -53,7 +53,7 @@ class Engine:
         except CommandError as error:
             reply = ErrorReply(error=str(error))
             tag = command.__struct_config__.tag
-            client.polls += is_poll(tag, getattr(command, "timeout", None))
+            client.slow += is_slow(tag, getattr(command, "timeout", None))
         if reply is not None:
             reply.req_id = command.req_id
             state.out.replies.append((client.conn, reply))
@@ -74,9 +74,20 @@ class Engine:
         self._end_polls()
         state.rates.sample(now, state.totals.pushed, state.totals.pulled)
 
+    def work(self) -> bool:
+        """Do one slice of long work; whether there is more."""
+        state = self.state
+        if state.works:
+            slices.run(state)
+            if state.woken:
+                self._serve()
+        return bool(state.works)
+
     def next_deadline(self) -> int:
         """When to tick again at the latest."""
         state = self.state
+        if state.works:
+            return state.now
         deadline = state.next_sweep
         for heap in (state.delays, state.timeouts, state.poll_ends):
             if heap and heap[0][0] < deadline:
@@ -123,7 +134,7 @@ class Engine:
         job.state = ACTIVE
         lock.until = max(lock.until, state.now + lock.ttl)
         lock.heartbeat_at = state.now
-        queue.active += 1
+        queue.active[job.seq] = job
         state.orphans.add(job)
         lifecycle.watch_timeout(state, job)
 

@@ -40,7 +40,7 @@ def enqueue(state: State, queue: QueueState, job: Job) -> None:
     """Let a job wait for its turn, or for its time."""
     if job.run_at > state.now:
         job.state = DELAYED
-        queue.delayed += 1
+        queue.delayed[job.seq] = job
         heappush(state.delays, (job.run_at, job.seq, job))
         return
     job.state = WAITING
@@ -75,7 +75,7 @@ def add(state: State, queue: QueueState, jobs: list[Job]) -> None:
 def due(state: State, job: Job) -> None:
     """DELAYED to WAITING: its time has come."""
     queue = state.queues[job.queue]
-    queue.delayed -= 1
+    del queue.delayed[job.seq]
     enqueue(state, queue, job)
 
 
@@ -95,7 +95,7 @@ def activate(state: State, queue: QueueState, job: Job, client: Client, owner: s
         watch_timeout(state, job)
     client.held.add(job)
     queue.waiting -= 1
-    queue.active += 1
+    queue.active[job.seq] = job
     if not job.dirty:  # out.touch, inlined: once a job on the hottest path
         state.out.dirty.append(job)
         job.dirty = STATE
@@ -228,8 +228,8 @@ def revive(state: State, queue: QueueState, job: Job) -> None:
     _note(job, Moment("waiting", state.now))
     if job.holds_key and job.unique_key is not None:
         queue.unique[job.unique_key] = job.id
-    queue.unsorted = True
     add(state, queue, [job])
+    queue.late[job.seq] = queue.jobs.pop(job.seq)
 
 
 def release_key(queue: QueueState, job: Job) -> None:
@@ -250,7 +250,7 @@ def _let_go(state: State, queue: QueueState, job: Job) -> None:
         state.orphans.discard(job)
     job.worker = lock.owner
     job.lock = None
-    queue.active -= 1
+    del queue.active[job.seq]
 
 
 def _end_attempt(state: State, queue: QueueState, job: Job, error: str | None, outcome: str) -> None:
@@ -280,7 +280,8 @@ def _retire(state: State, queue: QueueState, job: Job) -> None:
     if job.holds_key:
         release_key(queue, job)
     del state.jobs[job.id]
-    del queue.jobs[job.seq]
+    if queue.jobs.pop(job.seq, None) is None:
+        del queue.late[job.seq]
     if not job.dirty:  # out.touch, inlined: once a job on the hottest path
         state.out.dirty.append(job)
         job.dirty = STATE

@@ -21,7 +21,7 @@ def list_queues(state: State, client: Client, command: ListQueues) -> ListQueues
         return ListQueuesReply(queues=list(state.queues))
     return ListQueuesReply(
         queues=[
-            QueueInfo(queue.name, queue.waiting, queue.delayed, queue.active, queue.paused)
+            QueueInfo(queue.name, queue.waiting, len(queue.delayed), len(queue.active), queue.paused)
             for queue in state.queues.values()
         ]
     )
@@ -31,7 +31,7 @@ def list_queues(state: State, client: Client, command: ListQueues) -> ListQueues
 def stats(state: State, client: Client, command: Stats) -> StatsReply:
     queues = state.queues.values()
     waiting = sum(queue.waiting for queue in queues)
-    active = sum(queue.active for queue in queues)
+    active = sum(len(queue.active) for queue in queues)
     totals = state.totals
     push_rate, pull_rate = state.rates.per_second(state.now, totals.pushed, totals.pulled)
     dead = sum(queue.failed for queue in queues)
@@ -41,7 +41,7 @@ def stats(state: State, client: Client, command: Stats) -> StatsReply:
             processing=active,
             waiting=waiting,
             active=active,
-            delayed=sum(queue.delayed for queue in queues),
+            delayed=sum(len(queue.delayed) for queue in queues),
             dlq=dead,
             completed=sum(queue.completed for queue in queues),
             failed=dead,

@@ -75,8 +75,11 @@ class Archive(Protocol):
     def find(self, job_id: str) -> Job | None:
         """A finished job by its id."""
 
-    def seqs(self, queue_id: int, states: frozenset[int], limit: int, newest: bool) -> list[int]:
-        """Numbers of the first ``limit`` finished jobs of a queue by order of creation."""
+    def seqs(
+        self, queue_id: int, states: frozenset[int], limit: int, newest: bool, after: int | None
+    ) -> list[int]:
+        """Numbers of the first ``limit`` finished jobs of a queue by order of creation, or of those
+        that follow ``after``."""
 
     def load(self, seqs: list[int]) -> dict[int, Job]:
         """These finished jobs."""

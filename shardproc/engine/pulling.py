@@ -28,7 +28,7 @@ def pull(state: State, client: Client, command: Pull) -> PullReply | None:
         _park(state, client, command, None)
         return None
     if command.timeout:
-        client.polls += 1
+        client.slow += 1
     return _one(job, owner)
 
 
@@ -43,7 +43,7 @@ def pull_batch(state: State, client: Client, command: PullBatch) -> PullBatchRep
         _park(state, client, command, command.count)
         return None
     if command.timeout:
-        client.polls += 1
+        client.slow += 1
     return _many(jobs, owner)
 
 
@@ -162,6 +162,6 @@ def _answer(state: State, queue: QueueState, waiter: Waiter) -> Reply | None:
 def _finish(state: State, waiter: Waiter, reply: Reply) -> None:
     waiter.done = True
     waiter.client.waiters -= 1
-    waiter.client.polls += 1
+    waiter.client.slow += 1
     reply.req_id = waiter.req_id
     state.out.replies.append((waiter.client.conn, reply))

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-
-from msgspec import MsgspecError
-from msgspec.msgpack import decode
 
 from bunqueue.model.backoff import EXPONENTIAL
 from bunqueue.model.job import (
@@ -29,6 +25,7 @@ from bunqueue.protocol.commands.core import (
     PushBatchReply,
     PushReply,
 )
+from bunqueue.protocol.json_size import json_size
 
 from . import lifecycle
 from .registry import handles
@@ -142,12 +139,6 @@ def _options(state: State, fields: JobFields | Push) -> SharedOptions:
 
 
 def _check_size(data: bytes, where: str = "") -> None:
-    """The limit is on the JSON text; only payloads that could be above it are converted."""
-    if len(data) <= MAX_DATA * 6:
-        try:
-            text = json.dumps(decode(data), ensure_ascii=False, separators=(",", ":"), default=repr)
-        except (MsgspecError, TypeError, ValueError, RecursionError):
-            raise CommandError(f"{where}Job data must be JSON serializable") from None
-        if len(text) <= MAX_DATA:
-            return
-    raise CommandError(f"{where}Job data too large (max 10MB)")
+    """The limit is on the JSON text; only payloads that could be above it are measured."""
+    if json_size(data, MAX_DATA) > MAX_DATA:
+        raise CommandError(f"{where}Job data too large (max 10MB)")

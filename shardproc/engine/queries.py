@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from heapq import merge
-from itertools import islice
-
 from msgspec import UNSET, Raw
 
 from bunqueue.model.job import ACTIVE, COMPLETED, DELAYED, FAILED, STATE_NAMES, WAITING, Job
@@ -29,13 +25,15 @@ from bunqueue.protocol.commands.query import (
     ResultReply,
     StateReply,
 )
-from bunqueue.protocol.job_view import FINISHED, job_list, queried_job, state_name
+from bunqueue.protocol.job_view import job_list, queried_job, state_name
 
+from .paging import FINISHED, LIVE, Wanted, job_of, page
 from .registry import handles
+from .slices import Steps, sliced
 from .state import Client, QueueState, State
 
 MAX_REPLY = 60 * 1024 * 1024  # bytes of payload; a frame holds 64 MiB
-LIVE = frozenset({WAITING, DELAYED, ACTIVE})
+SLICE = 200  # jobs put into an answer at a time
 ALL = LIVE | FINISHED
 STATES = {
     "waiting": frozenset({WAITING}),
@@ -55,14 +53,33 @@ def known_queue(state: State, name: str) -> QueueState | None:
     return queue
 
 
-def shown(state: State, client: Client, jobs: list[Job]) -> list[bytes]:
-    """Jobs as queries show them; an error when they would not fit into a frame."""
-    if sum(len(job.data) + len(job.result or b"") for job in jobs) > MAX_REPLY:
-        what = f"{len(jobs)} jobs are" if len(jobs) > 1 else "The job and its result are"
-        raise CommandError(f"{what} too large for one answer, ask for fewer with a smaller limit")
-    encoded = [queried_job(job, state_name(job, client.version)) for job in jobs]
-    state.out.size += sum(map(len, encoded))
-    return encoded
+class Shown:
+    """Jobs as queries show them, collected slice by slice."""
+
+    def __init__(self, state: State, client: Client) -> None:
+        self._out = state.out
+        self._version = client.version
+        self._jobs: list[bytes] = []
+        self._size = 0
+
+    def add(self, jobs: list[Job]) -> None:
+        """More jobs; CommandError when all of them would not fit into a frame."""
+        for job in jobs:
+            self._size += len(job.data) + len(job.result or b"")
+            if self._size > MAX_REPLY:
+                what = "These jobs are" if self._jobs else "The job and its result are"
+                raise CommandError(f"{what} too large for one answer, ask for fewer with a smaller limit")
+            self._jobs.append(queried_job(job, state_name(job, self._version)))
+
+    def one(self) -> Raw:
+        """The only job."""
+        self._out.size += len(self._jobs[0])
+        return Raw(self._jobs[0])
+
+    def reply(self) -> JobsReply:
+        """All jobs."""
+        self._out.size += sum(map(len, self._jobs))
+        return JobsReply(jobs=job_list(self._jobs))
 
 
 def _find(state: State, job_id: str) -> Job | None:
@@ -74,7 +91,9 @@ def get_job(state: State, client: Client, command: GetJob) -> JobReply:
     job = _find(state, command.id)
     if job is None:
         raise CommandError("Job not found")
-    return JobReply(job=Raw(shown(state, client, [job])[0]))
+    answer = Shown(state, client)
+    answer.add([job])
+    return JobReply(job=answer.one())
 
 
 @handles(GetState)
@@ -93,39 +112,38 @@ def get_result(state: State, client: Client, command: GetResult) -> ResultReply:
 
 
 @handles(GetJobs)
-def get_jobs(state: State, client: Client, command: GetJobs) -> JobsReply:
+@sliced
+def get_jobs(state: State, client: Client, command: GetJobs) -> Steps:
     queue = known_queue(state, command.queue)
-    wanted = [command.state] if isinstance(command.state, str) else command.state
     if queue is None:
         return JobsReply(jobs=job_list([]))
+    wanted = [command.state] if isinstance(command.state, str) else command.state
     states = ALL
     if wanted:
         states = frozenset().union(*(STATES.get(name, frozenset()) for name in wanted))
-    end = command.offset + command.limit
-    live = _live(queue, states, client.version, wanted, newest=not command.asc)
-    finished: list[int] = []
-    if states & FINISHED:
-        finished = state.archive.seqs(queue.id, states & FINISHED, end, not command.asc)
-    both = merge(live, finished, reverse=not command.asc)
-    seqs = list(islice(both, command.offset, end))
-    loaded = state.archive.load([seq for seq in seqs if seq not in queue.jobs])
-    jobs = [queue.jobs.get(seq) or loaded[seq] for seq in seqs]
-    return JobsReply(jobs=job_list(shown(state, client, jobs)))
+    seqs: list[int] = []
+    wants = _wanted(states, wanted, client.version)
+    for chunk in page(state.archive, queue, states, wants, command.offset, command.limit, not command.asc):
+        if chunk is None:
+            yield
+        else:
+            seqs += chunk
+    answer = Shown(state, client)
+    for start in range(0, len(seqs), SLICE):
+        if start:
+            yield
+        some = seqs[start : start + SLICE]
+        stored = state.archive.load([seq for seq in some if job_of(queue, seq) is None])
+        jobs = (job_of(queue, seq) or stored.get(seq) for seq in some)
+        answer.add([job for job in jobs if job is not None])
+    return answer.reply()
 
 
-def _live(
-    queue: QueueState, states: frozenset[int], version: int, wanted: list[str] | None, *, newest: bool
-) -> Iterator[int]:
-    """Numbers of the live jobs of a queue in some states, by order of arrival."""
-    if not states & LIVE:
-        return iter(())
-    if queue.unsorted:
-        queue.jobs = dict(sorted(queue.jobs.items()))
-        queue.unsorted = False
-    jobs = reversed(queue.jobs.values()) if newest else iter(queue.jobs.values())
-    if version >= 3 and wanted:
-        return (j.seq for j in jobs if j.state in states and state_name(j, version) in wanted)
-    return (job.seq for job in jobs if job.state in states)
+def _wanted(states: frozenset[int], names: list[str] | None, version: int) -> Wanted:
+    """Whether a live job is in one of the states asked for."""
+    if version >= 3 and names:
+        return lambda job: job.state in states and state_name(job, version) in names
+    return lambda job: job.state in states
 
 
 @handles(GetJobCounts)
@@ -133,7 +151,7 @@ def get_job_counts(state: State, client: Client, command: GetJobCounts) -> JobCo
     queue = known_queue(state, command.queue)
     if queue is None:
         return JobCountsReply(counts=Counts(0, 0, 0, 0, 0))
-    counts = Counts(queue.waiting, queue.delayed, queue.active, queue.completed, queue.failed)
+    counts = Counts(queue.waiting, len(queue.delayed), len(queue.active), queue.completed, queue.failed)
     if client.version >= 3:
         if queue.paused:
             counts.waiting, counts.paused = 0, queue.waiting
@@ -148,10 +166,10 @@ def count(state: State, client: Client, command: Count) -> CountReply:
     queue = known_queue(state, command.queue)
     if queue is None:
         return CountReply(count=0)
-    queued = queue.waiting + queue.delayed
+    queued = queue.waiting + len(queue.delayed)
     if client.version >= 3:
         return CountReply(count=queued)
-    return CountReply(count=queued + queue.active + queue.completed + queue.failed)
+    return CountReply(count=queued + len(queue.active) + queue.completed + queue.failed)
 
 
 def _active(state: State, job_id: str) -> Job:

@@ -100,13 +100,19 @@ class ReadyQueue:
         if self._stale > MIN_STALE and self._stale * 5 > self._size:
             self._rebuild()
 
+    def jobs(self) -> Iterator[Job]:
+        """All ready jobs, in no order."""
+        for bucket in self._buckets.values():
+            for job in bucket.entries():
+                if job.state == WAITING:
+                    yield job
+
     def _rebuild(self) -> None:
-        jobs = [job for bucket in self._buckets.values() for job in bucket.entries()]
+        jobs = list(self.jobs())
         self._buckets, self._order = {}, []
         self._size = self._stale = 0
         for job in sorted(jobs, key=lambda job: (job.run_at, job.seq)):
-            if job.state == WAITING:
-                self.push(job)
+            self.push(job)
 
     def prioritized(self) -> int:
         """How many ready jobs have a priority above 0."""

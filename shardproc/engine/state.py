@@ -17,19 +17,20 @@ from bunqueue.protocol.job_view import DEFAULT_OPTIONS, MAX_SHARED, share_option
 
 from .outbox import Archive, Outbox, QueueRow
 from .ready import ReadyQueue
+from .slices import LongWork
 
 
 class Client:
     """A connection, as far as the shard is concerned."""
 
-    __slots__ = ("closed", "conn", "held", "polls", "version", "waiters")
+    __slots__ = ("closed", "conn", "held", "slow", "version", "waiters")
 
     def __init__(self, conn: int, version: int) -> None:
         self.conn = conn
         self.version = version  # of the protocol: the shape of its answers
         self.held: set[Job] = set()  # active jobs that it pulled
         self.waiters = 0  # parked pulls
-        self.polls = 0  # answered commands that could have parked, for the router's count
+        self.slow = 0  # answered commands that may be answered late, for the router's count
         self.closed = False
 
 
@@ -56,12 +57,12 @@ class QueueState:
         "failed",
         "id",
         "jobs",
+        "late",
         "name",
         "paused",
         "ready",
         "slot",
         "unique",
-        "unsorted",
         "waiters",
         "waiting",
     )
@@ -71,11 +72,13 @@ class QueueState:
         self.name = name
         self.slot = slot_of_queue(name)
         self.ready = ReadyQueue()
-        self.jobs: dict[int, Job] = {}  # live ones by seq, in order of arrival unless unsorted
-        self.unsorted = False  # a dead letter came back: its seq is older than its place
+        self.jobs: dict[int, Job] = {}  # live ones by seq, in order of arrival
+        self.late: dict[int, Job] = {}  # live ones that came back from the dead letters
+        self.active: dict[int, Job] = {}  # of both, those that are active
+        self.delayed: dict[int, Job] = {}  # of both, those that are delayed
         self.unique: dict[str, str] = {}  # unique key -> id of the job that holds it
         self.waiters: deque[Waiter] = deque()
-        self.waiting = self.delayed = self.active = self.completed = self.failed = 0
+        self.waiting = self.completed = self.failed = 0
         self.paused = False
 
 
@@ -142,6 +145,7 @@ class State:
         "timeouts_limit",
         "totals",
         "woken",
+        "works",
     )
 
     def __init__(
@@ -169,6 +173,7 @@ class State:
         self.poll_ends: list[tuple[int, int, Waiter]] = []  # heap: (deadline, n, waiter)
         self.serial = 0  # numbers the entries of heaps, so that equal times never compare more
         self.woken: dict[QueueState, None] = {}  # queues with waiters that got a job, in that order
+        self.works: dict[Client, deque[LongWork]] = {}  # whose turn it is stands first
         self.next_sweep = 0
         self.totals = Totals()
         self.rates = Rates()

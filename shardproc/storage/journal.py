@@ -14,6 +14,7 @@ from . import rows
 
 DELETE_LOCKS = "delete from locks where seq between ? and ?"
 DELETE_COMPLETED = "delete from completed where queue_id = ? and seq = ?"
+DELETE_LARGE = "delete from large_outcomes where seq = ?"
 DELETE_DEAD = "delete from dead_letters where seq = ?"
 DELETE_JOB = "delete from jobs where seq = ?"
 DELETE_ATTEMPTS = "delete from attempts where seq = ?"
@@ -22,6 +23,7 @@ DELETE_ATTEMPTS = "delete from attempts where seq = ?"
 ORDER = (
     DELETE_DEAD,
     DELETE_COMPLETED,
+    DELETE_LARGE,
     rows.INSERT_FRESH,
     rows.INSERT_JOB,
     rows.UPDATE_JOB,
@@ -30,6 +32,7 @@ ORDER = (
     DELETE_LOCKS,
     rows.INSERT_SUCCESS,
     rows.PUT_COMPLETED,
+    rows.PUT_LARGE,
     rows.PUT_DEAD_LETTER,
     DELETE_JOB,
     DELETE_ATTEMPTS,
@@ -100,6 +103,8 @@ class Journal:
             return LOCK_ROW
         if job.state == COMPLETED:
             todo[rows.PUT_COMPLETED].append(rows.completed_row(job, queue_id))
+            if rows.is_large(job):
+                todo[rows.PUT_LARGE].append(rows.large_row(job))
             return COMPLETED_ROW
         if job.state == FAILED:
             todo[rows.PUT_DEAD_LETTER].append(rows.dead_letter_row(job, queue_id))
@@ -121,6 +126,7 @@ class Journal:
             self._parameters[DELETE_DEAD].append((job.seq,))
         if job.stored & COMPLETED_ROW and job.state != COMPLETED:
             self._parameters[DELETE_COMPLETED].append((queue_id, job.seq))
+            self._parameters[DELETE_LARGE].append((job.seq,))
 
 
 def runs(numbers: list[int]) -> list[tuple[int, int]]:
@@ -146,7 +152,7 @@ def _is_fresh(job: Job) -> bool:
 
 
 def _is_success(job: Job) -> bool:
-    return job.timeline is None and _is_fresh(job)
+    return not rows.is_large(job) and _is_fresh(job)
 
 
 def _is_plain(job: Job) -> bool:

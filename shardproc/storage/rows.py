@@ -13,6 +13,8 @@ from shardproc.engine.outbox import COMPLETED_ROW, DEAD_ROW, JOB_ROW, LOCK_ROW
 
 Row = tuple[Any, ...]
 
+MAX_INLINE = 1000  # bytes of a result that are kept in the row of completed
+
 _encode = Encoder().encode
 _decode_timeline = Decoder(list[Moment]).decode
 
@@ -37,6 +39,7 @@ UPDATE_JOB = (
 )
 PUT_LOCK = "insert or replace into locks values (?,?,?,?,?,?,?,?,?,?)"
 PUT_COMPLETED = "insert or replace into completed values (?,?,?,?,?,?,?,?,?,?)"
+PUT_LARGE = "insert or replace into large_outcomes values (?,?,?)"
 PUT_DEAD_LETTER = "insert or replace into dead_letters values (?,?,?,?,?,?,?,?,?,?)"
 PUT_ATTEMPT = "insert or replace into attempts values (?,?,?,?,?,?,?,?)"
 PUT_QUEUE = "insert into queues values (?,?,?)"
@@ -128,7 +131,18 @@ def success_row(job: Job, queue_id: int) -> Row:
     )
 
 
+def is_large(job: Job) -> bool:
+    """Whether the outcome of a completed job has to be stored apart."""
+    result = job.result
+    return job.timeline is not None or (result is not None and len(result) > MAX_INLINE)
+
+
+def large_row(job: Job) -> Row:
+    return (job.seq, _timeline(job), job.result)
+
+
 def completed_row(job: Job, queue_id: int) -> Row:
+    apart = is_large(job)
     return (
         queue_id,
         job.seq,
@@ -138,16 +152,16 @@ def completed_row(job: Job, queue_id: int) -> Row:
         job.worker,
         job.progress,
         job.progress_message,
-        _timeline(job),
-        job.result,
+        int(apart),
+        None if apart else job.result,
     )
 
 
 def dead_letter_row(job: Job, queue_id: int) -> Row:
     return (
+        job.seq,
         queue_id,
         job.finished_at,
-        job.seq,
         job.started_at,
         job.attempts,
         job.stalls,
@@ -217,13 +231,15 @@ FINISHED_COLUMNS = (
     ", ".join("jobs." + name.strip() for name in JOB_COLUMNS.split(","))
     + """,
     completed.started_at, completed.finished_at, completed.attempts, completed.worker,
-    completed.progress, completed.progress_message, completed.timeline, completed.result,
+    completed.progress, completed.progress_message, large_outcomes.timeline,
+    coalesce(completed.result, large_outcomes.result),
     dead_letters.started_at, dead_letters.finished_at, dead_letters.attempts, dead_letters.stalls,
     dead_letters.worker, dead_letters.reason, dead_letters.error, dead_letters.timeline"""
 )
 FINISHED_FROM = """
 from jobs
 left join completed on completed.queue_id = jobs.queue_id and completed.seq = jobs.seq
+left join large_outcomes on large_outcomes.seq = jobs.seq
 left join dead_letters on dead_letters.seq = jobs.seq
 """
 

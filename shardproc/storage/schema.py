@@ -68,25 +68,32 @@ create table completed (
     worker text not null,               -- '' when pulled without an owner
     progress real not null default 0,
     progress_message text,
-    timeline blob,
-    result blob,
+    large integer not null default 0,   -- there is a row of large_outcomes
+    result blob,                        -- null when it is in large_outcomes
     primary key (queue_id, seq)
 ) without rowid;
 
+-- What would not fit beside its key in a page of completed: finding a neighbour would read all of it.
+create table large_outcomes (
+    seq integer primary key,
+    timeline blob,
+    result blob
+);
+
 create table dead_letters (
+    seq integer primary key,
     queue_id integer not null,
     finished_at integer not null,
-    seq integer not null,
     started_at integer,
     attempts integer not null,
     stalls integer not null,
     worker text not null,
     reason text not null,
     error text,
-    timeline blob,
-    primary key (queue_id, finished_at, seq)
-) without rowid;
-create unique index dead_letters_by_seq on dead_letters (seq);
+    timeline blob
+);
+create index dead_letters_by_age on dead_letters (queue_id, finished_at, seq);
+create index dead_letters_by_arrival on dead_letters (queue_id, seq);
 
 -- Attempts that did not complete their job.
 create table attempts (

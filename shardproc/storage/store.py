@@ -17,6 +17,7 @@ from . import rows
 from .database import Database
 from .journal import Journal
 
+MAX_SEQ = 2**63 - 1
 PROGRESS_EVERY = 50_000  # recovered jobs between two reports
 
 
@@ -134,15 +135,20 @@ class Store:
         row = self._db.execute(query, (seq, job_id)).fetchone()
         return None if row is None else rows.finished_job(row, self._queue_names)
 
-    def seqs(self, queue_id: int, states: frozenset[int], limit: int, newest: bool) -> list[int]:
+    def seqs(
+        self, queue_id: int, states: frozenset[int], limit: int, newest: bool, after: int | None
+    ) -> list[int]:
         self._see()
-        order = "desc" if newest else "asc"
+        order, beyond = ("desc", "<") if newest else ("asc", ">")
+        if after is None:
+            after = MAX_SEQ if newest else -1
         tables = [
             table for state, table in ((COMPLETED, "completed"), (FAILED, "dead_letters")) if state in states
         ]
-        parts = " union all ".join(f"select seq from {table} where queue_id = ?" for table in tables)
+        part = f"where queue_id = ? and seq {beyond} ?"
+        parts = " union all ".join(f"select seq from {table} {part}" for table in tables)
         query = f"select seq from ({parts}) order by seq {order} limit ?"
-        return [seq for (seq,) in self._db.execute(query, (*[queue_id] * len(tables), limit))]
+        return [seq for (seq,) in self._db.execute(query, (*[queue_id, after] * len(tables), limit))]
 
     def load(self, seqs: list[int]) -> dict[int, Job]:
         self._see()

@@ -20,8 +20,8 @@ from bunqueue.protocol import link
 from bunqueue.protocol.framing import frame
 
 
-def reply(conn: int, payload: dict[str, object], polls: int = 0) -> bytes:
-    return link.answer(conn, link.REPLIES, frame(msgpack.packb(payload)), 1, polls)
+def reply(conn: int, payload: dict[str, object], slow: int = 0) -> bytes:
+    return link.answer(conn, link.REPLIES, frame(msgpack.packb(payload)), 1, slow)
 
 
 class FakeShard:

@@ -439,7 +439,6 @@ async def test_results_too_large_to_be_listed_stay_where_they_are(own_witness: W
     assert len((await wire.ok("GetJob", id=ids[0]))["job"]["returnvalue"]) == 30_000_000
 
 
-@pytest.mark.xfail(strict=False, reason="heavy queries of one client still keep its shard busy for seconds")
 async def test_huge_results_do_not_slow_others_down(own_witness: Witness) -> None:
     """What one queue keeps must not be read when another's jobs are completed or looked at."""
     wire, queue = own_witness.wire, queue_on(0, "results")
@@ -740,7 +739,6 @@ async def test_polls_that_nobody_reads(witness: Witness) -> None:
         await wire.ok("ACKB", ids=ids)
 
 
-@pytest.mark.xfail(strict=False, reason="heavy queries of one client still keep its shard busy for seconds")
 @pytest.mark.parametrize("flood", FLOODS.values(), ids=FLOODS.keys())
 async def test_a_client_that_asks_and_never_reads(own_witness: Witness, flood: Flood) -> None:
     witness, server = own_witness, own_witness.server

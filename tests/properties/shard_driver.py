@@ -58,6 +58,8 @@ class Driver:
         replies = self.shard.engine.out.replies
         before = len(replies)
         self.shard.execute(self.shard.client(conn, self.versions.get(conn, version)), payload, self.now)
+        while self.shard.engine.work():
+            pass
         return [(to, decoded(reply)) for to, reply in replies[before:]]
 
     def ask(self, conn: int = 1, **request: Any) -> dict[str, Any]:

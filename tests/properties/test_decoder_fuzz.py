@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from properties.shard_driver import Driver
 
 from bunqueue.protocol.codec import InvalidCommand, decode_command, encode_frame
-from bunqueue.protocol.commands import COMMANDS, Command, Route, Spec, is_poll
+from bunqueue.protocol.commands import COMMANDS, Command, Route, Spec, is_slow
 from bunqueue.protocol.commands.core import AckBatch, Pull, Push
 from shardproc.engine.outbox import Outbox
 from shardproc.engine.state import Client
@@ -460,7 +460,13 @@ class Bench(Driver):
                 "jobs": sorted(queue.jobs),
                 "unique": dict(queue.unique),
                 "waiters": [waiter.deadline for waiter in queue.waiters if not waiter.done],
-                "counts": (queue.waiting, queue.delayed, queue.active, queue.completed, queue.failed),
+                "counts": (
+                    queue.waiting,
+                    len(queue.delayed),
+                    len(queue.active),
+                    queue.completed,
+                    queue.failed,
+                ),
                 "paused": queue.paused,
             }
             for name, queue in state.queues.items()
@@ -502,7 +508,7 @@ def run(bench: Bench, payload: bytes, request: dict[str, Any]) -> None:
     client = bench.client
     bench.tick(bench.now + 1)  # what is due anyway is not the command's doing
     bench.commit()  # and reads would have the writes before them written
-    before, waiters, polls = bench.snapshot(), client.waiters, client.polls
+    before, waiters, polls = bench.snapshot(), client.waiters, client.slow
     try:
         replies = [reply for _, reply in bench.execute(1, payload)]
     except (*DECODER_BUGS, *ENGINE_BUGS):
@@ -518,8 +524,8 @@ def run(bench: Bench, payload: bytes, request: dict[str, Any]) -> None:
             assert bench.snapshot() == before
     elif mine and not COMMANDS[request["cmd"]].writes:
         assert bench.snapshot() == before
-    poll = is_poll(request.get("cmd"), request.get("timeout"))
-    assert client.polls - polls + parked == poll, "each poll is counted once, when it is answered"
+    poll = is_slow(request.get("cmd"), request.get("timeout"))
+    assert client.slow - polls + parked == poll, "each poll is counted once, when it is answered"
 
 
 @given(st.lists(requests(right=9, for_shards=True), min_size=1, max_size=12))
@@ -622,8 +628,9 @@ def test_a_large_payload_of_any_kind_is_taken_or_refused(data: bytes, batch: boo
 
 def test_a_refused_push_with_a_timeout_is_no_poll() -> None:
     bench = Bench()
-    bench.ask(cmd="PUSH", queue="bad name", timeout=1000)
-    assert bench.client.polls == 0
+    before = bench.client.slow
+    bench.step(msgpack.packb({"cmd": "PUSH", "queue": "bad name", "timeout": 1000}))
+    assert bench.client.slow == before
 
 
 # -- what once went wrong ----------------------------------------------------------------------------------

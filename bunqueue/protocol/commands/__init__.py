@@ -13,7 +13,7 @@ from bunqueue.protocol.commands.base import (
     Reply,
     Route,
     Spec,
-    is_poll,
+    is_slow,
 )
 
 __all__ = [
@@ -28,7 +28,7 @@ __all__ = [
     "Spec",
     "core",
     "dlq",
-    "is_poll",
+    "is_slow",
     "query",
     "server",
 ]

@@ -80,6 +80,7 @@ class Spec:
     writes: bool  # changes state
     repeatable: bool  # doing it twice is the same as once
     parks: bool  # may be answered later: it has a ``timeout`` above 0
+    heavy: bool  # may be answered later: its work grows with the queue and goes in slices
     since: int  # protocol version
 
 
@@ -96,6 +97,7 @@ def command(
     writes: bool = False,
     repeatable: bool | None = None,
     parks: bool = False,
+    heavy: bool = False,
     since: int = 2,
 ) -> Callable[[C], C]:
     """Enter a command class in the table.  What only reads is repeatable."""
@@ -103,23 +105,27 @@ def command(
     def enter(cls: C) -> C:
         name = str(cls.__struct_config__.tag)
         again = not writes if repeatable is None else repeatable
-        COMMANDS[name] = Spec(name, cls, route, reply, merge, writes, again, parks, since)
+        COMMANDS[name] = Spec(name, cls, route, reply, merge, writes, again, parks, heavy, since)
         return cls
 
     return enter
 
 
-class Poll(Struct, gc=False):
-    """The fields that tell whether a request may be parked."""
+class Slow(Struct, gc=False):
+    """The fields that tell whether a request may be answered late."""
 
     cmd: Any = None
     timeout: Any = None
 
 
-def is_poll(cmd: object, timeout: object) -> bool:
-    """Whether a request counts as a long poll, as router and shard must agree on."""
+def is_slow(cmd: object, timeout: object) -> bool:
+    """Whether a request may be answered late (a long poll, or heavy): of these a connection may have 50
+    in flight.  Router and shard must agree on it, as each counts them.
+    """
     spec = COMMANDS.get(cmd) if isinstance(cmd, str) else None
-    return spec is not None and spec.parks and isinstance(timeout, int | float) and timeout > 0
+    if spec is None:
+        return False
+    return spec.heavy or (spec.parks and isinstance(timeout, int | float) and timeout > 0)
 
 
 # Field types.  A queue name is checked when a queue is first met, not with every command.
@@ -138,5 +144,7 @@ Text = Annotated[str, Meta(max_length=256)]  # names, owners, tags
 Key = Annotated[str, Meta(max_length=1024)]
 Message = Annotated[str, Meta(max_length=4096)]
 PullCount = Annotated[int, Meta(ge=1, le=1000)]
+Ids = Annotated[list[JobId], Meta(max_length=10_000)]
+Tokens = Annotated[list[Token | None], Meta(max_length=10_000)]
 PageSize = Annotated[int, Meta(ge=0, le=10_000)]
 Offset = Annotated[int, Meta(ge=0, le=1_000_000_000)]

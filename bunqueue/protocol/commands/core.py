@@ -11,6 +11,7 @@ from bunqueue.protocol.commands.base import (
     Backoff,
     Command,
     Delay,
+    Ids,
     JobId,
     Key,
     LockTtl,
@@ -26,6 +27,7 @@ from bunqueue.protocol.commands.base import (
     Text,
     Timeout,
     Token,
+    Tokens,
     Ttl,
     command,
 )
@@ -129,7 +131,7 @@ class PushBatch(Command, tag="PUSHB"):
     """Add many jobs to a queue: all of them, or none when one is refused."""
 
     queue: QueueName
-    jobs: list[JobFields]
+    jobs: Annotated[list[JobFields], Meta(max_length=100_000)]
 
 
 @command(Route.QUEUE, PullReply, writes=True, parks=True)
@@ -169,9 +171,9 @@ class Ack(Command, tag="ACK"):
 class AckBatch(Command, tag="ACKB"):
     """Complete many jobs.  A wrong token refuses all of a shard's jobs, an unknown id only itself."""
 
-    ids: list[JobId]
-    results: list[Raw] | None = None
-    tokens: list[Token | None] | None = None
+    ids: Ids
+    results: Annotated[list[Raw], Meta(max_length=10_000)] | None = None
+    tokens: Tokens | None = None
 
 
 @command(Route.ID, AckReply, writes=True)
@@ -182,7 +184,7 @@ class Fail(Command, tag="FAIL"):
     error: Annotated[str, Meta(description="cut after 64 KiB")] | None = None
     token: Token | None = None
     unrecoverable: bool = False
-    stack: str | list[str] | None = None
+    stack: str | Annotated[list[str], Meta(max_length=10_000)] | None = None
 
 
 class Alive(Struct, gc=False):
@@ -217,5 +219,5 @@ class JobHeartbeat(Command, tag="JobHeartbeat"):
 class JobHeartbeatBatch(Command, tag="JobHeartbeatB"):
     """JobHeartbeat for many jobs; unknown ones are not counted."""
 
-    ids: list[JobId]
-    tokens: list[Token | None] | None = None
+    ids: Ids
+    tokens: Tokens | None = None

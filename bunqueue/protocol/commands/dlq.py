@@ -6,7 +6,7 @@ from bunqueue.protocol.commands.base import Command, JobId, PageSize, QueueName,
 from bunqueue.protocol.commands.query import CountReply, JobsReply
 
 
-@command(Route.QUEUE, JobsReply)
+@command(Route.QUEUE, JobsReply, heavy=True)
 class Dlq(Command, tag="Dlq"):
     """The dead letters of a queue, oldest first; at most ``count``."""
 
@@ -14,7 +14,7 @@ class Dlq(Command, tag="Dlq"):
     count: PageSize = 1000
 
 
-@command(Route.QUEUE, CountReply, writes=True, repeatable=True)
+@command(Route.QUEUE, CountReply, writes=True, repeatable=True, heavy=True)
 class RetryDlq(Command, tag="RetryDlq"):
     """Move dead letters back to waiting with all their attempts: one job, or all of the queue."""
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from msgspec import UNSET, Raw, Struct, UnsetType
+from typing import Annotated
+
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from bunqueue.protocol.commands.base import (
     Command,
@@ -86,12 +88,12 @@ class GetResult(Command, tag="GetResult"):
     id: JobId
 
 
-@command(Route.QUEUE, JobsReply)
+@command(Route.QUEUE, JobsReply, heavy=True)
 class GetJobs(Command, tag="GetJobs"):
     """A page of a queue's jobs in order of creation, of one state, several, or all."""
 
     queue: QueueName
-    state: str | list[str] | None = None
+    state: str | Annotated[list[str], Meta(max_length=16)] | None = None
     limit: PageSize = 100
     offset: Offset = 0
     asc: bool = True

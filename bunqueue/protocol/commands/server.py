@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from msgspec import Struct
+from typing import Annotated
+
+from msgspec import Meta, Struct
 
 from bunqueue.protocol.commands.base import Command, Merge, Reply, Route, command
 
@@ -62,7 +64,7 @@ class Hello(Command, tag="Hello", omit_defaults=False):
     """Agree on a protocol version; 3 or more makes this a version-3 connection."""
 
     protocol_version: int = 2
-    capabilities: list[str] | None = None
+    capabilities: Annotated[list[str], Meta(max_length=64)] | None = None
 
 
 @command(Route.ROUTER)

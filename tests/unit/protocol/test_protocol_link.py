@@ -17,7 +17,7 @@ def test_an_envelope_to_a_shard() -> None:
 
 
 def test_an_envelope_to_the_router() -> None:
-    found = link.answer(7, link.REPLIES, b"xyz", replies=3, polls=2)
+    found = link.answer(7, link.REPLIES, b"xyz", replies=3, slow=2)
     assert found == b"\0\0\0\3" + b"\0\0\0\7" + b"\0" + b"\0\0\0\3" + b"\0\2" + b"xyz"
 
 

@@ -9,7 +9,7 @@ import msgspec.inspect as mi
 import pytest
 
 import shardproc.engine.engine  # noqa: F401  # enters the handlers
-from bunqueue.protocol.commands import COMMANDS, Command, Merge, Reply, Route, Spec, is_poll
+from bunqueue.protocol.commands import COMMANDS, Command, Merge, Reply, Route, Spec, is_slow
 from bunqueue.protocol.commands.base import PollTimeout
 from bunqueue.protocol.commands.core import JobFields, Push
 from shardproc.engine.registry import HANDLERS
@@ -76,18 +76,18 @@ def test_parks_exactly_if_it_has_a_poll_timeout(spec: Spec) -> None:
     field = fields_of(spec.request).get("timeout")
     declared = mi.type_info(PollTimeout)
     assert spec.parks == (field is not None and plain(field.type) == declared)
-    assert is_poll(spec.name, 1) == is_poll(spec.name, 0.5) == spec.parks
+    assert is_slow(spec.name, 1) == is_slow(spec.name, 0.5) == (spec.parks or spec.heavy)
 
 
 @pytest.mark.parametrize("timeout", [0, 0.0, -1, None, "5", [], float("nan")], ids=repr)
 @every_command
-def test_is_no_poll_without_a_timeout_above_zero(spec: Spec, timeout: Any) -> None:
-    assert not is_poll(spec.name, timeout)
+def test_without_a_timeout_above_zero_only_heavy_ones_are_slow(spec: Spec, timeout: Any) -> None:
+    assert is_slow(spec.name, timeout) == spec.heavy
 
 
 @pytest.mark.parametrize("cmd", [None, 5, "Nope", b"PULL", ["PULL"]], ids=repr)
-def test_what_is_no_command_is_no_poll(cmd: Any) -> None:
-    assert not is_poll(cmd, 1000)
+def test_what_is_no_command_is_not_slow(cmd: Any) -> None:
+    assert not is_slow(cmd, 1000)
 
 
 @every_command

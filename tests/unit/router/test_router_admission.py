@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.admission import RateLimit, parks, token_is_known
+from router.admission import RateLimit, may_wait, token_is_known
 from router.routing import peek
 
 TOKENS = (b"first", b"second")
@@ -79,5 +79,5 @@ def test_its_memory_is_bounded_whatever_the_limit() -> None:
     ],
 )
 def test_only_a_pull_with_a_timeout_counts_as_a_poll(timeout: object, counts: bool) -> None:
-    assert parks(peek(msgpack.packb({"cmd": "PULL", "queue": "q", "timeout": timeout}))) is counts
-    assert not parks(peek(msgpack.packb({"cmd": "PULL", "queue": "q"})))
+    assert may_wait(peek(msgpack.packb({"cmd": "PULL", "queue": "q", "timeout": timeout}))) is counts
+    assert not may_wait(peek(msgpack.packb({"cmd": "PULL", "queue": "q"})))

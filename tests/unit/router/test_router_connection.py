@@ -144,7 +144,7 @@ def push(number: int, queue: str = "") -> dict[str, Any]:
     return {"cmd": "PUSH", "queue": queue or f"q{number % 5}", "data": number, "reqId": number}
 
 
-POLL = {"cmd": "PULL", "queue": "q", "timeout": 1000}
+SLOW = {"cmd": "PULL", "queue": "q", "timeout": 1000}
 
 
 # Routing
@@ -304,7 +304,7 @@ def test_much_to_answer_is_answered_in_turns(bench: Bench, loop: asyncio.Abstrac
 
 def test_what_follows_fifty_long_polls_waits_for_one_to_be_answered(bench: Bench) -> None:
     shard = bench.hub.routes.of_queue("q")
-    bench.send(*[POLL] * 50, {"cmd": "Ping", "reqId": 1}, *[POLL] * 2)
+    bench.send(*[SLOW] * 50, {"cmd": "Ping", "reqId": 1}, *[SLOW] * 2)
     bench.send({"cmd": "Ping", "reqId": 2})
     assert not bench.replies()
     assert len(bench.forwarded(shard)) == 50
@@ -319,7 +319,7 @@ def test_what_follows_fifty_long_polls_waits_for_one_to_be_answered(bench: Bench
 
 def test_reading_pauses_when_much_waits_behind_long_polls(bench: Bench) -> None:
     shard = bench.hub.routes.of_queue("q")
-    bench.send(*[POLL] * 50)
+    bench.send(*[SLOW] * 50)
     bench.client.data_received(framed({**push(0), "pad": "x" * module.MAX_HELD}))
     assert not bench.transport.reading
     bench.client.deliver(shard, 1, 1, b"")
@@ -335,7 +335,7 @@ def test_polls_without_a_timeout_and_other_commands_do_not_count(bench: Bench) -
 
 def test_polls_of_a_shard_that_is_down_do_not_count(bench: Bench) -> None:
     bench.hub.links[:] = [None, None]
-    bench.send(*[POLL] * 120)
+    bench.send(*[SLOW] * 120)
     assert len(bench.errors()) == 120
     assert bench.client.slow == 0
 
@@ -534,7 +534,7 @@ def test_a_connection_we_ended_may_linger_but_not_for_ever(bench: Bench) -> None
 
 def test_when_the_server_stops_no_command_is_taken_any_more(bench: Bench) -> None:
     shard = bench.hub.routes.of_queue("q")
-    bench.send(*[POLL] * 50, push(0))
+    bench.send(*[SLOW] * 50, push(0))
     bench.hub.draining = True
     bench.client.stop_reading()
     bench.client.deliver(shard, 1, 1, b"last")

@@ -12,7 +12,7 @@ from bunqueue.protocol.codec import InvalidCommand
 from bunqueue.protocol.commands import COMMANDS, CommandError, Route
 from router import routing
 from router.local import HANDLERS
-from router.routing import ALL, HERE, ID, IDS, PEEK_ERRORS, POLL, QUEUE, Routes, look_again, peek
+from router.routing import ALL, HERE, ID, IDS, PEEK_ERRORS, QUEUE, SLOW, Routes, look_again, peek
 
 COUNTS = [1, 2, 8, 64]
 
@@ -105,7 +105,7 @@ def test_every_command_is_peeked_the_way_its_route_says(name: str) -> None:
     )
     ways = {Route.QUEUE: QUEUE, Route.ID: ID, Route.IDS: IDS, Route.ALL: ALL, Route.ROUTER: HERE}
     assert look.spec is spec
-    assert look.how == (POLL if spec.parks else ways[spec.route])
+    assert look.how == (SLOW if spec.parks or spec.heavy else ways[spec.route])
     if spec.route is Route.QUEUE:
         assert look.key == "q"
     if spec.route is Route.ID:
@@ -114,8 +114,10 @@ def test_every_command_is_peeked_the_way_its_route_says(name: str) -> None:
         assert look.timeout == 7
 
 
-def test_what_can_park_belongs_to_a_queue() -> None:
+def test_what_can_park_or_is_heavy_belongs_to_a_queue_or_is_gathered() -> None:
+    """Gathered commands count as slow in any case."""
     assert all(spec.route is Route.QUEUE for spec in COMMANDS.values() if spec.parks)
+    assert all(spec.route in (Route.QUEUE, Route.ALL) for spec in COMMANDS.values() if spec.heavy)
 
 
 def test_every_command_of_the_router_has_a_handler() -> None:

@@ -25,7 +25,17 @@ from shardproc.storage import database, schema, store
 from shardproc.storage.database import Database, DatabaseBusy
 from shardproc.storage.schema import CURRENT, SchemaTooNew
 
-TABLES = {"meta", "queues", "jobs", "locks", "completed", "dead_letters", "attempts", "events"}
+TABLES = {
+    "meta",
+    "queues",
+    "jobs",
+    "locks",
+    "completed",
+    "dead_letters",
+    "large_outcomes",
+    "attempts",
+    "events",
+}
 ROOT = Path(schema.__file__).parents[2]
 
 

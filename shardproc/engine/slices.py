@@ -1,0 +1,80 @@
+"""Long work, slice by slice: what grows with the length of a queue runs between others' commands.
+
+A handler of a *heavy* command is a generator that yields where others may go on, and returns the reply.
+Between two slices anything may have happened to its jobs, its queue and its client.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Generator
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+
+from bunqueue.protocol.commands import COMMANDS, Command, CommandError, ErrorReply, Reply
+from bunqueue.protocol.commands.base import RequestId
+
+if TYPE_CHECKING:
+    from .state import Client, State
+
+Steps = Generator[None, None, Reply]
+
+
+class LongWork(Struct, eq=False):
+    """A command that is being worked on."""
+
+    req_id: RequestId
+    steps: Steps
+    writes: bool  # it goes on to the end, even when nobody waits for the answer
+
+
+def sliced(
+    steps_of: Callable[[State, Client, Any], Steps],
+) -> Callable[[State, Client, Any], Reply | None]:
+    """A generator as a handler: what fits into one slice is answered at once, as any command is."""
+
+    def handler(state: State, client: Client, command: Command) -> Reply | None:
+        steps = steps_of(state, client, command)
+        try:
+            next(steps)
+        except StopIteration as done:
+            client.slow += 1
+            reply: Reply = done.value
+            return reply
+        writes = COMMANDS[str(command.__struct_config__.tag)].writes
+        state.works.setdefault(client, deque()).append(LongWork(command.req_id, steps, writes))
+        return None
+
+    return handler
+
+
+def run(state: State) -> None:
+    """One slice for the client whose turn it is."""
+    client = next(iter(state.works))
+    works = state.works.pop(client)
+    work = works[0]
+    reply: Reply | None = None
+    if client.closed and not work.writes:
+        work.steps.close()
+        works.popleft()
+    else:
+        reply = _next(work)
+        if reply is not None:
+            works.popleft()
+            client.slow += 1
+            reply.req_id = work.req_id
+            state.out.replies.append((client.conn, reply))
+    if works:
+        state.works[client] = works  # at the end: its next turn comes after all others'
+
+
+def _next(work: LongWork) -> Reply | None:
+    try:
+        next(work.steps)
+    except StopIteration as done:
+        reply: Reply = done.value
+        return reply
+    except CommandError as error:
+        return ErrorReply(error=str(error))
+    return None
