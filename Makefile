@@ -1,6 +1,8 @@
 # Works on a machine that has only Python and make: everything goes into .venv, in pinned versions.
 
 PYTHON ?= python3
+# Tests mostly wait for processes, so more of them than there are cores.
+WORKERS ?= 4
 BIN := .venv/bin
 PIP := PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install -qq
 
@@ -22,7 +24,7 @@ demo: $(RUN) ## run the demonstration (DEMO_PATH=folder: passed to it as --path)
 install: $(DEV) ## install everything that development needs
 
 test: $(DEV) ## run the tests
-	$(BIN)/pytest -q
+	$(BIN)/pytest -q -n $(WORKERS) --dist worksteal
 
 lint: $(DEV) ## check style, types, imports and sizes
 	$(BIN)/ruff check .

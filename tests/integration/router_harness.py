@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import os
 import select
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
+import weakref
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -71,6 +74,7 @@ class RouterServer:
         self._environ = dict(environ or {})
         self.fake_log = folder / "fake.log"
         self.ready_line = ""
+        self._temporary: Path | None = None
 
     def launch(self) -> RouterServer:
         """Start it without waiting."""
@@ -98,9 +102,11 @@ class RouterServer:
         return self
 
     def _runtime(self) -> Path:
-        path = self.folder / "run"
-        path.mkdir(exist_ok=True)
-        return path
+        """A folder of its own for temporary files; short, as a socket's path has 107 bytes at most."""
+        if self._temporary is None:
+            self._temporary = Path(tempfile.mkdtemp(prefix="bq", dir="/tmp"))
+            weakref.finalize(self, shutil.rmtree, self._temporary, ignore_errors=True)
+        return self._temporary
 
     def __enter__(self) -> RouterServer:
         self.launch()
