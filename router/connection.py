@@ -28,6 +28,7 @@ from .gather import for_all, split
 from .hub import MAX_LINGERING
 from .local import BEFORE_AUTH, answer, refusal
 from .routing import (
+    FIRST,
     HERE,
     ID,
     IDS,
@@ -274,6 +275,8 @@ class ClientConnection(asyncio.Protocol):
             if may_wait(look) and self._hub.links[shard] is not None:
                 self.slow += 1
             return shard
+        if how == FIRST:
+            return 0
         if how == IDS:
             try:
                 one = routes.of_ids(look.key)

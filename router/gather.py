@@ -90,7 +90,7 @@ class Gather:
         """The one answer, as a frame; all shards must have answered."""
         answers = [self._answers[shard] for shard in sorted(self._answers)]
         refused = [shard for shard in sorted(self._answers) if not self._answers[shard].get("ok")]
-        if refused:
+        if refused and (self._merge is not _any or len(refused) == len(answers)):
             merged = self._answers[min(refused, key=self._place_of_error)]
         else:
             merged = self._merge(answers, [self._parts[shard].places for shard in sorted(self._answers)])
@@ -124,6 +124,11 @@ def _ignored(answers: Sequence[Answer], places: Sequence[Sequence[int]]) -> Answ
     found.sort()
     ids, indices = [job_id for _, job_id in found], [index for index, _ in found]
     return {"ok": True, "data": {"ignoredIds": ids, "ignoredIndices": indices}}
+
+
+def _any(answers: Sequence[Answer], places: Sequence[Sequence[int]]) -> Answer:
+    """The first answer that is ok."""
+    return next(answer for answer in answers if answer.get("ok"))
 
 
 def _count(answers: Sequence[Answer], places: Sequence[Sequence[int]]) -> Answer:
@@ -160,6 +165,7 @@ def _portable(number: float) -> float:
 
 _MERGES: dict[Merge, Merger] = {
     Merge.FIRST_ERROR: _ignored,
+    Merge.ANY: _any,
     Merge.COUNT: _count,
     Merge.CONCAT: _concat,
     Merge.SUM: _sum,

@@ -32,6 +32,7 @@ SLOW = 2  # the shard of the queue, and it may be answered late
 IDS = 3  # the shards of several ids
 ALL = 4
 HERE = 5  # answered by the router
+FIRST = 6  # the first shard
 
 MAX_HASHED = MAX_QUEUE_NAME  # characters; longer names are refused by any shard, longer ids exist nowhere
 MAX_CACHED_QUEUES = 100_000  # some 20 MB of names and numbers; then the cache starts anew
@@ -57,7 +58,14 @@ _KEYS: dict[Route, tuple[str, Any]] = {
     Route.ID: ("id", str),
     Route.IDS: ("ids", Raw),
 }
-_WAYS = {Route.QUEUE: QUEUE, Route.ID: ID, Route.IDS: IDS, Route.ALL: ALL, Route.ROUTER: HERE}
+_WAYS = {
+    Route.QUEUE: QUEUE,
+    Route.ID: ID,
+    Route.IDS: IDS,
+    Route.ALL: ALL,
+    Route.ROUTER: HERE,
+    Route.FIRST: FIRST,
+}
 
 
 def _peek_class(spec: Spec) -> type[Peek]:

@@ -32,9 +32,9 @@ AWAY_MS = 2 * MAX_WAIT_MS  # a longer gap between two ticks means that nobody co
 class Shard:
     """The state of one shard and its file."""
 
-    def __init__(self, path: str, *, full_sync: bool) -> None:
+    def __init__(self, path: str, *, full_sync: bool, shard: int = 0, shards: int = 1) -> None:
         self.store = Store(Database(path, full_sync=full_sync))
-        self.engine = Engine(self.store, random.getrandbits, random.random)
+        self.engine = Engine(self.store, random.getrandbits, random.random, shard, shards)
         self._clock = Clock()
         self._ticked_at = self._clock.now_ms()
 

@@ -70,7 +70,7 @@ def _open(start: Start, settings: Settings, sock: socket.socket) -> Shard:
     memory = settings.in_memory
     path = ":memory:" if memory else str(Path(settings.data_dir) / f"shard-{start.shard:02d}.db")
     begun = time.monotonic()
-    shard = Shard(path, full_sync=settings.sync == "full")
+    shard = Shard(path, full_sync=settings.sync == "full", shard=start.shard, shards=start.shards)
 
     def progress(loaded: int, total: int) -> None:
         report = link.encode(link.ShardProgress(loaded, total))

@@ -64,6 +64,34 @@ class JobOptions(Struct, frozen=True, gc=False):
     tags: tuple[str, ...] = ()
 
 
+class Extra(Struct, rename="camel", omit_defaults=True, gc=False):
+    """What few jobs have: kept apart, so that the others need not carry it.  Times in ms.
+
+    The names are those of the job object on the wire.
+    """
+
+    custom_id: str | None = None
+    parent_id: str | None = None
+    group_id: str | None = None
+    depends_on: list[str] = []
+    children_ids: list[str] = []
+    repeat: dict[str, float | int | None] | None = None
+    stall_timeout: float | None = None
+    keep_logs: int | None = None
+    size_limit: int | None = None
+    stack_trace_limit: int = 10
+    stacktrace: list[str] | None = None
+    fail_parent_on_failure: bool = False
+    remove_dependency_on_failure: bool = False
+    continue_parent_on_failure: bool = False
+    ignore_dependency_on_failure: bool = False
+    deduplication_ttl: float | None = None
+    debounce_id: str | None = None
+    debounce_ttl: float | None = None
+    deduplication_extend: bool = False
+    deduplication_replace: bool = False
+
+
 class Lock(Struct, gc=False):
     """The right to work on a job.  ``token`` is "" when it was pulled without an owner."""
 
@@ -128,6 +156,7 @@ class Job(Struct, gc=False, eq=False):
     progress_message: str | None = None
     result: bytes | None = None
     timeline: list[Moment] | None = None  # None: nothing happened that the times do not tell
+    extra: Extra | None = None
     # bookkeeping of the journal: which rows exist on disk, and what must be written
     stored: int = 0
     dirty: int = 0

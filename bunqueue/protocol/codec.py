@@ -17,7 +17,9 @@ from bunqueue.protocol.commands.base import RequestId
 from bunqueue.protocol.lenient import clean
 
 _AnyCommand: Any = Union[tuple(spec.request for spec in COMMANDS.values())]  # noqa: UP007
-_decode: Any = Decoder(_AnyCommand).decode
+_UsualCommand: Any = Union[tuple(spec.plain or spec.request for spec in COMMANDS.values())]  # noqa: UP007
+_decode_usual: Any = Decoder(_UsualCommand).decode
+_decode_full: Any = Decoder(_AnyCommand).decode
 _decode_fields = Decoder(dict[str, Raw]).decode
 _decode_any = Decoder().decode
 
@@ -38,9 +40,13 @@ class InvalidCommand(CommandError):
 def decode_command(payload: bytes) -> Command:
     """The command in a frame's payload; InvalidCommand says what is wrong with it."""
     try:
-        command: Command = _decode(payload)
+        command: Command = _decode_usual(payload)
     except DECODE_ERRORS:
-        return _decode_leniently(payload)
+        try:
+            found: Command = _decode_full(payload)
+            return found
+        except DECODE_ERRORS:
+            return _decode_leniently(payload)
     return command
 
 
@@ -57,7 +63,11 @@ def _decode_leniently(payload: bytes) -> Command:
         spec = COMMANDS.get(name)
         if spec is None:
             raise CommandError(f"Unknown command: {name}")
-        command: Command = _decode(encode_reply({"cmd": name, **clean(spec.request, fields)}))
+        cleaned = encode_reply({"cmd": name, **clean(spec.request, fields)})
+        try:
+            command: Command = _decode_usual(cleaned)
+        except DECODE_ERRORS:
+            command = _decode_full(cleaned)
     except CommandError as error:
         raise InvalidCommand(str(error), req_id) from None
     except DECODE_ERRORS:

@@ -22,6 +22,7 @@ from bunqueue.model.job import (
     MAX_TIMELINE,
     STATE_NAMES,
     WAITING,
+    Extra,
     Job,
     JobOptions,
     Moment,
@@ -33,30 +34,11 @@ _decode_options = Decoder(JobOptions).decode
 
 MAX_SHARED = 1024  # option sets kept; jobs beyond that simply do not share
 
-# What no option and no job sets yet has a value all the same: every field is always there.
-_CONSTANT: dict[str, Any] = {
-    "customId": None,
-    "parentId": None,
-    "groupId": None,
-    "dependsOn": [],
-    "childrenIds": [],
-    "childrenCompleted": 0,
-    "repeat": None,
-    "stallTimeout": None,
-    "keepLogs": None,
-    "sizeLimit": None,
-    "stackTraceLimit": 10,
-    "stacktrace": None,
-    "failParentOnFailure": False,
-    "removeDependencyOnFailure": False,
-    "continueParentOnFailure": False,
-    "ignoreDependencyOnFailure": False,
-    "deduplicationTtl": None,
-    "debounceId": None,
-    "debounceTtl": None,
-    "deduplicationExtend": False,
-    "deduplicationReplace": False,
-}
+
+class _ExtraView(Extra, rename="camel", omit_defaults=False, gc=False):
+    """Extra as it is shown: every field is always there."""
+
+    children_completed: int = 0
 
 
 class _Own(Struct, rename="camel", gc=False):
@@ -100,24 +82,34 @@ def _option_fields(options: JobOptions) -> dict[str, Any]:
         "removeOnFail": options.remove_on_fail,
         "durable": options.durable,
         "tags": options.tags,
-        **_CONSTANT,
     }
 
 
-_OPTION_FIELDS = len(_option_fields(JobOptions()))
+_EXTRA_FIELDS = len(_ExtraView.__struct_fields__)
+_OPTION_FIELDS = len(_option_fields(JobOptions())) + _EXTRA_FIELDS
 
 
 def share_options(options: JobOptions) -> SharedOptions:
     """The encodings of ``options``."""
-    pairs = _encode(_option_fields(options))
     stored = None if options == JobOptions() else _encode(options)
-    return SharedOptions(options, pairs[_header_size(_OPTION_FIELDS) :], stored)
+    return SharedOptions(options, _option_pairs(options) + _NO_EXTRA, stored)
+
+
+def _option_pairs(options: JobOptions) -> bytes:
+    fields = _option_fields(options)
+    return _encode(fields)[_header_size(len(fields)) :]
+
+
+def _extra_pairs(extra: Extra) -> bytes:
+    view = _ExtraView(**{name: getattr(extra, name) for name in Extra.__struct_fields__})
+    return _encode(view)[_header_size(_EXTRA_FIELDS) :]
 
 
 def _header_size(fields: int) -> int:
     return 1 if fields < 16 else 3
 
 
+_NO_EXTRA = _extra_pairs(Extra())
 DEFAULT_OPTIONS = share_options(JobOptions())
 
 
@@ -180,7 +172,10 @@ def _own(job: Job) -> _Own:
 
 def _assemble(own: bytes, fields: int, job: Job) -> bytes:
     header = b"\xde" + (fields + _OPTION_FIELDS).to_bytes(2, "big")
-    return header + own[_header_size(fields) :] + job.shared.wire
+    rest = job.shared.wire
+    if job.extra is not None:
+        rest = _option_pairs(job.options) + _extra_pairs(job.extra)
+    return header + own[_header_size(fields) :] + rest
 
 
 def pulled_job(job: Job) -> bytes:
@@ -237,6 +232,7 @@ def _is_first_run(job: Job) -> bool:
     return (
         job.state == ACTIVE
         and job.timeline is None
+        and job.extra is None
         and job.priority == 0
         and job.unique_key is None
         and job.run_at == job.created_at

@@ -15,7 +15,7 @@ from bunqueue.protocol.commands import Command, CommandError, ErrorReply, Reply,
 
 from . import dead_letters, finishing, lifecycle, locks, monitoring, pulling, pushing, queries, slices
 from .outbox import Archive, Outbox
-from .registry import HANDLERS
+from .registry import HANDLERS, RECOVERIES
 from .state import Client, QueueState, State
 
 __all__ = ["Engine", "dead_letters", "finishing", "monitoring", "pushing", "queries"]
@@ -30,9 +30,14 @@ class Engine:
     """All rules over the jobs of one shard."""
 
     def __init__(
-        self, archive: Archive, random_bits: Callable[[int], int], chance: Callable[[], float]
+        self,
+        archive: Archive,
+        random_bits: Callable[[int], int],
+        chance: Callable[[], float],
+        shard: int = 0,
+        shards: int = 1,
     ) -> None:
-        self.state = State(archive, IdFactory(random_bits), chance)
+        self.state = State(archive, IdFactory(random_bits), chance, shard, shards)
 
     @property
     def out(self) -> Outbox:
@@ -107,6 +112,12 @@ class Engine:
         queue = state.queues[name] = QueueState(queue_id, name)
         queue.completed, queue.failed = completed, failed
         state.next_queue_id = max(state.next_queue_id, queue_id + 1)
+
+    def recover_record(self, kind: str, key: str, value: str) -> None:
+        """A record as it was stored; those of kinds that only a newer version knows stay on disk."""
+        recover = RECOVERIES.get(kind)
+        if recover is not None:
+            recover(self.state, key, value)
 
     def recover_jobs(self, jobs: Iterable[Job], now: int) -> None:
         """Live jobs as they were stored, in order of arrival.

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 from typing import Protocol
 
+import msgspec
 from msgspec import Struct
 
 from bunqueue.model.job import Job
 from bunqueue.protocol.commands import Reply
+
+_encode_json = msgspec.json.Encoder().encode
 
 # Job.dirty: what of a job must be written
 CLEAN = 0
@@ -48,19 +51,24 @@ class QueueRow(Struct, gc=False):
 class Outbox:
     """Lists, not an object per effect: this is the hot path."""
 
-    __slots__ = ("attempts", "dirty", "durable", "queues", "replies", "size")
+    __slots__ = ("attempts", "dirty", "durable", "queues", "records", "replies", "size")
 
     def __init__(self) -> None:
         self.replies: list[tuple[int, Reply]] = []
         self.dirty: list[Job] = []
         self.attempts: list[Attempt] = []
         self.queues: list[QueueRow] = []
+        self.records: dict[tuple[str, str], str | None] = {}  # (kind, key) -> JSON; None: delete
         self.size = 0  # bytes of jobs and results in the replies, about
         self.durable = False  # something in this batch must survive a power loss
 
     @property
     def writes(self) -> bool:
-        return bool(self.dirty or self.attempts or self.queues)
+        return bool(self.dirty or self.attempts or self.queues or self.records)
+
+    def keep(self, kind: str, key: str, value: Struct | None) -> None:
+        """Store a record, or with None delete it; `registry.recovers` says who gets it after a restart."""
+        self.records[kind, key] = None if value is None else _encode_json(value).decode()
 
     def touch(self, job: Job, what: int = STATE) -> None:
         """Have the rows of ``job`` written as they are when the batch ends."""

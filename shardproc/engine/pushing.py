@@ -4,22 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from msgspec import to_builtins
+
 from bunqueue.model.backoff import EXPONENTIAL
-from bunqueue.model.job import (
-    DEFAULT_BACKOFF_MS,
-    DEFAULT_MAX_ATTEMPTS,
-    DEFAULT_NAME,
-    NIL,
-    UNDEFINED,
-    Job,
-    JobOptions,
-    SharedOptions,
-)
+from bunqueue.model.job import DEFAULT_NAME, NIL, UNDEFINED, Extra, Job, JobOptions
 from bunqueue.model.names import queue_name_problem
 from bunqueue.protocol.commands import CommandError
 from bunqueue.protocol.commands.core import (
     BackoffMap,
+    Dedup,
     JobFields,
+    PlainFields,
+    PlainPush,
+    PlainPushBatch,
     Push,
     PushBatch,
     PushBatchReply,
@@ -32,7 +29,24 @@ from .registry import handles
 from .state import DEFAULT_OPTIONS, Client, QueueState, State
 
 MAX_DATA = 10 * 1024 * 1024  # characters of JSON text; the seeds' limit
+_NO_EXTRA, _NO_DEDUP = Extra(), Dedup()
 SURELY_SMALL = MAX_DATA // 6  # bytes of MessagePack: no encoding grows more than sixfold in JSON
+
+
+@handles(PlainPush)
+def push_plain(state: State, client: Client, command: PlainPush) -> PushReply:
+    data = bytes(command.data)
+    if len(data) > SURELY_SMALL:
+        _check_size(data)
+    queue = state.queues.get(command.queue) or _new_queue(state, command.queue)
+    return PushReply(id=_add_plain(state, queue, (command,), (data,))[0])
+
+
+@handles(PlainPushBatch)
+def push_plain_batch(state: State, client: Client, command: PlainPushBatch) -> PushBatchReply:
+    payloads = _payloads(command.jobs)
+    queue = _queue_of_batch(state, command.queue, payloads)
+    return PushBatchReply(ids=_add_plain(state, queue, command.jobs, payloads) if queue is not None else [])
 
 
 @handles(Push)
@@ -41,22 +55,31 @@ def push(state: State, client: Client, command: Push) -> PushReply:
     if len(data) > SURELY_SMALL:
         _check_size(data)
     queue = state.queues.get(command.queue) or _new_queue(state, command.queue)
-    return PushReply(id=_push(state, queue, [command], [data])[0])
+    return PushReply(id=_add(state, queue, [command], [data])[0])
 
 
 @handles(PushBatch)
 def push_batch(state: State, client: Client, command: PushBatch) -> PushBatchReply:
-    payloads = [bytes(fields.data) for fields in command.jobs]
+    payloads = _payloads(command.jobs)
+    queue = _queue_of_batch(state, command.queue, payloads)
+    return PushBatchReply(ids=_add(state, queue, command.jobs, payloads) if queue is not None else [])
+
+
+def _payloads(jobs: Sequence[JobFields | PlainFields]) -> list[bytes]:
+    payloads = [bytes(fields.data) for fields in jobs]
     for index, data in enumerate(payloads):
         if len(data) > SURELY_SMALL:
             _check_size(data, f"jobs[{index}]: ")
-    name = command.queue
-    if not payloads:
-        if name not in state.queues and (problem := queue_name_problem(name)):
-            raise CommandError(problem)
-        return PushBatchReply(ids=[])
-    queue = state.queues.get(name) or _new_queue(state, name)
-    return PushBatchReply(ids=_push(state, queue, command.jobs, payloads))
+    return payloads
+
+
+def _queue_of_batch(state: State, name: str, payloads: list[bytes]) -> QueueState | None:
+    """The queue; an empty batch does not create it."""
+    if payloads:
+        return state.queues.get(name) or _new_queue(state, name)
+    if name not in state.queues and (problem := queue_name_problem(name)):
+        raise CommandError(problem)
+    return None
 
 
 def _new_queue(state: State, name: str) -> QueueState:
@@ -65,12 +88,42 @@ def _new_queue(state: State, name: str) -> QueueState:
     return state.queue(name)
 
 
-def _push(
+def _add_plain(
+    state: State, queue: QueueState, pushed: Sequence[PlainFields | PlainPush], payloads: Sequence[bytes]
+) -> list[str]:
+    """`_add` for jobs without options: the hot path."""
+    now, seq, name = state.now, state.next_seq, queue.name
+    prefix = state.ids.prefix(queue.slot, now)
+    ids: list[str] = []
+    jobs: list[Job] = []
+    for fields, data in zip(pushed, payloads, strict=True):
+        job_id = f"{prefix}{seq:012x}"
+        jobs.append(
+            Job(
+                seq,
+                job_id,
+                name,
+                fields.name or DEFAULT_NAME,
+                NIL if data == UNDEFINED else data,
+                DEFAULT_OPTIONS,
+                fields.priority,
+                now,
+                now + int(fields.delay) if fields.delay else now,
+            )
+        )
+        ids.append(job_id)
+        seq += 1
+    state.next_seq = seq
+    state.totals.pushed += len(jobs)
+    lifecycle.add(state, queue, jobs)
+    return ids
+
+
+def _add(
     state: State, queue: QueueState, pushed: Sequence[JobFields | Push], payloads: list[bytes]
 ) -> list[str]:
     """Add jobs; their ids, or those of the jobs that hold their unique keys."""
-    now, seq, unique = state.now, state.next_seq, queue.unique
-    prefix = state.ids.prefix(queue.slot, now)
+    now, unique = state.now, queue.unique
     ids: list[str] = []
     jobs: list[Job] = []
     for fields, data in zip(pushed, payloads, strict=True):
@@ -78,64 +131,77 @@ def _push(
         if key is not None and (holder := unique.get(key)) is not None:
             ids.append(holder)
             continue
-        shared = _options(state, fields)
+        seq = state.next_seq
+        state.next_seq += 1
         job = Job(
             seq,
-            f"{prefix}{seq:012x}",
+            state.ids.job_id(queue.slot, now, seq),
             queue.name,
             fields.name or DEFAULT_NAME,
             NIL if data == UNDEFINED else data,
-            shared,
+            state.shared(options_of(fields)),
             fields.priority,
             now,
             now + int(fields.delay) if fields.delay else now,
+            extra=extra_of(fields),
         )
         if key is not None:
             job.unique_key = key
             job.holds_key = True
             unique[key] = job.id
-        if shared.options.durable:
+        if job.options.durable:
             state.out.durable = True
-        seq += 1
         jobs.append(job)
         ids.append(job.id)
-    state.next_seq = seq
     state.totals.pushed += len(jobs)
     lifecycle.add(state, queue, jobs)
     return ids
 
 
-def _options(state: State, fields: JobFields | Push) -> SharedOptions:
-    """The shared options of a push; nearly always the defaults, so these are looked for first."""
+def options_of(fields: JobFields | Push) -> JobOptions:
+    """What of a push many jobs have in common."""
     backoff = fields.backoff
-    if (
-        backoff == DEFAULT_BACKOFF_MS
-        and fields.max_attempts == DEFAULT_MAX_ATTEMPTS
-        and fields.timeout is None
-        and fields.ttl is None
-        and fields.tags is None
-        and not fields.lifo
-        and not fields.remove_on_complete
-        and not fields.remove_on_fail
-        and not fields.durable
-    ):
-        return DEFAULT_OPTIONS
     as_map = isinstance(backoff, BackoffMap)
-    return state.shared(
-        JobOptions(
-            max_attempts=fields.max_attempts,
-            backoff=backoff.delay if isinstance(backoff, BackoffMap) else backoff,
-            backoff_kind=backoff.type if isinstance(backoff, BackoffMap) else EXPONENTIAL,
-            backoff_given_as_map=as_map,
-            ttl=fields.ttl,
-            timeout=fields.timeout or None,
-            lifo=fields.lifo,
-            remove_on_complete=fields.remove_on_complete,
-            remove_on_fail=fields.remove_on_fail,
-            durable=fields.durable,
-            tags=tuple(fields.tags or ()),
-        )
+    return JobOptions(
+        max_attempts=fields.max_attempts,
+        backoff=backoff.delay if isinstance(backoff, BackoffMap) else backoff,
+        backoff_kind=backoff.type if isinstance(backoff, BackoffMap) else EXPONENTIAL,
+        backoff_given_as_map=as_map,
+        ttl=fields.ttl,
+        timeout=fields.timeout or None,
+        lifo=fields.lifo,
+        remove_on_complete=fields.remove_on_complete,
+        remove_on_fail=fields.remove_on_fail,
+        durable=fields.durable,
+        tags=tuple(fields.tags or ()),
     )
+
+
+def extra_of(fields: JobFields | Push) -> Extra | None:
+    """What of a push hardly any job has; None when this one has nothing of it."""
+    dedup = fields.dedup or _NO_DEDUP
+    extra = Extra(
+        custom_id=fields.job_id or fields.custom_id,
+        parent_id=fields.parent_id,
+        group_id=fields.group_id,
+        depends_on=fields.depends_on or [],
+        children_ids=fields.children_ids or [],
+        repeat=None if fields.repeat is None else to_builtins(fields.repeat),
+        stall_timeout=fields.stall_timeout,
+        keep_logs=fields.keep_logs,
+        size_limit=fields.size_limit,
+        stack_trace_limit=10 if fields.stack_trace_limit is None else fields.stack_trace_limit,
+        fail_parent_on_failure=fields.fail_parent_on_failure,
+        remove_dependency_on_failure=fields.remove_dependency_on_failure,
+        continue_parent_on_failure=fields.continue_parent_on_failure,
+        ignore_dependency_on_failure=fields.ignore_dependency_on_failure,
+        deduplication_ttl=dedup.ttl,
+        debounce_id=fields.debounce_id,
+        debounce_ttl=fields.debounce_ttl,
+        deduplication_extend=dedup.extend,
+        deduplication_replace=dedup.replace,
+    )
+    return None if extra == _NO_EXTRA else extra
 
 
 def _check_size(data: bytes, where: str = "") -> None:

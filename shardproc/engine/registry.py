@@ -13,6 +13,10 @@ Handler = Callable[[State, Client, Any], Reply | None]  # None: parked, answered
 
 HANDLERS: dict[type, Handler] = {}
 
+Recovery = Callable[[State, str, str], None]  # state, key and JSON value of a record
+
+RECOVERIES: dict[str, Recovery] = {}
+
 F = TypeVar("F", bound=Callable[..., Reply | None])
 
 
@@ -24,6 +28,19 @@ def handles(command: type) -> Callable[[F], F]:
 
     def enter(function: F) -> F:
         HANDLERS[command] = function
+        return function
+
+    return enter
+
+
+def recovers(kind: str) -> Callable[[Recovery], Recovery]:
+    """Enter the function that takes the records of ``kind`` back after a restart.
+
+    All queues are known by then, jobs are not.
+    """
+
+    def enter(function: Recovery) -> Recovery:
+        RECOVERIES[kind] = function
         return function
 
     return enter

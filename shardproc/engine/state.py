@@ -140,6 +140,8 @@ class State:
         "rates",
         "rooms",
         "serial",
+        "shard",
+        "shards",
         "started_at",
         "timeouts",
         "timeouts_limit",
@@ -153,8 +155,12 @@ class State:
         archive: Archive,
         ids: IdFactory,
         chance: Callable[[], float],
+        shard: int = 0,
+        shards: int = 1,
     ) -> None:
         self.archive = archive
+        self.shard = shard  # the number of this one
+        self.shards = shards  # how many there are
         self.ids = ids
         self.chance = chance  # a random number in [0, 1)
         self.now = 0
@@ -214,6 +220,10 @@ class State:
             if len(self._shared) < MAX_SHARED and not options.tags:
                 self._shared[options] = found
         return found
+
+    def is_home(self, queue: str) -> bool:
+        """Whether a queue belongs to this shard."""
+        return slot_of_queue(queue) & (self.shards - 1) == self.shard
 
     def live(self, job_id: str) -> Job:
         """A live job, or the error that clients know."""

@@ -157,4 +157,4 @@ def _is_success(job: Job) -> bool:
 
 def _is_plain(job: Job) -> bool:
     """Nothing but what a push without options brings."""
-    return job.timeline is None and job.unique_key is None and job.shared.stored is None
+    return job.timeline is None and job.unique_key is None and job.shared.stored is None and job.extra is None

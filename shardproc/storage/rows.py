@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec.msgpack import Decoder, Encoder
 
-from bunqueue.model.job import COMPLETED, FAILED, Job, Lock, Moment
+from bunqueue.model.job import COMPLETED, FAILED, Extra, Job, Lock, Moment
 from bunqueue.protocol.job_view import stored_options
 from shardproc.engine.outbox import COMPLETED_ROW, DEAD_ROW, JOB_ROW, LOCK_ROW
 
@@ -17,10 +17,11 @@ MAX_INLINE = 1000  # bytes of a result that are kept in the row of completed
 
 _encode = Encoder().encode
 _decode_timeline = Decoder(list[Moment]).decode
+_decode_extra = Decoder(Extra).decode
 
 JOB_COLUMNS = (
     "seq, id, queue_id, name, priority, created_at, run_at, attempts, stalls, error, unique_key,"
-    " holds_key, timeline, lost_token, timed_out, options, data"
+    " holds_key, timeline, lost_token, timed_out, options, data, extra"
 )
 # The usual rows have statements of their own that leave columns to their defaults: binding a null
 # costs sqlite3 half a microsecond, as it looks for an adapter first.
@@ -32,21 +33,27 @@ INSERT_SUCCESS = (
     "insert into completed (queue_id, seq, started_at, finished_at, attempts, worker, result)"
     " values (?,?,?,?,?,?,?)"
 )
-INSERT_JOB = f"insert into jobs ({JOB_COLUMNS}) values (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)"
+INSERT_JOB = f"insert into jobs ({JOB_COLUMNS}) values (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)"
 UPDATE_JOB = (
-    "update jobs set priority=?, run_at=?, attempts=?, stalls=?, error=?, holds_key=?, timeline=?,"
-    " lost_token=?, timed_out=? where seq=?"
+    "update jobs set priority=?, created_at=?, run_at=?, attempts=?, stalls=?, error=?, unique_key=?,"
+    " holds_key=?, timeline=?, lost_token=?, timed_out=?, options=?, data=?, extra=? where seq=?"
 )
 PUT_LOCK = "insert or replace into locks values (?,?,?,?,?,?,?,?,?,?)"
 PUT_COMPLETED = "insert or replace into completed values (?,?,?,?,?,?,?,?,?,?)"
 PUT_LARGE = "insert or replace into large_outcomes values (?,?,?)"
 PUT_DEAD_LETTER = "insert or replace into dead_letters values (?,?,?,?,?,?,?,?,?,?)"
 PUT_ATTEMPT = "insert or replace into attempts values (?,?,?,?,?,?,?,?)"
+PUT_RECORD = "insert or replace into records values (?,?,?)"
+DELETE_RECORD = "delete from records where kind = ? and key = ?"
 PUT_QUEUE = "insert into queues values (?,?,?)"
 
 
 def _timeline(job: Job) -> bytes | None:
     return None if job.timeline is None else _encode(job.timeline)
+
+
+def _extra(job: Job) -> bytes | None:
+    return None if job.extra is None else _encode(job.extra)
 
 
 def fresh_row(job: Job, queue_id: int) -> Row:
@@ -81,20 +88,26 @@ def job_row(job: Job, queue_id: int) -> Row:
         int(job.timed_out),
         job.shared.stored,
         job.data,
+        _extra(job),
     )
 
 
 def job_update(job: Job) -> Row:
     return (
         job.priority,
+        job.created_at,
         job.run_at,
         job.attempts,
         job.stalls,
         job.error,
+        job.unique_key,
         int(job.holds_key),
         _timeline(job),
         job.lost_token,
         int(job.timed_out),
+        job.shared.stored,
+        job.data,
+        _extra(job),
         job.seq,
     )
 
@@ -189,7 +202,7 @@ def live_job(row: Row, queues: dict[int, str]) -> Job:
     """A row of LIVE_JOBS as a job."""
     job = _job(row, queues)
     job.stored = JOB_ROW
-    token, owner, ttl, started_at, conn, progress, message, renewed, until = row[17:26]
+    token, owner, ttl, started_at, conn, progress, message, renewed, until = row[18:27]
     if token is not None:
         job.stored |= LOCK_ROW
         job.started_at = started_at
@@ -218,6 +231,7 @@ def _job(row: Row, queues: dict[int, str]) -> Job:
         timeline=None if timeline is None else _decode_timeline(timeline),
         lost_token=row[13],
         timed_out=bool(row[14]),
+        extra=None if row[17] is None else _decode_extra(row[17]),
     )
 
 
@@ -247,15 +261,15 @@ left join dead_letters on dead_letters.seq = jobs.seq
 def finished_job(row: Row, queues: dict[int, str]) -> Job | None:
     """A row of FINISHED_COLUMNS as a job; None when the job is live."""
     job = _job(row, queues)
-    if row[18] is not None:
+    if row[19] is not None:
         job.state, job.stored = COMPLETED, JOB_ROW | COMPLETED_ROW
-        job.started_at, job.finished_at, job.attempts, job.worker = row[17:21]
-        job.progress, job.progress_message = row[21:23]
-        timeline, job.result = row[23:25]
-    elif row[26] is not None:
+        job.started_at, job.finished_at, job.attempts, job.worker = row[18:22]
+        job.progress, job.progress_message = row[22:24]
+        timeline, job.result = row[24:26]
+    elif row[27] is not None:
         job.state, job.stored = FAILED, JOB_ROW | DEAD_ROW
-        job.started_at, job.finished_at, job.attempts, job.stalls = row[25:29]
-        job.worker, job.reason, job.error, timeline = row[29:33]
+        job.started_at, job.finished_at, job.attempts, job.stalls = row[26:30]
+        job.worker, job.reason, job.error, timeline = row[30:34]
     else:
         return None
     job.timeline = None if timeline is None else _decode_timeline(timeline)

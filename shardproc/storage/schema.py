@@ -24,6 +24,15 @@ create table queues (
     created_at integer not null
 );
 
+-- What is set rather than pushed: pauses, limits, schedules, webhooks, ...; JSON, so that SQLite can look
+-- into it.
+create table records (
+    kind text not null,
+    key text not null,
+    value text not null,
+    primary key (kind, key)
+) without rowid;
+
 -- What a push brought, and what retries changed.  Times are epoch ms.
 create table jobs (
     seq integer primary key,            -- order of arrival at this shard
@@ -42,6 +51,7 @@ create table jobs (
     lost_token text,                    -- of a lock that ran out; may still complete the job
     timed_out integer not null default 0,  -- the last attempt did: a late answer changes nothing
     options blob,                       -- MessagePack; null for the defaults
+    extra blob,                         -- MessagePack; null for most: bunqueue.model.job.Extra
     data blob not null                  -- MessagePack, as it came
 );
 

@@ -6,6 +6,7 @@ the few reads of the engine's `Archive`.
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable, Iterator
 
 from bunqueue.model.ids import seq_of_id
@@ -50,6 +51,8 @@ class Store:
             self._know(queue_id, name)
             completed = self._count("completed", queue_id)
             engine.recover_queue(queue_id, name, completed, self._count("dead_letters", queue_id))
+        for kind, key, value in self._db.execute("select kind, key, value from records"):
+            engine.recover_record(kind, key, value)
         last = self._db.execute("select max(seq) from jobs").fetchone()[0]
         engine.state.next_seq = (last or 0) + 1
         engine.recover_jobs(self._live_jobs(progress), now)
@@ -106,6 +109,9 @@ class Store:
                 self._know(queue.id, queue.name)
             many(rows.PUT_QUEUE, [(q.id, q.name, q.created_at) for q in out.queues])
             out.queues.clear()
+        if out.records:
+            _write_records(db, out.records)
+            out.records.clear()
         if out.attempts:
             many(
                 rows.PUT_ATTEMPT,
@@ -172,3 +178,9 @@ class Store:
 
     def close(self) -> None:
         self.database.close()
+
+
+def _write_records(db: sqlite3.Connection, records: dict[tuple[str, str], str | None]) -> None:
+    put = [(kind, key, value) for (kind, key), value in records.items() if value is not None]
+    db.executemany(rows.DELETE_RECORD, [place for place, value in records.items() if value is None])
+    db.executemany(rows.PUT_RECORD, put)

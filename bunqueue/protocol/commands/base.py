@@ -55,6 +55,7 @@ class Route(enum.Enum):
     ID = "the shard of the job id"
     IDS = "the shards of the job ids, each with its part"
     ALL = "all shards, their answers merged"
+    FIRST = "the first shard, which keeps what belongs to the whole server"
     ROUTER = "answered by the router itself"
 
 
@@ -64,6 +65,7 @@ class Merge(enum.Enum):
     NONE = "one answer only"
     FIRST_ERROR = "ok when all are, else the first error in the order of the ids"
     COUNT = "the sum of data.count"
+    ANY = "the first that is ok, else the first error"
     CONCAT = "the lists one after the other"
     SUM = "the sums of the numbers"
 
@@ -82,6 +84,7 @@ class Spec:
     parks: bool  # may be answered later: it has a ``timeout`` above 0
     heavy: bool  # may be answered later: its work grows with the queue and goes in slices
     since: int  # protocol version
+    plain: type[Struct] | None = None  # the same with its usual fields only: what most requests are
 
 
 COMMANDS: dict[str, Spec] = {}
@@ -99,13 +102,14 @@ def command(
     parks: bool = False,
     heavy: bool = False,
     since: int = 2,
+    plain: type[Struct] | None = None,
 ) -> Callable[[C], C]:
     """Enter a command class in the table.  What only reads is repeatable."""
 
     def enter(cls: C) -> C:
         name = str(cls.__struct_config__.tag)
         again = not writes if repeatable is None else repeatable
-        COMMANDS[name] = Spec(name, cls, route, reply, merge, writes, again, parks, heavy, since)
+        COMMANDS[name] = Spec(name, cls, route, reply, merge, writes, again, parks, heavy, since, plain)
         return cls
 
     return enter

@@ -8,6 +8,7 @@ from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from bunqueue.model.job import DEFAULT_BACKOFF_MS, DEFAULT_LOCK_TTL_MS, DEFAULT_MAX_ATTEMPTS, NIL
 from bunqueue.protocol.commands.base import (
+    YEAR_MS,
     Backoff,
     Command,
     Delay,
@@ -40,6 +41,22 @@ class BackoffMap(Struct, gc=False):
     type: Literal["fixed", "exponential"] = "exponential"
 
 
+class Dedup(Struct, omit_defaults=True, gc=False):
+    """What becomes of a push whose unique key is taken, and how long the key lasts (ms)."""
+
+    ttl: Ttl | None = None
+    extend: bool = False
+    replace: bool = False
+
+
+class Repeat(Struct, rename="camel", omit_defaults=True, gc=False):
+    """Push the job again after its completion: ``every`` ms later, at most ``limit`` times."""
+
+    every: Annotated[float, Meta(ge=0, le=YEAR_MS)] | None = None
+    limit: Annotated[int, Meta(ge=0)] | None = None
+    count: Annotated[int, Meta(ge=0)] = 0
+
+
 class JobFields(Struct, kw_only=True, rename="camel", omit_defaults=True, gc=False):
     """What one job is pushed with.  Times in ms."""
 
@@ -57,13 +74,59 @@ class JobFields(Struct, kw_only=True, rename="camel", omit_defaults=True, gc=Fal
     remove_on_complete: bool = False
     remove_on_fail: bool = False
     durable: bool = False
-    # Declared so that they are refused and not ignored, until the server keeps them.
-    job_id: None = None
-    custom_id: None = None
-    depends_on: None = None
-    group_id: None = None
-    repeat: None = None
-    dedup: None = None
+    job_id: Key | None = None
+    custom_id: Key | None = None  # another word for job_id
+    depends_on: Ids | None = None
+    parent_id: Key | None = None
+    children_ids: Ids | None = None
+    group_id: Key | None = None
+    group_max_size: Annotated[int, Meta(ge=1)] | None = None
+    repeat: Repeat | None = None
+    dedup: Dedup | None = None
+    debounce_id: Key | None = None
+    debounce_ttl: Ttl | None = None
+    stall_timeout: Timeout | None = None
+    stack_trace_limit: Annotated[int, Meta(ge=0)] | None = None
+    keep_logs: Annotated[int, Meta(ge=0)] | None = None
+    size_limit: Annotated[int, Meta(ge=0)] | None = None
+    timestamp: float | None = None
+    fail_parent_on_failure: bool = False
+    remove_dependency_on_failure: bool = False
+    continue_parent_on_failure: bool = False
+    ignore_dependency_on_failure: bool = False
+
+
+class PlainFields(Struct, rename="camel", forbid_unknown_fields=True, gc=False):
+    """JobFields of which only these are given.  Nearly all jobs are so, and looking at two dozen fields
+    that are not there would take longer than storing the job."""
+
+    data: Raw = Raw(NIL)
+    name: Text | None = None
+    priority: Priority = 0
+    delay: Delay = 0
+
+
+class PlainPush(
+    Struct, kw_only=True, tag_field="cmd", tag="PUSH", rename="camel", forbid_unknown_fields=True, gc=False
+):
+    """Push with the fields of PlainFields."""
+
+    queue: QueueName
+    data: Raw = Raw(NIL)
+    name: Text | None = None
+    priority: Priority = 0
+    delay: Delay = 0
+    req_id: RequestId = UNSET
+
+
+class PlainPushBatch(
+    Struct, kw_only=True, tag_field="cmd", tag="PUSHB", rename="camel", forbid_unknown_fields=True, gc=False
+):
+    """PushBatch of PlainFields."""
+
+    queue: QueueName
+    jobs: Annotated[list[PlainFields], Meta(max_length=100_000)]
+    req_id: RequestId = UNSET
 
 
 class PushReply(Reply, kw_only=True):
@@ -118,7 +181,7 @@ class AckBatchReply(Reply, kw_only=True):
     data: Ignored | UnsetType = UNSET
 
 
-@command(Route.QUEUE, PushReply, writes=True)
+@command(Route.QUEUE, PushReply, writes=True, plain=PlainPush)
 class Push(JobFields, kw_only=True, tag_field="cmd", tag="PUSH", gc=False):
     """Add one job to a queue."""
 
@@ -126,7 +189,7 @@ class Push(JobFields, kw_only=True, tag_field="cmd", tag="PUSH", gc=False):
     req_id: RequestId = UNSET  # a struct has one base, so what Command gives stands here again
 
 
-@command(Route.QUEUE, PushBatchReply, writes=True)
+@command(Route.QUEUE, PushBatchReply, writes=True, plain=PlainPushBatch)
 class PushBatch(Command, tag="PUSHB"):
     """Add many jobs to a queue: all of them, or none when one is refused."""
 

@@ -26,6 +26,7 @@ from shardproc.storage.database import Database, DatabaseBusy
 from shardproc.storage.schema import CURRENT, SchemaTooNew
 
 TABLES = {
+    "records",
     "meta",
     "queues",
     "jobs",
