@@ -7,10 +7,13 @@
       └► DELAYED┘  └──release────┘ └─fail─► DELAYED (retry) or FAILED (dead letter)
                                             FAILED ──RetryDlq──► WAITING
 
-Whether a job that is not active is waiting or delayed is a question of its ``run_at`` alone.
+Whether a job that is not active is waiting or delayed is a question of its ``run_at`` alone.  A job
+that depends on others is BLOCKED before that, until the last of them has completed.
 """
 
 from __future__ import annotations
+
+from typing import ClassVar
 
 from msgspec import Struct
 
@@ -23,16 +26,18 @@ ACTIVE = 2
 COMPLETED = 3
 FAILED = 4
 REMOVED = 5
+BLOCKED = 6  # jobs that it depends on have not completed
 
-STATE_NAMES = ("waiting", "delayed", "active", "completed", "failed", "unknown")
+STATE_NAMES = ("waiting", "delayed", "active", "completed", "failed", "unknown", "waiting-children")
 
 TRANSITIONS: dict[int, frozenset[int]] = {
-    WAITING: frozenset({ACTIVE, COMPLETED, REMOVED}),  # COMPLETED: a late ack after a lost lock
+    WAITING: frozenset({ACTIVE, COMPLETED, REMOVED, BLOCKED}),  # COMPLETED: a late ack after a lost lock
     DELAYED: frozenset({WAITING, REMOVED}),
     ACTIVE: frozenset({WAITING, DELAYED, COMPLETED, FAILED, REMOVED}),
     COMPLETED: frozenset({WAITING, REMOVED}),
     FAILED: frozenset({WAITING, REMOVED}),
     REMOVED: frozenset(),
+    BLOCKED: frozenset({WAITING, DELAYED, FAILED, REMOVED}),
 }
 
 DEFAULT_MAX_ATTEMPTS = 3
@@ -90,6 +95,12 @@ class Extra(Struct, rename="camel", omit_defaults=True, gc=False):
     debounce_ttl: float | None = None
     deduplication_extend: bool = False
     deduplication_replace: bool = False
+    # Not on the wire:
+    pending: list[str] = []  # of depends_on, those that have not completed
+    failures: dict[str, str] | None = None  # "queue:id" of a failed child -> its error
+    ignored: dict[str, str] | None = None  # the same, of children whose failure is ignored
+
+    HIDDEN: ClassVar[frozenset[str]] = frozenset({"pending", "failures", "ignored"})
 
 
 class Lock(Struct, gc=False):

@@ -13,10 +13,12 @@ from typing import Any
 
 from msgspec import UNSET, Raw, Struct, UnsetType
 from msgspec.msgpack import Decoder, Encoder
+from msgspec.structs import fields
 
 from bunqueue.model.ids import UUID_LENGTH
 from bunqueue.model.job import (
     ACTIVE,
+    BLOCKED,
     COMPLETED,
     FAILED,
     MAX_TIMELINE,
@@ -35,10 +37,9 @@ _decode_options = Decoder(JobOptions).decode
 MAX_SHARED = 1024  # option sets kept; jobs beyond that simply do not share
 
 
-class _ExtraView(Extra, rename="camel", omit_defaults=False, gc=False):
-    """Extra as it is shown: every field is always there."""
-
-    children_completed: int = 0
+_EXTRA_NAMES = tuple(name for name in Extra.__struct_fields__ if name not in Extra.HIDDEN)
+_EXTRA_FIELDS = len(_EXTRA_NAMES) + 1
+_WIRE_NAMES = {field.name: field.encode_name for field in fields(Extra)}
 
 
 class _Own(Struct, rename="camel", gc=False):
@@ -85,7 +86,6 @@ def _option_fields(options: JobOptions) -> dict[str, Any]:
     }
 
 
-_EXTRA_FIELDS = len(_ExtraView.__struct_fields__)
 _OPTION_FIELDS = len(_option_fields(JobOptions())) + _EXTRA_FIELDS
 
 
@@ -101,8 +101,8 @@ def _option_pairs(options: JobOptions) -> bytes:
 
 
 def _extra_pairs(extra: Extra) -> bytes:
-    view = _ExtraView(**{name: getattr(extra, name) for name in Extra.__struct_fields__})
-    return _encode(view)[_header_size(_EXTRA_FIELDS) :]
+    view = {_WIRE_NAMES[name]: getattr(extra, name) for name in _EXTRA_NAMES}
+    return _encode({**view, "childrenCompleted": 0})[_header_size(_EXTRA_FIELDS) :]
 
 
 def _header_size(fields: int) -> int:
@@ -124,6 +124,8 @@ def timeline(job: Job) -> list[Moment]:
     if job.timeline is not None:
         return job.timeline
     first = "waiting" if job.run_at <= job.created_at else "delayed"
+    if job.extra is not None and job.extra.depends_on:
+        first = STATE_NAMES[BLOCKED]
     moments = [Moment(first, job.created_at)]
     if job.started_at is not None:
         moments.append(Moment("active", job.started_at))
@@ -280,6 +282,8 @@ def state_name(job: Job, version: int) -> str:
     """The state in the words of a protocol version; 3 tells ready jobs with priority apart."""
     if version >= 3 and job.state == WAITING and job.priority > 0:
         return "prioritized"
+    if version < 3 and job.state == BLOCKED:
+        return STATE_NAMES[WAITING]
     return STATE_NAMES[job.state]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import UNSET, Raw
 
-from bunqueue.model.job import ACTIVE, COMPLETED, DELAYED, FAILED, STATE_NAMES, WAITING, Job
+from bunqueue.model.job import ACTIVE, BLOCKED, COMPLETED, DELAYED, FAILED, STATE_NAMES, WAITING, Job
 from bunqueue.model.names import queue_name_problem
 from bunqueue.protocol.commands import CommandError, Ok
 from bunqueue.protocol.commands.query import (
@@ -42,6 +42,7 @@ STATES = {
     "active": frozenset({ACTIVE}),
     "completed": frozenset({COMPLETED}),
     "failed": frozenset({FAILED}),
+    "waiting-children": frozenset({BLOCKED}),
 }
 
 
@@ -121,6 +122,8 @@ def get_jobs(state: State, client: Client, command: GetJobs) -> Steps:
     states = ALL
     if wanted:
         states = frozenset().union(*(STATES.get(name, frozenset()) for name in wanted))
+        if client.version < 3 and WAITING in states:
+            states |= {BLOCKED}
     seqs: list[int] = []
     wants = _wanted(states, wanted, client.version)
     for chunk in page(state.archive, queue, states, wants, command.offset, command.limit, not command.asc):
@@ -152,7 +155,10 @@ def get_job_counts(state: State, client: Client, command: GetJobCounts) -> JobCo
     if queue is None:
         return JobCountsReply(counts=Counts(0, 0, 0, 0, 0))
     counts = Counts(queue.waiting, len(queue.delayed), len(queue.active), queue.completed, queue.failed)
-    if client.version >= 3:
+    if client.version < 3:
+        counts.waiting += len(queue.blocked)
+    else:
+        counts.waiting_children = len(queue.blocked)
         if queue.paused:
             counts.waiting, counts.paused = 0, queue.waiting
         else:
@@ -169,7 +175,7 @@ def count(state: State, client: Client, command: Count) -> CountReply:
     queued = queue.waiting + len(queue.delayed)
     if client.version >= 3:
         return CountReply(count=queued)
-    return CountReply(count=queued + len(queue.active) + queue.completed + queue.failed)
+    return CountReply(count=queued + len(queue.blocked) + len(queue.active) + queue.completed + queue.failed)
 
 
 def _active(state: State, job_id: str) -> Job:

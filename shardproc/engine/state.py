@@ -52,6 +52,7 @@ class QueueState:
 
     __slots__ = (
         "active",
+        "blocked",
         "completed",
         "delayed",
         "failed",
@@ -76,6 +77,7 @@ class QueueState:
         self.late: dict[int, Job] = {}  # live ones that came back from the dead letters
         self.active: dict[int, Job] = {}  # of both, those that are active
         self.delayed: dict[int, Job] = {}  # of both, those that are delayed
+        self.blocked: dict[int, Job] = {}  # of both, those that depend on others
         self.unique: dict[str, str] = {}  # unique key -> id of the job that holds it
         self.waiters: deque[Waiter] = deque()
         self.waiting = self.completed = self.failed = 0

@@ -19,6 +19,11 @@ LATER = {
     ("completed", "waiting"),
     ("completed", "unknown"),
     ("failed", "unknown"),
+    ("waiting", "waiting-children"),
+    ("waiting-children", "waiting"),
+    ("waiting-children", "delayed"),
+    ("waiting-children", "failed"),
+    ("waiting-children", "unknown"),
 }
 
 
@@ -136,7 +141,7 @@ def test_the_table_is_whole() -> None:
 
 
 def test_the_names_of_the_states_are_those_of_the_wire() -> None:
-    assert STATE_NAMES == ("waiting", "delayed", "active", "completed", "failed", "unknown")
+    assert STATE_NAMES == ("waiting", "delayed", "active", "completed", "failed", "unknown", "waiting-children")
 
 
 def assignments_of_state(path: Path) -> list[int]:
