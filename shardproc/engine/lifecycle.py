@@ -232,6 +232,16 @@ def revive(state: State, queue: QueueState, job: Job) -> None:
     queue.late[job.seq] = queue.jobs.pop(job.seq)
 
 
+def purge(state: State, queue: QueueState, finished: int, seqs: list[int]) -> None:
+    """COMPLETED or FAILED (``finished`` says which) to gone: jobs that `Archive.old_completed` or
+    `Archive.old_dead_letters` has just found.  In slices: what one call names is deleted in one go."""
+    if finished == COMPLETED:
+        queue.completed -= len(seqs)
+    else:
+        queue.failed -= len(seqs)
+    state.out.purge(queue.id, seqs)
+
+
 def release_key(queue: QueueState, job: Job) -> None:
     """Let another job have the unique key."""
     if job.holds_key and job.unique_key is not None:

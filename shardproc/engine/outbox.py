@@ -20,6 +20,8 @@ CLEAN = 0
 STATE = 1  # it moved: its lock or its outcome
 ROW = 2  # its own row changed, too
 
+Place = tuple[int, str]  # number and id of a finished job
+
 # Job.stored: which rows a job has on disk
 JOB_ROW = 1
 LOCK_ROW = 2
@@ -40,6 +42,15 @@ class Attempt(Struct, gc=False):
     stack: str | None
 
 
+class LogEntry(Struct, gc=False):
+    """One line of a job's log."""
+
+    seq: int
+    at: int
+    level: str
+    message: str
+
+
 class QueueRow(Struct, gc=False):
     """A queue that was met for the first time."""
 
@@ -51,7 +62,7 @@ class QueueRow(Struct, gc=False):
 class Outbox:
     """Lists, not an object per effect: this is the hot path."""
 
-    __slots__ = ("attempts", "dirty", "durable", "queues", "records", "replies", "size")
+    __slots__ = ("attempts", "dirty", "durable", "logs", "purges", "queues", "records", "replies", "size")
 
     def __init__(self) -> None:
         self.replies: list[tuple[int, Reply]] = []
@@ -59,16 +70,23 @@ class Outbox:
         self.attempts: list[Attempt] = []
         self.queues: list[QueueRow] = []
         self.records: dict[tuple[str, str], str | None] = {}  # (kind, key) -> JSON; None: delete
+        self.logs: list[LogEntry] = []
+        self.purges: dict[int, list[int]] = {}  # queue id -> numbers of finished jobs that go
         self.size = 0  # bytes of jobs and results in the replies, about
         self.durable = False  # something in this batch must survive a power loss
 
     @property
     def writes(self) -> bool:
-        return bool(self.dirty or self.attempts or self.queues or self.records)
+        return bool(self.dirty or self.attempts or self.queues or self.records or self.logs or self.purges)
 
     def keep(self, kind: str, key: str, value: Struct | None) -> None:
         """Store a record, or with None delete it; `registry.recovers` says who gets it after a restart."""
         self.records[kind, key] = None if value is None else _encode_json(value).decode()
+
+    def purge(self, queue_id: int, seqs: list[int]) -> None:
+        """Have all rows of these finished jobs deleted.  They were read from the archive in this batch;
+        a few hundred at a time, as this is done in one go.  Rules call `lifecycle.purge`, which counts."""
+        self.purges.setdefault(queue_id, []).extend(seqs)
 
     def touch(self, job: Job, what: int = STATE) -> None:
         """Have the rows of ``job`` written as they are when the batch ends."""
@@ -94,3 +112,16 @@ class Archive(Protocol):
 
     def dead_letters(self, queue_id: int, limit: int, after: tuple[int, int]) -> list[Job]:
         """Dead letters after ``(entered_at, seq)``, oldest first."""
+
+    def old_dead_letters(self, queue_id: int, until: int, limit: int) -> list[Place]:
+        """The oldest dead letters, those that died at ``until`` at the latest.
+
+        At most ``limit``; fewer when their payloads are large, at least one if there is any."""
+
+    def old_completed(
+        self, queue_id: int, until: int, limit: int, after: int
+    ) -> tuple[list[Place], int | None]:
+        """Of the next ``limit`` completed jobs after number ``after``, by order of creation, those that
+        completed at ``until`` at the latest; and the number of the last job looked at, None at the end.
+
+        Looks at fewer when their payloads are large."""

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from bunqueue.protocol.commands import Reply
 
-from .state import Client, State
+from .state import Client, QueueState, State
 
 Handler = Callable[[State, Client, Any], Reply | None]  # None: parked, answered later
 
@@ -16,6 +16,10 @@ HANDLERS: dict[type, Handler] = {}
 Recovery = Callable[[State, str, str], None]  # state, key and JSON value of a record
 
 RECOVERIES: dict[str, Recovery] = {}
+
+Farewell = Callable[[State, QueueState], None]
+
+FAREWELLS: list[Farewell] = []
 
 F = TypeVar("F", bound=Callable[..., Reply | None])
 
@@ -44,3 +48,10 @@ def recovers(kind: str) -> Callable[[Recovery], Recovery]:
         return function
 
     return enter
+
+
+def obliterates(function: Farewell) -> Farewell:
+    """Enter a function that forgets what was set for a queue, its records included: Obliterate calls it
+    when the queue's jobs are gone."""
+    FAREWELLS.append(function)
+    return function

@@ -16,8 +16,17 @@ DELETE_LOCKS = "delete from locks where seq between ? and ?"
 DELETE_COMPLETED = "delete from completed where queue_id = ? and seq = ?"
 DELETE_LARGE = "delete from large_outcomes where seq = ?"
 DELETE_DEAD = "delete from dead_letters where seq = ?"
-DELETE_JOB = "delete from jobs where seq = ?"
-DELETE_ATTEMPTS = "delete from attempts where seq = ?"
+DELETE_JOBS = "delete from jobs where seq between ? and ?"
+DELETE_ATTEMPTS = "delete from attempts where seq between ? and ?"
+DELETE_LOGS = "delete from job_logs where seq between ? and ?"
+PURGE = (
+    "delete from large_outcomes where seq between ? and ?",
+    "delete from dead_letters where seq between ? and ?",
+    DELETE_JOBS,
+    DELETE_ATTEMPTS,
+    DELETE_LOGS,
+)
+PURGE_COMPLETED = "delete from completed where queue_id = ? and seq between ? and ?"
 
 # Deletions of what is no longer true come before insertions of what is.
 ORDER = (
@@ -34,8 +43,9 @@ ORDER = (
     rows.PUT_COMPLETED,
     rows.PUT_LARGE,
     rows.PUT_DEAD_LETTER,
-    DELETE_JOB,
+    DELETE_JOBS,
     DELETE_ATTEMPTS,
+    DELETE_LOGS,
 )
 
 
@@ -49,6 +59,7 @@ class Journal:
         self._queue_ids = queue_ids
         self._parameters: dict[str, list[rows.Row]] = {sql: [] for sql in ORDER}
         self._unlocked: list[int] = []
+        self._removed: list[int] = []
 
     def write(self, dirty: list[Job], connection: sqlite3.Connection) -> None:
         """Bring the rows of ``dirty`` up to date within the open transaction."""
@@ -74,6 +85,11 @@ class Journal:
         if unlocked:
             self._parameters[DELETE_LOCKS].extend(runs(unlocked))
             unlocked.clear()
+        if self._removed:
+            gone = runs(self._removed)
+            for sql in (DELETE_JOBS, DELETE_ATTEMPTS, DELETE_LOGS):
+                self._parameters[sql].extend(gone)
+            self._removed.clear()
         for sql, parameters in self._parameters.items():
             if parameters:
                 connection.executemany(sql, parameters)
@@ -112,11 +128,9 @@ class Journal:
         return 0
 
     def _remove(self, job: Job, queue_id: int) -> None:
-        todo, key = self._parameters, (job.seq,)
-        todo[DELETE_ATTEMPTS].append(key)
+        self._removed.append(job.seq)
         if not job.stored:
             return
-        todo[DELETE_JOB].append(key)
         if job.stored & LOCK_ROW:
             self._unlocked.append(job.seq)
         self._forget_outcome(job, queue_id)
@@ -127,6 +141,15 @@ class Journal:
         if job.stored & COMPLETED_ROW and job.state != COMPLETED:
             self._parameters[DELETE_COMPLETED].append((queue_id, job.seq))
             self._parameters[DELETE_LARGE].append((job.seq,))
+
+
+def purge(purges: dict[int, list[int]], connection: sqlite3.Connection) -> None:
+    """Delete all rows of finished jobs, named by number for each queue id."""
+    for queue_id, seqs in purges.items():
+        gone = runs(seqs)
+        connection.executemany(PURGE_COMPLETED, [(queue_id, *run) for run in gone])
+        for sql in PURGE:
+            connection.executemany(sql, gone)
 
 
 def runs(numbers: list[int]) -> list[tuple[int, int]]:

@@ -13,6 +13,7 @@ from shardproc.engine.outbox import COMPLETED_ROW, DEAD_ROW, JOB_ROW, LOCK_ROW
 
 Row = tuple[Any, ...]
 
+MAX_LOG = 100  # entries kept of a job's log
 MAX_INLINE = 1000  # bytes of a result that are kept in the row of completed
 
 _encode = Encoder().encode
@@ -45,6 +46,11 @@ PUT_DEAD_LETTER = "insert or replace into dead_letters values (?,?,?,?,?,?,?,?,?
 PUT_ATTEMPT = "insert or replace into attempts values (?,?,?,?,?,?,?,?)"
 PUT_RECORD = "insert or replace into records values (?,?,?)"
 DELETE_RECORD = "delete from records where kind = ? and key = ?"
+PUT_LOG = "insert into job_logs select ?, coalesce(max(number), 0) + 1, ?, ?, ? from job_logs where seq = ?"
+TRIM_LOG = (
+    "delete from job_logs where seq = ?"
+    f" and number <= (select max(number) from job_logs where seq = ?) - {MAX_LOG}"
+)
 PUT_QUEUE = "insert into queues values (?,?,?)"
 
 
@@ -184,6 +190,24 @@ def dead_letter_row(job: Job, queue_id: int) -> Row:
         _timeline(job),
     )
 
+
+# Numbers, ids, times and bytes of finished jobs.  Of those that are too young no payload is looked up.
+OLD_COMPLETED = """
+select old.seq, jobs.id, old.finished_at,
+       length(jobs.data) + coalesce(length(large_outcomes.result), 0)
+from (select seq, finished_at, large from completed
+      where queue_id = ? and seq > ? order by seq limit ?) old
+left join jobs on jobs.seq = old.seq and old.finished_at <= ?
+left join large_outcomes on large_outcomes.seq = jobs.seq and old.large
+order by old.seq
+"""
+OLD_DEAD_LETTERS = """
+select old.seq, jobs.id, old.finished_at, length(jobs.data)
+from (select seq, finished_at from dead_letters
+      where queue_id = ? and finished_at <= ? order by finished_at, seq limit ?) old
+join jobs on jobs.seq = old.seq
+order by old.finished_at, old.seq
+"""
 
 LIVE_JOBS = f"""
 select {", ".join("jobs." + name.strip() for name in JOB_COLUMNS.split(","))},

@@ -118,6 +118,16 @@ create table attempts (
     primary key (seq, number, ended_at)
 ) without rowid;
 
+-- What workers say about a job: the last lines of each (number counts on).
+create table job_logs (
+    seq integer not null,
+    number integer not null,
+    at integer not null,
+    level text not null,
+    message text not null,
+    primary key (seq, number)
+) without rowid;
+
 -- Lifecycle transitions, for analytics and streaming.
 create table events (
     seq integer primary key,

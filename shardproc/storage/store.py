@@ -12,13 +12,14 @@ from collections.abc import Callable, Iterator
 from bunqueue.model.ids import seq_of_id
 from bunqueue.model.job import COMPLETED, FAILED, Job
 from shardproc.engine.engine import Engine
-from shardproc.engine.outbox import Outbox
+from shardproc.engine.outbox import Outbox, Place
 
 from . import rows
 from .database import Database
-from .journal import Journal
+from .journal import Journal, purge
 
 MAX_SEQ = 2**63 - 1
+MAX_PURGE = 4 << 20  # bytes of payload deleted in one go: every page of it has to be read
 PROGRESS_EVERY = 50_000  # recovered jobs between two reports
 
 
@@ -121,9 +122,16 @@ class Store:
                 ],
             )
             out.attempts.clear()
+        if out.logs:
+            many(rows.PUT_LOG, [(e.seq, e.at, e.level, e.message, e.seq) for e in out.logs])
+            many(rows.TRIM_LOG, [(seq, seq) for seq in {entry.seq for entry in out.logs}])
+            out.logs.clear()
         if out.dirty:
             self._journal.write(out.dirty, db)
             out.dirty.clear()
+        if out.purges:
+            purge(out.purges, db)
+            out.purges.clear()
 
     # -- reads of finished jobs ----------------------------------------------------------------
 
@@ -176,8 +184,31 @@ class Store:
         found = self._db.execute(query, (queue_id, *after, limit))
         return [job for row in found if (job := rows.finished_job(row, self._queue_names))]
 
+    def old_dead_letters(self, queue_id: int, until: int, limit: int) -> list[Place]:
+        self._see()
+        found = self._db.execute(rows.OLD_DEAD_LETTERS, (queue_id, until, limit))
+        return [(seq, job_id) for seq, job_id, _, _ in _bounded(found)]
+
+    def old_completed(
+        self, queue_id: int, until: int, limit: int, after: int
+    ) -> tuple[list[Place], int | None]:
+        self._see()
+        looked_at = list(_bounded(self._db.execute(rows.OLD_COMPLETED, (queue_id, after, limit, until))))
+        found = [(seq, job_id) for seq, job_id, finished_at, _ in looked_at if finished_at <= until]
+        return found, looked_at[-1][0] if looked_at else None
+
     def close(self) -> None:
         self.database.close()
+
+
+def _bounded(found: sqlite3.Cursor) -> Iterator[rows.Row]:
+    """Rows until their last column, bytes to be deleted, adds up to MAX_PURGE."""
+    size = 0
+    for row in found:
+        yield row
+        size += row[-1] or 0
+        if size > MAX_PURGE:
+            return
 
 
 def _write_records(db: sqlite3.Connection, records: dict[tuple[str, str], str | None]) -> None:

@@ -36,6 +36,7 @@ TABLES = {
     "large_outcomes",
     "attempts",
     "events",
+    "job_logs",
 }
 ROOT = Path(schema.__file__).parents[2]
 
