@@ -141,7 +141,15 @@ def test_the_table_is_whole() -> None:
 
 
 def test_the_names_of_the_states_are_those_of_the_wire() -> None:
-    assert STATE_NAMES == ("waiting", "delayed", "active", "completed", "failed", "unknown", "waiting-children")
+    assert STATE_NAMES == (
+        "waiting",
+        "delayed",
+        "active",
+        "completed",
+        "failed",
+        "unknown",
+        "waiting-children",
+    )
 
 
 def assignments_of_state(path: Path) -> list[int]:
