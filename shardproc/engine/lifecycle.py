@@ -196,6 +196,16 @@ def release(state: State, job: Job) -> None:
     state.out.touch(job)
 
 
+def take_back(state: State, job: Job) -> None:
+    """ACTIVE to WAITING as nobody ever showed that he had got the job: nothing counted, and the token of
+    a worker that did get it still completes the job while it waits."""
+    token = job.lock.token if job.lock is not None else ""
+    release(state, job)
+    job.lost_token = token
+    job.timeline = timeline(job)  # its next start has more to write than a lock
+    state.out.touch(job, ROW)
+
+
 def expire(state: State, queue: QueueState, job: Job) -> None:
     """WAITING to gone: its ttl had passed when a pull met it."""
     queue.waiting -= 1

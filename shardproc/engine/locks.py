@@ -83,8 +83,13 @@ def _sweep(state: State, held: set[Job]) -> None:
             lost.add(job)
         lock.suspect = True
     for job in sorted(lost, key=lambda job: job.seq):
-        expired = job.lock is not None and bool(job.lock.token)
-        lifecycle.lose(state, job, "Lock expired" if expired else "Job stalled")
+        lock = job.lock
+        assert lock is not None
+        if lock.conn == 0 and not lock.renewed:
+            # Its connection broke before anything was heard of the job: the delivery may have been lost.
+            lifecycle.take_back(state, job)
+        else:
+            lifecycle.lose(state, job, "Lock expired" if lock.token else "Job stalled")
 
 
 def disconnect(state: State, conn: int, *, severed: bool) -> None:

@@ -582,7 +582,11 @@ class Model:
             if job.state != ACTIVE:
                 continue
             if job.locked and job.until <= self.now:
-                self._lose(job, "Lock expired")
+                if job.conn == 0 and not job.renewed:  # the delivery may have been lost: nothing counts
+                    self._requeue(job)
+                    job.lost_token = job.token
+                else:
+                    self._lose(job, "Lock expired")
             elif not job.locked and job.heartbeat_at <= self.now - STALL_MS:
                 # A lock that still runs protects its job from the stall check (docstring of locks.py).
                 if job.suspect:

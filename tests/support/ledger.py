@@ -217,6 +217,8 @@ class Ledger:
                 f"{job_id} counts {attempts} attempts, but {self.fails_sent[job_id]} FAILs were sent"
                 f" and it stalled {stalls} times"
             )
+        if stalls > len(self.leases.get(job_id, ())):
+            out.append(f"{job_id} stalled {stalls} times, more often than it was delivered")
         if state == "failed" and attempts < job["maxAttempts"] and stalls < 3:
             out.append(f"{job_id} is failed after {attempts} of {job['maxAttempts']} attempts")
         return out
