@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
 import secrets
 import threading
 from asyncio import AbstractEventLoop, Future, TimerHandle
@@ -40,6 +41,7 @@ class EmbeddedEngine:
         if path != MEMORY:
             Path(path).parent.mkdir(parents=True, exist_ok=True)
         self.path = path
+        self._pid = os.getpid()
         self._lock = threading.RLock()
         self._shard: Shard = Shard(path, full_sync=False)
         self._shard.recover(self._shard.now(), secrets.token_hex(8), lambda loaded, total: None)
@@ -47,6 +49,15 @@ class EmbeddedEngine:
         self._sessions: dict[int, EmbeddedTransport] = {}
         self._numbers = itertools.count(1)
         self._timers: dict[AbstractEventLoop, TimerHandle] = {}
+
+    @property
+    def inherited(self) -> bool:
+        """Whether this process is a child of the one that opened the file, which it must not touch."""
+        return self._pid != os.getpid()
+
+    def abandon(self) -> None:
+        """In a forked child: keep the parent's lock on the file from lasting as long as the child."""
+        self._shard.store.database.abandon()
 
     def join(self) -> EmbeddedTransport:
         """A new session for the running event loop."""
@@ -87,7 +98,7 @@ class EmbeddedEngine:
 
     def _tick(self, loop: AbstractEventLoop) -> None:
         with self._lock:
-            if self._sessions:
+            if self._sessions and not self.inherited:
                 self._shard.tick()
                 self._shard.work()
                 self._deliver(loop)
@@ -128,6 +139,11 @@ class EmbeddedTransport:
         """See `Transport.call`; the engine always answers, so ``timeout`` has nothing to bound."""
         if self._closed:
             raise ConnectionLost(f"the session with {self._engine.path} is closed: open a new queue")
+        if self._engine.inherited:
+            raise ConnectionLost(
+                f"the session with {self._engine.path} belongs to the parent of this process: one process"
+                " at a time may have the file open"
+            )
         key = _encode(next(self._numbers))
         command.req_id = Raw(key)  # type: ignore[attr-defined]
         future: Future[bytes] = self.loop.create_future()
@@ -139,7 +155,7 @@ class EmbeddedTransport:
 
     def _run(self) -> None:
         batch, self._batch = self._batch, []
-        if batch and not self._closed:
+        if batch and not self._closed and not self._engine.inherited:
             self._engine.run(self, batch)
 
     def resolve(self, key: bytes, payload: bytes) -> None:
@@ -154,9 +170,10 @@ class EmbeddedTransport:
             return
         self._run()
         self._closed = True
-        with _lock:
-            if self._engine.leave(self) and _engines.get(self._engine.path) is self._engine:
-                del _engines[self._engine.path]
+        if not self._engine.inherited:
+            with _lock:
+                if self._engine.leave(self) and _engines.get(self._engine.path) is self._engine:
+                    del _engines[self._engine.path]
         for future in self._waiting.values():
             if not future.done():
                 future.set_exception(ConnectionLost(f"the session with {self._engine.path} was closed"))
@@ -165,6 +182,21 @@ class EmbeddedTransport:
 
 _engines: dict[str, EmbeddedEngine] = {}
 _lock = threading.Lock()
+_abandoned: list[EmbeddedEngine] = []
+
+
+def _after_fork() -> None:
+    """The engines are the parent's.  They are kept, not closed: SQLite would take its files away from it."""
+    global _lock
+    _lock = threading.Lock()
+    for engine in _engines.values():
+        engine.abandon()
+    _abandoned.extend(_engines.values())
+    _engines.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def _open(path: str) -> EmbeddedEngine:

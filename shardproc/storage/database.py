@@ -54,6 +54,15 @@ class Database:
             self._wal = os.open(f"{self.path}-wal", os.O_RDONLY)
         os.fdatasync(self._wal)
 
+    def abandon(self) -> None:
+        """In a forked child: let go of the lock, which lasts as long as anybody has its handle open.
+
+        The connection must be kept and never be used or closed again: it is the parent's.
+        """
+        if self._lock is not None:
+            self._lock.close()  # not unlocked: that would take the parent's lock away
+            self._lock = None
+
     def close(self) -> None:
         self.connection.close()
         if self._wal is not None:
