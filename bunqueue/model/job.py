@@ -99,8 +99,9 @@ class Extra(Struct, rename="camel", omit_defaults=True, gc=False):
     pending: list[str] = []  # of depends_on, those that have not completed
     failures: dict[str, str] | None = None  # "queue:id" of a failed child -> its error
     ignored: dict[str, str] | None = None  # the same, of children whose failure is ignored
+    key_until: int | None = None  # epoch ms from which on another job may have the unique key
 
-    HIDDEN: ClassVar[frozenset[str]] = frozenset({"pending", "failures", "ignored"})
+    HIDDEN: ClassVar[frozenset[str]] = frozenset({"pending", "failures", "ignored", "key_until"})
 
 
 class Lock(Struct, gc=False):

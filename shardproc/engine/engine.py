@@ -13,12 +13,12 @@ from bunqueue.model.ids import IdFactory
 from bunqueue.model.job import ACTIVE, DELAYED, Job
 from bunqueue.protocol.commands import Command, CommandError, ErrorReply, Reply, is_slow
 
-from . import dead_letters, finishing, lifecycle, locks, monitoring, pulling, pushing, queries, slices
+from . import dead_letters, dedup, finishing, lifecycle, locks, monitoring, pulling, pushing, queries, slices
 from .outbox import Archive, Outbox
 from .registry import HANDLERS, RECOVERIES
 from .state import Client, QueueState, State
 
-__all__ = ["Engine", "dead_letters", "finishing", "monitoring", "pushing", "queries"]
+__all__ = ["Engine", "dead_letters", "dedup", "finishing", "monitoring", "pushing", "queries"]
 
 
 def _not_here(state: State, client: Client, command: Command) -> Reply | None:

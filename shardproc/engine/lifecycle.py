@@ -213,6 +213,19 @@ def expire(state: State, queue: QueueState, job: Job) -> None:
     _retire(state, queue, job)
 
 
+def remove(state: State, queue: QueueState, job: Job) -> None:
+    """WAITING, DELAYED or BLOCKED to gone: nobody wants it any more."""
+    was, job.state = job.state, REMOVED
+    if was == WAITING:
+        queue.waiting -= 1
+        queue.ready.forget(job)
+    elif was == DELAYED:
+        del queue.delayed[job.seq]
+    else:
+        del queue.blocked[job.seq]
+    _retire(state, queue, job)
+
+
 def bury(state: State, queue: QueueState, job: Job, reason: str) -> None:
     """To FAILED, a dead letter; or gone when it asked for that."""
     state.totals.failed += 1

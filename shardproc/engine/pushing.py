@@ -12,7 +12,6 @@ from bunqueue.model.names import queue_name_problem
 from bunqueue.protocol.commands import CommandError
 from bunqueue.protocol.commands.core import (
     BackoffMap,
-    Dedup,
     JobFields,
     PlainFields,
     PlainPush,
@@ -25,11 +24,12 @@ from bunqueue.protocol.commands.core import (
 from bunqueue.protocol.json_size import json_size
 
 from . import lifecycle
+from .dedup import NO_DEDUP, Claims
 from .registry import handles
 from .state import DEFAULT_OPTIONS, Client, QueueState, State
 
 MAX_DATA = 10 * 1024 * 1024  # characters of JSON text; the seeds' limit
-_NO_EXTRA, _NO_DEDUP = Extra(), Dedup()
+_NO_EXTRA = Extra()
 SURELY_SMALL = MAX_DATA // 6  # bytes of MessagePack: no encoding grows more than sixfold in JSON
 
 
@@ -123,12 +123,11 @@ def _add(
     state: State, queue: QueueState, pushed: Sequence[JobFields | Push], payloads: list[bytes]
 ) -> list[str]:
     """Add jobs; their ids, or those of the jobs that hold their unique keys."""
-    now, unique = state.now, queue.unique
+    now, claims = state.now, Claims(state, queue)
     ids: list[str] = []
     jobs: list[Job] = []
     for fields, data in zip(pushed, payloads, strict=True):
-        key = fields.unique_key
-        if key is not None and (holder := unique.get(key)) is not None:
+        if (holder := claims.taken(fields)) is not None:
             ids.append(holder)
             continue
         seq = state.next_seq
@@ -143,16 +142,15 @@ def _add(
             fields.priority,
             now,
             now + int(fields.delay) if fields.delay else now,
+            unique_key=fields.unique_key or None,
             extra=extra_of(fields),
         )
-        if key is not None:
-            job.unique_key = key
-            job.holds_key = True
-            unique[key] = job.id
+        claims.claim(job, fields.dedup)
         if job.options.durable:
             state.out.durable = True
         jobs.append(job)
         ids.append(job.id)
+    jobs = claims.settle(jobs)
     state.totals.pushed += len(jobs)
     lifecycle.add(state, queue, jobs)
     return ids
@@ -179,7 +177,7 @@ def options_of(fields: JobFields | Push) -> JobOptions:
 
 def extra_of(fields: JobFields | Push) -> Extra | None:
     """What of a push hardly any job has; None when this one has nothing of it."""
-    dedup = fields.dedup or _NO_DEDUP
+    dedup = fields.dedup or NO_DEDUP
     extra = Extra(
         custom_id=fields.job_id or fields.custom_id,
         parent_id=fields.parent_id,

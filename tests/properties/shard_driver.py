@@ -45,11 +45,21 @@ class Driver:
     ) -> None:
         self.path = path
         self.now = now
-        self.shard = Shard(path, full_sync=full_sync)
-        self.shard.recover(now, epoch, nothing)
-        self.shard.engine.adopt(live, now)
+        self.epoch = epoch
+        self.full_sync = full_sync
+        self.open(live)
         self.versions: dict[int, int] = {}
         self._req_ids = 0
+
+    def open(self, live: Collection[int] = ()) -> None:
+        self.shard = Shard(self.path, full_sync=self.full_sync)
+        self.shard.recover(self.now, self.epoch, nothing)
+        self.shard.engine.adopt(live, self.now)
+
+    def restart(self) -> None:
+        """What was not committed is lost, as after a crash; no connection has survived."""
+        self.close()
+        self.open()
 
     # -- one command at a time ------------------------------------------------------------
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bunqueue.protocol.commands import core, dlq, query, server
+from bunqueue.protocol.commands import core, dedup, dlq, query, server
 from bunqueue.protocol.commands.base import (
     COMMANDS,
     Command,
@@ -27,6 +27,7 @@ __all__ = [
     "Route",
     "Spec",
     "core",
+    "dedup",
     "dlq",
     "is_slow",
     "query",

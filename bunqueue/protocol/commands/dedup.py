@@ -1,0 +1,56 @@
+"""Unique keys: who holds one, and giving one up before its time."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from bunqueue.protocol.commands.base import Command, JobId, Key, QueueName, Reply, Route, command
+
+
+class Holder(Struct, rename="camel", gc=False):
+    """``job_id`` is null when the key is free."""
+
+    job_id: str | None
+
+
+class HolderReply(Reply, kw_only=True):
+    data: Holder
+
+
+class Freed(Struct, gc=False):
+    count: int  # 0 or 1
+
+
+class FreedReply(Reply, kw_only=True):
+    data: Freed
+
+
+class Removed(Struct, gc=False):
+    removed: bool
+
+
+class RemovedReply(Reply, kw_only=True):
+    data: Removed
+
+
+@command(Route.QUEUE, HolderReply)
+class GetDeduplicationJobId(Command, tag="GetDeduplicationJobId"):
+    """The job that holds a unique key of a queue."""
+
+    queue: QueueName
+    deduplication_id: Key
+
+
+@command(Route.QUEUE, FreedReply, writes=True, repeatable=True)
+class RemoveDeduplicationKey(Command, tag="RemoveDeduplicationKey"):
+    """Free a unique key of a queue; the job that holds it stays."""
+
+    queue: QueueName
+    deduplication_id: Key
+
+
+@command(Route.ID, RemovedReply, writes=True, repeatable=True)
+class RemoveJobDeduplicationKey(Command, tag="RemoveJobDeduplicationKey"):
+    """Free the unique key that a job holds; the job stays."""
+
+    id: JobId
