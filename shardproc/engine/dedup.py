@@ -16,8 +16,8 @@ from bunqueue.protocol.commands.dedup import (
     Holder,
     HolderReply,
     Removed,
-    RemovedReply,
     RemoveDeduplicationKey,
+    RemovedReply,
     RemoveJobDeduplicationKey,
 )
 
