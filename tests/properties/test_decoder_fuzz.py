@@ -217,6 +217,7 @@ MINIMAL: dict[str, Any] = {
     "count": 1,
     "progress": 1,
     "token": "t",
+    "deduplicationId": "k",
 }
 Number = mi.IntType | mi.FloatType
 
