@@ -37,7 +37,8 @@ def clean(struct: type[Struct], fields: dict[str, Raw]) -> dict[str, object]:
         if raw is not None:
             out[name] = _check(field.type, raw, name)
         elif field.default is NODEFAULT and field.default_factory is NODEFAULT:
-            raise CommandError("Queue name is required" if name == "queue" else f"{name} is required")
+            problem = _problem(field.type) or "is required"
+            raise CommandError("Queue name is required" if name == "queue" else f"{name} {problem}")
     return out
 
 
@@ -48,6 +49,11 @@ def _fields(struct: type[Struct]) -> tuple[mi.Field, ...]:
     assert isinstance(info, mi.StructType)
     fields = [field for field in info.fields if field.encode_name != "reqId"]
     return tuple(sorted(fields, key=lambda field: field.encode_name != "queue"))
+
+
+def _problem(kind: mi.Type) -> str | None:
+    """What a type says of all values that do not fit it."""
+    return (kind.extra or {}).get("problem") if isinstance(kind, mi.Metadata) else None
 
 
 def _absent(raw: Raw, field: mi.Field) -> bool:
@@ -73,7 +79,12 @@ def _check(kind: mi.Type, raw: Raw, name: str) -> object:
     if isinstance(kind, mi.RawType):
         return raw
     if isinstance(kind, mi.Metadata):
-        return _check(kind.type, raw, name)
+        try:
+            return _check(kind.type, raw, name)
+        except CommandError:
+            if problem := _problem(kind):
+                raise CommandError(f"{name} {problem}") from None
+            raise
     if isinstance(kind, mi.UnionType):
         return _check_union(kind, raw, name)
     if isinstance(kind, mi.ListType):

@@ -13,12 +13,25 @@ from bunqueue.model.ids import IdFactory
 from bunqueue.model.job import ACTIVE, DELAYED, Job
 from bunqueue.protocol.commands import Command, CommandError, ErrorReply, Reply, is_slow
 
-from . import dead_letters, dedup, finishing, lifecycle, locks, monitoring, pulling, pushing, queries, slices
+from . import (
+    dead_letters,
+    dedup,
+    finishing,
+    gate,
+    lifecycle,
+    limits,
+    locks,
+    monitoring,
+    pulling,
+    pushing,
+    queries,
+    slices,
+)
 from .outbox import Archive, Outbox
 from .registry import HANDLERS, RECOVERIES
 from .state import Client, QueueState, State
 
-__all__ = ["Engine", "dead_letters", "dedup", "finishing", "monitoring", "pushing", "queries"]
+__all__ = ["Engine", "dead_letters", "dedup", "finishing", "limits", "monitoring", "pushing", "queries"]
 
 
 def _not_here(state: State, client: Client, command: Command) -> Reply | None:
@@ -71,6 +84,7 @@ class Engine:
         state.now = now
         self._end_delays()
         self._end_timeouts()
+        gate.ring(state)
         if now >= state.next_sweep:
             state.next_sweep = now + locks.SWEEP_MS
             locks.sweep(state)
@@ -94,7 +108,7 @@ class Engine:
         if state.works:
             return state.now
         deadline = state.next_sweep
-        for heap in (state.delays, state.timeouts, state.poll_ends):
+        for heap in (state.delays, state.timeouts, state.poll_ends, state.alarms):
             if heap and heap[0][0] < deadline:
                 deadline = heap[0][0]
         return deadline

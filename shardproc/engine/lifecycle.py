@@ -23,6 +23,7 @@ from bunqueue.model.job import (
 )
 from bunqueue.protocol.job_view import timeline
 
+from . import gate
 from .outbox import ROW, STATE, Attempt
 from .state import Client, QueueState, State
 
@@ -96,6 +97,8 @@ def activate(state: State, queue: QueueState, job: Job, client: Client, owner: s
     client.held.add(job)
     queue.waiting -= 1
     queue.active[job.seq] = job
+    if queue.gate is not None:
+        gate.passed(state, queue, queue.gate)
     if not job.dirty:  # out.touch, inlined: once a job on the hottest path
         state.out.dirty.append(job)
         job.dirty = STATE
@@ -284,6 +287,8 @@ def _let_go(state: State, queue: QueueState, job: Job) -> None:
     job.worker = lock.owner
     job.lock = None
     del queue.active[job.seq]
+    if queue.gate is not None:
+        gate.freed(state, queue)
 
 
 def _end_attempt(state: State, queue: QueueState, job: Job, error: str | None, outcome: str) -> None:

@@ -12,7 +12,7 @@ from bunqueue.protocol.commands import CommandError, Reply
 from bunqueue.protocol.commands.core import Pull, PullBatch, PullBatchReply, PullReply
 from bunqueue.protocol.job_view import job_list, pulled_job
 
-from . import lifecycle
+from . import gate, lifecycle
 from .registry import handles
 from .state import Client, QueueState, State, Waiter
 
@@ -57,9 +57,11 @@ def serve(state: State, queue: QueueState) -> None:
             continue
         reply = _answer(state, queue, waiter)
         if reply is None:
-            return
+            break
         waiters.popleft()
         _finish(state, waiter, reply)
+    if queue.gate is not None and waiters:
+        gate.arm(state, queue, queue.gate)
 
 
 def end_poll(state: State, waiter: Waiter) -> None:
@@ -94,7 +96,7 @@ def _take(state: State, queue: QueueState, client: Client, owner: str, ttl: int)
 
 def _next(state: State, queue: QueueState) -> Job | None:
     """The next job that is still worth running, out of the ready ones but not yet active."""
-    if queue.paused:
+    if queue.paused or (queue.gate is not None and not gate.is_open(state, queue, queue.gate)):
         return None
     pop = queue.ready.pop
     while (job := pop()) is not None:
@@ -146,6 +148,9 @@ def _park(state: State, client: Client, command: Pull | PullBatch, count: int | 
     waiter = Waiter(client, command.queue, command.req_id, count, owner, command.lock_ttl, deadline)
     client.waiters += 1
     state.waiters(command.queue).append(waiter)
+    queue = state.queues.get(command.queue)
+    if queue is not None and queue.gate is not None:
+        gate.arm(state, queue, queue.gate)
     state.serial += 1
     heappush(state.poll_ends, (deadline, state.serial, waiter))
 

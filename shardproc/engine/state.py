@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from msgspec import Raw, Struct, UnsetType
 
@@ -18,6 +19,9 @@ from bunqueue.protocol.job_view import DEFAULT_OPTIONS, MAX_SHARED, share_option
 from .outbox import Archive, Outbox, QueueRow
 from .ready import ReadyQueue
 from .slices import LongWork
+
+if TYPE_CHECKING:
+    from .gate import Gate
 
 
 class Client:
@@ -56,6 +60,7 @@ class QueueState:
         "completed",
         "delayed",
         "failed",
+        "gate",
         "id",
         "jobs",
         "late",
@@ -82,6 +87,7 @@ class QueueState:
         self.waiters: deque[Waiter] = deque()
         self.waiting = self.completed = self.failed = 0
         self.paused = False
+        self.gate: Gate | None = None  # what else may hold its jobs back
 
 
 class Rates:
@@ -125,6 +131,7 @@ class State:
 
     __slots__ = (
         "_shared",
+        "alarms",
         "archive",
         "chance",
         "clients",
@@ -179,6 +186,7 @@ class State:
         self.timeouts_limit = 256  # entries; beyond, those of ended attempts are dropped
         self.timeouts: list[tuple[int, int, str]] = []  # heap: (at, n, job id)
         self.poll_ends: list[tuple[int, int, Waiter]] = []  # heap: (deadline, n, waiter)
+        self.alarms: list[tuple[int, int, QueueState]] = []  # heap: (when a gate may open, n, queue)
         self.serial = 0  # numbers the entries of heaps, so that equal times never compare more
         self.woken: dict[QueueState, None] = {}  # queues with waiters that got a job, in that order
         self.works: dict[Client, deque[LongWork]] = {}  # whose turn it is stands first

@@ -218,6 +218,7 @@ MINIMAL: dict[str, Any] = {
     "progress": 1,
     "token": "t",
     "deduplicationId": "k",
+    "limit": 1,
 }
 Number = mi.IntType | mi.FloatType
 
@@ -230,12 +231,19 @@ def number_in(kind: mi.Type) -> Number | None:
     return next((member for member in members if isinstance(member, Number)), None)
 
 
+def problem(kind: mi.Type) -> str | None:
+    """What is said of every value that does not fit, if a type says it."""
+    return (kind.extra or {}).get("problem") if isinstance(kind, mi.Metadata) else None
+
+
 def number_fields(struct: type[msgspec.Struct], inside: str = "") -> Iterator[tuple[str, str, Number]]:
     """``(list it is in, name, type)`` of every number a client may send in a command."""
     info = mi.type_info(struct)
     assert isinstance(info, mi.StructType)
     for field in info.fields:
         kind = field.type
+        if problem(kind):
+            continue  # see test_a_field_with_a_text_of_its_own
         if isinstance(kind, mi.ListType) and isinstance(kind.item_type, mi.StructType):
             yield from number_fields(kind.item_type.cls, field.encode_name)
         elif (number := number_in(kind)) is not None:
@@ -362,10 +370,26 @@ def test_a_required_field_that_is_missing_is_named(spec: Spec) -> None:
     needed = [field.encode_name for field in info.fields if field.required]
     for missing in needed:
         request = {"cmd": spec.name} | {name: MINIMAL[name] for name in needed if name != missing}
-        expected = "Queue name is required" if missing == "queue" else f"{missing} is required"
+        told = problem(next(field.type for field in info.fields if field.encode_name == missing))
+        expected = "Queue name is required" if missing == "queue" else f"{missing} {told or 'is required'}"
         assert refusal(pack(request)) == expected
         for nothing in (None, msgpack.ExtType(0, b"\0")):
             assert refusal(pack({**request, missing: nothing})) == expected
+
+
+TOLD = [
+    (spec, field.encode_name, told)
+    for spec in ALL_SPECS
+    for field in msgspec.structs.fields(spec.request)
+    if (told := problem(mi.type_info(field.type)))
+]
+
+
+@pytest.mark.parametrize(("spec", "name", "told"), TOLD, ids=[f"{s.name}-{name}" for s, name, _ in TOLD])
+@pytest.mark.parametrize("value", ["5", True, [], math.nan, math.inf, -math.inf, 1e300, {}], ids=repr)
+def test_a_field_with_a_text_of_its_own(spec: Spec, name: str, told: str, value: Any) -> None:
+    payload, _ = with_value(spec, "", name, value)
+    assert refusal(payload) == f"{name} {told}"
 
 
 def test_the_first_wrong_field_is_told() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bunqueue.protocol.commands import core, dedup, dlq, query, server
+from bunqueue.protocol.commands import core, dedup, dlq, limits, query, server
 from bunqueue.protocol.commands.base import (
     COMMANDS,
     Command,
@@ -30,6 +30,7 @@ __all__ = [
     "dedup",
     "dlq",
     "is_slow",
+    "limits",
     "query",
     "server",
 ]

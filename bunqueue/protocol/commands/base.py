@@ -18,6 +18,7 @@ RequestId = Raw | UnsetType  # any value; comes back in the reply as it came, ab
 
 DAY_MS = 86_400_000
 YEAR_MS = 365 * DAY_MS
+MAX_SAFE = 2**53 - 1  # the largest integer that all languages' numbers can hold
 
 
 class Command(Struct, kw_only=True, rename="camel", tag_field="cmd", omit_defaults=True, gc=False):
@@ -132,7 +133,8 @@ def is_slow(cmd: object, timeout: object) -> bool:
     return spec.heavy or (spec.parks and isinstance(timeout, int | float) and timeout > 0)
 
 
-# Field types.  A queue name is checked when a queue is first met, not with every command.
+# Field types.  A queue name is checked when a queue is first met, not with every command.  What a type says
+# as ``extra={"problem": ...}`` is told, after the field's name, of every value that does not fit.
 QueueName = Annotated[str, Meta(description="1 to 256 characters of [a-zA-Z0-9_-.:]")]
 JobId = Annotated[str, Meta(description="a job id")]
 Token = Annotated[str, Meta(description="the lock token of the pull")]

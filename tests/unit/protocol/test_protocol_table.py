@@ -108,7 +108,17 @@ def test_names_on_the_wire_are_camel_case(spec: Spec) -> None:
 def test_optional_fields_are_optional(spec: Spec) -> None:
     """The smallest request has the fields that the route needs, and few more."""
     required = {name for name, field in fields_of(spec.request).items() if field.required}
-    assert required <= {"queue", "id", "ids", "jobs", "count", "progress", "token", "deduplicationId"}
+    assert required <= {
+        "queue",
+        "id",
+        "ids",
+        "jobs",
+        "count",
+        "progress",
+        "token",
+        "deduplicationId",
+        "limit",
+    }
 
 
 def test_push_is_a_command_and_has_the_fields_of_a_batch_entry() -> None:

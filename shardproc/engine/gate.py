@@ -1,0 +1,134 @@
+"""What may hold the ready jobs of a queue back: a rate, a number of active jobs.
+
+Most queues have no gate and pay one look at ``queue.gate`` for it.
+"""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush
+from math import ceil
+
+from msgspec import Struct
+
+from .state import QueueState, State
+
+RECORD = "limits"
+
+
+class TokenBucket(Struct):
+    """``max`` jobs at once, and as many in every ``duration`` ms.
+
+    Counted in credits, so that whole numbers stay exact: each ms earns ``max``, each job costs ``duration``.
+    """
+
+    max: float
+    duration: int
+    at: int  # when the credits were counted, epoch ms
+    credits: float
+    until: int | None = None  # the limit ends by itself
+
+    def has_token(self, now: int) -> bool:
+        """Whether a job may be taken now."""
+        if now > self.at:
+            full = max(self.max, 1) * self.duration
+            self.credits = min(full, self.credits + (now - self.at) * self.max)
+            self.at = now
+        return self.max > 0 and self.credits >= self.duration
+
+    def next_token_at(self, now: int) -> int | None:
+        """When a job may be taken; None for never."""
+        if self.has_token(now):
+            return now
+        if self.max <= 0:
+            return None
+        return now + max(1, ceil((self.duration - self.credits) / self.max))
+
+
+class Limits(Struct, omit_defaults=True):
+    """The limits of a queue as they are stored."""
+
+    bucket: TokenBucket | None = None
+    concurrency: float | None = None
+
+
+class Gate:
+    """What holds the jobs of one queue back."""
+
+    __slots__ = ("alarm", "limits")
+
+    def __init__(self) -> None:
+        self.limits = Limits()
+        self.alarm = 0  # when the engine will look at the parked pulls; 0: not by itself
+
+
+def gate_of(queue: QueueState) -> Gate:
+    """The gate of a queue, which had none so far perhaps."""
+    if queue.gate is None:
+        queue.gate = Gate()
+    return queue.gate
+
+
+def keep(state: State, queue: QueueState, gate: Gate) -> None:
+    """Store the limits; a gate that holds nothing back any more is taken away."""
+    limits = gate.limits
+    if limits.bucket is None and limits.concurrency is None:
+        queue.gate = None
+        state.out.keep(RECORD, queue.name, None)
+    else:
+        state.out.keep(RECORD, queue.name, limits)
+
+
+def bucket_of(state: State, queue: QueueState, gate: Gate) -> TokenBucket | None:
+    """The bucket, unless its time is over."""
+    bucket = gate.limits.bucket
+    if bucket is not None and bucket.until is not None and bucket.until <= state.now:
+        gate.limits.bucket = bucket = None
+        keep(state, queue, gate)
+    return bucket
+
+
+def is_open(state: State, queue: QueueState, gate: Gate) -> bool:
+    """Whether one more job may be taken."""
+    most = gate.limits.concurrency
+    if most is not None and len(queue.active) >= most:
+        return False
+    bucket = bucket_of(state, queue, gate)
+    return bucket is None or bucket.has_token(state.now)
+
+
+def passed(state: State, queue: QueueState, gate: Gate) -> None:
+    """A job was taken.  What is left of the rate is stored with it, so that it holds over a restart."""
+    bucket = gate.limits.bucket
+    if bucket is not None:
+        bucket.credits -= bucket.duration
+        keep(state, queue, gate)
+
+
+def freed(state: State, queue: QueueState) -> None:
+    """An active job has ended, so another one may be taken."""
+    if queue.waiters and queue.waiting:
+        state.woken[queue] = None
+
+
+def arm(state: State, queue: QueueState, gate: Gate) -> None:
+    """Pulls are parked while jobs wait: have the engine look again when time lets a job through."""
+    bucket, now = bucket_of(state, queue, gate), state.now
+    if bucket is None:
+        return
+    times = [at for at in (bucket.next_token_at(now), bucket.until) if at is not None and at > now]
+    if times and not 0 < gate.alarm <= min(times):
+        gate.alarm = min(times)
+        state.serial += 1
+        heappush(state.alarms, (gate.alarm, state.serial, queue))
+
+
+def ring(state: State) -> None:
+    """Look at the parked pulls for which it is time."""
+    alarms, now = state.alarms, state.now
+    while alarms and alarms[0][0] <= now:
+        at, _, queue = heappop(alarms)
+        gate = queue.gate
+        if gate is not None and gate.alarm == at:
+            gate.alarm = 0
+            if queue.waiters:
+                state.woken[queue] = None
