@@ -11,8 +11,9 @@ Scenarios:
     mixed        every connection pushes a batch, pulls a batch, acknowledges it, until all jobs are done
 
 Every reply is checked. The first error reply ends the run with its text and exit status 1, for example when
-the server limits the requests of a connection. Queues are named after the run and removed at its end. Needs
-the `msgpack` package: an encoder the server does not share keeps both honest.
+the server limits the requests of a connection. Queues are named after the run and removed at its end; a
+server that cannot remove them is no error, only named. Needs the `msgpack` package: an encoder the server does
+not share keeps both honest.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ import sys
 import time
 from array import array
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from multiprocessing.connection import Connection as Pipe
@@ -148,14 +149,14 @@ def clear_progress() -> None:
 
 @contextmanager
 def own_queues(options: Options) -> Iterator[None]:
-    """Remove the queues of this run at its end, as well as may be if it failed."""
+    """Remove the queues of this run at its end, as well as may be: the figures hold all the same."""
     try:
         yield
-    except BaseException:
-        with suppress(LoadError, OSError):
+    finally:
+        try:
             obliterate(options)
-        raise
-    obliterate(options)
+        except (LoadError, OSError) as error:
+            print(f"warning: the queues {options.prefix}-* are left behind: {error}", file=sys.stderr)
 
 
 def obliterate(options: Options) -> None:
@@ -199,6 +200,14 @@ def show(options: Options, results: dict[str, Any]) -> None:
     for command, row in results["latency"].items():
         table.add_row(command, f"{row['requests']:,}", f"{row['p50_ms']:.2f}", f"{row['p99_ms']:.2f}")
     Console().print(table)
+
+
+def report(options: Options, results: dict[str, Any], path: str | None) -> None:
+    show(options, results)
+    if path:
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump(record(options, results), file, indent=2)
+            file.write("\n")
 
 
 def record(options: Options, results: dict[str, Any]) -> dict[str, Any]:
@@ -277,18 +286,13 @@ def main() -> int:
         with own_queues(options):
             if options.scenario == "drain":
                 perform(replace(options, scenario="push-batch"))
-            results = summary(perform(options))
+            report(options, summary(perform(options)), arguments.json)
     except (LoadError, OSError) as error:
         clear_progress()
         print(error, file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130
-    show(options, results)
-    if arguments.json:
-        with open(arguments.json, "w", encoding="utf-8") as file:
-            json.dump(record(options, results), file, indent=2)
-            file.write("\n")
     return 0
 
 
