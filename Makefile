@@ -18,8 +18,8 @@ DEV := .venv/.installed-dev
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: $(RUN) ## run the demonstration (DEMO_PATH=folder: passed to it as --path)
-	@$(BIN)/python scripts/demo.py $(if $(DEMO_PATH),--path "$(DEMO_PATH)")
+demo: $(RUN) ## run the demonstration (DEMO_PATH=folder: works through that one)
+	@$(BIN)/python scripts/demo.py
 
 install: $(DEV) ## install everything that development needs
 

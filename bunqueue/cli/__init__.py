@@ -1,6 +1,6 @@
 """The command line: one module per noun, one line on standard error for whatever goes wrong.
 
-Importing this package is cheap; typer is loaded by ``main``, rich only where something is drawn.
+Importing this package is cheap; typer is loaded by ``main``.
 """
 
 from __future__ import annotations
@@ -26,7 +26,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         status = command.main(arguments, prog_name="bunqueue", standalone_mode=False)
     except typer.TyperException as error:
-        return _refuse(_with_hint(error.format_message(), error), error.exit_code)
+        message = error.format_message()
+        if message.startswith("Usage:"):  # no command was given: the error is the help
+            print(message)
+            return error.exit_code
+        return _refuse(_with_hint(message, error), error.exit_code)
     except SettingsError as error:
         return _refuse(str(error), BAD_USAGE)
     except typer.Abort:
@@ -40,6 +44,5 @@ def _with_hint(message: str, error: Exception) -> str:
 
 
 def _refuse(message: str, status: int) -> int:
-    if message:  # without any command typer has printed the help
-        print("bunqueue:", " ".join(message.split()), file=sys.stderr)
+    print("bunqueue:", " ".join(message.split()), file=sys.stderr)
     return status

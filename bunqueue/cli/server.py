@@ -25,7 +25,14 @@ MAX_SETTINGS_BYTES = 65536
 """What a pipe holds before anyone reads from it; more would block for ever."""
 SERVER_PACKAGES = ("router", "shardproc")
 
-app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, help="A job queue server.")
+# Plain help: the drawn one gives every flag a value called <bool>, and takes longer to load.
+app = typer.Typer(
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"max_content_width": 120},
+    help="A job queue server.",
+)
 config_app = typer.Typer(no_args_is_help=True, help="Look at the settings.")
 app.add_typer(config_app, name="config")
 

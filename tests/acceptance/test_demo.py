@@ -25,6 +25,15 @@ pytestmark = pytest.mark.skipif(
 )
 
 
+def test_a_folder_with_any_name_gets_through_make() -> None:
+    name = "it's \"$(id)\" `id`"
+    command = ["make", "--dry-run", "demo"]
+    environ = os.environ | {"DEMO_PATH": name}
+    done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, check=True)
+    assert "scripts/demo.py" in done.stdout
+    assert "id" not in done.stdout.partition("scripts/demo.py")[2]  # the shell sees none of it
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """Seven good files, one that is not UTF-8, one that cannot be read, one that is to be skipped."""
