@@ -171,7 +171,8 @@ _DATA_DIR = Kind(bound="a path of printable characters, or :memory:", allows=_is
 _SYNC = _one_of("normal", "full")
 _LEVEL = _one_of("debug", "info", "warning", "error")
 _TOKENS = Kind(
-    bound=f"up to {MAX_TOKENS} tokens, each 1 to {MAX_TOKEN_CHARS} ASCII characters without space or comma",
+    bound=f'up to {MAX_TOKENS} tokens (in the file write a list: ["..."]), '
+    f"each 1 to {MAX_TOKEN_CHARS} ASCII characters without space or comma",
     allows=_are_tokens,
     read=_read_tokens,
     repeatable=True,
@@ -200,7 +201,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     host: Annotated[str, Option(_HOST, "The address to listen on.")] = "127.0.0.1"
     tcp_port: Annotated[int, Option(_PORT, "The port of the wire protocol; 0 takes any free one.")] = 6789
-    http_port: Annotated[int, Option(_PORT, "The port of the HTTP gateway; 0 means no gateway.")] = 0
+    http_port: Annotated[
+        int, Option(_PORT, "The port of the HTTP gateway, which this version lacks; 0 means no gateway.")
+    ] = 0
     data_dir: Annotated[
         str,
         Option(
@@ -226,7 +229,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         Option(
             _TOKENS,
             "A token that clients may show; without any, every client is let in. "
-            "Repeat the flag for several, separate them by commas in the variable, write a list in the file.",
+            "Repeat the flag for several, separate them by commas in the variable.",
             other_variables=("AUTH_TOKENS",),
         ),
     ] = ()

@@ -12,8 +12,8 @@ Scenarios:
 
 Every reply is checked. The first error reply ends the run with its text and exit status 1, for example when
 the server limits the requests of a connection. Queues are named after the run and removed at its end; a
-server that cannot remove them is no error, only named. Needs the `msgpack` package: an encoder the server does
-not share keeps both honest.
+server that cannot do that is only warned of. Needs the `msgpack` package: an encoder the server does not share
+keeps both honest.
 """
 
 from __future__ import annotations

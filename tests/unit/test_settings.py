@@ -242,6 +242,7 @@ def test_too_many_tokens_are_refused() -> None:
 def test_token_that_is_no_list_in_the_file(tmp_path: Path) -> None:
     message = refusal({"config": written(tmp_path, "auth_token = 'hush'")})
     assert "key auth_token" in message
+    assert 'write a list: ["..."]' in message
     assert "hush" not in message
 
 
