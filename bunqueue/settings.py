@@ -201,9 +201,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     host: Annotated[str, Option(_HOST, "The address to listen on.")] = "127.0.0.1"
     tcp_port: Annotated[int, Option(_PORT, "The port of the wire protocol; 0 takes any free one.")] = 6789
-    http_port: Annotated[
-        int, Option(_PORT, "The port of the HTTP gateway, which this version lacks; 0 means no gateway.")
-    ] = 0
+    http_port: Annotated[int, Option(_PORT, "The port of an HTTP gateway; this version has none.")] = 0
     data_dir: Annotated[
         str,
         Option(

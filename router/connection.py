@@ -116,6 +116,7 @@ class ClientConnection(asyncio.Protocol):
         if self._hub.draining:
             self.abort()
         elif len(self._hub.clients) >= limit:
+            self._hub.refused += 1
             self.finish(wire.CLOSED, f"Too many connections (max {limit})")
         else:
             self.number = self._hub.add(self)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 SWEEP_S = 5.0
 SILENT_SWEEPS = 12  # a minute, as in the reference: then half a frame is all that will ever come
 LINGER_SWEEPS = 1  # how long a connection that we ended may take to notice; until then we swallow its bytes
-MAX_LINGERING = 1000  # so that refused connections cannot use up the file descriptors
+MAX_LINGERING = 200  # so that refused connections cannot use up the file descriptors
 
 _log = get_logger("router")
 
@@ -37,6 +37,7 @@ class Hub:
         self.clients: dict[int, ClientConnection] = {}
         self.links: list[ShardLink | None] = [None] * self.shards  # None: down, or not ready
         self.tickets = Tickets(self.links, self.clients)
+        self.refused = 0  # clients since the last sweep, because there are too many
         self.draining = False
         self.lingering: dict[ClientConnection, int] = {}  # ended by us -> sweeps since
         self._last_number = 0
@@ -78,6 +79,11 @@ class Hub:
             if client.silent > SILENT_SWEEPS:
                 _log.info("client fell silent within a frame", connection=client.number)
                 client.abort()
+        if self.refused:
+            _log.warning(
+                "clients were turned away", clients=self.refused, max_connections=self.max_connections
+            )
+            self.refused = 0
         for client, sweeps in list(self.lingering.items()):
             self.lingering[client] = sweeps + 1
             if sweeps >= LINGER_SWEEPS:

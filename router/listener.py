@@ -9,6 +9,7 @@ import resource
 import shutil
 import socket
 import tempfile
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
@@ -34,18 +35,36 @@ _HINTS = {
 _log = get_logger("router")
 
 
-def raise_file_limit(connections: int) -> None:
-    """Allow this process as many open files as the system lets it, and say if these are too few."""
+def connections_within_file_limit(connections: int) -> int:
+    """Allow this process as many open files as the system lets it; how many clients these are good for.
+
+    That is ``connections``, or fewer, which is said: to run out of files would turn clients away unheard.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
         soft = hard
     except (OSError, ValueError):  # macOS calls its hard limit infinite and then refuses that
         pass
-    if soft != resource.RLIM_INFINITY and soft < connections + SPARE_FILES:
-        _log.warning(
-            "the limit of open files is below max_connections", limit=soft, max_connections=connections
-        )
+    spare = min(SPARE_FILES, soft // 2)
+    if soft == resource.RLIM_INFINITY or connections + spare <= soft:
+        return connections
+    _log.warning(
+        "max_connections is lowered to what the limit of open files allows; raise that one (ulimit -n)",
+        max_connections=soft - spare,
+        wanted=connections,
+        open_files=soft,
+    )
+    return soft - spare
+
+
+def files_left() -> bool:
+    """Whether another file can be opened; without one, uvloop closes new connections and says nothing."""
+    try:
+        os.close(os.open(os.devnull, os.O_RDONLY))
+    except OSError:
+        return False
+    return True
 
 
 class TcpListener:
@@ -63,6 +82,11 @@ class TcpListener:
         """``host:port``, with the port that it really is."""
         host = f"[{self._host}]" if ":" in self._host else self._host
         return f"{host}:{self._port}"
+
+    @property
+    def is_local(self) -> bool:
+        """Whether only this machine reaches the sockets."""
+        return all(ip_address(sock.getsockname()[0].partition("%")[0]).is_loopback for sock in self._sockets)
 
     def bind(self) -> None:
         """Take the port on every address that the host stands for."""

@@ -19,12 +19,13 @@ from bunqueue.systemd import notify
 
 from .errors import BAD_USAGE, FAILED, StartError
 from .hub import SWEEP_S, Hub
-from .listener import TcpListener, raise_file_limit
+from .listener import TcpListener, connections_within_file_limit, files_left
 from .manifest import open_data_dir, own_data_dir
 from .supervisor import COMMAND, Supervisor
 
 SIBLINGS = ("bunqueue", "shardproc")  # generic names: another module of the user's may answer to them
 CLOSE_S = 2.0  # for clients to take their last replies
+AGAIN_S = 0.5  # a signal that follows the first one sooner is the same wish: timeout(1) sends two, say
 
 _log = get_logger("router")
 
@@ -34,6 +35,7 @@ def main(arguments: Sequence[str], command: Sequence[str] | None = None) -> int:
     try:
         settings = read_settings(arguments)
         check_siblings()
+        os.umask(0o077)  # nobody else's business, even where the data folder is open to others
         configure_logging(settings.log_level, settings.log_format)
         return run(settings, command or COMMAND)
     except SettingsError as error:
@@ -91,7 +93,7 @@ class RouterProcess:
         self._supervisor = Supervisor(self._hub, settings, command)
         self._listener = TcpListener(self._hub, settings.host, settings.tcp_port)
         self._sweeper: asyncio.Task[None] | None = None
-        self._signalled = False
+        self._signalled_at: float | None = None
         self._data: TextIO | None = None  # its lock
 
     async def run(self) -> int:
@@ -111,7 +113,7 @@ class RouterProcess:
         if not settings.in_memory:
             open_data_dir(Path(settings.data_dir), settings.shards)
             self._data = own_data_dir(Path(settings.data_dir))
-        raise_file_limit(settings.max_connections)
+        self._hub.max_connections = connections_within_file_limit(settings.max_connections)
         self._listener.bind()
         await self._supervisor.start()
         await self._listener.start()
@@ -132,6 +134,13 @@ class RouterProcess:
             print(f"bunqueue ready {where} pid={os.getpid()}", flush=True)
         notify("READY=1")
         _log.info("ready", tcp=address, shards=settings.shards)
+        if not settings.auth_token and not self._listener.is_local:
+            _log.warning("anyone who reaches this address is let in; set --auth-token", tcp=address)
+        if settings.http_port:
+            _log.warning(
+                "this version has no HTTP gateway, nothing listens there; --http-port 0 silences this",
+                http_port=settings.http_port,
+            )
 
     async def _stop(self) -> None:
         """Take nothing new, let the shards finish what they have, deliver it, go."""
@@ -155,14 +164,19 @@ class RouterProcess:
             _log.info("stopped")
 
     async def _sweep(self) -> None:
+        could_accept = True
         while True:
             await asyncio.sleep(SWEEP_S)
             self._hub.sweep()
+            if could_accept is not (could_accept := files_left()) and not could_accept:
+                _log.error("no file can be opened any more, new clients are not heard; raise ulimit -n")
 
     def _on_signal(self, serving: asyncio.Task[None]) -> None:
         """The first one stops the server; whoever sends a second one does not want to wait."""
-        if self._signalled:
+        now = asyncio.get_running_loop().time()
+        if self._signalled_at is None:
+            self._signalled_at = now
+            serving.cancel()
+        elif now - self._signalled_at > AGAIN_S:
             self._supervisor.kill()
             os._exit(FAILED)
-        self._signalled = True
-        serving.cancel()

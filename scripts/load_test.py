@@ -11,9 +11,9 @@ Scenarios:
     mixed        every connection pushes a batch, pulls a batch, acknowledges it, until all jobs are done
 
 Every reply is checked. The first error reply ends the run with its text and exit status 1, for example when
-the server limits the requests of a connection. Queues are named after the run and removed at its end; a
-server that cannot do that is only warned of. Needs the `msgpack` package: an encoder the server does not share
-keeps both honest.
+the server limits the requests of a connection. Queues are named after the run and removed at its end;
+if the server cannot do that, there is a warning. Needs the `msgpack` package: an encoder the server does not
+share keeps both honest.
 """
 
 from __future__ import annotations

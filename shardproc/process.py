@@ -39,6 +39,7 @@ def main() -> int:
     """Run one shard; the exit status."""
     start = msgspec.json.decode(sys.stdin.buffer.read(), type=Start)
     settings = Settings.from_json(start.settings)
+    os.umask(0o077)  # the jobs are nobody else's business, even where their folder is open to others
     configure_logging(settings.log_level, settings.log_format, shard=start.shard)
     # The router decides when a shard ends: by DRAIN, or by its own end.
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -12,13 +12,14 @@ if TYPE_CHECKING:
     from bunqueue.client.worker import Worker
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
+AGAIN = 0.5  # seconds; a signal that follows the first one sooner is the same wish: timeout(1) sends two
 
 
 def run_forever(*workers: Worker) -> None:
     """Run workers until SIGTERM or SIGINT, or until one of them cannot go on.
 
     The first signal stops them in order: they take no more jobs and get their `grace` to end those they have.
-    The second one cancels what still runs. Raises what `Worker.run` raises.
+    The second one cancels what still runs, unless it comes at once. Raises what `Worker.run` raises.
     """
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         problem = runner.run(_serve(workers))
@@ -27,16 +28,20 @@ def run_forever(*workers: Worker) -> None:
 
 
 async def _serve(workers: tuple[Worker, ...]) -> BaseException | None:
-    signals = 0
+    loop = asyncio.get_running_loop()
+    first: float | None = None
 
     def on_signal() -> None:
-        nonlocal signals
-        signals += 1
-        stop()
+        nonlocal first
+        if first is None:
+            first = loop.time()
+            stop()
+        elif loop.time() - first > AGAIN:
+            stop(hurry=True)
 
-    def stop() -> None:
+    def stop(*, hurry: bool = False) -> None:
         for worker in workers:
-            worker.stop_soon(hurry=signals > 1)
+            worker.stop_soon(hurry=hurry)
 
     async def serve(worker: Worker) -> BaseException | None:
         try:

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.skipif(
 
 
 def test_a_folder_with_any_name_gets_through_make() -> None:
-    name = "it's \"$(id)\" `id`"
+    name = 'it\'s "$(id)" `id`'
     command = ["make", "--dry-run", "demo"]
     environ = os.environ | {"DEMO_PATH": name}
     done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, check=True)

@@ -12,7 +12,7 @@ from support.server import ROOT, Server
 
 sys.path.insert(0, str(ROOT / "scripts"))
 
-from load_client import SCENARIOS  # noqa: E402
+from load_client import SCENARIOS
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)

@@ -13,6 +13,7 @@ from support.server import Server
 from support.waiting import wait_until
 
 from bunqueue import Queue
+from bunqueue.client.service import AGAIN
 
 PROGRAM = """
 import sys, time, asyncio
@@ -75,13 +76,23 @@ def test_one_signal_lets_the_jobs_finish(shared_server: Server, process: Process
         assert handle.result() == "done"
 
 
+def test_two_signals_at_once_are_one(shared_server: Server, process: Process) -> None:
+    with Queue("sdk-service", port=shared_server.port) as queue:
+        handle = queue.add("short", 1.0)
+        assert process.line() == "begun short"
+        process.popen.send_signal(signal.SIGTERM)
+        process.popen.send_signal(signal.SIGINT)
+        assert process.end() == (0, "ended\n", "")
+        assert handle.result() == "done"
+
+
 def test_the_second_signal_does_not_wait(shared_server: Server, process: Process) -> None:
     with Queue("sdk-service", port=shared_server.port) as queue:
         handle = queue.add("endless", 600.0, max_attempts=1)
         assert process.line() == "begun endless"
         process.popen.send_signal(signal.SIGTERM)
         with pytest.raises(subprocess.TimeoutExpired):
-            process.popen.wait(0.5)  # it waits for the job
+            process.popen.wait(2 * AGAIN)  # it waits for the job
         process.popen.send_signal(signal.SIGTERM)
         status, out, _ = process.end()
         assert (status, out) == (0, "ended\n")

@@ -21,6 +21,8 @@ from support.server import NotStarted, Server, StartServer, dispose, quiet_port
 from support.waiting import eventually, wait_until
 from support.wire import ConnectionEnded, Reply, Wire, now_ms
 
+from router.process import AGAIN_S
+
 SWEEP_S = 5.0  # a shard looks for lost locks every 5 s, and not before it has run for 5 s
 QUEUES = ["", ""]  # of the running test, one on each shard
 LONG_MS = 60_000
@@ -597,6 +599,7 @@ async def test_the_second_sigterm_ends_it_at_once(server: Server) -> None:
         shard.kill(signal.SIGSTOP)  # it would be waited for
         server.signal(signal.SIGTERM)
         await eventually(lambda: "stopping" in server.log(), "the first signal was noticed")
+        await asyncio.sleep(2 * AGAIN_S)
         server.signal(signal.SIGTERM)
         status = await asyncio.to_thread(server.wait, 5.0)
         assert status == 1

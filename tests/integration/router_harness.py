@@ -28,7 +28,9 @@ WAIT_S = 20.0  # for what takes well below a second on an idle machine
 
 # Runs the router in this very process, with fake shards and with constants changed.
 _RUNNER = """
-import importlib, json, sys
+import importlib, json, os, resource, sys
+if limit := int(os.environ.get("FILE_LIMIT", "0")):
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
 command, changes, settings_fd = json.loads(sys.argv[1]), json.loads(sys.argv[2]), sys.argv[3]
 for name, value in changes.items():
     module, _, attribute = name.rpartition(".")

@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from router_harness import Client, RouterServer, alive, queue_of_shard, wait_for
@@ -139,6 +140,71 @@ def test_it_is_not_started_by_hand(arguments: list[str], capsys: pytest.CaptureF
     assert capsys.readouterr().err.startswith("bunqueue: ")
 
 
+# What it warns of
+
+
+def test_fewer_files_than_clients_lower_the_number_of_clients(tmp_path: Path) -> None:
+    limited = {"FILE_LIMIT": "100"}
+    with RouterServer(tmp_path, fake=True, environ=limited) as server:
+        assert "max_connections is lowered" in server.log()
+        assert "max_connections=50 wanted=10000 open_files=100" in server.log()
+        clients = [server.connect() for _ in range(50)]
+        assert clients[-1].call(cmd="Ping")["ok"]
+        with server.connect() as late:
+            assert late.recv()["error"] == "Too many connections (max 50)"
+        for client in clients:
+            client.socket.close()
+
+
+def test_clients_that_are_turned_away_are_counted_in_the_log(tmp_path: Path) -> None:
+    sweeps = {"process.SWEEP_S": 0.05}
+    with RouterServer(tmp_path, fake=True, changes=sweeps, max_connections=1) as server, server.connect():
+        with server.connect() as late:
+            assert late.closed()
+        wait_for(lambda: "clients were turned away clients=1 max_connections=1" in server.log())
+
+
+def test_running_out_of_files_is_said(tmp_path: Path) -> None:
+    changes = {"process.SWEEP_S": 0.05, "listener.SPARE_FILES": -1000}
+    with RouterServer(tmp_path, fake=True, changes=changes, environ={"FILE_LIMIT": "60"}) as server:
+        clients = [server.connect() for _ in range(60)]
+        wait_for(lambda: "no file can be opened any more" in server.log())
+        for client in clients:
+            client.socket.close()
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"host": "127.0.0.1"}, False),
+        ({"host": "localhost"}, False),
+        ({"host": "0.0.0.0"}, True),
+        ({"host": "0.0.0.0", "auth_token": ("secret",)}, False),
+    ],
+)
+def test_an_open_door_is_warned_of(tmp_path: Path, settings: dict[str, Any], said: bool) -> None:
+    with RouterServer(tmp_path, fake=True, **settings) as server:
+        wait_for(lambda: " ready " in server.log())
+        server.process.terminate()
+        assert server.wait() == 0
+        assert ("anyone who reaches this address is let in; set --auth-token" in server.log()) is said
+
+
+def test_a_gateway_that_is_not_there_is_warned_of(tmp_path: Path) -> None:
+    with RouterServer(tmp_path, fake=True, http_port=1) as server:
+        wait_for(lambda: "this version has no HTTP gateway" in server.log())
+
+
+def test_files_in_an_open_folder_are_private(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir(mode=0o755)
+    with RouterServer(tmp_path, sync="full") as server, server.connect() as client:
+        assert client.call(cmd="PUSH", queue="q")["ok"]
+        modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in data.iterdir()}
+    assert {"manifest.json", "server.lock", "shard-00.db", "shard-00.lock", "shard-00.db-wal"} <= set(modes)
+    assert set(modes.values()) == {0o600}
+
+
 # Stop
 
 
@@ -189,12 +255,22 @@ def test_a_second_signal_does_not_wait(tmp_path: Path) -> None:
         pids = server.shard_pids()
         server.process.terminate()
         wait_for(lambda: "stopping" in server.log())
+        time.sleep(0.6)  # sooner, it would be taken for the first one
         begun = time.monotonic()
         server.process.terminate()
         assert server.wait() == 1
         assert time.monotonic() - begun < 5
         wait_for(lambda: not any(map(alive, pids)), "the shards to be gone")
         assert not server.runtime_folders()
+
+
+def test_the_same_signal_twice_at_once_is_one(tmp_path: Path) -> None:
+    """What `timeout bunqueue start` does: it signals the process, and then its group."""
+    with RouterServer(tmp_path, fake=True) as server:
+        server.process.terminate()
+        server.process.send_signal(signal.SIGINT)  # another number, as equal ones may arrive as one
+        assert server.wait() == 0
+        assert server.log().rstrip().endswith("stopped")
 
 
 def test_it_can_be_stopped_while_it_starts(tmp_path: Path) -> None:
