@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         LockLost,
         PayloadError,
         ShardUnavailable,
+        StorageError,
     )
 
 _WHERE = {
@@ -52,6 +53,7 @@ _WHERE = {
         "LockLost",
         "PayloadError",
         "ShardUnavailable",
+        "StorageError",
     ),
 }
 _MODULE_OF = {name: module for module, names in _WHERE.items() for name in names}
@@ -81,6 +83,7 @@ __all__ = [
     "QueueInfo",
     "ServerStats",
     "ShardUnavailable",
+    "StorageError",
     "Worker",
     "WorkerStats",
     "run_forever",

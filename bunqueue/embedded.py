@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 import os
 import secrets
 import threading
-from asyncio import AbstractEventLoop, Future, TimerHandle
+from asyncio import AbstractEventLoop, Future
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec import Raw, Struct
 from msgspec.msgpack import Encoder
 
-from bunqueue.errors import ConnectionLost
+from bunqueue.errors import ConnectionLost, StorageError
 
 if TYPE_CHECKING:
     from shardproc.core import Shard
@@ -27,12 +30,14 @@ MEMORY = ":memory:"
 VERSION = 2  # of the protocol: the shape of answers
 
 _encode = Encoder().encode
+logger = logging.getLogger("bunqueue.embedded")
 
 
 class EmbeddedEngine:
     """One open file, shared by the sessions of this process.
 
-    Calls made within one turn of an event loop are one batch and one transaction.
+    Calls made within one turn of an event loop are one batch and one transaction.  A thread of its own looks
+    after what is due without a call: event loops come and go.
     """
 
     def __init__(self, path: str) -> None:
@@ -41,14 +46,17 @@ class EmbeddedEngine:
         if path != MEMORY:
             Path(path).parent.mkdir(parents=True, exist_ok=True)
         self.path = path
+        self.closed = False
         self._pid = os.getpid()
         self._lock = threading.RLock()
+        self._due = threading.Condition(self._lock)  # the next deadline is earlier than it was
+        self._looks_at = 0  # when the thread ticks next, epoch ms
         self._shard: Shard = Shard(path, full_sync=False)
         self._shard.recover(self._shard.now(), secrets.token_hex(8), lambda loaded, total: None)
         self._shard.engine.adopt((), self._shard.now())
         self._sessions: dict[int, EmbeddedTransport] = {}
         self._numbers = itertools.count(1)
-        self._timers: dict[AbstractEventLoop, TimerHandle] = {}
+        threading.Thread(target=self._keep_time, name="bunqueue-embedded", daemon=True).start()
 
     @property
     def inherited(self) -> bool:
@@ -59,91 +67,136 @@ class EmbeddedEngine:
         """In a forked child: keep the parent's lock on the file from lasting as long as the child."""
         self._shard.store.database.abandon()
 
-    def join(self) -> EmbeddedTransport:
-        """A new session for the running event loop."""
+    def join(self, session: EmbeddedTransport) -> None:
+        """Give a session its number."""
         with self._lock:
-            session = EmbeddedTransport(self, next(self._numbers), asyncio.get_running_loop())
+            session.engine, session.conn = self, next(self._numbers)
             self._sessions[session.conn] = session
-            self._arm(session.loop)
-        return session
 
     def leave(self, session: EmbeddedTransport) -> bool:
         """End a session; True when it was the last and the file is closed."""
-        with self._lock:
-            if self._sessions.pop(session.conn, None) is None:
-                return False
-            self._shard.engine.disconnect(session.conn, self._shard.now(), severed=False)
-            self._deliver(session.loop)
-            return self.close_if_idle()
+        with self._lock, self._breaking():
+            if self._sessions.pop(session.conn, None) is not None:
+                self._shard.engine.disconnect(session.conn, self._shard.now(), severed=False)
+                self._deliver(session.loop)
+                return self.close_if_idle()
+        return False
 
     def close_if_idle(self) -> bool:
         """Close the file if nobody has a session; whether it is closed now."""
         with self._lock:
-            if self._sessions:
-                return False
-            for timer in self._timers.values():
-                timer.cancel()
-            self._shard.close()
-            return True
+            if not self._sessions and not self.closed:
+                self._close()
+            return self.closed
 
     def run(self, session: EmbeddedTransport, payloads: list[bytes]) -> None:
         """Carry out commands of a session, commit, and give all sessions their replies."""
         with self._lock:
-            shard = self._shard
-            now = shard.tick()
-            client = shard.client(session.conn, VERSION)
-            for payload in payloads:
-                shard.execute(client, payload, now)
-            self._deliver(session.loop)
+            if self.closed:  # by an error in another thread, a moment ago
+                session.fail("it was closed by an error before this command")
+                return
+            with self._breaking():
+                shard = self._shard
+                now = shard.tick()
+                client = shard.client(session.conn, VERSION)
+                for payload in payloads:
+                    shard.execute(client, payload, now)
+                self._deliver(session.loop)
 
-    def _tick(self, loop: AbstractEventLoop) -> None:
-        with self._lock:
-            if self._sessions and not self.inherited:
-                self._shard.tick()
-                self._shard.work()
-                self._deliver(loop)
+    def _keep_time(self) -> None:
+        """The thread: do what is due when it is due."""
+        with self._due:
+            while not self.closed:
+                wait = self._shard.wait_ms()
+                self._looks_at = self._shard.now() + wait
+                self._due.wait(max(wait, 1) / 1000)  # at least for a moment: others want the lock, too
+                if not self.closed:
+                    with self._breaking():
+                        self._tick()
 
-    def _deliver(self, loop: AbstractEventLoop) -> None:
-        for conn, reply in self._shard.commit():
-            session = self._sessions.get(conn)
-            if session is None or not isinstance(reply.req_id, Raw):
-                continue
-            key, payload = bytes(reply.req_id), _encode(reply)
-            if session.loop is loop:
-                session.resolve(key, payload)
-            else:
-                session.loop.call_soon_threadsafe(session.resolve, key, payload)
-        self._arm(loop)
+    def _tick(self) -> None:
+        self._shard.tick()
+        self._shard.work()
+        self._end({conn for conn, session in self._sessions.items() if session.loop.is_closed()})
+        self._deliver(None)
 
-    def _arm(self, loop: AbstractEventLoop) -> None:
-        """Have this loop look again when the next thing is due."""
-        timer = self._timers.pop(loop, None)
-        if timer is not None:
-            timer.cancel()
-        self._timers[loop] = loop.call_later(self._shard.wait_ms() / 1000, self._tick, loop)
+    def _deliver(self, here: AbstractEventLoop | None) -> None:
+        """Commit, and tell the sessions; ``here`` is the event loop of this thread."""
+        while replies := self._shard.commit():
+            gone = set()
+            for conn, reply in replies:
+                session = self._sessions.get(conn)
+                if session is None or not isinstance(reply.req_id, Raw):
+                    continue
+                key, payload = bytes(reply.req_id), _encode(reply)
+                if session.loop is here:
+                    session.resolve(key, payload)
+                elif not session.post(session.resolve, key, payload):
+                    gone.add(conn)
+            self._end(gone)
+        if self._shard.engine.next_deadline() < self._looks_at:
+            self._due.notify()
+
+    def _end(self, gone: set[int]) -> None:
+        """End the sessions whose event loop was closed under them; to be committed by the caller."""
+        for conn in gone:
+            del self._sessions[conn]
+            self._shard.engine.disconnect(conn, self._shard.now(), severed=False)
+
+    @contextmanager
+    def _breaking(self) -> Iterator[None]:
+        """Close the engine if anything goes wrong within: memory may be ahead of the file, or halfway, so
+        nothing of it must be told or written.  The next call opens the file anew and reads what was
+        committed.
+        """
+        try:
+            yield
+        except BaseException as error:
+            logger.exception("the embedded engine of %s was stopped by an error", self.path)
+            sessions, self._sessions = list(self._sessions.values()), {}
+            with suppress(Exception):
+                self._close()
+            for session in sessions:
+                session.post(session.fail, f"{type(error).__name__}: {error}")
+            if not isinstance(error, Exception):
+                raise
+
+    def _close(self) -> None:
+        self.closed = True
+        self._due.notify_all()
+        self._shard.close()
 
 
 class EmbeddedTransport:
-    """A session with an embedded engine; implements `bunqueue.client.transport.Transport`."""
+    """A session with an embedded engine; implements `bunqueue.client.transport.Transport`.
 
-    def __init__(self, engine: EmbeddedEngine, conn: int, loop: AbstractEventLoop) -> None:
-        self.conn = conn
-        self.loop = loop
-        self._engine = engine
+    When its engine was stopped by an error it goes on with a new one.
+    """
+
+    def __init__(self, engine: EmbeddedEngine) -> None:
+        self.engine = engine
+        self.conn = 0
+        self.loop = asyncio.get_running_loop()
         self._numbers = itertools.count(1)
         self._waiting: dict[bytes, Future[bytes]] = {}
         self._batch: list[bytes] = []
         self._closed = False
+        engine.join(self)
 
     async def call(self, command: Struct, *, timeout: float | None = None) -> bytes:  # noqa: ASYNC109
-        """See `Transport.call`; the engine always answers, so ``timeout`` has nothing to bound."""
-        if self._closed:
-            raise ConnectionLost(f"the session with {self._engine.path} is closed: open a new queue")
-        if self._engine.inherited:
+        """See `Transport.call`; the engine always answers, so ``timeout`` has nothing to bound.
+
+        Raises StorageError when the file cannot be read or written.
+        """
+        if self.engine.inherited:
             raise ConnectionLost(
-                f"the session with {self._engine.path} belongs to the parent of this process: one process"
+                f"the session with {self.engine.path} belongs to the parent of this process: one process"
                 " at a time may have the file open"
             )
+        if self.engine.closed and not self._closed:
+            await self._join_again()
+        if self._closed:
+            raise ConnectionLost(f"the session with {self.engine.path} is closed: open a new queue")
         key = _encode(next(self._numbers))
         command.req_id = Raw(key)  # type: ignore[attr-defined]
         future: Future[bytes] = self.loop.create_future()
@@ -153,10 +206,24 @@ class EmbeddedTransport:
         self._batch.append(_encode(command))
         return await future
 
+    async def _join_again(self) -> None:
+        path = await _prepared(self.engine.path)
+        with _lock:
+            if self.engine.closed and not self._closed:  # else somebody else was faster
+                _open(path).join(self)
+
     def _run(self) -> None:
         batch, self._batch = self._batch, []
-        if batch and not self._closed and not self._engine.inherited:
-            self._engine.run(self, batch)
+        if batch and not self._closed and not self.engine.inherited:
+            self.engine.run(self, batch)
+
+    def post(self, function: Callable[..., None], *arguments: object) -> bool:
+        """Have a function called in the session's event loop; False when that is closed."""
+        try:
+            self.loop.call_soon_threadsafe(function, *arguments)
+        except RuntimeError:
+            return False
+        return True
 
     def resolve(self, key: bytes, payload: bytes) -> None:
         """A reply is here."""
@@ -164,20 +231,31 @@ class EmbeddedTransport:
         if future is not None and not future.done():
             future.set_result(payload)
 
+    def fail(self, why: str) -> None:
+        """The engine was stopped by an error."""
+        self._end_calls(
+            StorageError,
+            f"the embedded engine of {self.engine.path} was stopped: {why}. Whether this command was carried"
+            " out is not known; the next one opens the file anew",
+        )
+
+    def _end_calls(self, error: type[ConnectionLost], text: str) -> None:
+        for future in self._waiting.values():
+            if not future.done():
+                future.set_exception(error(text))
+        self._waiting.clear()
+
     async def close(self) -> None:
         """End the session; the last one of a file closes it."""
         if self._closed:
             return
         self._run()
         self._closed = True
-        if not self._engine.inherited:
+        if not self.engine.inherited:
             with _lock:
-                if self._engine.leave(self) and _engines.get(self._engine.path) is self._engine:
-                    del _engines[self._engine.path]
-        for future in self._waiting.values():
-            if not future.done():
-                future.set_exception(ConnectionLost(f"the session with {self._engine.path} was closed"))
-        self._waiting.clear()
+                if self.engine.leave(self) and _engines.get(self.engine.path) is self.engine:
+                    del _engines[self.engine.path]
+        self._end_calls(ConnectionLost, f"the session with {self.engine.path} was closed")
 
 
 _engines: dict[str, EmbeddedEngine] = {}
@@ -200,15 +278,19 @@ if hasattr(os, "register_at_fork"):
 
 
 def _open(path: str) -> EmbeddedEngine:
+    from shardproc.storage.database import DatabaseError
+
     engine = _engines.get(path)
-    if engine is None:
-        engine = _engines[path] = EmbeddedEngine(path)
+    if engine is None or engine.closed:
+        try:
+            engine = _engines[path] = EmbeddedEngine(path)
+        except DatabaseError as error:
+            raise StorageError(f"{path} cannot be opened: {type(error).__name__}: {error}") from error
     return engine
 
 
-def _prepare(data_path: str | None) -> str:
-    """Have the engine of a file ready; the path that names it."""
-    path = MEMORY if data_path is None or data_path == MEMORY else str(Path(data_path).resolve())
+def _prepare(path: str) -> str:
+    """Have the engine of a file ready."""
     with _lock:
         _open(path)
     return path
@@ -224,16 +306,24 @@ def _abandon(opening: asyncio.Future[str]) -> None:
             del _engines[engine.path]
 
 
-async def shared_transport(data_path: str | None) -> EmbeddedTransport:
-    """A session with the engine of a file, opened when it is the first; None: in memory.
-
-    Raises DatabaseBusy when another process has the file open.
-    """
-    opening = asyncio.ensure_future(asyncio.to_thread(_prepare, data_path))  # may take seconds
+async def _prepared(path: str) -> str:
+    """`_prepare` in a thread, as it may take seconds."""
+    opening = asyncio.ensure_future(asyncio.to_thread(_prepare, path))
     try:
-        path = await asyncio.shield(opening)
+        return await asyncio.shield(opening)
     except asyncio.CancelledError:
         opening.add_done_callback(_abandon)
         raise
+
+
+async def shared_transport(data_path: str | None) -> EmbeddedTransport:
+    """A session with the engine of a file, opened when it is the first; None: in memory.
+
+    Raises DatabaseBusy when another process has the file open, StorageError when it cannot be read.
+    """
+    if data_path is None or data_path == MEMORY:
+        path = await _prepared(MEMORY)
+    else:
+        path = await _prepared(str(await asyncio.to_thread(Path(data_path).resolve)))
     with _lock:
-        return _open(path).join()
+        return EmbeddedTransport(_open(path))

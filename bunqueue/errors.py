@@ -42,6 +42,15 @@ class ConnectionLost(BunqueueError, ConnectionError):
     code = "connection_lost"
 
 
+class StorageError(ConnectionLost):
+    """The file of an embedded queue could not be read or written: the disk is full, or worse.
+
+    The outcome of the command is unknown. The next one opens the file anew, and finds what was stored.
+    """
+
+    code = "storage"
+
+
 class ConnectTimeout(BunqueueError, ConnectionError):
     """No connection to the server came about in time. The command was not sent."""
 

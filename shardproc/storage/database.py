@@ -16,6 +16,8 @@ CHECKPOINT_PAGES = 4000  # 32 MiB of WAL: fewer checkpoints than the default, st
 CACHE_KIB = 65_536
 LOCK_WAIT_S = 10.0  # a predecessor that lost its router is still committing
 
+DatabaseError = sqlite3.Error  # what opening, reading and committing may raise
+
 
 class DatabaseBusy(Exception):
     """Another process owns the file."""

@@ -49,6 +49,7 @@ def test_codes_of_errors_are_stable_and_unique() -> None:
         "lock_lost",
         "payload",
         "shard_unavailable",
+        "storage",
     ]
 
 

@@ -1,0 +1,101 @@
+"""The embedded engine when its disk, or the event loop that used it, is gone."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+
+import pytest
+from support.waiting import eventually
+
+from bunqueue import AsyncQueue, JobCounts, Queue, StorageError, Worker, embedded
+from bunqueue.embedded import shared_transport
+from bunqueue.protocol.commands import core
+
+BIG = "x" * 200_000
+QUICK = 2.0  # seconds; a session that hangs takes for ever, a forgotten deadline until the next sweep
+
+
+def fill_the_disk(path: str) -> None:
+    """Have SQLite believe that the disk is full, until the file is opened anew."""
+    engine = embedded._engines[path]
+    database = engine._shard.store.database.connection
+    (pages,) = database.execute("pragma page_count").fetchone()
+    database.execute(f"pragma max_page_count = {pages}")
+
+
+async def test_a_full_disk_is_told_and_the_next_call_goes_on(tmp_path: Path) -> None:
+    path = str(tmp_path / "jobs.db")
+    async with AsyncQueue("q", embedded=True, data_path=path) as queue:
+        await queue.add("first")
+        fill_the_disk(path)
+        adding = [asyncio.create_task(queue.add("big", BIG)) for _ in range(3)]
+        for outcome in await asyncio.wait_for(asyncio.gather(*adding, return_exceptions=True), QUICK):
+            assert isinstance(outcome, StorageError)
+            assert "database or disk is full" in str(outcome)
+            assert "next one opens the file anew" in str(outcome)
+        assert await asyncio.wait_for(queue.counts(), QUICK) == JobCounts(waiting=1)
+        await asyncio.gather(*[queue.add("big", BIG) for _ in range(3)])
+        assert await queue.counts() == JobCounts(waiting=4)
+
+
+async def test_all_sessions_go_on_after_a_full_disk(tmp_path: Path) -> None:
+    """A worker and a blocking queue in other threads notice no more than a lost connection."""
+    path = str(tmp_path / "jobs.db")
+    with Queue("q", embedded=True, data_path=path) as other:
+        async with (
+            AsyncQueue("q", embedded=True, data_path=path) as queue,
+            Worker("q", lambda job: None, embedded=True, data_path=path) as worker,
+        ):
+            await queue.add("first")
+            await eventually(lambda: worker.stats.completed == 1, "the first is done")
+            fill_the_disk(path)
+            with pytest.raises(StorageError):
+                await queue.add("big", BIG)
+            await asyncio.to_thread(other.add, "second")
+            await eventually(lambda: worker.stats.completed == 2, "the second is done")
+
+
+async def test_a_file_that_cannot_be_opened_is_a_storage_error(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.db"
+    path.write_bytes(b"this is no database" * 1000)
+    with pytest.raises(StorageError, match="file is not a database"):
+        await AsyncQueue("q", embedded=True, data_path=str(path)).add("n")
+
+
+async def test_a_delay_outlives_the_event_loop_that_asked_for_it(tmp_path: Path) -> None:
+    path = str(tmp_path / "jobs.db")
+    times: list[float] = []
+
+    async def add() -> float:
+        await AsyncQueue("q", embedded=True, data_path=path).add("n", delay=300)  # and is never closed
+        return time.time()
+
+    async with Worker("q", lambda job: times.append(time.time()), embedded=True, data_path=path):
+        added_at = await asyncio.to_thread(lambda: asyncio.run(add()))
+        await eventually(lambda: bool(times), "it has run")
+        assert 0.2 < times[0] - added_at < QUICK
+
+
+async def test_a_closed_event_loop_keeps_nobody_from_his_replies(tmp_path: Path) -> None:
+    """Two parked pulls; the first one's event loop is closed, so the job goes to the second."""
+    path = str(tmp_path / "jobs.db")
+
+    async def park() -> asyncio.Task[bytes]:
+        transport = await shared_transport(path)
+        pull = asyncio.create_task(transport.call(core.Pull(queue="q", timeout=60_000)))
+        await asyncio.sleep(0.1)
+        return pull
+
+    def lose() -> None:
+        loop = asyncio.new_event_loop()
+        loop.run_until_complete(park())._log_destroy_pending = False  # type: ignore[attr-defined]
+        loop.close()
+
+    async with AsyncQueue("q", embedded=True, data_path=path) as queue:
+        await queue.count()
+        await asyncio.to_thread(lose)
+        pull = await park()
+        handle = await asyncio.wait_for(queue.add("n"), QUICK)
+        assert handle.id.encode() in await asyncio.wait_for(pull, QUICK)
