@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from bunqueue.protocol.commands import Spec
 from bunqueue.protocol.commands.base import RequestId
-from bunqueue.protocol.link import TICKET
+from bunqueue.protocol.link import SEVERED, TICKET
 
 from .gather import Gather, Part
 from .local import refusal
@@ -31,6 +31,7 @@ class _Ticket(NamedTuple):
     gather: Gather
     client: int
     req_id: RequestId
+    once: bool  # parts of it may be done, and doing them again is something else
     lost: list[int]  # the shards that died over it; when there is one the client has had its answer
 
 
@@ -59,7 +60,8 @@ class Tickets:
             client.gathered(refusal(unavailable(down[0]), req_id))
             return
         number = self._free.pop() if self._free else TICKET + len(self._open)
-        self._open[number] = _Ticket(Gather(spec.merge, parts, ids), client.number, req_id, [])
+        once = spec.writes and not spec.repeatable
+        self._open[number] = _Ticket(Gather(spec.merge, parts, ids), client.number, req_id, once, [])
         for shard, part in parts.items():
             link = self._links[shard]
             assert link is not None
@@ -78,12 +80,19 @@ class Tickets:
             self._tell(ticket, ticket.gather.result(ticket.req_id))
 
     def shard_lost(self, shard: int) -> None:
-        """A shard died: what waits for its answer will not get it."""
+        """A shard died: what waits for its answer will not get it.
+
+        Nothing true can be said of a command that may be done in part, so its client is cut off, as
+        those are that had asked that shard alone.
+        """
         for number, ticket in list(self._open.items()):
             if shard not in ticket.gather.waiting:
                 continue
             ticket.gather.waiting.discard(shard)
-            if not ticket.lost:
+            client = self._clients.get(ticket.client)
+            if client is not None and ticket.once:
+                client.finish(SEVERED)
+            elif not ticket.lost:
                 self._tell(ticket, refusal(unavailable(shard), ticket.req_id))
             ticket.lost.append(shard)
             if not ticket.gather.waiting:

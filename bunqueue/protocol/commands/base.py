@@ -39,7 +39,7 @@ class Ok(Reply, kw_only=True):
 
 
 class ErrorReply(Reply, kw_only=True):
-    """It is refused or impossible; nothing was changed."""
+    """It is refused or impossible; nothing was changed, but for other jobs of the same batch."""
 
     ok: bool = False
     error: str

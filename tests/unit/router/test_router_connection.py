@@ -387,6 +387,24 @@ def test_a_shard_that_dies_over_a_gathered_command_is_unavailable(bench: Bench) 
     assert bench.links[0].sent[-1][0] == wire.TICKET
 
 
+def test_a_shard_that_dies_over_a_part_cuts_the_client_off(bench: Bench) -> None:
+    """The other part may be done: neither "nothing was changed" nor "it is done" would be true."""
+    bench.send({"cmd": "ACKB", "ids": ids(1, 2), "reqId": 1})
+    bench.hub.link_down(bench.links[0])  # type: ignore[arg-type]
+    assert not bench.replies()
+    assert bench.transport.ended == "eof"
+    assert bench.client.number not in bench.hub.clients
+    bench.hub.tickets.answer(wire.TICKET, 1, framed({"ok": True}))
+    assert not bench.replies()
+
+
+def test_a_shard_that_dies_over_part_of_what_may_be_repeated_is_unavailable(bench: Bench) -> None:
+    bench.send({"cmd": "JobHeartbeatB", "ids": ids(1, 2), "reqId": 1})
+    bench.hub.link_down(bench.links[0])  # type: ignore[arg-type]
+    assert bench.errors() == ["Shard unavailable: shard 0 is restarting, try again"]
+    assert not bench.transport.ended
+
+
 def test_an_answer_for_a_client_that_left_is_dropped(bench: Bench) -> None:
     bench.send({"cmd": "Stats"})
     bench.client.connection_lost(None)
