@@ -54,6 +54,7 @@ class Shard:
         if now - self._ticked_at > AWAY_MS:
             self.engine.returned(now)
         self._ticked_at = now
+        self.store.begin(now)
         self.engine.tick(now)
         return now
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from heapq import heapify, heappush
 
+from msgspec import Raw
+
 from bunqueue.model.backoff import retry_delay
 from bunqueue.model.job import (
     ACTIVE,
@@ -16,6 +18,7 @@ from bunqueue.model.job import (
     FAILED,
     MAX_TIMELINE,
     REMOVED,
+    STATE_NAMES,
     WAITING,
     Job,
     Lock,
@@ -23,7 +26,8 @@ from bunqueue.model.job import (
 )
 from bunqueue.protocol.job_view import timeline
 
-from . import gate
+from . import events, gate
+from .events import emit, emit_queue
 from .outbox import ROW, STATE, Attempt
 from .state import Client, QueueState, State
 
@@ -51,14 +55,16 @@ def enqueue(state: State, queue: QueueState, job: Job) -> None:
         state.woken[queue] = None
 
 
-def add(state: State, queue: QueueState, jobs: list[Job]) -> None:
-    """Jobs become live: pushed, or brought back from the dead letters."""
+def add(state: State, queue: QueueState, jobs: list[Job], kind: int = events.PUSHED) -> None:
+    """Jobs become live: pushed, or with another ``kind`` of event brought back."""
     by_id, by_seq, dirty = state.jobs, queue.jobs, state.out.dirty
     now, push = state.now, queue.ready.push
+    log, queue_id = state.out.events.append, queue.id
     ready = 0
     for job in jobs:
         by_id[job.id] = job
         by_seq[job.seq] = job
+        log((kind, queue_id, job.id))
         if job.run_at > now:
             enqueue(state, queue, job)
         else:  # enqueue, inlined: once a job on the hottest path
@@ -71,6 +77,9 @@ def add(state: State, queue: QueueState, jobs: list[Job]) -> None:
     queue.waiting += ready
     if ready and queue.waiters:
         state.woken[queue] = None
+    if queue.listeners:
+        for job in jobs:
+            events.tell(state, queue, kind, job)
 
 
 def due(state: State, job: Job) -> None:
@@ -78,6 +87,7 @@ def due(state: State, job: Job) -> None:
     queue = state.queues[job.queue]
     del queue.delayed[job.seq]
     enqueue(state, queue, job)
+    emit(state, events.READY, job)
 
 
 def activate(state: State, queue: QueueState, job: Job, client: Client, owner: str, ttl: int) -> None:
@@ -99,6 +109,9 @@ def activate(state: State, queue: QueueState, job: Job, client: Client, owner: s
     queue.active[job.seq] = job
     if queue.gate is not None:
         gate.passed(state, queue, queue.gate)
+    state.out.events.append((events.PULLED, queue.id, job.id))
+    if queue.listeners:
+        events.tell(state, queue, events.PULLED, job)
     if not job.dirty:  # out.touch, inlined: once a job on the hottest path
         state.out.dirty.append(job)
         job.dirty = STATE
@@ -116,8 +129,12 @@ def complete(state: State, queue: QueueState, job: Job, result: bytes) -> None:
     state.totals.completed += 1
     if job.timeline is not None:
         _note(job, Moment("completed", state.now))
+    state.out.events.append((events.COMPLETED, queue.id, job.id))
+    if queue.listeners:
+        events.tell(state, queue, events.COMPLETED, job, data=Raw(result))
     if job.shared.options.remove_on_complete:
         job.state = REMOVED
+        emit(state, events.DROPPED, job)
     else:
         job.state = COMPLETED
         job.result = result
@@ -132,11 +149,14 @@ def fail(state: State, job: Job, error: str | None, reason: str, *, final: bool 
     job.attempts += 1
     _end_attempt(state, queue, job, error, reason)
     release_key(queue, job)  # every FAIL gives the key up: SEMANTICS.md, "Life of a key"
-    if final or job.attempts >= options.max_attempts:
+    final = final or job.attempts >= options.max_attempts
+    emit(state, events.FAILED, job, error=job.error or "", terminal=final)
+    if final:
         bury(state, queue, job, MAX_ATTEMPTS if reason == EXPLICIT_FAIL else reason)
         return
     delay = retry_delay(options.backoff_kind, options.backoff, job.attempts, state.chance())
     _again(state, queue, job, state.now + delay)
+    emit(state, events.RETRIED, job, prev="failed")
 
 
 def lose(state: State, job: Job, error: str) -> None:
@@ -146,10 +166,11 @@ def lose(state: State, job: Job, error: str) -> None:
     job.attempts += 1
     job.stalls += 1
     _end_attempt(state, queue, job, error, STALLED)
-    if job.stalls >= MAX_STALLS:
-        bury(state, queue, job, STALLED)
-    elif job.attempts >= job.shared.options.max_attempts:
-        bury(state, queue, job, MAX_ATTEMPTS)
+    emit(state, events.STALLED, job)
+    stalled = job.stalls >= MAX_STALLS
+    if stalled or job.attempts >= job.shared.options.max_attempts:
+        emit(state, events.FAILED, job, error=error, terminal=True)
+        bury(state, queue, job, STALLED if stalled else MAX_ATTEMPTS)
     else:
         job.lost_token = token
         _again(state, queue, job, state.now)
@@ -196,6 +217,7 @@ def release(state: State, job: Job) -> None:
     job.started_at = None
     job.progress, job.progress_message = 0, None
     enqueue(state, queue, job)
+    emit(state, events.RELEASED, job)
     state.out.touch(job)
 
 
@@ -213,11 +235,13 @@ def expire(state: State, queue: QueueState, job: Job) -> None:
     """WAITING to gone: its ttl had passed when a pull met it."""
     queue.waiting -= 1
     job.state = REMOVED
+    emit(state, events.DROPPED, job)
     _retire(state, queue, job)
 
 
-def remove(state: State, queue: QueueState, job: Job) -> None:
-    """WAITING, DELAYED or BLOCKED to gone: nobody wants it any more."""
+def remove(state: State, queue: QueueState, job: Job, kind: int = events.DROPPED) -> None:
+    """WAITING, DELAYED or BLOCKED to gone: nobody wants it any more.  ``kind``: events.REMOVED is told to
+    subscribers, events.DROPPED is not."""
     was, job.state = job.state, REMOVED
     if was == WAITING:
         queue.waiting -= 1
@@ -226,6 +250,7 @@ def remove(state: State, queue: QueueState, job: Job) -> None:
         del queue.delayed[job.seq]
     else:
         del queue.blocked[job.seq]
+    emit(state, kind, job)
     _retire(state, queue, job)
 
 
@@ -234,6 +259,7 @@ def bury(state: State, queue: QueueState, job: Job, reason: str) -> None:
     state.totals.failed += 1
     if job.shared.options.remove_on_fail:
         job.state = REMOVED
+        emit(state, events.DROPPED, job)
     else:
         job.state = FAILED
         job.finished_at = state.now
@@ -254,7 +280,7 @@ def revive(state: State, queue: QueueState, job: Job) -> None:
     _note(job, Moment("waiting", state.now))
     if job.holds_key and job.unique_key is not None:
         queue.unique[job.unique_key] = job.id
-    add(state, queue, [job])
+    add(state, queue, [job], events.REVIVED)
     queue.late[job.seq] = queue.jobs.pop(job.seq)
 
 
@@ -265,6 +291,7 @@ def purge(state: State, queue: QueueState, finished: int, seqs: list[int]) -> No
         queue.completed -= len(seqs)
     else:
         queue.failed -= len(seqs)
+    emit_queue(state, events.PURGED, queue, state=STATE_NAMES[finished], seqs=seqs)
     state.out.purge(queue.id, seqs)
 
 

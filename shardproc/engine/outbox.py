@@ -5,7 +5,7 @@ The server empties it once a batch: the rows in one transaction, then the replie
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 from msgspec import Struct
@@ -59,10 +59,37 @@ class QueueRow(Struct, gc=False):
     created_at: int
 
 
+# An entry of the event log: kind, queue id, job id ("" when it is about the queue), and for some kinds a map
+# of fields; see `shardproc.engine.events`.
+EventEntry = tuple[int, int, str] | tuple[int, int, str, dict[str, Any]]
+
+
+class Told(Struct, gc=False):
+    """What the subscribers of one queue get with this batch."""
+
+    frames: list[bytes]
+    size: int = 0
+    lost: int = 0  # events beyond MAX_TOLD
+
+
 class Outbox:
     """Lists, not an object per effect: this is the hot path."""
 
-    __slots__ = ("attempts", "dirty", "durable", "logs", "purges", "queues", "records", "replies", "size")
+    MAX_TOLD = 4 << 20  # bytes of events in one batch for the subscribers of one queue
+
+    __slots__ = (
+        "attempts",
+        "dirty",
+        "durable",
+        "events",
+        "logs",
+        "purges",
+        "queues",
+        "records",
+        "replies",
+        "size",
+        "told",
+    )
 
     def __init__(self) -> None:
         self.replies: list[tuple[int, Reply]] = []
@@ -72,12 +99,22 @@ class Outbox:
         self.records: dict[tuple[str, str], str | None] = {}  # (kind, key) -> JSON; None: delete
         self.logs: list[LogEntry] = []
         self.purges: dict[int, list[int]] = {}  # queue id -> numbers of finished jobs that go
+        self.events: list[EventEntry] = []
+        self.told: dict[str, Told] = {}  # by queue
         self.size = 0  # bytes of jobs and results in the replies, about
         self.durable = False  # something in this batch must survive a power loss
 
     @property
     def writes(self) -> bool:
-        return bool(self.dirty or self.attempts or self.queues or self.records or self.logs or self.purges)
+        return bool(
+            self.dirty
+            or self.events
+            or self.attempts
+            or self.queues
+            or self.records
+            or self.logs
+            or self.purges
+        )
 
     def keep(self, kind: str, key: str, value: Struct | None) -> None:
         """Store a record, or with None delete it; `registry.recovers` says who gets it after a restart."""
@@ -87,6 +124,17 @@ class Outbox:
         """Have all rows of these finished jobs deleted.  They were read from the archive in this batch;
         a few hundred at a time, as this is done in one go.  Rules call `lifecycle.purge`, which counts."""
         self.purges.setdefault(queue_id, []).extend(seqs)
+
+    def tell(self, queue: str, frame: bytes) -> None:
+        """Send an event to the subscribers of a queue."""
+        told = self.told.get(queue)
+        if told is None:
+            told = self.told[queue] = Told([])
+        if told.size > self.MAX_TOLD:
+            told.lost += 1
+            return
+        told.frames.append(frame)
+        told.size += len(frame)
 
     def touch(self, job: Job, what: int = STATE) -> None:
         """Have the rows of ``job`` written as they are when the batch ends."""

@@ -23,7 +23,7 @@ from bunqueue.protocol.commands.core import (
 )
 from bunqueue.protocol.json_size import json_size
 
-from . import lifecycle
+from . import events, lifecycle
 from .dedup import NO_DEDUP, Claims
 from .registry import handles
 from .state import DEFAULT_OPTIONS, Client, QueueState, State
@@ -126,9 +126,11 @@ def _add(
     now, claims = state.now, Claims(state, queue)
     ids: list[str] = []
     jobs: list[Job] = []
+    met: list[str] = []  # holders of keys that were pushed again
     for fields, data in zip(pushed, payloads, strict=True):
         if (holder := claims.taken(fields)) is not None:
             ids.append(holder)
+            met.append(holder)
             continue
         seq = state.next_seq
         state.next_seq += 1
@@ -153,6 +155,9 @@ def _add(
     jobs = claims.settle(jobs)
     state.totals.pushed += len(jobs)
     lifecycle.add(state, queue, jobs)
+    for holder in met:
+        if (job := state.jobs.get(holder)) is not None:  # not if the same push then replaced it
+            events.emit(state, events.DUPLICATED, job)
     return ids
 
 

@@ -27,6 +27,7 @@ from bunqueue.protocol.commands.query import (
 )
 from bunqueue.protocol.job_view import job_list, queried_job, state_name
 
+from . import events
 from .paging import FINISHED, LIVE, Wanted, job_of, page
 from .registry import handles
 from .slices import Steps, sliced
@@ -195,6 +196,7 @@ def progress(state: State, client: Client, command: Progress) -> Ok:
     job.progress = min(100.0, max(0.0, command.progress))
     if command.message is not None:
         job.progress_message = command.message
+    events.emit(state, events.PROGRESS, job, progress=job.progress, message=job.progress_message)
     state.out.touch(job)
     return Ok()
 

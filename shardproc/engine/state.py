@@ -6,7 +6,7 @@ Plain data without rules; the modules beside it change it.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
 from msgspec import Raw, Struct, UnsetType
@@ -64,6 +64,7 @@ class QueueState:
         "id",
         "jobs",
         "late",
+        "listeners",
         "name",
         "paused",
         "ready",
@@ -85,6 +86,7 @@ class QueueState:
         self.blocked: dict[int, Job] = {}  # of both, those that depend on others
         self.unique: dict[str, str] = {}  # unique key -> id of the job that holds it
         self.waiters: deque[Waiter] = deque()
+        self.listeners: Collection[int] = ()  # connections that subscribed to its events
         self.waiting = self.completed = self.failed = 0
         self.paused = False
         self.gate: Gate | None = None  # what else may hold its jobs back

@@ -128,14 +128,17 @@ create table job_logs (
     primary key (seq, number)
 ) without rowid;
 
--- Lifecycle transitions, for analytics and streaming.
+-- What happened, in the order of the commits; for analytics and streaming.  A row holds what one batch
+-- did (at most 1000 events), as a row for each event would cost more than storing the job.  The events of a
+-- row have the numbers first_seq, first_seq + 1, ... first_seq + count - 1; numbers never come again.
+-- The payload is a MessagePack list of lists [kind, queue id, job id ("" when it is about the queue), and for
+-- some kinds a map of fields]; kinds are indexes of bunqueue.model.events.NAMES.
+-- shardproc.storage.event_log.read reads it.
 create table events (
-    seq integer primary key,
+    first_seq integer primary key,
     at integer not null,
-    event text not null,
-    queue_id integer not null,
-    job_id text not null,
-    payload blob
+    count integer not null,
+    payload blob not null
 );
 
 create view job_history as

@@ -16,23 +16,27 @@ from shardproc.engine.outbox import Outbox, Place
 
 from . import rows
 from .database import Database
+from .event_log import EventLog, Retention
 from .journal import Journal, purge
 
 MAX_SEQ = 2**63 - 1
 MAX_PURGE = 4 << 20  # bytes of payload deleted in one go: every page of it has to be read
+DEFAULT_RETENTION = Retention()
 PROGRESS_EVERY = 50_000  # recovered jobs between two reports
 
 
 class Store:
     """Writes what the outbox asks for; implements `shardproc.engine.outbox.Archive`."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, retention: Retention = DEFAULT_RETENTION) -> None:
         self.database = database
         self._db = database.connection
         self._out: Outbox | None = None
         self._queue_ids: dict[str, int] = {}
         self._queue_names: dict[int, str] = {}
         self._journal = Journal(self._queue_ids)
+        self._events = EventLog(self._db, retention)
+        self._now = 0
         self._in_transaction = False
 
     # -- recovery ---------------------------------------------------------------------------
@@ -48,6 +52,7 @@ class Store:
         """
         self.attach(engine.out)
         self._enter(epoch)
+        self._events.recover()
         for queue_id, name in self._db.execute("select id, name from queues"):
             self._know(queue_id, name)
             completed = self._count("completed", queue_id)
@@ -86,6 +91,13 @@ class Store:
 
     # -- group commit -------------------------------------------------------------------------
 
+    def begin(self, now: int) -> None:
+        """The time of the batch that follows, epoch ms; also a time to forget old events."""
+        self._now = now
+        if self._events.is_due(now) and (oldest := self._events.oldest_kept(now)):
+            self._open()
+            self._events.forget(oldest)
+
     def commit(self, out: Outbox) -> None:
         """Make everything the outbox asks for durable; after it the replies may leave."""
         if out.writes:
@@ -101,9 +113,7 @@ class Store:
     def _write(self, out: Outbox) -> None:
         """Write the rows of every touched job as it is now, in one statement a kind."""
         db = self._db
-        if not self._in_transaction:
-            db.execute("begin immediate")
-            self._in_transaction = True
+        self._open()
         many = db.executemany
         if out.queues:
             for queue in out.queues:
@@ -132,6 +142,14 @@ class Store:
         if out.purges:
             purge(out.purges, db)
             out.purges.clear()
+        if out.events:
+            self._events.write(out.events, self._now)
+            out.events.clear()
+
+    def _open(self) -> None:
+        if not self._in_transaction:
+            self._db.execute("begin immediate")
+            self._in_transaction = True
 
     # -- reads of finished jobs ----------------------------------------------------------------
 

@@ -1,0 +1,56 @@
+"""What can happen to a job or a queue: the kinds of entries in a shard's event log.
+
+The numbers are stored and never change; a new kind gets the next one.
+"""
+
+from __future__ import annotations
+
+# Told to subscribers, under the names of SEMANTICS.md, "Events (v3)"
+PUSHED = 0
+PULLED = 1  # WAITING to ACTIVE
+COMPLETED = 2
+FAILED = 3  # an attempt; ``terminal``: no other follows, the job is a dead letter
+RETRIED = 4  # after FAILED or STALLED: it waits for its next attempt
+REMOVED = 5
+DELAYED = 6
+WAITING = 7
+WAITING_CHILDREN = 8
+PROGRESS = 9
+DUPLICATED = 10  # a push met this job, which holds its unique key
+STALLED = 11  # its holder fell silent: an attempt is over
+PAUSED = 12  # a queue, no job
+RESUMED = 13  # a queue, no job
+
+# In the log alone, so that it tells the whole of a job's life
+READY = 14  # DELAYED or BLOCKED to WAITING: time came, a promotion, the last dependency
+RELEASED = 15  # ACTIVE to WAITING, nothing counted: its connection ended
+REVIVED = 16  # FAILED or COMPLETED to WAITING, asked to run again
+DISCARDED = 17  # to FAILED without an attempt
+DROPPED = 18  # gone without a word: ttl, removeOnComplete, removeOnFail, Drain, Clean
+OBLITERATED = 19  # a queue with all its jobs, no job; ``queue`` is its name
+PURGED = 20  # finished jobs of a queue; their ``state``, and their ``seqs``, with which their ids end
+
+NAMES = (
+    "pushed",
+    "pulled",
+    "completed",
+    "failed",
+    "retried",
+    "removed",
+    "delayed",
+    "waiting",
+    "waiting-children",
+    "progress",
+    "duplicated",
+    "stalled",
+    "paused",
+    "resumed",
+    "ready",
+    "released",
+    "revived",
+    "discarded",
+    "dropped",
+    "obliterated",
+    "purged",
+)
+LAST_TOLD = RESUMED  # kinds above it are in the log alone

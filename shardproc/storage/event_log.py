@@ -1,0 +1,115 @@
+"""The event log of a shard: a row a batch, numbered without gaps, and never longer than it may be."""
+
+from __future__ import annotations
+
+import sqlite3
+from typing import Any, NamedTuple
+
+from msgspec import Struct
+from msgspec.msgpack import Decoder, Encoder
+
+from bunqueue.model.events import NAMES
+from shardproc.engine.outbox import EventEntry
+
+DAY_MS = 86_400_000
+ROW_EVENTS = 1000  # in one row at most: what reading one event has to decode
+TRIM_ROWS = 200  # deleted at once, some hundred microseconds
+TRIM_EVERY_MS = 5_000  # between two looks at the age of the oldest row
+
+_INSERT = "insert into events (first_seq, at, count, payload) values (?,?,?,?)"
+_encode = Encoder().encode
+_decode: Any = Decoder(list[list[Any]]).decode
+
+
+class Retention(Struct, frozen=True):
+    """How much of the log is kept, a batch more or less; the newest row always is, as the numbers go on
+    from it."""
+
+    max_age_ms: int = 7 * DAY_MS
+    max_count: int = 1_000_000
+
+
+class LoggedEvent(NamedTuple):
+    """An event as it was logged."""
+
+    seq: int
+    at: int  # epoch ms of its batch
+    kind: str  # of bunqueue.model.events.NAMES, or "unknown" when a newer version wrote it
+    queue_id: int
+    job_id: str  # "" when it is about the queue
+    fields: dict[str, Any]
+
+
+class EventLog:
+    """The table ``events`` of one shard.  What it writes is part of the caller's transaction."""
+
+    def __init__(self, db: sqlite3.Connection, retention: Retention) -> None:
+        self._db = db
+        self._retention = retention
+        self._next_seq = 1
+        self._oldest = 1
+        self._next_look = 0
+
+    def recover(self) -> None:
+        """Go on after the last event that was committed."""
+        last = self._db.execute("select first_seq + count from events order by first_seq desc limit 1")
+        self._next_seq = (last.fetchone() or (1,))[0]
+        oldest = self._db.execute("select min(first_seq) from events").fetchone()[0]
+        self._oldest = self._next_seq if oldest is None else oldest
+
+    def write(self, entries: list[EventEntry], at: int) -> None:
+        """Append the events of a batch."""
+        if len(entries) <= ROW_EVENTS:
+            self._append(entries, at)
+            return
+        for start in range(0, len(entries), ROW_EVENTS):
+            self._append(entries[start : start + ROW_EVENTS], at)
+
+    def _append(self, entries: list[EventEntry], at: int) -> None:
+        self._db.execute(_INSERT, (self._next_seq, at, len(entries), _encode(entries)))
+        self._next_seq += len(entries)
+
+    def is_due(self, now: int) -> bool:
+        """Whether there may be something to forget."""
+        return now >= self._next_look or self._next_seq - self._oldest > self._limit
+
+    @property
+    def _limit(self) -> int:
+        """Events from which on it is worth trimming: not at every batch, once the log is full."""
+        return self._retention.max_count * 65 // 64 + ROW_EVENTS
+
+    def oldest_kept(self, now: int) -> int:
+        """Where to `forget`, so that rows which are too old or too many go, a few at a time; 0: nowhere."""
+        query = f"select first_seq, at, count from events order by first_seq limit {TRIM_ROWS + 1}"
+        rows = self._db.execute(query).fetchall()
+        oldest_at = now - self._retention.max_age_ms
+        first_kept = self._next_seq - self._retention.max_count
+        spare = 0
+        for first_seq, at, count in rows[:-1]:
+            if at >= oldest_at and first_seq + count > first_kept:
+                break
+            spare += 1
+        self._next_look = now + (0 if spare == TRIM_ROWS else TRIM_EVERY_MS)
+        return int(rows[spare][0]) if spare else 0
+
+    def forget(self, before: int) -> None:
+        """Delete the rows below the one that begins with this number."""
+        self._oldest = before
+        self._db.execute("delete from events where first_seq < ?", (before,))
+
+
+def read(db: sqlite3.Connection, after: int, limit: int) -> list[LoggedEvent]:
+    """The first ``limit`` events with a number above ``after``, in order."""
+    query = (
+        "select first_seq, at, payload from events where first_seq >="
+        " (select coalesce(max(first_seq), 0) from events where first_seq <= ?) order by first_seq"
+    )
+    found: list[LoggedEvent] = []
+    for first_seq, at, payload in db.execute(query, (after + 1,)):
+        for seq, (kind, queue_id, job_id, *fields) in enumerate(_decode(payload), first_seq):
+            if seq > after and len(found) < limit:
+                name = NAMES[kind] if kind < len(NAMES) else "unknown"
+                found.append(LoggedEvent(seq, at, name, queue_id, job_id, fields[0] if fields else {}))
+        if len(found) >= limit:
+            break
+    return found
