@@ -28,7 +28,7 @@ REVIVED = 16  # FAILED or COMPLETED to WAITING, asked to run again
 DISCARDED = 17  # to FAILED without an attempt
 DROPPED = 18  # gone without a word: ttl, removeOnComplete, removeOnFail, Drain, Clean
 OBLITERATED = 19  # a queue with all its jobs, no job; ``queue`` is its name
-PURGED = 20  # finished jobs of a queue; their ``state``, and their ``seqs``, with which their ids end
+PURGED = 20  # finished jobs of a queue: ``finished`` is their state, ``seqs`` what their ids end with
 
 NAMES = (
     "pushed",

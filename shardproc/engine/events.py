@@ -87,7 +87,7 @@ def emit(state: State, kind: int, job: Job, **fields: Any) -> None:
 
 
 def emit_queue(state: State, kind: int, queue: QueueState, **fields: Any) -> None:
-    """``kind`` happened to a queue: PAUSED, RESUMED, PURGED (with state, seqs), OBLITERATED."""
+    """``kind`` happened to a queue: PAUSED, RESUMED, PURGED (finished, seqs), OBLITERATED."""
     if kind == OBLITERATED:  # its row goes, so nobody else will know its name
         fields["queue"] = queue.name
     _log(state, kind, queue, "", fields)

@@ -291,7 +291,7 @@ def purge(state: State, queue: QueueState, finished: int, seqs: list[int]) -> No
         queue.completed -= len(seqs)
     else:
         queue.failed -= len(seqs)
-    emit_queue(state, events.PURGED, queue, state=STATE_NAMES[finished], seqs=seqs)
+    emit_queue(state, events.PURGED, queue, finished=STATE_NAMES[finished], seqs=seqs)
     state.out.purge(queue.id, seqs)
 
 

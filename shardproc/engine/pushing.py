@@ -156,8 +156,8 @@ def _add(
     state.totals.pushed += len(jobs)
     lifecycle.add(state, queue, jobs)
     for holder in met:
-        if (job := state.jobs.get(holder)) is not None:  # not if the same push then replaced it
-            events.emit(state, events.DUPLICATED, job)
+        if holder in state.jobs:  # not if the same push then replaced it
+            events.emit(state, events.DUPLICATED, state.jobs[holder])
     return ids
 
 
