@@ -42,6 +42,7 @@ from .routing import (
     request_id,
 )
 from .tickets import unavailable
+from .workers import Workers
 
 if TYPE_CHECKING:
     from .hub import Hub
@@ -194,6 +195,11 @@ class ClientConnection(asyncio.Protocol):
     def close(self) -> None:
         """The server stops: close when everything is sent."""
         self._transport.close()
+
+    @property
+    def workers(self) -> Workers:
+        """The registered workers of all connections."""
+        return self._hub.workers
 
     def admitted(self) -> None:
         """It has shown a token."""

@@ -6,6 +6,7 @@ answers themselves, so a new command of an old kind needs no code here.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -18,12 +19,17 @@ from bunqueue.protocol.commands import Command, CommandError, Merge, Spec
 from bunqueue.protocol.commands.base import RequestId
 from bunqueue.protocol.framing import HEADER, frame
 
-LARGEST = frozenset({"uptime"})  # numbers of which the largest counts and not the sum
+# Numbers of which the largest or the smallest counts, and not the sum.
+LARGEST = frozenset({"uptime", "timestamp", "prevTS"})
+SMALLEST = frozenset({"since"})
+MEANS = frozenset({"avgLatencyMs", "avgProcessingMs"})  # of as many jobs as WEIGHT says
+WEIGHT = "totalCompleted"
 _MAX_INT = 0x7FFF_FFFF  # larger numbers travel as float64, which every client can read
 
 _decode: Any = Decoder(dict[str, Any]).decode
 
 Answer = dict[str, Any]
+Addition = Callable[[Answer], None]
 
 
 class Part(NamedTuple):
@@ -72,10 +78,17 @@ def _lists_beside(spec: Spec, command: Command, length: int) -> dict[str, list[A
 class Gather:
     """The answers of several shards to one command, until there is one from each."""
 
-    __slots__ = ("_answers", "_ids", "_merge", "_parts", "waiting")
+    __slots__ = ("_add", "_answers", "_ids", "_merge", "_parts", "waiting")
 
-    def __init__(self, merge: Merge, parts: Mapping[int, Part], ids: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        merge: Merge,
+        parts: Mapping[int, Part],
+        ids: Sequence[str] = (),
+        add: Addition | None = None,
+    ) -> None:
         self._merge = _MERGES[merge]
+        self._add = add  # puts into the merged answer what no shard knows
         self._parts = parts
         self._ids = ids
         self._answers: dict[int, Answer] = {}
@@ -94,6 +107,8 @@ class Gather:
             merged = self._answers[min(refused, key=self._place_of_error)]
         else:
             merged = self._merge(answers, [self._parts[shard].places for shard in sorted(self._answers)])
+            if self._add is not None:
+                self._add(merged)
         if req_id is not UNSET:
             merged["reqId"] = req_id
         return frame(encode_reply(merged))
@@ -149,14 +164,32 @@ def _concat(answers: Sequence[Answer], places: Sequence[Sequence[int]]) -> Answe
 
 
 def _sum(answers: Sequence[Answer], places: Sequence[Sequence[int]]) -> Answer:
-    """The first answer, the numbers in its maps being those of all together."""
-    merged = answers[0]
-    for name, numbers in merged.items():
-        if isinstance(numbers, dict):
-            for key in numbers:
-                values = [answer[name][key] for answer in answers]
-                numbers[key] = _portable(max(values) if key in LARGEST else sum(values))
-    return merged
+    """All answers together: numbers are added up, lists joined, texts taken from the first that has one."""
+    return {key: _together(key, [answer[key] for answer in answers], answers) for key in answers[0]}
+
+
+def _together(key: str, values: list[Any], maps: Sequence[Answer]) -> Any:
+    """What stands under ``key`` in these maps, as one."""
+    present = [value for value in values if value is not None]
+    if not present:
+        return None
+    first = present[0]
+    if isinstance(first, dict):
+        return _sum(present, ())
+    if isinstance(first, list):
+        return [entry for value in present for entry in value]
+    if isinstance(first, bool):
+        return any(present)
+    if not isinstance(first, int | float):
+        return first
+    if key in MEANS:
+        return _mean(values, [each[WEIGHT] for each in maps])
+    return _portable(max(present) if key in LARGEST else min(present) if key in SMALLEST else sum(present))
+
+
+def _mean(means: Sequence[float], weights: Sequence[int]) -> float:
+    total = sum(weights)
+    return sum(map(operator.mul, means, weights)) / total if total else 0.0
 
 
 def _portable(number: float) -> float:

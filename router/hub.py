@@ -9,8 +9,11 @@ from bunqueue.logs import get_logger
 from bunqueue.protocol import link as wire
 from bunqueue.settings import Settings
 
+from .additions import Additions
+from .lag import LoopLag
 from .routing import Routes
 from .tickets import Tickets
+from .workers import Workers
 
 if TYPE_CHECKING:
     from .connection import ClientConnection
@@ -36,8 +39,11 @@ class Hub:
         self.routes = Routes(self.shards)
         self.clients: dict[int, ClientConnection] = {}
         self.links: list[ShardLink | None] = [None] * self.shards  # None: down, or not ready
+        self.workers = Workers()
         self.tickets = Tickets(self.links, self.clients)
         self.refused = 0  # clients since the last sweep, because there are too many
+        self.lag = LoopLag()
+        self.tickets.additions = Additions(self).by_command
         self.draining = False
         self.lingering: dict[ClientConnection, int] = {}  # ended by us -> sweeps since
         self._last_number = 0
@@ -58,6 +64,7 @@ class Hub:
         """A client is gone: tell the shards that it used.  ``kind`` is CLOSED or SEVERED."""
         if self.clients.pop(client.number, None) is None:
             return
+        self.workers.disconnected(client.number)
         if self.draining:  # the shards are about to end
             if not self.clients:
                 self._emptied.set()

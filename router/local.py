@@ -9,12 +9,20 @@ from importlib import metadata
 from typing import Any, Protocol
 
 from bunqueue.protocol.codec import InvalidCommand, encode_frame
-from bunqueue.protocol.commands import Command, ErrorReply, Ok, Reply
+from bunqueue.protocol.commands import Command, CommandError, ErrorReply, Ok, Reply
 from bunqueue.protocol.commands.base import RequestId
 from bunqueue.protocol.commands.server import Auth, Hello, HelloReply, PingReply, Pong
+from bunqueue.protocol.commands.workers import (
+    Heartbeat,
+    ListWorkers,
+    ListWorkersReply,
+    RegisterWorker,
+    UnregisterWorker,
+)
 
 from .admission import token_is_known
 from .routing import decode
+from .workers import Workers
 
 OLDEST, NEWEST = 2, 3  # protocol versions; they are the kinds of command envelopes, too
 CAPABILITIES = {2: ["pipelining"], 3: ["pipelining", "separate-job-name"]}
@@ -26,6 +34,11 @@ class Session(Protocol):
 
     kind: int
     tokens: tuple[bytes, ...]
+    number: int
+
+    @property
+    def workers(self) -> Workers:
+        """The registered workers of all connections."""
 
     def admitted(self) -> None:
         """It has shown a token."""
@@ -42,9 +55,17 @@ def answer(session: Session, payload: bytes) -> bytes:
         command = decode(payload)
     except InvalidCommand as error:
         return refusal(str(error), error.req_id)
-    reply = HANDLERS[str(command.__struct_config__.tag)](session, command)
+    try:
+        reply = HANDLERS[str(command.__struct_config__.tag)](session, command)
+    except CommandError as refused:
+        reply = ErrorReply(error=str(refused))
     reply.req_id = command.req_id
     return encode_frame(reply)
+
+
+def now_ms() -> int:
+    """The wall clock, epoch ms."""
+    return time.time_ns() // 1_000_000
 
 
 @cache
@@ -72,7 +93,31 @@ def _auth(session: Session, command: Auth) -> Reply:
 
 def _ping(session: Session, command: Command) -> Reply:
     # A float, as all times on the wire: some clients cannot read integers beyond 32 bits.
-    return PingReply(data=Pong(pong=True, time=float(time.time_ns() // 1_000_000)))
+    return PingReply(data=Pong(pong=True, time=float(now_ms())))
 
 
-HANDLERS: dict[str, Callable[[Session, Any], Reply]] = {"Hello": _hello, "Auth": _auth, "Ping": _ping}
+def _register_worker(session: Session, command: RegisterWorker) -> Reply:
+    return session.workers.register(session.number, command, now_ms())
+
+
+def _unregister_worker(session: Session, command: UnregisterWorker) -> Reply:
+    return session.workers.unregister(command.worker_id)
+
+
+def _list_workers(session: Session, command: ListWorkers) -> Reply:
+    return ListWorkersReply(data=session.workers.listing(now_ms()))
+
+
+def _heartbeat(session: Session, command: Heartbeat) -> Reply:
+    return session.workers.beat(command, now_ms())
+
+
+HANDLERS: dict[str, Callable[[Session, Any], Reply]] = {
+    "Hello": _hello,
+    "Auth": _auth,
+    "Ping": _ping,
+    "RegisterWorker": _register_worker,
+    "UnregisterWorker": _unregister_worker,
+    "ListWorkers": _list_workers,
+    "Heartbeat": _heartbeat,
+}

@@ -94,6 +94,7 @@ class RouterProcess:
         self._listener = TcpListener(self._hub, settings.host, settings.tcp_port)
         self._sweeper: asyncio.Task[None] | None = None
         self._signalled_at: float | None = None
+        self._measurer: asyncio.Task[None] | None = None
         self._data: TextIO | None = None  # its lock
 
     async def run(self) -> int:
@@ -118,6 +119,7 @@ class RouterProcess:
         await self._supervisor.start()
         await self._listener.start()
         self._sweeper = asyncio.create_task(self._sweep())
+        self._measurer = asyncio.create_task(self._hub.lag.measure())
         # What is there now stays: the collector need not look at it again.  What comes and goes is freed
         # by counting references, so the collector need not come often.
         gc.collect()
@@ -154,8 +156,9 @@ class RouterProcess:
         for client in hub.clients.values():
             client.stop_reading()
         await self._supervisor.stop()
-        if self._sweeper is not None:
-            self._sweeper.cancel()
+        for task in (self._sweeper, self._measurer):
+            if task is not None:
+                task.cancel()
         for client in list(hub.clients.values()):
             client.close()
         with suppress(TimeoutError):

@@ -74,11 +74,12 @@ def _peek_class(spec: Spec) -> type[Peek]:
     fields: list[tuple[str, Any] | tuple[str, Any, Any]] = [("key", kind)] if kind else []
     if spec.parks:
         fields.append(("timeout", Any, None))
+    late = (spec.parks or spec.heavy) and spec.route is not Route.ALL  # gathered ones are slow anyway
     made: Any = defstruct(
         f"{spec.name}Peek",
         fields,
         bases=(Peek,),
-        namespace={"how": SLOW if spec.parks or spec.heavy else _WAYS[spec.route], "spec": spec},
+        namespace={"how": SLOW if late else _WAYS[spec.route], "spec": spec},
         tag_field="cmd",
         tag=spec.name,
         rename={"key": wire},

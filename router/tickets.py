@@ -14,7 +14,7 @@ from bunqueue.protocol.commands import Spec
 from bunqueue.protocol.commands.base import RequestId
 from bunqueue.protocol.link import SEVERED, TICKET
 
-from .gather import Gather, Part
+from .gather import Addition, Gather, Part
 from .local import refusal
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ class Tickets:
     ) -> None:
         self._links = links
         self._clients = clients
+        self.additions: Mapping[str, Addition] = {}  # by command: what the router adds to a merged answer
         self._open: dict[int, _Ticket] = {}
         self._free: list[int] = []
 
@@ -61,7 +62,8 @@ class Tickets:
             return
         number = self._free.pop() if self._free else TICKET + len(self._open)
         once = spec.writes and not spec.repeatable
-        self._open[number] = _Ticket(Gather(spec.merge, parts, ids), client.number, req_id, once, [])
+        gather = Gather(spec.merge, parts, ids, self.additions.get(spec.name))
+        self._open[number] = _Ticket(gather, client.number, req_id, once, [])
         for shard, part in parts.items():
             link = self._links[shard]
             assert link is not None

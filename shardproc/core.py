@@ -12,6 +12,7 @@ from contextlib import suppress
 
 from msgspec.msgpack import Decoder
 
+from bunqueue import vitals
 from bunqueue.protocol.codec import DECODE_ERRORS, InvalidCommand, decode_command
 from bunqueue.protocol.commands import COMMANDS, ErrorReply, Reply, is_slow
 from bunqueue.protocol.commands.base import Slow
@@ -19,6 +20,7 @@ from bunqueue.protocol.commands.base import Slow
 from .clock import Clock
 from .engine.engine import Engine
 from .engine.state import Client
+from .engine.vitals import Vitals
 from .storage.database import Database
 from .storage.store import Store
 
@@ -35,6 +37,7 @@ class Shard:
     def __init__(self, path: str, *, full_sync: bool, shard: int = 0, shards: int = 1) -> None:
         self.store = Store(Database(path, full_sync=full_sync))
         self.engine = Engine(self.store, random.getrandbits, random.random, shard, shards)
+        self.engine.state.vitals = self._vitals
         self._clock = Clock()
         self._ticked_at = self._clock.now_ms()
 
@@ -103,6 +106,9 @@ class Shard:
         replies, out.replies = out.replies, []
         out.size = 0
         return replies
+
+    def _vitals(self) -> Vitals:
+        return Vitals(vitals.memory(), self.store.database.size(), vitals.cpu_s(), None)
 
     def close(self) -> None:
         """Close the file.  What was not committed is not wanted: nobody was told of it."""

@@ -14,10 +14,12 @@ from bunqueue.model.job import ACTIVE, DELAYED, Job
 from bunqueue.protocol.commands import Command, CommandError, ErrorReply, Reply, is_slow
 
 from . import (
+    dashboard,
     dead_letters,
     dedup,
     finishing,
     gate,
+    history,
     lifecycle,
     limits,
     locks,
@@ -26,12 +28,24 @@ from . import (
     pushing,
     queries,
     slices,
+    webhooks,
 )
 from .outbox import Archive, Outbox
 from .registry import HANDLERS, RECOVERIES
 from .state import Client, QueueState, State
 
-__all__ = ["Engine", "dead_letters", "dedup", "finishing", "limits", "monitoring", "pushing", "queries"]
+__all__ = [
+    "Engine",
+    "dashboard",
+    "dead_letters",
+    "dedup",
+    "finishing",
+    "limits",
+    "monitoring",
+    "pushing",
+    "queries",
+    "webhooks",
+]
 
 
 def _not_here(state: State, client: Client, command: Command) -> Reply | None:
@@ -60,6 +74,7 @@ class Engine:
         """The shard has recovered and time begins."""
         self.state.now = self.state.started_at = now
         self.state.next_sweep = now + locks.GRACE_MS
+        self.state.minute = now // history.MINUTE_MS
 
     def handle(self, client: Client, command: Command, now: int) -> None:
         """Carry out one command; its reply, unless it parks, is in the outbox."""
@@ -88,10 +103,11 @@ class Engine:
         if now >= state.next_sweep:
             state.next_sweep = now + locks.SWEEP_MS
             locks.sweep(state)
+            history.book(state)
         if state.woken:
             self._serve()
         self._end_polls()
-        state.rates.sample(now, state.totals.pushed, state.totals.pulled)
+        state.rates.sample(now, state.totals)
 
     def work(self) -> bool:
         """Do one slice of long work; whether there is more."""

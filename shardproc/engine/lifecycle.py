@@ -125,8 +125,13 @@ def complete(state: State, queue: QueueState, job: Job, result: bytes) -> None:
         queue.waiting -= 1
         job.state = COMPLETED
         queue.ready.forget(job)
-    job.finished_at = state.now
-    state.totals.completed += 1
+    job.finished_at = now = state.now
+    totals = state.totals
+    totals.completed += 1
+    queue.total_completed += 1
+    if (started := job.started_at) is not None:
+        totals.waited_ms += started - job.run_at
+        totals.worked_ms += now - started
     if job.timeline is not None:
         _note(job, Moment("completed", state.now))
     state.out.events.append((events.COMPLETED, queue.id, job.id))
@@ -257,6 +262,7 @@ def remove(state: State, queue: QueueState, job: Job, kind: int = events.DROPPED
 def bury(state: State, queue: QueueState, job: Job, reason: str) -> None:
     """To FAILED, a dead letter; or gone when it asked for that."""
     state.totals.failed += 1
+    queue.total_failed += 1
     if job.shared.options.remove_on_fail:
         job.state = REMOVED
         emit(state, events.DROPPED, job)

@@ -1,7 +1,26 @@
-"""ListQueues and Stats: numbers about this shard, which the router merges with the others'."""
+"""ListQueues, Stats, Metrics and their like: numbers about this shard, which the router merges with the
+others'."""
 
 from __future__ import annotations
 
+from heapq import nlargest
+
+from bunqueue.protocol.commands import CommandError
+from bunqueue.protocol.commands.monitoring import (
+    Figures,
+    FiguresReply,
+    HistoryMeta,
+    Metrics,
+    MetricsReply,
+    Prometheus,
+    QueueFigures,
+    QueueHistory,
+    ServerMetrics,
+    ShardFigures,
+    StorageState,
+    StorageStatus,
+    StorageStatusReply,
+)
 from bunqueue.protocol.commands.server import (
     ListQueues,
     ListQueuesReply,
@@ -11,8 +30,12 @@ from bunqueue.protocol.commands.server import (
     StatsReply,
 )
 
+from .history import MINUTE_MS, by_minute
 from .registry import handles
-from .state import Client, State
+from .state import Client, QueueState, State
+from .vitals import MB, Trouble
+
+MAX_QUEUES = 200  # that get series of their own in Prometheus, over all shards: each costs four
 
 
 @handles(ListQueues)
@@ -32,8 +55,7 @@ def stats(state: State, client: Client, command: Stats) -> StatsReply:
     queues = state.queues.values()
     waiting = sum(queue.waiting for queue in queues)
     active = sum(len(queue.active) for queue in queues)
-    totals = state.totals
-    push_rate, pull_rate = state.rates.per_second(state.now, totals.pushed, totals.pulled)
+    push_rate, pull_rate, *_ = state.rates.per_second(state.now, state.totals)
     dead = sum(queue.failed for queue in queues)
     return StatsReply(
         stats=ServerStats(
@@ -50,3 +72,94 @@ def stats(state: State, client: Client, command: Stats) -> StatsReply:
             pull_per_sec=pull_rate,
         )
     )
+
+
+@handles(Metrics)
+def metrics(state: State, client: Client, command: Metrics) -> MetricsReply:
+    if command.queue is not None or command.type is not None:
+        return MetricsReply(data=_history(state, command.queue, command.type))
+    totals, vitals = state.totals, state.vitals()
+    return MetricsReply(
+        metrics=ServerMetrics(
+            total_pushed=totals.pushed,
+            total_pulled=totals.pulled,
+            total_completed=totals.completed,
+            total_failed=totals.failed,
+            avg_latency_ms=totals.mean(totals.waited_ms),
+            avg_processing_ms=totals.mean(totals.worked_ms),
+            memory_usage_mb=vitals.memory / MB,
+            sqlite_size_mb=vitals.sqlite / MB,
+            active_connections=len(state.clients),
+        )
+    )
+
+
+def _history(state: State, name: str | None, kind: str | None) -> QueueHistory:
+    """Jobs a minute of a queue; nothing of one that is not here."""
+    if name is None:
+        raise CommandError("Metrics queue is required")
+    if kind not in ("completed", "failed"):
+        raise CommandError("Metrics type must be 'completed' or 'failed'")
+    queue = state.queues.get(name)
+    if queue is None:
+        return QueueHistory(HistoryMeta(0, 0.0, 0), [], 0)
+    data = by_minute(queue, kind)
+    total = queue.total_completed if kind == "completed" else queue.total_failed
+    minute = float(state.now // MINUTE_MS * MINUTE_MS)
+    return QueueHistory(HistoryMeta(total, minute, data[0] if data else 0), data, len(data))
+
+
+@handles(Prometheus)
+def prometheus(state: State, client: Client, command: Prometheus) -> FiguresReply:
+    hooks = state.webhooks.values()
+    return FiguresReply(
+        data=Figures(
+            shards=[_of_shard(state)],
+            queues=[_of_queue(queue) for queue in nlargest(MAX_QUEUES, state.queues.values(), _size)],
+            webhooks=len(hooks),
+            webhooks_enabled=sum(hook.enabled for hook in hooks),
+        )
+    )
+
+
+def _size(queue: QueueState) -> int:
+    return queue.waiting + len(queue.delayed) + len(queue.active)
+
+
+def _of_queue(queue: QueueState) -> QueueFigures:
+    return QueueFigures(queue.name, queue.waiting, len(queue.delayed), len(queue.active), queue.failed)
+
+
+def _of_shard(state: State) -> ShardFigures:
+    queues, totals, vitals = state.queues.values(), state.totals, state.vitals()
+    return ShardFigures(
+        shard=state.shard,
+        queues=len(queues),
+        waiting=sum(queue.waiting for queue in queues),
+        delayed=sum(len(queue.delayed) for queue in queues),
+        active=sum(len(queue.active) for queue in queues),
+        dlq=sum(queue.failed for queue in queues),
+        completed=sum(queue.completed for queue in queues),
+        pushed_total=totals.pushed,
+        pulled_total=totals.pulled,
+        completed_total=totals.completed,
+        failed_total=totals.failed,
+        waited_ms=float(totals.waited_ms),
+        worked_ms=float(totals.worked_ms),
+        memory_bytes=float(vitals.memory),
+        sqlite_bytes=float(vitals.sqlite),
+        cpu_s=vitals.cpu_s,
+        storage_degraded=vitals.trouble is not None,
+        disk_full=vitals.trouble is not None and vitals.trouble.disk_full,
+    )
+
+
+@handles(StorageStatus)
+def storage_status(state: State, client: Client, command: StorageStatus) -> StorageStatusReply:
+    return StorageStatusReply(data=storage_state(state.vitals().trouble))
+
+
+def storage_state(trouble: Trouble | None) -> StorageState:
+    if trouble is None:
+        return StorageState(False, None, None)
+    return StorageState(trouble.disk_full, trouble.error, float(trouble.since))

@@ -155,8 +155,13 @@ def get_job_counts(state: State, client: Client, command: GetJobCounts) -> JobCo
     queue = known_queue(state, command.queue)
     if queue is None:
         return JobCountsReply(counts=Counts(0, 0, 0, 0, 0))
+    return JobCountsReply(counts=counts_of(queue, client.version))
+
+
+def counts_of(queue: QueueState, version: int) -> Counts:
+    """Jobs by state, as a connection of that version counts them."""
     counts = Counts(queue.waiting, len(queue.delayed), len(queue.active), queue.completed, queue.failed)
-    if client.version < 3:
+    if version < 3:
         counts.waiting += len(queue.blocked)
     else:
         counts.waiting_children = len(queue.blocked)
@@ -165,7 +170,7 @@ def get_job_counts(state: State, client: Client, command: GetJobCounts) -> JobCo
         else:
             counts.prioritized = queue.ready.prioritized()
             counts.waiting -= counts.prioritized
-    return JobCountsReply(counts=counts)
+    return counts
 
 
 @handles(Count)

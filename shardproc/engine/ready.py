@@ -107,6 +107,11 @@ class ReadyQueue:
                 if job.state == WAITING:
                     yield job
 
+    def compact(self) -> None:
+        """Drop the stale entries."""
+        if self._stale:
+            self._rebuild()
+
     def _rebuild(self) -> None:
         jobs = list(self.jobs())
         self._buckets, self._order = {}, []

@@ -19,6 +19,11 @@ from bunqueue.protocol.job_view import DEFAULT_OPTIONS, MAX_SHARED, share_option
 from .outbox import Archive, Outbox, QueueRow
 from .ready import ReadyQueue
 from .slices import LongWork
+from .vitals import Vitals
+
+if TYPE_CHECKING:
+    from .history import History
+    from .webhooks import Webhook
 
 if TYPE_CHECKING:
     from .gate import Gate
@@ -61,6 +66,7 @@ class QueueState:
         "delayed",
         "failed",
         "gate",
+        "history",
         "id",
         "jobs",
         "late",
@@ -69,6 +75,8 @@ class QueueState:
         "paused",
         "ready",
         "slot",
+        "total_completed",
+        "total_failed",
         "unique",
         "waiters",
         "waiting",
@@ -90,6 +98,8 @@ class QueueState:
         self.waiting = self.completed = self.failed = 0
         self.paused = False
         self.gate: Gate | None = None  # what else may hold its jobs back
+        self.total_completed = self.total_failed = 0  # since the shard started
+        self.history: History | None = None  # of these two
 
 
 class Rates:
@@ -100,32 +110,40 @@ class Rates:
     __slots__ = ("_samples",)
 
     def __init__(self) -> None:
-        self._samples: deque[tuple[int, int, int]] = deque()  # (at, pushed, pulled)
+        self._samples: deque[tuple[int, tuple[int, ...]]] = deque()  # (at, totals)
 
-    def sample(self, now: int, pushed: int, pulled: int) -> None:
+    def sample(self, now: int, totals: Totals) -> None:
         samples = self._samples
         if samples and now - samples[-1][0] < 1000:
             return
-        samples.append((now, pushed, pulled))
+        samples.append((now, totals.counted()))
         while len(samples) > 1 and now - samples[1][0] >= self.WINDOW_MS:
             samples.popleft()
 
-    def per_second(self, now: int, pushed: int, pulled: int) -> tuple[float, float]:
-        """Pushes and pulls a second over the window."""
-        if not self._samples:
-            return 0.0, 0.0
-        at, pushed_then, pulled_then = self._samples[0]
+    def per_second(self, now: int, totals: Totals) -> list[float]:
+        """What is counted, as so many a second over the window."""
+        counted = totals.counted()
+        at, before = self._samples[0] if self._samples else (now, counted)
         seconds = max(now - at, 1000) / 1000
-        return (pushed - pushed_then) / seconds, (pulled - pulled_then) / seconds
+        return [(after - then) / seconds for after, then in zip(counted, before, strict=True)]
 
 
 class Totals:
     """Counted since the shard started."""
 
-    __slots__ = ("completed", "failed", "pulled", "pushed")
+    __slots__ = ("completed", "failed", "pulled", "pushed", "waited_ms", "worked_ms")
 
     def __init__(self) -> None:
         self.pushed = self.pulled = self.completed = self.failed = 0
+        self.waited_ms = self.worked_ms = 0  # by all completed jobs: until they were pulled, and from then
+
+    def counted(self) -> tuple[int, int, int, int]:
+        """Pushed, pulled, completed, failed."""
+        return self.pushed, self.pulled, self.completed, self.failed
+
+    def mean(self, total_ms: int) -> float:
+        """A time of all completed jobs, for each of them."""
+        return total_ms / self.completed if self.completed else 0.0
 
 
 class State:
@@ -140,6 +158,7 @@ class State:
         "delays",
         "ids",
         "jobs",
+        "minute",
         "next_queue_id",
         "next_seq",
         "next_sweep",
@@ -157,6 +176,8 @@ class State:
         "timeouts",
         "timeouts_limit",
         "totals",
+        "vitals",
+        "webhooks",
         "woken",
         "works",
     )
@@ -195,6 +216,9 @@ class State:
         self.next_sweep = 0
         self.totals = Totals()
         self.rates = Rates()
+        self.minute = 0  # up to which jobs a minute are booked
+        self.webhooks: dict[str, Webhook] = {}
+        self.vitals: Callable[[], Vitals] = Vitals  # the process puts its own in place
         self._shared: dict[JobOptions, SharedOptions] = {}
 
     def client(self, conn: int, version: int) -> Client:

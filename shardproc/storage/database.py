@@ -6,6 +6,7 @@ import fcntl
 import os
 import sqlite3
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import TextIO
 
@@ -64,6 +65,17 @@ class Database:
         if self._lock is not None:
             self._lock.close()  # not unlocked: that would take the parent's lock away
             self._lock = None
+
+    def size(self) -> int:
+        """Bytes that it takes on disk, or in memory."""
+        if self.path == ":memory:":
+            pages: int = self.connection.execute("pragma page_count").fetchone()[0]
+            return pages * PAGE_SIZE
+        total = 0
+        for path in (self.path, f"{self.path}-wal"):
+            with suppress(FileNotFoundError):
+                total += os.stat(path).st_size
+        return total
 
     def close(self) -> None:
         self.connection.close()

@@ -219,6 +219,12 @@ MINIMAL: dict[str, Any] = {
     "token": "t",
     "deduplicationId": "k",
     "limit": 1,
+    "name": "n",
+    "url": "https://example.com/",
+    "events": ["job.completed"],
+    "webhookId": "w",
+    "workerId": "w",
+    "enabled": True,
 }
 Number = mi.IntType | mi.FloatType
 

@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from bunqueue.protocol.commands import core, dedup, dlq, limits, query, server
+from bunqueue.protocol.commands import (
+    core,
+    dedup,
+    dlq,
+    limits,
+    monitoring,
+    query,
+    server,
+    webhooks,
+    workers,
+)
 from bunqueue.protocol.commands.base import (
     COMMANDS,
     Command,
@@ -31,6 +41,9 @@ __all__ = [
     "dlq",
     "is_slow",
     "limits",
+    "monitoring",
     "query",
     "server",
+    "webhooks",
+    "workers",
 ]

@@ -201,3 +201,43 @@ def test_every_merge_of_the_table_is_known() -> None:
     for spec in COMMANDS.values():
         if spec.merge is not Merge.NONE:
             Gather(spec.merge, {})
+
+
+# Sums
+
+
+def test_numbers_are_added_at_every_depth_and_lists_joined() -> None:
+    first = reply(ok=True, data={"stats": {"waiting": 1, "uptime": 5}, "crons": ["a"], "timestamp": 7})
+    other = reply(ok=True, data={"stats": {"waiting": 2, "uptime": 3}, "crons": ["b", "c"], "timestamp": 9})
+    assert merged("DashboardOverview", {0: first, 1: other}) == {
+        "ok": True,
+        "data": {"stats": {"waiting": 3, "uptime": 5}, "crons": ["a", "b", "c"], "timestamp": 9},
+    }
+
+
+def test_averages_weigh_as_many_jobs_as_they_are_of() -> None:
+    def shard(completed: int, latency: float) -> bytes:
+        return reply(ok=True, metrics={"totalCompleted": completed, "avgLatencyMs": latency})
+
+    found = merged("Metrics", {0: shard(3, 10.0), 1: shard(1, 50.0)})
+    assert found["metrics"] == {"totalCompleted": 4, "avgLatencyMs": 20.0}
+    assert merged("Metrics", {0: shard(0, 0.0), 1: shard(0, 0.0)})["metrics"]["avgLatencyMs"] == 0
+
+
+def test_one_shard_in_trouble_is_told_with_its_reason() -> None:
+    fine = reply(ok=True, data={"diskFull": False, "error": None, "since": None})
+    full = reply(ok=True, data={"diskFull": True, "error": "full", "since": 8.0})
+    later = reply(ok=True, data={"diskFull": True, "error": "also full", "since": 9.0})
+    told = {"ok": True, "data": {"diskFull": True, "error": "full", "since": 8.0}}
+    assert merged("StorageStatus", {0: fine, 1: full}) == told
+    assert merged("StorageStatus", {0: full, 1: fine, 2: later}) == told
+    assert merged("StorageStatus", {0: fine, 1: fine})["data"]["diskFull"] is False
+
+
+def test_what_the_router_knows_is_put_into_the_merged_answer() -> None:
+    gather = Gather(Merge.SUM, for_all(command(cmd="Metrics"), 1), add=lambda answer: answer.update(own=1))
+    gather.add(0, reply(ok=True, metrics={}))
+    assert unpacked(gather.result(UNSET)) == {"ok": True, "metrics": {}, "own": 1}
+    gather = Gather(Merge.SUM, for_all(command(cmd="Metrics"), 1), add=lambda answer: answer.update(own=1))
+    gather.add(0, reply(ok=False, error="no"))
+    assert unpacked(gather.result(UNSET)) == {"ok": False, "error": "no"}

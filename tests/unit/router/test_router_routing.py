@@ -12,7 +12,7 @@ from bunqueue.protocol.codec import InvalidCommand
 from bunqueue.protocol.commands import COMMANDS, CommandError, Route
 from router import routing
 from router.local import HANDLERS
-from router.routing import ALL, HERE, ID, IDS, PEEK_ERRORS, QUEUE, SLOW, Routes, look_again, peek
+from router.routing import ALL, FIRST, HERE, ID, IDS, PEEK_ERRORS, QUEUE, SLOW, Routes, look_again, peek
 
 COUNTS = [1, 2, 8, 64]
 
@@ -103,9 +103,17 @@ def test_every_command_is_peeked_the_way_its_route_says(name: str) -> None:
     look = peek(
         packed({"x": [1, {"y": 2}], "queue": "q", "cmd": name, "id": "i", "ids": ["a"], "timeout": 7})
     )
-    ways = {Route.QUEUE: QUEUE, Route.ID: ID, Route.IDS: IDS, Route.ALL: ALL, Route.ROUTER: HERE}
+    ways = {
+        Route.QUEUE: QUEUE,
+        Route.ID: ID,
+        Route.IDS: IDS,
+        Route.ALL: ALL,
+        Route.ROUTER: HERE,
+        Route.FIRST: FIRST,
+    }
+    slow = spec.route is Route.QUEUE and (spec.parks or spec.heavy)
     assert look.spec is spec
-    assert look.how == (SLOW if spec.parks or spec.heavy else ways[spec.route])
+    assert look.how == (SLOW if slow else ways[spec.route])
     if spec.route is Route.QUEUE:
         assert look.key == "q"
     if spec.route is Route.ID:

@@ -1,0 +1,248 @@
+"""Numbers for those who watch the server: Metrics, Prometheus, StorageStatus, dashboards."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import UNSET, Struct, UnsetType
+
+from bunqueue.protocol.commands.base import Command, Merge, QueueName, Reply, Route, command
+
+
+class ServerMetrics(Struct, rename="camel", gc=False):
+    """Totals since the start.  The averages are over completed jobs: the time from being due to being
+    pulled (latency), and from then to the ack (processing)."""
+
+    total_pushed: int
+    total_pulled: int
+    total_completed: int
+    total_failed: int
+    avg_latency_ms: float
+    avg_processing_ms: float
+    memory_usage_mb: float
+    sqlite_size_mb: float
+    active_connections: int
+
+
+class HistoryMeta(Struct, gc=False, rename={"prev_ts": "prevTS", "prev_count": "prevCount"}):
+    """``count`` jobs in all; the newest minute began at ``prev_ts`` (epoch ms), with ``prev_count``
+    jobs counted until now."""
+
+    count: int
+    prev_ts: float
+    prev_count: int
+
+
+class QueueHistory(Struct, gc=False):
+    """Jobs a minute, the newest minute first; ``count`` minutes."""
+
+    meta: HistoryMeta
+    data: list[int]
+    count: int
+
+
+class MetricsReply(Reply, kw_only=True):
+    """``metrics`` of the server, or ``data`` of the queue that was asked for."""
+
+    metrics: ServerMetrics | UnsetType = UNSET
+    data: QueueHistory | UnsetType = UNSET
+
+
+class MetricsText(Struct, gc=False):
+    metrics: str
+
+
+class PrometheusReply(Reply, kw_only=True):
+    """The text exposition format, version 0.0.4."""
+
+    data: MetricsText
+
+
+class QueueFigures(Struct, gc=False):
+    """One queue for Prometheus."""
+
+    name: str
+    waiting: int
+    delayed: int
+    active: int
+    dlq: int
+
+
+class ShardFigures(Struct, gc=False):
+    """One shard for Prometheus."""
+
+    shard: int
+    queues: int  # how many it has
+    waiting: int
+    delayed: int
+    active: int
+    dlq: int
+    completed: int
+    pushed_total: int
+    pulled_total: int
+    completed_total: int
+    failed_total: int
+    waited_ms: float  # over all completed jobs
+    worked_ms: float
+    memory_bytes: float
+    sqlite_bytes: float
+    cpu_s: float
+    storage_degraded: bool
+    disk_full: bool
+
+
+class Figures(Struct, gc=False):
+    """What a shard tells the router, which makes the text; at most so many queues, the largest."""
+
+    shards: list[ShardFigures]
+    queues: list[QueueFigures]
+    webhooks: int
+    webhooks_enabled: int
+
+
+class FiguresReply(Reply, kw_only=True):
+    data: Figures
+
+
+class StorageState(Struct, rename="camel", gc=False):
+    """``error`` says what is wrong since ``since`` (epoch ms); null when nothing is."""
+
+    disk_full: bool
+    error: str | None
+    since: float | None
+
+
+class StorageStatusReply(Reply, kw_only=True):
+    data: StorageState
+
+
+class OverviewStats(Struct, rename="camel", gc=False):
+    waiting: int
+    active: int
+    delayed: int
+    completed: int
+    dlq: int
+    total_pushed: int
+    total_pulled: int
+    total_completed: int
+    total_failed: int
+    uptime: float  # ms
+
+
+class Throughput(Struct, rename="camel", gc=False):
+    push_per_sec: float
+    pull_per_sec: float
+    complete_per_sec: float
+    fail_per_sec: float
+
+
+class Latency(Struct, rename="camel", gc=False):
+    """As in ServerMetrics; ``total_completed`` is what they are averages over."""
+
+    avg_latency_ms: float
+    avg_processing_ms: float
+    total_completed: int
+
+
+class Memory(Struct, gc=False):
+    """MB."""
+
+    rss: float
+
+
+class WorkerOverview(Struct, gc=False):
+    total: int
+    active: int
+    list: list[Any]
+
+
+class Overview(Struct, gc=False):
+    stats: OverviewStats
+    throughput: Throughput
+    latency: Latency
+    memory: Memory
+    collections: dict[str, int]
+    workers: WorkerOverview
+    crons: list[Any]
+    storage: StorageState
+    timestamp: float  # epoch ms
+
+
+class DashboardOverviewReply(Reply, kw_only=True):
+    data: Overview
+
+
+class QueueOverview(Struct, gc=False):
+    """``waiting`` are ready jobs without a priority, ``prioritized`` those with one."""
+
+    name: str
+    waiting: int
+    prioritized: int
+    delayed: int
+    active: int
+    dlq: int
+    paused: bool
+
+
+class QueueOverviews(Struct, gc=False):
+    queues: list[QueueOverview]
+    timestamp: float
+
+
+class DashboardQueuesReply(Reply, kw_only=True):
+    data: QueueOverviews
+
+
+class QueueDetails(Struct, rename="camel", gc=False):
+    """``counts`` as of GetJobCounts in version 3, with totals since the start."""
+
+    name: str
+    counts: dict[str, int]
+    paused: bool
+    priority_counts: dict[str, int]
+    dlq_preview: list[Any]
+    timestamp: float
+
+
+class DashboardQueueReply(Reply, kw_only=True):
+    data: QueueDetails
+
+
+@command(Route.ALL, MetricsReply, merge=Merge.SUM)
+class Metrics(Command, tag="Metrics"):
+    """Totals of the server; with ``queue`` and ``type`` (completed or failed), jobs a minute of a queue."""
+
+    queue: QueueName | None = None
+    type: str | None = None
+
+
+@command(Route.ALL, PrometheusReply, merge=Merge.SUM)
+class Prometheus(Command, tag="Prometheus"):
+    """All numbers as Prometheus reads them."""
+
+
+@command(Route.ALL, StorageStatusReply, merge=Merge.SUM)
+class StorageStatus(Command, tag="StorageStatus"):
+    """Whether everything can be stored."""
+
+
+@command(Route.ALL, DashboardOverviewReply, merge=Merge.SUM, since=3)
+class DashboardOverview(Command, tag="DashboardOverview"):
+    """What the front page of a dashboard shows."""
+
+
+@command(Route.ALL, DashboardQueuesReply, merge=Merge.SUM, heavy=True, since=3)
+class DashboardQueues(Command, tag="DashboardQueues"):
+    """All queues with their counts."""
+
+
+@command(Route.QUEUE, DashboardQueueReply, heavy=True, since=3)
+class DashboardQueue(Command, tag="DashboardQueue"):
+    """One queue in detail."""
+
+    queue: QueueName
+
+
+@command(Route.ALL, merge=Merge.FIRST_ERROR, heavy=True, since=3)
+class CompactMemory(Command, tag="CompactMemory"):
+    """Drop what is kept for jobs that have moved on; the server does so by itself, only later."""

@@ -1,0 +1,106 @@
+"""Workers that make themselves known: who works on what, for people who look after a fleet."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from bunqueue.protocol.commands.base import Command, QueueName, Reply, Route, Text, command
+from bunqueue.protocol.commands.core import HeartbeatReply
+
+WorkerId = Annotated[str, Meta(max_length=256)]
+Amount = Annotated[int, Meta(ge=0, le=10**15)]
+
+
+class WorkerInfo(Struct, kw_only=True, rename="camel", gc=False):
+    """A registered worker.  Times in ms; the counts are those of its last heartbeat."""
+
+    id: str
+    name: str
+    queues: list[str]
+    concurrency: int
+    hostname: str
+    pid: int
+    status: str  # "active", or "stale" when it has not been heard for 30 s
+    registered_at: float
+    last_seen: float
+    active_jobs: int
+    processed_jobs: int
+    failed_jobs: int
+    current_job: str | None
+    uptime: float  # since registered_at
+
+
+class Registered(WorkerInfo, kw_only=True, rename="camel", gc=False):
+    """A worker as its registration is answered."""
+
+    worker_id: str
+
+
+class RegisterWorkerReply(Reply, kw_only=True):
+    data: Registered
+
+
+class Removed(Struct, gc=False):
+    removed: bool = True
+
+
+class RemovedReply(Reply, kw_only=True):
+    data: Removed
+
+
+class WorkerStats(Struct, rename="camel", gc=False):
+    """Over all workers; the totals also of those that have gone."""
+
+    total: int
+    active: int
+    total_processed: int
+    total_failed: int
+    active_jobs: int
+    concurrency_slots: int
+
+
+class WorkerList(Struct, gc=False):
+    workers: list[WorkerInfo]
+    stats: WorkerStats
+
+
+class ListWorkersReply(Reply, kw_only=True):
+    data: WorkerList
+
+
+@command(Route.ROUTER, RegisterWorkerReply, writes=True, repeatable=True)
+class RegisterWorker(Command, tag="RegisterWorker"):
+    """Enter a worker in the list until its connection ends; the same ``workerId`` again updates it."""
+
+    name: Text
+    queues: Annotated[list[QueueName], Meta(max_length=1000)] | None = None
+    worker_id: WorkerId | None = None
+    concurrency: Annotated[int, Meta(ge=0, le=1_000_000)] = 1
+    hostname: Text = "unknown"
+    pid: Amount = 0
+    started_at: Annotated[float, Meta(ge=0)] | None = None
+
+
+@command(Route.ROUTER, RemovedReply, writes=True, repeatable=True)
+class UnregisterWorker(Command, tag="UnregisterWorker"):
+    """Take a worker off the list."""
+
+    worker_id: WorkerId
+
+
+@command(Route.ROUTER, ListWorkersReply)
+class ListWorkers(Command, tag="ListWorkers"):
+    """The registered workers."""
+
+
+@command(Route.ROUTER, HeartbeatReply, writes=True, repeatable=True)
+class Heartbeat(Command, tag="Heartbeat"):
+    """Say that a worker is alive, and what it has done so far; absent counts stay as they are."""
+
+    id: WorkerId
+    active_jobs: Amount | None = None
+    processed: Amount | None = None
+    failed: Amount | None = None
+    current_job: Text | None = None

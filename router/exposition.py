@@ -1,0 +1,171 @@
+"""The numbers of the whole server as Prometheus reads them."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from msgspec import Struct, convert
+from prometheus_client import generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from bunqueue.protocol.commands.monitoring import Figures, QueueFigures, ShardFigures
+from bunqueue.protocol.commands.workers import WorkerStats
+
+MAX_QUEUES = 200  # with series of their own, over all shards
+
+GAUGE, COUNTER = GaugeMetricFamily, CounterMetricFamily
+
+
+class RouterFigures(Struct):
+    """What the router knows itself."""
+
+    version: str
+    uptime_s: float
+    connections: int
+    workers: WorkerStats
+    memory_bytes: int
+    cpu_s: float
+    lag_s: float  # of its event loop, the longest of the last seconds
+    shards: int
+    shards_up: Sequence[int]
+
+
+# Name without "bunqueue_", what it is, its help, its value.
+_TOTALS: tuple[tuple[str, type[Metric], str, Callable[[ShardFigures], float]], ...] = (
+    ("jobs_waiting", GAUGE, "Jobs that are ready, of any priority", lambda shard: shard.waiting),
+    ("jobs_delayed", GAUGE, "Jobs whose time has not come", lambda shard: shard.delayed),
+    ("jobs_active", GAUGE, "Jobs that are being worked on", lambda shard: shard.active),
+    ("jobs_dlq", GAUGE, "Dead letters", lambda shard: shard.dlq),
+    ("jobs_completed", GAUGE, "Completed jobs that are kept", lambda shard: shard.completed),
+    ("queues", GAUGE, "Queues", lambda shard: shard.queues),
+    ("jobs_pushed", COUNTER, "Jobs pushed", lambda shard: shard.pushed_total),
+    ("jobs_pulled", COUNTER, "Jobs pulled", lambda shard: shard.pulled_total),
+    ("jobs_completed", COUNTER, "Jobs completed", lambda shard: shard.completed_total),
+    ("jobs_failed", COUNTER, "Jobs failed for good", lambda shard: shard.failed_total),
+    (
+        "job_wait_seconds",
+        COUNTER,
+        "Time of completed jobs from being due to being pulled",
+        lambda shard: shard.waited_ms / 1000,
+    ),
+    (
+        "job_processing_seconds",
+        COUNTER,
+        "Time of completed jobs from being pulled to being acked",
+        lambda shard: shard.worked_ms / 1000,
+    ),
+)
+_BY_SHARD: tuple[tuple[str, type[Metric], str, Callable[[ShardFigures], float]], ...] = (
+    ("shard_jobs_waiting", GAUGE, "Ready jobs of the shard", lambda shard: shard.waiting),
+    ("shard_jobs_active", GAUGE, "Active jobs of the shard", lambda shard: shard.active),
+    ("shard_jobs_pushed", COUNTER, "Jobs pushed to the shard", lambda shard: shard.pushed_total),
+    ("shard_jobs_completed", COUNTER, "Jobs completed on the shard", lambda shard: shard.completed_total),
+    ("sqlite_database_size_bytes", GAUGE, "Size of the shard's files", lambda shard: shard.sqlite_bytes),
+    ("storage_degraded", GAUGE, "Not everything can be stored", lambda shard: shard.storage_degraded),
+    ("storage_disk_full", GAUGE, "The disk is full", lambda shard: shard.disk_full),
+)
+_BY_QUEUE: tuple[tuple[str, str, Callable[[QueueFigures], float]], ...] = (
+    ("queue_jobs_waiting", "Ready jobs of the queue", lambda queue: queue.waiting),
+    ("queue_jobs_delayed", "Delayed jobs of the queue", lambda queue: queue.delayed),
+    ("queue_jobs_active", "Active jobs of the queue", lambda queue: queue.active),
+    ("queue_jobs_dlq", "Dead letters of the queue", lambda queue: queue.dlq),
+)
+_OF_WORKERS: tuple[tuple[str, type[Metric], str, Callable[[WorkerStats], float]], ...] = (
+    ("workers_registered", GAUGE, "Registered workers", lambda workers: workers.total),
+    ("workers_active", GAUGE, "Registered workers that were heard lately", lambda workers: workers.active),
+    ("worker_active_jobs", GAUGE, "Jobs that workers say they work on", lambda workers: workers.active_jobs),
+    (
+        "worker_concurrency_slots",
+        GAUGE,
+        "Jobs that workers can do at a time",
+        lambda workers: workers.concurrency_slots,
+    ),
+    ("workers_processed", COUNTER, "Jobs that workers processed", lambda workers: workers.total_processed),
+    ("workers_failed", COUNTER, "Jobs that failed at workers", lambda workers: workers.total_failed),
+)
+
+
+class _Snapshot:
+    """What `generate_latest` takes for a registry."""
+
+    def __init__(self, metrics: Sequence[Metric]) -> None:
+        self._metrics = metrics
+
+    def collect(self) -> Iterator[Metric]:
+        return iter(self._metrics)
+
+
+def exposition(data: Mapping[str, Any], own: RouterFigures) -> str:
+    """The text, from what the shards said together and what the router knows."""
+    figures = convert(data, Figures)
+    metrics = [*_totals(figures), *_shards(figures, own), *_queues(figures), *_router(own)]
+    text: bytes = generate_latest(_Snapshot(metrics))
+    return text.decode()
+
+
+def _family(
+    kind: type[Metric], name: str, text: str, labels: Sequence[str] = (), value: float | None = None
+) -> Any:
+    make: Any = kind
+    return make(f"bunqueue_{name}", text, labels=labels or None, value=value)
+
+
+def _totals(figures: Figures) -> Iterator[Metric]:
+    for name, kind, text, value in _TOTALS:
+        yield _family(kind, name, text, value=sum(map(value, figures.shards)))
+    yield _family(GAUGE, "webhooks_registered", "Webhooks", value=figures.webhooks)
+    yield _family(GAUGE, "webhooks_enabled", "Webhooks that are on", value=figures.webhooks_enabled)
+
+
+def _shards(figures: Figures, own: RouterFigures) -> Iterator[Metric]:
+    up = _family(GAUGE, "shard_up", "The shard takes commands", ["shard"])
+    for shard in range(own.shards):
+        up.add_metric([str(shard)], shard in own.shards_up)
+    yield up
+    for name, kind, text, value in _BY_SHARD:
+        family = _family(kind, name, text, ["shard"])
+        for each in figures.shards:
+            family.add_metric([str(each.shard)], value(each))
+        yield family
+    memory = _family(GAUGE, "process_resident_memory_bytes", "Memory of a process", ["process"])
+    cpu = _family(COUNTER, "process_cpu_seconds", "Processor time of a process", ["process"])
+    costs = [(f"shard-{each.shard}", each.memory_bytes, each.cpu_s) for each in figures.shards]
+    for process, memory_bytes, cpu_s in [("router", own.memory_bytes, own.cpu_s), *costs]:
+        memory.add_metric([process], memory_bytes)
+        cpu.add_metric([process], cpu_s)
+    yield memory
+    yield cpu
+
+
+def _queues(figures: Figures) -> Iterator[Metric]:
+    """The largest queues; how many there are of them is bounded, as each costs series."""
+    largest = sorted(
+        figures.queues, key=lambda queue: (-(queue.waiting + queue.delayed + queue.active), queue.name)
+    )[:MAX_QUEUES]
+    largest.sort(key=lambda queue: queue.name)
+    for name, text, value in _BY_QUEUE:
+        family = _family(GAUGE, name, text, ["queue"])
+        for queue in largest:
+            family.add_metric([queue.name], value(queue))
+        yield family
+    total = sum(shard.queues for shard in figures.shards)
+    text = "Queues with series of their own"
+    yield _family(GAUGE, "queue_metrics_exported", text, value=len(largest))
+    text = f"Smaller queues left out, beyond the largest {MAX_QUEUES}"
+    yield _family(GAUGE, "queue_metrics_omitted", text, value=total - len(largest))
+
+
+def _router(own: RouterFigures) -> Iterator[Metric]:
+    for name, kind, text, value in _OF_WORKERS:
+        yield _family(kind, name, text, value=value(own.workers))
+    yield _family(GAUGE, "uptime_seconds", "Time since the server started", value=own.uptime_s)
+    connections = _family(GAUGE, "connections", "Open connections", ["transport"])
+    connections.add_metric(["tcp"], own.connections)
+    yield connections
+    text = "The longest delay of the router's event loop in the last seconds"
+    yield _family(GAUGE, "event_loop_lag_seconds", text, value=own.lag_s)
+    build = _family(GAUGE, "build_info", "What runs", ["version", "python"])
+    build.add_metric([own.version, platform.python_version()], 1)
+    yield build

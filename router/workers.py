@@ -1,0 +1,163 @@
+"""Registered workers: who says that it works on what.  A registration ends with its connection.
+
+Pure: the time comes from the caller.
+"""
+
+from __future__ import annotations
+
+import uuid
+
+from msgspec import Struct
+from msgspec.structs import asdict
+
+from bunqueue.model.names import queue_name_problem
+from bunqueue.protocol.commands import CommandError
+from bunqueue.protocol.commands.core import Alive, HeartbeatReply
+from bunqueue.protocol.commands.workers import (
+    Heartbeat,
+    Registered,
+    RegisterWorker,
+    RegisterWorkerReply,
+    Removed,
+    RemovedReply,
+    WorkerInfo,
+    WorkerList,
+    WorkerStats,
+)
+
+MAX_PER_CONNECTION = 1000
+STALE_MS = 30_000  # of silence
+
+
+class Worker(Struct):
+    """One registration."""
+
+    id: str
+    conn: int  # its connection, the last one that registered it
+    name: str
+    queues: list[str]
+    concurrency: int
+    hostname: str
+    pid: int
+    registered_at: int
+    last_seen: int
+    active_jobs: int = 0
+    processed: int = 0
+    failed: int = 0
+    current_job: str | None = None
+
+
+class Workers:
+    """All registrations, by id and by connection."""
+
+    def __init__(self) -> None:
+        self._workers: dict[str, Worker] = {}
+        self._of_conn: dict[int, set[str]] = {}
+        self._gone_processed = self._gone_failed = 0  # by workers that are no longer here
+
+    def register(self, conn: int, command: RegisterWorker, now: int) -> RegisterWorkerReply:
+        """Enter a worker, or update the one of that id."""
+        queues = command.queues or []
+        for queue in queues:
+            if problem := queue_name_problem(queue):
+                raise CommandError(problem)
+        worker_id = command.worker_id or str(uuid.uuid4())
+        own = self._of_conn.get(conn, set())
+        if worker_id not in own and len(own) >= MAX_PER_CONNECTION:
+            raise CommandError(
+                f"Too many workers on one connection (max {MAX_PER_CONNECTION}): unregister some first"
+            )
+        worker = self._workers.get(worker_id)
+        if worker is None:
+            since = now if command.started_at is None else int(command.started_at)
+            worker = Worker(
+                worker_id, conn, command.name, queues, 1, command.hostname, command.pid, since, now
+            )
+            self._workers[worker_id] = worker
+        else:
+            self._leave(worker)
+            worker.name, worker.queues = command.name, queues
+            if command.hostname != "unknown":
+                worker.hostname, worker.pid = command.hostname, command.pid
+        worker.conn, worker.concurrency, worker.last_seen = conn, command.concurrency, now
+        self._of_conn.setdefault(conn, set()).add(worker_id)
+        fields = asdict(_shown(worker, now))
+        return RegisterWorkerReply(data=Registered(worker_id=worker_id, **fields))
+
+    def unregister(self, worker_id: str) -> RemovedReply:
+        """Take a worker off the list."""
+        worker = self._known(worker_id)
+        self._leave(worker)
+        self._forget(worker)
+        return RemovedReply(data=Removed())
+
+    def beat(self, command: Heartbeat, now: int) -> HeartbeatReply:
+        """A sign of life, with what the worker says of itself."""
+        worker = self._known(command.id)
+        worker.last_seen = now
+        if command.active_jobs is not None:
+            worker.active_jobs = command.active_jobs
+        if command.processed is not None:
+            worker.processed = command.processed
+        if command.failed is not None:
+            worker.failed = command.failed
+        worker.current_job = command.current_job
+        return HeartbeatReply(data=Alive())
+
+    def listing(self, now: int) -> WorkerList:
+        """All workers, in the order in which they came."""
+        return WorkerList([_shown(worker, now) for worker in self._workers.values()], self.stats(now))
+
+    def stats(self, now: int) -> WorkerStats:
+        """Sums over all workers."""
+        workers = self._workers.values()
+        return WorkerStats(
+            total=len(workers),
+            active=sum(now - worker.last_seen <= STALE_MS for worker in workers),
+            total_processed=self._gone_processed + sum(worker.processed for worker in workers),
+            total_failed=self._gone_failed + sum(worker.failed for worker in workers),
+            active_jobs=sum(worker.active_jobs for worker in workers),
+            concurrency_slots=sum(worker.concurrency for worker in workers),
+        )
+
+    def disconnected(self, conn: int) -> None:
+        """A connection ended, and with it the registrations that it made last."""
+        for worker_id in self._of_conn.pop(conn, ()):
+            self._forget(self._workers[worker_id])
+
+    def _known(self, worker_id: str) -> Worker:
+        worker = self._workers.get(worker_id)
+        if worker is None:
+            raise CommandError("Worker not found")
+        return worker
+
+    def _leave(self, worker: Worker) -> None:
+        """It no longer belongs to its connection."""
+        ids = self._of_conn[worker.conn]
+        ids.discard(worker.id)
+        if not ids:
+            del self._of_conn[worker.conn]
+
+    def _forget(self, worker: Worker) -> None:
+        del self._workers[worker.id]
+        self._gone_processed += worker.processed
+        self._gone_failed += worker.failed
+
+
+def _shown(worker: Worker, now: int) -> WorkerInfo:
+    return WorkerInfo(
+        id=worker.id,
+        name=worker.name,
+        queues=worker.queues,
+        concurrency=worker.concurrency,
+        hostname=worker.hostname,
+        pid=worker.pid,
+        status="active" if now - worker.last_seen <= STALE_MS else "stale",
+        registered_at=float(worker.registered_at),
+        last_seen=float(worker.last_seen),
+        active_jobs=worker.active_jobs,
+        processed_jobs=worker.processed,
+        failed_jobs=worker.failed,
+        current_job=worker.current_job,
+        uptime=float(max(0, now - worker.registered_at)),
+    )

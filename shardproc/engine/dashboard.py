@@ -1,0 +1,150 @@
+"""What dashboards show: the server, its queues, one queue."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from msgspec import Raw
+from msgspec.structs import asdict
+
+from bunqueue.model.job import DELAYED, WAITING
+from bunqueue.protocol.commands import Ok
+from bunqueue.protocol.commands.monitoring import (
+    CompactMemory,
+    DashboardOverview,
+    DashboardOverviewReply,
+    DashboardQueue,
+    DashboardQueueReply,
+    DashboardQueues,
+    DashboardQueuesReply,
+    Latency,
+    Memory,
+    Overview,
+    OverviewStats,
+    QueueDetails,
+    QueueOverview,
+    QueueOverviews,
+    Throughput,
+    WorkerOverview,
+)
+from bunqueue.protocol.job_view import queried_job, state_name
+
+from .monitoring import storage_state
+from .queries import counts_of, known_queue
+from .registry import handles
+from .slices import Steps, sliced
+from .state import Client, QueueState, State
+from .vitals import MB
+
+PREVIEW = 10  # dead letters shown with a queue
+PREVIEW_BYTES = 1024 * 1024  # their payloads together
+QUEUES_A_SLICE = 200
+JOBS_A_SLICE = 5_000
+
+
+@handles(DashboardOverview)
+def overview(state: State, client: Client, command: DashboardOverview) -> DashboardOverviewReply:
+    totals, vitals, queues = state.totals, state.vitals(), state.queues.values()
+    return DashboardOverviewReply(
+        data=Overview(
+            stats=OverviewStats(
+                waiting=sum(queue.waiting for queue in queues),
+                active=sum(len(queue.active) for queue in queues),
+                delayed=sum(len(queue.delayed) for queue in queues),
+                completed=sum(queue.completed for queue in queues),
+                dlq=sum(queue.failed for queue in queues),
+                total_pushed=totals.pushed,
+                total_pulled=totals.pulled,
+                total_completed=totals.completed,
+                total_failed=totals.failed,
+                uptime=float(state.now - state.started_at),
+            ),
+            throughput=Throughput(*state.rates.per_second(state.now, totals)),
+            latency=Latency(totals.mean(totals.waited_ms), totals.mean(totals.worked_ms), totals.completed),
+            memory=Memory(vitals.memory / MB),
+            collections={
+                "queues": len(queues),
+                "jobs": len(state.jobs),
+                "webhooks": len(state.webhooks),
+                "connections": len(state.clients),
+            },
+            workers=WorkerOverview(0, 0, []),  # known to the router
+            crons=[],
+            storage=storage_state(vitals.trouble),
+            timestamp=float(state.now),
+        )
+    )
+
+
+@handles(DashboardQueues)
+@sliced
+def dashboard_queues(state: State, client: Client, command: DashboardQueues) -> Steps:
+    found = []
+    for number, name in enumerate(list(state.queues), 1):
+        queue = state.queues.get(name)
+        if queue is not None:
+            found.append(_overview_of(queue))
+        if number % QUEUES_A_SLICE == 0:
+            yield
+    return DashboardQueuesReply(data=QueueOverviews(found, float(state.now)))
+
+
+def _overview_of(queue: QueueState) -> QueueOverview:
+    prioritized = queue.ready.prioritized()
+    return QueueOverview(
+        queue.name,
+        queue.waiting - prioritized,
+        prioritized,
+        len(queue.delayed),
+        len(queue.active),
+        queue.failed,
+        queue.paused,
+    )
+
+
+@handles(DashboardQueue)
+@sliced
+def dashboard_queue(state: State, client: Client, command: DashboardQueue) -> Steps:
+    queue = known_queue(state, command.queue)
+    if queue is None:
+        queue = QueueState(0, command.queue)  # as empty as one that nobody has used
+    priorities: Counter[int] = Counter()
+    for place, job in enumerate([*queue.jobs.values(), *queue.late.values()], 1):
+        if job.state in (WAITING, DELAYED):
+            priorities[job.priority] += 1
+        if place % JOBS_A_SLICE == 0:
+            yield
+    counts = asdict(counts_of(queue, 3))
+    counts["waiting-children"] = counts.pop("waiting_children")
+    return DashboardQueueReply(
+        data=QueueDetails(
+            queue.name,
+            {**counts, "totalCompleted": queue.total_completed, "totalFailed": queue.total_failed},
+            queue.paused,
+            {str(priority): priorities[priority] for priority in sorted(priorities)},
+            _preview(state, queue),
+            float(state.now),
+        )
+    )
+
+
+def _preview(state: State, queue: QueueState) -> list[Raw]:
+    """The oldest dead letters, as many as are not too large together."""
+    shown: list[Raw] = []
+    size = 0
+    for job in state.archive.dead_letters(queue.id, PREVIEW, (0, 0)):
+        size += len(job.data)
+        if size > PREVIEW_BYTES:
+            break
+        shown.append(Raw(queried_job(job, state_name(job, 3))))
+    state.out.size += size
+    return shown
+
+
+@handles(CompactMemory)
+@sliced
+def compact_memory(state: State, client: Client, command: CompactMemory) -> Steps:
+    for queue in list(state.queues.values()):
+        queue.ready.compact()
+        yield
+    return Ok()
