@@ -14,6 +14,7 @@ from bunqueue.model.job import ACTIVE, DELAYED, Job
 from bunqueue.protocol.commands import Command, CommandError, ErrorReply, Reply, is_slow
 
 from . import (
+    chores,
     dashboard,
     dead_letters,
     dedup,
@@ -94,9 +95,9 @@ class Engine:
             self._serve()
 
     def tick(self, now: int) -> None:
-        """Do all that is due."""
+        """Do what is due, as much as fits into one tick."""
         state = self.state
-        state.now = now
+        state.now, state.spare = now, chores.SPARE
         self._end_delays()
         self._end_timeouts()
         gate.ring(state)
@@ -104,6 +105,8 @@ class Engine:
             state.next_sweep = now + locks.SWEEP_MS
             locks.sweep(state)
             history.book(state)
+        if state.chores:
+            chores.run(state)
         if state.woken:
             self._serve()
         self._end_polls()
@@ -121,7 +124,7 @@ class Engine:
     def next_deadline(self) -> int:
         """When to tick again at the latest."""
         state = self.state
-        if state.works:
+        if state.works or state.chores:
             return state.now
         deadline = state.next_sweep
         for heap in (state.delays, state.timeouts, state.poll_ends, state.alarms):
@@ -199,7 +202,8 @@ class Engine:
     def _end_delays(self) -> None:
         state = self.state
         delays, now = state.delays, state.now
-        while delays and delays[0][0] <= now:
+        while delays and delays[0][0] <= now and state.spare > 0:
+            state.spare -= 1
             at, _, job = heappop(delays)
             if job.state == DELAYED and job.run_at == at:
                 lifecycle.due(state, job)
@@ -207,11 +211,13 @@ class Engine:
     def _end_timeouts(self) -> None:
         state = self.state
         timeouts, now = state.timeouts, state.now
-        while timeouts and timeouts[0][0] <= now:
+        while timeouts and timeouts[0][0] <= now and state.spare > 0:
+            state.spare -= 1
             at, _, job_id = heappop(timeouts)
             job = state.jobs.get(job_id)
             if job is not None and job.state == ACTIVE and lifecycle.timeout_at(job) == at:
                 lifecycle.time_out(state, job)
+                state.spare -= chores.LOSS
 
     def _end_polls(self) -> None:
         state = self.state

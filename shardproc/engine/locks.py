@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from operator import attrgetter
 
-from bunqueue.model.job import ACTIVE, Job
+from bunqueue.model.job import ACTIVE, Job, Lock
 from bunqueue.protocol.commands import CommandError
 from bunqueue.protocol.commands.core import (
     Alive,
@@ -15,13 +16,15 @@ from bunqueue.protocol.commands.core import (
     JobHeartbeatBatch,
 )
 
-from . import lifecycle
+from . import chores, lifecycle
 from .finishing import check_lengths
 from .registry import handles
 from .state import Client, State
 
 SWEEP_MS = 5_000  # the seeds' interval of lock expiry and stall checks
 STALL_MS = 30_000  # silence after which a job is suspect; taken back by the next sweep
+SWEEP = "sweep"  # the chore of taking back
+BY_SEQ = attrgetter("seq")
 GRACE_MS = 5_000  # after start, before the first sweep
 
 
@@ -64,13 +67,19 @@ def _beat(state: State, job_id: str, token: str | None, duration: int | None) ->
 
 def sweep(state: State) -> None:
     """Take back jobs whose lock has run out, and, the second time, jobs that were silent."""
-    for client in list(state.clients.values()):
+    if SWEEP in state.chores:  # the last one still goes on
+        return
+    lost: list[Job] = []
+    for client in state.clients.values():
         if client.held:
-            _sweep(state, client.held)
-    _sweep(state, state.orphans)
+            lost += _sweep(state, client.held)
+    lost += _sweep(state, state.orphans)
+    if lost:
+        chores.begin(state, SWEEP, _take_back(state, [(job, job.lock) for job in lost], state.now))
 
 
-def _sweep(state: State, held: set[Job]) -> None:
+def _sweep(state: State, held: set[Job]) -> list[Job]:
+    """Those of ``held`` that are to be taken back."""
     now = state.now
     lost = {job for job in held if (lock := job.lock) is not None and lock.token and lock.until <= now}
     silent = now - STALL_MS
@@ -82,9 +91,17 @@ def _sweep(state: State, held: set[Job]) -> None:
         if lock.suspect:
             lost.add(job)
         lock.suspect = True
-    for job in sorted(lost, key=lambda job: job.seq):
-        lock = job.lock
-        assert lock is not None
+    return sorted(lost, key=BY_SEQ)
+
+
+def _take_back(state: State, lost: list[tuple[Job, Lock | None]], swept_at: int) -> Iterator[None]:
+    """Take jobs back, unless something was heard of them meanwhile."""
+    for job, lock in lost:
+        while state.spare <= 0:
+            yield
+        if lock is None or job.lock is not lock or lock.heartbeat_at > swept_at:
+            continue
+        state.spare -= chores.LOSS
         if lock.conn == 0 and not lock.renewed:
             # Its connection broke before anything was heard of the job: the delivery may have been lost.
             lifecycle.take_back(state, job)
@@ -101,14 +118,24 @@ def disconnect(state: State, conn: int, *, severed: bool) -> None:
     if client is None:
         return
     client.closed = True
-    for job in sorted(client.held, key=lambda job: job.seq):
+    del state.clients[conn]
+    if client.held:
+        chores.begin(state, conn, _give_back(state, client, severed))
+
+
+def _give_back(state: State, client: Client, severed: bool) -> Iterator[None]:
+    for job in sorted(client.held, key=BY_SEQ):
+        while state.spare <= 0:
+            yield
         lock = job.lock
-        if lock is not None and lock.token and (severed or lock.renewed):
+        if lock is None or lock.conn != client.conn:  # ended by others meanwhile
+            continue
+        state.spare -= 1
+        if lock.token and (severed or lock.renewed):
             lock.conn = 0
             state.orphans.add(job)
         else:
             lifecycle.release(state, job)
-    del state.clients[conn]
 
 
 def renew_all(state: State) -> None:

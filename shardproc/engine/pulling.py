@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from heapq import heappush
 
 from msgspec import UNSET, Raw
@@ -12,7 +13,7 @@ from bunqueue.protocol.commands import CommandError, Reply
 from bunqueue.protocol.commands.core import Pull, PullBatch, PullBatchReply, PullReply
 from bunqueue.protocol.job_view import job_list, pulled_job
 
-from . import gate, lifecycle
+from . import chores, gate, lifecycle
 from .registry import handles
 from .state import Client, QueueState, State, Waiter
 
@@ -103,8 +104,26 @@ def _next(state: State, queue: QueueState) -> Job | None:
         life = job.shared.options.ttl
         if life is None or state.now < job.created_at + life:
             return job
+        if state.spare <= 0:
+            queue.ready.push(job)
+            chores.begin(state, queue, _look_again(state, queue))
+            return None
         lifecycle.expire(state, queue, job)
+        state.spare -= 1
     return None
+
+
+def _look_again(state: State, queue: QueueState) -> Iterator[None]:
+    """More jobs have outlived their ttl than one tick may drop: drop on, until parked pulls can be served."""
+    while True:
+        yield
+        job = _next(state, queue)
+        if job is not None:
+            queue.ready.push(job)
+        if job is not None or state.spare > 0:
+            break
+    if queue.waiters:
+        state.woken[queue] = None
 
 
 def _take_many(

@@ -6,7 +6,7 @@ Plain data without rules; the modules beside it change it.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from typing import TYPE_CHECKING
 
 from msgspec import Raw, Struct, UnsetType
@@ -16,6 +16,7 @@ from bunqueue.model.job import Job, JobOptions, SharedOptions
 from bunqueue.protocol.commands import CommandError
 from bunqueue.protocol.job_view import DEFAULT_OPTIONS, MAX_SHARED, share_options
 
+from .chores import SPARE
 from .outbox import Archive, Outbox, QueueRow
 from .ready import ReadyQueue
 from .slices import LongWork
@@ -154,6 +155,7 @@ class State:
         "alarms",
         "archive",
         "chance",
+        "chores",
         "clients",
         "delays",
         "ids",
@@ -172,6 +174,7 @@ class State:
         "serial",
         "shard",
         "shards",
+        "spare",
         "started_at",
         "timeouts",
         "timeouts_limit",
@@ -213,6 +216,8 @@ class State:
         self.serial = 0  # numbers the entries of heaps, so that equal times never compare more
         self.woken: dict[QueueState, None] = {}  # queues with waiters that got a job, in that order
         self.works: dict[Client, deque[LongWork]] = {}  # whose turn it is stands first
+        self.chores: dict[object, Iterator[None]] = {}  # the oldest stands first
+        self.spare = SPARE  # what is left of this tick for work that no command asked for
         self.next_sweep = 0
         self.totals = Totals()
         self.rates = Rates()

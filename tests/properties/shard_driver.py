@@ -102,7 +102,10 @@ class Driver:
         replies = self.shard.engine.out.replies
         before = len(replies)
         self.now = to
-        self.shard.engine.tick(to)
+        engine = self.shard.engine
+        engine.tick(to)
+        while engine.next_deadline() <= to and not engine.state.works:  # what was too much for one tick
+            engine.tick(to)
         return [(conn, decoded(reply)) for conn, reply in replies[before:]]
 
     def returned(self, to: int) -> None:
