@@ -126,7 +126,7 @@ class EmbeddedEngine:
             gone = set()
             for conn, reply in replies:
                 session = self._sessions.get(conn)
-                if session is None or not isinstance(reply.req_id, Raw):
+                if session is None or isinstance(reply, Raw) or not isinstance(reply.req_id, Raw):
                     continue
                 key, payload = bytes(reply.req_id), _encode(reply)
                 if session.loop is here:

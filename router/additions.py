@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from msgspec import to_builtins
 
 from bunqueue import vitals
+from bunqueue.protocol.gather import Addition, Answer
 
 from .exposition import RouterFigures, exposition
-from .gather import Addition, Answer
 from .local import now_ms, version
 
 if TYPE_CHECKING:

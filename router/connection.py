@@ -21,10 +21,10 @@ from bunqueue.protocol import link as wire
 from bunqueue.protocol.codec import InvalidCommand
 from bunqueue.protocol.commands import CommandError
 from bunqueue.protocol.framing import HEADER, MAX_FRAME, FrameTooLarge
+from bunqueue.protocol.gather import for_all, split
 
 from .admission import MAX_SLOW, RateLimit, may_wait
 from .flow import HELD, SHUTDOWN, SLOW_READER, ReadGate
-from .gather import for_all, split
 from .hub import MAX_LINGERING
 from .local import BEFORE_AUTH, answer, refusal
 from .routing import (

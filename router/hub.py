@@ -102,6 +102,16 @@ class Hub:
         """A shard has recovered: from now on it gets commands."""
         link.control(wire.LIVE, wire.CONTROL, wire.pack_connections(list(self.clients)))
         self.links[link.shard] = link
+        for other in self.links:
+            if other is not None and other is not link:
+                other.control(wire.PEER, wire.CONTROL, bytes((link.shard,)))
+                link.control(wire.PEER, wire.CONTROL, bytes((other.shard,)))
+
+    def letter(self, source: int, body: bytes) -> None:
+        """One shard says something to another; when that is down, it asks again by itself."""
+        link = self.links[body[0]]
+        if link is not None:
+            link.control(wire.LETTER, wire.CONTROL, bytes((source,)) + body[1:])
 
     def link_down(self, link: ShardLink) -> None:
         """A shard died: what was in flight there may or may not have happened, so nobody is told.

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Union, cast
 
 from msgspec import UNSET, MsgspecError, Raw, Struct, defstruct
 from msgspec.msgpack import Decoder
+from msgspec.structs import fields as struct_fields
 
 from bunqueue.model.ids import SLOTS, UUID_LENGTH, slot_of_id, slot_of_queue
 from bunqueue.model.names import MAX_QUEUE_NAME
@@ -53,11 +54,7 @@ class Peek(Struct, gc=False):
         timeout: Any  # of SLOW ones that park only
 
 
-_KEYS: dict[Route, tuple[str, Any]] = {
-    Route.QUEUE: ("queue", str),
-    Route.ID: ("id", str),
-    Route.IDS: ("ids", Raw),
-}
+_KEYS: dict[Route, Any] = {Route.QUEUE: str, Route.ID: str, Route.IDS: Raw}
 _WAYS = {
     Route.QUEUE: QUEUE,
     Route.ID: ID,
@@ -70,7 +67,8 @@ _WAYS = {
 
 def _peek_class(spec: Spec) -> type[Peek]:
     """The peek of one command: a struct that has just the fields which tell its way."""
-    wire, kind = _KEYS.get(spec.route, ("", None))
+    kind = _KEYS.get(spec.route)
+    wire = {field.name: field.encode_name for field in struct_fields(spec.request)}.get(spec.key, "")
     fields: list[tuple[str, Any] | tuple[str, Any, Any]] = [("key", kind)] if kind else []
     if spec.parks:
         fields.append(("timeout", Any, None))
@@ -121,7 +119,7 @@ def look_again(payload: bytes) -> Peek:
     """A second look at what `peek` refused; InvalidCommand says why it was right to."""
     command = decode(payload)
     spec = COMMANDS[str(command.__struct_config__.tag)]
-    fields = [getattr(command, _KEYS[spec.route][0])] if spec.route in _KEYS else []
+    fields = [getattr(command, spec.key)] if spec.route in _KEYS else []
     if spec.route is Route.IDS:
         fields = [Raw(encode_reply(fields[0]))]
     if spec.parks:

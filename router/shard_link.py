@@ -165,6 +165,8 @@ class ShardLink(asyncio.Protocol):
             self._greet(body)
         elif kind == wire.PROGRESS:
             self._owner.progressed(self, wire.decode_progress(body))
+        elif kind == wire.TO_PEER:
+            self._hub.letter(self.shard, body)
         elif kind == wire.READY:
             self._owner.recovered(self)
 

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from bunqueue.protocol.commands import Spec
 from bunqueue.protocol.commands.base import RequestId
+from bunqueue.protocol.gather import Addition, Gather, Part
 from bunqueue.protocol.link import SEVERED, TICKET
 
-from .gather import Addition, Gather, Part
 from .local import refusal
 
 if TYPE_CHECKING:

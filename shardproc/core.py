@@ -10,12 +10,14 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
+from msgspec import Raw
 from msgspec.msgpack import Decoder
 
 from bunqueue import vitals
-from bunqueue.protocol.codec import DECODE_ERRORS, InvalidCommand, decode_command
+from bunqueue.protocol.codec import DECODE_ERRORS, InvalidCommand, decode_command, encode_reply
 from bunqueue.protocol.commands import COMMANDS, ErrorReply, Reply, is_slow
 from bunqueue.protocol.commands.base import Slow
+from bunqueue.protocol.peers import Forwarded
 
 from .clock import Clock
 from .engine.engine import Engine
@@ -99,13 +101,30 @@ class Shard:
             return
         client.slow += is_slow(slow.cmd, slow.timeout)
 
-    def commit(self) -> list[tuple[int, Reply]]:
-        """Commit; after that the replies, with their connections, may leave."""
+    def commit(self) -> list[tuple[int, Reply | Raw]]:
+        """Commit; after that the replies, with their connections, and the letters may leave."""
         out = self.engine.out
         self.store.commit(out)
         replies, out.replies = out.replies, []
         out.size = 0
-        return replies
+        return self._relay(replies) if self.engine.state.relays else replies
+
+    def _relay(self, replies: list[tuple[int, Reply | Raw]]) -> list[tuple[int, Reply | Raw]]:
+        """Hand on the replies to commands that other shards forwarded; the others."""
+        relays = self.engine.state.relays
+        rest = []
+        for conn, reply in replies:
+            deliver = relays.pop(conn, None)
+            if deliver is None:
+                rest.append((conn, reply))
+            else:
+                deliver(Forwarded(Raw(encode_reply(reply))))
+        return rest
+
+    def letters(self) -> list[tuple[int, bytes]]:
+        """What is to be said to other shards, once it is committed."""
+        letters, self.engine.out.letters = self.engine.out.letters, []
+        return letters
 
     def _vitals(self) -> Vitals:
         return Vitals(vitals.memory(), self.store.database.size(), vitals.cpu_s(), None)

@@ -85,6 +85,10 @@ class Server:
             self._execute(client, kind, body, now)
         elif kind in (link.CLOSED, link.SEVERED):
             shard.engine.disconnect(conn, now, severed=kind == link.SEVERED)
+        elif kind == link.LETTER:
+            shard.engine.receive(body[0], body[1:], now)
+        elif kind == link.PEER:
+            shard.engine.peer_is_up(body[0], now)
         elif kind == link.LIVE:
             shard.engine.adopt(frozenset(link.unpack_connections(body)), now)
 
@@ -134,6 +138,9 @@ class Server:
             else:
                 frames.append(encode_frame(reply))
         parts, clients = self._control, self._shard.engine.state.clients
+        # Letters go before replies: who reads a reply finds done what it caused elsewhere.
+        for peer, letter in self._shard.letters():
+            parts.append(link.answer(link.CONTROL, link.TO_PEER, bytes((peer,)) + letter))
         for conn, frames in answers.items():
             client = clients.get(conn)
             slow = 0

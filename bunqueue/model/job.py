@@ -96,12 +96,13 @@ class Extra(Struct, rename="camel", omit_defaults=True, gc=False):
     deduplication_extend: bool = False
     deduplication_replace: bool = False
     # Not on the wire:
+    own_id: bool = False  # the client chose the id
     pending: list[str] = []  # of depends_on, those that have not completed
     failures: dict[str, str] | None = None  # "queue:id" of a failed child -> its error
     ignored: dict[str, str] | None = None  # the same, of children whose failure is ignored
     key_until: int | None = None  # epoch ms from which on another job may have the unique key
 
-    HIDDEN: ClassVar[frozenset[str]] = frozenset({"pending", "failures", "ignored", "key_until"})
+    HIDDEN: ClassVar[frozenset[str]] = frozenset({"own_id", "pending", "failures", "ignored", "key_until"})
 
 
 class Lock(Struct, gc=False):

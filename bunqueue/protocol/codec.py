@@ -76,7 +76,7 @@ def _decode_leniently(payload: bytes) -> Command:
     return command
 
 
-def encode_frame(reply: Reply) -> bytes:
+def encode_frame(reply: Reply | Raw) -> bytes:
     """A reply as a frame, ready to send."""
     payload = encode_reply(reply)
     return len(payload).to_bytes(4, "big") + payload

@@ -27,6 +27,8 @@ COMMANDS_V3 = 3
 LIVE = 4  # answer to READY: the connections that are open now (body: packed u32)
 PING = 5
 DRAIN = 6  # answer what can be answered, then exit
+LETTER = 7  # of another shard: the body is its number and what it says
+PEER = 8  # another shard is ready, perhaps anew: the body is its number
 
 # Kinds, shard to router.
 REPLIES = 0
@@ -34,6 +36,7 @@ HELLO = 1  # first message: body is ShardHello
 READY = 2  # recovered; commands may come after LIVE
 PROGRESS = 3  # still loading: body is ShardProgress
 PONG = 4
+TO_PEER = 6  # a letter: the body is the number of the shard and what is said
 
 CONTROL = 0  # the "connection" of messages that concern no client
 TICKET = 0x8000_0000  # connection numbers from here on are tickets of gathered commands

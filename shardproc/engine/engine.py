@@ -11,35 +11,45 @@ from heapq import heappop
 
 from bunqueue.model.ids import IdFactory
 from bunqueue.model.job import ACTIVE, DELAYED, Job
-from bunqueue.protocol.commands import Command, CommandError, ErrorReply, Reply, is_slow
+from bunqueue.protocol.commands import Command
 
 from . import (
+    blocked,
     chores,
     dashboard,
     dead_letters,
     dedup,
+    dependencies,
+    directory,
+    families,
     finishing,
+    flows,
     gate,
     history,
     lifecycle,
     limits,
     locks,
     monitoring,
+    peers,
     pulling,
     pushing,
     queries,
     slices,
+    timeouts,
     webhooks,
 )
+from .dispatch import carry_out
 from .outbox import Archive, Outbox
-from .registry import HANDLERS, RECOVERIES
+from .registry import RECOVERIES
 from .state import Client, QueueState, State
+from .timeouts import timeout_at
 
 __all__ = [
     "Engine",
     "dashboard",
     "dead_letters",
     "dedup",
+    "families",
     "finishing",
     "limits",
     "monitoring",
@@ -47,11 +57,6 @@ __all__ = [
     "queries",
     "webhooks",
 ]
-
-
-def _not_here(state: State, client: Client, command: Command) -> Reply | None:
-    """A command that the router should have answered."""
-    raise CommandError(f"{command.__struct_config__.tag} is not a command for a shard")
 
 
 class Engine:
@@ -73,26 +78,36 @@ class Engine:
 
     def start(self, now: int) -> None:
         """The shard has recovered and time begins."""
-        self.state.now = self.state.started_at = now
-        self.state.next_sweep = now + locks.GRACE_MS
-        self.state.minute = now // history.MINUTE_MS
+        state = self.state
+        state.now = state.started_at = now
+        state.next_sweep = now + locks.GRACE_MS
+        state.serial = max(state.serial, now << 12)  # answers to questions of an earlier life are not taken
+        state.minute = now // history.MINUTE_MS
+        dependencies.ask_again(state)
+        self._serve()
 
     def handle(self, client: Client, command: Command, now: int) -> None:
         """Carry out one command; its reply, unless it parks, is in the outbox."""
         state = self.state
         state.now = now
-        handler = HANDLERS.get(type(command), _not_here)
-        try:
-            reply = handler(state, client, command)
-        except CommandError as error:
-            reply = ErrorReply(error=str(error))
-            tag = command.__struct_config__.tag
-            client.slow += is_slow(tag, getattr(command, "timeout", None))
-        if reply is not None:
-            reply.req_id = command.req_id
-            state.out.replies.append((client.conn, reply))
-        if state.woken:
+        if not (state.directory and directory.relay(state, client, command)):
+            carry_out(state, client, command)
+        if state.woken or state.settled or state.dropped or state.unblocked:
             self._serve()
+
+    def receive(self, source: int, body: bytes, now: int) -> None:
+        """A letter of another shard."""
+        self.state.now = now
+        peers.receive(self.state, source, body)
+        self._serve()
+
+    def peer_is_up(self, shard: int, now: int) -> None:
+        """Another shard is there, perhaps anew."""
+        self.state.now = now
+        peers.repeat(self.state, shard)
+        dependencies.peer_is_back(self.state, shard)
+        flows.peer_is_back(self.state, shard)
+        self._serve()
 
     def tick(self, now: int) -> None:
         """Do what is due, as much as fits into one tick."""
@@ -107,7 +122,7 @@ class Engine:
             history.book(state)
         if state.chores:
             chores.run(state)
-        if state.woken:
+        if state.woken or state.settled or state.dropped or state.unblocked:
             self._serve()
         self._end_polls()
         state.rates.sample(now, state.totals)
@@ -167,7 +182,10 @@ class Engine:
             queue.jobs[job.seq] = job
             if job.holds_key and job.unique_key is not None:
                 queue.unique[job.unique_key] = job.id
-            if job.lock is None:
+            if job.extra is not None and job.extra.pending:
+                blocked.recover(queue, job)
+                dependencies.recover(state, job)
+            elif job.lock is None:
                 lifecycle.enqueue(state, queue, job)
             else:
                 self._recover_active(queue, job)
@@ -180,7 +198,7 @@ class Engine:
         lock.heartbeat_at = state.now
         queue.active[job.seq] = job
         state.orphans.add(job)
-        lifecycle.watch_timeout(state, job)
+        timeouts.watch(state, job)
 
     def returned(self, now: int) -> None:
         """Time has passed in which the shard could not hear anybody."""
@@ -193,8 +211,16 @@ class Engine:
         locks.adopt(self.state, live)
 
     def _serve(self) -> None:
+        """Let those go on who waited for what just happened."""
         state = self.state
-        while state.woken:
+        if state.dropped:
+            directory.tell_dropped(state)
+        while state.unblocked:
+            dependencies.forget(state, state.unblocked.pop())
+        while state.woken or state.settled:
+            if state.settled:
+                dependencies.settle(state)
+                continue
             queue = next(iter(state.woken))
             del state.woken[queue]
             pulling.serve(state, queue)
@@ -215,7 +241,7 @@ class Engine:
             state.spare -= 1
             at, _, job_id = heappop(timeouts)
             job = state.jobs.get(job_id)
-            if job is not None and job.state == ACTIVE and lifecycle.timeout_at(job) == at:
+            if job is not None and job.state == ACTIVE and timeout_at(job) == at:
                 lifecycle.time_out(state, job)
                 state.spare -= chores.LOSS
 

@@ -6,7 +6,7 @@ indexes, the unique keys and the journal in step with the state.
 
 from __future__ import annotations
 
-from heapq import heapify, heappush
+from heapq import heappush
 
 from msgspec import Raw
 
@@ -26,11 +26,12 @@ from bunqueue.model.job import (
 )
 from bunqueue.protocol.job_view import timeline
 
-from . import events, gate
+from . import events, gate, timeouts
 from .events import emit, emit_queue
 from .outbox import ROW, STATE, Attempt
 from .state import Client, QueueState, State
 
+MAX_GONE = 50_000  # removed jobs that are remembered as completed
 MAX_ERROR = 65_536  # characters of an error text that are kept
 
 # Reasons of attempts and dead letters (SEMANTICS.md, "DLQ reasons")
@@ -82,6 +83,17 @@ def add(state: State, queue: QueueState, jobs: list[Job], kind: int = events.PUS
             events.tell(state, queue, kind, job)
 
 
+def forget(state: State, job: Job) -> None:
+    """COMPLETED or FAILED to gone; ``job`` is from the archive."""
+    queue = state.queues[job.queue]
+    if job.state == COMPLETED:
+        queue.completed -= 1
+    else:
+        queue.failed -= 1
+    job.state = REMOVED
+    state.out.touch(job, ROW)
+
+
 def due(state: State, job: Job) -> None:
     """DELAYED to WAITING: its time has come."""
     queue = state.queues[job.queue]
@@ -100,10 +112,10 @@ def activate(state: State, queue: QueueState, job: Job, client: Client, owner: s
     if job.timeline is not None:  # not its first run: there is more to write than a lock
         job.lost_token = None
         job.timed_out = False
-        _note(job, Moment("active", now))
+        note(job, Moment("active", now))
         state.out.touch(job, ROW)
     if job.shared.options.timeout is not None:
-        watch_timeout(state, job)
+        timeouts.watch(state, job)
     client.held.add(job)
     queue.waiting -= 1
     queue.active[job.seq] = job
@@ -133,18 +145,28 @@ def complete(state: State, queue: QueueState, job: Job, result: bytes) -> None:
         totals.waited_ms += started - job.run_at
         totals.worked_ms += now - started
     if job.timeline is not None:
-        _note(job, Moment("completed", state.now))
+        note(job, Moment("completed", state.now))
     state.out.events.append((events.COMPLETED, queue.id, job.id))
     if queue.listeners:
         events.tell(state, queue, events.COMPLETED, job, data=Raw(result))
+    if job.id in state.awaited:
+        state.settled.append(job)
     if job.shared.options.remove_on_complete:
         job.state = REMOVED
         emit(state, events.DROPPED, job)
+        _remember_gone(state, job)
     else:
         job.state = COMPLETED
         job.result = result
         queue.completed += 1
     _retire(state, queue, job)
+
+
+def _remember_gone(state: State, job: Job) -> None:
+    """A removed job counts as completed for those who depend on it, for a while."""
+    state.gone[job.id] = None
+    if len(state.gone) > MAX_GONE:
+        del state.gone[next(iter(state.gone))]
 
 
 def fail(state: State, job: Job, error: str | None, reason: str, *, final: bool = False) -> None:
@@ -179,34 +201,6 @@ def lose(state: State, job: Job, error: str) -> None:
     else:
         job.lost_token = token
         _again(state, queue, job, state.now)
-
-
-def timeout_at(job: Job) -> int:
-    """When the running attempt has taken too long; 0 when it may take for ever."""
-    timeout = job.shared.options.timeout
-    return 0 if timeout is None or job.started_at is None else job.started_at + int(timeout)
-
-
-def watch_timeout(state: State, job: Job) -> None:
-    """Have the engine look at a job that became active when its timeout is over."""
-    at = timeout_at(job)
-    if at:
-        state.serial += 1
-        heappush(state.timeouts, (at, state.serial, job.id))
-        if len(state.timeouts) > state.timeouts_limit:
-            _forget_timeouts(state)
-
-
-def _forget_timeouts(state: State) -> None:
-    """Drop the timeouts of attempts that ended before them: at most half of the heap is ever stale."""
-    jobs = state.jobs
-    state.timeouts = [
-        entry
-        for entry in state.timeouts
-        if (job := jobs.get(entry[2])) is not None and timeout_at(job) == entry[0]
-    ]
-    heapify(state.timeouts)
-    state.timeouts_limit = max(256, 2 * len(state.timeouts))
 
 
 def time_out(state: State, job: Job) -> None:
@@ -255,6 +249,7 @@ def remove(state: State, queue: QueueState, job: Job, kind: int = events.DROPPED
         del queue.delayed[job.seq]
     else:
         del queue.blocked[job.seq]
+        state.unblocked.append(job)
     emit(state, kind, job)
     _retire(state, queue, job)
 
@@ -263,6 +258,8 @@ def bury(state: State, queue: QueueState, job: Job, reason: str) -> None:
     """To FAILED, a dead letter; or gone when it asked for that."""
     state.totals.failed += 1
     queue.total_failed += 1
+    if job.id in state.awaited:
+        state.settled.append(job)
     if job.shared.options.remove_on_fail:
         job.state = REMOVED
         emit(state, events.DROPPED, job)
@@ -283,7 +280,7 @@ def revive(state: State, queue: QueueState, job: Job) -> None:
     job.reason = job.error = None
     job.timed_out = False
     job.holds_key = job.unique_key is not None and job.unique_key not in queue.unique
-    _note(job, Moment("waiting", state.now))
+    note(job, Moment("waiting", state.now))
     if job.holds_key and job.unique_key is not None:
         queue.unique[job.unique_key] = job.id
     add(state, queue, [job], events.REVIVED)
@@ -298,6 +295,8 @@ def purge(state: State, queue: QueueState, finished: int, seqs: list[int]) -> No
     else:
         queue.failed -= len(seqs)
     emit_queue(state, events.PURGED, queue, finished=STATE_NAMES[finished], seqs=seqs)
+    if state.shards > 1:
+        state.dropped += state.archive.own_ids(seqs)
     state.out.purge(queue.id, seqs)
 
 
@@ -332,7 +331,7 @@ def _end_attempt(state: State, queue: QueueState, job: Job, error: str | None, o
     state.out.attempts.append(
         Attempt(job.seq, job.attempts, worker, job.started_at, now, outcome, text, None)
     )
-    _note(job, Moment("failed", now, text, job.attempts))
+    note(job, Moment("failed", now, text, job.attempts))
     _let_go(state, queue, job)
     job.error = text
     job.progress, job.progress_message = 0, None
@@ -341,7 +340,7 @@ def _end_attempt(state: State, queue: QueueState, job: Job, error: str | None, o
 def _again(state: State, queue: QueueState, job: Job, run_at: int) -> None:
     job.run_at = run_at
     job.started_at = None
-    _note(job, Moment("waiting", state.now, None, job.attempts + 1))
+    note(job, Moment("waiting", state.now, None, job.attempts + 1))
     enqueue(state, queue, job)
     state.out.touch(job, ROW)
 
@@ -353,12 +352,14 @@ def _retire(state: State, queue: QueueState, job: Job) -> None:
     del state.jobs[job.id]
     if queue.jobs.pop(job.seq, None) is None:
         del queue.late[job.seq]
+    if job.state == REMOVED and job.extra is not None and job.extra.own_id:
+        state.dropped.append(job.id)
     if not job.dirty:  # out.touch, inlined: once a job on the hottest path
         state.out.dirty.append(job)
         job.dirty = STATE
 
 
-def _note(job: Job, moment: Moment) -> None:
+def note(job: Job, moment: Moment) -> None:
     """Add to the timeline, which is spelled out from the first unusual event on."""
     if job.timeline is None:
         job.timeline = timeline(job)

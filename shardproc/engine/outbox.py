@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 import msgspec
-from msgspec import Struct
+from msgspec import Raw, Struct
 
 from bunqueue.model.job import Job
 from bunqueue.protocol.commands import Reply
@@ -82,6 +82,7 @@ class Outbox:
         "dirty",
         "durable",
         "events",
+        "letters",
         "logs",
         "purges",
         "queues",
@@ -92,7 +93,8 @@ class Outbox:
     )
 
     def __init__(self) -> None:
-        self.replies: list[tuple[int, Reply]] = []
+        self.replies: list[tuple[int, Reply | Raw]] = []
+        self.letters: list[tuple[int, bytes]] = []  # to other shards
         self.dirty: list[Job] = []
         self.attempts: list[Attempt] = []
         self.queues: list[QueueRow] = []
@@ -148,6 +150,9 @@ class Archive(Protocol):
 
     def find(self, job_id: str) -> Job | None:
         """A finished job by its id."""
+
+    def own_ids(self, seqs: list[int]) -> list[str]:
+        """The ids that clients chose, of jobs by their numbers."""
 
     def seqs(
         self, queue_id: int, states: frozenset[int], limit: int, newest: bool, after: int | None

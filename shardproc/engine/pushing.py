@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Mapping, Sequence
+from types import MappingProxyType
 
 from msgspec import to_builtins
 
 from bunqueue.model.backoff import EXPONENTIAL
 from bunqueue.model.job import DEFAULT_NAME, NIL, UNDEFINED, Extra, Job, JobOptions
 from bunqueue.model.names import queue_name_problem
-from bunqueue.protocol.commands import CommandError
+from bunqueue.protocol.commands import CommandError, Reply
 from bunqueue.protocol.commands.core import (
     BackoffMap,
     JobFields,
@@ -22,9 +23,11 @@ from bunqueue.protocol.commands.core import (
     PushReply,
 )
 from bunqueue.protocol.json_size import json_size
+from bunqueue.protocol.peers import UNKNOWN, Outcome
 
-from . import events, lifecycle
+from . import blocked, dependencies, directory, events, lifecycle
 from .dedup import NO_DEDUP, Claims
+from .peers import Steps, across
 from .registry import handles
 from .state import DEFAULT_OPTIONS, Client, QueueState, State
 
@@ -37,8 +40,8 @@ SURELY_SMALL = MAX_DATA // 6  # bytes of MessagePack: no encoding grows more tha
 def push_plain(state: State, client: Client, command: PlainPush) -> PushReply:
     data = bytes(command.data)
     if len(data) > SURELY_SMALL:
-        _check_size(data)
-    queue = state.queues.get(command.queue) or _new_queue(state, command.queue)
+        check_size(data)
+    queue = state.queues.get(command.queue) or new_queue(state, command.queue)
     return PushReply(id=_add_plain(state, queue, (command,), (data,))[0])
 
 
@@ -50,42 +53,93 @@ def push_plain_batch(state: State, client: Client, command: PlainPushBatch) -> P
 
 
 @handles(Push)
-def push(state: State, client: Client, command: Push) -> PushReply:
+def push(state: State, client: Client, command: Push) -> Reply | None:
     data = bytes(command.data)
     if len(data) > SURELY_SMALL:
-        _check_size(data)
-    queue = state.queues.get(command.queue) or _new_queue(state, command.queue)
+        check_size(data)
+    if is_linked(command):
+        return push_linked(state, client, command)
+    queue = state.queues.get(command.queue) or new_queue(state, command.queue)
     return PushReply(id=_add(state, queue, [command], [data])[0])
 
 
 @handles(PushBatch)
-def push_batch(state: State, client: Client, command: PushBatch) -> PushBatchReply:
+def push_batch(state: State, client: Client, command: PushBatch) -> Reply | None:
     payloads = _payloads(command.jobs)
+    if any(map(is_linked, command.jobs)):
+        return push_linked(state, client, command)
     queue = _queue_of_batch(state, command.queue, payloads)
     return PushBatchReply(ids=_add(state, queue, command.jobs, payloads) if queue is not None else [])
+
+
+# Pushes that other shards may have a say in
+
+
+def is_linked(fields: JobFields | Push) -> bool:
+    """Whether a push has an id of its own, or dependencies."""
+    return bool(fields.job_id or fields.custom_id or fields.depends_on)
+
+
+@across
+def push_linked(state: State, client: Client, command: Push | PushBatch) -> Steps:
+    """All that is asked of other shards comes first; then the jobs are added at once, or none is."""
+    batch = isinstance(command, PushBatch)
+    entries: Sequence[JobFields | Push] = command.jobs if isinstance(command, PushBatch) else [command]
+    new_queue_problem(state, command.queue)
+    own = [fields.job_id or fields.custom_id or "" for fields in entries]
+    known = set(own)
+    wanted = [dep for fields in entries for dep in fields.depends_on or () if dep not in known]
+    try:
+        outcomes = yield from dependencies.look_up(state, wanted)
+        _check_dependencies(entries, outcomes, own, batch)
+        ids = list(dict.fromkeys(filter(None, own)))
+        taken = yield from directory.claim(state, ids)
+        queue = state.queues.get(command.queue) or new_queue(state, command.queue)
+        added = _add(state, queue, entries, [bytes(fields.data) for fields in entries], taken, outcomes)
+    finally:
+        dependencies.looked(state, wanted)
+    return PushBatchReply(ids=added) if batch else PushReply(id=added[0])
+
+
+def _check_dependencies(
+    entries: Sequence[JobFields | Push], outcomes: dict[str, Outcome], own: list[str], batch: bool
+) -> None:
+    """CommandError when one is nowhere: not on the server, and not earlier in the same batch."""
+    for index, fields in enumerate(entries):
+        for dep in fields.depends_on or ():
+            unknown = dep not in own[:index] if dep not in outcomes else outcomes[dep].word == UNKNOWN
+            if unknown:
+                where = f"jobs[{index}]: " if batch else ""
+                raise CommandError(f"{where}Dependency job not found: {dep}")
 
 
 def _payloads(jobs: Sequence[JobFields | PlainFields]) -> list[bytes]:
     payloads = [bytes(fields.data) for fields in jobs]
     for index, data in enumerate(payloads):
         if len(data) > SURELY_SMALL:
-            _check_size(data, f"jobs[{index}]: ")
+            check_size(data, f"jobs[{index}]: ")
     return payloads
 
 
 def _queue_of_batch(state: State, name: str, payloads: list[bytes]) -> QueueState | None:
     """The queue; an empty batch does not create it."""
     if payloads:
-        return state.queues.get(name) or _new_queue(state, name)
+        return state.queues.get(name) or new_queue(state, name)
     if name not in state.queues and (problem := queue_name_problem(name)):
         raise CommandError(problem)
     return None
 
 
-def _new_queue(state: State, name: str) -> QueueState:
-    if problem := queue_name_problem(name):
-        raise CommandError(problem)
+def new_queue(state: State, name: str) -> QueueState:
+    """A queue that is there from now on."""
+    new_queue_problem(state, name)
     return state.queue(name)
+
+
+def new_queue_problem(state: State, name: str) -> None:
+    """CommandError when a queue cannot have that name."""
+    if name not in state.queues and (problem := queue_name_problem(name)):
+        raise CommandError(problem)
 
 
 def _add_plain(
@@ -120,45 +174,73 @@ def _add_plain(
 
 
 def _add(
-    state: State, queue: QueueState, pushed: Sequence[JobFields | Push], payloads: list[bytes]
+    state: State,
+    queue: QueueState,
+    pushed: Sequence[JobFields | Push],
+    payloads: Sequence[bytes],
+    taken: Container[str] = (),
+    outcomes: Mapping[str, Outcome] = MappingProxyType({}),
 ) -> list[str]:
-    """Add jobs; their ids, or those of the jobs that hold their unique keys."""
-    now, claims = state.now, Claims(state, queue)
+    """Add jobs; their ids, or those of the jobs that have their ids or unique keys.
+
+    ``taken`` are ids that jobs have elsewhere, ``outcomes`` what became of the jobs they depend on.
+    """
+    claims = Claims(state, queue)
     ids: list[str] = []
-    jobs: list[Job] = []
-    met: list[str] = []  # holders of keys that were pushed again
+    jobs: dict[str, Job] = {}
+    met: list[str] = []  # holders of ids and keys that were pushed again
     for fields, data in zip(pushed, payloads, strict=True):
+        own = fields.job_id or fields.custom_id
+        if own and (own in taken or own in state.jobs or own in jobs):
+            ids.append(own)
+            met.append(own)
+            continue
         if (holder := claims.taken(fields)) is not None:
             ids.append(holder)
             met.append(holder)
             continue
-        seq = state.next_seq
-        state.next_seq += 1
-        job = Job(
-            seq,
-            state.ids.job_id(queue.slot, now, seq),
-            queue.name,
-            fields.name or DEFAULT_NAME,
-            NIL if data == UNDEFINED else data,
-            state.shared(options_of(fields)),
-            fields.priority,
-            now,
-            now + int(fields.delay) if fields.delay else now,
-            unique_key=fields.unique_key or None,
-            extra=extra_of(fields),
-        )
+        job = new_job(state, queue, own, fields, data)
         claims.claim(job, fields.dedup)
         if job.options.durable:
             state.out.durable = True
-        jobs.append(job)
+        jobs[job.id] = job
         ids.append(job.id)
-    jobs = claims.settle(jobs)
-    state.totals.pushed += len(jobs)
-    lifecycle.add(state, queue, jobs)
+    added = claims.settle(list(jobs.values()))
+    state.totals.pushed += len(added)
+    for job in added:
+        if job.extra is not None and dependencies.block(state, job, outcomes):
+            blocked.add(state, queue, job)
+        else:
+            lifecycle.add(state, queue, [job])
     for holder in met:
         if holder in state.jobs:  # not if the same push then replaced it
             events.emit(state, events.DUPLICATED, state.jobs[holder])
     return ids
+
+
+def new_job(
+    state: State, queue: QueueState, own_id: str | None, fields: JobFields | Push, data: bytes
+) -> Job:
+    """A job as a push describes it, with a number of its own, but not yet anywhere."""
+    now, seq = state.now, state.next_seq
+    state.next_seq += 1
+    extra = extra_of(fields)
+    if own_id:  # says so to the storage, too
+        extra = extra or Extra()
+        extra.own_id = True
+    return Job(
+        seq,
+        own_id or state.ids.job_id(queue.slot, now, seq),
+        queue.name,
+        fields.name or DEFAULT_NAME,
+        NIL if data == UNDEFINED else data,
+        state.shared(options_of(fields)),
+        fields.priority,
+        now,
+        now + int(fields.delay) if fields.delay else now,
+        unique_key=fields.unique_key or None,
+        extra=extra,
+    )
 
 
 def options_of(fields: JobFields | Push) -> JobOptions:
@@ -207,7 +289,7 @@ def extra_of(fields: JobFields | Push) -> Extra | None:
     return None if extra == _NO_EXTRA else extra
 
 
-def _check_size(data: bytes, where: str = "") -> None:
+def check_size(data: bytes, where: str = "") -> None:
     """The limit is on the JSON text; only payloads that could be above it are measured."""
     if json_size(data, MAX_DATA) > MAX_DATA:
         raise CommandError(f"{where}Job data too large (max 10MB)")

@@ -5,9 +5,9 @@ Plain data without rules; the modules beside it change it.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Raw, Struct, UnsetType
 
@@ -18,6 +18,7 @@ from bunqueue.protocol.job_view import DEFAULT_OPTIONS, MAX_SHARED, share_option
 
 from .chores import SPARE
 from .outbox import Archive, Outbox, QueueRow
+from .peers import Asked
 from .ready import ReadyQueue
 from .slices import LongWork
 from .vitals import Vitals
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
 if TYPE_CHECKING:
     from .gate import Gate
+
+RELAYED = 0xC000_0000  # connection numbers from here on stand for clients of other shards
 
 
 class Client:
@@ -55,6 +58,19 @@ class Waiter(Struct, gc=False, eq=False):
     lock_ttl: int
     deadline: int
     done: bool = False
+
+
+class Awaited:
+    """A job that others wait for."""
+
+    __slots__ = ("done", "jobs", "lookers", "shard", "shards")
+
+    def __init__(self) -> None:
+        self.jobs: dict[Job, None] = {}  # blocked ones of this shard
+        self.shards: set[int] = set()  # others that want to be told
+        self.lookers = 0  # tasks that have asked what became of it
+        self.shard = -1  # where it is, as far as is known
+        self.done = False  # has completed since it was looked up
 
 
 class QueueState:
@@ -154,10 +170,17 @@ class State:
         "_shared",
         "alarms",
         "archive",
+        "asked",
+        "awaited",
         "chance",
         "chores",
         "clients",
+        "decisions",
         "delays",
+        "directory",
+        "dropped",
+        "gone",
+        "granted",
         "ids",
         "jobs",
         "minute",
@@ -167,11 +190,15 @@ class State:
         "now",
         "orphans",
         "out",
+        "parts",
         "poll_ends",
+        "prepared",
         "queues",
         "rates",
+        "relays",
         "rooms",
         "serial",
+        "settled",
         "shard",
         "shards",
         "spare",
@@ -179,6 +206,8 @@ class State:
         "timeouts",
         "timeouts_limit",
         "totals",
+        "unblocked",
+        "undecided",
         "vitals",
         "webhooks",
         "woken",
@@ -215,12 +244,24 @@ class State:
         self.alarms: list[tuple[int, int, QueueState]] = []  # heap: (when a gate may open, n, queue)
         self.serial = 0  # numbers the entries of heaps, so that equal times never compare more
         self.woken: dict[QueueState, None] = {}  # queues with waiters that got a job, in that order
+        self.directory: dict[str, int] = {}  # ids that point here, of jobs elsewhere -> their shard
+        self.granted: Counter[str] = Counter()  # ids claimed for jobs that are not there yet
+        self.prepared: dict[str, str] = {}  # ids of jobs of flows that are not decided -> the flow
+        self.parts: dict[str, Any] = {}  # flow -> flows.Part, its prepared jobs
+        self.undecided: set[str] = set()  # flows that this shard has yet to decide about
+        self.decisions: dict[str, set[int]] = {}  # decided flows -> the shards that have to be told
+        self.awaited: dict[str, Awaited] = {}
+        self.settled: list[Job] = []  # awaited jobs that were decided, to be told to who waits
+        self.dropped: list[str] = []  # ids that clients chose, of jobs that are gone: not yet told
+        self.unblocked: list[Job] = []  # removed ones that waited for others: not yet forgotten there
+        self.gone: dict[str, None] = {}  # removed jobs that had completed; the last of them
+        self.asked: dict[int, Asked] = {}  # questions to other shards
+        self.relays: dict[int, Callable[[Any], None]] = {}  # who gets the replies to forwarded commands
         self.works: dict[Client, deque[LongWork]] = {}  # whose turn it is stands first
         self.chores: dict[object, Iterator[None]] = {}  # the oldest stands first
         self.spare = SPARE  # what is left of this tick for work that no command asked for
         self.next_sweep = 0
-        self.totals = Totals()
-        self.rates = Rates()
+        self.totals, self.rates = Totals(), Rates()
         self.minute = 0  # up to which jobs a minute are booked
         self.webhooks: dict[str, Webhook] = {}
         self.vitals: Callable[[], Vitals] = Vitals  # the process puts its own in place

@@ -34,7 +34,7 @@ INSERT_SUCCESS = (
     "insert into completed (queue_id, seq, started_at, finished_at, attempts, worker, result)"
     " values (?,?,?,?,?,?,?)"
 )
-INSERT_JOB = f"insert into jobs ({JOB_COLUMNS}) values (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)"
+INSERT_JOB = f"insert into jobs ({JOB_COLUMNS}, own_id) values ({','.join('?' * 19)})"
 UPDATE_JOB = (
     "update jobs set priority=?, created_at=?, run_at=?, attempts=?, stalls=?, error=?, unique_key=?,"
     " holds_key=?, timeline=?, lost_token=?, timed_out=?, options=?, data=?, extra=? where seq=?"
@@ -95,6 +95,7 @@ def job_row(job: Job, queue_id: int) -> Row:
         job.shared.stored,
         job.data,
         _extra(job),
+        int(job.extra is not None and job.extra.own_id),
     )
 
 

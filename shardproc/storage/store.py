@@ -160,12 +160,23 @@ class Store:
 
     def find(self, job_id: str) -> Job | None:
         self._see()
-        seq = seq_of_id(job_id)
-        if seq is None:
-            return None
-        query = f"select {rows.FINISHED_COLUMNS} {rows.FINISHED_FROM} where jobs.seq = ? and jobs.id = ?"
-        row = self._db.execute(query, (seq, job_id)).fetchone()
+        query = f"select {rows.FINISHED_COLUMNS} {rows.FINISHED_FROM} where jobs.id = ? and "
+        row, seq = None, seq_of_id(job_id)
+        if seq is not None:
+            row = self._db.execute(query + "jobs.seq = ?", (job_id, seq)).fetchone()
+        if row is None:
+            row = self._db.execute(query + "jobs.own_id = 1", (job_id,)).fetchone()
         return None if row is None else rows.finished_job(row, self._queue_names)
+
+    def own_ids(self, seqs: list[int]) -> list[str]:
+        self._see()
+        found: list[str] = []
+        for start in range(0, len(seqs), 500):
+            some = seqs[start : start + 500]
+            marks = ",".join("?" * len(some))
+            query = f"select id from jobs where seq in ({marks}) and own_id = 1"
+            found += (job_id for (job_id,) in self._db.execute(query, some))
+        return found
 
     def seqs(
         self, queue_id: int, states: frozenset[int], limit: int, newest: bool, after: int | None

@@ -225,6 +225,9 @@ MINIMAL: dict[str, Any] = {
     "webhookId": "w",
     "workerId": "w",
     "enabled": True,
+    "customId": "x",
+    "childId": "x",
+    "parentId": "y",
 }
 Number = mi.IntType | mi.FloatType
 

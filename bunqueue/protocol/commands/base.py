@@ -85,6 +85,7 @@ class Spec:
     parks: bool  # may be answered later: it has a ``timeout`` above 0
     heavy: bool  # may be answered later: its work grows with the queue and goes in slices
     since: int  # protocol version
+    key: str = ""  # the field that tells the shard
     plain: type[Struct] | None = None  # the same with its usual fields only: what most requests are
 
 
@@ -110,10 +111,19 @@ def command(
     def enter(cls: C) -> C:
         name = str(cls.__struct_config__.tag)
         again = not writes if repeatable is None else repeatable
-        COMMANDS[name] = Spec(name, cls, route, reply, merge, writes, again, parks, heavy, since, plain)
+        COMMANDS[name] = Spec(
+            name, cls, route, reply, merge, writes, again, parks, heavy, since, _key(route, cls), plain
+        )
         return cls
 
     return enter
+
+
+def _key(route: Route, request: type[Struct]) -> str:
+    """The field of a request that tells its shard; of ids, the first that is one."""
+    if route is Route.ID:
+        return next(name for name in request.__struct_fields__ if name in ("id", "custom_id", "worker_id"))
+    return {Route.QUEUE: "queue", Route.IDS: "ids"}.get(route, "")
 
 
 class Slow(Struct, gc=False):

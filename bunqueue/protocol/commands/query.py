@@ -74,6 +74,13 @@ class GetJob(Command, tag="GetJob"):
     id: JobId
 
 
+@command(Route.ID, JobReply)
+class GetJobByCustomId(Command, tag="GetJobByCustomId"):
+    """The unfinished job with an id that a client chose."""
+
+    custom_id: JobId
+
+
 @command(Route.ID, StateReply)
 class GetState(Command, tag="GetState"):
     """The state of a job; ``unknown`` for an unknown id."""

@@ -12,7 +12,7 @@ from msgspec import UNSET, Raw
 
 from bunqueue.protocol.codec import decode_command
 from bunqueue.protocol.commands import COMMANDS, Command, CommandError, Merge
-from router.gather import Gather, for_all, split
+from bunqueue.protocol.gather import Gather, for_all, split
 
 
 def command(**fields: object) -> Command:

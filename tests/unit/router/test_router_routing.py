@@ -101,7 +101,17 @@ def test_a_batch_of_any_size_may_come_from_one_queue_but_not_from_many() -> None
 def test_every_command_is_peeked_the_way_its_route_says(name: str) -> None:
     spec = COMMANDS[name]
     look = peek(
-        packed({"x": [1, {"y": 2}], "queue": "q", "cmd": name, "id": "i", "ids": ["a"], "timeout": 7})
+        packed(
+            {
+                "x": [1, {"y": 2}],
+                "queue": "q",
+                "cmd": name,
+                "id": "i",
+                "customId": "i",
+                "ids": ["a"],
+                "timeout": 7,
+            }
+        )
     )
     ways = {
         Route.QUEUE: QUEUE,

@@ -1,0 +1,92 @@
+"""Flows: jobs that depend on each other, and what parents may ask of their children."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta, Raw, Struct
+
+from bunqueue.protocol.commands.base import Command, JobId, Reply, Route, command
+from bunqueue.protocol.commands.core import JobFields
+
+
+class FlowJob(Struct, kw_only=True, rename="camel", gc=False):
+    """One job of a flow; ``input`` is what a push of it would carry."""
+
+    id: str
+    queue: str
+    input: JobFields
+
+
+class FlowJobs(Struct, gc=False):
+    jobs: Raw  # a list of jobs, encoded by protocol.job_view
+
+
+class FlowReply(Reply, kw_only=True):
+    data: FlowJobs
+
+
+class ChildValues(Struct, gc=False):
+    values: dict[str, Raw]  # "queue:id" -> result
+
+
+class ChildValuesReply(Reply, kw_only=True):
+    data: ChildValues
+
+
+class ChildErrorsReply(Reply, kw_only=True):
+    values: dict[str, str]  # "queue:id" -> error
+
+
+class RemovedReply(Reply, kw_only=True):
+    removed: bool
+
+
+@command(Route.FIRST, FlowReply, writes=True, since=3)
+class PushFlow(Command, tag="PUSHF"):
+    """Push jobs of any queues that depend on each other: all of them, or none when one is refused."""
+
+    jobs: Annotated[list[FlowJob], Meta(max_length=10_000)]
+
+
+@command(Route.ID, ChildValuesReply)
+class GetChildrenValues(Command, tag="GetChildrenValues"):
+    """The results of a job's children; those without a result are left out."""
+
+    id: JobId
+
+
+@command(Route.ID, ChildErrorsReply, since=3)
+class GetFailedChildrenValues(Command, tag="GetFailedChildrenValues"):
+    """The errors of children whose failure let the parent continue."""
+
+    id: JobId
+
+
+@command(Route.ID, ChildErrorsReply, since=3)
+class GetIgnoredChildrenFailures(Command, tag="GetIgnoredChildrenFailures"):
+    """The errors of children whose failure is ignored."""
+
+    id: JobId
+
+
+@command(Route.FIRST, writes=True, repeatable=True, since=3)
+class UpdateParent(Command, tag="UpdateParent"):
+    """Make one job the child of another, which then waits for it."""
+
+    child_id: JobId
+    parent_id: JobId
+
+
+@command(Route.ID, RemovedReply, writes=True, since=3)
+class RemoveChildDependency(Command, tag="RemoveChildDependency"):
+    """Part a child from its parent, which no longer waits for it."""
+
+    id: JobId
+
+
+@command(Route.ID, writes=True, repeatable=True, since=3)
+class RemoveUnprocessedChildren(Command, tag="RemoveUnprocessedChildren"):
+    """Remove the children of a job that have not been started."""
+
+    id: JobId

@@ -1,0 +1,208 @@
+"""What shards say to each other, through the router.
+
+A *letter* asks, answers, or tells.  Asking is repeated when the other shard was restarted, and answers
+to questions that nobody asks any more are dropped, so whoever handles a message must take it twice as
+it takes it once.
+"""
+
+from __future__ import annotations
+
+from typing import Union
+
+from msgspec import Raw, Struct
+from msgspec.msgpack import Decoder, Encoder
+
+
+class Message(Struct, tag=True, array_like=True, gc=False):
+    """The base of all messages."""
+
+
+# The directory of ids that clients chose.
+
+
+class Where(Message):
+    """Which shards have these jobs?  Asked of the shard to which their ids point."""
+
+    ids: list[str]
+
+
+class Homes(Message):
+    """One shard an id: whoever has the job, if anybody has it."""
+
+    shards: list[int]
+
+
+class Claim(Message):
+    """May the asker become the home of jobs with these ids?"""
+
+    ids: list[str]
+
+
+class Claimed(Message):
+    """For each id: the asker's number if it is granted, else the shard that has it; -1: try again."""
+
+    homes: list[int]
+
+
+class Verify(Message):
+    """Is the job there and unfinished?  A finished one makes way."""
+
+    ids: list[str]
+
+
+class Verified(Message):
+    """One word an id: FREE, TAKEN or BUSY."""
+
+    words: list[int]
+
+
+FREE, TAKEN, BUSY = range(3)
+
+
+class Forget(Message):
+    """Told: these jobs are no longer with the sender."""
+
+    ids: list[str]
+
+
+# Dependencies
+
+
+class Outcome(Message):
+    """What became of a job: UNKNOWN, PENDING, DONE or DEAD; the rest only of dead ones."""
+
+    id: str
+    word: int
+    child: str = ""  # "queue:id"
+    parent: str = ""
+    policy: int = 0
+    error: str = ""
+
+
+UNKNOWN, PENDING, DONE, DEAD = range(4)
+WAIT, FAIL_PARENT, REMOVE_DEPENDENCY, IGNORE, CONTINUE = range(5)  # policies
+
+
+class Watch(Message):
+    """What became of these jobs?  The asker is told once more of those that are pending."""
+
+    ids: list[str]
+
+
+class Outcomes(Message):
+    """The answer to Watch, in its order; and told by itself when jobs are decided."""
+
+    jobs: list[Outcome]
+
+
+class Values(Message):
+    """The queues and results of these jobs."""
+
+    ids: list[str]
+
+
+class Value(Struct, array_like=True, gc=False):
+    queue: str
+    result: Raw
+
+
+class ValuesAre(Message):
+    """None: there is no such job, or it has no result."""
+
+    values: list[Value | None]
+
+
+# Parents and children
+
+
+class Kin(Message):
+    """Do something to one job (a child or a parent) that concerns another."""
+
+    deed: int
+    id: str
+    other: str = ""
+    queue: str = ""
+
+
+FIND, JOIN, ADOPT, PART, REMOVE = range(5)  # deeds
+
+
+class KinDone(Message):
+    """``found``: there is such an unfinished job; ``queue`` is its queue."""
+
+    found: bool
+    queue: str = ""
+
+
+# Flows
+
+
+class Prepare(Message):
+    """Make these jobs of a flow ready to appear; ``jobs`` is the part of the request that is the asker's."""
+
+    flow: str
+    jobs: Raw
+
+
+class Prepared(Message):
+    """``error`` is why not."""
+
+    error: str = ""
+    jobs: list[Raw] = []
+
+
+class Decide(Message):
+    """Let a prepared flow appear, or forget it."""
+
+    flow: str
+    commit: bool
+
+
+class Decided(Message):
+    """It is so."""
+
+
+class Recall(Message):
+    """What was decided about a flow?"""
+
+    flow: str
+
+
+class Recalled(Message):
+    """None: it is not decided yet."""
+
+    commit: bool | None
+
+
+# Commands
+
+
+class Forward(Message):
+    """Carry out a client's command whose job is with you."""
+
+    version: int
+    command: Raw
+
+
+class Forwarded(Message):
+    reply: Raw
+
+
+_Any = Union[  # noqa: UP007
+    Where, Homes, Claim, Claimed, Verify, Verified, Forget, Watch, Outcomes, Values, ValuesAre, Kin, KinDone,
+    Prepare, Prepared, Decide, Decided, Recall, Recalled, Forward, Forwarded,
+]  # fmt: skip
+
+ASKS, ANSWERS, TELLS = range(3)
+
+
+class Letter(Struct, array_like=True, gc=False):
+    """``number`` is the asker's, and comes back with the answer."""
+
+    kind: int
+    number: int
+    message: _Any
+
+
+encode = Encoder().encode
+decode = Decoder(Letter).decode

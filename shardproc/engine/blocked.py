@@ -1,0 +1,56 @@
+"""The part of `lifecycle` that concerns jobs which depend on others: into BLOCKED and out of it."""
+
+from __future__ import annotations
+
+from bunqueue.model.job import BLOCKED, Job, Moment
+
+from . import lifecycle
+from .events import FAILED, PUSHED, READY, WAITING_CHILDREN, emit
+from .outbox import ROW
+from .state import QueueState, State
+
+
+def add(state: State, queue: QueueState, job: Job) -> None:
+    """A job becomes live that has to wait for others."""
+    state.jobs[job.id] = job
+    queue.jobs[job.seq] = job
+    job.state = BLOCKED
+    queue.blocked[job.seq] = job
+    state.out.touch(job, ROW)
+    emit(state, PUSHED, job)
+    emit(state, WAITING_CHILDREN, job)
+
+
+def recover(queue: QueueState, job: Job) -> None:
+    """A job that was stored while it waited for others."""
+    job.state = BLOCKED
+    queue.blocked[job.seq] = job
+
+
+def block(state: State, queue: QueueState, job: Job) -> None:
+    """WAITING to BLOCKED: it has got something to wait for."""
+    queue.waiting -= 1
+    job.state = BLOCKED
+    queue.ready.forget(job)
+    queue.blocked[job.seq] = job
+    state.out.touch(job, ROW)
+    emit(state, WAITING_CHILDREN, job)
+
+
+def unblock(state: State, job: Job) -> None:
+    """BLOCKED to WAITING, or DELAYED while its time has not come: nothing holds it back any more."""
+    queue = state.queues[job.queue]
+    del queue.blocked[job.seq]
+    lifecycle.enqueue(state, queue, job)
+    state.out.touch(job)
+    emit(state, READY, job)
+
+
+def fail(state: State, job: Job, error: str) -> None:
+    """BLOCKED to FAILED: a child failed without which it cannot run."""
+    queue = state.queues[job.queue]
+    del queue.blocked[job.seq]
+    job.error = error
+    lifecycle.note(job, Moment("failed", state.now, error))
+    emit(state, FAILED, job, error=error, terminal=True)
+    lifecycle.bury(state, queue, job, lifecycle.EXPLICIT_FAIL)

@@ -1,0 +1,306 @@
+"""Jobs that depend on others: they are BLOCKED until the last of these has completed.
+
+``state.awaited`` knows, for each job that anybody waits for, the jobs here that do, and the other shards
+that want to be told.  It is memory alone: after a restart the shard of the waiting job asks again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from msgspec import Raw, Struct, json
+
+from bunqueue.model.job import BLOCKED, COMPLETED, FAILED, Extra, Job
+from bunqueue.protocol import peers as wire
+from bunqueue.protocol.commands import CommandError
+
+from . import blocked, peers
+from .directory import locate
+from .outbox import ROW
+from .peers import Steps, answers
+from .registry import recovers
+from .state import Awaited, State
+
+GONE = "gone"
+DAY_MS = 86_400_000
+
+
+def extra_of(job: Job) -> Extra:
+    """The job's extra, made if it has none."""
+    if job.extra is None:
+        job.extra = Extra()
+    return job.extra
+
+
+# Asking what became of jobs
+
+
+def look_up(state: State, ids: Iterable[str]) -> Steps:
+    """What became of jobs anywhere, as ``{id: Outcome}``; those that are pending are watched from now on.
+
+    News that come later are kept until `looked` is called.
+    """
+    ids = list(dict.fromkeys(ids))
+    for job_id in ids:
+        state.awaited.setdefault(job_id, Awaited()).lookers += 1
+    places = yield from locate(state, ids)
+    groups = peers.grouped(places)
+    found = yield [(shard, wire.Watch(some)) for shard, some in groups.items()]
+    outcomes: dict[str, wire.Outcome] = {}
+    for (shard, some), answer in zip(groups.items(), found, strict=True):
+        for job_id, outcome in zip(some, answer.jobs, strict=True):
+            state.awaited[job_id].shard = shard
+            outcomes[job_id] = outcome
+    return outcomes
+
+
+def looked(state: State, ids: Iterable[str]) -> None:
+    """What `look_up` said of these ids has been used."""
+    for job_id in dict.fromkeys(ids):
+        awaited = state.awaited.get(job_id)
+        if awaited is not None:
+            awaited.lookers -= 1
+            _drop_idle(state, job_id, awaited)
+
+
+@answers(wire.Watch)
+def _watch(state: State, source: int, message: wire.Watch) -> wire.Outcomes:
+    jobs = [_outcome(state, job_id) for job_id in message.ids]
+    if source != state.shard:
+        for outcome in jobs:
+            if outcome.word != wire.DONE:
+                state.awaited.setdefault(outcome.id, Awaited()).shards.add(source)
+    return wire.Outcomes(jobs)
+
+
+def _outcome(state: State, job_id: str) -> wire.Outcome:
+    """What became of a job of this shard."""
+    if job_id in state.jobs or job_id in state.prepared:
+        return wire.Outcome(job_id, wire.PENDING)
+    if job_id in state.gone:
+        return wire.Outcome(job_id, wire.DONE)
+    job = state.archive.find(job_id)
+    return wire.Outcome(job_id, wire.UNKNOWN) if job is None else outcome_of(job)
+
+
+def outcome_of(job: Job) -> wire.Outcome:
+    """What became of a decided job, and what its parent makes of that."""
+    if job.state != FAILED:
+        return wire.Outcome(job.id, wire.DONE)
+    extra = job.extra
+    policy = wire.WAIT
+    if extra is not None and extra.parent_id is not None:
+        policy = (
+            wire.FAIL_PARENT
+            if extra.fail_parent_on_failure
+            else wire.REMOVE_DEPENDENCY
+            if extra.remove_dependency_on_failure
+            else wire.CONTINUE
+            if extra.continue_parent_on_failure
+            else wire.IGNORE
+            if extra.ignore_dependency_on_failure
+            else wire.WAIT
+        )
+    parent = extra.parent_id if extra is not None else None
+    return wire.Outcome(
+        job.id, wire.DEAD, f"{job.queue}:{job.id}", parent or "", policy, job.error or job.reason or ""
+    )
+
+
+# A job that waits
+
+
+def block(state: State, job: Job, outcomes: Mapping[str, wire.Outcome]) -> bool:
+    """Note what a new job has to wait for; whether there is anything."""
+    extra = job.extra
+    if extra is None:
+        return False
+    extra.pending = [
+        dep for dep in dict.fromkeys(extra.depends_on) if not _is_done(state, dep, outcomes.get(dep))
+    ]
+    _await(state, job)
+    return bool(extra.pending)
+
+
+def _is_done(state: State, job_id: str, outcome: wire.Outcome | None) -> bool:
+    """Whether a dependency was done when it was looked up, or has been done since."""
+    awaited = state.awaited.get(job_id)
+    return (outcome is not None and outcome.word == wire.DONE) or (awaited is not None and awaited.done)
+
+
+def _await(state: State, job: Job) -> None:
+    for dep in job.extra.pending if job.extra is not None else ():
+        state.awaited.setdefault(dep, Awaited()).jobs[job] = None
+
+
+def forget(state: State, job: Job) -> None:
+    """A blocked job is gone: nothing has to tell it anything any more."""
+    for dep in job.extra.pending if job.extra is not None else ():
+        awaited = state.awaited.get(dep)
+        if awaited is not None:
+            awaited.jobs.pop(job, None)
+            _drop_idle(state, dep, awaited)
+
+
+def _drop_idle(state: State, job_id: str, awaited: Awaited) -> None:
+    if not awaited.jobs and not awaited.shards and not awaited.lookers:
+        state.awaited.pop(job_id, None)
+
+
+# News
+
+
+def settle(state: State) -> None:
+    """Tell those who wait of the jobs that were decided."""
+    while state.settled:
+        job = state.settled.pop()
+        awaited = state.awaited.get(job.id)
+        if awaited is None:
+            continue
+        outcome = outcome_of(job)
+        if outcome.word == wire.DONE and job.state != COMPLETED and awaited.shards:
+            _remember(state, job.id)  # it is removed, but others may have to ask after a crash
+        for shard in awaited.shards:
+            peers.tell(state, shard, wire.Outcomes([outcome]))
+        if outcome.word == wire.DONE:
+            awaited.shards.clear()
+        _hear(state, outcome)
+
+
+@answers(wire.Outcomes)
+def _heard(state: State, source: int, message: wire.Outcomes) -> None:
+    for outcome in message.jobs:
+        _hear(state, outcome)
+
+
+def _hear(state: State, outcome: wire.Outcome) -> None:
+    """Something became of a job: let those who wait for it go on."""
+    awaited = state.awaited.get(outcome.id)
+    if awaited is None or outcome.word in (wire.PENDING, wire.UNKNOWN):
+        return
+    awaited.done = outcome.word == wire.DONE
+    for job in list(awaited.jobs):
+        if job.state == BLOCKED and _apply(state, job, outcome):
+            awaited.jobs.pop(job, None)
+    _drop_idle(state, outcome.id, awaited)
+
+
+def _apply(state: State, job: Job, outcome: wire.Outcome) -> bool:
+    """What an outcome means for a waiting job; whether it waits for that one no longer."""
+    extra = extra_of(job)
+    if outcome.word == wire.DEAD:
+        if outcome.policy == wire.WAIT or outcome.parent != job.id:
+            return False
+        if outcome.policy == wire.FAIL_PARENT:
+            blocked.fail(state, job, f"Child job {outcome.id} failed: {outcome.error}")
+            return True
+        if outcome.policy == wire.REMOVE_DEPENDENCY:
+            extra.depends_on = [dep for dep in extra.depends_on if dep != outcome.id]
+        elif outcome.policy == wire.IGNORE:
+            extra.ignored = {**(extra.ignored or {}), outcome.child: outcome.error}
+        else:
+            extra.failures = {**(extra.failures or {}), outcome.child: outcome.error}
+            forget(state, job)
+            extra.pending = []
+    extra.pending = [dep for dep in extra.pending if dep != outcome.id]
+    state.out.touch(job, ROW)
+    if not extra.pending:
+        blocked.unblock(state, job)
+    return True
+
+
+def release(state: State, job: Job, dep: str) -> None:
+    """A blocked job is not to wait for ``dep`` any more."""
+    extra = extra_of(job)
+    awaited = state.awaited.get(dep)
+    if awaited is not None:
+        awaited.jobs.pop(job, None)
+        _drop_idle(state, dep, awaited)
+    extra.pending = [other for other in extra.pending if other != dep]
+    state.out.touch(job, ROW)
+    if job.state == BLOCKED and not extra.pending:
+        blocked.unblock(state, job)
+
+
+# Jobs that were removed when they completed
+
+
+class Gone(Struct):
+    """A record: a job that completed and was removed at that time."""
+
+    at: int
+
+
+_decode_gone = json.Decoder(Gone).decode
+
+
+def _remember(state: State, job_id: str) -> None:
+    state.out.keep(GONE, job_id, Gone(state.now))
+
+
+@recovers(GONE)
+def _recover_gone(state: State, key: str, value: str) -> None:
+    if _decode_gone(value).at < state.now - 7 * DAY_MS:
+        state.out.keep(GONE, key, None)
+    else:
+        state.gone[key] = None
+
+
+# After a restart
+
+
+def recover(state: State, job: Job) -> None:
+    """A blocked job as it was stored."""
+    _await(state, job)
+
+
+def ask_again(state: State, ids: Iterable[str] | None = None) -> None:
+    """Ask what became of the jobs that jobs here wait for: of all, or of these."""
+    wanted = [job_id for job_id in (state.awaited if ids is None else ids) if state.awaited[job_id].jobs]
+    if wanted:
+        peers.start(state, _ask_again(state, wanted), lambda result: None)
+
+
+def _ask_again(state: State, ids: list[str]) -> Steps:
+    outcomes = yield from look_up(state, ids)
+    for outcome in outcomes.values():
+        _hear(state, outcome)
+    looked(state, ids)
+
+
+def peer_is_back(state: State, shard: int) -> None:
+    """A shard was restarted: it does not know any more who waits for its jobs."""
+    ask_again(state, [job_id for job_id, awaited in state.awaited.items() if awaited.shard == shard])
+
+
+def check(outcomes: dict[str, wire.Outcome]) -> None:
+    """CommandError when a dependency is nowhere to be found."""
+    for job_id, outcome in outcomes.items():
+        if outcome.word == wire.UNKNOWN:
+            raise CommandError(f"Dependency job not found: {job_id}")
+
+
+# Results of children
+
+
+@answers(wire.Values)
+def _values(state: State, source: int, message: wire.Values) -> wire.ValuesAre:
+    values: list[wire.Value | None] = []
+    for job_id in message.ids:
+        job = state.archive.find(job_id) if job_id not in state.jobs else None
+        done = job is not None and job.state == COMPLETED and job.result is not None
+        values.append(wire.Value(job.queue, Raw(job.result)) if done and job and job.result else None)
+    return wire.ValuesAre(values)
+
+
+def values_of(state: State, ids: list[str]) -> Steps:
+    """The results of completed jobs anywhere, as ``{"queue:id": result}``."""
+    places = yield from locate(state, ids)
+    groups = peers.grouped(places)
+    found = yield [(shard, wire.Values(some)) for shard, some in groups.items()]
+    values: dict[str, Raw] = {}
+    for some, answer in zip(groups.values(), found, strict=True):
+        for job_id, value in zip(some, answer.values, strict=True):
+            if value is not None:
+                values[f"{value.queue}:{job_id}"] = value.result
+    return values

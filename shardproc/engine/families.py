@@ -1,0 +1,169 @@
+"""Parents and children: results and errors of children, and changes of who belongs to whom."""
+
+from __future__ import annotations
+
+from msgspec import Raw
+from msgspec.msgpack import Decoder, Encoder
+
+from bunqueue.model.job import ACTIVE, BLOCKED, DELAYED, WAITING, Job
+from bunqueue.protocol import peers as wire
+from bunqueue.protocol.commands import CommandError, Ok
+from bunqueue.protocol.commands.flows import (
+    ChildErrorsReply,
+    ChildValues,
+    ChildValuesReply,
+    GetChildrenValues,
+    GetFailedChildrenValues,
+    GetIgnoredChildrenFailures,
+    RemoveChildDependency,
+    RemovedReply,
+    RemoveUnprocessedChildren,
+    UpdateParent,
+)
+
+from . import blocked, dependencies, lifecycle
+from .dependencies import extra_of
+from .directory import locate
+from .outbox import ROW
+from .peers import Steps, across, answers
+from .registry import handles
+from .state import Client, State
+
+_encode = Encoder().encode
+_decode_map = Decoder(dict[str, Raw]).decode
+
+
+def _find(state: State, job_id: str) -> Job | None:
+    return state.jobs.get(job_id) or state.archive.find(job_id)
+
+
+@handles(GetChildrenValues)
+@across
+def get_children_values(state: State, client: Client, command: GetChildrenValues) -> Steps:
+    job = _find(state, command.id)
+    values = {}
+    if job is not None and job.extra is not None:
+        values = yield from dependencies.values_of(state, job.extra.children_ids)
+    return ChildValuesReply(data=ChildValues(values))
+
+
+@handles(GetFailedChildrenValues)
+def get_failed(state: State, client: Client, command: GetFailedChildrenValues) -> ChildErrorsReply:
+    job = _find(state, command.id)
+    return ChildErrorsReply(values=(job.extra.failures if job is not None and job.extra else None) or {})
+
+
+@handles(GetIgnoredChildrenFailures)
+def get_ignored(state: State, client: Client, command: GetIgnoredChildrenFailures) -> ChildErrorsReply:
+    job = _find(state, command.id)
+    return ChildErrorsReply(values=(job.extra.ignored if job is not None and job.extra else None) or {})
+
+
+@handles(UpdateParent)
+@across
+def update_parent(state: State, client: Client, command: UpdateParent) -> Steps:
+    child, parent = command.child_id, command.parent_id
+    places = yield from locate(state, [child, parent])
+    (found,) = yield [(places[child], wire.Kin(wire.FIND, child))]
+    if not found.found:
+        raise CommandError(f"Child job not found: {child}")
+    (joined,) = yield [(places[parent], wire.Kin(wire.JOIN, parent, child))]
+    if not joined.found:
+        raise CommandError(f"Parent job not found: {parent}")
+    yield [(places[child], wire.Kin(wire.ADOPT, child, parent, joined.queue))]
+    return Ok()
+
+
+@handles(RemoveChildDependency)
+@across
+def remove_child_dependency(state: State, client: Client, command: RemoveChildDependency) -> Steps:
+    job = _find(state, command.id)
+    if job is None:
+        raise CommandError(f"Job not found: {command.id}")
+    parent = job.extra.parent_id if job.extra is not None else None
+    if parent is None:
+        raise CommandError(f"Job {command.id} has no parent")
+    places = yield from locate(state, [parent])
+    yield [(places[parent], wire.Kin(wire.PART, parent, command.id))]
+    extra_of(job).parent_id = None
+    state.out.touch(job, ROW)
+    return RemovedReply(removed=True)
+
+
+@handles(RemoveUnprocessedChildren)
+@across
+def remove_unprocessed_children(state: State, client: Client, command: RemoveUnprocessedChildren) -> Steps:
+    job = state.jobs.get(command.id)
+    if job is None:
+        raise CommandError("Job not found")
+    children = list(job.extra.children_ids) if job.extra is not None else []
+    places = yield from locate(state, children)
+    removed = yield [(places[child], wire.Kin(wire.REMOVE, child)) for child in children]
+    for child, answer in zip(children, removed, strict=True):
+        if answer.found and job.id in state.jobs:
+            _part(state, job, child)
+    return Ok()
+
+
+# What is asked of the shard of one of them
+
+
+@answers(wire.Kin)
+def _kin(state: State, source: int, message: wire.Kin) -> wire.KinDone:
+    job = state.jobs.get(message.id)
+    if job is None:
+        return wire.KinDone(False)
+    if message.deed == wire.JOIN:
+        _join(state, job, message.other)
+    elif message.deed == wire.ADOPT:
+        _adopt(state, job, message.other, message.queue)
+    elif message.deed == wire.PART:
+        _part(state, job, message.other)
+    elif message.deed == wire.REMOVE:
+        return wire.KinDone(_remove_unprocessed(state, job))
+    return wire.KinDone(True, job.queue)
+
+
+def _join(state: State, parent: Job, child: str) -> None:
+    """The parent waits for one more child, if it is not at work yet."""
+    extra = extra_of(parent)
+    if child not in extra.children_ids:
+        extra.children_ids = [*extra.children_ids, child]
+    if child not in extra.depends_on:
+        extra.depends_on = [*extra.depends_on, child]
+    state.out.touch(parent, ROW)
+    if parent.state == ACTIVE or child in extra.pending:
+        return
+    extra.pending = [*extra.pending, child]
+    if parent.state != BLOCKED:
+        blocked.block(state, state.queues[parent.queue], parent)
+    dependencies.recover(state, parent)
+    dependencies.ask_again(state, [child])
+
+
+def _adopt(state: State, child: Job, parent: str, queue: str) -> None:
+    """The child knows its parent, in its data, too, where clients look for it."""
+    extra_of(child).parent_id = parent
+    try:
+        fields = _decode_map(child.data)
+    except ValueError:  # its data is no map
+        fields = None
+    if fields is not None:
+        fields["__parentId"] = Raw(_encode(parent))
+        fields["__parentQueue"] = Raw(_encode(queue))
+        child.data = _encode(fields)
+    state.out.touch(child, ROW)
+
+
+def _part(state: State, parent: Job, child: str) -> None:
+    extra = extra_of(parent)
+    extra.children_ids = [other for other in extra.children_ids if other != child]
+    extra.depends_on = [other for other in extra.depends_on if other != child]
+    dependencies.release(state, parent, child)
+
+
+def _remove_unprocessed(state: State, child: Job) -> bool:
+    if child.state not in (WAITING, DELAYED, BLOCKED):
+        return False
+    lifecycle.remove(state, state.queues[child.queue], child)
+    return True

@@ -1,0 +1,266 @@
+"""Flows over several shards: all of a flow appears, or nothing of it.
+
+The shard that gets a PUSHF checks it and has every shard *prepare* the jobs of its queues: their ids are
+claimed and they are stored, but nobody sees them.  When all have, the decision is stored, and told; a
+shard that was killed meanwhile asks for it.  A flow of which no decision is known was given up (presumed
+abort).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec import Raw, Struct, json
+from msgspec.msgpack import Decoder, Encoder
+
+from bunqueue.model.ids import slot_of_queue
+from bunqueue.model.job import Job
+from bunqueue.model.names import queue_name_problem
+from bunqueue.protocol import peers as wire
+from bunqueue.protocol.commands import CommandError
+from bunqueue.protocol.commands.flows import FlowJob, FlowJobs, FlowReply, PushFlow
+from bunqueue.protocol.job_view import job_list, pulled_job
+
+from . import blocked, dependencies, directory, lifecycle, peers
+from .peers import Questions, Steps, across, answers
+from .pushing import check_size, new_job
+from .registry import handles, recovers
+from .state import Client, QueueState, State
+
+UNDECIDED, DECIDED = "flow_part", "flow"
+
+_encode = Encoder().encode
+_decode_jobs = Decoder(list[FlowJob]).decode
+
+
+class Part(Struct):
+    """A record: the prepared jobs of this shard, and who decides about them."""
+
+    coordinator: int
+    jobs: bytes
+
+
+class Decision(Struct):
+    """A record: a flow that appears, and the shards that have not said yet that it has."""
+
+    shards: list[int]
+
+
+_decode_part = json.Decoder(Part).decode
+_decode_decision = json.Decoder(Decision).decode
+
+
+@recovers(UNDECIDED)
+def _recover_part(state: State, key: str, value: str) -> None:
+    _hold(state, key, _decode_part(value))
+
+
+@recovers(DECIDED)
+def _recover_decision(state: State, key: str, value: str) -> None:
+    state.decisions[key] = set(_decode_decision(value).shards)
+
+
+# The shard that got the flow
+
+
+@handles(PushFlow)
+@across
+def push_flow(state: State, client: Client, command: PushFlow) -> Steps:
+    """See the module; the reply comes after the decision is stored, and after all were told of it."""
+    jobs = command.jobs
+    _check(jobs)
+    parts: dict[int, list[FlowJob]] = {}
+    for job in jobs:
+        parts.setdefault(slot_of_queue(job.queue) & (state.shards - 1), []).append(job)
+    flow = state.ids.job_id(0, state.now, state.next_seq)
+    state.next_seq += 1
+    state.undecided.add(flow)
+    questions: Questions = [(shard, wire.Prepare(flow, Raw(_encode(part)))) for shard, part in parts.items()]
+    prepared = yield questions
+    state.undecided.discard(flow)
+    error = next((answer.error for answer in prepared if answer.error), "")
+    if error:
+        for shard in parts:
+            _tell_decision(state, shard, flow, commit=False)
+        raise CommandError(error)
+    others = [shard for shard in parts if shard != state.shard]
+    if others:
+        state.decisions[flow] = set(others)
+        state.out.keep(DECIDED, flow, Decision(others))
+    for shard in parts:
+        _tell_decision(state, shard, flow, commit=True)
+    shown = {
+        job.id: raw
+        for part, answer in zip(parts.values(), prepared, strict=True)
+        for job, raw in zip(part, answer.jobs, strict=True)
+    }
+    return FlowReply(data=FlowJobs(job_list([bytes(shown[job.id]) for job in jobs])))
+
+
+def _tell_decision(state: State, shard: int, flow: str, *, commit: bool) -> None:
+    """Ask a shard to carry out the decision, as long as it does not answer."""
+    peers.start(state, _until_decided(state, shard, flow, commit), lambda result: None)
+
+
+def _until_decided(state: State, shard: int, flow: str, commit: bool) -> Steps:
+    yield [(shard, wire.Decide(flow, commit))]
+    left = state.decisions.get(flow)
+    if left is not None and commit:
+        left.discard(shard)
+        if not left:
+            del state.decisions[flow]
+        state.out.keep(DECIDED, flow, Decision(sorted(left)) if left else None)
+
+
+def peer_is_back(state: State, shard: int) -> None:
+    """A shard was restarted: what it may have forgotten to do, or to decide."""
+    for flow, left in list(state.decisions.items()):
+        if shard in left and not any(
+            isinstance(asked.message, wire.Decide) and asked.message.flow == flow and asked.shard == shard
+            for asked in state.asked.values()
+        ):
+            _tell_decision(state, shard, flow, commit=True)
+    for flow, part in list(state.parts.items()):
+        if part.coordinator == shard:
+            peers.start(state, _recall(state, flow, shard), lambda result: None)
+
+
+def _recall(state: State, flow: str, coordinator: int) -> Steps:
+    (answer,) = yield [(coordinator, wire.Recall(flow))]
+    if answer.commit is not None:
+        _decide(state, coordinator, wire.Decide(flow, answer.commit))
+
+
+@answers(wire.Recall)
+def _recalled(state: State, source: int, message: wire.Recall) -> wire.Recalled:
+    if message.flow in state.undecided:
+        return wire.Recalled(None)
+    return wire.Recalled(message.flow in state.decisions)
+
+
+# A shard that has jobs of the flow
+
+
+@answers(wire.Prepare)
+def _prepare(state: State, source: int, message: wire.Prepare) -> Steps:
+    jobs = _decode_jobs(message.jobs)
+    if message.flow in state.parts:  # asked twice
+        return wire.Prepared(jobs=_shown(state, jobs))
+    ids = [job.id for job in jobs]
+    try:
+        taken = yield from directory.claim(state, ids)
+    except CommandError as error:
+        return wire.Prepared(str(error))
+    if taken and message.flow not in state.parts:
+        return wire.Prepared(f"Flow job {next(job_id for job_id in ids if job_id in taken)} already exists")
+    if message.flow not in state.parts:
+        part = Part(source, bytes(message.jobs))
+        _hold(state, message.flow, part)
+        state.out.keep(UNDECIDED, message.flow, part)
+    return wire.Prepared(jobs=_shown(state, jobs))
+
+
+def _hold(state: State, flow: str, part: Part) -> None:
+    state.parts[flow] = part
+    for job in _decode_jobs(part.jobs):
+        state.prepared[job.id] = flow
+
+
+def _shown(state: State, jobs: Sequence[FlowJob]) -> list[Raw]:
+    """The jobs as they will be, for the reply."""
+    return [Raw(pulled_job(_job(state, QueueState(0, job.queue), job))) for job in jobs]
+
+
+def _job(state: State, queue: QueueState, job: FlowJob) -> Job:
+    return new_job(state, queue, job.id, job.input, bytes(job.input.data))
+
+
+@answers(wire.Decide)
+def _decide(state: State, source: int, message: wire.Decide) -> wire.Decided:
+    part = state.parts.pop(message.flow, None)
+    if part is not None:
+        state.out.keep(UNDECIDED, message.flow, None)
+        jobs = _decode_jobs(part.jobs)
+        for job in jobs:
+            state.prepared.pop(job.id, None)
+        if message.commit:
+            _appear(state, jobs)
+    return wire.Decided()
+
+
+def _appear(state: State, jobs: Sequence[FlowJob]) -> None:
+    """Push prepared jobs; those that depend on others wait for these, wherever they are."""
+    outcomes: dict[str, wire.Outcome] = {}
+    for flow_job in jobs:
+        for dep in flow_job.input.depends_on or ():
+            outcomes[dep] = wire.Outcome(dep, wire.PENDING)
+    waiting: list[str] = []
+    for flow_job in jobs:
+        queue = state.queue(flow_job.queue)
+        job = _job(state, queue, flow_job)
+        state.totals.pushed += 1
+        state.out.durable |= job.options.durable
+        if dependencies.block(state, job, outcomes):
+            blocked.add(state, queue, job)
+            waiting += job.extra.pending if job.extra is not None else ()
+        else:
+            lifecycle.add(state, queue, [job])
+    dependencies.ask_again(state, [dep for dep in dict.fromkeys(waiting) if dep in state.awaited])
+
+
+# What a flow must be
+
+
+def _check(jobs: Sequence[FlowJob]) -> None:
+    """CommandError says why a flow is refused."""
+    by_id: dict[str, FlowJob] = {}
+    for job in jobs:
+        if not job.id:
+            raise CommandError("flow job id must be a string")
+        if queue_name_problem(job.queue):
+            raise CommandError(f"invalid flow queue: {job.queue[:300]}")
+        if job.id in by_id:
+            raise CommandError(f"duplicate flow job id: {job.id}")
+        by_id[job.id] = job
+    for job in jobs:
+        _check_job(job, by_id)
+    _check_cycles(jobs)
+
+
+def _check_job(job: FlowJob, flow: dict[str, FlowJob]) -> None:
+    fields = job.input
+    first = bytes(fields.data)[:1]
+    if not (first[0] & 0xF0 == 0x80 or first in (b"\xde", b"\xdf")):
+        raise CommandError("flow job data must be an object")
+    check_size(bytes(fields.data), f"flow job {job.id}: ")
+    if fields.unique_key is not None or fields.dedup is not None or fields.debounce_id is not None:
+        raise CommandError("deduplication is not supported inside an atomic flow")
+    for dep in fields.depends_on or ():
+        if dep == job.id:
+            raise CommandError(f"flow job cannot depend on itself: {dep}")
+        if dep not in flow:
+            raise CommandError(f"flow dependency not found: {dep}")
+    if fields.parent_id is not None and fields.parent_id not in flow:
+        raise CommandError(f"flow parent not found: {fields.parent_id}")
+    for child in fields.children_ids or ():
+        if child not in (fields.depends_on or ()):
+            raise CommandError(f"flow child is missing from dependencies: {child}")
+
+
+def _check_cycles(jobs: Sequence[FlowJob]) -> None:
+    """Take away the jobs whose dependencies are all gone, until none is left."""
+    missing = {job.id: len(set(job.input.depends_on or ())) for job in jobs}
+    dependents: dict[str, list[str]] = {}
+    for job in jobs:
+        for dep in set(job.input.depends_on or ()):
+            dependents.setdefault(dep, []).append(job.id)
+    free = [job_id for job_id, count in missing.items() if not count]
+    done = 0
+    while free:
+        done += 1
+        for dependent in dependents.get(free.pop(), ()):
+            missing[dependent] -= 1
+            if not missing[dependent]:
+                free.append(dependent)
+    if done < len(jobs):
+        raise CommandError("flow contains a dependency cycle")

@@ -1,0 +1,193 @@
+"""Commands that need other shards, written as if these answered at once.
+
+Such a handler is a generator: it yields questions, ``[(shard, message), ...]``, and is sent their
+answers in that order; what it returns is the reply.  Until its last answer it must change nothing that
+could not stay as it is, because any shard may die meanwhile: then the whole work is forgotten with the
+shard that did it, or the question is asked again when the other one is back.
+
+Questions to the own shard are answered on the spot, so a server of one shard never waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from msgspec import UNSET, Struct
+
+from bunqueue.protocol import peers as wire
+from bunqueue.protocol.commands import Command, CommandError, ErrorReply, Reply
+
+if TYPE_CHECKING:
+    from .state import Client, State
+
+Questions = list[tuple[int, wire.Message]]
+Steps = Generator[Questions, list[Any], Any]
+Deliver = Callable[[Any], None]  # takes the result, or a CommandError
+
+ANSWERS: dict[type, Callable[[Any, int, Any], Any]] = {}  # to what is asked and told
+
+
+def answers(message: type) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Enter ``function(state, source, message)``, which returns the answer or generates it."""
+
+    def enter(function: Callable[..., Any]) -> Callable[..., Any]:
+        ANSWERS[message] = function
+        return function
+
+    return enter
+
+
+DEFERRED: dict[type, Callable[[Any, int, Any, Deliver], None]] = {}
+
+
+def deferred(message: type) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Enter ``function(state, source, message, deliver)``, which delivers the answer some time."""
+
+    def enter(function: Callable[..., None]) -> Callable[..., None]:
+        DEFERRED[message] = function
+        return function
+
+    return enter
+
+
+class Task(Struct, eq=False):
+    """Work that waits for answers."""
+
+    steps: Steps
+    deliver: Deliver
+    answers: list[Any] = []
+    missing: int = 0
+    asking: bool = False  # answers of the own shard come while it still asks
+
+
+class Asked(Struct, eq=False):
+    """A question to another shard."""
+
+    shard: int
+    message: wire.Message
+    task: Task
+    place: int
+
+
+def across(steps_of: Callable[[State, Client, Any], Steps]) -> Callable[[State, Client, Any], Reply | None]:
+    """A generator of questions as the handler of a command."""
+
+    def handler(state: State, client: Client, command: Command) -> Reply | None:
+        results: list[Any] = []
+        work = start(state, steps_of(state, client, command), results.append)
+        if not results:
+            work.deliver = partial(_reply, state, client, command.req_id)
+            return None
+        if isinstance(results[0], CommandError):
+            raise results[0]
+        reply: Reply = results[0]
+        return reply
+
+    return handler
+
+
+def start(state: State, steps: Steps, deliver: Deliver) -> Task:
+    """Begin a task; its result may be delivered at once."""
+    task = Task(steps, deliver)
+    _advance(state, task, None)
+    return task
+
+
+def _reply(state: State, client: Client, req_id: Any, result: Any) -> None:
+    if client.closed:
+        return
+    reply: Reply = ErrorReply(error=str(result)) if isinstance(result, CommandError) else result
+    if req_id is not UNSET:
+        reply.req_id = req_id
+    state.out.replies.append((client.conn, reply))
+
+
+def _advance(state: State, task: Task, value: Any) -> None:
+    while True:
+        try:
+            questions = task.steps.send(value)
+        except StopIteration as done:
+            task.deliver(done.value)
+            return
+        except CommandError as error:
+            task.deliver(error)
+            return
+        task.answers = [None] * len(questions)
+        task.missing = len(questions)
+        task.asking = True
+        for place, (shard, message) in enumerate(questions):
+            _ask(state, task, place, shard, message)
+        task.asking = False
+        if task.missing:
+            return
+        value = task.answers
+
+
+def _ask(state: State, task: Task, place: int, shard: int, message: wire.Message) -> None:
+    if shard == state.shard:
+        _answer(state, shard, message, partial(_fill, state, task, place))
+        return
+    state.serial += 1
+    state.asked[state.serial] = Asked(shard, message, task, place)
+    _send(state, shard, wire.ASKS, state.serial, message)
+
+
+def _fill(state: State, task: Task, place: int, answer: Any) -> None:
+    task.answers[place] = answer
+    task.missing -= 1
+    if not task.missing and not task.asking:
+        _advance(state, task, task.answers)
+
+
+def _answer(state: State, source: int, message: wire.Message, deliver: Deliver) -> None:
+    later = DEFERRED.get(type(message))
+    if later is not None:
+        later(state, source, message, deliver)
+        return
+    answer = ANSWERS[type(message)](state, source, message)
+    if isinstance(answer, Generator):
+        start(state, answer, deliver)
+    else:
+        deliver(answer)
+
+
+def tell(state: State, shard: int, message: wire.Message) -> None:
+    """Say something that needs no answer; it is lost when the other shard is down."""
+    if shard == state.shard:
+        ANSWERS[type(message)](state, shard, message)
+    else:
+        _send(state, shard, wire.TELLS, 0, message)
+
+
+def _send(state: State, shard: int, kind: int, number: int, message: Any) -> None:
+    state.out.letters.append((shard, wire.encode(wire.Letter(kind, number, message))))
+
+
+def receive(state: State, source: int, body: bytes) -> None:
+    """A letter has come."""
+    letter = wire.decode(body)
+    if letter.kind == wire.ASKS:
+        _answer(state, source, letter.message, partial(_send, state, source, wire.ANSWERS, letter.number))
+    elif letter.kind == wire.TELLS:
+        ANSWERS[type(letter.message)](state, source, letter.message)
+    else:
+        asked = state.asked.pop(letter.number, None)
+        if asked is not None and asked.shard == source:
+            _fill(state, asked.task, asked.place, letter.message)
+
+
+def repeat(state: State, shard: int) -> None:
+    """A shard is there, perhaps anew: ask it again what it has not answered."""
+    for number, asked in state.asked.items():
+        if asked.shard == shard:
+            _send(state, shard, wire.ASKS, number, asked.message)
+
+
+def grouped(places: dict[str, int]) -> dict[int, list[str]]:
+    """Ids by their shards."""
+    groups: dict[int, list[str]] = {}
+    for key, shard in places.items():
+        groups.setdefault(shard, []).append(key)
+    return groups
