@@ -244,6 +244,19 @@ class State:
         self.alarms: list[tuple[int, int, QueueState]] = []  # heap: (when a gate may open, n, queue)
         self.serial = 0  # numbers the entries of heaps, so that equal times never compare more
         self.woken: dict[QueueState, None] = {}  # queues with waiters that got a job, in that order
+        self._know_others()
+        self.works: dict[Client, deque[LongWork]] = {}  # whose turn it is stands first
+        self.chores: dict[object, Iterator[None]] = {}  # the oldest stands first
+        self.spare = SPARE  # what is left of this tick for work that no command asked for
+        self.next_sweep = 0
+        self.totals, self.rates = Totals(), Rates()
+        self.minute = 0  # up to which jobs a minute are booked
+        self.webhooks: dict[str, Webhook] = {}
+        self.vitals: Callable[[], Vitals] = Vitals  # the process puts its own in place
+        self._shared: dict[JobOptions, SharedOptions] = {}
+
+    def _know_others(self) -> None:
+        """What concerns other shards, and jobs that depend on each other."""
         self.directory: dict[str, int] = {}  # ids that point here, of jobs elsewhere -> their shard
         self.granted: Counter[str] = Counter()  # ids claimed for jobs that are not there yet
         self.prepared: dict[str, str] = {}  # ids of jobs of flows that are not decided -> the flow
@@ -257,15 +270,6 @@ class State:
         self.gone: dict[str, None] = {}  # removed jobs that had completed; the last of them
         self.asked: dict[int, Asked] = {}  # questions to other shards
         self.relays: dict[int, Callable[[Any], None]] = {}  # who gets the replies to forwarded commands
-        self.works: dict[Client, deque[LongWork]] = {}  # whose turn it is stands first
-        self.chores: dict[object, Iterator[None]] = {}  # the oldest stands first
-        self.spare = SPARE  # what is left of this tick for work that no command asked for
-        self.next_sweep = 0
-        self.totals, self.rates = Totals(), Rates()
-        self.minute = 0  # up to which jobs a minute are booked
-        self.webhooks: dict[str, Webhook] = {}
-        self.vitals: Callable[[], Vitals] = Vitals  # the process puts its own in place
-        self._shared: dict[JobOptions, SharedOptions] = {}
 
     def client(self, conn: int, version: int) -> Client:
         """The client of a connection, made when it is first heard of."""
