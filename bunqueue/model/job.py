@@ -18,6 +18,7 @@ from typing import ClassVar
 from msgspec import Struct
 
 from bunqueue.model.backoff import EXPONENTIAL
+from bunqueue.model.dead_letters import AutoRetries
 
 # States are plain ints: they are compared on the hot path and compare faster than enum members.
 WAITING = 0
@@ -101,8 +102,11 @@ class Extra(Struct, rename="camel", omit_defaults=True, gc=False):
     failures: dict[str, str] | None = None  # "queue:id" of a failed child -> its error
     ignored: dict[str, str] | None = None  # the same, of children whose failure is ignored
     key_until: int | None = None  # epoch ms from which on another job may have the unique key
+    auto_retries: AutoRetries | None = None  # out of the dead letters
 
-    HIDDEN: ClassVar[frozenset[str]] = frozenset({"own_id", "pending", "failures", "ignored", "key_until"})
+    HIDDEN: ClassVar[frozenset[str]] = frozenset(
+        {"own_id", "pending", "failures", "ignored", "key_until", "auto_retries"}
+    )
 
 
 class Lock(Struct, gc=False):

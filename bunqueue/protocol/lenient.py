@@ -6,6 +6,7 @@ Everything here is derived from the declared types: `clean` accepts what other e
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from typing import Any
 
@@ -36,7 +37,7 @@ def clean(struct: type[Struct], fields: dict[str, Raw]) -> dict[str, object]:
             raw = None
         if raw is not None:
             out[name] = _check(field.type, raw, name)
-        elif field.default is NODEFAULT and field.default_factory is NODEFAULT:
+        elif field.required:
             problem = _problem(field.type) or "is required"
             raise CommandError("Queue name is required" if name == "queue" else f"{name} {problem}")
     return out
@@ -60,11 +61,18 @@ def _absent(raw: Raw, field: mi.Field) -> bool:
     """Undefined, or null where null is no value of the field, stands for an absent option."""
     first = bytes(memoryview(raw)[:1])
     if first == b"\xc0":
-        return not isinstance(field.type, mi.RawType)
+        return not (isinstance(field.type, mi.RawType) or _takes_null(field))
     if first not in (b"\xc7", b"\xd4"):
         return False
     value = _value(raw, field.encode_name)
     return isinstance(value, Ext) and value.code == UNDEFINED
+
+
+def _takes_null(field: mi.Field) -> bool:
+    """Whether null says something else than that the field is not there."""
+    types = field.type.types if isinstance(field.type, mi.UnionType) else ()
+    unset = not field.required and field.default is NODEFAULT and field.default_factory is NODEFAULT
+    return unset and any(isinstance(member, mi.NoneType) for member in types)
 
 
 def _value(raw: Raw, name: str) -> Any:
@@ -106,6 +114,8 @@ def _check_plain(kind: mi.Type, value: object, name: str) -> object:
             raise CommandError(problem or f"{name} must be a string")
         if kind.max_length is not None and len(value) > kind.max_length:
             raise CommandError(f"{name} must have at most {kind.max_length} characters")
+        if kind.pattern is not None and not re.search(kind.pattern, value):
+            raise CommandError(f"{name} is malformed")
     elif isinstance(kind, mi.BoolType):
         if not isinstance(value, bool):
             raise CommandError(f"{name} must be true or false")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bunqueue.model.dead_letters import EXPLICIT_FAIL
 from bunqueue.model.job import BLOCKED, Job, Moment
 
 from . import lifecycle
@@ -53,4 +54,4 @@ def fail(state: State, job: Job, error: str) -> None:
     job.error = error
     lifecycle.note(job, Moment("failed", state.now, error))
     emit(state, FAILED, job, error=error, terminal=True)
-    lifecycle.bury(state, queue, job, lifecycle.EXPLICIT_FAIL)
+    lifecycle.bury(state, queue, job, EXPLICIT_FAIL)

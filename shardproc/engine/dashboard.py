@@ -132,7 +132,8 @@ def _preview(state: State, queue: QueueState) -> list[Raw]:
     """The oldest dead letters, as many as are not too large together."""
     shown: list[Raw] = []
     size = 0
-    for job in state.archive.dead_letters(queue.id, PREVIEW, (0, 0)):
+    rows = state.archive.dead_letters(queue.id, PREVIEW, (0, 0))
+    for job in state.archive.load([row.seq for row in rows]).values():
         size += len(job.data)
         if size > PREVIEW_BYTES:
             break

@@ -1,32 +1,78 @@
-"""The dead-letter queue: listing, and trying again."""
+"""The dead-letter queue: listing, trying again, removing, and the same for completed jobs."""
 
 from __future__ import annotations
 
-from bunqueue.model.job import FAILED, Job
-from bunqueue.protocol.commands.dlq import Dlq, RetryDlq
+from collections.abc import Callable, Iterator
+
+from msgspec import Raw, Struct
+from msgspec.msgpack import Encoder
+
+from bunqueue.model.dead_letters import REASONS, UNKNOWN, AutoRetries, DlqConfig
+from bunqueue.model.job import COMPLETED, FAILED, Job
+from bunqueue.protocol.commands import Ok
+from bunqueue.protocol.commands.dlq import (
+    Dlq,
+    DlqConfigReply,
+    DlqFilter,
+    DlqReply,
+    DlqStats,
+    DlqStatsOf,
+    DlqStatsReply,
+    GetDlqConfig,
+    GetDlqStats,
+    PurgeDlq,
+    Removed,
+    RemoveDlqJob,
+    RemovedReply,
+    RetryCompleted,
+    RetryDlq,
+    SetDlqConfig,
+)
 from bunqueue.protocol.commands.query import CountReply
+from bunqueue.protocol.configuration import changed
+from bunqueue.protocol.job_view import job_list
 
 from . import lifecycle
+from .configs import of_queue, store
+from .outbox import Attempt, DeadLetter
 from .queries import SLICE, Shown, known_queue
 from .registry import handles
 from .slices import Steps, sliced
 from .state import Client, QueueState, State
+
+ROWS = 1000  # dead letters looked at in one step, without their jobs
+
+_encode = Encoder().encode
+_ALL = DlqFilter()
+
+Wanted = Callable[[DeadLetter], bool]
+
+
+@handles(SetDlqConfig)
+def set_dlq_config(state: State, client: Client, command: SetDlqConfig) -> Ok:
+    known_queue(state, command.queue)
+    store(state, command.queue, changed(of_queue(state, command.queue, DlqConfig), command.config))
+    return Ok()
+
+
+@handles(GetDlqConfig)
+def get_dlq_config(state: State, client: Client, command: GetDlqConfig) -> DlqConfigReply:
+    known_queue(state, command.queue)
+    return DlqConfigReply(config=of_queue(state, command.queue, DlqConfig))
 
 
 @handles(Dlq)
 @sliced
 def dlq(state: State, client: Client, command: Dlq) -> Steps:
     queue = known_queue(state, command.queue)
-    answer, left, after = Shown(state, client), command.count, (0, 0)
-    while queue is not None and left:
-        jobs = state.archive.dead_letters(queue.id, min(left, SLICE), after)
-        answer.add(jobs)
-        left -= len(jobs)
-        if len(jobs) < SLICE:
-            break
-        after = _place(jobs[-1])
-        yield
-    return answer.reply()
+    chosen = command.filter or _ALL
+    limit = command.count if chosen.limit is None else chosen.limit
+    answer = _Entries(state, client, of_queue(state, command.queue, DlqConfig))
+    for step, rows in enumerate(_chosen(state, queue, chosen, limit)):
+        if step:
+            yield
+        answer.add_dead(rows)
+    return answer.dlq_reply()
 
 
 @handles(RetryDlq)
@@ -36,27 +82,231 @@ def retry_dlq(state: State, client: Client, command: RetryDlq) -> Steps:
     if queue is None:
         return CountReply(count=0)
     if command.job_id is not None:
-        return CountReply(count=_retry_one(state, queue, command.job_id))
+        return CountReply(count=_retry_one(state, queue, command.job_id, FAILED))
+    chosen = command.filter or _ALL
+    limits = [limit for limit in (command.count, chosen.limit) if limit is not None]
+    count = 0
+    for step, rows in enumerate(_chosen(state, queue, chosen, min(limits, default=queue.failed))):
+        if step:
+            yield
+        count += _retry(state, queue, [row.seq for row in rows], FAILED)
+    return CountReply(count=count)
+
+
+@handles(RetryCompleted)
+@sliced
+def retry_completed(state: State, client: Client, command: RetryCompleted) -> Steps:
+    queue = known_queue(state, command.queue)
+    if queue is None:
+        return CountReply(count=0)
+    if command.id is not None:
+        return CountReply(count=_retry_one(state, queue, command.id, COMPLETED))
+    until = state.now if command.timestamp is None else int(command.timestamp)
+    left = queue.completed if command.count is None else command.count
+    count, after, more = 0, None, bool(left)
+    while more:
+        seqs = state.archive.seqs(queue.id, frozenset({COMPLETED}), SLICE, False, after)
+        jobs = state.archive.load(seqs).values()
+        due = [job.seq for job in jobs if job.finished_at is not None and job.finished_at <= until]
+        count += _retry(state, queue, due[: left - count], COMPLETED)
+        more = len(seqs) == SLICE and count < left
+        if more:
+            after = seqs[-1]
+            yield
+    return CountReply(count=count)
+
+
+@handles(PurgeDlq)
+@sliced
+def purge_dlq(state: State, client: Client, command: PurgeDlq) -> Steps:
+    queue = known_queue(state, command.queue)
     count, until = 0, state.now  # those that die from here on are not meant
-    while jobs := state.archive.dead_letters(queue.id, SLICE, (0, 0)):
-        due = [job for job in jobs if _place(job)[0] <= until]
-        for job in due:
-            lifecycle.revive(state, queue, job)
-        count += len(due)
-        if len(due) < SLICE:
+    while queue is not None and (places := state.archive.old_dead_letters(queue.id, until, SLICE)):
+        lifecycle.purge(state, queue, FAILED, [seq for seq, _ in places])
+        count += len(places)
+        if not queue.failed:
             break
         yield
     return CountReply(count=count)
 
 
-def _retry_one(state: State, queue: QueueState, job_id: str) -> int:
+@handles(RemoveDlqJob)
+def remove_dlq_job(state: State, client: Client, command: RemoveDlqJob) -> RemovedReply:
+    queue = known_queue(state, command.queue)
+    job = state.archive.find(command.job_id)
+    found = queue is not None and job is not None and job.state == FAILED and job.queue == queue.name
+    if found and queue is not None and job is not None:
+        lifecycle.purge(state, queue, FAILED, [job.seq])
+    return RemovedReply(data=Removed(found))
+
+
+@handles(GetDlqStats)
+@sliced
+def get_dlq_stats(state: State, client: Client, command: GetDlqStats) -> Steps:
+    queue = known_queue(state, command.queue)
+    pending = _wanted(state, command.queue, DlqFilter(retriable=True))
+    expired = _wanted(state, command.queue, DlqFilter(expired=True))
+    stats = DlqStats(0, dict.fromkeys(REASONS, 0), {command.queue: 0}, 0, 0, None, None)
+    for step, rows in enumerate(_walk(state, queue, lambda row: True)):
+        if step:
+            yield
+        for row in rows:
+            stats.by_reason[row.reason if row.reason in stats.by_reason else UNKNOWN] += 1
+            stats.pending_retry += pending(row)
+            stats.expired += expired(row)
+        if rows and stats.oldest_entry is None:
+            stats.oldest_entry = float(rows[0].entered_at)
+        if rows:
+            stats.newest_entry = float(rows[-1].entered_at)
+        stats.total += len(rows)
+    stats.by_queue[command.queue] = stats.total
+    return DlqStatsReply(data=DlqStatsOf(stats))
+
+
+def _chosen(
+    state: State, queue: QueueState | None, chosen: DlqFilter, limit: int
+) -> Iterator[list[DeadLetter]]:
+    """The page of a queue's dead letters that a filter chooses, in steps of at most SLICE."""
+    skip = chosen.offset
+    for rows in _walk(state, queue, _wanted(state, queue.name if queue else "", chosen)):
+        some = rows[skip : skip + limit]
+        skip = max(0, skip - len(rows))
+        limit -= len(some)
+        for start in range(0, max(len(some), 1), SLICE):
+            yield some[start : start + SLICE]
+        if not limit:
+            return
+
+
+def _walk(state: State, queue: QueueState | None, wanted: Wanted) -> Iterator[list[DeadLetter]]:
+    """The dead letters of a queue that are wanted, oldest first, step by step; those that die meanwhile are
+    not looked at."""
+    until, after = state.now, (0, 0)
+    while queue is not None and (rows := state.archive.dead_letters(queue.id, ROWS, after)):
+        after = (rows[-1].entered_at, rows[-1].seq)
+        yield [row for row in rows if row.entered_at <= until and wanted(row)]
+        if len(rows) < ROWS:
+            return
+
+
+def _wanted(state: State, queue: str, chosen: DlqFilter) -> Wanted:
+    now, config = state.now, of_queue(state, queue, DlqConfig)
+
+    def retriable(row: DeadLetter) -> bool:
+        return config.auto_retry and row.next_retry_at is not None and row.next_retry_at <= now
+
+    def expired(row: DeadLetter) -> bool:
+        return config.max_age is not None and row.entered_at + config.max_age <= now
+
+    tests: list[Wanted] = []
+    if chosen.reason is not None:
+        tests.append(lambda row: row.reason == chosen.reason)
+    if (older_than := chosen.older_than) is not None:
+        tests.append(lambda row: row.entered_at < older_than)
+    if (newer_than := chosen.newer_than) is not None:
+        tests.append(lambda row: row.entered_at > newer_than)
+    if chosen.retriable is not None:
+        tests.append(lambda row: retriable(row) == chosen.retriable)
+    if chosen.expired is not None:
+        tests.append(lambda row: expired(row) == chosen.expired)
+    return lambda row: all(test(row) for test in tests)
+
+
+def _retry(state: State, queue: QueueState, seqs: list[int], finished: int) -> int:
+    """Bring finished jobs back; how many still were so."""
+    jobs = [job for job in state.archive.load(seqs).values() if job.state == finished]
+    for job in jobs:
+        lifecycle.revive(state, queue, job)
+    return len(jobs)
+
+
+def _retry_one(state: State, queue: QueueState, job_id: str, finished: int) -> int:
     job = state.archive.find(job_id)
-    if job is None or job.state != FAILED or job.queue != queue.name:
+    if job is None or job.state != finished or job.queue != queue.name:
         return 0
     lifecycle.revive(state, queue, job)
     return 1
 
 
-def _place(job: Job) -> tuple[int, int]:
-    """Where a dead letter stands among the others of its queue."""
-    return job.finished_at or 0, job.seq
+class _Past(Struct, rename="camel", gc=False):
+    """One attempt, as an entry tells it.  Times in ms."""
+
+    attempt: int
+    started_at: float
+    failed_at: float
+    reason: str
+    error: str | None
+    duration: float
+
+
+class _Entry(Struct, rename="camel", gc=False):
+    """A dead letter."""
+
+    job: Raw
+    entered_at: float
+    reason: str
+    error: str | None
+    attempts: list[_Past]
+    retry_count: int
+    last_retry_at: float | None
+    next_retry_at: float | None
+    expires_at: float | None
+
+
+class _Entries(Shown):
+    """Dead letters as jobs and as entries."""
+
+    def __init__(self, state: State, client: Client, config: DlqConfig) -> None:
+        super().__init__(state, client)
+        self._archive = state.archive
+        self._config = config
+        self._entries: list[bytes] = []
+
+    def add_dead(self, rows: list[DeadLetter]) -> None:
+        """More dead letters; some may be none any more."""
+        found = self._archive.load([row.seq for row in rows])
+        jobs = [job for row in rows if (job := found.get(row.seq)) is not None and job.state == FAILED]
+        pasts = self._archive.attempts([job.seq for job in jobs])
+        for job in jobs:
+            self.add([job])
+            entry = _encode(self._entry(job, Raw(self._jobs[-1]), pasts.get(job.seq, [])))
+            self.grow(len(entry))
+            self._entries.append(entry)
+
+    def _entry(self, job: Job, view: Raw, past: list[Attempt]) -> _Entry:
+        died, reason, config = job.finished_at or 0, job.reason or UNKNOWN, self._config
+        retries = (job.extra.auto_retries if job.extra is not None else None) or AutoRetries()
+        history = [_past(attempt) for attempt in past]
+        if history and reason != UNKNOWN:
+            history[-1].reason = reason  # what the last failure led to
+        return _Entry(
+            view,
+            float(died),
+            reason,
+            job.error,
+            history,
+            retries.count,
+            _float(retries.last_at),
+            _float(retries.next_at),
+            None if config.max_age is None else died + config.max_age,
+        )
+
+    def dlq_reply(self) -> DlqReply:
+        """All of them."""
+        return DlqReply(jobs=self.reply().jobs, entries=job_list(self._entries))
+
+
+def _past(attempt: Attempt) -> _Past:
+    started = attempt.ended_at if attempt.started_at is None else attempt.started_at
+    return _Past(
+        attempt.number,
+        float(started),
+        float(attempt.ended_at),
+        attempt.outcome,
+        attempt.error,
+        float(attempt.ended_at - started),
+    )
+
+
+def _float(ms: int | None) -> float | None:
+    return None if ms is None else float(ms)

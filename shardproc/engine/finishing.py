@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import islice
+
 from msgspec import Raw
 
-from bunqueue.model.job import ACTIVE, FAILED, NIL, UNDEFINED, WAITING, Job
+from bunqueue.model.dead_letters import EXPLICIT_FAIL, TIMEOUT
+from bunqueue.model.job import ACTIVE, FAILED, NIL, UNDEFINED, WAITING, Extra, Job
 from bunqueue.protocol.commands import CommandError, ErrorReply
 from bunqueue.protocol.commands.core import (
     Ack,
@@ -17,11 +21,13 @@ from bunqueue.protocol.commands.core import (
 )
 
 from . import lifecycle
+from .outbox import ROW
 from .registry import handles
 from .state import Client, State
 
 TOO_LATE = "already-finalized"
-MAX_STACK = 16_384  # characters of a stack trace that are kept
+MAX_STACK = 16_384  # characters of a stack trace that are kept with the attempt
+MAX_LINE, MAX_LINES = 1024, 100  # characters and lines of one that are kept with the job
 
 
 class _TooLate(Exception):
@@ -34,15 +40,16 @@ def ack(state: State, client: Client, command: Ack) -> AckReply:
         job = _held(state, command.id, command.token)
     except _TooLate:
         return AckReply(data=Applied(False, TOO_LATE))
-    lifecycle.complete(state, state.queues[job.queue], job, _result(command.result))
+    result, remove = _result(command.result), command.remove_on_complete
+    lifecycle.complete(state, state.queues[job.queue], job, result, remove=remove)
     return AckReply()
 
 
 @handles(AckBatch)
 def ack_batch(state: State, client: Client, command: AckBatch) -> AckBatchReply | ErrorReply:
     """A wrong token refuses the whole batch; an unknown job is reported, the others complete."""
-    ids, tokens, results = command.ids, command.tokens, command.results
-    check_lengths("ACKB", ids, results, tokens)
+    ids, tokens, results, removals = command.ids, command.tokens, command.results, command.remove_on_completes
+    check_lengths("ACKB", ids, results=results, tokens=tokens, removeOnCompletes=removals)
     jobs: list[tuple[int, Job]] = []
     missing: _NotActive | None = None
     ignored: list[int] = []
@@ -58,7 +65,8 @@ def ack_batch(state: State, client: Client, command: AckBatch) -> AckBatchReply 
             missing = missing or _NotActive(job.id)
             continue
         result = _result(results[index]) if results else NIL
-        lifecycle.complete(state, state.queues[job.queue], job, result)
+        remove = removals[index] if removals else False
+        lifecycle.complete(state, state.queues[job.queue], job, result, remove=remove)
     if missing:
         return ErrorReply(error=str(missing))
     if ignored:
@@ -74,11 +82,26 @@ def fail(state: State, client: Client, command: Fail) -> AckReply:
         return AckReply(data=Applied(False, TOO_LATE))
     if job.state != ACTIVE:
         raise _NotActive(job.id)
-    lifecycle.fail(state, job, command.error, lifecycle.EXPLICIT_FAIL, final=command.unrecoverable)
+    if command.interrupted:
+        lifecycle.interrupt(state, job, command.error)
+        return AckReply()
+    if command.stack:
+        _keep_stack(state, job, command.stack)
+    final, remove = command.unrecoverable, command.remove_on_fail
+    lifecycle.fail(state, job, command.error, EXPLICIT_FAIL, final=final, remove=remove)
     if command.stack:
         stack = command.stack if isinstance(command.stack, str) else "\n".join(command.stack)
         state.out.attempts[-1].stack = stack[:MAX_STACK]
     return AckReply()
+
+
+def _keep_stack(state: State, job: Job, stack: str | list[str]) -> None:
+    """Show the first lines of a stack trace with the job."""
+    job.extra = job.extra or Extra()
+    lines = stack.splitlines() if isinstance(stack, str) else stack
+    stripped = (line.strip()[:MAX_LINE] for line in lines)
+    job.extra.stacktrace = list(islice(filter(None, stripped), min(job.extra.stack_trace_limit, MAX_LINES)))
+    state.out.touch(job, ROW)
 
 
 class _NotActive(CommandError):
@@ -86,14 +109,11 @@ class _NotActive(CommandError):
         super().__init__(f"Job not found or not in processing state: {job_id}")
 
 
-def check_lengths(
-    command: str, ids: list[str], results: list[Raw] | None, tokens: list[str | None] | None
-) -> None:
+def check_lengths(command: str, ids: list[str], **beside: Sequence[object] | None) -> None:
     """Lists that go with ids have one entry an id."""
-    if results is not None and len(results) != len(ids):
-        raise CommandError(f"{command} results length must match ids length")
-    if tokens is not None and len(tokens) != len(ids):
-        raise CommandError(f"{command} tokens length must match ids length")
+    for name, values in beside.items():
+        if values is not None and len(values) != len(ids):
+            raise CommandError(f"{command} {name} length must match ids length")
 
 
 def _result(raw: Raw) -> bytes:
@@ -115,7 +135,7 @@ def _held(state: State, job_id: str, token: str | None) -> Job:
         return job
     if job is None:
         gone = state.archive.find(job_id)
-        if gone is not None and gone.state == FAILED and gone.reason == lifecycle.TIMEOUT:
+        if gone is not None and gone.state == FAILED and gone.reason == TIMEOUT:
             raise _TooLate
     elif job.timed_out:
         raise _TooLate

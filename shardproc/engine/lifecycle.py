@@ -11,6 +11,13 @@ from heapq import heappush
 from msgspec import Raw
 
 from bunqueue.model.backoff import retry_delay
+from bunqueue.model.dead_letters import (
+    EXPLICIT_FAIL,
+    INTERRUPTED,
+    MAX_ATTEMPTS,
+    STALLED,
+    TIMEOUT,
+)
 from bunqueue.model.job import (
     ACTIVE,
     COMPLETED,
@@ -24,22 +31,17 @@ from bunqueue.model.job import (
     Lock,
     Moment,
 )
+from bunqueue.model.stall import StallConfig
 from bunqueue.protocol.job_view import timeline
 
-from . import events, gate, timeouts
+from . import auto_retry, events, gate, timeouts
+from .configs import of_queue
 from .events import emit, emit_queue
 from .outbox import ROW, STATE, Attempt
 from .state import Client, QueueState, State
 
 MAX_GONE = 50_000  # removed jobs that are remembered as completed
 MAX_ERROR = 65_536  # characters of an error text that are kept
-
-# Reasons of attempts and dead letters (SEMANTICS.md, "DLQ reasons")
-EXPLICIT_FAIL = "explicit_fail"
-MAX_ATTEMPTS = "max_attempts_exceeded"
-TIMEOUT = "timeout"
-STALLED = "stalled"
-MAX_STALLS = 3
 
 
 def enqueue(state: State, queue: QueueState, job: Job) -> None:
@@ -129,8 +131,10 @@ def activate(state: State, queue: QueueState, job: Job, client: Client, owner: s
         job.dirty = STATE
 
 
-def complete(state: State, queue: QueueState, job: Job, result: bytes) -> None:
-    """ACTIVE (or WAITING, by a late ack) to COMPLETED, or gone when it asked for that."""
+def complete(
+    state: State, queue: QueueState, job: Job, result: bytes, *, remove: bool | None = False
+) -> None:
+    """ACTIVE (or WAITING, by a late ack) to COMPLETED, or gone when it or its worker asked for that."""
     if job.state == ACTIVE:
         _let_go(state, queue, job)
     else:
@@ -151,7 +155,7 @@ def complete(state: State, queue: QueueState, job: Job, result: bytes) -> None:
         events.tell(state, queue, events.COMPLETED, job, data=Raw(result))
     if job.id in state.awaited:
         state.settled.append(job)
-    if job.shared.options.remove_on_complete:
+    if remove or job.shared.options.remove_on_complete:
         job.state = REMOVED
         emit(state, events.DROPPED, job)
         _remember_gone(state, job)
@@ -169,7 +173,9 @@ def _remember_gone(state: State, job: Job) -> None:
         del state.gone[next(iter(state.gone))]
 
 
-def fail(state: State, job: Job, error: str | None, reason: str, *, final: bool = False) -> None:
+def fail(
+    state: State, job: Job, error: str | None, reason: str, *, final: bool = False, remove: bool = False
+) -> None:
     """ACTIVE to DELAYED or WAITING for a retry, or to FAILED when no attempt is left."""
     queue = state.queues[job.queue]
     options = job.shared.options
@@ -179,7 +185,7 @@ def fail(state: State, job: Job, error: str | None, reason: str, *, final: bool 
     final = final or job.attempts >= options.max_attempts
     emit(state, events.FAILED, job, error=job.error or "", terminal=final)
     if final:
-        bury(state, queue, job, MAX_ATTEMPTS if reason == EXPLICIT_FAIL else reason)
+        bury(state, queue, job, MAX_ATTEMPTS if reason == EXPLICIT_FAIL else reason, remove=remove)
         return
     delay = retry_delay(options.backoff_kind, options.backoff, job.attempts, state.chance())
     _again(state, queue, job, state.now + delay)
@@ -187,14 +193,14 @@ def fail(state: State, job: Job, error: str | None, reason: str, *, final: bool 
 
 
 def lose(state: State, job: Job, error: str) -> None:
-    """ACTIVE to WAITING without backoff, as its holder fell silent; the third time to FAILED."""
+    """ACTIVE to WAITING without backoff, as its holder fell silent; with too many stalls to FAILED."""
     queue = state.queues[job.queue]
     token = job.lock.token if job.lock is not None else ""
     job.attempts += 1
     job.stalls += 1
     _end_attempt(state, queue, job, error, STALLED)
     emit(state, events.STALLED, job)
-    stalled = job.stalls >= MAX_STALLS
+    stalled = job.stalls >= of_queue(state, job.queue, StallConfig).max_stalls
     if stalled or job.attempts >= job.shared.options.max_attempts:
         emit(state, events.FAILED, job, error=error, terminal=True)
         bury(state, queue, job, STALLED if stalled else MAX_ATTEMPTS)
@@ -207,6 +213,17 @@ def time_out(state: State, job: Job) -> None:
     """ACTIVE, to a retry or FAILED: the attempt took too long; late answers will be ignored."""
     job.timed_out = True
     fail(state, job, "Job timeout exceeded", TIMEOUT)
+
+
+def interrupt(state: State, job: Job, error: str | None) -> None:
+    """ACTIVE to WAITING as its worker has to stop: as `release`, but told among the attempts."""
+    lock = job.lock
+    worker = lock.owner if lock is not None else None
+    text = error[:MAX_ERROR] if error is not None else None
+    state.out.attempts.append(
+        Attempt(job.seq, job.attempts + 1, worker, job.started_at, state.now, INTERRUPTED, text, None)
+    )
+    release(state, job)
 
 
 def release(state: State, job: Job) -> None:
@@ -254,13 +271,13 @@ def remove(state: State, queue: QueueState, job: Job, kind: int = events.DROPPED
     _retire(state, queue, job)
 
 
-def bury(state: State, queue: QueueState, job: Job, reason: str) -> None:
-    """To FAILED, a dead letter; or gone when it asked for that."""
+def bury(state: State, queue: QueueState, job: Job, reason: str, *, remove: bool = False) -> None:
+    """To FAILED, a dead letter; or gone when it or its worker asked for that."""
     state.totals.failed += 1
     queue.total_failed += 1
     if job.id in state.awaited:
         state.settled.append(job)
-    if job.shared.options.remove_on_fail:
+    if remove or job.shared.options.remove_on_fail:
         job.state = REMOVED
         emit(state, events.DROPPED, job)
     else:
@@ -268,19 +285,27 @@ def bury(state: State, queue: QueueState, job: Job, reason: str) -> None:
         job.finished_at = state.now
         job.reason = reason
         queue.failed += 1
+        auto_retry.plan(state, job)
     _retire(state, queue, job)
 
 
-def revive(state: State, queue: QueueState, job: Job) -> None:
-    """FAILED to WAITING with all its attempts, as RetryDlq asks; ``job`` is from the archive."""
-    queue.failed -= 1
+def revive(state: State, queue: QueueState, job: Job, *, by_itself: bool = False) -> None:
+    """FAILED or COMPLETED to WAITING with all its attempts, as RetryDlq and RetryCompleted ask, or by
+    itself; ``job`` is from the archive."""
+    note(job, Moment("waiting", state.now))
+    if job.state == FAILED:
+        queue.failed -= 1
+    else:
+        queue.completed -= 1
+        job.result = None
+        job.progress, job.progress_message = 0, None
+    auto_retry.forget(state, job, by_itself=by_itself)
     job.attempts = job.stalls = 0
     job.run_at = state.now
     job.started_at = job.finished_at = None
     job.reason = job.error = None
     job.timed_out = False
     job.holds_key = job.unique_key is not None and job.unique_key not in queue.unique
-    note(job, Moment("waiting", state.now))
     if job.holds_key and job.unique_key is not None:
         queue.unique[job.unique_key] = job.id
     add(state, queue, [job], events.REVIVED)

@@ -6,7 +6,8 @@ from collections.abc import Collection, Iterator
 from operator import attrgetter
 
 from bunqueue.model.job import ACTIVE, Job, Lock
-from bunqueue.protocol.commands import CommandError
+from bunqueue.model.stall import DEFAULT_STALLS, StallConfig
+from bunqueue.protocol.commands import CommandError, Ok
 from bunqueue.protocol.commands.core import (
     Alive,
     AliveCount,
@@ -15,16 +16,20 @@ from bunqueue.protocol.commands.core import (
     JobHeartbeat,
     JobHeartbeatBatch,
 )
+from bunqueue.protocol.commands.stall import GetStallConfig, SetStallConfig, StallConfigReply
+from bunqueue.protocol.configuration import changed
 
 from . import chores, lifecycle
+from .configs import of_queue, store
 from .finishing import check_lengths
+from .queries import known_queue
 from .registry import handles
 from .state import Client, State
 
 SWEEP_MS = 5_000  # the seeds' interval of lock expiry and stall checks
-STALL_MS = 30_000  # silence after which a job is suspect; taken back by the next sweep
 SWEEP = "sweep"  # the chore of taking back
 BY_SEQ = attrgetter("seq")
+ORPHAN_MS = 30 * 60_000  # silence after which a job that nobody holds is suspect, even where stalls are not
 GRACE_MS = 5_000  # after start, before the first sweep
 
 
@@ -38,7 +43,7 @@ def heartbeat(state: State, client: Client, command: JobHeartbeat) -> HeartbeatR
 @handles(JobHeartbeatBatch)
 def heartbeat_batch(state: State, client: Client, command: JobHeartbeatBatch) -> HeartbeatBatchReply:
     ids, tokens = command.ids, command.tokens
-    check_lengths("JobHeartbeatB", ids, None, tokens)
+    check_lengths("JobHeartbeatB", ids, tokens=tokens)
     count = 0
     for index, job_id in enumerate(ids):
         count += _beat(state, job_id, tokens[index] if tokens else None, None)
@@ -65,32 +70,52 @@ def _beat(state: State, job_id: str, token: str | None, duration: int | None) ->
     return True
 
 
+@handles(SetStallConfig)
+def set_stall_config(state: State, client: Client, command: SetStallConfig) -> Ok:
+    known_queue(state, command.queue)
+    store(state, command.queue, changed(of_queue(state, command.queue, StallConfig), command.config))
+    return Ok()
+
+
+@handles(GetStallConfig)
+def get_stall_config(state: State, client: Client, command: GetStallConfig) -> StallConfigReply:
+    known_queue(state, command.queue)
+    return StallConfigReply(config=of_queue(state, command.queue, StallConfig))
+
+
 def sweep(state: State) -> None:
     """Take back jobs whose lock has run out, and, the second time, jobs that were silent."""
     if SWEEP in state.chores:  # the last one still goes on
         return
+    configs = {
+        queue: config for (_, queue), config in state.configs.items() if isinstance(config, StallConfig)
+    }
     lost: list[Job] = []
     for client in state.clients.values():
         if client.held:
-            lost += _sweep(state, client.held)
-    lost += _sweep(state, state.orphans)
+            lost += _sweep(state, client.held, configs)
+    lost += _sweep(state, state.orphans, configs)
     if lost:
         chores.begin(state, SWEEP, _take_back(state, [(job, job.lock) for job in lost], state.now))
 
 
-def _sweep(state: State, held: set[Job]) -> list[Job]:
+def _sweep(state: State, held: set[Job], configs: dict[str, StallConfig]) -> list[Job]:
     """Those of ``held`` that are to be taken back."""
     now = state.now
-    lost = {job for job in held if (lock := job.lock) is not None and lock.token and lock.until <= now}
-    silent = now - STALL_MS
+    silent = now - DEFAULT_STALLS.stall_interval
+    lost: list[Job] = []
     for job in held:
         lock = job.lock
-        # A lock that still runs protects its job, however long it was asked for.
-        if lock is None or lock.heartbeat_at > silent or (lock.token and lock.until > now):
+        if lock is None:
             continue
-        if lock.suspect:
-            lost.add(job)
-        lock.suspect = True
+        if lock.token and lock.until <= now:
+            lost.append(job)
+        elif job.queue in configs or (job.extra is not None and job.extra.stall_timeout):
+            if _is_silent(job, lock, configs.get(job.queue, DEFAULT_STALLS), now):
+                _suspect(job, lock, lost)
+        # Where nothing was asked for, a lock that still runs protects its job, however long it is.
+        elif lock.heartbeat_at <= silent and not lock.token:
+            _suspect(job, lock, lost)
     return sorted(lost, key=BY_SEQ)
 
 
@@ -106,7 +131,23 @@ def _take_back(state: State, lost: list[tuple[Job, Lock | None]], swept_at: int)
             # Its connection broke before anything was heard of the job: the delivery may have been lost.
             lifecycle.take_back(state, job)
         else:
-            lifecycle.lose(state, job, "Lock expired" if lock.token else "Job stalled")
+            expired = lock.token and lock.until <= swept_at
+            lifecycle.lose(state, job, "Lock expired" if expired else "Job stalled")
+
+
+def _is_silent(job: Job, lock: Lock, config: StallConfig, now: int) -> bool:
+    """Whether nothing has been heard of a job for longer than it or its queue allows."""
+    own = job.extra.stall_timeout if job.extra is not None else None
+    silence = now - lock.heartbeat_at
+    if not config.enabled and not own:
+        return not lock.token and lock.conn == 0 and silence >= ORPHAN_MS
+    return silence >= (own or config.stall_interval) and now - (job.started_at or 0) >= config.grace_period
+
+
+def _suspect(job: Job, lock: Lock, lost: list[Job]) -> None:
+    if lock.suspect:
+        lost.append(job)
+    lock.suspect = True
 
 
 def disconnect(state: State, conn: int, *, severed: bool) -> None:

@@ -51,6 +51,15 @@ class LogEntry(Struct, gc=False):
     message: str
 
 
+class DeadLetter(Struct, gc=False):
+    """What one needs to know of a dead letter to choose it."""
+
+    entered_at: int
+    seq: int
+    reason: str
+    next_retry_at: int | None
+
+
 class QueueRow(Struct, gc=False):
     """A queue that was met for the first time."""
 
@@ -163,7 +172,7 @@ class Archive(Protocol):
     def load(self, seqs: list[int]) -> dict[int, Job]:
         """These finished jobs."""
 
-    def dead_letters(self, queue_id: int, limit: int, after: tuple[int, int]) -> list[Job]:
+    def dead_letters(self, queue_id: int, limit: int, after: tuple[int, int]) -> list[DeadLetter]:
         """Dead letters after ``(entered_at, seq)``, oldest first."""
 
     def old_dead_letters(self, queue_id: int, until: int, limit: int) -> list[Place]:
@@ -178,3 +187,6 @@ class Archive(Protocol):
         completed at ``until`` at the latest; and the number of the last job looked at, None at the end.
 
         Looks at fewer when their payloads are large."""
+
+    def attempts(self, seqs: list[int]) -> dict[int, list[Attempt]]:
+        """The failed attempts of these jobs, the last ones of each, in order."""

@@ -67,11 +67,15 @@ class Shown:
     def add(self, jobs: list[Job]) -> None:
         """More jobs; CommandError when all of them would not fit into a frame."""
         for job in jobs:
-            self._size += len(job.data) + len(job.result or b"")
-            if self._size > MAX_REPLY:
-                what = "These jobs are" if self._jobs else "The job and its result are"
-                raise CommandError(f"{what} too large for one answer, ask for fewer with a smaller limit")
+            self.grow(len(job.data) + len(job.result or b""))
             self._jobs.append(queried_job(job, state_name(job, self._version)))
+
+    def grow(self, size: int) -> None:
+        """The answer grows by so many bytes, if it may."""
+        self._size += size
+        if self._size > MAX_REPLY:
+            what = "These jobs are" if self._jobs else "The job and its result are"
+            raise CommandError(f"{what} too large for one answer, ask for fewer with a smaller limit")
 
     def one(self) -> Raw:
         """The only job."""

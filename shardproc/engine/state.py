@@ -175,6 +175,7 @@ class State:
         "chance",
         "chores",
         "clients",
+        "configs",
         "decisions",
         "delays",
         "directory",
@@ -236,6 +237,7 @@ class State:
         self.next_seq = 1
         self.jobs: dict[str, Job] = {}  # live ones by id
         self.clients: dict[int, Client] = {}
+        self.configs: dict[tuple[type[Struct], str], Struct] = {}  # see configs.py
         self.orphans: set[Job] = set()  # active jobs whose connection is gone
         self.delays: list[tuple[int, int, Job]] = []  # heap: (run_at, seq, job)
         self.timeouts_limit = 256  # entries; beyond, those of ended attempts are dropped

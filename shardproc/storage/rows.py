@@ -42,7 +42,7 @@ UPDATE_JOB = (
 PUT_LOCK = "insert or replace into locks values (?,?,?,?,?,?,?,?,?,?)"
 PUT_COMPLETED = "insert or replace into completed values (?,?,?,?,?,?,?,?,?,?)"
 PUT_LARGE = "insert or replace into large_outcomes values (?,?,?)"
-PUT_DEAD_LETTER = "insert or replace into dead_letters values (?,?,?,?,?,?,?,?,?,?)"
+PUT_DEAD_LETTER = "insert or replace into dead_letters values (?,?,?,?,?,?,?,?,?,?,?)"
 PUT_ATTEMPT = "insert or replace into attempts values (?,?,?,?,?,?,?,?)"
 PUT_RECORD = "insert or replace into records values (?,?,?)"
 DELETE_RECORD = "delete from records where kind = ? and key = ?"
@@ -189,6 +189,7 @@ def dead_letter_row(job: Job, queue_id: int) -> Row:
         job.reason,
         job.error,
         _timeline(job),
+        None if job.extra is None or job.extra.auto_retries is None else job.extra.auto_retries.next_at,
     )
 
 
@@ -208,6 +209,13 @@ from (select seq, finished_at from dead_letters
       where queue_id = ? and finished_at <= ? order by finished_at, seq limit ?) old
 join jobs on jobs.seq = old.seq
 order by old.finished_at, old.seq
+"""
+DEAD_LETTERS = """
+select finished_at, seq, reason, next_retry_at from dead_letters
+where queue_id = ? and (finished_at, seq) > (?, ?) order by finished_at, seq limit ?
+"""
+ATTEMPTS = """
+select * from attempts where seq = ? and outcome <> ? order by ended_at desc, number desc limit ?
 """
 
 LIVE_JOBS = f"""

@@ -102,7 +102,8 @@ create table dead_letters (
     worker text not null,
     reason text not null,
     error text,
-    timeline blob
+    timeline blob,
+    next_retry_at integer               -- when it is to be tried again by itself
 );
 create index dead_letters_by_age on dead_letters (queue_id, finished_at, seq);
 create index dead_letters_by_arrival on dead_letters (queue_id, seq);

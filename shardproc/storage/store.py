@@ -9,10 +9,11 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Iterator
 
+from bunqueue.model.dead_letters import INTERRUPTED
 from bunqueue.model.ids import seq_of_id
 from bunqueue.model.job import COMPLETED, FAILED, Job
 from shardproc.engine.engine import Engine
-from shardproc.engine.outbox import Outbox, Place
+from shardproc.engine.outbox import Attempt, DeadLetter, Outbox, Place
 
 from . import rows
 from .database import Database
@@ -22,6 +23,7 @@ from .journal import Journal, purge
 MAX_SEQ = 2**63 - 1
 MAX_PURGE = 4 << 20  # bytes of payload deleted in one go: every page of it has to be read
 DEFAULT_RETENTION = Retention()
+MAX_PAST = 100  # attempts of a job that are shown: the last ones
 PROGRESS_EVERY = 50_000  # recovered jobs between two reports
 
 
@@ -203,15 +205,19 @@ class Store:
                 found[seq] = job
         return found
 
-    def dead_letters(self, queue_id: int, limit: int, after: tuple[int, int]) -> list[Job]:
+    def dead_letters(self, queue_id: int, limit: int, after: tuple[int, int]) -> list[DeadLetter]:
         self._see()
-        query = (
-            f"select {rows.FINISHED_COLUMNS} {rows.FINISHED_FROM}"
-            " where dead_letters.queue_id = ? and (dead_letters.finished_at, dead_letters.seq) > (?, ?)"
-            " order by dead_letters.finished_at, dead_letters.seq limit ?"
-        )
-        found = self._db.execute(query, (queue_id, *after, limit))
-        return [job for row in found if (job := rows.finished_job(row, self._queue_names))]
+        found = self._db.execute(rows.DEAD_LETTERS, (queue_id, *after, limit))
+        return [DeadLetter(*row) for row in found]
+
+    def attempts(self, seqs: list[int]) -> dict[int, list[Attempt]]:
+        self._see()
+        found = {}
+        for seq in seqs:
+            past = self._db.execute(rows.ATTEMPTS, (seq, INTERRUPTED, MAX_PAST)).fetchall()
+            if past:
+                found[seq] = [Attempt(*row) for row in reversed(past)]
+        return found
 
     def old_dead_letters(self, queue_id: int, until: int, limit: int) -> list[Place]:
         self._see()

@@ -52,6 +52,7 @@ class Job:
     timed_out: bool = False
     error: str | None = None
     reason: str | None = None
+    stacktrace: list[str] | None = None
     progress: float = 0
     message: str | None = None
     result: Any = None
@@ -91,7 +92,7 @@ class Job:
             config = {"type": backoff.get("type", "exponential"), "delay": backoff.get("delay", 1000)}
             backoff = config["delay"]
         never = dict.fromkeys(
-            "customId parentId groupId repeat stallTimeout keepLogs sizeLimit stacktrace deduplicationTtl"
+            "customId parentId groupId repeat stallTimeout keepLogs sizeLimit deduplicationTtl"
             " debounceId debounceTtl".split()
         )
         no = dict.fromkeys(
@@ -101,6 +102,7 @@ class Job:
         )
         return {
             **never,
+            "stacktrace": self.stacktrace,
             **no,
             "id": self.id,
             "queue": self.queue,
@@ -482,8 +484,9 @@ class Model:
             self.say(conn, req_id)
 
     def fail(
-        self, conn: int, req_id: int, job_id: str, token: str | None, error: str | None, unrecoverable: bool
+        self, conn: int, req_id: int, job_id: str, token: str | None, error: str | None, how: str
     ) -> None:
+        """``how``: retriable, unrecoverable or interrupted; the first two have a stack of one line."""
         try:
             job = self._decidable(job_id, token)
             if job is not None and job.state != ACTIVE:  # only an ACK may still come late
@@ -494,7 +497,11 @@ class Model:
         if job is None:
             self.say(conn, req_id, data={"applied": False, "reason": "already-finalized"})
             return
-        self._fail(job, error, "max_attempts_exceeded", final=unrecoverable)
+        if how == "interrupted":
+            self._requeue(job)
+        else:
+            job.stacktrace = ["at line 1"]
+            self._fail(job, error, "max_attempts_exceeded", final=how == "unrecoverable")
         self.say(conn, req_id)
         self.serve()
 
@@ -550,7 +557,7 @@ class Model:
             self._requeue(job)
             job.run_at, job.finished_at = self.now, None
             job.attempts = job.stalls = 0
-            job.error = job.reason = None
+            job.error = job.reason = job.stacktrace = None
             job.timed_out = False
             # SEMANTICS.md does not say whether it has its key again: it does when nobody else has it.
             key = job.option("uniqueKey")

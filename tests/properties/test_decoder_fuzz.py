@@ -194,6 +194,7 @@ def test_null_and_undefined_mean_absent(request: dict[str, Any], nothing: Any) -
     assume(b"\xd4\0" not in pack(request) and b"\xc7\0" not in pack(request))
     # Known bug: test_a_null_token_in_a_list_beside_an_undefined_field
     assume(None not in (request.get("tokens") or ()))
+    assume(None not in (request.get("removeOnCompletes") or ()))
     info = mi.type_info(COMMANDS[request["cmd"]].request)
     assert isinstance(info, mi.StructType)
     payloads = {"reqId", "data", "result"}  # any value is theirs
@@ -228,6 +229,8 @@ MINIMAL: dict[str, Any] = {
     "customId": "x",
     "childId": "x",
     "parentId": "y",
+    "jobId": "x",
+    "config": {},
 }
 Number = mi.IntType | mi.FloatType
 

@@ -342,11 +342,9 @@ class ShardMachine(RuleBasedStateMachine):
         which=targets,
         token=tokens,
         error=errors,
-        unrecoverable=st.sampled_from([False, False, True]),
+        how=st.sampled_from(["retriable", "retriable", "unrecoverable", "interrupted"]),
     )
-    def fail(
-        self, conn: int, which: tuple[str, int], token: str, error: str | None, unrecoverable: bool
-    ) -> None:
+    def fail(self, conn: int, which: tuple[str, int], token: str, error: str | None, how: str) -> None:
         who, job_id = self.conn(conn), self.pick(which)
         value = self.token(job_id, token)
         req_id = self.ask(
@@ -355,10 +353,11 @@ class ShardMachine(RuleBasedStateMachine):
             id=job_id,
             token=value,
             error=error,
-            unrecoverable=unrecoverable,
-            stack="at line 1",
+            stack=" at line 1\n",
+            unrecoverable=how == "unrecoverable" or None,
+            interrupted=how == "interrupted" or None,
         )
-        self.model.fail(who, req_id, job_id, value, error, unrecoverable)
+        self.model.fail(who, req_id, job_id, value, error, how)
         self.compare()
 
     @rule(conn=picks, which=targets, token=tokens, duration=st.sampled_from([None, 1, 50_000]))

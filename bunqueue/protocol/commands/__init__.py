@@ -11,6 +11,7 @@ from bunqueue.protocol.commands import (
     monitoring,
     query,
     server,
+    stall,
     webhooks,
     workers,
 )
@@ -46,6 +47,7 @@ __all__ = [
     "monitoring",
     "query",
     "server",
+    "stall",
     "webhooks",
     "workers",
 ]

@@ -164,3 +164,5 @@ Ids = Annotated[list[JobId], Meta(max_length=10_000)]
 Tokens = Annotated[list[Token | None], Meta(max_length=10_000)]
 PageSize = Annotated[int, Meta(ge=0, le=10_000)]
 Offset = Annotated[int, Meta(ge=0, le=1_000_000_000)]
+NumberText = Annotated[str, Meta(pattern=r"^[0-9]{1,15}$")]
+Number = Annotated[float, Meta(ge=0, le=1e15)] | NumberText  # of a configuration, which has the bounds

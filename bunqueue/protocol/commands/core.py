@@ -223,11 +223,12 @@ class PullBatch(Command, tag="PULLB"):
 
 @command(Route.ID, AckReply, writes=True)
 class Ack(Command, tag="ACK"):
-    """Complete a job."""
+    """Complete a job; with ``removeOnComplete`` nothing is kept of it, whatever it was pushed with."""
 
     id: JobId
     result: Raw = Raw(NIL)
     token: Token | None = None
+    remove_on_complete: bool = False
 
 
 @command(Route.IDS, AckBatchReply, merge=Merge.FIRST_ERROR, writes=True)
@@ -237,17 +238,25 @@ class AckBatch(Command, tag="ACKB"):
     ids: Ids
     results: Annotated[list[Raw], Meta(max_length=10_000)] | None = None
     tokens: Tokens | None = None
+    remove_on_completes: Annotated[list[bool | None], Meta(max_length=10_000)] | None = None
 
 
 @command(Route.ID, AckReply, writes=True)
 class Fail(Command, tag="FAIL"):
-    """Report a failed attempt: the job is retried after its backoff, or becomes a dead letter."""
+    """Report a failed attempt: the job is retried after its backoff, or becomes a dead letter.
+
+    With ``unrecoverable`` it becomes one at once.  With ``removeOnFail`` nothing is kept of it if this was
+    its last attempt.  With ``interrupted`` the attempt does not count: the worker gives the job back because
+    it stops, and the job takes its old place in the queue at once.
+    """
 
     id: JobId
     error: Annotated[str, Meta(description="cut after 64 KiB")] | None = None
     token: Token | None = None
     unrecoverable: bool = False
     stack: str | Annotated[list[str], Meta(max_length=10_000)] | None = None
+    remove_on_fail: bool = False
+    interrupted: bool = False
 
 
 class Alive(Struct, gc=False):

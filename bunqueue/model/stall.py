@@ -1,0 +1,21 @@
+"""When an active job counts as stalled."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+DAY_MS = 86_400_000
+
+
+class StallConfig(Struct, rename="camel", frozen=True, gc=False):
+    """What a queue allows its active jobs.  Times in ms."""
+
+    enabled: bool = True
+    stall_interval: Annotated[float, Meta(ge=1, le=DAY_MS)] = 30_000  # silence that makes a job suspect
+    max_stalls: Annotated[int, Meta(ge=1, le=1000)] = 3  # with the last of them a job is a dead letter
+    grace_period: Annotated[float, Meta(ge=0, le=DAY_MS)] = 5_000  # after the start of an attempt
+
+
+DEFAULT_STALLS = StallConfig()

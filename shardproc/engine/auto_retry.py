@@ -1,0 +1,30 @@
+"""Dead letters that are tried again by themselves, as `DlqConfig` says."""
+
+from __future__ import annotations
+
+from bunqueue.model.dead_letters import AutoRetries, DlqConfig
+from bunqueue.model.job import Extra, Job
+
+from .configs import of_queue
+from .outbox import ROW
+from .state import State
+
+
+def plan(state: State, job: Job) -> None:
+    """A job became a dead letter: when it is to be tried again."""
+    config = of_queue(state, job.queue, DlqConfig)
+    retries = job.extra.auto_retries if job.extra is not None else None
+    if config.auto_retry or retries is not None:
+        job.extra = job.extra or Extra()
+        retries = job.extra.auto_retries = retries or AutoRetries()
+        again = config.auto_retry and retries.count < config.max_auto_retries
+        retries.next_at = state.now + int(config.auto_retry_interval) if again else None
+        state.out.touch(job, ROW)
+
+
+def forget(state: State, job: Job, *, by_itself: bool) -> None:
+    """A finished job begins anew; what is known of its former lives ends unless it came back by itself."""
+    if job.extra is not None:
+        count = job.extra.auto_retries.count if job.extra.auto_retries is not None else 0
+        job.extra.auto_retries = AutoRetries(count + 1, state.now) if by_itself else None
+        job.extra.stacktrace = None
