@@ -163,6 +163,15 @@ def _concat(answers: Sequence[Answer], places: Sequence[Sequence[int]]) -> Answe
     return merged
 
 
+def _sorted(answers: Sequence[Answer], places: Sequence[Sequence[int]]) -> Answer:
+    """`_concat`, the entries of each list in the order of their names."""
+    merged = _concat(answers, places)
+    for value in merged.values():
+        if isinstance(value, list):
+            value.sort(key=operator.itemgetter("name"))
+    return merged
+
+
 def _sum(answers: Sequence[Answer], places: Sequence[Sequence[int]]) -> Answer:
     """All answers together: numbers are added up, lists joined, texts taken from the first that has one."""
     return {key: _together(key, [answer[key] for answer in answers], answers) for key in answers[0]}
@@ -201,5 +210,6 @@ _MERGES: dict[Merge, Merger] = {
     Merge.ANY: _any,
     Merge.COUNT: _count,
     Merge.CONCAT: _concat,
+    Merge.SORTED: _sorted,
     Merge.SUM: _sum,
 }

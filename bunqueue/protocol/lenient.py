@@ -112,6 +112,8 @@ def _check_plain(kind: mi.Type, value: object, name: str) -> object:
         problem = queue_name_problem(value) if name == "queue" else None
         if problem or not isinstance(value, str):
             raise CommandError(problem or f"{name} must be a string")
+        if kind.min_length is not None and len(value) < kind.min_length:
+            raise CommandError(f"{name} must have at least {kind.min_length} characters")
         if kind.max_length is not None and len(value) > kind.max_length:
             raise CommandError(f"{name} must have at most {kind.max_length} characters")
         if kind.pattern is not None and not re.search(kind.pattern, value):

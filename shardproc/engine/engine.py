@@ -34,6 +34,7 @@ from . import (
     pulling,
     pushing,
     queries,
+    schedules,
     slices,
     timeouts,
     webhooks,
@@ -76,6 +77,10 @@ class Engine:
     def out(self) -> Outbox:
         return self.state.out
 
+    def new_life(self, now: int) -> None:
+        """The whole server was down until now, and not just this shard for a moment."""
+        self.state.away_until = now
+
     def start(self, now: int) -> None:
         """The shard has recovered and time begins."""
         state = self.state
@@ -116,6 +121,9 @@ class Engine:
         self._end_delays()
         self._end_timeouts()
         gate.ring(state)
+        due = state.timetable.next_at()
+        if due is not None and due <= now:
+            schedules.run_due(state)
         if now >= state.next_sweep:
             state.next_sweep = now + locks.SWEEP_MS
             locks.sweep(state)
@@ -145,7 +153,8 @@ class Engine:
         for heap in (state.delays, state.timeouts, state.poll_ends, state.alarms):
             if heap and heap[0][0] < deadline:
                 deadline = heap[0][0]
-        return deadline
+        due = state.timetable.next_at()
+        return deadline if due is None else min(deadline, due)
 
     def disconnect(self, conn: int, now: int, *, severed: bool) -> None:
         """A client's connection ended."""

@@ -38,6 +38,7 @@ from . import auto_retry, events, gate, timeouts
 from .configs import of_queue
 from .events import emit, emit_queue
 from .outbox import ROW, STATE, Attempt
+from .repeating import successor
 from .state import Client, QueueState, State
 
 MAX_GONE = 50_000  # removed jobs that are remembered as completed
@@ -164,6 +165,9 @@ def complete(
         job.result = result
         queue.completed += 1
     _retire(state, queue, job)
+    extra = job.extra
+    if extra is not None and extra.repeat and (again := successor(state, queue, job, extra)) is not None:
+        add(state, queue, [again])
 
 
 def _remember_gone(state: State, job: Job) -> None:

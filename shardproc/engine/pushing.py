@@ -72,6 +72,12 @@ def push_batch(state: State, client: Client, command: PushBatch) -> Reply | None
     return PushBatchReply(ids=_add(state, queue, command.jobs, payloads) if queue is not None else [])
 
 
+def push_fields(state: State, queue_name: str, fields: JobFields) -> str:
+    """Push a job that the server itself makes; its id, as a client would be told it."""
+    queue = state.queues.get(queue_name) or new_queue(state, queue_name)
+    return _add(state, queue, [fields], [bytes(fields.data)])[0]
+
+
 # Pushes that other shards may have a say in
 
 

@@ -6,7 +6,7 @@ Plain data without rules; the modules beside it change it.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Raw, Struct, UnsetType
@@ -21,6 +21,7 @@ from .outbox import Archive, Outbox, QueueRow
 from .peers import Asked
 from .ready import ReadyQueue
 from .slices import LongWork
+from .timetable import Timetable
 from .vitals import Vitals
 
 if TYPE_CHECKING:
@@ -172,6 +173,7 @@ class State:
         "archive",
         "asked",
         "awaited",
+        "away_until",
         "chance",
         "chores",
         "clients",
@@ -206,6 +208,7 @@ class State:
         "started_at",
         "timeouts",
         "timeouts_limit",
+        "timetable",
         "totals",
         "unblocked",
         "undecided",
@@ -251,6 +254,8 @@ class State:
         self.chores: dict[object, Iterator[None]] = {}  # the oldest stands first
         self.spare = SPARE  # what is left of this tick for work that no command asked for
         self.next_sweep = 0
+        self.timetable = Timetable()
+        self.away_until = 0  # until then the whole server was down: what was due has been missed
         self.totals, self.rates = Totals(), Rates()
         self.minute = 0  # up to which jobs a minute are booked
         self.webhooks: dict[str, Webhook] = {}
@@ -299,6 +304,11 @@ class State:
         if queue is not None:
             return queue.waiters
         return self.rooms.setdefault(name, deque())
+
+    def parked(self, name: str) -> Iterable[Waiter]:
+        """The pulls parked at a queue, to look at."""
+        queue = self.queues.get(name)
+        return queue.waiters if queue is not None else self.rooms.get(name, ())
 
     def shared(self, options: JobOptions) -> SharedOptions:
         """The shared form of ``options``."""

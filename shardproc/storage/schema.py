@@ -163,6 +163,21 @@ join queues on queues.id = jobs.queue_id
 left join locks on locks.seq = jobs.seq
 left join completed on completed.queue_id = jobs.queue_id and completed.seq = jobs.seq
 left join dead_letters on dead_letters.seq = jobs.seq;
+
+-- Schedules.
+create view cron as
+select key as name,
+       json_extract(value, '$.queue') as queue,
+       json_extract(value, '$.jobName') as job_name,
+       json_extract(value, '$.schedule') as schedule,
+       json_extract(value, '$.repeatEvery') as repeat_every,
+       json_extract(value, '$.timezone') as timezone,
+       json_extract(value, '$.nextRun') as next_run,
+       coalesce(json_extract(value, '$.executions'), 0) as executions,
+       json_extract(value, '$.maxLimit') as max_limit,
+       coalesce(json_extract(value, '$.priority'), 0) as priority
+from records
+where kind = 'cron';
 """
 
 

@@ -53,7 +53,8 @@ class Store:
         ``epoch`` names the life of the router: connection numbers of an earlier one mean nothing.
         """
         self.attach(engine.out)
-        self._enter(epoch)
+        if self._enter(epoch):
+            engine.new_life(now)
         self._events.recover()
         for queue_id, name in self._db.execute("select id, name from queues"):
             self._know(queue_id, name)
@@ -66,14 +67,19 @@ class Store:
         engine.recover_jobs(self._live_jobs(progress), now)
         return len(engine.state.jobs)
 
-    def _enter(self, epoch: str) -> None:
-        """Begin, or go on with, the life of a router; the connections of another one are gone for good."""
+    def _enter(self, epoch: str) -> bool:
+        """Begin, or go on with, the life of a router; whether it is a new one.
+
+        The connections of another one are gone for good.
+        """
         stored = self._db.execute("select value from meta where key = 'epoch'").fetchone()
-        if stored is None or stored[0] != epoch:
-            self._db.execute("begin immediate")
-            self._db.execute("update locks set conn = 0 where conn <> 0")
-            self._db.execute("insert or replace into meta values ('epoch', ?)", (epoch,))
-            self._db.execute("commit")
+        if stored is not None and stored[0] == epoch:
+            return False
+        self._db.execute("begin immediate")
+        self._db.execute("update locks set conn = 0 where conn <> 0")
+        self._db.execute("insert or replace into meta values ('epoch', ?)", (epoch,))
+        self._db.execute("commit")
+        return True
 
     def _count(self, table: str, queue_id: int) -> int:
         query = f"select count(*) from {table} where queue_id = ?"

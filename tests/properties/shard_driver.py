@@ -42,17 +42,21 @@ class Driver:
         epoch: str = EPOCH,
         live: Collection[int] = (),
         full_sync: bool = False,
+        shard: int = 0,
+        shards: int = 1,
     ) -> None:
         self.path = path
         self.now = now
         self.epoch = epoch
         self.full_sync = full_sync
+        self.place = (shard, shards)
         self.open(live)
         self.versions: dict[int, int] = {}
         self._req_ids = 0
 
     def open(self, live: Collection[int] = ()) -> None:
-        self.shard = Shard(self.path, full_sync=self.full_sync)
+        shard, shards = self.place
+        self.shard = Shard(self.path, full_sync=self.full_sync, shard=shard, shards=shards)
         self.shard.recover(self.now, self.epoch, nothing)
         self.shard.engine.adopt(live, self.now)
 

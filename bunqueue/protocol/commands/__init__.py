@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bunqueue.protocol.commands import (
     core,
+    cron,
     dedup,
     dlq,
     flows,
@@ -39,6 +40,7 @@ __all__ = [
     "Route",
     "Spec",
     "core",
+    "cron",
     "dedup",
     "dlq",
     "flows",

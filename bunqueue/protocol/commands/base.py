@@ -68,6 +68,7 @@ class Merge(enum.Enum):
     COUNT = "the sum of data.count"
     ANY = "the first that is ok, else the first error"
     CONCAT = "the lists one after the other"
+    SORTED = "the lists one after the other, by the names in them"
     SUM = "the sums of the numbers"
 
 

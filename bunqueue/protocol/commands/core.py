@@ -49,10 +49,15 @@ class Dedup(Struct, omit_defaults=True, gc=False):
     replace: bool = False
 
 
-class Repeat(Struct, rename="camel", omit_defaults=True, gc=False):
+class Repeat(Struct, rename="camel", gc=False):
     """Push the job again after its completion: ``every`` ms later, at most ``limit`` times."""
 
-    every: Annotated[float, Meta(ge=0, le=YEAR_MS)] | None = None
+    every: Annotated[
+        float,
+        Meta(
+            ge=1, le=YEAR_MS, extra={"problem": "must be a positive number of milliseconds, at most a year"}
+        ),
+    ]
     limit: Annotated[int, Meta(ge=0)] | None = None
     count: Annotated[int, Meta(ge=0)] = 0
 

@@ -241,3 +241,27 @@ def test_what_the_router_knows_is_put_into_the_merged_answer() -> None:
     gather = Gather(Merge.SUM, for_all(command(cmd="Metrics"), 1), add=lambda answer: answer.update(own=1))
     gather.add(0, reply(ok=False, error="no"))
     assert unpacked(gather.result(UNSET)) == {"ok": False, "error": "no"}
+
+
+def test_sorted_lists_are_by_name() -> None:
+    answers = {
+        1: reply(ok=True, crons=[{"name": "a"}, {"name": "d"}]),
+        0: reply(ok=True, crons=[{"name": "B"}, {"name": "c"}]),
+    }
+    names = [cron["name"] for cron in merged("CronList", answers)["crons"]]
+    assert names == ["B", "a", "c", "d"]
+
+
+def test_any_ok_is_enough() -> None:
+    answers = {0: reply(ok=False, error="not here"), 1: reply(ok=True, cron=1)}
+    assert merged_for("CronGet", answers, name="c") == {"ok": True, "cron": 1}
+    answers = {0: reply(ok=False, error="first"), 1: reply(ok=False, error="second")}
+    assert merged_for("CronGet", answers, name="c") == {"ok": False, "error": "first"}
+
+
+def merged_for(cmd: str, answers: dict[int, bytes], **fields: object) -> dict[str, Any]:
+    """`merged` for a command of all shards that has fields."""
+    gather = Gather(COMMANDS[cmd].merge, for_all(command(cmd=cmd, **fields), len(answers)))
+    for shard, answer in answers.items():
+        gather.add(shard, answer)
+    return unpacked(gather.result(UNSET))

@@ -65,7 +65,7 @@ def names(connection: sqlite3.Connection, kind: str) -> set[str]:
 def test_the_schema_applies(where: str, path: str) -> None:
     opened = Database(path if where == "file" else where, full_sync=False)
     assert names(opened.connection, "table") == TABLES
-    assert names(opened.connection, "view") == {"job_history"}
+    assert names(opened.connection, "view") == {"cron", "job_history"}
     assert opened.connection.execute("pragma user_version").fetchone() == (CURRENT,)
     opened.close()
 

@@ -1,0 +1,133 @@
+"""Schedules: jobs that are pushed by the clock.  docs/cron.md has the rules."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import UNSET, Meta, Raw, Struct
+
+from bunqueue.model.job import DEFAULT_BACKOFF_MS, DEFAULT_MAX_ATTEMPTS, NIL
+from bunqueue.protocol.commands.base import (
+    YEAR_MS,
+    Backoff,
+    Command,
+    Delay,
+    Key,
+    MaxAttempts,
+    Merge,
+    Priority,
+    QueueName,
+    Reply,
+    RequestId,
+    Route,
+    Text,
+    Timeout,
+    Ttl,
+    command,
+)
+from bunqueue.protocol.commands.core import BackoffMap, Dedup
+
+MAX_INTERVAL_MS = 100 * YEAR_MS
+
+ScheduleName = Annotated[str, Meta(min_length=1, max_length=256, description="unique over all queues")]
+Expression = Annotated[str, Meta(max_length=1024, description="5 or 6 fields, or @hourly, @daily, ...")]
+Interval = Annotated[
+    int,
+    Meta(
+        ge=1,
+        le=MAX_INTERVAL_MS,
+        extra={"problem": "must be a positive whole number of milliseconds, at most 100 years"},
+    ),
+]
+
+
+class SpawnOptions(Struct, kw_only=True, rename="camel", omit_defaults=True, gc=False):
+    """Options of the jobs that a schedule pushes, as PUSH knows them.  Times in ms."""
+
+    delay: Delay = 0
+    timeout: Timeout | None = None
+    max_attempts: MaxAttempts = DEFAULT_MAX_ATTEMPTS
+    backoff: Backoff | BackoffMap = DEFAULT_BACKOFF_MS
+    ttl: Ttl | None = None
+    stall_timeout: Timeout | None = None
+    lifo: bool = False
+    remove_on_complete: bool = False
+    remove_on_fail: bool = False
+    durable: bool = False
+    tags: Annotated[list[Text], Meta(max_length=64)] | None = None
+
+
+class CronFields(Struct, kw_only=True, rename="camel", omit_defaults=True, gc=False):
+    """What a schedule is, without its data and without what it has done."""
+
+    name: ScheduleName
+    queue: QueueName
+    schedule: Expression | None = None
+    repeat_every: Interval | None = None
+    timezone: Text | None = None
+    job_name: Text | None = None
+    priority: Priority = 0
+    max_limit: Annotated[int, Meta(le=0x7FFF_FFFF)] | None = None  # runs; 0 and below: no limit
+    prevent_overlap: bool = True
+    skip_if_no_worker: bool = False
+    skip_missed_on_restart: bool = True
+    unique_key: Key | None = None
+    dedup: Dedup | None = None
+    job_options: SpawnOptions | None = None
+
+
+class CronView(Struct, kw_only=True, rename="camel", gc=False):
+    """A schedule as it is shown; ``next_run`` in epoch ms."""
+
+    name: str
+    job_name: str
+    queue: str
+    schedule: str | None
+    repeat_every: int | float | None
+    next_run: float
+    executions: int
+    max_limit: int | None
+    timezone: str | None
+    priority: int
+
+
+class CronReply(Reply, kw_only=True):
+    cron: CronView
+
+
+class CronListReply(Reply, kw_only=True):
+    """By name."""
+
+    crons: list[CronView]
+
+
+# A name stands for one schedule on the whole server: the shard of its queue keeps it, all others forget it.
+@command(Route.ALL, CronReply, merge=Merge.ANY, writes=True, repeatable=True)
+class Cron(CronFields, kw_only=True, tag_field="cmd", tag="Cron", gc=False):
+    """Push a job at every time of a cron expression, or every ``repeatEvery`` ms.
+
+    The name of a known schedule of that queue replaces it; a rhythm that stays the same goes on undisturbed.
+    """
+
+    data: Raw = Raw(NIL)
+    immediately: bool = False  # the first run of a new schedule is now
+    req_id: RequestId = UNSET  # a struct has one base, so what Command gives stands here again
+
+
+@command(Route.ALL, merge=Merge.ANY, writes=True)
+class CronDelete(Command, tag="CronDelete"):
+    """Remove a schedule; the jobs that it has pushed stay."""
+
+    name: ScheduleName
+
+
+@command(Route.ALL, CronReply, merge=Merge.ANY)
+class CronGet(Command, tag="CronGet"):
+    """One schedule."""
+
+    name: ScheduleName
+
+
+@command(Route.ALL, CronListReply, merge=Merge.SORTED)
+class CronList(Command, tag="CronList"):
+    """All schedules."""
