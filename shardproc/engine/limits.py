@@ -52,7 +52,8 @@ def rate_limit_clear(state: State, client: Client, command: RateLimitClear) -> O
 
 @handles(SetConcurrency)
 def set_concurrency(state: State, client: Client, command: SetConcurrency) -> Ok:
-    return _change(state, named_queue(state, command.queue), concurrency=_limit(command.limit))
+    most = _limit(command.limit)  # before there is a queue
+    return _change(state, named_queue(state, command.queue), concurrency=most)
 
 
 @handles(ClearConcurrency)
