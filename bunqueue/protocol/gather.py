@@ -10,14 +10,14 @@ import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from msgspec import UNSET
+from msgspec import UNSET, Raw
 from msgspec.msgpack import Decoder
 from msgspec.structs import fields, replace
 
 from bunqueue.protocol.codec import encode_reply
-from bunqueue.protocol.commands import Command, CommandError, Merge, Spec
+from bunqueue.protocol.commands import Command, CommandError, ErrorReply, Merge, Spec
 from bunqueue.protocol.commands.base import RequestId
-from bunqueue.protocol.framing import HEADER, frame
+from bunqueue.protocol.framing import HEADER, MAX_FRAME, frame
 
 # Numbers of which the largest or the smallest counts, and not the sum.
 LARGEST = frozenset({"uptime", "timestamp", "prevTS"})
@@ -27,6 +27,9 @@ WEIGHT = "totalCompleted"
 _MAX_INT = 0x7FFF_FFFF  # larger numbers travel as float64, which every client can read
 
 _decode: Any = Decoder(dict[str, Any]).decode
+_decode_any: Any = Decoder().decode
+_decode_fields = Decoder(dict[str, Raw]).decode
+_LIST_HEADS = {0xDC: 2, 0xDD: 4}  # of lists of 16 or more: bytes of their length that follow
 
 Answer = dict[str, Any]
 Addition = Callable[[Answer], None]
@@ -96,7 +99,8 @@ class Gather:
 
     def add(self, shard: int, reply: bytes) -> None:
         """Take the reply frame of a shard."""
-        self._answers[shard] = _decode(memoryview(reply)[HEADER:])
+        payload = memoryview(reply)[HEADER:]
+        self._answers[shard] = _shallow(payload) if self._merge is _concat else _decode(payload)
         self.waiting.discard(shard)
 
     def result(self, req_id: RequestId) -> bytes:
@@ -111,7 +115,11 @@ class Gather:
                 self._add(merged)
         if req_id is not UNSET:
             merged["reqId"] = req_id
-        return frame(encode_reply(merged))
+        payload = encode_reply(merged)
+        if len(payload) > MAX_FRAME:
+            text = f"The answer of {len(payload)} bytes does not fit into a frame (max {MAX_FRAME})"
+            payload = encode_reply(ErrorReply(error=text, req_id=req_id))
+        return frame(payload)
 
     def _place_of_error(self, shard: int) -> int:
         """Where the job that an error is about stands in the command: its id ends the text.
@@ -156,20 +164,42 @@ def _count(answers: Sequence[Answer], places: Sequence[Sequence[int]]) -> Answer
 def _concat(answers: Sequence[Answer], places: Sequence[Sequence[int]]) -> Answer:
     """The first answer, its lists continued by those of the others."""
     merged = answers[0]
-    for answer in answers[1:]:
-        for name, value in answer.items():
-            if isinstance(value, list):
-                merged[name] += value
+    for name, value in merged.items():
+        if isinstance(value, Raw):
+            merged[name] = _joined([answer[name] for answer in answers])
     return merged
 
 
 def _sorted(answers: Sequence[Answer], places: Sequence[Sequence[int]]) -> Answer:
-    """`_concat`, the entries of each list in the order of their names."""
-    merged = _concat(answers, places)
-    for value in merged.values():
+    """The first answer, its lists those of all together, in the order of the names of their entries."""
+    merged = answers[0]
+    for name, value in merged.items():
         if isinstance(value, list):
-            value.sort(key=operator.itemgetter("name"))
+            entries = [entry for answer in answers for entry in answer[name]]
+            merged[name] = sorted(entries, key=operator.itemgetter("name"))
     return merged
+
+
+def _shallow(payload: memoryview) -> Answer:
+    """An answer whose lists stay as they came: they may be long, and are only joined."""
+    fields = _decode_fields(payload)
+    return {name: value if _is_list(value) else _decode_any(value) for name, value in fields.items()}
+
+
+def _is_list(value: Raw) -> bool:
+    head = memoryview(value)[0]
+    return head & 0xF0 == 0x90 or head in _LIST_HEADS
+
+
+def _joined(lists: Sequence[Raw]) -> Raw:
+    """Encoded lists as one."""
+    length, bodies = 0, []
+    for raw in lists:
+        encoded = memoryview(raw)
+        width = _LIST_HEADS.get(encoded[0], 0)
+        length += int.from_bytes(encoded[1 : 1 + width], "big") if width else encoded[0] & 0x0F
+        bodies.append(encoded[1 + width :])
+    return Raw(b"\xdd" + length.to_bytes(4, "big") + b"".join(bodies))
 
 
 def _sum(answers: Sequence[Answer], places: Sequence[Sequence[int]]) -> Answer:

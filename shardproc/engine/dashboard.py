@@ -34,6 +34,7 @@ from .queries import counts_of, known_queue
 from .registry import handles
 from .slices import Steps, sliced
 from .state import Client, QueueState, State
+from .sums import of_queues
 from .vitals import MB
 
 PREVIEW = 10  # dead letters shown with a queue
@@ -43,16 +44,18 @@ JOBS_A_SLICE = 5_000
 
 
 @handles(DashboardOverview)
-def overview(state: State, client: Client, command: DashboardOverview) -> DashboardOverviewReply:
-    totals, vitals, queues = state.totals, state.vitals(), state.queues.values()
+@sliced
+def overview(state: State, client: Client, command: DashboardOverview) -> Steps:
+    jobs = yield from of_queues(state)
+    totals, vitals = state.totals, state.vitals()
     return DashboardOverviewReply(
         data=Overview(
             stats=OverviewStats(
-                waiting=sum(queue.waiting for queue in queues),
-                active=sum(len(queue.active) for queue in queues),
-                delayed=sum(len(queue.delayed) for queue in queues),
-                completed=sum(queue.completed for queue in queues),
-                dlq=sum(queue.failed for queue in queues),
+                waiting=jobs.waiting,
+                active=jobs.active,
+                delayed=jobs.delayed,
+                completed=jobs.completed,
+                dlq=jobs.failed,
                 total_pushed=totals.pushed,
                 total_pulled=totals.pulled,
                 total_completed=totals.completed,
@@ -63,7 +66,7 @@ def overview(state: State, client: Client, command: DashboardOverview) -> Dashbo
             latency=Latency(totals.mean(totals.waited_ms), totals.mean(totals.worked_ms), totals.completed),
             memory=Memory(vitals.memory / MB),
             collections={
-                "queues": len(queues),
+                "queues": len(state.queues),
                 "jobs": len(state.jobs),
                 "webhooks": len(state.webhooks),
                 "connections": len(state.clients),

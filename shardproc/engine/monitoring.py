@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from heapq import nlargest
 
+from msgspec.msgpack import Encoder
+
 from bunqueue.protocol.commands import CommandError
 from bunqueue.protocol.commands.monitoring import (
     Figures,
@@ -29,44 +31,53 @@ from bunqueue.protocol.commands.server import (
     Stats,
     StatsReply,
 )
+from bunqueue.protocol.job_view import job_list
 
 from .history import MINUTE_MS, by_minute
 from .registry import handles
+from .slices import Steps, sliced
 from .state import Client, QueueState, State
+from .sums import QUEUES_A_SLICE, Sums, of_queues
 from .vitals import MB, Trouble
+
+_encode = Encoder().encode
 
 MAX_QUEUES = 200  # that get series of their own in Prometheus, over all shards: each costs four
 
 
 @handles(ListQueues)
-def list_queues(state: State, client: Client, command: ListQueues) -> ListQueuesReply:
-    if client.version >= 3:
-        return ListQueuesReply(queues=list(state.queues))
-    return ListQueuesReply(
-        queues=[
-            QueueInfo(queue.name, queue.waiting, len(queue.delayed), len(queue.active), queue.paused)
-            for queue in state.queues.values()
-        ]
-    )
+@sliced
+def list_queues(state: State, client: Client, command: ListQueues) -> Steps:
+    found: list[bytes] = []
+    names_only = client.version >= 3
+    for number, queue in enumerate(list(state.queues.values())):
+        if number and number % QUEUES_A_SLICE == 0:
+            yield
+        found.append(_encode(queue.name if names_only else _info(queue)))
+    queues = job_list(found)
+    state.out.size += len(memoryview(queues))
+    return ListQueuesReply(queues=queues)
+
+
+def _info(queue: QueueState) -> QueueInfo:
+    return QueueInfo(queue.name, queue.waiting, len(queue.delayed), len(queue.active), queue.paused)
 
 
 @handles(Stats)
-def stats(state: State, client: Client, command: Stats) -> StatsReply:
-    queues = state.queues.values()
-    waiting = sum(queue.waiting for queue in queues)
-    active = sum(len(queue.active) for queue in queues)
+@sliced
+def stats(state: State, client: Client, command: Stats) -> Steps:
+    jobs = yield from of_queues(state)
     push_rate, pull_rate, *_ = state.rates.per_second(state.now, state.totals)
-    dead = sum(queue.failed for queue in queues)
     return StatsReply(
         stats=ServerStats(
-            queued=waiting,
-            processing=active,
-            waiting=waiting,
-            active=active,
-            delayed=sum(len(queue.delayed) for queue in queues),
-            dlq=dead,
-            completed=sum(queue.completed for queue in queues),
-            failed=dead,
+            queued=jobs.waiting,
+            processing=jobs.active,
+            waiting=jobs.waiting,
+            active=jobs.active,
+            delayed=jobs.delayed,
+            dlq=jobs.failed,
+            completed=jobs.completed,
+            failed=jobs.failed,
             uptime=float(state.now - state.started_at),
             push_per_sec=push_rate,
             pull_per_sec=pull_rate,
@@ -110,12 +121,20 @@ def _history(state: State, name: str | None, kind: str | None) -> QueueHistory:
 
 
 @handles(Prometheus)
-def prometheus(state: State, client: Client, command: Prometheus) -> FiguresReply:
+@sliced
+def prometheus(state: State, client: Client, command: Prometheus) -> Steps:
+    jobs = yield from of_queues(state)
+    largest: list[QueueState] = []
+    queues = list(state.queues.values())
+    for start in range(0, len(queues), QUEUES_A_SLICE):
+        if start:
+            yield
+        largest = nlargest(MAX_QUEUES, largest + queues[start : start + QUEUES_A_SLICE], _size)
     hooks = state.webhooks.values()
     return FiguresReply(
         data=Figures(
-            shards=[_of_shard(state)],
-            queues=[_of_queue(queue) for queue in nlargest(MAX_QUEUES, state.queues.values(), _size)],
+            shards=[_of_shard(state, jobs)],
+            queues=[_of_queue(queue) for queue in largest],
             webhooks=len(hooks),
             webhooks_enabled=sum(hook.enabled for hook in hooks),
         )
@@ -130,16 +149,16 @@ def _of_queue(queue: QueueState) -> QueueFigures:
     return QueueFigures(queue.name, queue.waiting, len(queue.delayed), len(queue.active), queue.failed)
 
 
-def _of_shard(state: State) -> ShardFigures:
-    queues, totals, vitals = state.queues.values(), state.totals, state.vitals()
+def _of_shard(state: State, jobs: Sums) -> ShardFigures:
+    totals, vitals = state.totals, state.vitals()
     return ShardFigures(
         shard=state.shard,
-        queues=len(queues),
-        waiting=sum(queue.waiting for queue in queues),
-        delayed=sum(len(queue.delayed) for queue in queues),
-        active=sum(len(queue.active) for queue in queues),
-        dlq=sum(queue.failed for queue in queues),
-        completed=sum(queue.completed for queue in queues),
+        queues=len(state.queues),
+        waiting=jobs.waiting,
+        delayed=jobs.delayed,
+        active=jobs.active,
+        dlq=jobs.failed,
+        completed=jobs.completed,
         pushed_total=totals.pushed,
         pulled_total=totals.pulled,
         completed_total=totals.completed,

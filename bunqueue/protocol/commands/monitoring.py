@@ -216,7 +216,7 @@ class Metrics(Command, tag="Metrics"):
     type: str | None = None
 
 
-@command(Route.ALL, PrometheusReply, merge=Merge.SUM)
+@command(Route.ALL, PrometheusReply, merge=Merge.SUM, heavy=True)
 class Prometheus(Command, tag="Prometheus"):
     """All numbers as Prometheus reads them."""
 
@@ -226,7 +226,7 @@ class StorageStatus(Command, tag="StorageStatus"):
     """Whether everything can be stored."""
 
 
-@command(Route.ALL, DashboardOverviewReply, merge=Merge.SUM, since=3)
+@command(Route.ALL, DashboardOverviewReply, merge=Merge.SUM, heavy=True, since=3)
 class DashboardOverview(Command, tag="DashboardOverview"):
     """What the front page of a dashboard shows."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Raw, Struct
 
 from bunqueue.protocol.commands.base import Command, Merge, Reply, Route, command
 
@@ -34,9 +34,9 @@ class QueueInfo(Struct, gc=False):
 
 
 class ListQueuesReply(Reply, kw_only=True):
-    """Version 2: maps with counts; version 3: names only."""
+    """Version 2: QueueInfo maps; version 3: names only."""
 
-    queues: list[QueueInfo] | list[str]
+    queues: Raw  # a list, encoded entry by entry
 
 
 class ServerStats(Struct, rename="camel", gc=False):
@@ -79,11 +79,11 @@ class Ping(Command, tag="Ping"):
     """Is anybody there?"""
 
 
-@command(Route.ALL, ListQueuesReply, merge=Merge.CONCAT)
+@command(Route.ALL, ListQueuesReply, merge=Merge.CONCAT, heavy=True)
 class ListQueues(Command, tag="ListQueues"):
     """All queues."""
 
 
-@command(Route.ALL, StatsReply, merge=Merge.SUM)
+@command(Route.ALL, StatsReply, merge=Merge.SUM, heavy=True)
 class Stats(Command, tag="Stats"):
     """Numbers over the whole server."""

@@ -12,6 +12,7 @@ from msgspec import UNSET, Raw
 
 from bunqueue.protocol.codec import decode_command
 from bunqueue.protocol.commands import COMMANDS, Command, CommandError, Merge
+from bunqueue.protocol.framing import MAX_FRAME
 from bunqueue.protocol.gather import Gather, for_all, split
 
 
@@ -265,3 +266,32 @@ def merged_for(cmd: str, answers: dict[int, bytes], **fields: object) -> dict[st
     for shard, answer in answers.items():
         gather.add(shard, answer)
     return unpacked(gather.result(UNSET))
+
+
+@pytest.mark.parametrize("lengths", [(0, 15), (15, 1), (16, 0), (3, 70_000), (65_536, 65_535)])
+def test_long_lists_are_joined(lengths: tuple[int, int]) -> None:
+    lists = [[f"queue-{shard}-{number}" for number in range(length)] for shard, length in enumerate(lengths)]
+    answers = {shard: reply(ok=True, queues=names) for shard, names in enumerate(lists)}
+    assert merged("ListQueues", answers, req_id=Raw(b"\x07")) == {
+        "ok": True,
+        "queues": lists[0] + lists[1],
+        "reqId": 7,
+    }
+
+
+def test_the_entries_of_long_lists_are_not_looked_at() -> None:
+    """They may be many; so even what is no MessagePack inside an entry's text gets through."""
+    broken = b"\xa1\xff"  # a text that is not UTF-8
+    payload = b"\x82\xa2ok\xc3\xa6queues\x91" + broken
+    answer = len(payload).to_bytes(4, "big") + payload
+    gather = Gather(Merge.CONCAT, for_all(command(cmd="ListQueues"), 2))
+    gather.add(0, answer)
+    gather.add(1, answer)
+    assert gather.result(UNSET).endswith(b"\xdd\x00\x00\x00\x02" + broken + broken)
+
+
+def test_an_answer_that_does_not_fit_into_a_frame_is_an_error() -> None:
+    answer = reply(ok=True, queues=["x" * (MAX_FRAME // 2)])
+    found = merged("ListQueues", {0: answer, 1: answer}, req_id=Raw(b"\x07"))
+    assert found["reqId"] == 7
+    assert "does not fit into a frame" in found["error"]

@@ -14,6 +14,7 @@ from properties.shard_driver import START, Answer, Driver
 from bunqueue.protocol import job_view
 from shardproc.engine.engine import Engine
 from shardproc.engine.locks import SWEEP_MS
+from shardproc.engine.sums import QUEUES_A_SLICE
 from shardproc.storage import rows
 
 # -- memory ----------------------------------------------------------------------------------------
@@ -137,6 +138,31 @@ def test_a_sweep_of_many_silent_jobs_is_quick() -> None:
     assert driver.ask(cmd="GetJobCounts", queue="q")["counts"]["waiting"] == jobs
     driver.close()
     assert took < 0.6, "linear, it takes a tenth of that"
+
+
+@pytest.mark.parametrize("command", ["ListQueues", "Stats", "Prometheus", "DashboardOverview"])
+def test_looking_at_very_many_queues_goes_in_slices(command: str) -> None:
+    driver, count = Driver(), 3 * QUEUES_A_SLICE
+    state = driver.shard.engine.state
+    for number in range(count):
+        state.queue(f"queue-{number}").waiting = 1
+    driver.commit()
+    client = driver.shard.client(1, 2)
+    driver.shard.execute(client, msgpack.packb({"cmd": command}), driver.now)
+    assert not state.out.replies, "others wait for all queues"
+    slices = 1
+    while driver.shard.engine.work():
+        slices += 1
+    assert slices >= 2
+    size = state.out.size
+    ((_, reply),) = driver.commit()
+    if command == "ListQueues":
+        names = [queue["name"] for queue in reply["queues"]]
+        assert names == [f"queue-{number}" for number in range(count)]
+        assert size > 40 * count, "long answers count where they pile up"
+    elif command == "Stats":
+        assert reply["stats"]["waiting"] == count
+    driver.close()
 
 
 # -- equal inputs, equal outputs ----------------------------------------------------------------------
