@@ -69,6 +69,12 @@ class AuthError(BunqueueError):
     code = "auth_failed"
 
 
+class OptionError(BunqueueError, ValueError):
+    """An option has a value that is not allowed, or does not go with another. Nothing was sent."""
+
+    code = "option"
+
+
 class PayloadError(BunqueueError, ValueError):
     """Job data or a result cannot be sent: not encodable as MessagePack, or too large."""
 

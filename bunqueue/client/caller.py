@@ -7,9 +7,11 @@ from typing import TypeVar
 
 from msgspec import Struct
 
+from bunqueue.client import requests
 from bunqueue.client.portal import portal
 from bunqueue.client.replies import decode_reply
 from bunqueue.client.transport import Endpoint, Transport
+from bunqueue.errors import BunqueueError
 from bunqueue.protocol.commands import Reply
 
 R = TypeVar("R", bound=Reply)
@@ -22,14 +24,20 @@ class AsyncCaller:
         self.endpoint = endpoint
         self._transport: Transport | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._closed = False
 
     async def call(self, command: Struct, reply: type[R]) -> R:
         """The reply to `command`. Raises BunqueueError."""
-        payload = await self.raw(command)
+        try:
+            payload = await self.raw(command)
+        except BunqueueError as error:
+            raise error.with_traceback(None) from error.__cause__  # where in the client is no help
         return decode_reply(payload, reply, command, self.endpoint.address)
 
     async def raw(self, command: Struct) -> bytes:
         """The reply as it came."""
+        if self._closed:
+            raise requests.closed(command, self.endpoint.address)
         transport = self._transport
         if transport is None or self._loop is not asyncio.get_running_loop():
             transport = await self.open()
@@ -49,7 +57,8 @@ class AsyncCaller:
         return transport
 
     async def close(self) -> None:
-        """End the session; the next call opens a new one."""
+        """End the session; a later call raises ConnectionLost."""
+        self._closed = True
         transport, self._transport = self._transport, None
         if transport is not None and self._loop is asyncio.get_running_loop():
             await transport.close()
@@ -64,9 +73,12 @@ class Caller:
 
     def call(self, command: Struct, reply: type[R]) -> R:
         """The reply to `command`. Raises BunqueueError."""
-        payload = portal().run(self._caller.raw(command))
+        try:
+            payload = portal().run(self._caller.raw(command))
+        except BunqueueError as error:
+            raise error.with_traceback(None) from error.__cause__  # where in the client is no help
         return decode_reply(payload, reply, command, self.endpoint.address)
 
     def close(self) -> None:
-        """End the session; the next call opens a new one."""
+        """End the session; a later call raises ConnectionLost."""
         portal().run(self._caller.close())

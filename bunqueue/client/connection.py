@@ -16,6 +16,7 @@ from msgspec import MsgspecError
 from bunqueue.client.connection_options import ConnectionOptions, seconds
 from bunqueue.client.replies import UNAVAILABLE, Head, decode_reply, peek
 from bunqueue.client.requests import Request
+from bunqueue.errors import AuthError, CommandFailed
 from bunqueue.protocol.commands import Ok, Reply, server
 from bunqueue.protocol.framing import HEADER, FrameSplitter
 
@@ -135,10 +136,17 @@ class Connection(asyncio.Protocol):
     async def handshake(self, token: str | None, deadline: float) -> None:
         """Authenticate, then agree on the protocol: before Auth a server answers nothing else.
 
-        Raises AuthError, ConnectionLost, CommandTimeout or BunqueueError.
+        Raises AuthError, whatever the reason of a refusal, ConnectionLost, CommandTimeout or BunqueueError.
         """
         if token is not None:
-            await self._ask(server.Auth(token=token), Ok, deadline)
+            try:
+                await self._ask(server.Auth(token=token), Ok, deadline)
+            except CommandFailed as error:
+                raise AuthError(
+                    f"{self._address} refuses the token: {error.reason}",
+                    command="Auth",
+                    address=self._address,
+                ) from None
         hello = server.Hello(protocol_version=PROTOCOL, capabilities=["pipelining"])
         await self._ask(hello, server.HelloReply, deadline)
         self._look_later()

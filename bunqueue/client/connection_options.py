@@ -2,24 +2,36 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import timedelta
+from numbers import Real
 
+from bunqueue.errors import OptionError
+
+MAX_SHOWN = 80  # characters of a wrong value in a message
 Duration = int | float | timedelta
 """A span of time: a number of milliseconds, or a timedelta."""
 
 
-def milliseconds(duration: Duration) -> int | float:
-    """`duration` in ms, whole numbers as int."""
+def shown(value: object) -> str:
+    """A wrong value, for a message."""
+    text = repr(value)
+    return text if len(text) <= MAX_SHOWN else text[:MAX_SHOWN] + "..."
+
+
+def milliseconds(duration: Duration, name: str = "duration") -> int | float:
+    """`duration` in ms, whole numbers as int. OptionError, which begins with `name`, if it is no time."""
     if isinstance(duration, timedelta):
         duration = duration / timedelta(milliseconds=1)
+    if isinstance(duration, bool) or not isinstance(duration, Real):
+        raise OptionError(f"{name}: {shown(duration)} is not a time; give milliseconds or a timedelta")
     whole = int(duration) if duration == duration and abs(duration) != float("inf") else duration
     return whole if whole == duration else duration
 
 
-def seconds(duration: Duration) -> float:
+def seconds(duration: Duration, name: str = "duration") -> float:
     """`duration` as asyncio and sockets want it."""
-    return milliseconds(duration) / 1000
+    return milliseconds(duration, name) / 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +46,9 @@ class ConnectionOptions:
     """How long a command may take, reconnecting and repeating included; a long poll its own time more."""
     connect_timeout: Duration = 10_000
     """How long one attempt to connect, authenticate and agree on a protocol may take."""
+    refused_timeout: Duration = 3_000
+    """How long commands wait while the address refuses connections, as nothing listens there, and none has
+    ever come about; a server that was there before may take `command_timeout` to come back."""
     ping_interval: Duration = 30_000
     """Silence after which the connection is checked; 0: never."""
     max_ping_failures: int = 3
@@ -42,14 +57,15 @@ class ConnectionOptions:
     """Timeouts in a row after which the connection is taken for dead; 0: never."""
 
     def __post_init__(self) -> None:
-        for name, lowest in (("pool_size", 1), ("max_in_flight", 1), ("max_ping_failures", 1)):
-            if getattr(self, name) < lowest:
-                raise ValueError(f"{name} must be at least {lowest}, not {getattr(self, name)!r}")
-        for option in fields(self):
-            value = getattr(self, option.name)
-            number = milliseconds(value)
-            if number < 0 or number != number or (number == 0 and option.name.endswith("_timeout")):
-                raise ValueError(f"{option.name} must be above 0, not {value!r}")
+        for name in ("pool_size", "max_in_flight", "max_ping_failures", "max_command_timeouts"):
+            value, lowest = getattr(self, name), int(name != "max_command_timeouts")
+            if isinstance(value, bool) or not isinstance(value, int) or value < lowest:
+                raise OptionError(f"{name} must be a whole number from {lowest} on, not {shown(value)}")
+        for name in ("command_timeout", "connect_timeout", "refused_timeout", "ping_interval"):
+            value, least = getattr(self, name), "at least" if name == "ping_interval" else "above"
+            number = milliseconds(value, name)
+            if not (number > 0 or (number == 0 and least == "at least")):
+                raise OptionError(f"{name} must be {least} 0, not {shown(value)}")
 
 
 BASE_DELAY = 0.1  # seconds before the first attempt to reconnect; the seeds' number

@@ -9,8 +9,9 @@ from typing import Any, Literal, TypedDict, TypeVar, Unpack
 import msgspec
 from msgspec import Raw, Struct
 
-from bunqueue.client.connection_options import Duration, milliseconds
-from bunqueue.errors import PayloadError
+from bunqueue.client import checks
+from bunqueue.client.connection_options import Duration, milliseconds, shown
+from bunqueue.errors import OptionError, PayloadError
 from bunqueue.protocol.commands import core
 
 T = TypeVar("T", bound=type[Struct])
@@ -72,17 +73,27 @@ class NewJob:
         return f"NewJob({self.name!r}, {self.data!r}, **{self.options!r})"
 
 
-def _backoff(value: Duration | Backoff) -> float | core.BackoffMap:
+def _backoff(value: Duration | Backoff, name: str) -> float | dict[str, object]:
     if isinstance(value, Backoff):
-        return core.BackoffMap(delay=milliseconds(value.delay), type=value.type)
-    return milliseconds(value)
+        fields: dict[str, object] = {"delay": milliseconds(value.delay, name), "type": value.type}
+        try:
+            checks.wire(core.BackoffMap, fields)
+        except OptionError as error:
+            raise OptionError(f"{name}: {error}") from None
+        return fields
+    if isinstance(value, dict):
+        raise OptionError(f"{name}: {shown(value)} is not a time; give a bunqueue.Backoff, or milliseconds")
+    return milliseconds(value, name)
 
 
-def _tags(value: Iterable[str]) -> list[str]:
-    return [value] if isinstance(value, str) else list(value)
+def _tags(value: Iterable[str], name: str) -> list[str]:
+    try:
+        return [value] if isinstance(value, str) else list(value)
+    except TypeError:
+        raise OptionError(f"{name}: {shown(value)} is not allowed; give a list of texts") from None
 
 
-_CONVERT: dict[str, Callable[[Any], object]] = {
+_CONVERT: dict[str, Callable[[Any, str], object]] = {
     "delay": milliseconds,
     "ttl": milliseconds,
     "timeout": milliseconds,
@@ -90,20 +101,41 @@ _CONVERT: dict[str, Callable[[Any], object]] = {
     "tags": _tags,
 }
 _KNOWN = frozenset(JobOptions.__annotations__)
+_DECLARED = msgspec.defstruct(
+    "_Declared",
+    [
+        (field.name, field.type, None)
+        for field in msgspec.structs.fields(core.JobFields)
+        if field.name in _KNOWN
+    ],
+)
+"""The options as the wire has them, under their names in Python."""
 
 
 def wire_fields(options: Mapping[str, object], defaults: Mapping[str, object]) -> Mapping[str, Any]:
-    """`options` as fields of a command, over `defaults`, which already are. TypeError for unknown ones."""
+    """`options` as fields of a command, over `defaults`, which already are.
+
+    TypeError for unknown ones, OptionError for values that are not allowed.
+    """
     if not options:
         return defaults
-    out = dict(defaults)
+    given: dict[str, Any] = {}
     for name, value in options.items():
         if name not in _KNOWN:
             raise TypeError(f"there is no job option {name!r}; there are {', '.join(sorted(_KNOWN))}")
         if value is not None:
             convert = _CONVERT.get(name)
-            out[name] = convert(value) if convert else value
-    return out
+            given[name] = convert(value, name) if convert else value
+    checks.wire(_DECLARED, given)
+    return {**defaults, **given}
+
+
+def bulk_fields(index: int, job: NewJob, defaults: Mapping[str, object]) -> Mapping[str, Any]:
+    """As `wire_fields`, for one job of many."""
+    try:
+        return wire_fields(job.options, defaults)
+    except OptionError as error:
+        raise OptionError(f"job {index}: {error}") from None
 
 
 def encode_data(data: object, what: str) -> Raw:

@@ -12,6 +12,7 @@ import random
 from collections import deque
 from collections.abc import Coroutine
 from contextlib import suppress
+from math import inf
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -29,14 +30,18 @@ logger = logging.getLogger("bunqueue.client")
 GROW_AT = 16  # commands under way on the idlest connection before another one is opened
 MAX_TRIES = 3  # connections that may die with one command; it may be what kills them
 SHARD_DELAY, MAX_SHARD_DELAY = 0.05, 1.0  # seconds until a command is repeated whose shard was away
+FIRST_WORD = 1.0  # seconds without a connection until that is said
 MIN_PAUSE = 1.0  # seconds between attempts to connect when new commands keep asking for one
 
 
 class Pool:
     """Connections to one server in one event loop. Implements `Transport`."""
 
-    def __init__(self, endpoint: Endpoint) -> None:
+    def __init__(self, endpoint: Endpoint, *, quiet: bool = False) -> None:
+        """``quiet``: somebody else says when there is no connection."""
         self._endpoint = endpoint
+        self._quiet = quiet
+        self._reached = False  # whether there ever was a connection
         self._options = endpoint.options
         self._address = endpoint.address
         self._timeout = seconds(endpoint.options.command_timeout)
@@ -166,21 +171,39 @@ class Pool:
 
     async def _keep_dialing(self) -> None:
         failures = 0
+        begun = self._loop.time()
+        telling = self._loop.call_later(FIRST_WORD, self._tell)
         try:
             while self._wanted():
                 try:
                     self._adopt(await self._connect())
                     failures = 0
-                except AuthError as error:
-                    self._give_up(error)
-                    return
-                except (OSError, BunqueueError) as error:
+                except Exception as error:
                     failures += 1
                     self._problem = error
                     logger.debug("bunqueue at %s: attempt %d failed: %s", self._address, failures, error)
-                    await self._pause(reconnect_delay(failures, random.random()))
+                    left = self._patience(error, begun)
+                    if left <= 0:
+                        self._give_up(error)
+                        return
+                    await self._pause(min(reconnect_delay(failures, random.random()), left))
         finally:
+            telling.cancel()
             self._dialer = None
+
+    def _patience(self, error: Exception, begun: float) -> float:
+        """Seconds for which it makes sense to go on trying."""
+        if isinstance(error, AuthError) or not isinstance(error, OSError | BunqueueError):
+            return 0.0  # the token is refused; or the host is none that could be looked up, say
+        if self._reached or not requests.is_refusal(error):
+            return inf
+        return begun + seconds(self._options.refused_timeout) - self._loop.time()
+
+    def _tell(self) -> None:
+        """Nothing happens for a while: say why."""
+        if not self._connections and not self._quiet:
+            why = f" ({requests.describe_problem(self._problem)})" if self._problem else ""
+            logger.warning("no connection to %s yet%s; trying on", self._address, why)
 
     async def _connect(self) -> Connection:
         """One attempt. Raises OSError (TimeoutError among them) or BunqueueError."""
@@ -202,16 +225,16 @@ class Pool:
     def _adopt(self, connection: Connection) -> None:
         if connection.closed:  # between its last answer and now
             return
-        connection.ready = True
+        connection.ready = self._reached = True
         self._connections.append(connection)
         self._problem = None
         self.answered(connection)
 
-    def _give_up(self, error: AuthError) -> None:
-        """The token is refused: repeating that would not help. The next command makes a new attempt."""
-        self._problem = error
+    def _give_up(self, error: Exception) -> None:
+        """Trying on would not help. The next command makes a new attempt."""
         while self._backlog:
-            _fail(self._backlog.popleft(), error)
+            request = self._backlog.popleft()
+            _fail(request, error if isinstance(error, AuthError) else self._late(request))
 
     async def _pause(self, delay: float) -> None:
         """Sleep for `delay` seconds, less when new commands come meanwhile."""

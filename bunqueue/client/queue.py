@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, Unpack
 
+from bunqueue.client import checks
 from bunqueue.client import jobs as replies
 from bunqueue.client.caller import AsyncCaller
 from bunqueue.client.connection_options import ConnectionOptions
-from bunqueue.client.job_options import JobOptions, NewJob, encode_data, wire_fields
+from bunqueue.client.job_options import JobOptions, NewJob, bulk_fields, encode_data, wire_fields
 from bunqueue.client.jobs import Job, JobCounts, JobProgress, QueueInfo, ServerStats
-from bunqueue.client.transport import Endpoint
+from bunqueue.client.transport import HOST, PORT
 from bunqueue.errors import JobNotFound
-from bunqueue.model.names import queue_name_problem
 from bunqueue.protocol.commands import core, dlq, query, server
 from bunqueue.protocol.commands.core import JobFields, Push, PushBatch
 
@@ -71,20 +72,18 @@ class AsyncQueue:
         self,
         name: str,
         *,
-        host: str = "127.0.0.1",
-        port: int = 6789,
+        host: str = HOST,
+        port: int | str = PORT,
         token: str | None = None,
         embedded: bool = False,
-        data_path: str | None = None,
+        data_path: str | os.PathLike[str] | None = None,
         connection: ConnectionOptions | None = None,
         default_job_options: JobOptions | None = None,
     ) -> None:
-        if problem := queue_name_problem(name):
-            raise ValueError(f"{problem}: {name!r}")
-        self.name = name
+        self.name = checks.queue_name(name)
         self._defaults: Mapping[str, Any] = wire_fields({**(default_job_options or {})}, {})
-        options = connection or ConnectionOptions()
-        self._caller = AsyncCaller(Endpoint(host, port, token, embedded, data_path, options))
+        endpoint = checks.endpoint(host, port, token, embedded, data_path, connection)
+        self._caller = AsyncCaller(endpoint)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r} at {self._caller.endpoint.address})"
@@ -98,7 +97,7 @@ class AsyncQueue:
         await self.close()
 
     async def close(self) -> None:
-        """Give up the connection; safe to call twice. Using the queue again opens a new one."""
+        """Give up the connection; safe to call twice. The queue and its handles are of no use any more."""
         await self._caller.close()
 
     # -- adding
@@ -107,11 +106,11 @@ class AsyncQueue:
         """Add a job called `name`; it is safe when this returns. For the options see `JobOptions`.
 
         When a job with the same `unique_key` waits or runs already, the handle is that one's.
-        Raises PayloadError if `data` cannot be encoded, CommandFailed if the server refuses an option.
+        Raises OptionError for an option that is not allowed, PayloadError if `data` cannot be encoded.
         """
         fields = wire_fields(options, self._defaults)
         payload = encode_data(data, "the data of the job")
-        command = Push(queue=self.name, name=name, data=payload, **fields)
+        command = Push(queue=self.name, name=checks.job_name(name), data=payload, **fields)
         reply = await self._caller.call(command, core.PushReply)
         return AsyncJobHandle(self._caller, self.name, reply.id)
 
@@ -123,9 +122,9 @@ class AsyncQueue:
         entries = []
         for index, job in enumerate(jobs):
             name, data = (job.name, job.data) if isinstance(job, NewJob) else job
-            fields = wire_fields(job.options, self._defaults) if isinstance(job, NewJob) else self._defaults
+            fields = bulk_fields(index, job, self._defaults) if isinstance(job, NewJob) else self._defaults
             payload = encode_data(data, f"the data of job {index}")
-            entries.append(JobFields(name=name, data=payload, **fields))
+            entries.append(JobFields(name=checks.job_name(name), data=payload, **fields))
         if not entries:
             return []
         reply = await self._caller.call(PushBatch(queue=self.name, jobs=entries), core.PushBatchReply)
@@ -145,8 +144,9 @@ class AsyncQueue:
         self, state: str | Sequence[str] | None = None, *, limit: int = 100, offset: int = 0
     ) -> list[Job]:
         """Jobs of one state, of several, or all, oldest first; `limit` is at most 10,000."""
-        states = state if state is None or isinstance(state, str) else list(state)
-        command = query.GetJobs(queue=self.name, state=states, limit=limit, offset=offset)
+        states = [state] if isinstance(state, str) else list(state or ())
+        checks.states(JobCounts.__struct_encode_fields__, states)
+        command = query.GetJobs(queue=self.name, state=states or None, limit=limit, offset=offset)
         reply = await self._caller.call(command, replies.ManyJobs)
         return reply.jobs
 

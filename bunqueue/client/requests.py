@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from functools import cache
 from itertools import count
 
@@ -17,6 +18,9 @@ from bunqueue.protocol.framing import MAX_FRAME, frame
 
 _encode = Encoder().encode
 _numbers = count(1)
+WORKERS = frozenset({"PULL", "PULLB", "ACK", "ACKB", "FAIL"})
+"""What only workers say, which repeat it as far as need be."""
+ADDING = frozenset({"PUSH", "PUSHB"})
 _MASK = 0xFFFFFFFF  # request numbers stay uint32, which every decoder takes; they come round after 4 billion
 
 
@@ -71,13 +75,14 @@ def poll_time(command: Struct) -> float:
 def lost(request: Request, address: str, reason: str) -> ConnectionLost:
     """The connection died after the request was written."""
     what = describe(request.command)
-    if request.repeatable:
+    if names(request.command)["command"] in WORKERS:
+        advice = "the worker sorts it out over the next one"
+    elif request.repeatable:
         advice = f"it was sent {request.tries} times; look at the server's log"
     else:
-        advice = (
-            "whether it was carried out is unknown, so it was not repeated; look before you do it again, "
-            "or add jobs with a unique_key"
-        )
+        advice = "whether it was carried out is unknown, so it was not repeated; look before you do it again"
+        if names(request.command)["command"] in ADDING:
+            advice += ", or add jobs with a unique_key"
     return ConnectionLost(
         f"{what}: connection to {address} lost ({reason}); {advice}",
         address=address,
@@ -114,6 +119,11 @@ def unreachable(request: Request, address: str, problem: BaseException | None) -
         address=address,
         **names(request.command),
     )
+
+
+def is_refusal(error: BaseException) -> bool:
+    """Whether nothing listens at an address; of several of a host's, at one of them."""
+    return isinstance(error, ConnectionRefusedError) or f"[Errno {errno.ECONNREFUSED}]" in str(error)
 
 
 def describe_problem(error: BaseException) -> str:

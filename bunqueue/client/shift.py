@@ -22,10 +22,10 @@ from bunqueue.client.jobs import PulledJobs
 from bunqueue.client.outcomes import Outcomes
 from bunqueue.client.renewal import Renewal
 from bunqueue.client.replies import decode_reply
-from bunqueue.client.runner import ActiveJob, Handler, ProgressLine, Runner
+from bunqueue.client.runner import ActiveJob, Handler, ProgressLine, Runner, error_text
 from bunqueue.client.slots import Slots
 from bunqueue.client.transport import Endpoint, Transport
-from bunqueue.errors import AuthError, BunqueueError, ConnectionLost, LockLost
+from bunqueue.errors import AuthError, BunqueueError, ConnectionLost, ConnectTimeout, LockLost
 from bunqueue.protocol.commands import core
 from bunqueue.protocol.commands.core import PullBatch
 
@@ -81,6 +81,7 @@ class Shift:
         self._change = asyncio.Event()  # there may be room, or nothing left to do
         self._polls: list[asyncio.Task[None]] = []
         self._stopping = False
+        self._told: set[type[BunqueueError]] = set()  # troubles with the connection logged since it worked
         self._hurry = asyncio.Event()
 
     @property
@@ -114,6 +115,7 @@ class Shift:
             try:
                 reply = await self._pull(room)
                 failures = 0
+                self._told.clear()
             except AuthError as error:
                 self._give_up(error)
                 return
@@ -238,26 +240,38 @@ class Shift:
         self._settled(job)
         if self._orders.on_failed:
             _tell(self._orders.on_failed, job, error)
+        elif job.attempts + 1 >= job.max_attempts:
+            words = "queue %r: job %s (%s) has failed for good, in attempt %d of %d: %s"
+            attempts = (job.attempts + 1, job.max_attempts)
+            logger.warning(words, job.queue, job.id, job.name, *attempts, error_text(error))
 
     def job_lost(self, job: ActiveJob, why: str) -> None:
         self.lost += 1
         self._settled(job)
-        logger.warning("queue %r: the outcome of job %s does not count: %s", job.queue, job.id, why)
-        if self._orders.on_error:
-            message = (
-                f"the outcome of job {job.id} does not count: {why}; it may run again, so give the worker a "
-                f"longer lock_ttl if handlers keep Python from renewing it"
-            )
-            _tell(self._orders.on_error, LockLost(message, reason=why, queue=job.queue, job_id=job.id))
+        message = (
+            f"the outcome of job {job.id} does not count: {why}; it may run again, so give the worker a "
+            f"longer lock_ttl if handlers keep Python from renewing it"
+        )
+        self._complain(LockLost(message, reason=why, queue=job.queue, job_id=job.id))
 
     def trouble(self, error: BunqueueError) -> None:
         if self._stopping and isinstance(error, ConnectionLost):  # we did that ourselves; it is said again
             logger.debug("queue %r: %s", self._orders.queue, error)
             return
-        logger.warning("queue %r: %s", self._orders.queue, error)
         self._renewal.nudge()
+        self._complain(error)
+
+    def _complain(self, error: BunqueueError) -> None:
+        """Tell who wants to know of errors, else the log: there one outage is worth a line, not one a try."""
+        queue, kind = self._orders.queue, type(error)
         if self._orders.on_error:
             _tell(self._orders.on_error, error)
+        elif not isinstance(error, ConnectionError):
+            logger.warning("queue %r: %s", queue, error)
+        elif kind not in self._told:
+            self._told.add(kind)
+            what = "cannot reach" if kind is ConnectTimeout else "lost the connection to"
+            logger.warning("queue %r: %s %s, trying again: %s", queue, what, self._endpoint.address, error)
 
     def _settled(self, job: ActiveJob) -> None:
         self._renewal.release(job.id)
@@ -313,12 +327,10 @@ class Shift:
         except TimeoutError:
             queue, address = self._orders.queue, self._endpoint.address
             message = (
-                f"queue {queue!r}: the worker stops, and {len(self._renewal.held)} outcomes could not be "
+                f"the worker stops, and {len(self._renewal.held)} outcomes could not be "
                 f"reported to {address}; these jobs will run again"
             )
-            logger.error(message)
-            if self._orders.on_error:
-                _tell(self._orders.on_error, BunqueueError(message, queue=queue, address=address))
+            self._complain(BunqueueError(message, queue=queue, address=address))
 
     async def _close(self) -> None:
         assert self._pulls is not None

@@ -12,6 +12,9 @@ from msgspec import Struct
 
 from bunqueue.client.connection_options import ConnectionOptions
 
+HOST, PORT = "127.0.0.1", 6789
+"""Where a server is unless one says otherwise."""
+
 
 class Transport(Protocol):
     """One session with an engine. It belongs to the event loop in which it was opened."""
@@ -40,8 +43,8 @@ class Transport(Protocol):
 class Endpoint:
     """Where the engine is: a server's address, or the data path of one inside this process."""
 
-    host: str = "127.0.0.1"
-    port: int = 6789
+    host: str = HOST
+    port: int = PORT
     token: str | None = field(default=None, repr=False)
     embedded: bool = False
     data_path: str | None = None
@@ -66,4 +69,5 @@ class Endpoint:
             return transport
         from bunqueue.client import pool
 
-        return pool.Pool(self) if private else pool.lease(self)
+        # A private session is a worker's, which itself tells of a server that is not there.
+        return pool.Pool(self, quiet=True) if private else pool.lease(self)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import os
 import secrets
 import socket
@@ -11,15 +12,18 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
-from bunqueue.client.connection_options import ConnectionOptions, Duration, milliseconds, seconds
+from bunqueue.client import checks
+from bunqueue.client.connection_options import ConnectionOptions, Duration, milliseconds, seconds, shown
 from bunqueue.client.runner import ActiveJob, Handler
 from bunqueue.client.service import run_forever
 from bunqueue.client.shift import Orders, Shift
-from bunqueue.client.transport import Endpoint
-from bunqueue.model.names import queue_name_problem
+from bunqueue.client.transport import HOST, PORT
+from bunqueue.errors import OptionError
+from bunqueue.protocol.commands.base import DAY_MS
 
 MAX_PULL = 1000  # jobs in one answer; the protocol's limit
 MAX_POLL_MS = 60_000  # the protocol's limit
+MAX_RENEWAL = 10.0  # seconds between two renewals, unless one says otherwise
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,16 +47,17 @@ class Worker:
     A coroutine function runs in the event loop, a plain function in a thread. What it gives back is the job's
     result, an exception fails the attempt. All times are numbers of ms, or timedeltas:
 
-    - `lock_ttl`: how long a job stays ours after a sign of life; `heartbeat_interval`: between two of them
-      (at most a third of `lock_ttl`), given by a thread of their own;
+    - `lock_ttl`: how long a job stays ours after a sign of life; `heartbeat_interval`: between two of them,
+      given by a thread of their own: at most a third of `lock_ttl`, None: that, but no more than 10 s;
     - `poll_timeout`: how long an idle poll waits at the server; `pull_size`: jobs it may bring at once;
     - `ack_batch`, `ack_delay`: how many completed jobs are reported at once, and how long the first waits
       for others, unless the worker has nothing else to do;
     - `grace`: how long handlers may take to end after `stop`, before they are cancelled.
 
     `on_completed(job, result)` and `on_failed(job, error)` are called in the event loop when the server
-    knows, `on_error(error)` when something else goes wrong: a lost lock, a lost connection. `name` begins the
-    name under which the server knows who holds a job.
+    knows, `on_error(error)` when something else goes wrong: a lost lock, a lost connection. Without them dead
+    letters and troubles are logged as warnings. `name` begins the name under which the server knows who holds
+    a job.
     """
 
     def __init__(
@@ -62,42 +67,42 @@ class Worker:
         *,
         concurrency: int = 1,
         lock_ttl: Duration = 30_000,
-        heartbeat_interval: Duration = 10_000,
+        heartbeat_interval: Duration | None = None,
         poll_timeout: Duration = 5_000,
         pull_size: int | None = None,
         ack_batch: int = 10,
         ack_delay: Duration = 50,
         grace: Duration = 30_000,
-        host: str = "127.0.0.1",
-        port: int = 6789,
+        host: str = HOST,
+        port: int | str = PORT,
         token: str | None = None,
         embedded: bool = False,
-        data_path: str | None = None,
+        data_path: str | os.PathLike[str] | None = None,
         connection: ConnectionOptions | None = None,
         name: str | None = None,
         on_completed: Callable[[ActiveJob, Any], object] | None = None,
         on_failed: Callable[[ActiveJob, BaseException], object] | None = None,
         on_error: Callable[[Exception], object] | None = None,
     ) -> None:
-        if problem := queue_name_problem(queue):
-            raise ValueError(f"{problem}: {queue!r}")
-        _check(concurrency=concurrency, ack_batch=ack_batch, pull_size=pull_size)
-        _check(lock_ttl=lock_ttl, heartbeat_interval=heartbeat_interval)
-        self.queue = queue
+        self.queue = checks.queue_name(queue)
+        checks.whole("concurrency", concurrency)
+        checks.whole("ack_batch", ack_batch)
+        checks.whole("pull_size", concurrency if pull_size is None else pull_size)
+        _check_handler(handler)
         self.name = name or socket.gethostname()
-        self._grace = seconds(grace)
-        self._endpoint = Endpoint(host, port, token, embedded, data_path, connection or ConnectionOptions())
+        self._grace = seconds(grace, "grace")
+        self._endpoint = checks.endpoint(host, port, token, embedded, data_path, connection)
         self._orders = Orders(
             queue=queue,
             handler=handler,
             owner=f"{self.name}:{os.getpid()}:{secrets.token_hex(4)}",
             concurrency=concurrency,
             pull_size=min(pull_size or concurrency, MAX_PULL),
-            lock_ttl=int(milliseconds(lock_ttl)),
-            poll_timeout=min(milliseconds(poll_timeout), MAX_POLL_MS),
-            renewal_interval=min(seconds(heartbeat_interval), seconds(lock_ttl) / 3),
+            lock_ttl=_lock_ttl(lock_ttl),
+            poll_timeout=min(milliseconds(poll_timeout, "poll_timeout"), MAX_POLL_MS),
+            renewal_interval=_renewal_interval(heartbeat_interval, _lock_ttl(lock_ttl)),
             ack_batch=ack_batch,
-            ack_delay=seconds(ack_delay),
+            ack_delay=seconds(ack_delay, "ack_delay"),
             on_completed=on_completed,
             on_failed=on_failed,
             on_error=on_error,
@@ -200,7 +205,34 @@ class Worker:
         await self.stop()
 
 
-def _check(**options: Duration | None) -> None:
-    for name, value in options.items():
-        if value is not None and milliseconds(value) < 1:
-            raise ValueError(f"{name} must be at least 1, not {value!r}")
+def _check_handler(handler: Handler) -> None:
+    if not callable(handler):
+        raise TypeError(f"handler: {shown(handler)} cannot be called; give a function that takes the job")
+    try:
+        signature = inspect.signature(handler)
+    except (TypeError, ValueError):  # some that are written in C do not tell
+        return
+    try:
+        signature.bind(None)
+    except TypeError:
+        raise TypeError(f"handler: {shown(handler)} must take one argument, the job") from None
+
+
+def _lock_ttl(value: Duration) -> int:
+    ttl = milliseconds(value, "lock_ttl")
+    if not 1 <= ttl <= DAY_MS:
+        raise OptionError(f"lock_ttl: {shown(value)} is not allowed; give a time from 1 ms to a day")
+    return int(ttl)
+
+
+def _renewal_interval(value: Duration | None, lock_ttl: int) -> float:
+    """Seconds between two renewals; two may be lost before a job is."""
+    if value is None:
+        return min(MAX_RENEWAL, lock_ttl / 3000)
+    interval = milliseconds(value, "heartbeat_interval")
+    if not 1 <= interval <= lock_ttl / 3:
+        raise OptionError(
+            f"heartbeat_interval: {shown(value)} is not allowed; give a time from 1 ms to a third of "
+            f"lock_ttl, which is {lock_ttl} ms"
+        )
+    return interval / 1000

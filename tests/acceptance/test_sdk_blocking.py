@@ -58,12 +58,13 @@ def test_all_blocking_objects_share_one_thread(queue: Queue, shared_server: Serv
         assert [thread.name for thread in threading.enumerate()].count("bunqueue") == 1
 
 
-def test_a_closed_queue_opens_again(queue: Queue) -> None:
-    queue.add("n")
+def test_a_closed_queue_stays_closed(queue: Queue) -> None:
+    handle = queue.add("n")
     queue.close()
     queue.close()
-    queue.add("n")
-    assert queue.count() == 2
+    for call in (lambda: queue.add("n"), handle.state):
+        with pytest.raises(BunqueueError, match="is closed; open a new one"):
+            call()
 
 
 def test_a_call_in_the_background_loop_is_refused_instead_of_waiting_for_ever(queue: Queue) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
@@ -305,11 +304,29 @@ async def test_a_lost_lock_is_counted_and_told(
             async with working("sdk-lost", quick, **options) as thief:
                 await taken.wait()
                 await until(thief, completed=1)
-            with caplog.at_level(logging.WARNING):
-                gate.set()
-                await until(worker, lost=1)
+            gate.set()
+            await until(worker, lost=1)
         assert await handle.result() == "in time"
         assert (worker.stats.completed, worker.stats.lost) == (0, 1)
     (error,) = errors
     assert getattr(error, "code", "") == "lock_lost"
-    assert f"the outcome of job {handle.id} does not count" in caplog.text
+    assert f"the outcome of job {handle.id} does not count" in str(error)
+    assert "does not count" not in caplog.text  # it was told already
+
+
+async def test_a_server_that_is_not_there_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    options = ConnectionOptions(refused_timeout=100)
+    port = quiet_port()
+    async with working("q", print, port=port, connection=options) as worker:
+        await eventually(lambda: f"cannot reach 127.0.0.1:{port}, trying again" in caplog.text, "it is said")
+        tries = []
+        trouble = worker._shift.trouble  # type: ignore[union-attr]
+        worker._shift.trouble = lambda error: (tries.append(error), trouble(error))  # type: ignore[union-attr, method-assign, assignment, return-value, func-returns-value]
+        await eventually(lambda: len(tries) > 2, "it has tried again")
+    assert len(caplog.records) == 1
+
+    told: list[Exception] = []
+    caplog.clear()
+    async with working("q", print, port=port, connection=options, on_error=told.append):
+        await eventually(lambda: told, "it is told")
+    assert not caplog.records

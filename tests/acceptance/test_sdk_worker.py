@@ -187,6 +187,26 @@ async def test_whatever_a_handler_raises_fails_its_job_and_nothing_else(
     assert told == [(bad.id, error)]
 
 
+async def test_dead_letters_are_logged_unless_somebody_is_told(
+    queue: AsyncQueue, make_worker: MakeWorker, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def handler(job: ActiveJob) -> None:
+        raise ValueError("bad")
+
+    handle = await queue.add("n", max_attempts=2)
+    async with make_worker(handler) as worker:
+        await until(worker, failed=2)
+    (record,) = caplog.records
+    assert record.levelname == "WARNING"
+    line = f"job {handle.id} (n) has failed for good, in attempt 2 of 2: ValueError: bad"
+    assert line in record.getMessage()
+    caplog.clear()
+    await queue.add("n")
+    async with make_worker(handler, on_failed=lambda job, error: None) as worker:
+        await until(worker, failed=1)
+    assert not caplog.records
+
+
 async def test_failed_jobs_are_tried_again_and_know_it(queue: AsyncQueue, make_worker: MakeWorker) -> None:
     attempts = []
 

@@ -47,6 +47,7 @@ def test_codes_of_errors_are_stable_and_unique() -> None:
         "error",
         "job_not_found",
         "lock_lost",
+        "option",
         "payload",
         "shard_unavailable",
         "storage",

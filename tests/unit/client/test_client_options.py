@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import timedelta
+from enum import StrEnum
+from functools import partial
+from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
-from bunqueue import AsyncQueue, Backoff, ConnectionOptions, NewJob, PayloadError, Worker
+from bunqueue import (
+    AsyncQueue,
+    Backoff,
+    BunqueueError,
+    ConnectionOptions,
+    NewJob,
+    OptionError,
+    PayloadError,
+    Worker,
+)
 from bunqueue.client.connection_options import MAX_DELAY, milliseconds, reconnect_delay, seconds
 from bunqueue.client.job_options import encode_data, wire_fields
 from bunqueue.protocol.codec import decode_command
@@ -121,8 +135,143 @@ def test_impossible_connection_options_are_refused(options: dict[str, int]) -> N
 
 @pytest.mark.parametrize("options", [{"concurrency": 0}, {"lock_ttl": 0}, {"pull_size": 0}, {"ack_batch": 0}])
 def test_impossible_worker_options_are_refused(options: dict[str, int]) -> None:
-    with pytest.raises(ValueError, match="must be at least 1"):
+    with pytest.raises(ValueError, match=next(iter(options))):
         Worker("q", print, **options)  # type: ignore[arg-type]
+
+
+def refused(make: Callable[[], object]) -> str:
+    with pytest.raises(OptionError) as caught:
+        make()
+    assert isinstance(caught.value, BunqueueError | ValueError)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"delay": "5s"}, "delay: '5s' is not a time; give milliseconds or a timedelta"),
+        ({"delay": True}, "delay: True is not a time"),
+        ({"delay": 10**30}, "delay must be at most 31536000000, not 1000000000000000000000000000000"),
+        ({"ttl": -1}, "ttl must be at least 0, not -1"),
+        ({"timeout": timedelta(days=2)}, "timeout must be at most 86400000, not 172800000"),
+        ({"backoff": {"type": "foo"}}, "backoff: {'type': 'foo'} is not a time; give a bunqueue.Backoff"),
+        ({"backoff": Backoff("foo")}, "backoff: 'foo' is not a time"),  # type: ignore[arg-type]
+        ({"backoff": Backoff(1, "foo")}, "backoff: type must be one of "),  # type: ignore[arg-type]
+        ({"backoff": Backoff(-1)}, "backoff: delay must be at least 0, not -1"),
+        ({"max_attempts": 0}, "max_attempts must be at least 1, not 0"),
+        ({"max_attempts": "3"}, "max_attempts must be a number, not '3'"),
+        ({"priority": 2**70}, "priority"),
+        ({"lifo": "yes"}, "lifo must be true or false, not 'yes'"),
+        ({"tags": 5}, "tags: 5 is not allowed; give a list of texts"),
+        ({"tags": [5]}, "tags[0] must be a string, not [5]"),
+        ({"unique_key": "x" * 2000}, "unique_key must have at most 1024 characters, not 'xxx"),
+    ],
+)
+def test_job_options_that_are_not_allowed_are_refused_before_they_are_sent(
+    options: dict[str, Any], text: str
+) -> None:
+    message = refused(lambda: wire_fields(options, {}))
+    assert message.startswith(text)
+    assert len(message) < 250
+    assert refused(lambda: AsyncQueue("q", default_job_options=options)) == message  # type: ignore[arg-type]
+
+
+def test_texts_of_enums_are_texts() -> None:
+    class Kind(StrEnum):
+        MAIL = "mail"
+
+    assert wire_fields({"unique_key": Kind.MAIL}, {}) == {"unique_key": "mail"}
+
+
+@pytest.mark.parametrize("make", [partial(AsyncQueue, "q"), partial(Worker, "q", print)])
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"host": ""}, "host: '' is not allowed"),
+        ({"host": 5}, "host: 5 is not allowed; give a host name or an IP address"),
+        ({"port": 99999}, "port: 99999 is not allowed; give a number from 0 to 65535"),
+        ({"port": "http"}, "port: 'http' is not allowed"),
+        ({"port": None}, "port: None is not allowed"),
+        ({"token": 5}, "token: the value (not shown) is not allowed; give a text, or None"),
+        ({"data_path": "x.db"}, "data_path: only with embedded=True"),
+        ({"embedded": True, "port": 1}, "port: embedded=True means no server"),
+        ({"embedded": True, "host": "x"}, "host: embedded=True means no server"),
+        ({"embedded": True, "token": "x"}, "token: embedded=True means no server"),
+        ({"embedded": True, "connection": ConnectionOptions()}, "connection: embedded=True means no server"),
+        ({"embedded": True, "data_path": ""}, "data_path: '' is not allowed"),
+    ],
+)
+def test_what_says_where_the_engine_is_must_fit_together(
+    make: Any, options: dict[str, Any], text: str
+) -> None:
+    assert refused(lambda: make(**options)).startswith(text)
+
+
+def test_ports_may_come_from_variables_and_paths_as_paths() -> None:
+    assert AsyncQueue("q", port="7021")._caller.endpoint.port == 7021
+    assert AsyncQueue("q", embedded=True, data_path=Path("x.db"))._caller.endpoint.data_path == "x.db"
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"concurrency": "x"}, "concurrency: 'x' is not allowed; give a whole number from 1 on"),
+        ({"lock_ttl": "1m"}, "lock_ttl: '1m' is not a time"),
+        ({"poll_timeout": "1m"}, "poll_timeout: '1m' is not a time"),
+        ({"lock_ttl": timedelta(days=2)}, "lock_ttl: datetime.timedelta(days=2) is not allowed"),
+        ({"lock_ttl": 1000, "heartbeat_interval": 900}, "heartbeat_interval: 900 is not allowed"),
+        ({"heartbeat_interval": 0}, "heartbeat_interval: 0 is not allowed"),
+    ],
+)
+def test_worker_options_are_named_when_they_are_wrong(options: dict[str, Any], text: str) -> None:
+    assert refused(lambda: Worker("q", print, **options)).startswith(text)
+
+
+def test_locks_are_renewed_three_times_in_their_life_at_least() -> None:
+    assert Worker("q", print)._orders.renewal_interval == 10
+    assert Worker("q", print, lock_ttl=900)._orders.renewal_interval == 0.3
+    assert Worker("q", print, lock_ttl=900, heartbeat_interval=100)._orders.renewal_interval == 0.1
+
+
+@pytest.mark.parametrize("handler", [None, 5, lambda: 1, lambda job, more: 1])
+def test_a_handler_must_take_the_job(handler: Any) -> None:
+    with pytest.raises(TypeError, match="handler: "):
+        Worker("q", handler)
+
+
+class Callable_:
+    def __call__(self, job: object, more: int = 0) -> None:
+        pass
+
+
+@pytest.mark.parametrize("handler", [print, len, str, Callable_(), partial(lambda more, job: 1, 1)])
+def test_whatever_takes_one_argument_is_a_handler(handler: Any) -> None:
+    Worker("q", handler)
+
+
+@pytest.mark.parametrize("name", ["", None, 5])
+async def test_a_job_needs_a_name(name: Any) -> None:
+    queue = AsyncQueue("q", port=1)
+    for adding in (queue.add(name), queue.add_bulk([(name, 1)])):
+        with pytest.raises(OptionError, match="name: a job cannot be called"):
+            await adding
+
+
+async def test_a_bulk_names_the_job_that_is_wrong() -> None:
+    with pytest.raises(OptionError, match=r"^job 1: priority must be at most 1000000, not 10000000$"):
+        await AsyncQueue("q", port=1).add_bulk([("a", 1), NewJob("b", 2, priority=10_000_000)])
+
+
+@pytest.mark.parametrize("state", ["foo", ["waiting", "foo"]])
+async def test_there_are_only_so_many_states(state: Any) -> None:
+    with pytest.raises(OptionError, match="state: there is none called 'foo'; there are waiting, delayed"):
+        await AsyncQueue("q", port=1).get_jobs(state)
+
+
+def test_a_wrong_queue_name_is_cut_and_told_what_is_allowed() -> None:
+    message = refused(lambda: AsyncQueue("ä" * 200))
+    assert "give 1 to 256 of the characters a-z A-Z 0-9 _ - . :" in message
+    assert len(message) < 220
 
 
 def test_a_new_job_shows_what_it_is() -> None:

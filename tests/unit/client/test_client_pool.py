@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
+import time
+import traceback
 from typing import Any
 
 import pytest
@@ -24,7 +27,7 @@ from bunqueue import (
 from bunqueue.client import pool as module
 from bunqueue.client.pool import Pool, lease
 from bunqueue.client.transport import Endpoint
-from bunqueue.protocol.commands import core, query
+from bunqueue.protocol.commands import core, dlq, query
 from bunqueue.protocol.framing import MAX_FRAME
 
 
@@ -217,6 +220,59 @@ async def test_a_server_that_is_not_there_is_a_clear_error() -> None:
     pool = Pool(Endpoint(port=1, options=ConnectionOptions(command_timeout=50)))
     with pytest.raises(ConnectTimeout, match=r"no connection to 127.0.0.1:1 \(.*bunqueue start"):
         await pool.call(push())
+    await pool.close()
+
+
+async def test_a_server_that_never_was_there_is_not_waited_for_as_long_as_one_that_comes_back(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "FIRST_WORD", 0.1)
+    begun = time.monotonic()
+    queue = AsyncQueue("q", host="localhost", port=1, connection=ConnectionOptions(refused_timeout=300))
+    with pytest.raises(ConnectTimeout, match=r"no connection to localhost:1 .*bunqueue start") as caught:
+        await queue.add("x")
+    assert 0.2 < time.monotonic() - begun < 5  # command_timeout is half a minute
+    assert len(traceback.extract_tb(caught.tb)) <= 3  # here, add, and one more
+    assert caplog.text.count("no connection to localhost:1 yet") == 1
+    await queue.close()
+
+
+async def test_a_host_that_cannot_be_one_is_an_error_at_once(caplog: pytest.LogCaptureFixture) -> None:
+    async with AsyncQueue("q", host="a..b") as queue:
+        with pytest.raises(ConnectTimeout, match=r"no connection to a\.\.b:6789 \("):
+            await asyncio.wait_for(queue.add("x"), 5)
+    await asyncio.sleep(0)
+    gc.collect()
+    assert "never retrieved" not in caplog.text
+
+
+async def test_any_refusal_of_a_token_is_told_at_once(fake: FakeServer) -> None:
+    async def answer(peer: Peer, command: Command) -> None:
+        peer.refuse(command, "token must be a string")
+
+    fake.answer = answer
+    async with AsyncQueue("q", port=fake.port, token="t") as queue:
+        with pytest.raises(AuthError, match="refuses the token: token must be a string"):
+            await asyncio.wait_for(queue.add("x"), 5)
+
+
+@pytest.mark.parametrize(
+    ("command", "advice"),
+    [
+        (core.Push(queue="q"), "or add jobs with a unique_key"),
+        (dlq.RetryDlq(queue="q"), "it was sent 3 times"),
+        (core.PullBatch(queue="q", count=1), "the worker sorts it out over the next one$"),
+        (core.AckBatch(ids=["1"]), "the worker sorts it out over the next one$"),
+    ],
+)
+async def test_advice_fits_who_lost_the_connection(fake: FakeServer, command: Any, advice: str) -> None:
+    async def answer(peer: Peer, command: Command) -> None:
+        peer.cut()
+
+    fake.answer = answer
+    pool = Pool(endpoint(fake))
+    with pytest.raises(ConnectionLost, match=advice):
+        await pool.call(command)
     await pool.close()
 
 
@@ -426,7 +482,6 @@ def test_a_queue_may_be_used_in_one_event_loop_after_the_other() -> None:
         queue = queues.setdefault("q", AsyncQueue("q", port=0))
         queue._caller.endpoint = endpoint(fake)
         job = await queue.add("x")
-        await queue.close()
         await fake.stop()
         return job.id
 
