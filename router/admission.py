@@ -20,7 +20,8 @@ _WINDOW = 60 * _TICKS_A_SECOND  # so a connection keeps at most 601 numbers, wha
 
 def may_wait(look: Peek) -> bool:
     """Whether the shard may answer a command of the slow kinds late: it then counts as slow."""
-    return look.spec.heavy or (look.timeout is not None and is_slow(look.spec.name, look.timeout))
+    spec = look.spec
+    return spec.heavy or is_slow(spec.name, look.timeout)
 
 
 def token_is_known(given: str, tokens: Sequence[bytes]) -> bool:

@@ -18,7 +18,6 @@ from msgspec import UNSET
 
 from bunqueue.logs import get_logger
 from bunqueue.protocol import link as wire
-from bunqueue.protocol.codec import InvalidCommand
 from bunqueue.protocol.commands import CommandError
 from bunqueue.protocol.framing import HEADER, MAX_FRAME, FrameTooLarge
 from bunqueue.protocol.gather import for_all, split
@@ -26,7 +25,7 @@ from bunqueue.protocol.gather import for_all, split
 from .admission import MAX_SLOW, RateLimit, may_wait
 from .flow import HELD, SHUTDOWN, SLOW_READER, ReadGate
 from .hub import MAX_LINGERING
-from .local import BEFORE_AUTH, answer, refusal
+from .local import BEFORE_AUTH, Refused, answer, refusal, second_look
 from .routing import (
     FIRST,
     HERE,
@@ -35,12 +34,13 @@ from .routing import (
     PEEK_ERRORS,
     QUEUE,
     SLOW,
+    SUBSCRIBE,
     Peek,
     decode,
-    look_again,
     peek,
     request_id,
 )
+from .subscription import Subscription, subscribe
 from .tickets import unavailable
 from .workers import Workers
 
@@ -61,10 +61,6 @@ Buffer = bytes | memoryview
 Batches = dict[int, list[Buffer]]
 
 
-class Refused(ValueError):
-    """A command that is not let in; never leaves this module."""
-
-
 class ClientConnection(asyncio.Protocol):
     """A client, from accept to its end."""
 
@@ -76,6 +72,7 @@ class ClientConnection(asyncio.Protocol):
         "_need",
         "_rate",
         "_transport",
+        "behind",
         "carry",
         "gate",
         "in_flight",
@@ -84,6 +81,7 @@ class ClientConnection(asyncio.Protocol):
         "number",
         "silent",
         "slow",
+        "subscription",
         "tokens",
         "write",
     )
@@ -105,6 +103,8 @@ class ClientConnection(asyncio.Protocol):
         self._finished = False  # no longer in the hub; what still comes is swallowed
         self.silent = 0  # sweeps since it was last heard
         self.number = 0
+        self.subscription: Subscription | None = None
+        self.behind = False  # does not take what it was sent
 
     # asyncio.Protocol
 
@@ -136,10 +136,14 @@ class ClientConnection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self.gate.close(SLOW_READER)
+        self.behind = True
         self.write = self._write_to_slow_reader
 
     def resume_writing(self) -> None:
         self.write = self._transport.write
+        self.behind = False
+        if self.subscription is not None:
+            self.subscription.caught_up()
         self.gate.open(SLOW_READER)
 
     # What the hub and the links ask for
@@ -226,7 +230,7 @@ class ClientConnection(asyncio.Protocol):
             try:
                 look = glance(payload)
             except PEEK_ERRORS as error:
-                look = _second_look(bytes(payload), error, out)
+                look = second_look(bytes(payload), error, out)
                 if look is None:
                     start = end
                     if len(out) >= MAX_ANSWERS:
@@ -278,12 +282,18 @@ class ClientConnection(asyncio.Protocol):
         """The shard of a command that is not of the plain kinds; None if it has been dealt with."""
         routes, how = self._hub.routes, look.how
         if how == SLOW:
-            shard = routes.of_queue(look.key)
+            shard = routes.of_look(look)
             if may_wait(look) and self._hub.links[shard] is not None:
                 self.slow += 1
             return shard
         if how == FIRST:
             return 0
+        if how == SUBSCRIBE:  # an earlier one goes first, so that it can be ended
+            self._forward(batches, out)
+            batches.clear()
+            shard = routes.of_queue(look.key)
+            subscribe(self, self._hub.links, shard, look.key)
+            return shard
         if how == IDS:
             try:
                 one = routes.of_ids(look.key)
@@ -386,15 +396,3 @@ class ClientConnection(asyncio.Protocol):
             self._hub.remove(self, wire.CLOSED)
             self._finished = True
             self.abort()
-
-
-def _second_look(payload: bytes, error: Exception, out: list[bytes]) -> Peek | None:
-    """What to do with a payload that the peek refused: None if it was answered."""
-    if isinstance(error, Refused):
-        out.append(refusal(str(error), request_id(payload)))
-        return None
-    try:
-        return look_again(payload)
-    except InvalidCommand as problem:
-        out.append(refusal(str(problem), problem.req_id))
-        return None

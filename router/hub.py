@@ -96,6 +96,14 @@ class Hub:
             if sweeps >= LINGER_SWEEPS:
                 client.abort()
 
+    def deliver_events(self, shard: int, body: bytes) -> None:
+        """What happened in a queue, for those who subscribed to it."""
+        connections, frames = wire.unpack_events(body)
+        for conn in connections:
+            client = self.clients.get(conn)
+            if client is not None and client.subscription is not None:
+                client.subscription.deliver(shard, frames)
+
     # Shards
 
     def link_up(self, link: ShardLink) -> None:
@@ -116,14 +124,19 @@ class Hub:
     def link_down(self, link: ShardLink) -> None:
         """A shard died: what was in flight there may or may not have happened, so nobody is told.
 
-        The connections are closed instead.  To the other shards they are SEVERED: the client is still
-        there, and its locked jobs stay its own.
+        The connections are closed instead, those that get its events among them, as some may be missing.
+        To the other shards they are SEVERED: the client is still there, and its locked jobs stay its own.
         """
         shard = link.shard
         if self.links[shard] is not link:
             return
         self.links[shard] = None
-        victims = [client for client in self.clients.values() if client.in_flight.get(shard)]
+        victims = [
+            client
+            for client in self.clients.values()
+            if client.in_flight.get(shard)
+            or (client.subscription is not None and client.subscription.shard == shard)
+        ]
         for client in victims:
             client.finish(wire.SEVERED)
         self.tickets.shard_lost(shard)

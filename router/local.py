@@ -21,7 +21,8 @@ from bunqueue.protocol.commands.workers import (
 )
 
 from .admission import token_is_known
-from .routing import decode
+from .routing import Peek, decode, look_again, request_id
+from .subscription import Subscription
 from .workers import Workers
 
 OLDEST, NEWEST = 2, 3  # protocol versions; they are the kinds of command envelopes, too
@@ -35,6 +36,7 @@ class Session(Protocol):
     kind: int
     tokens: tuple[bytes, ...]
     number: int
+    subscription: Subscription | None
 
     @property
     def workers(self) -> Workers:
@@ -47,6 +49,22 @@ class Session(Protocol):
 def refusal(text: str, req_id: RequestId) -> bytes:
     """An error reply, as a frame."""
     return encode_frame(ErrorReply(error=text, req_id=req_id))
+
+
+class Refused(ValueError):
+    """A command that is not let in, whatever it says."""
+
+
+def second_look(payload: bytes, error: Exception, out: list[bytes]) -> Peek | None:
+    """What to do with a payload that the peek refused: None if it was answered."""
+    if isinstance(error, Refused):
+        out.append(refusal(str(error), request_id(payload)))
+        return None
+    try:
+        return look_again(payload)
+    except InvalidCommand as problem:
+        out.append(refusal(str(problem), problem.req_id))
+        return None
 
 
 def answer(session: Session, payload: bytes) -> bytes:
@@ -112,6 +130,13 @@ def _heartbeat(session: Session, command: Heartbeat) -> Reply:
     return session.workers.beat(command, now_ms())
 
 
+def _unsubscribe(session: Session, command: Command) -> Reply:
+    if session.subscription is not None:
+        session.subscription.end()
+        session.subscription = None
+    return Ok()
+
+
 HANDLERS: dict[str, Callable[[Session, Any], Reply]] = {
     "Hello": _hello,
     "Auth": _auth,
@@ -120,4 +145,5 @@ HANDLERS: dict[str, Callable[[Session, Any], Reply]] = {
     "UnregisterWorker": _unregister_worker,
     "ListWorkers": _list_workers,
     "Heartbeat": _heartbeat,
+    "UnsubscribeEvents": _unsubscribe,
 }

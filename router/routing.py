@@ -29,11 +29,14 @@ Buffer = bytes | memoryview | Raw
 # enum members.
 QUEUE = 0  # the shard of the queue
 ID = 1  # the shard of the job id
-SLOW = 2  # the shard of the queue, and it may be answered late
+SLOW = 2  # one shard (its ``way`` is QUEUE, ID or FIRST), and it may be answered late
 IDS = 3  # the shards of several ids
 ALL = 4
 HERE = 5  # answered by the router
 FIRST = 6  # the first shard
+SUBSCRIBE = 7  # the shard of the queue, which sends events from then on
+
+ONE_SHARD = frozenset({QUEUE, ID, FIRST})  # what goes to several counts as slow anyway
 
 MAX_HASHED = MAX_QUEUE_NAME  # characters; longer names are refused by any shard, longer ids exist nowhere
 MAX_CACHED_QUEUES = 100_000  # some 20 MB of names and numbers; then the cache starts anew
@@ -47,6 +50,7 @@ class Peek(Struct, gc=False):
     """What the router reads of a command.  Which fields there are depends on ``how``."""
 
     how: ClassVar[int]
+    way: ClassVar[int]  # the same, whatever else it is
     spec: ClassVar[Spec]
 
     if TYPE_CHECKING:
@@ -65,6 +69,12 @@ _WAYS = {
 }
 
 
+def _how(spec: Spec, way: int) -> int:
+    if spec.subscribes:
+        return SUBSCRIBE
+    return SLOW if way in ONE_SHARD and (spec.parks or spec.heavy) else way
+
+
 def _peek_class(spec: Spec) -> type[Peek]:
     """The peek of one command: a struct that has just the fields which tell its way."""
     kind = _KEYS.get(spec.route)
@@ -72,12 +82,12 @@ def _peek_class(spec: Spec) -> type[Peek]:
     fields: list[tuple[str, Any] | tuple[str, Any, Any]] = [("key", kind)] if kind else []
     if spec.parks:
         fields.append(("timeout", Any, None))
-    late = (spec.parks or spec.heavy) and spec.route is not Route.ALL  # gathered ones are slow anyway
+    way = _WAYS[spec.route]
     made: Any = defstruct(
         f"{spec.name}Peek",
         fields,
         bases=(Peek,),
-        namespace={"how": SLOW if late else _WAYS[spec.route], "spec": spec},
+        namespace={"how": _how(spec, way), "way": way, "spec": spec},
         tag_field="cmd",
         tag=spec.name,
         rename={"key": wire},
@@ -139,6 +149,12 @@ class Routes:
         self.queues: dict[str, int] = {}
         # "-7abc", as it stands in the middle of an id that the server made -> shard of slot 0xabc
         self._tags = {f"-7{slot:03x}": slot & self._mask for slot in range(SLOTS)}
+
+    def of_look(self, look: Peek) -> int:
+        """The shard of a SLOW command."""
+        if look.way == QUEUE:
+            return self.of_queue(look.key)
+        return self.of_id(look.key) if look.way == ID else 0
 
     def of_queue(self, name: str) -> int:
         """The shard of a queue; it is in ``queues`` from now on."""

@@ -169,6 +169,8 @@ class ShardLink(asyncio.Protocol):
             self._hub.letter(self.shard, body)
         elif kind == wire.READY:
             self._owner.recovered(self)
+        elif kind == wire.EVENTS:
+            self._hub.deliver_events(self.shard, body)
 
     def _greet(self, body: bytes) -> None:
         self._deadline.cancel()

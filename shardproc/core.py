@@ -21,6 +21,7 @@ from bunqueue.protocol.peers import Forwarded
 
 from .clock import Clock
 from .engine.engine import Engine
+from .engine.outbox import Told
 from .engine.state import Client
 from .engine.vitals import Vitals
 from .storage.database import Database
@@ -40,6 +41,7 @@ class Shard:
         self.store = Store(Database(path, full_sync=full_sync))
         self.engine = Engine(self.store, random.getrandbits, random.random, shard, shards)
         self.engine.state.vitals = self._vitals
+        self.told: dict[str, Told] = {}  # what subscribers get after the last commit
         self._clock = Clock()
         self._ticked_at = self._clock.now_ms()
 
@@ -105,6 +107,9 @@ class Shard:
         """Commit; after that the replies, with their connections, and the letters may leave."""
         out = self.engine.out
         self.store.commit(out)
+        self.told = out.told
+        if out.told:
+            out.told = {}
         replies, out.replies = out.replies, []
         out.size = 0
         return self._relay(replies) if self.engine.state.relays else replies

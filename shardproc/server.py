@@ -13,6 +13,7 @@ from collections import deque
 from bunqueue.logs import get_logger
 from bunqueue.protocol import link
 from bunqueue.protocol.codec import encode_frame
+from bunqueue.protocol.events import lost_frame
 from bunqueue.protocol.framing import frame
 
 from .core import Shard
@@ -89,6 +90,8 @@ class Server:
             shard.engine.receive(body[0], body[1:], now)
         elif kind == link.PEER:
             shard.engine.peer_is_up(body[0], now)
+        elif kind == link.UNSUBSCRIBE:
+            shard.engine.unsubscribe(conn)
         elif kind == link.LIVE:
             shard.engine.adopt(frozenset(link.unpack_connections(body)), now)
 
@@ -141,6 +144,8 @@ class Server:
         # Letters go before replies: who reads a reply finds done what it caused elsewhere.
         for peer, letter in self._shard.letters():
             parts.append(link.answer(link.CONTROL, link.TO_PEER, bytes((peer,)) + letter))
+        if self._shard.told:
+            self._tell(parts)
         for conn, frames in answers.items():
             client = clients.get(conn)
             slow = 0
@@ -152,3 +157,13 @@ class Server:
         if parts:
             self._sock.sendall(b"".join(parts))
             parts.clear()
+
+    def _tell(self, parts: list[bytes]) -> None:
+        """What happened, for those who listen."""
+        state = self._shard.engine.state
+        for queue, told in self._shard.told.items():
+            if told.lost:
+                told.frames.append(lost_frame(queue, told.lost, state.now))
+            if listeners := state.listeners.get(queue):
+                body = link.pack_events(listeners, told.frames)
+                parts.append(link.answer(link.CONTROL, link.EVENTS, body))

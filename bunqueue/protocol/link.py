@@ -12,6 +12,7 @@ looking into frames.
 from __future__ import annotations
 
 import struct
+from collections.abc import Collection
 
 from msgspec import Struct
 from msgspec.msgpack import Decoder, Encoder
@@ -29,6 +30,7 @@ PING = 5
 DRAIN = 6  # answer what can be answered, then exit
 LETTER = 7  # of another shard: the body is its number and what it says
 PEER = 8  # another shard is ready, perhaps anew: the body is its number
+UNSUBSCRIBE = 9  # the connection wants no more events
 
 # Kinds, shard to router.
 REPLIES = 0
@@ -36,6 +38,7 @@ HELLO = 1  # first message: body is ShardHello
 READY = 2  # recovered; commands may come after LIVE
 PROGRESS = 3  # still loading: body is ShardProgress
 PONG = 4
+EVENTS = 5  # for connection CONTROL; body: for whom, and event frames (`pack_events`)
 TO_PEER = 6  # a letter: the body is the number of the shard and what is said
 
 CONTROL = 0  # the "connection" of messages that concern no client
@@ -78,6 +81,17 @@ def pack_connections(connections: list[int]) -> bytes:
 
 def unpack_connections(body: bytes) -> tuple[int, ...]:
     return struct.unpack(f">{len(body) // 4}I", body)
+
+
+def pack_events(connections: Collection[int], frames: list[bytes]) -> bytes:
+    """Frames for many connections, which cross the socket once."""
+    return b"".join([struct.pack(f">{len(connections) + 1}I", len(connections), *connections), *frames])
+
+
+def unpack_events(body: bytes) -> tuple[tuple[int, ...], bytes]:
+    """For whom, and the frames."""
+    end = 4 + 4 * int.from_bytes(body[:4], "big")
+    return unpack_connections(body[4:end]), body[end:]
 
 
 class EnvelopeSplitter:

@@ -36,7 +36,9 @@ from . import (
     queries,
     schedules,
     slices,
+    subscriptions,
     timeouts,
+    waiting,
     webhooks,
 )
 from .dispatch import carry_out
@@ -133,6 +135,7 @@ class Engine:
         if state.woken or state.settled or state.dropped or state.unblocked:
             self._serve()
         self._end_polls()
+        waiting.end_waits(state)
         state.rates.sample(now, state.totals)
 
     def work(self) -> bool:
@@ -150,7 +153,7 @@ class Engine:
         if state.works or state.chores:
             return state.now
         deadline = state.next_sweep
-        for heap in (state.delays, state.timeouts, state.poll_ends, state.alarms):
+        for heap in (state.delays, state.timeouts, state.poll_ends, state.wait_ends, state.alarms):
             if heap and heap[0][0] < deadline:
                 deadline = heap[0][0]
         due = state.timetable.next_at()
@@ -159,9 +162,15 @@ class Engine:
     def disconnect(self, conn: int, now: int, *, severed: bool) -> None:
         """A client's connection ended."""
         self.state.now = now
+        self.unsubscribe(conn)
         locks.disconnect(self.state, conn, severed=severed)
         if self.state.woken:
             self._serve()
+
+    def unsubscribe(self, conn: int) -> None:
+        """A connection wants no more events."""
+        if conn in self.state.clients:
+            subscriptions.unsubscribe(self.state, self.state.clients[conn])
 
     def recover_queue(self, queue_id: int, name: str, completed: int, failed: int) -> None:
         """A queue as it was stored."""

@@ -34,7 +34,7 @@ from bunqueue.model.job import (
 from bunqueue.model.stall import StallConfig
 from bunqueue.protocol.job_view import timeline
 
-from . import auto_retry, events, gate, timeouts
+from . import auto_retry, events, gate, timeouts, waiting
 from .configs import of_queue
 from .events import emit, emit_queue
 from .outbox import ROW, STATE, Attempt
@@ -149,6 +149,8 @@ def complete(
     if (started := job.started_at) is not None:
         totals.waited_ms += started - job.run_at
         totals.worked_ms += now - started
+    if state.waits:
+        waiting.completed(state, job, result)
     if job.timeline is not None:
         note(job, Moment("completed", state.now))
     state.out.events.append((events.COMPLETED, queue.id, job.id))
@@ -379,6 +381,8 @@ def _retire(state: State, queue: QueueState, job: Job) -> None:
     if job.holds_key:
         release_key(queue, job)
     del state.jobs[job.id]
+    if state.waits:
+        waiting.ended(state, job)
     if queue.jobs.pop(job.seq, None) is None:
         del queue.late[job.seq]
     if job.state == REMOVED and job.extra is not None and job.extra.own_id:

@@ -19,7 +19,7 @@ from bunqueue.protocol.commands.core import (
 from bunqueue.protocol.commands.stall import GetStallConfig, SetStallConfig, StallConfigReply
 from bunqueue.protocol.configuration import changed
 
-from . import chores, lifecycle
+from . import chores, lifecycle, waiting
 from .configs import of_queue, store
 from .finishing import check_lengths
 from .queries import known_queue
@@ -159,6 +159,7 @@ def disconnect(state: State, conn: int, *, severed: bool) -> None:
     if client is None:
         return
     client.closed = True
+    waiting.leave(state, client)
     del state.clients[conn]
     if client.held:
         chores.begin(state, conn, _give_back(state, client, severed))

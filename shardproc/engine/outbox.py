@@ -5,7 +5,7 @@ The server empties it once a batch: the rows in one transaction, then the replie
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 from msgspec import Raw, Struct
@@ -84,7 +84,7 @@ class Told(Struct, gc=False):
 class Outbox:
     """Lists, not an object per effect: this is the hot path."""
 
-    MAX_TOLD = 4 << 20  # bytes of events in one batch for the subscribers of one queue
+    MAX_TOLD = 8 << 20  # bytes of events in one batch for the subscribers of one queue
 
     __slots__ = (
         "attempts",
@@ -154,6 +154,14 @@ class Outbox:
         job.dirty |= what
 
 
+class Trim(NamedTuple):
+    """How far a trimming of the event log has come."""
+
+    removed: int
+    keep: int  # how many may still be kept
+    before: int | None  # where to go on; None: done
+
+
 class Archive(Protocol):
     """Finished jobs, which live on disk alone.  Reads see the outbox's writes as done."""
 
@@ -171,6 +179,10 @@ class Archive(Protocol):
 
     def load(self, seqs: list[int]) -> dict[int, Job]:
         """These finished jobs."""
+
+    def trim_events(self, queue_id: int, keep: int, before: int | None) -> Trim:
+        """Forget the events of a queue but for the newest ``keep``: in a few rows of the log, from ``before``
+        (None: the newest) to older ones."""
 
     def dead_letters(self, queue_id: int, limit: int, after: tuple[int, int]) -> list[DeadLetter]:
         """Dead letters after ``(entered_at, seq)``, oldest first."""

@@ -37,13 +37,15 @@ RELAYED = 0xC000_0000  # connection numbers from here on stand for clients of ot
 class Client:
     """A connection, as far as the shard is concerned."""
 
-    __slots__ = ("closed", "conn", "held", "slow", "version", "waiters")
+    __slots__ = ("closed", "conn", "held", "listens_to", "slow", "version", "waiters", "waits")
 
     def __init__(self, conn: int, version: int) -> None:
         self.conn = conn
         self.version = version  # of the protocol: the shape of its answers
         self.held: set[Job] = set()  # active jobs that it pulled
         self.waiters = 0  # parked pulls
+        self.waits: set[JobWait] | None = None  # its parked WaitJobs
+        self.listens_to: str | None = None  # the queue whose events it gets
         self.slow = 0  # answered commands that may be answered late, for the router's count
         self.closed = False
 
@@ -58,6 +60,15 @@ class Waiter(Struct, gc=False, eq=False):
     owner: str
     lock_ttl: int
     deadline: int
+    done: bool = False
+
+
+class JobWait(Struct, eq=False):
+    """A parked WaitJob."""
+
+    client: Client
+    job_id: str
+    req_id: Raw | UnsetType
     done: bool = False
 
 
@@ -186,6 +197,7 @@ class State:
         "granted",
         "ids",
         "jobs",
+        "listeners",
         "minute",
         "next_queue_id",
         "next_seq",
@@ -213,6 +225,9 @@ class State:
         "unblocked",
         "undecided",
         "vitals",
+        "wait_ends",
+        "wait_ends_limit",
+        "waits",
         "webhooks",
         "woken",
         "works",
@@ -247,6 +262,10 @@ class State:
         self.timeouts: list[tuple[int, int, str]] = []  # heap: (at, n, job id)
         self.poll_ends: list[tuple[int, int, Waiter]] = []  # heap: (deadline, n, waiter)
         self.alarms: list[tuple[int, int, QueueState]] = []  # heap: (when a gate may open, n, queue)
+        self.waits: dict[str, list[JobWait]] = {}  # parked WaitJobs by the id of the job
+        self.wait_ends: list[tuple[int, int, JobWait]] = []  # heap: (deadline, n, wait)
+        self.wait_ends_limit = 256  # entries; beyond, those that are answered are dropped
+        self.listeners: dict[str, set[int]] = {}  # queue -> connections that get its events
         self.serial = 0  # numbers the entries of heaps, so that equal times never compare more
         self.woken: dict[QueueState, None] = {}  # queues with waiters that got a job, in that order
         self._know_others()
@@ -295,6 +314,7 @@ class State:
             self.next_queue_id += 1
             self.queues[name] = queue
             queue.waiters = self.rooms.pop(name, queue.waiters)
+            queue.listeners = self.listeners.get(name, ())
             self.out.queues.append(QueueRow(queue.id, name, self.now))
         return queue
 

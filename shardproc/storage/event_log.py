@@ -9,16 +9,18 @@ from msgspec import Struct
 from msgspec.msgpack import Decoder, Encoder
 
 from bunqueue.model.events import NAMES
-from shardproc.engine.outbox import EventEntry
+from shardproc.engine.outbox import EventEntry, Trim
 
 DAY_MS = 86_400_000
 ROW_EVENTS = 1000  # in one row at most: what reading one event has to decode
+SLICE = 20  # rows read at once when a queue is trimmed
 TRIM_ROWS = 200  # deleted at once, some hundred microseconds
 TRIM_EVERY_MS = 5_000  # between two looks at the age of the oldest row
 
 _INSERT = "insert into events (first_seq, at, count, payload) values (?,?,?,?)"
+_REWRITE = "update events set payload = ? where first_seq = ?"
 _encode = Encoder().encode
-_decode: Any = Decoder(list[list[Any]]).decode
+_decode: Any = Decoder(list[list[Any] | None]).decode  # null: was forgotten on request
 
 
 class Retention(Struct, frozen=True):
@@ -97,6 +99,27 @@ class EventLog:
         self._oldest = before
         self._db.execute("delete from events where first_seq < ?", (before,))
 
+    def trim(self, queue_id: int, keep: int, before: int | None) -> Trim:
+        """See `shardproc.engine.outbox.Archive.trim_events`."""
+        query = (
+            f"select first_seq, payload from events where first_seq < ? order by first_seq desc limit {SLICE}"
+        )
+        rows = self._db.execute(query, (self._next_seq if before is None else before,)).fetchall()
+        removed = 0
+        for first_seq, payload in rows:
+            entries = _decode(payload)
+            mine = [
+                place for place, entry in enumerate(entries) if entry is not None and entry[1] == queue_id
+            ]
+            spare = mine[: max(0, len(mine) - keep)]
+            keep -= len(mine) - len(spare)
+            removed += len(spare)
+            if spare:
+                for place in spare:
+                    entries[place] = None
+                self._db.execute(_REWRITE, (_encode(entries), first_seq))
+        return Trim(removed, keep, rows[-1][0] if len(rows) == SLICE else None)
+
 
 def read(db: sqlite3.Connection, after: int, limit: int) -> list[LoggedEvent]:
     """The first ``limit`` events with a number above ``after``, in order."""
@@ -106,8 +129,9 @@ def read(db: sqlite3.Connection, after: int, limit: int) -> list[LoggedEvent]:
     )
     found: list[LoggedEvent] = []
     for first_seq, at, payload in db.execute(query, (after + 1,)):
-        for seq, (kind, queue_id, job_id, *fields) in enumerate(_decode(payload), first_seq):
-            if seq > after and len(found) < limit:
+        for seq, entry in enumerate(_decode(payload), first_seq):
+            if entry is not None and seq > after and len(found) < limit:
+                kind, queue_id, job_id, *fields = entry
                 name = NAMES[kind] if kind < len(NAMES) else "unknown"
                 found.append(LoggedEvent(seq, at, name, queue_id, job_id, fields[0] if fields else {}))
         if len(found) >= limit:

@@ -135,8 +135,8 @@ create table job_logs (
 -- did (at most 1000 events), as a row for each event would cost more than storing the job.  The events of a
 -- row have the numbers first_seq, first_seq + 1, ... first_seq + count - 1; numbers never come again.
 -- The payload is a MessagePack list of lists [kind, queue id, job id ("" when it is about the queue), and for
--- some kinds a map of fields]; kinds are indexes of bunqueue.model.events.NAMES.
--- shardproc.storage.event_log.read reads it.
+-- some kinds a map of fields]; null stands for an event that was forgotten on request.  Kinds are indexes of
+-- bunqueue.model.events.NAMES.  shardproc.storage.event_log.read reads it.
 create table events (
     first_seq integer primary key,
     at integer not null,

@@ -13,7 +13,7 @@ from bunqueue.model.dead_letters import INTERRUPTED
 from bunqueue.model.ids import seq_of_id
 from bunqueue.model.job import COMPLETED, FAILED, Job
 from shardproc.engine.engine import Engine
-from shardproc.engine.outbox import Attempt, DeadLetter, Outbox, Place
+from shardproc.engine.outbox import Attempt, DeadLetter, Outbox, Place, Trim
 
 from . import rows
 from .database import Database
@@ -237,6 +237,11 @@ class Store:
         looked_at = list(_bounded(self._db.execute(rows.OLD_COMPLETED, (queue_id, after, limit, until))))
         found = [(seq, job_id) for seq, job_id, finished_at, _ in looked_at if finished_at <= until]
         return found, looked_at[-1][0] if looked_at else None
+
+    def trim_events(self, queue_id: int, keep: int, before: int | None) -> Trim:
+        self._see()
+        self._open()
+        return self._events.trim(queue_id, keep, before)
 
     def close(self) -> None:
         self.database.close()

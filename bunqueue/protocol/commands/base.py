@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
+from msgspec.msgpack import Ext
+from msgspec.structs import fields
 
 RequestId = Raw | UnsetType  # any value; comes back in the reply as it came, absent if absent
 
@@ -83,11 +85,17 @@ class Spec:
     merge: Merge
     writes: bool  # changes state
     repeatable: bool  # doing it twice is the same as once
-    parks: bool  # may be answered later: it has a ``timeout`` above 0
+    parks: bool  # may be answered later: when its ``timeout`` is above 0
     heavy: bool  # may be answered later: its work grows with the queue and goes in slices
     since: int  # protocol version
     key: str = ""  # the field that tells the shard
     plain: type[Struct] | None = None  # the same with its usual fields only: what most requests are
+    subscribes: bool = False  # from then on that shard sends the connection events
+
+    @property
+    def default_timeout(self) -> float:
+        """Of a command that parks, ms."""
+        return next(float(field.default) for field in fields(self.request) if field.name == "timeout")
 
 
 COMMANDS: dict[str, Spec] = {}
@@ -106,6 +114,7 @@ def command(
     heavy: bool = False,
     since: int = 2,
     plain: type[Struct] | None = None,
+    subscribes: bool = False,
 ) -> Callable[[C], C]:
     """Enter a command class in the table.  What only reads is repeatable."""
 
@@ -113,7 +122,19 @@ def command(
         name = str(cls.__struct_config__.tag)
         again = not writes if repeatable is None else repeatable
         COMMANDS[name] = Spec(
-            name, cls, route, reply, merge, writes, again, parks, heavy, since, _key(route, cls), plain
+            name,
+            cls,
+            route,
+            reply,
+            merge,
+            writes,
+            again,
+            parks,
+            heavy,
+            since,
+            _key(route, cls),
+            plain,
+            subscribes,
         )
         return cls
 
@@ -141,7 +162,11 @@ def is_slow(cmd: object, timeout: object) -> bool:
     spec = COMMANDS.get(cmd) if isinstance(cmd, str) else None
     if spec is None:
         return False
-    return spec.heavy or (spec.parks and isinstance(timeout, int | float) and timeout > 0)
+    if spec.heavy or not spec.parks:
+        return spec.heavy
+    if timeout is None or isinstance(timeout, Ext):  # absent, or another language's "undefined"
+        timeout = spec.default_timeout
+    return isinstance(timeout, int | float) and timeout > 0
 
 
 # Field types.  A queue name is checked when a queue is first met, not with every command.  What a type says

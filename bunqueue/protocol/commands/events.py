@@ -1,0 +1,60 @@
+"""What happens: waiting for the end of a job, and the stream of a queue's events."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
+
+from bunqueue.protocol.commands.base import Command, JobId, QueueName, Reply, Route, Timeout, command
+
+
+class WaitReply(Reply, kw_only=True):
+    """``completed`` false: its time is over, or the job can no longer complete; ``state`` tells which.
+
+    ``result`` is left out of a job that is removed on completion.
+    """
+
+    completed: bool
+    result: Raw | UnsetType = UNSET
+    state: str | UnsetType = UNSET
+
+
+class Trimmed(Struct, gc=False):
+    removed: int
+
+
+class TrimReply(Reply, kw_only=True):
+    data: Trimmed
+
+
+@command(Route.ID, WaitReply, parks=True)
+class WaitJob(Command, tag="WaitJob"):
+    """Wait up to ``timeout`` ms for a job to complete."""
+
+    id: JobId
+    timeout: Timeout = 30_000
+
+
+@command(Route.QUEUE, subscribes=True, since=3)
+class SubscribeEvents(Command, tag="SubscribeEvents"):
+    """Get the events of a queue, as frames ``{type: "event", event}``, until UnsubscribeEvents or the end
+    of the connection.  A connection listens to one queue: the last it asked for."""
+
+    queue: QueueName
+
+
+@command(Route.ROUTER, since=3)
+class UnsubscribeEvents(Command, tag="UnsubscribeEvents"):
+    """Get no more events."""
+
+
+@command(Route.QUEUE, TrimReply, writes=True, repeatable=True, heavy=True, since=3)
+class TrimEvents(Command, tag="TrimEvents"):
+    """Forget the oldest events in the log of a queue, so that at most ``maxLength`` are kept."""
+
+    queue: QueueName
+    max_length: Annotated[
+        int,
+        Meta(ge=0, le=2**53 - 1, extra={"problem": "must be a non-negative safe integer"}),
+    ]

@@ -1,0 +1,62 @@
+"""One client's subscription to the events of a queue, as the router sees it.
+
+The shard sends events without being asked, so here is where their flow meets a client that does not read:
+its events are left out and counted, and it is told how many once it has caught up.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from bunqueue.model.names import queue_name_problem
+from bunqueue.protocol import link as wire
+from bunqueue.protocol.events import lost_frame
+
+if TYPE_CHECKING:
+    from .connection import ClientConnection
+    from .shard_link import ShardLink
+
+
+class Subscription:
+    """Lives until it is ended or replaced, or its connection ends."""
+
+    __slots__ = ("_client", "_link", "_lost", "_queue", "shard")
+
+    def __init__(self, client: ClientConnection, link: ShardLink, queue: str) -> None:
+        self._client = client
+        self._link = link
+        self._queue = queue
+        self._lost = 0  # events left out since the client stopped reading
+        self.shard = link.shard
+
+    def end(self) -> None:
+        """The client wants no more events."""
+        self._link.control(wire.UNSUBSCRIBE, self._client.number)
+
+    def deliver(self, shard: int, frames: bytes) -> None:
+        """Events of a shard; those of a former subscription may still be on their way."""
+        if shard != self.shard:
+            return
+        if self._client.behind:
+            self._lost += len(wire.split_frames(frames))
+        else:
+            self._client.write(frames)
+
+    def caught_up(self) -> None:
+        """The client has taken what it was sent."""
+        if self._lost:
+            lost, self._lost = self._lost, 0
+            self._client.write(lost_frame(self._queue, lost, time.time_ns() // 1_000_000))
+
+
+def subscribe(client: ClientConnection, links: Sequence[ShardLink | None], shard: int, queue: str) -> None:
+    """The client asks for the events of a queue, in place of others; what is about to be refused changes
+    nothing."""
+    link = links[shard]
+    if link is None or queue_name_problem(queue):
+        return
+    if client.subscription is not None and client.subscription.shard != shard:
+        client.subscription.end()
+    client.subscription = Subscription(client, link, queue)
