@@ -61,7 +61,7 @@ class Shard:
         if now - self._ticked_at > AWAY_MS:
             self.engine.returned(now)
         self._ticked_at = now
-        self.store.begin(now)
+        self.store.forget_events(now)
         self.engine.tick(now)
         return now
 

@@ -43,8 +43,8 @@ class Client:
         self.conn = conn
         self.version = version  # of the protocol: the shape of its answers
         self.held: set[Job] = set()  # active jobs that it pulled
-        self.waiters = 0  # parked pulls
-        self.waits: set[JobWait] | None = None  # its parked WaitJobs
+        self.waiters = 0  # parked pulls and WaitJobs
+        self.waits: set[JobWait] | None = None  # the parked WaitJobs among them
         self.listens_to: str | None = None  # the queue whose events it gets
         self.slow = 0  # answered commands that may be answered late, for the router's count
         self.closed = False

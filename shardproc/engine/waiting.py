@@ -72,6 +72,7 @@ def _park(state: State, client: Client, command: WaitJob) -> None:
     if client.waits is None:
         client.waits = set()
     client.waits.add(wait)
+    client.waiters += 1
     state.waits.setdefault(command.id, []).append(wait)
     state.serial += 1
     heappush(state.wait_ends, (state.now + max(1, int(command.timeout)), state.serial, wait))
@@ -93,6 +94,7 @@ def _answer(state: State, wait: JobWait, reply: WaitReply) -> None:
     wait.done = True
     if client.waits is not None:
         client.waits.discard(wait)
+    client.waiters -= 1
     client.slow += 1
     reply.req_id = wait.req_id
     state.out.replies.append((client.conn, reply))

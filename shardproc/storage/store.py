@@ -38,7 +38,7 @@ class Store:
         self._queue_names: dict[int, str] = {}
         self._journal = Journal(self._queue_ids)
         self._events = EventLog(self._db, retention)
-        self._now = 0
+        self._time: Callable[[], int] = lambda: 0  # of the batch, epoch ms
         self._in_transaction = False
 
     # -- recovery ---------------------------------------------------------------------------
@@ -55,6 +55,7 @@ class Store:
         self.attach(engine.out)
         if self._enter(epoch):
             engine.new_life(now)
+        self._time = lambda: engine.state.now
         self._events.recover()
         for queue_id, name in self._db.execute("select id, name from queues"):
             self._know(queue_id, name)
@@ -99,9 +100,8 @@ class Store:
 
     # -- group commit -------------------------------------------------------------------------
 
-    def begin(self, now: int) -> None:
-        """The time of the batch that follows, epoch ms; also a time to forget old events."""
-        self._now = now
+    def forget_events(self, now: int) -> None:
+        """Keep the event log from growing for ever; call it often, it does little at once."""
         if self._events.is_due(now) and (oldest := self._events.oldest_kept(now)):
             self._open()
             self._events.forget(oldest)
@@ -151,7 +151,7 @@ class Store:
             purge(out.purges, db)
             out.purges.clear()
         if out.events:
-            self._events.write(out.events, self._now)
+            self._events.write(out.events, self._time())
             out.events.clear()
 
     def _open(self) -> None:

@@ -231,6 +231,7 @@ MINIMAL: dict[str, Any] = {
     "parentId": "y",
     "jobId": "x",
     "config": {},
+    "maxLength": 1,
 }
 Number = mi.IntType | mi.FloatType
 
@@ -533,8 +534,8 @@ def plain_struct(value: Any) -> Any:
     return value
 
 
-def pending(out: Outbox) -> tuple[int, int, int, bool]:
-    return len(out.dirty), len(out.attempts), len(out.queues), out.durable
+def pending(out: Outbox) -> tuple[int, int, int, int, bool]:
+    return len(out.dirty), len(out.events), len(out.attempts), len(out.queues), out.durable
 
 
 def parts_done(request: dict[str, Any], error: str) -> bool:

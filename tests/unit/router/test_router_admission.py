@@ -81,3 +81,6 @@ def test_its_memory_is_bounded_whatever_the_limit() -> None:
 def test_only_a_pull_with_a_timeout_counts_as_a_poll(timeout: object, counts: bool) -> None:
     assert may_wait(peek(msgpack.packb({"cmd": "PULL", "queue": "q", "timeout": timeout}))) is counts
     assert not may_wait(peek(msgpack.packb({"cmd": "PULL", "queue": "q"})))
+    waits = timeout is None or counts
+    assert may_wait(peek(msgpack.packb({"cmd": "WaitJob", "id": "x", "timeout": timeout}))) is waits
+    assert may_wait(peek(msgpack.packb({"cmd": "WaitJob", "id": "x"})))

@@ -12,7 +12,20 @@ from bunqueue.protocol.codec import InvalidCommand
 from bunqueue.protocol.commands import COMMANDS, CommandError, Route
 from router import routing
 from router.local import HANDLERS
-from router.routing import ALL, FIRST, HERE, ID, IDS, PEEK_ERRORS, QUEUE, SLOW, Routes, look_again, peek
+from router.routing import (
+    ALL,
+    FIRST,
+    HERE,
+    ID,
+    IDS,
+    PEEK_ERRORS,
+    QUEUE,
+    SLOW,
+    SUBSCRIBE,
+    Routes,
+    look_again,
+    peek,
+)
 
 COUNTS = [1, 2, 8, 64]
 
@@ -121,9 +134,11 @@ def test_every_command_is_peeked_the_way_its_route_says(name: str) -> None:
         Route.ROUTER: HERE,
         Route.FIRST: FIRST,
     }
-    slow = spec.route is Route.QUEUE and (spec.parks or spec.heavy)
+    one = spec.route in (Route.QUEUE, Route.ID, Route.FIRST)
+    slow = one and (spec.parks or spec.heavy)
     assert look.spec is spec
-    assert look.how == (SLOW if slow else ways[spec.route])
+    assert look.way == ways[spec.route]
+    assert look.how == (SLOW if slow else SUBSCRIBE if spec.subscribes else look.way)
     if spec.route is Route.QUEUE:
         assert look.key == "q"
     if spec.route is Route.ID:
@@ -132,10 +147,14 @@ def test_every_command_is_peeked_the_way_its_route_says(name: str) -> None:
         assert look.timeout == 7
 
 
-def test_what_can_park_or_is_heavy_belongs_to_a_queue_or_is_gathered() -> None:
+def test_what_can_park_belongs_to_one_shard_and_the_slow_go_there() -> None:
     """Gathered commands count as slow in any case."""
-    assert all(spec.route is Route.QUEUE for spec in COMMANDS.values() if spec.parks)
-    assert all(spec.route in (Route.QUEUE, Route.ALL) for spec in COMMANDS.values() if spec.heavy)
+    one = (Route.QUEUE, Route.ID, Route.FIRST)
+    assert all(spec.route in one for spec in COMMANDS.values() if spec.parks)
+    routes = Routes(4)
+    job_id = ids_of(6, 1)[0]
+    assert routes.of_look(peek(packed({"cmd": "WaitJob", "id": job_id}))) == routes.of_id(job_id) == 6 % 4
+    assert routes.of_look(peek(packed({"cmd": "PULL", "queue": "q"}))) == routes.of_queue("q")
 
 
 def test_every_command_of_the_router_has_a_handler() -> None:
