@@ -20,6 +20,7 @@ _OURS = re.compile("[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a
 
 _FNV_OFFSET = 0x811C9DC5
 _FNV_PRIME = 0x01000193
+_LIFE_BITS = 48
 _TOKEN_BITS = 47  # of the 48 at the end; leaves room to count within a millisecond
 
 
@@ -78,6 +79,10 @@ class IdFactory:
         """What all ids of a slot begin with at that time; the number follows as 12 hex digits."""
         prefix = self._prefixes.get(slot) if now_ms <= self._ms else None
         return prefix or self._new_prefix(slot, now_ms)
+
+    def life(self) -> int:
+        """A number that tells this life of a process from its other ones."""
+        return self._random_bits(_LIFE_BITS)
 
     def token(self, slot: int, now_ms: int) -> str:
         """A lock token; cannot be guessed from others of an earlier millisecond."""

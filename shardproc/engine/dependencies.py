@@ -45,12 +45,12 @@ def look_up(state: State, ids: Iterable[str]) -> Steps:
         state.awaited.setdefault(job_id, Awaited()).lookers += 1
     places = yield from locate(state, ids)
     groups = peers.grouped(places)
+    for job_id, shard in places.items():  # before its answer: it may answer, and die, while others do not
+        state.awaited[job_id].shard = shard
     found = yield [(shard, wire.Watch(some)) for shard, some in groups.items()]
     outcomes: dict[str, wire.Outcome] = {}
-    for (shard, some), answer in zip(groups.items(), found, strict=True):
-        for job_id, outcome in zip(some, answer.jobs, strict=True):
-            state.awaited[job_id].shard = shard
-            outcomes[job_id] = outcome
+    for some, answer in zip(groups.values(), found, strict=True):
+        outcomes.update(zip(some, answer.jobs, strict=True))
     return outcomes
 
 
@@ -256,7 +256,11 @@ def recover(state: State, job: Job) -> None:
 
 def ask_again(state: State, ids: Iterable[str] | None = None) -> None:
     """Ask what became of the jobs that jobs here wait for: of all, or of these."""
-    wanted = [job_id for job_id in (state.awaited if ids is None else ids) if state.awaited[job_id].jobs]
+    wanted = [
+        job_id
+        for job_id in (state.awaited if ids is None else ids)
+        if state.awaited[job_id].jobs or state.awaited[job_id].lookers
+    ]
     if wanted:
         peers.start(state, _ask_again(state, wanted), lambda result: None)
 

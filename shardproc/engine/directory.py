@@ -110,6 +110,8 @@ def _claim_once(state: State, ids: list[str]) -> Steps:
                     return None
                 if home != state.shard or job_id in state.jobs or job_id in state.prepared:
                     taken[job_id] = home
+                else:
+                    _forget_finished(state, job_id)
     return taken
 
 
@@ -159,10 +161,14 @@ def _verify(state: State, job_id: str, *, own: bool = False) -> int:
         return wire.TAKEN
     if not own and state.granted[job_id] > 0:
         return wire.BUSY
+    _forget_finished(state, job_id)
+    return wire.FREE
+
+
+def _forget_finished(state: State, job_id: str) -> None:
     old = state.archive.find(job_id)
     if old is not None:
         lifecycle.forget(state, old)
-    return wire.FREE
 
 
 def tell_dropped(state: State) -> None:

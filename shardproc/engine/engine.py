@@ -88,8 +88,8 @@ class Engine:
         state = self.state
         state.now = state.started_at = now
         state.next_sweep = now + locks.GRACE_MS
-        state.serial = max(state.serial, now << 12)  # answers to questions of an earlier life are not taken
         state.minute = now // history.MINUTE_MS
+        flows.recovered(state)
         dependencies.ask_again(state)
         self._serve()
 
@@ -111,6 +111,7 @@ class Engine:
     def peer_is_up(self, shard: int, now: int) -> None:
         """Another shard is there, perhaps anew."""
         self.state.now = now
+        self.state.lives[shard] += 1
         peers.repeat(self.state, shard)
         dependencies.peer_is_back(self.state, shard)
         flows.peer_is_back(self.state, shard)

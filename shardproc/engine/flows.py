@@ -112,6 +112,13 @@ def _until_decided(state: State, shard: int, flow: str, commit: bool) -> Steps:
         state.out.keep(DECIDED, flow, Decision(sorted(left)) if left else None)
 
 
+def recovered(state: State) -> None:
+    """What this shard had prepared for flows of its own and not decided is given up."""
+    for flow, part in list(state.parts.items()):
+        if part.coordinator == state.shard:
+            _decide(state, state.shard, wire.Decide(flow, flow in state.decisions))
+
+
 def peer_is_back(state: State, shard: int) -> None:
     """A shard was restarted: what it may have forgotten to do, or to decide."""
     for flow, left in list(state.decisions.items()):
@@ -147,10 +154,13 @@ def _prepare(state: State, source: int, message: wire.Prepare) -> Steps:
     if message.flow in state.parts:  # asked twice
         return wire.Prepared(jobs=_shown(state, jobs))
     ids = [job.id for job in jobs]
+    life = state.lives[source]
     try:
         taken = yield from directory.claim(state, ids)
     except CommandError as error:
         return wire.Prepared(str(error))
+    if life != state.lives[source]:
+        return wire.Prepared("")  # who asked is gone, and with it the flow; nobody hears this
     if taken and message.flow not in state.parts:
         return wire.Prepared(f"Flow job {next(job_id for job_id in ids if job_id in taken)} already exists")
     if message.flow not in state.parts:

@@ -129,9 +129,9 @@ def _ask(state: State, task: Task, place: int, shard: int, message: wire.Message
     if shard == state.shard:
         _answer(state, shard, message, partial(_fill, state, task, place))
         return
-    state.serial += 1
-    state.asked[state.serial] = Asked(shard, message, task, place)
-    _send(state, shard, wire.ASKS, state.serial, message)
+    state.questions += 1
+    state.asked[state.questions] = Asked(shard, message, task, place)
+    _send(state, shard, wire.ASKS, state.questions, message)
 
 
 def _fill(state: State, task: Task, place: int, answer: Any) -> None:

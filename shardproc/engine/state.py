@@ -198,6 +198,7 @@ class State:
         "ids",
         "jobs",
         "listeners",
+        "lives",
         "minute",
         "next_queue_id",
         "next_seq",
@@ -208,6 +209,7 @@ class State:
         "parts",
         "poll_ends",
         "prepared",
+        "questions",
         "queues",
         "rates",
         "relays",
@@ -294,6 +296,8 @@ class State:
         self.dropped: list[str] = []  # ids that clients chose, of jobs that are gone: not yet told
         self.unblocked: list[Job] = []  # removed ones that waited for others: not yet forgotten there
         self.gone: dict[str, None] = {}  # removed jobs that had completed; the last of them
+        self.lives: Counter[int] = Counter()  # shard -> how often it has come (back)
+        self.questions = self.ids.life()  # numbers them; those of an earlier life are never asked again
         self.asked: dict[int, Asked] = {}  # questions to other shards
         self.relays: dict[int, Callable[[Any], None]] = {}  # who gets the replies to forwarded commands
 
