@@ -39,7 +39,7 @@ class Hub:
         self.routes = Routes(self.shards)
         self.clients: dict[int, ClientConnection] = {}
         self.links: list[ShardLink | None] = [None] * self.shards  # None: down, or not ready
-        self.workers = Workers()
+        self.workers = Workers(self._staff)
         self.tickets = Tickets(self.links, self.clients)
         self.refused = 0  # clients since the last sweep, because there are too many
         self.lag = LoopLag()
@@ -114,6 +114,16 @@ class Hub:
             if other is not None and other is not link:
                 other.control(wire.PEER, wire.CONTROL, bytes((link.shard,)))
                 link.control(wire.PEER, wire.CONTROL, bytes((other.shard,)))
+
+        mine = [queue for queue in self.workers.staff if self.routes.of_queue(queue) == link.shard]
+        if mine:
+            link.control(wire.STAFF, wire.CONTROL, wire.encode(wire.Staff(mine, True)))
+
+    def _staff(self, queue: str, staffed: bool) -> None:
+        """A queue has its first worker, or has lost its last one."""
+        link = self.links[self.routes.of_queue(queue)]
+        if link is not None and not self.draining:
+            link.control(wire.STAFF, wire.CONTROL, wire.encode(wire.Staff([queue], staffed)))
 
     def letter(self, source: int, body: bytes) -> None:
         """One shard says something to another; when that is down, it asks again by itself."""

@@ -6,6 +6,8 @@ Pure: the time comes from the caller.
 from __future__ import annotations
 
 import uuid
+from collections import Counter
+from collections.abc import Callable
 
 from msgspec import Struct
 from msgspec.structs import asdict
@@ -50,8 +52,10 @@ class Worker(Struct):
 class Workers:
     """All registrations, by id and by connection."""
 
-    def __init__(self) -> None:
+    def __init__(self, tell: Callable[[str, bool], None] = lambda queue, staffed: None) -> None:
         self._workers: dict[str, Worker] = {}
+        self._tell = tell  # that a queue has its first worker, or has lost its last one
+        self.staff: Counter[str] = Counter()  # workers by queue
         self._of_conn: dict[int, set[str]] = {}
         self._gone_processed = self._gone_failed = 0  # by workers that are no longer here
 
@@ -76,9 +80,11 @@ class Workers:
             self._workers[worker_id] = worker
         else:
             self._leave(worker)
-            worker.name, worker.queues = command.name, queues
+            former, worker.queues, worker.name = worker.queues, queues, command.name
+            self._dismiss(former)
             if command.hostname != "unknown":
                 worker.hostname, worker.pid = command.hostname, command.pid
+        self._employ(queues)
         worker.conn, worker.concurrency, worker.last_seen = conn, command.concurrency, now
         self._of_conn.setdefault(conn, set()).add(worker_id)
         fields = asdict(_shown(worker, now))
@@ -138,8 +144,22 @@ class Workers:
         if not ids:
             del self._of_conn[worker.conn]
 
+    def _employ(self, queues: list[str]) -> None:
+        for queue in queues:
+            self.staff[queue] += 1
+            if self.staff[queue] == 1:
+                self._tell(queue, True)
+
+    def _dismiss(self, queues: list[str]) -> None:
+        for queue in queues:
+            self.staff[queue] -= 1
+            if not self.staff[queue]:
+                del self.staff[queue]
+                self._tell(queue, False)
+
     def _forget(self, worker: Worker) -> None:
         del self._workers[worker.id]
+        self._dismiss(worker.queues)
         self._gone_processed += worker.processed
         self._gone_failed += worker.failed
 

@@ -92,6 +92,9 @@ class Server:
             shard.engine.peer_is_up(body[0], now)
         elif kind == link.UNSUBSCRIBE:
             shard.engine.unsubscribe(conn)
+        elif kind == link.STAFF:
+            staff = link.decode_staff(body)
+            shard.engine.staff(staff.queues, staffed=staff.staffed)
         elif kind == link.LIVE:
             shard.engine.adopt(frozenset(link.unpack_connections(body)), now)
 

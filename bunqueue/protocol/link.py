@@ -31,6 +31,7 @@ DRAIN = 6  # answer what can be answered, then exit
 LETTER = 7  # of another shard: the body is its number and what it says
 PEER = 8  # another shard is ready, perhaps anew: the body is its number
 UNSUBSCRIBE = 9  # the connection wants no more events
+STAFF = 10  # a queue has a registered worker now, or none any more: the body is Staff
 
 # Kinds, shard to router.
 REPLIES = 0
@@ -60,7 +61,15 @@ class ShardProgress(Struct):
     total: int
 
 
+class Staff(Struct):
+    """Queues of a shard, and whether registered workers say that they work on them."""
+
+    queues: list[str]
+    staffed: bool
+
+
 encode = Encoder().encode
+decode_staff = Decoder(Staff).decode
 decode_hello = Decoder(ShardHello).decode
 decode_progress = Decoder(ShardProgress).decode
 

@@ -224,6 +224,13 @@ class Engine:
         self.state.now = now
         locks.renew_all(self.state)
 
+    def staff(self, queues: Collection[str], *, staffed: bool) -> None:
+        """Queues that registered workers say they work on, or no longer."""
+        if staffed:
+            self.state.staffed.update(queues)
+        else:
+            self.state.staffed.difference_update(queues)
+
     def adopt(self, live: Collection[int], now: int) -> None:
         """Which connections survived the restart of this shard."""
         self.state.now = now

@@ -175,8 +175,10 @@ def _job_fields(schedule: Schedule) -> JobFields:
 
 
 def _has_worker(state: State, queue_name: str) -> bool:
-    """Whether somebody works on a queue: waits for its jobs, or has one in hand."""
-    if any(not waiter.done and not waiter.client.closed for waiter in state.parked(queue_name)):
+    """Whether somebody works on a queue: says so, waits for its jobs, or has one in hand."""
+    if queue_name in state.staffed or any(
+        not waiter.done and not waiter.client.closed for waiter in state.parked(queue_name)
+    ):
         return True
     queue = state.queues.get(queue_name)
     return queue is not None and any(job.lock and job.lock.conn for job in queue.active.values())

@@ -219,6 +219,7 @@ class State:
         "shard",
         "shards",
         "spare",
+        "staffed",
         "started_at",
         "timeouts",
         "timeouts_limit",
@@ -276,6 +277,7 @@ class State:
         self.spare = SPARE  # what is left of this tick for work that no command asked for
         self.next_sweep = 0
         self.timetable = Timetable()
+        self.staffed: set[str] = set()  # queues with registered workers
         self.away_until = 0  # until then the whole server was down: what was due has been missed
         self.totals, self.rates = Totals(), Rates()
         self.minute = 0  # up to which jobs a minute are booked
