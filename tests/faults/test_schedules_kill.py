@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 from support.naming import queue_on
@@ -31,8 +30,8 @@ async def ask(server: Server, cmd: str, **fields: Any) -> dict[str, Any]:
             await asyncio.sleep(0.05)
 
 
-async def test_one_job_an_instant_though_shards_are_killed(make_server: StartServer, tmp_path: Path) -> None:
-    server = make_server(tmp_path / "data")
+async def test_one_job_an_instant_though_shards_are_killed(make_server: StartServer) -> None:
+    server = make_server()
     server.start()
     queues = [queue_on(0), queue_on(1)]
     first = {}
@@ -57,10 +56,8 @@ async def test_one_job_an_instant_though_shards_are_killed(make_server: StartSer
     server.stop()
 
 
-async def test_a_registered_worker_is_known_to_the_shard_even_a_new_one(
-    make_server: StartServer, tmp_path: Path
-) -> None:
-    server = make_server(tmp_path / "data")
+async def test_a_registered_worker_is_known_to_the_shard_even_a_new_one(make_server: StartServer) -> None:
+    server = make_server()
     server.start()
     queue = queue_on(1)
     fields = {"queue": queue, "repeatEvery": 100, "preventOverlap": False, "skipIfNoWorker": True}

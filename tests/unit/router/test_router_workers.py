@@ -118,3 +118,17 @@ def test_one_connection_cannot_fill_the_list() -> None:
 def test_queue_names_are_checked() -> None:
     with pytest.raises(CommandError, match="invalid characters"):
         register(Workers(), queues=["good", "not good"])
+
+
+def test_who_needs_to_know_is_told_of_the_first_and_the_last_worker_of_a_queue() -> None:
+    told: list[tuple[str, bool]] = []
+    workers = Workers(lambda queue, staffed: told.append((queue, staffed)))
+    register(workers, conn=1, worker_id="a", queues=["q", "r"])
+    register(workers, conn=2, worker_id="b", queues=["q"])
+    assert told == [("q", True), ("r", True)]
+    register(workers, conn=1, worker_id="a", queues=["q"])
+    assert told[2:] == [("r", False)]
+    workers.disconnected(1)
+    workers.unregister("b")
+    assert told[3:] == [("q", False)]
+    assert not workers.staff
