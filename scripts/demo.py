@@ -132,6 +132,7 @@ async def embedded(files: list[str], folder: Path) -> Report:
                 name,
                 handle,
                 concurrency=CONCURRENCY,
+                on_failed=lambda job, error: None,  # dead letters are told at the end
                 on_error=lambda error: troubles.append(f"{type(error).__name__}: {error}"),
                 **place,
             )

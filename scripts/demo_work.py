@@ -101,9 +101,9 @@ def handle(job: ActiveJob) -> dict[str, Any]:
 def main() -> None:
     host, port = sys.argv[1:]
     print("ready", flush=True)
-    run_forever(
-        *(Worker(queue, handle, concurrency=CONCURRENCY, host=host, port=int(port)) for queue in QUEUES)
-    )
+    options: dict[str, Any] = {"concurrency": CONCURRENCY, "host": host, "port": port}
+    options["on_failed"] = lambda job, error: None  # dead letters are told at the end
+    run_forever(*(Worker(queue, handle, **options) for queue in QUEUES))
 
 
 if __name__ == "__main__":
