@@ -21,13 +21,15 @@ from typing import TYPE_CHECKING
 from msgspec import Raw, Struct
 from msgspec.msgpack import Encoder
 
-from bunqueue.errors import ConnectionLost, StorageError
+from bunqueue.errors import ConnectionLost, FileInUse, StorageError
 
 if TYPE_CHECKING:
     from shardproc.core import Shard
 
 MEMORY = ":memory:"
+HEADER = b"SQLite format 3\0"  # how every database begins that is not empty
 VERSION = 2  # of the protocol: the shape of answers
+LOCK_WAIT_S = 0.5  # for another process to let go of the file
 
 _encode = Encoder().encode
 logger = logging.getLogger("bunqueue.embedded")
@@ -43,15 +45,13 @@ class EmbeddedEngine:
     def __init__(self, path: str) -> None:
         from shardproc.core import Shard
 
-        if path != MEMORY:
-            Path(path).parent.mkdir(parents=True, exist_ok=True)
         self.path = path
         self.closed = False
         self._pid = os.getpid()
         self._lock = threading.RLock()
         self._due = threading.Condition(self._lock)  # the next deadline is earlier than it was
         self._looks_at = 0  # when the thread ticks next, epoch ms
-        self._shard: Shard = Shard(path, full_sync=False)
+        self._shard: Shard = Shard(path, full_sync=False, lock_wait_s=LOCK_WAIT_S)
         self._shard.recover(self._shard.now(), secrets.token_hex(8), lambda loaded, total: None)
         self._shard.engine.adopt((), self._shard.now())
         self._sessions: dict[int, EmbeddedTransport] = {}
@@ -278,15 +278,40 @@ if hasattr(os, "register_at_fork"):
 
 
 def _open(path: str) -> EmbeddedEngine:
-    from shardproc.storage.database import DatabaseError
+    from shardproc.storage.database import DatabaseBusy, DatabaseError
+    from shardproc.storage.schema import SchemaTooNew
 
     engine = _engines.get(path)
     if engine is None or engine.closed:
         try:
+            _check(path)
             engine = _engines[path] = EmbeddedEngine(path)
-        except DatabaseError as error:
-            raise StorageError(f"{path} cannot be opened: {type(error).__name__}: {error}") from error
+        except DatabaseBusy:
+            raise FileInUse(
+                f"{path} is in use by another process; the file of an embedded queue belongs to one process: "
+                "start a server to share it (bunqueue start)"
+            ) from None
+        except OSError as error:
+            raise StorageError(f"{path} cannot be opened: {error.strerror or error}") from None
+        except (DatabaseError, SchemaTooNew) as error:
+            raise StorageError(f"{path} cannot be opened: {error}") from error
     return engine
+
+
+def _check(path: str) -> None:
+    """Raise OSError for what cannot be an engine's file, before anything is put beside it."""
+    file = Path(path)
+    if path == MEMORY:
+        return
+    if not file.parent.is_dir():
+        raise NotADirectoryError(f"there is no folder {file.parent}; make it first")
+    if file.is_dir():
+        raise IsADirectoryError("it is a folder; data_path names a file in one, such as jobs.db")
+    if file.exists():
+        with file.open("rb") as opened:
+            head = opened.read(len(HEADER))
+        if head and head != HEADER:
+            raise OSError("it is something else than the file of a queue; give another data_path")
 
 
 def _prepare(path: str) -> str:
@@ -319,7 +344,7 @@ async def _prepared(path: str) -> str:
 async def shared_transport(data_path: str | None) -> EmbeddedTransport:
     """A session with the engine of a file, opened when it is the first; None: in memory.
 
-    Raises DatabaseBusy when another process has the file open, StorageError when it cannot be read.
+    Raises FileInUse when another process has the file open, StorageError when it cannot be read.
     """
     if data_path is None or data_path == MEMORY:
         path = await _prepared(MEMORY)

@@ -51,6 +51,12 @@ class StorageError(ConnectionLost):
     code = "storage"
 
 
+class FileInUse(BunqueueError):
+    """The file of an embedded queue belongs to another process. Nothing was changed."""
+
+    code = "file_in_use"
+
+
 class ConnectTimeout(BunqueueError, ConnectionError):
     """No connection to the server came about in time. The command was not sent."""
 

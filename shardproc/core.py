@@ -37,8 +37,16 @@ AWAY_MS = 2 * MAX_WAIT_MS  # a longer gap between two ticks means that nobody co
 class Shard:
     """The state of one shard and its file."""
 
-    def __init__(self, path: str, *, full_sync: bool, shard: int = 0, shards: int = 1) -> None:
-        self.store = Store(Database(path, full_sync=full_sync))
+    def __init__(
+        self,
+        path: str,
+        *,
+        full_sync: bool,
+        shard: int = 0,
+        shards: int = 1,
+        lock_wait_s: float | None = None,
+    ) -> None:
+        self.store = Store(Database(path, full_sync=full_sync, lock_wait_s=lock_wait_s))
         self.engine = Engine(self.store, random.getrandbits, random.random, shard, shards)
         self.engine.state.vitals = self._vitals
         self.told: dict[str, Told] = {}  # what subscribers get after the last commit

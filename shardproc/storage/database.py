@@ -27,11 +27,15 @@ class DatabaseBusy(Exception):
 class Database:
     """One connection to one file; the only writer for as long as it is open."""
 
-    def __init__(self, path: str, *, full_sync: bool) -> None:
+    def __init__(self, path: str, *, full_sync: bool, lock_wait_s: float | None = None) -> None:
+        """Waits for the file's owner to leave, LOCK_WAIT_S unless told otherwise; then DatabaseBusy."""
         self.path = path
         self._full_sync = full_sync
         self._wal: int | None = None
-        self._lock = None if path == ":memory:" else _own(Path(path))
+        self._lock: TextIO | None = None
+        if path != ":memory:":
+            self._lock = _own(Path(path), LOCK_WAIT_S if lock_wait_s is None else lock_wait_s)
+            _touch(path)
         self.connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
         try:
             self._prepare()
@@ -55,6 +59,7 @@ class Database:
             return
         if self._wal is None:
             self._wal = os.open(f"{self.path}-wal", os.O_RDONLY)
+            sync_folder(Path(self.path).parent)  # the files may be new, and so may their names
         os.fdatasync(self._wal)
 
     def abandon(self) -> None:
@@ -87,10 +92,29 @@ class Database:
             self._lock = None
 
 
-def _own(path: Path) -> TextIO:
+def sync_folder(folder: Path) -> None:
+    """Have the names in a folder survive a power loss."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _private(path: str, flags: int) -> int:
+    """An `opener`: a new file is nobody's but its owner's, whatever the umask."""
+    return os.open(path, flags, 0o600)
+
+
+def _touch(path: str) -> None:
+    """Make the file, if need be; SQLite gives what it makes beside it the same mode."""
+    os.close(_private(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC))
+
+
+def _own(path: Path, wait_s: float) -> TextIO:
     """Hold an exclusive lock beside the file for as long as the returned handle lives."""
-    handle = path.with_suffix(".lock").open("w")
-    deadline = time.monotonic() + LOCK_WAIT_S
+    handle = open(path.with_suffix(".lock"), "w", opener=_private)
+    deadline = time.monotonic() + wait_s
     while True:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -3,13 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import stat
+import subprocess
+import sys
+import time
 from collections import Counter
 from pathlib import Path
 
 import pytest
 from support.waiting import eventually, wait_until
 
-from bunqueue import ActiveJob, AsyncQueue, BunqueueError, JobCounts, Queue, Worker
+from bunqueue import (
+    ActiveJob,
+    AsyncQueue,
+    BunqueueError,
+    FileInUse,
+    JobCounts,
+    Queue,
+    StorageError,
+    Worker,
+)
 
 
 @pytest.mark.parametrize("on_disk", [True, False])
@@ -69,6 +83,79 @@ def test_what_was_added_is_there_for_the_next_who_opens_the_file(tmp_path: Path)
             return (await queue.handle(job_id).job()).data
 
     assert asyncio.run(look()) == {"x": 1}
+
+
+HOLDER = """
+import sys
+from bunqueue import Queue
+with Queue("q", embedded=True, data_path=sys.argv[1]) as queue:
+    queue.add("n")
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_a_file_belongs_to_one_process(tmp_path: Path) -> None:
+    path = str(tmp_path / "jobs.db")
+    command = [sys.executable, "-c", HOLDER, path]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"held\n"
+        begun = time.monotonic()
+        text = f"^{path} is in use by another process; .* start a server to share it"
+        with Queue("q", embedded=True, data_path=path) as queue:
+            with pytest.raises(FileInUse, match=text):
+                queue.add("n")
+            with pytest.raises(FileInUse, match=text):
+                Worker("q", print, embedded=True, data_path=path).run_forever()
+            assert time.monotonic() - begun < 5
+            holder.communicate(b"")
+            queue.add("n")
+            assert queue.count() == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("", "it is a folder; data_path names a file"),
+        ("none/jobs.db", "there is no folder .*/none; make it first"),
+        ("notes.txt", "it is something else than the file of a queue"),
+        ("broken.db", "malformed|not a database"),
+    ],
+)
+def test_a_path_that_cannot_be_used_is_named_and_left_alone(tmp_path: Path, name: str, text: str) -> None:
+    place = tmp_path / "place"
+    place.mkdir()
+    (place / "notes.txt").write_text("hello")
+    (place / "broken.db").write_bytes(b"SQLite format 3\0" + b"x" * 5000)
+    before = set(tmp_path.rglob("*"))
+    with Queue("q", embedded=True, data_path=place / name) as queue:
+        with pytest.raises(StorageError, match=f"cannot be opened: .*{text}"):
+            queue.add("n")
+    assert set(tmp_path.rglob("*")) - before <= {place / "broken.lock"}
+    assert (place / "notes.txt").read_text() == "hello"
+
+
+def test_files_are_private(tmp_path: Path) -> None:
+    with Queue("q", embedded=True, data_path=tmp_path / "jobs.db") as queue:
+        queue.add("n")
+        modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()}
+    assert modes.keys() >= {"jobs.db", "jobs.db-wal", "jobs.lock"}
+    assert set(modes.values()) == {0o600}
+
+
+def test_a_durable_job_in_a_new_folder_has_the_names_of_the_files_synced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced = []
+    fsync = os.fsync
+    monkeypatch.setattr(os, "fsync", lambda number: (synced.append(os.fstat(number).st_ino), fsync(number)))
+    with Queue("q", embedded=True, data_path=tmp_path / "jobs.db") as queue:
+        queue.add("n")
+        assert synced == []
+        queue.add("n", durable=True)
+        queue.add("n", durable=True)
+    assert synced == [tmp_path.stat().st_ino]
 
 
 async def test_blocking_and_asynchronous_objects_share_one_engine(tmp_path: Path) -> None:

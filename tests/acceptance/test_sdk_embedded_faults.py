@@ -60,7 +60,7 @@ async def test_all_sessions_go_on_after_a_full_disk(tmp_path: Path) -> None:
 async def test_a_file_that_cannot_be_opened_is_a_storage_error(tmp_path: Path) -> None:
     path = tmp_path / "jobs.db"
     path.write_bytes(b"this is no database" * 1000)
-    with pytest.raises(StorageError, match="file is not a database"):
+    with pytest.raises(StorageError, match="something else than the file of a queue"):
         await AsyncQueue("q", embedded=True, data_path=str(path)).add("n")
 
 

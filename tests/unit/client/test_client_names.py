@@ -45,6 +45,7 @@ def test_codes_of_errors_are_stable_and_unique() -> None:
         "connect_timeout",
         "connection_lost",
         "error",
+        "file_in_use",
         "job_not_found",
         "lock_lost",
         "option",
