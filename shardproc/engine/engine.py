@@ -38,6 +38,7 @@ from . import (
     slices,
     subscriptions,
     timeouts,
+    upkeep,
     waiting,
     webhooks,
 )
@@ -88,6 +89,8 @@ class Engine:
         state = self.state
         state.now = state.started_at = now
         state.next_sweep = now + locks.GRACE_MS
+        state.upkeep.next_at = now + upkeep.ROUND_MS
+        state.upkeep.dlq_at = now + upkeep.DEAD_MS
         state.minute = now // history.MINUTE_MS
         flows.recovered(state)
         dependencies.ask_again(state)
@@ -131,6 +134,8 @@ class Engine:
             state.next_sweep = now + locks.SWEEP_MS
             locks.sweep(state)
             history.book(state)
+        if now >= state.upkeep.next_at:
+            upkeep.step(state)
         if state.chores:
             chores.run(state)
         if state.woken or state.settled or state.dropped or state.unblocked:
@@ -153,7 +158,7 @@ class Engine:
         state = self.state
         if state.works or state.chores:
             return state.now
-        deadline = state.next_sweep
+        deadline = min(state.next_sweep, state.upkeep.next_at)
         for heap in (state.delays, state.timeouts, state.poll_ends, state.wait_ends, state.alarms):
             if heap and heap[0][0] < deadline:
                 deadline = heap[0][0]
