@@ -13,7 +13,6 @@ from pathlib import Path
 import msgspec
 
 from bunqueue.logs import configure_logging, get_logger
-from bunqueue.model.retention import Retention
 from bunqueue.protocol import link
 from bunqueue.settings import Settings
 
@@ -73,8 +72,6 @@ def _open(start: Start, settings: Settings, sock: socket.socket) -> Shard:
     path = ":memory:" if memory else str(Path(settings.data_dir) / f"shard-{start.shard:02d}.db")
     begun = time.monotonic()
     shard = Shard(path, full_sync=settings.sync == "full", shard=start.shard, shards=start.shards)
-
-    shard.engine.state.upkeep.retention = Retention(settings.completed_max_age, settings.completed_max_count)
 
     def progress(loaded: int, total: int) -> None:
         report = link.encode(link.ShardProgress(loaded, total))

@@ -32,8 +32,9 @@ BLOCKED = 6  # jobs that it depends on have not completed
 STATE_NAMES = ("waiting", "delayed", "active", "completed", "failed", "unknown", "waiting-children")
 
 TRANSITIONS: dict[int, frozenset[int]] = {
-    WAITING: frozenset({ACTIVE, COMPLETED, REMOVED, BLOCKED}),  # COMPLETED: a late ack after a lost lock
-    DELAYED: frozenset({WAITING, REMOVED}),
+    # COMPLETED: a late ack after a lost lock
+    WAITING: frozenset({DELAYED, ACTIVE, COMPLETED, FAILED, REMOVED, BLOCKED}),
+    DELAYED: frozenset({WAITING, FAILED, REMOVED}),
     ACTIVE: frozenset({WAITING, DELAYED, COMPLETED, FAILED, REMOVED}),
     COMPLETED: frozenset({WAITING, REMOVED}),
     FAILED: frozenset({WAITING, REMOVED}),
@@ -181,3 +182,7 @@ class Job(Struct, gc=False, eq=False):
     @property
     def options(self) -> JobOptions:
         return self.shared.options
+
+    def __lt__(self, other: Job) -> bool:
+        """Heaps may have two entries of one job, a stale one and a true one, in any order."""
+        return False

@@ -157,7 +157,7 @@ def _any(answers: Sequence[Answer], places: Sequence[Sequence[int]]) -> Answer:
 def _count(answers: Sequence[Answer], places: Sequence[Sequence[int]]) -> Answer:
     """The first answer, with the sum of all counts."""
     merged = answers[0]
-    merged["data"]["count"] = sum(answer["data"]["count"] for answer in answers)
+    merged.get("data", merged)["count"] = sum(answer.get("data", answer)["count"] for answer in answers)
     return merged
 
 

@@ -7,6 +7,7 @@ from bunqueue.model.job import BLOCKED, Job, Moment
 
 from . import lifecycle
 from .events import FAILED, PUSHED, READY, WAITING_CHILDREN, emit
+from .moments import note
 from .outbox import ROW
 from .state import QueueState, State
 
@@ -52,6 +53,6 @@ def fail(state: State, job: Job, error: str) -> None:
     queue = state.queues[job.queue]
     del queue.blocked[job.seq]
     job.error = error
-    lifecycle.note(job, Moment("failed", state.now, error))
+    note(job, Moment("failed", state.now, error))
     emit(state, FAILED, job, error=error, terminal=True)
     lifecycle.bury(state, queue, job, EXPLICIT_FAIL)

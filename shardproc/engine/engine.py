@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable
 from heapq import heappop
 
 from bunqueue.model.ids import IdFactory
-from bunqueue.model.job import ACTIVE, DELAYED, Job
+from bunqueue.model.job import ACTIVE, Job
 from bunqueue.protocol.commands import Command
 
 from . import (
@@ -26,6 +26,8 @@ from . import (
     flows,
     gate,
     history,
+    job_control,
+    job_logs,
     lifecycle,
     limits,
     locks,
@@ -34,14 +36,15 @@ from . import (
     pulling,
     pushing,
     queries,
+    queue_control,
     schedules,
     slices,
     subscriptions,
     timeouts,
-    upkeep,
     waiting,
     webhooks,
 )
+from .delays import is_delayed
 from .dispatch import carry_out
 from .outbox import Archive, Outbox
 from .registry import RECOVERIES
@@ -55,10 +58,13 @@ __all__ = [
     "dedup",
     "families",
     "finishing",
+    "job_control",
+    "job_logs",
     "limits",
     "monitoring",
     "pushing",
     "queries",
+    "queue_control",
     "webhooks",
 ]
 
@@ -89,8 +95,6 @@ class Engine:
         state = self.state
         state.now = state.started_at = now
         state.next_sweep = now + locks.GRACE_MS
-        state.upkeep.next_at = now + upkeep.ROUND_MS
-        state.upkeep.dlq_at = now + upkeep.DEAD_MS
         state.minute = now // history.MINUTE_MS
         flows.recovered(state)
         dependencies.ask_again(state)
@@ -134,8 +138,6 @@ class Engine:
             state.next_sweep = now + locks.SWEEP_MS
             locks.sweep(state)
             history.book(state)
-        if now >= state.upkeep.next_at:
-            upkeep.step(state)
         if state.chores:
             chores.run(state)
         if state.woken or state.settled or state.dropped or state.unblocked:
@@ -158,7 +160,7 @@ class Engine:
         state = self.state
         if state.works or state.chores:
             return state.now
-        deadline = min(state.next_sweep, state.upkeep.next_at)
+        deadline = state.next_sweep
         for heap in (state.delays, state.timeouts, state.poll_ends, state.wait_ends, state.alarms):
             if heap and heap[0][0] < deadline:
                 deadline = heap[0][0]
@@ -261,9 +263,11 @@ class Engine:
         delays, now = state.delays, state.now
         while delays and delays[0][0] <= now and state.spare > 0:
             state.spare -= 1
-            at, _, job = heappop(delays)
-            if job.state == DELAYED and job.run_at == at:
-                lifecycle.due(state, job)
+            entry = heappop(delays)
+            if is_delayed(entry):
+                lifecycle.due(state, entry[2])
+            else:
+                state.stale_delays -= 1
 
     def _end_timeouts(self) -> None:
         state = self.state

@@ -111,9 +111,20 @@ class _NotActive(CommandError):
 
 def check_lengths(command: str, ids: list[str], **beside: Sequence[object] | None) -> None:
     """Lists that go with ids have one entry an id."""
-    for name, values in beside.items():
-        if values is not None and len(values) != len(ids):
+    for name, entries in beside.items():
+        if entries is not None and len(entries) != len(ids):
             raise CommandError(f"{command} {name} length must match ids length")
+
+
+def check_token(job: Job, token: str | None, *, required: bool = True) -> None:
+    """Whether who shows ``token`` may decide about a job; one that was pulled without an owner is free."""
+    lock = job.lock
+    if lock is None or not lock.token or lock.token == token:
+        return
+    if token:
+        raise CommandError(f"Invalid or expired lock token for job {job.id}")
+    if required:
+        raise CommandError(f"Lock token required for job {job.id}")
 
 
 def _result(raw: Raw) -> bytes:
@@ -128,10 +139,8 @@ def _held(state: State, job_id: str, token: str | None) -> Job:
     """
     job = state.jobs.get(job_id)
     if job is not None and (lock := job.lock) is not None:
-        if lock.token and lock.token != token:
-            if not token:
-                raise CommandError(f"Lock token required for job {job_id}")
-            raise CommandError(f"Invalid or expired lock token for job {job_id}")
+        if lock.token and lock.token != token:  # asked here as well: the call costs something on this path
+            check_token(job, token)
         return job
     if job is None:
         gone = state.archive.find(job_id)

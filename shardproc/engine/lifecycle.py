@@ -1,4 +1,4 @@
-"""The only code that changes a job's state.
+"""The only code that changes a job's state, with `moves` beside it.
 
 Every function here is one arrow of the diagram in `bunqueue.model.job`; it keeps the counters, the
 indexes, the unique keys and the journal in step with the state.
@@ -11,19 +11,13 @@ from heapq import heappush
 from msgspec import Raw
 
 from bunqueue.model.backoff import retry_delay
-from bunqueue.model.dead_letters import (
-    EXPLICIT_FAIL,
-    INTERRUPTED,
-    MAX_ATTEMPTS,
-    STALLED,
-    TIMEOUT,
-)
+from bunqueue.model.dead_letters import EXPLICIT_FAIL, INTERRUPTED, MAX_ATTEMPTS, STALLED, TIMEOUT
 from bunqueue.model.job import (
     ACTIVE,
     COMPLETED,
     DELAYED,
     FAILED,
-    MAX_TIMELINE,
+    NIL,
     REMOVED,
     STATE_NAMES,
     WAITING,
@@ -36,7 +30,9 @@ from bunqueue.protocol.job_view import timeline
 
 from . import auto_retry, events, gate, timeouts, waiting
 from .configs import of_queue
+from .delays import forget_delay
 from .events import emit, emit_queue
+from .moments import note
 from .outbox import ROW, STATE, Attempt
 from .repeating import successor
 from .state import Client, QueueState, State
@@ -137,7 +133,7 @@ def complete(
 ) -> None:
     """ACTIVE (or WAITING, by a late ack) to COMPLETED, or gone when it or its worker asked for that."""
     if job.state == ACTIVE:
-        _let_go(state, queue, job)
+        let_go(state, queue, job)
     else:
         queue.waiting -= 1
         job.state = COMPLETED
@@ -235,7 +231,7 @@ def interrupt(state: State, job: Job, error: str | None) -> None:
 def release(state: State, job: Job) -> None:
     """ACTIVE to WAITING as its connection ended: nothing counted, its place in the queue kept."""
     queue = state.queues[job.queue]
-    _let_go(state, queue, job)
+    let_go(state, queue, job)
     job.started_at = None
     job.progress, job.progress_message = 0, None
     enqueue(state, queue, job)
@@ -262,19 +258,27 @@ def expire(state: State, queue: QueueState, job: Job) -> None:
 
 
 def remove(state: State, queue: QueueState, job: Job, kind: int = events.DROPPED) -> None:
-    """WAITING, DELAYED or BLOCKED to gone: nobody wants it any more.  ``kind``: events.REMOVED is told to
-    subscribers, events.DROPPED is not."""
-    was, job.state = job.state, REMOVED
+    """Any live state to gone: nobody wants it any more; events.REMOVED is told to subscribers."""
+    withdraw(state, queue, job, REMOVED)
+    emit(state, kind, job)
+    _retire(state, queue, job)
+    job.data = NIL  # entries in heaps may stay for long
+
+
+def withdraw(state: State, queue: QueueState, job: Job, to: int) -> None:
+    """Take a live job out of where it stands; from now on it is ``to``."""
+    was, job.state = job.state, to
     if was == WAITING:
         queue.waiting -= 1
         queue.ready.forget(job)
     elif was == DELAYED:
         del queue.delayed[job.seq]
+        forget_delay(state)
+    elif was == ACTIVE:
+        let_go(state, queue, job)
     else:
         del queue.blocked[job.seq]
         state.unblocked.append(job)
-    emit(state, kind, job)
-    _retire(state, queue, job)
 
 
 def bury(state: State, queue: QueueState, job: Job, reason: str, *, remove: bool = False) -> None:
@@ -338,7 +342,7 @@ def release_key(queue: QueueState, job: Job) -> None:
         queue.unique.pop(job.unique_key, None)
 
 
-def _let_go(state: State, queue: QueueState, job: Job) -> None:
+def let_go(state: State, queue: QueueState, job: Job) -> None:
     """Take an active job from who holds it."""
     lock = job.lock
     assert lock is not None
@@ -363,7 +367,7 @@ def _end_attempt(state: State, queue: QueueState, job: Job, error: str | None, o
         Attempt(job.seq, job.attempts, worker, job.started_at, now, outcome, text, None)
     )
     note(job, Moment("failed", now, text, job.attempts))
-    _let_go(state, queue, job)
+    let_go(state, queue, job)
     job.error = text
     job.progress, job.progress_message = 0, None
 
@@ -390,11 +394,3 @@ def _retire(state: State, queue: QueueState, job: Job) -> None:
     if not job.dirty:  # out.touch, inlined: once a job on the hottest path
         state.out.dirty.append(job)
         job.dirty = STATE
-
-
-def note(job: Job, moment: Moment) -> None:
-    """Add to the timeline, which is spelled out from the first unusual event on."""
-    if job.timeline is None:
-        job.timeline = timeline(job)
-    if len(job.timeline) < MAX_TIMELINE:
-        job.timeline.append(moment)

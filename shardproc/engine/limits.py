@@ -21,7 +21,7 @@ from bunqueue.protocol.commands.limits import (
 from . import gate as gates
 from .gate import Limits, TokenBucket
 from .queries import known_queue
-from .registry import handles, recovers
+from .registry import handles, obliterates, recovers
 from .state import Client, QueueState, State
 
 NO_LIMIT = -2  # what rateLimitTtl says without one
@@ -82,6 +82,12 @@ def recover_limits(state: State, key: str, value: str) -> None:
     queue = state.queues.get(key)
     if queue is not None:
         gates.gate_of(queue).limits = _decode(value)
+
+
+@obliterates
+def forget_limits(state: State, queue: QueueState) -> None:
+    if queue.gate is not None:
+        _change(state, queue, bucket=None, concurrency=None)
 
 
 def _limit(number: float) -> float | int:

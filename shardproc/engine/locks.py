@@ -11,6 +11,9 @@ from bunqueue.protocol.commands import CommandError, Ok
 from bunqueue.protocol.commands.core import (
     Alive,
     AliveCount,
+    ExtendedReply,
+    ExtendLock,
+    ExtendLocks,
     HeartbeatBatchReply,
     HeartbeatReply,
     JobHeartbeat,
@@ -48,6 +51,28 @@ def heartbeat_batch(state: State, client: Client, command: JobHeartbeatBatch) ->
     for index, job_id in enumerate(ids):
         count += _beat(state, job_id, tokens[index] if tokens else None, None)
     return HeartbeatBatchReply(data=AliveCount(count))
+
+
+@handles(ExtendLock)
+def extend_lock(state: State, client: Client, command: ExtendLock) -> Ok:
+    if not _extend(state, command.id, command.token, command.duration):
+        raise CommandError("Lock not found or invalid token")
+    return Ok()
+
+
+@handles(ExtendLocks)
+def extend_locks(state: State, client: Client, command: ExtendLocks) -> ExtendedReply:
+    ids, tokens, durations = command.ids, command.tokens, command.durations
+    check_lengths("ExtendLocks", ids, tokens=tokens, durations=durations)
+    renewals = zip(ids, tokens, durations, strict=True)
+    return ExtendedReply(count=sum(_extend(state, *renewal) for renewal in renewals))
+
+
+def _extend(state: State, job_id: str, token: str | None, duration: int) -> bool:
+    """Renew a lock; what has no lock, or another one, is left alone."""
+    job = state.jobs.get(job_id)
+    locked = job is not None and job.lock is not None and bool(job.lock.token)
+    return bool(token) and locked and _beat(state, job_id, token, duration)
 
 
 def _beat(state: State, job_id: str, token: str | None, duration: int | None) -> bool:

@@ -89,8 +89,10 @@ class Outbox:
     __slots__ = (
         "attempts",
         "dirty",
+        "dropped",
         "durable",
         "events",
+        "kept_logs",
         "letters",
         "logs",
         "purges",
@@ -109,6 +111,8 @@ class Outbox:
         self.queues: list[QueueRow] = []
         self.records: dict[tuple[str, str], str | None] = {}  # (kind, key) -> JSON; None: delete
         self.logs: list[LogEntry] = []
+        self.kept_logs: dict[int, int] = {}  # number of a job -> how many entries are kept, before these
+        self.dropped: list[int] = []  # ids of queues whose row goes; they have no other rows any more
         self.purges: dict[int, list[int]] = {}  # queue id -> numbers of finished jobs that go
         self.events: list[EventEntry] = []
         self.told: dict[str, Told] = {}  # by queue
@@ -124,7 +128,9 @@ class Outbox:
             or self.queues
             or self.records
             or self.logs
+            or self.kept_logs
             or self.purges
+            or self.dropped
         )
 
     def keep(self, kind: str, key: str, value: Struct | None) -> None:
@@ -134,7 +140,8 @@ class Outbox:
     def purge(self, queue_id: int, seqs: list[int]) -> None:
         """Have all rows of these finished jobs deleted.  They were read from the archive in this batch;
         a few hundred at a time, as this is done in one go.  Rules call `lifecycle.purge`, which counts."""
-        self.purges.setdefault(queue_id, []).extend(seqs)
+        if seqs:
+            self.purges.setdefault(queue_id, []).extend(seqs)
 
     def tell(self, queue: str, frame: bytes) -> None:
         """Send an event to the subscribers of a queue."""
@@ -200,8 +207,8 @@ class Archive(Protocol):
 
         Looks at fewer when their payloads are large."""
 
-    def due_retries(self, queue_id: int, until: int, limit: int) -> list[int]:
-        """Numbers of dead letters that are to be tried again by themselves at ``until`` at the latest."""
-
     def attempts(self, seqs: list[int]) -> dict[int, list[Attempt]]:
         """The failed attempts of these jobs, the last ones of each, in order."""
+
+    def log(self, seq: int) -> list[LogEntry]:
+        """The log of a live or finished job, oldest first."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 from msgspec import UNSET, Raw
 
 from bunqueue.model.job import ACTIVE, BLOCKED, COMPLETED, DELAYED, FAILED, STATE_NAMES, WAITING, Job
@@ -44,6 +47,7 @@ STATES = {
     "completed": frozenset({COMPLETED}),
     "failed": frozenset({FAILED}),
     "waiting-children": frozenset({BLOCKED}),
+    "paused": frozenset({WAITING}),
 }
 
 
@@ -58,9 +62,10 @@ def known_queue(state: State, name: str) -> QueueState | None:
 class Shown:
     """Jobs as queries show them, collected slice by slice."""
 
-    def __init__(self, state: State, client: Client) -> None:
+    def __init__(self, state: State, client: Client, name_of: Callable[[Job, int], str] = state_name) -> None:
         self._out = state.out
         self._version = client.version
+        self._name_of = name_of
         self._jobs: list[bytes] = []
         self._size = 0
 
@@ -68,7 +73,7 @@ class Shown:
         """More jobs; CommandError when all of them would not fit into a frame."""
         for job in jobs:
             self.grow(len(job.data) + len(job.result or b""))
-            self._jobs.append(queried_job(job, state_name(job, self._version)))
+            self._jobs.append(queried_job(job, self._name_of(job, self._version)))
 
     def grow(self, size: int) -> None:
         """The answer grows by so many bytes, if it may."""
@@ -88,13 +93,13 @@ class Shown:
         return JobsReply(jobs=job_list(self._jobs))
 
 
-def _find(state: State, job_id: str) -> Job | None:
+def find(state: State, job_id: str) -> Job | None:
     return state.jobs.get(job_id) or state.archive.find(job_id)
 
 
 @handles(GetJob)
 def get_job(state: State, client: Client, command: GetJob) -> JobReply:
-    job = _find(state, command.id)
+    job = find(state, command.id)
     if job is None:
         raise CommandError("Job not found")
     answer = Shown(state, client)
@@ -104,14 +109,14 @@ def get_job(state: State, client: Client, command: GetJob) -> JobReply:
 
 @handles(GetState)
 def get_state(state: State, client: Client, command: GetState) -> StateReply:
-    job = _find(state, command.id)
+    job = find(state, command.id)
     name = "unknown" if job is None else state_name(job, client.version)
     return StateReply(id=command.id, state=name)
 
 
 @handles(GetResult)
 def get_result(state: State, client: Client, command: GetResult) -> ResultReply:
-    job = _find(state, command.id)
+    job = find(state, command.id)
     result = job.result if job is not None and job.state == COMPLETED else None
     state.out.size += len(result or b"")
     return ResultReply(id=command.id, result=UNSET if result is None else Raw(result))
@@ -123,20 +128,16 @@ def get_jobs(state: State, client: Client, command: GetJobs) -> Steps:
     queue = known_queue(state, command.queue)
     if queue is None:
         return JobsReply(jobs=job_list([]))
-    wanted = [command.state] if isinstance(command.state, str) else command.state
-    states = ALL
-    if wanted:
-        states = frozenset().union(*(STATES.get(name, frozenset()) for name in wanted))
-        if client.version < 3 and WAITING in states:
-            states |= {BLOCKED}
+    names = [command.state] if isinstance(command.state, str) else command.state
+    states = _states(queue, names, client.version)
+    wants = _wanted(queue, states, names, client.version)
     seqs: list[int] = []
-    wants = _wanted(states, wanted, client.version)
     for chunk in page(state.archive, queue, states, wants, command.offset, command.limit, not command.asc):
         if chunk is None:
             yield
         else:
             seqs += chunk
-    answer = Shown(state, client)
+    answer = Shown(state, client, partial(listed_state, queue) if names else state_name)
     for start in range(0, len(seqs), SLICE):
         if start:
             yield
@@ -147,11 +148,27 @@ def get_jobs(state: State, client: Client, command: GetJobs) -> Steps:
     return answer.reply()
 
 
-def _wanted(states: frozenset[int], names: list[str] | None, version: int) -> Wanted:
+def _states(queue: QueueState, names: list[str] | None, version: int) -> frozenset[int]:
+    """Where to look for jobs in the states of these names; without names, everywhere."""
+    if not names:
+        return ALL
+    none: frozenset[int] = frozenset()
+    found = none.union(*(STATES.get(name, none) for name in names if name != "paused" or queue.paused))
+    return found | {BLOCKED} if version < 3 and WAITING in found else found
+
+
+def _wanted(queue: QueueState, states: frozenset[int], names: list[str] | None, version: int) -> Wanted:
     """Whether a live job is in one of the states asked for."""
     if version >= 3 and names:
-        return lambda job: job.state in states and state_name(job, version) in names
+        return lambda job: job.state in states and listed_state(queue, job, version) in names
     return lambda job: job.state in states
+
+
+def listed_state(queue: QueueState, job: Job, version: int) -> str:
+    """The state by which a job of ``queue`` is found; version 3 calls ready jobs of a paused queue paused."""
+    if version >= 3 and queue.paused and job.state == WAITING:
+        return "paused"
+    return state_name(job, version)
 
 
 @handles(GetJobCounts)
@@ -189,7 +206,7 @@ def count(state: State, client: Client, command: Count) -> CountReply:
 
 
 def _active(state: State, job_id: str) -> Job:
-    job = _find(state, job_id)
+    job = find(state, job_id)
     if job is None:
         raise CommandError("Job not found")
     if job.state != ACTIVE:

@@ -10,29 +10,30 @@ bytes).  Only jobs that come out of order, like released ones, go to a heap besi
 
 Deletion is lazy: a job that leaves otherwise than by `pop` (a late ack, say) just changes its
 state, and never stands here again as the same object.  Its entry is skipped, and above 20 % such
-entries the structure is rebuilt.
+entries are cleared away.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 
 from bunqueue.model.job import WAITING, Job
 
-MIN_STALE = 64  # below that rebuilding costs more than skipping
+MIN_STALE = 64  # below that clearing costs more than skipping
 
 
 class _Bucket:
     """The ready jobs of one priority."""
 
-    __slots__ = ("fifo", "late", "lifo")
+    __slots__ = ("fifo", "late", "lifo", "stale")
 
     def __init__(self) -> None:
         self.fifo: deque[Job] = deque()
         self.late: list[tuple[int, int, Job]] = []  # (run_at, seq, job)
         self.lifo: list[tuple[int, Job]] = []  # (-seq, job)
+        self.stale = 0  # entries of jobs that left otherwise than by pop
 
     def __bool__(self) -> bool:
         return bool(self.fifo or self.late or self.lifo)
@@ -45,6 +46,18 @@ class _Bucket:
             if not fifo or (late[0][0], late[0][1]) < (fifo[0].run_at, fifo[0].seq):
                 return heappop(late)[2]
         return fifo.popleft()
+
+    def __len__(self) -> int:
+        return len(self.fifo) + len(self.late) + len(self.lifo)
+
+    def clear_away(self) -> None:
+        """Drop the entries of jobs that have left."""
+        self.fifo = deque(job for job in self.fifo if job.state == WAITING)
+        self.late = [entry for entry in self.late if entry[2].state == WAITING]
+        self.lifo = [entry for entry in self.lifo if entry[1].state == WAITING]
+        heapify(self.late)
+        heapify(self.lifo)
+        self.stale = 0
 
     def entries(self) -> Iterator[Job]:
         yield from (job for _, job in self.lifo)
@@ -90,15 +103,17 @@ class ReadyQueue:
                 job = bucket.pop()
                 if job.state == WAITING:
                     return job
+                bucket.stale -= 1
                 self._stale -= 1
             del self._buckets[-heappop(order)]
         return None
 
     def forget(self, job: Job) -> None:
         """``job`` is no longer WAITING; its entry is now stale."""
+        self._buckets[job.priority].stale += 1
         self._stale += 1
         if self._stale > MIN_STALE and self._stale * 5 > self._size:
-            self._rebuild()
+            self.compact()
 
     def jobs(self) -> Iterator[Job]:
         """All ready jobs, in no order."""
@@ -108,18 +123,24 @@ class ReadyQueue:
                     yield job
 
     def compact(self) -> None:
-        """Drop the stale entries."""
-        if self._stale:
-            self._rebuild()
+        """Clear away the entries of jobs that have left."""
+        if not self._stale:
+            return
+        for priority, bucket in list(self._buckets.items()):
+            if bucket.stale:
+                bucket.clear_away()
+                if not bucket:
+                    del self._buckets[priority]
+        self._order = sorted(-priority for priority in self._buckets)  # a sorted list is a heap
+        self._size -= self._stale
+        self._stale = 0
 
-    def _rebuild(self) -> None:
-        jobs = list(self.jobs())
-        self._buckets, self._order = {}, []
-        self._size = self._stale = 0
-        for job in sorted(jobs, key=lambda job: (job.run_at, job.seq)):
-            self.push(job)
+    def counts(self) -> Iterator[tuple[int, int]]:
+        """Every priority that ready jobs have, and how many have it."""
+        for priority, bucket in self._buckets.items():
+            if count := len(bucket) - bucket.stale:
+                yield priority, count
 
     def prioritized(self) -> int:
         """How many ready jobs have a priority above 0."""
-        high = (bucket for priority, bucket in self._buckets.items() if priority > 0)
-        return sum(1 for bucket in high for job in bucket.entries() if job.state == WAITING)
+        return sum(count for priority, count in self.counts() if priority > 0)

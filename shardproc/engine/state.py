@@ -13,7 +13,6 @@ from msgspec import Raw, Struct, UnsetType
 
 from bunqueue.model.ids import IdFactory, slot_of_queue
 from bunqueue.model.job import Job, JobOptions, SharedOptions
-from bunqueue.model.retention import Retention
 from bunqueue.protocol.commands import CommandError
 from bunqueue.protocol.job_view import DEFAULT_OPTIONS, MAX_SHARED, share_options
 
@@ -99,7 +98,6 @@ class QueueState:
         "history",
         "id",
         "jobs",
-        "kept",
         "late",
         "listeners",
         "name",
@@ -127,7 +125,6 @@ class QueueState:
         self.waiters: deque[Waiter] = deque()
         self.listeners: Collection[int] = ()  # connections that subscribed to its events
         self.waiting = self.completed = self.failed = 0
-        self.kept = -1  # number of the last completed job that upkeep found young enough
         self.paused = False
         self.gate: Gate | None = None  # what else may hold its jobs back
         self.total_completed = self.total_failed = 0  # since the shard started
@@ -178,17 +175,6 @@ class Totals:
         return total_ms / self.completed if self.completed else 0.0
 
 
-class Upkeep:
-    """What finished jobs are removed, or brought back, by themselves: see upkeep.py."""
-
-    __slots__ = ("dlq_at", "next_at", "pieces", "retention")
-
-    def __init__(self) -> None:
-        self.retention = Retention()  # the process puts its own in place
-        self.pieces: Iterator[int] | None = None  # of the round that goes on
-        self.next_at = self.dlq_at = 0  # when the next piece is due, and the next look at dead letters
-
-
 class State:
     """Everything; `now` is the time of the batch that is being handled."""
 
@@ -234,6 +220,7 @@ class State:
         "shards",
         "spare",
         "staffed",
+        "stale_delays",
         "started_at",
         "timeouts",
         "timeouts_limit",
@@ -241,7 +228,6 @@ class State:
         "totals",
         "unblocked",
         "undecided",
-        "upkeep",
         "vitals",
         "wait_ends",
         "wait_ends_limit",
@@ -276,6 +262,7 @@ class State:
         self.configs: dict[tuple[type[Struct], str], Struct] = {}  # see configs.py
         self.orphans: set[Job] = set()  # active jobs whose connection is gone
         self.delays: list[tuple[int, int, Job]] = []  # heap: (run_at, seq, job)
+        self.stale_delays = 0  # of these entries, about how many are of jobs that left before
         self.timeouts_limit = 256  # entries; beyond, those of ended attempts are dropped
         self.timeouts: list[tuple[int, int, str]] = []  # heap: (at, n, job id)
         self.poll_ends: list[tuple[int, int, Waiter]] = []  # heap: (deadline, n, waiter)
@@ -294,7 +281,6 @@ class State:
         self.timetable = Timetable()
         self.staffed: set[str] = set()  # queues with registered workers
         self.away_until = 0  # until then the whole server was down: what was due has been missed
-        self.upkeep = Upkeep()
         self.totals, self.rates = Totals(), Rates()
         self.minute = 0  # up to which jobs a minute are booked
         self.webhooks: dict[str, Webhook] = {}
@@ -339,6 +325,15 @@ class State:
             queue.listeners = self.listeners.get(name, ())
             self.out.queues.append(QueueRow(queue.id, name, self.now))
         return queue
+
+    def drop(self, queue: QueueState) -> None:
+        """An empty queue is no more; pulls that are parked there wait on.  Its last rows went in an earlier
+        transaction, or a read of the archive has had them written."""
+        del self.queues[queue.name]
+        self.woken.pop(queue, None)
+        if queue.waiters:
+            self.rooms[queue.name] = queue.waiters
+        self.out.dropped.append(queue.id)
 
     def waiters(self, name: str) -> deque[Waiter]:
         """The pulls parked at a queue, which need not exist yet: a pull does not create it."""

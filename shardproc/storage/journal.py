@@ -98,6 +98,8 @@ class Journal:
     def _collect(self, job: Job, queue_id: int) -> None:
         todo = self._parameters
         what, job.dirty = job.dirty, CLEAN
+        if what == CLEAN:  # another object stands for the job by now
+            return
         stored = job.stored
         if job.state == REMOVED:
             self._remove(job, queue_id)

@@ -13,7 +13,6 @@ from shardproc.engine.outbox import COMPLETED_ROW, DEAD_ROW, JOB_ROW, LOCK_ROW
 
 Row = tuple[Any, ...]
 
-MAX_LOG = 100  # entries kept of a job's log
 MAX_INLINE = 1000  # bytes of a result that are kept in the row of completed
 
 _encode = Encoder().encode
@@ -48,9 +47,10 @@ PUT_RECORD = "insert or replace into records values (?,?,?)"
 DELETE_RECORD = "delete from records where kind = ? and key = ?"
 PUT_LOG = "insert into job_logs select ?, coalesce(max(number), 0) + 1, ?, ?, ? from job_logs where seq = ?"
 TRIM_LOG = (
-    "delete from job_logs where seq = ?"
-    f" and number <= (select max(number) from job_logs where seq = ?) - {MAX_LOG}"
+    "delete from job_logs where seq = ? and number <= (select max(number) from job_logs where seq = ?) - ?"
 )
+LOG = "select seq, at, level, message from job_logs where seq = ? order by number"
+DELETE_QUEUE = "delete from queues where id = ?"
 PUT_QUEUE = "insert into queues values (?,?,?)"
 
 
@@ -213,9 +213,6 @@ order by old.finished_at, old.seq
 DEAD_LETTERS = """
 select finished_at, seq, reason, next_retry_at from dead_letters
 where queue_id = ? and (finished_at, seq) > (?, ?) order by finished_at, seq limit ?
-"""
-DUE_RETRIES = """
-select seq from dead_letters where queue_id = ? and next_retry_at <= ? order by next_retry_at limit ?
 """
 ATTEMPTS = """
 select * from attempts where seq = ? and outcome <> ? order by ended_at desc, number desc limit ?

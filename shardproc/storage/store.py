@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterator
 from bunqueue.model.dead_letters import INTERRUPTED
 from bunqueue.model.ids import seq_of_id
 from bunqueue.model.job import COMPLETED, FAILED, Job
+from bunqueue.protocol.commands.jobs import MAX_LOG
 from shardproc.engine.engine import Engine
-from shardproc.engine.outbox import Attempt, DeadLetter, Outbox, Place, Trim
+from shardproc.engine.outbox import Attempt, DeadLetter, LogEntry, Outbox, Place, Trim
 
 from . import rows
 from .database import Database
@@ -123,6 +124,9 @@ class Store:
         db = self._db
         self._open()
         many = db.executemany
+        if out.dropped:
+            self._drop_queues(out.dropped)
+            out.dropped.clear()
         if out.queues:
             for queue in out.queues:
                 self._know(queue.id, queue.name)
@@ -140,9 +144,12 @@ class Store:
                 ],
             )
             out.attempts.clear()
+        if out.kept_logs:
+            many(rows.TRIM_LOG, [(seq, seq, kept) for seq, kept in out.kept_logs.items()])
+            out.kept_logs.clear()
         if out.logs:
             many(rows.PUT_LOG, [(e.seq, e.at, e.level, e.message, e.seq) for e in out.logs])
-            many(rows.TRIM_LOG, [(seq, seq) for seq in {entry.seq for entry in out.logs}])
+            many(rows.TRIM_LOG, [(seq, seq, MAX_LOG) for seq in {entry.seq for entry in out.logs}])
             out.logs.clear()
         if out.dirty:
             self._journal.write(out.dirty, db)
@@ -158,6 +165,11 @@ class Store:
         if not self._in_transaction:
             self._db.execute("begin immediate")
             self._in_transaction = True
+
+    def _drop_queues(self, queue_ids: list[int]) -> None:
+        for queue_id in queue_ids:
+            del self._queue_ids[self._queue_names.pop(queue_id)]
+        self._db.executemany(rows.DELETE_QUEUE, [(queue_id,) for queue_id in queue_ids])
 
     # -- reads of finished jobs ----------------------------------------------------------------
 
@@ -216,10 +228,6 @@ class Store:
         found = self._db.execute(rows.DEAD_LETTERS, (queue_id, *after, limit))
         return [DeadLetter(*row) for row in found]
 
-    def due_retries(self, queue_id: int, until: int, limit: int) -> list[int]:
-        self._see()
-        return [seq for (seq,) in self._db.execute(rows.DUE_RETRIES, (queue_id, until, limit))]
-
     def attempts(self, seqs: list[int]) -> dict[int, list[Attempt]]:
         self._see()
         found = {}
@@ -228,6 +236,10 @@ class Store:
             if past:
                 found[seq] = [Attempt(*row) for row in reversed(past)]
         return found
+
+    def log(self, seq: int) -> list[LogEntry]:
+        self._see()
+        return [LogEntry(*row) for row in self._db.execute(rows.LOG, (seq,))]
 
     def old_dead_letters(self, queue_id: int, until: int, limit: int) -> list[Place]:
         self._see()

@@ -95,8 +95,6 @@ def test_all_options_from_all_sources(tmp_path: Path) -> None:
         "rate_limit": "60",
         "default_protocol": "3",
         "max_connections": "1",
-        "completed_max_age": "0",
-        "completed_max_count": "5",
         "log_level": "debug",
         "log_format": "json",
     }

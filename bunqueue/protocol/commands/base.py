@@ -67,7 +67,7 @@ class Merge(enum.Enum):
 
     NONE = "one answer only"
     FIRST_ERROR = "ok when all are, else the first error in the order of the ids"
-    COUNT = "the sum of data.count"
+    COUNT = "the sum of count, or of data.count"
     ANY = "the first that is ok, else the first error"
     CONCAT = "the lists one after the other"
     SORTED = "the lists one after the other, by the names in them"

@@ -292,6 +292,30 @@ class JobHeartbeat(Command, tag="JobHeartbeat"):
     duration: LockTtl | None = None
 
 
+class ExtendedReply(Reply, kw_only=True):
+    """How many of the locks were renewed."""
+
+    count: int
+
+
+@command(Route.ID, writes=True, repeatable=True, since=3)
+class ExtendLock(Command, tag="ExtendLock"):
+    """Renew the lock of a job for ``duration`` ms."""
+
+    id: JobId
+    token: Token
+    duration: LockTtl
+
+
+@command(Route.IDS, ExtendedReply, merge=Merge.COUNT, writes=True, repeatable=True, since=3)
+class ExtendLocks(Command, tag="ExtendLocks"):
+    """ExtendLock for many jobs; those whose token is wrong are not counted."""
+
+    ids: Ids
+    tokens: Tokens
+    durations: Annotated[list[LockTtl], Meta(max_length=10_000)]
+
+
 @command(Route.IDS, HeartbeatBatchReply, merge=Merge.COUNT, writes=True, repeatable=True)
 class JobHeartbeatBatch(Command, tag="JobHeartbeatB"):
     """JobHeartbeat for many jobs; unknown ones are not counted."""

@@ -13,9 +13,9 @@ from properties.watched_job import table, watched_jobs
 import shardproc.engine
 from bunqueue.model.job import ACTIVE, COMPLETED, FAILED, REMOVED, STATE_NAMES, TRANSITIONS, WAITING
 
-# Legal, but no command does it yet: Cancel, RetryCompleted, Clean, PurgeDlq.
+# Legal, but not seen here: a copy of the job makes it (moves), or it is tested elsewhere.
 LATER = {
-    ("delayed", "unknown"),
+    ("waiting", "delayed"),
     ("completed", "waiting"),
     ("completed", "unknown"),
     ("failed", "unknown"),
@@ -101,6 +101,19 @@ def live_through_everything(life: Life) -> None:
     life.after(10_000)
     life.ask(cmd="ACK", id=lost, token=token)
     assert life.state(lost) == "unknown"
+
+    later = life.push()
+    life.ask(cmd="ChangeDelay", id=later, delay=50)
+    assert life.state(later) == "delayed"
+    life.ask(cmd="Discard", id=later)
+    assert life.state(later) == "failed"
+    later = life.push()
+    life.ask(cmd="Discard", id=later)
+    assert life.state(later) == "failed"
+    for delay in (0, 50):
+        later = life.push(delay=delay)
+        life.ask(cmd="Cancel", id=later)
+        assert life.state(later) == "unknown"
 
     stalled = life.push()
     life.pull()

@@ -16,6 +16,7 @@ from shardproc.engine.registry import HANDLERS
 SPECS = list(COMMANDS.values())
 every_command = pytest.mark.parametrize("spec", SPECS, ids=[spec.name for spec in SPECS])
 
+MORE = ("delay", "priority", "message", "duration", "tokens", "durations")  # required by few commands
 NEEDS = {Route.QUEUE: ("queue", mi.StrType), Route.ID: ("id", mi.StrType), Route.IDS: ("ids", mi.ListType)}
 
 

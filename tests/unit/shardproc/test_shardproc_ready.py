@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -186,3 +187,25 @@ def test_prioritized_counts_what_waits() -> None:
     assert first is jobs[3]
     first.state = ACTIVE
     assert ready.prioritized() == 1
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_counts_of_priorities_through_any_life(seed: int) -> None:
+    chance = random.Random(seed)
+    ready, waiting = ReadyQueue(), set()
+    for seq in range(1, 1500):
+        job = make(seq, chance.randrange(-2, 4), chance.randrange(9), lifo=chance.random() < 0.2)
+        ready.push(job)
+        waiting.add(job)
+        while len(waiting) > 400 or (waiting and chance.random() < 0.4):
+            if chance.random() < 0.5:
+                gone = ready.pop()
+                assert gone is not None
+                gone.state = ACTIVE
+            else:
+                gone = chance.choice(sorted(waiting, key=lambda job: job.seq))
+                gone.state = COMPLETED
+                ready.forget(gone)
+            waiting.remove(gone)
+        assert dict(ready.counts()) == Counter(job.priority for job in waiting)
+        assert ready.prioritized() == sum(job.priority > 0 for job in waiting)

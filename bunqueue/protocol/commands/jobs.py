@@ -1,0 +1,145 @@
+"""Ruling over single jobs: taking them out of their course, and their logs."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta, Raw, Struct
+
+from bunqueue.model.job import NIL
+from bunqueue.protocol.commands.base import (
+    Command,
+    Delay,
+    JobId,
+    Offset,
+    Priority,
+    Reply,
+    Route,
+    Text,
+    Token,
+    command,
+)
+
+MAX_LOG = 100  # entries kept of a job's log
+LogText = Annotated[str, Meta(description="cut after 64 KiB")]
+
+
+@command(Route.ID, writes=True)
+class Cancel(Command, tag="Cancel"):
+    """Remove a job that has not begun: a waiting or delayed one, or one that waits for others."""
+
+    id: JobId
+
+
+@command(Route.ID, writes=True, repeatable=True)
+class Update(Command, tag="Update"):
+    """Give a job that has not finished other data."""
+
+    id: JobId
+    data: Raw = Raw(NIL)
+
+
+@command(Route.ID, writes=True, repeatable=True)
+class ChangePriority(Command, tag="ChangePriority"):
+    """Give a waiting or delayed job another priority, and say whether it goes before its equals."""
+
+    id: JobId
+    priority: Priority
+    lifo: bool | None = None
+
+
+@command(Route.ID, writes=True)
+class Promote(Command, tag="Promote"):
+    """Let a delayed job, or a retry that waits, run now."""
+
+    id: JobId
+
+
+@command(Route.ID, writes=True)
+class MoveToDelayed(Command, tag="MoveToDelayed"):
+    """Put an active job back, to run in ``delay`` ms; no attempt is counted.  Also a waiting or delayed one.
+
+    A job that was pulled with an owner needs its token, on a connection of version 2 only if one is given.
+    """
+
+    id: JobId
+    delay: Delay
+    token: Token | None = None
+
+
+@command(Route.ID, writes=True, since=3)
+class MoveToWait(Command, tag="MoveToWait"):
+    """Let a job run now: an active, waiting, delayed or failed one.  About its token see MoveToDelayed."""
+
+    id: JobId
+    token: Token | None = None
+
+
+@command(Route.ID, writes=True, since=3)
+class ChangeDelay(Command, tag="ChangeDelay"):
+    """Let a waiting or delayed job run in ``delay`` ms; an active one as MoveToDelayed does."""
+
+    id: JobId
+    delay: Delay
+    token: Token | None = None
+
+
+@command(Route.ID, writes=True)
+class Discard(Command, tag="Discard"):
+    """Make a waiting, delayed or active job a dead letter.  About its token see MoveToDelayed."""
+
+    id: JobId
+    token: Token | None = None
+
+
+class Added(Struct, gc=False):
+    added: bool = True
+
+
+class AddLogReply(Reply, kw_only=True):
+    data: Added
+
+
+class LogLine(Struct, gc=False):
+    """``timestamp`` is in ms."""
+
+    message: str
+    level: str
+    timestamp: float
+
+
+class Log(Struct, gc=False):
+    """The lines asked for, oldest first; ``count`` says how many there are."""
+
+    logs: list[LogLine]
+    count: int
+
+
+class GetLogsReply(Reply, kw_only=True):
+    data: Log
+
+
+@command(Route.ID, AddLogReply, writes=True)
+class AddLog(Command, tag="AddLog"):
+    """Add a line to the log of a job in any state; the last 100 are kept."""
+
+    id: JobId
+    message: LogText
+    level: Text = "info"
+
+
+@command(Route.ID, GetLogsReply)
+class GetLogs(Command, tag="GetLogs"):
+    """The log of a job, or its lines ``start`` to ``end`` (from 0, both included; -1: the last)."""
+
+    id: JobId
+    start: Offset = 0
+    end: Annotated[int, Meta(ge=-1, le=1_000_000_000)] | None = None
+
+
+@command(Route.ID, writes=True, repeatable=True, since=3)
+class ClearLogs(Command, tag="ClearLogs"):
+    """Forget the log of a job but for its last ``keepLogs`` lines."""
+
+    id: JobId
+    keep_logs: Offset | None = None

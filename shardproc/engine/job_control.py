@@ -1,0 +1,127 @@
+"""Commands that take a single job out of its course."""
+
+from __future__ import annotations
+
+from bunqueue.model.job import (
+    ACTIVE,
+    BLOCKED,
+    COMPLETED,
+    DELAYED,
+    FAILED,
+    NIL,
+    STATE_NAMES,
+    UNDEFINED,
+    WAITING,
+    Job,
+)
+from bunqueue.protocol.commands import CommandError, Ok
+from bunqueue.protocol.commands.jobs import (
+    Cancel,
+    ChangeDelay,
+    ChangePriority,
+    Discard,
+    MoveToDelayed,
+    MoveToWait,
+    Promote,
+    Update,
+)
+from bunqueue.protocol.job_view import state_name
+
+from . import events, lifecycle, moves
+from .finishing import check_token
+from .outbox import ROW
+from .pushing import check_size
+from .queries import find
+from .registry import handles
+from .state import Client, State
+
+MOVABLE = frozenset({WAITING, DELAYED, ACTIVE})
+
+
+@handles(Cancel)
+def cancel(state: State, client: Client, command: Cancel) -> Ok:
+    job = state.jobs.get(command.id)
+    if job is None or job.state == ACTIVE:
+        raise CommandError("Job not found or cannot be cancelled")
+    lifecycle.remove(state, state.queues[job.queue], job, events.REMOVED)
+    return Ok()
+
+
+@handles(Update)
+def update(state: State, client: Client, command: Update) -> Ok:
+    job = state.jobs.get(command.id)
+    if job is None:
+        raise CommandError("Job not found or cannot be updated")
+    data = bytes(command.data)
+    check_size(data)
+    job.data = NIL if data == UNDEFINED else data
+    state.out.touch(job, ROW)
+    return Ok()
+
+
+@handles(ChangePriority)
+def change_priority(state: State, client: Client, command: ChangePriority) -> Ok:
+    job = state.jobs.get(command.id)
+    if job is None or job.state not in (WAITING, DELAYED):
+        raise CommandError("Job not found or not in queue")
+    moves.reorder(state, state.queues[job.queue], job, command.priority, lifo=command.lifo)
+    return Ok()
+
+
+@handles(Promote)
+def promote(state: State, client: Client, command: Promote) -> Ok:
+    job = state.jobs.get(command.id)
+    if job is None or job.state != DELAYED:
+        raise CommandError("Job not found or not delayed")
+    _move(state, job, 0)
+    return Ok()
+
+
+@handles(MoveToDelayed)
+def move_to_delayed(state: State, client: Client, command: MoveToDelayed) -> Ok:
+    job = find(state, command.id)
+    if job is None:
+        raise CommandError("Job not found")
+    if job.state not in MOVABLE:
+        raise CommandError(f"Job is not active (current state: {STATE_NAMES[job.state]})")
+    check_token(job, command.token, required=client.version >= 3)
+    _move(state, job, command.delay)
+    return Ok()
+
+
+@handles(ChangeDelay)
+def change_delay(state: State, client: Client, command: ChangeDelay) -> Ok:
+    job = state.jobs.get(command.id)
+    if job is None or job.state not in MOVABLE:
+        raise CommandError("Job not found or cannot change delay")
+    check_token(job, command.token, required=client.version >= 3)
+    _move(state, job, command.delay)
+    return Ok()
+
+
+@handles(MoveToWait)
+def move_to_wait(state: State, client: Client, command: MoveToWait) -> Ok:
+    job = find(state, command.id)
+    if job is None or job.state in (COMPLETED, BLOCKED):
+        name = "unknown" if job is None else state_name(job, client.version)
+        raise CommandError(f"Cannot move job from state '{name}' to waiting")
+    if job.state == FAILED:
+        lifecycle.revive(state, state.queues[job.queue], job)
+        return Ok()
+    check_token(job, command.token, required=client.version >= 3)
+    _move(state, job, 0)
+    return Ok()
+
+
+@handles(Discard)
+def discard(state: State, client: Client, command: Discard) -> Ok:
+    job = state.live(command.id)
+    if job.state == BLOCKED:
+        raise CommandError("Job is waiting for its dependencies and cannot be discarded, cancel it instead")
+    check_token(job, command.token, required=client.version >= 3)
+    moves.discard(state, state.queues[job.queue], job)
+    return Ok()
+
+
+def _move(state: State, job: Job, delay: float) -> None:
+    moves.move(state, state.queues[job.queue], job, state.now + int(delay))

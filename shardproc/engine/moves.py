@@ -1,0 +1,79 @@
+"""The arrows of the lifecycle that are drawn by hand: jobs put at another time, into another order, away."""
+
+from __future__ import annotations
+
+from copy import copy
+
+from msgspec.structs import replace
+
+from bunqueue.model.job import ACTIVE, DELAYED, FAILED, NIL, REMOVED, WAITING, Job, Moment
+from bunqueue.protocol.job_view import timeline
+
+from . import events, lifecycle
+from .delays import forget_delay
+from .events import emit
+from .lifecycle import let_go, withdraw
+from .moments import note
+from .outbox import CLEAN, ROW
+from .state import QueueState, State
+
+DISCARDED = "unknown"  # the reason of a dead letter: SEMANTICS.md, "DLQ reasons"
+
+
+def discard(state: State, queue: QueueState, job: Job) -> None:
+    """WAITING, DELAYED or ACTIVE to FAILED, as somebody says so."""
+    withdraw(state, queue, job, FAILED)
+    emit(state, events.DISCARDED, job)
+    lifecycle.bury(state, queue, job, DISCARDED)
+
+
+def move(state: State, queue: QueueState, job: Job, run_at: int) -> None:
+    """WAITING, DELAYED or ACTIVE to WAITING or DELAYED: it is to run at another time."""
+    was = job.state
+    if was == WAITING:
+        job = _stand_in(state, queue, job)
+        job.run_at = run_at
+    elif was == DELAYED:
+        job.run_at = run_at
+        del queue.delayed[job.seq]
+        forget_delay(state)
+    else:
+        job.timeline = timeline(job)  # its start would be forgotten
+        let_go(state, queue, job)
+        job.run_at, job.started_at = run_at, None
+        job.progress, job.progress_message = 0, None
+    if job.timeline is not None:
+        note(job, Moment("delayed" if run_at > state.now else "waiting", state.now))
+    lifecycle.enqueue(state, queue, job)
+    if job.state == DELAYED:
+        emit(state, events.DELAYED, job, delay=run_at - state.now)
+    elif was != WAITING:
+        emit(state, events.WAITING if was == ACTIVE else events.READY, job)
+    state.out.touch(job, ROW)
+
+
+def reorder(state: State, queue: QueueState, job: Job, priority: int, *, lifo: bool | None) -> None:
+    """A job that waits for its turn or its time gets another place in the order."""
+    waits = job.state == WAITING
+    if waits:
+        job = _stand_in(state, queue, job)
+    job.priority = priority
+    if lifo is not None:
+        job.shared = state.shared(replace(job.options, lifo=lifo))
+    if waits:
+        lifecycle.enqueue(state, queue, job)
+    state.out.touch(job, ROW)
+
+
+def _stand_in(state: State, queue: QueueState, job: Job) -> Job:
+    """A copy of a WAITING job that takes its place everywhere but among the ready ones, where an entry can
+    be forgotten but not moved."""
+    other = copy(job)
+    withdraw(state, queue, job, REMOVED)
+    state.jobs[job.id] = other
+    (queue.jobs if job.seq in queue.jobs else queue.late)[job.seq] = other
+    if job.dirty:
+        what, job.dirty, other.dirty = job.dirty, CLEAN, CLEAN
+        state.out.touch(other, what)
+    job.data = NIL
+    return other
