@@ -91,7 +91,7 @@ def emit_queue(state: State, kind: int, queue: QueueState, **fields: Any) -> Non
     if kind == OBLITERATED:  # its row goes, so nobody else will know its name
         fields["queue"] = queue.name
     _log(state, kind, queue, "", fields)
-    if queue.listeners:
+    if queue.listeners and kind <= LAST_TOLD:
         tell(state, queue, kind, None, **fields)
 
 

@@ -270,6 +270,14 @@ def test_obliterating_leaves_no_trace_on_disk_or_in_memory(driver: Driver) -> No
     again.close()
 
 
+def test_subscribers_of_an_obliterated_queue_stay_subscribed(driver: Driver) -> None:
+    assert driver.ask(2, cmd="SubscribeEvents", queue="q")["ok"]
+    push(driver)
+    assert driver.ask(cmd="Obliterate", queue="q") == {"ok": True}
+    push(driver)
+    assert list(driver.shard.engine.state.queues["q"].listeners) == [2]
+
+
 @pytest.mark.usefixtures("short_slices")
 def test_other_queues_are_not_concerned(driver: Driver) -> None:
     kept = one_of_each(driver, "other")
