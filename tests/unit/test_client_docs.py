@@ -1,0 +1,39 @@
+"""The page about the client names everything that there is, and its samples are Python."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import bunqueue
+from bunqueue import BunqueueError, JobOptions
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs" / "client.md").read_text(encoding="utf-8")
+
+
+def first_column(heading: str) -> set[str]:
+    section = PAGE.partition(f"## {heading}\n")[2].partition("\n## ")[0]
+    return set(re.findall(r"^\| `(\w+)`", section, re.MULTILINE))
+
+
+def test_every_option_of_a_job_is_there() -> None:
+    assert first_column("Options of a job") == set(JobOptions.__annotations__)
+
+
+def test_every_exception_is_there() -> None:
+    public = {name: getattr(bunqueue, name) for name in bunqueue.__all__}
+    errors = {
+        name for name, kind in public.items() if isinstance(kind, type) and issubclass(kind, BunqueueError)
+    }
+    assert first_column("Exceptions") == errors - {"BunqueueError"}
+
+
+@pytest.mark.parametrize("name", ["README.md", "docs/client.md"])
+def test_samples_are_python(name: str) -> None:
+    samples = re.findall(r"```python\n(.*?)```", (ROOT / name).read_text(encoding="utf-8"), re.DOTALL)
+    assert samples
+    for sample in samples:
+        compile(sample, name, "exec")
