@@ -32,6 +32,7 @@ from bunqueue.protocol.job_view import queried_job, state_name
 from .monitoring import storage_state
 from .queries import counts_of, known_queue
 from .registry import handles
+from .schedules import next_ones
 from .slices import Steps, sliced
 from .state import Client, QueueState, State
 from .sums import of_queues
@@ -41,6 +42,7 @@ PREVIEW = 10  # dead letters shown with a queue
 PREVIEW_BYTES = 1024 * 1024  # their payloads together
 QUEUES_A_SLICE = 200
 JOBS_A_SLICE = 5_000
+MAX_CRONS = 100
 
 
 @handles(DashboardOverview)
@@ -72,7 +74,7 @@ def overview(state: State, client: Client, command: DashboardOverview) -> Steps:
                 "connections": len(state.clients),
             },
             workers=WorkerOverview(0, 0, []),  # known to the router
-            crons=[],
+            crons=next_ones(state, MAX_CRONS),
             storage=storage_state(vitals.trouble),
             timestamp=float(state.now),
         )

@@ -144,6 +144,13 @@ def test_the_list_is_sorted_by_name(driver: Driver) -> None:
     assert names(driver) == ["a", "b", "c"]
 
 
+def test_an_overview_shows_what_runs_next(driver: Driver) -> None:
+    for number in range(150):
+        put(driver, str(number), repeatEvery=1000 - number)
+    shown = driver.ask(cmd="DashboardOverview")["data"]["crons"]
+    assert [cron["name"] for cron in shown] == [str(number) for number in range(149, 49, -1)]
+
+
 # Runs
 
 

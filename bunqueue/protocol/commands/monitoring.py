@@ -7,6 +7,7 @@ from typing import Any
 from msgspec import UNSET, Struct, UnsetType
 
 from bunqueue.protocol.commands.base import Command, Merge, QueueName, Reply, Route, command
+from bunqueue.protocol.commands.cron import CronView
 
 
 class ServerMetrics(Struct, rename="camel", gc=False):
@@ -150,10 +151,10 @@ class Memory(Struct, gc=False):
     rss: float
 
 
-class WorkerOverview(Struct, gc=False):
+class WorkerOverview(Struct, gc=False, rename={"listed": "list"}):
     total: int
     active: int
-    list: list[Any]
+    listed: list[Any]
 
 
 class Overview(Struct, gc=False):
@@ -163,7 +164,7 @@ class Overview(Struct, gc=False):
     memory: Memory
     collections: dict[str, int]
     workers: WorkerOverview
-    crons: list[Any]
+    crons: list[CronView]  # those that run next, of each shard
     storage: StorageState
     timestamp: float  # epoch ms
 

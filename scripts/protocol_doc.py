@@ -1,0 +1,201 @@
+"""Writes bunqueue/protocol/PROTOCOL.md: every command as it is declared, and some prose around it.
+
+    python scripts/protocol_doc.py
+
+Prints nothing when the file was up to date.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pkgutil
+from collections.abc import Iterator
+from pathlib import Path
+from string import Template
+from typing import Any
+
+import msgspec.inspect as mi
+from msgspec import NODEFAULT, UNSET, Raw, Struct
+
+from bunqueue.protocol import commands
+from bunqueue.protocol.commands import COMMANDS, Spec
+
+ROOT = Path(__file__).resolve().parent.parent
+TARGET = ROOT / "bunqueue" / "protocol" / "PROTOCOL.md"
+TEMPLATE = ROOT / "scripts" / "protocol_template.md"
+
+FIRST = ("core", "query")  # families that come before the others
+NAMES: dict[type[mi.Type], str] = {
+    mi.AnyType: "any",
+    mi.RawType: "any",
+    mi.IntType: "integer",
+    mi.FloatType: "number",
+    mi.StrType: "text",
+    mi.BoolType: "boolean",
+    mi.NoneType: "null",
+    mi.BytesType: "bytes",
+}
+
+
+class Document:
+    """Collects the structures that the tables mention."""
+
+    def __init__(self) -> None:
+        self._structures: dict[str, type[Struct]] = {}
+
+    def text(self) -> str:
+        families = "\n\n".join(self._family(name) for name in family_names())
+        template = Template(TEMPLATE.read_text(encoding="utf-8"))
+        return template.substitute(commands=families, structures="\n\n".join(self._all_structures()))
+
+    def _family(self, name: str) -> str:
+        module = importlib.import_module(f"{commands.__name__}.{name}")
+        specs = [spec for spec in COMMANDS.values() if spec.request.__module__ == module.__name__]
+        intro = paragraphs(module)
+        return "\n\n".join(
+            [f"### {name.replace('_', ' ').capitalize()}\n\n{intro}", *map(self._command, specs)]
+        )
+
+    def _command(self, spec: Spec) -> str:
+        parts = [f"#### {spec.name}", paragraphs(spec.request), _manners(spec)]
+        fields = [field for field in _fields(spec.request) if field.encode_name != "reqId"]
+        fields.sort(key=lambda field: not field.required)
+        if fields:
+            parts.append(self._table(fields))
+        answer = [field for field in _fields(spec.reply) if field.encode_name not in ("ok", "reqId")]
+        told = paragraphs(spec.reply) if spec.reply.__doc__ and answer else ""
+        parts.append("Answer: `ok`." if not answer else f"Answer: `ok` and\n\n{self._answer(answer)}")
+        return "\n\n".join(part for part in [*parts, told] if part)
+
+    def _all_structures(self) -> Iterator[str]:
+        """Their tables mention others, so it goes on until there is none left."""
+        done: set[str] = set()
+        while left := sorted(self._structures.keys() - done):
+            for name in left:
+                done.add(name)
+                struct = self._structures[name]
+                told = paragraphs(struct) if own_doc(struct) else ""
+                yield "\n\n".join(
+                    part for part in (f"#### {name}", told, self._table(_fields(struct))) if part
+                )
+
+    def _table(self, fields: list[mi.Field]) -> str:
+        rows = [
+            f"| `{field.encode_name}` | {self._type(field.type)} | {bounds(field.type)} | {default(field)} |"
+            for field in fields
+        ]
+        return "\n".join(["| Field | Type | Bounds | Default |", "|---|---|---|---|", *rows])
+
+    def _answer(self, fields: list[mi.Field]) -> str:
+        return "\n".join(
+            ["| Field | Type |", "|---|---|"]
+            + [f"| `{field.encode_name}` | {self._type(field.type)} |" for field in fields]
+        )
+
+    def _type(self, kind: mi.Type) -> str:
+        if isinstance(kind, mi.Metadata):
+            return self._type(kind.type)
+        if isinstance(kind, mi.UnionType):
+            members = [member for member in kind.types if not _is_unset(member)]
+            return " or ".join(dict.fromkeys(map(self._type, members)))
+        if isinstance(kind, mi.ListType):
+            return f"list of {self._type(kind.item_type)}"
+        if isinstance(kind, mi.DictType):
+            return f"map of {self._type(kind.value_type)}"
+        if isinstance(kind, mi.LiteralType):
+            return " or ".join(f"`{value}`" for value in kind.values)
+        if isinstance(kind, mi.StructType):
+            name = kind.cls.__name__.lstrip("_")
+            self._structures[name] = kind.cls
+            return f"[{name}](#{name.lower()})"
+        return NAMES[type(kind)]
+
+
+def family_names() -> list[str]:
+    """The modules that declare commands."""
+    found = [module.name for module in pkgutil.iter_modules(commands.__path__)]
+    declaring = {spec.request.__module__.rpartition(".")[2] for spec in COMMANDS.values()}
+    rest = [name for name in found if name in declaring and name not in FIRST]
+    return [*FIRST, *rest]
+
+
+def own_doc(struct: type[Struct]) -> bool:
+    return "__doc__" in vars(struct) and bool(struct.__doc__)
+
+
+def paragraphs(thing: Any) -> str:
+    """A docstring as Markdown: reST's double backquotes become single ones."""
+    return (inspect.getdoc(thing) or "").replace("``", "`")
+
+
+def _fields(struct: type[Struct]) -> list[mi.Field]:
+    info = mi.type_info(struct)
+    assert isinstance(info, mi.StructType)
+    return list(info.fields)
+
+
+def _is_unset(kind: mi.Type) -> bool:
+    return type(kind).__name__ == "UnsetType"
+
+
+def _manners(spec: Spec) -> str:
+    """How a command is treated, in one line."""
+    manners = [f"Goes to: {spec.route.value}."]
+    if spec.writes:
+        manners.append("Changes something; safe to repeat." if spec.repeatable else "Changes something.")
+    if spec.parks:
+        manners.append("Waits up to `timeout`.")
+    if spec.heavy:
+        manners.append("Heavy: may be answered late.")
+    if spec.since > 2:
+        manners.append(f"Since {spec.since}.")
+    return " ".join(manners)
+
+
+def bounds(kind: mi.Type) -> str:
+    """What a value must keep to."""
+    if isinstance(kind, mi.Metadata):
+        description = (kind.extra_json_schema or {}).get("description", "")
+        return "; ".join(filter(None, [bounds(kind.type), description]))
+    if isinstance(kind, mi.UnionType):
+        return "; ".join(dict.fromkeys(filter(None, map(bounds, kind.types))))
+    if isinstance(kind, mi.IntType | mi.FloatType):
+        return _range(kind.ge, kind.le)
+    if isinstance(kind, mi.StrType | mi.ListType):
+        unit = "characters" if isinstance(kind, mi.StrType) else "entries"
+        length = _range(kind.min_length, kind.max_length)
+        return f"{length} {unit}" if length else ""
+    return ""
+
+
+def _range(low: float | None, high: float | None) -> str:
+    if low is None and high is None:
+        return ""
+    if low is None or high is None:
+        return f"at least {low:,.0f}" if high is None else f"at most {high:,.0f}"
+    return f"{low:,.0f} to {high:,.0f}"
+
+
+def default(field: mi.Field) -> str:
+    if field.default is NODEFAULT and field.default_factory is NODEFAULT:
+        return "required"
+    value = field.default_factory() if field.default is NODEFAULT else field.default
+    if value is None or value is UNSET:
+        return ""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int | float):
+        return f"{value:,}"
+    return "null" if isinstance(value, Raw) else f"`{value}`"
+
+
+def main() -> None:
+    text = Document().text()
+    if not TARGET.exists() or TARGET.read_text(encoding="utf-8") != text:
+        TARGET.write_text(text, encoding="utf-8")
+        print(f"{TARGET.relative_to(ROOT)} is new")
+
+
+if __name__ == "__main__":
+    main()
