@@ -20,13 +20,10 @@ from typing import Annotated, Any, Literal, NamedTuple, get_args
 
 import msgspec
 
-MEMORY = ":memory:"
-"""The ``data_dir`` that keeps nothing."""
+MEMORY = ":memory:"  # the ``data_dir`` that keeps nothing
 CONFIG_VARIABLE = "BUNQUEUE_CONFIG"
-OTHER_VARIABLES = frozenset({CONFIG_VARIABLE})
-"""Variables with our prefix that are no options, and so are not refused as unknown."""
-MAX_TOKENS, MAX_TOKEN_CHARS = 64, 512
-"""Together 32 KiB: half of what may go through the pipe to the child process, and more than anyone needs."""
+OTHER_VARIABLES = frozenset({CONFIG_VARIABLE})  # with our prefix, but no options: not refused as unknown
+MAX_TOKENS, MAX_TOKEN_CHARS = 64, 512  # together half of what may go through the pipe to the child process
 MAX_SHOWN_CHARS = 80  # of a wrong value in a message, which should stay a readable line
 
 # Kubernetes sets such variables for every service whose name begins with "bunqueue"; refusing them as unknown
@@ -240,6 +237,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     max_connections: Annotated[
         int, Option(_whole(1, 1_000_000), "How many clients may be connected at the same time.")
     ] = 10_000
+    events_max_age: Annotated[
+        int, Option(_whole(1, 87_600), "How many hours the event log of a shard goes back.")
+    ] = 168
+    events_max_count: Annotated[
+        int, Option(_whole(0, 1_000_000_000), "How many events the log of a shard keeps.")
+    ] = 1_000_000
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"], Option(_LEVEL, "The least severe messages to log.")
     ] = "info"
@@ -288,8 +291,7 @@ def _declared() -> tuple[Option, ...]:
     )
 
 
-OPTIONS = _declared()
-"""All options, in the order in which people should meet them."""
+OPTIONS = _declared()  # in the order in which people should meet them
 _BY_NAME = {option.name: option for option in OPTIONS}
 
 

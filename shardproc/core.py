@@ -25,12 +25,14 @@ from .engine.outbox import Told
 from .engine.state import Client
 from .engine.vitals import Vitals
 from .storage.database import Database
+from .storage.event_log import DEFAULT_RETENTION, Retention
 from .storage.store import Store
 
 _decode_slow = Decoder(Slow).decode
 
 SLICES_S = 0.002  # for long work between two batches
 MAX_WAIT_MS = 5_000
+FORGET_MS = 20  # between two pieces of a log that is too long, when there is nothing else to do
 AWAY_MS = 2 * MAX_WAIT_MS  # a longer gap between two ticks means that nobody could be heard
 
 
@@ -45,8 +47,10 @@ class Shard:
         shard: int = 0,
         shards: int = 1,
         lock_wait_s: float | None = None,
+        retention: Retention = DEFAULT_RETENTION,
     ) -> None:
-        self.store = Store(Database(path, full_sync=full_sync, lock_wait_s=lock_wait_s))
+        database = Database(path, full_sync=full_sync, lock_wait_s=lock_wait_s)
+        self.store = Store(database, retention)
         self.engine = Engine(self.store, random.getrandbits, random.random, shard, shards)
         self.engine.state.vitals = self._vitals
         self.told: dict[str, Told] = {}  # what subscribers get after the last commit
@@ -75,7 +79,8 @@ class Shard:
 
     def wait_ms(self) -> int:
         """How long there is nothing to do unless a command comes."""
-        return max(0, min(self.engine.next_deadline() - self._clock.now_ms(), MAX_WAIT_MS))
+        longest = FORGET_MS if self.store.forgets else MAX_WAIT_MS
+        return max(0, min(self.engine.next_deadline() - self._clock.now_ms(), longest))
 
     def client(self, conn: int, version: int) -> Client:
         return self.engine.state.client(conn, version)

@@ -19,8 +19,10 @@ from bunqueue.settings import Settings
 from .core import Shard
 from .server import Server
 from .storage.database import DatabaseBusy
+from .storage.event_log import Retention
 from .storage.schema import SchemaTooNew
 
+HOUR_MS = 3_600_000
 _log = get_logger("shard")
 
 
@@ -71,7 +73,9 @@ def _open(start: Start, settings: Settings, sock: socket.socket) -> Shard:
     memory = settings.in_memory
     path = ":memory:" if memory else str(Path(settings.data_dir) / f"shard-{start.shard:02d}.db")
     begun = time.monotonic()
-    shard = Shard(path, full_sync=settings.sync == "full", shard=start.shard, shards=start.shards)
+    retention = Retention(settings.events_max_age * HOUR_MS, settings.events_max_count)
+    full_sync = settings.sync == "full"
+    shard = Shard(path, full_sync=full_sync, shard=start.shard, shards=start.shards, retention=retention)
 
     def progress(loaded: int, total: int) -> None:
         report = link.encode(link.ShardProgress(loaded, total))

@@ -90,6 +90,7 @@ def forget(state: State, job: Job) -> None:
     else:
         queue.failed -= 1
     job.state = REMOVED
+    emit(state, events.DROPPED, job)
     state.out.touch(job, ROW)
 
 
@@ -145,8 +146,9 @@ def complete(
     if (started := job.started_at) is not None:
         totals.waited_ms += started - job.run_at
         totals.worked_ms += now - started
+    remove = remove or job.shared.options.remove_on_complete
     if state.waits:
-        waiting.completed(state, job, result)
+        waiting.completed(state, job, None if remove else result)
     if job.timeline is not None:
         note(job, Moment("completed", state.now))
     state.out.events.append((events.COMPLETED, queue.id, job.id))
@@ -154,7 +156,7 @@ def complete(
         events.tell(state, queue, events.COMPLETED, job, data=Raw(result))
     if job.id in state.awaited:
         state.settled.append(job)
-    if remove or job.shared.options.remove_on_complete:
+    if remove:
         job.state = REMOVED
         emit(state, events.DROPPED, job)
         _remember_gone(state, job)
@@ -222,9 +224,8 @@ def interrupt(state: State, job: Job, error: str | None) -> None:
     lock = job.lock
     worker = lock.owner if lock is not None else None
     text = error[:MAX_ERROR] if error is not None else None
-    state.out.attempts.append(
-        Attempt(job.seq, job.attempts + 1, worker, job.started_at, state.now, INTERRUPTED, text, None)
-    )
+    started, number = job.started_at, job.attempts + 1
+    state.out.attempts.append(Attempt(job.seq, number, worker, started, state.now, INTERRUPTED, text, None))
     release(state, job)
 
 
@@ -363,9 +364,8 @@ def _end_attempt(state: State, queue: QueueState, job: Job, error: str | None, o
     now = state.now
     worker = job.lock.owner if job.lock is not None else None
     text = error[:MAX_ERROR] if error is not None else None
-    state.out.attempts.append(
-        Attempt(job.seq, job.attempts, worker, job.started_at, now, outcome, text, None)
-    )
+    attempt = Attempt(job.seq, job.attempts, worker, job.started_at, now, outcome, text, None)
+    state.out.attempts.append(attempt)
     note(job, Moment("failed", now, text, job.attempts))
     let_go(state, queue, job)
     job.error = text

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from heapq import heapify, heappop, heappush
 
-from msgspec import UNSET, Raw, UnsetType
+from msgspec import UNSET, Raw
 
 from bunqueue.model.job import COMPLETED, NIL, Job
 from bunqueue.protocol.commands import CommandError
@@ -33,12 +33,12 @@ def wait_job(state: State, client: Client, command: WaitJob) -> WaitReply | None
     return WaitReply(completed=True, result=Raw(result))
 
 
-def completed(state: State, job: Job, result: bytes) -> None:
-    """``job`` has completed.  Who waits for it is told the result, unless that is not to be kept."""
-    kept: Raw | UnsetType = UNSET if job.shared.options.remove_on_complete else Raw(result)
+def completed(state: State, job: Job, result: bytes | None) -> None:
+    """``job`` has completed; None: with a result that is not kept."""
+    told = UNSET if result is None else Raw(result)
     for wait in state.waits.pop(job.id, ()):
-        _answer(state, wait, WaitReply(completed=True, result=kept))
-        state.out.size += len(result)
+        _answer(state, wait, WaitReply(completed=True, result=told))
+        state.out.size += len(result or b"")
 
 
 def ended(state: State, job: Job) -> None:

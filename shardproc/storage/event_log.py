@@ -31,6 +31,9 @@ class Retention(Struct, frozen=True):
     max_count: int = 1_000_000
 
 
+DEFAULT_RETENTION = Retention()
+
+
 class LoggedEvent(NamedTuple):
     """An event as it was logged."""
 
@@ -51,6 +54,7 @@ class EventLog:
         self._next_seq = 1
         self._oldest = 1
         self._next_look = 0
+        self.is_long = False  # there was more to forget than goes at once
 
     def recover(self) -> None:
         """Go on after the last event that was committed."""
@@ -91,7 +95,8 @@ class EventLog:
             if at >= oldest_at and first_seq + count > first_kept:
                 break
             spare += 1
-        self._next_look = now + (0 if spare == TRIM_ROWS else TRIM_EVERY_MS)
+        self.is_long = spare == TRIM_ROWS
+        self._next_look = now + (0 if self.is_long else TRIM_EVERY_MS)
         return int(rows[spare][0]) if spare else 0
 
     def forget(self, before: int) -> None:

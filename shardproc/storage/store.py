@@ -18,12 +18,11 @@ from shardproc.engine.outbox import Attempt, DeadLetter, LogEntry, Outbox, Place
 
 from . import rows
 from .database import Database
-from .event_log import EventLog, Retention
+from .event_log import DEFAULT_RETENTION, EventLog, Retention
 from .journal import Journal, purge
 
 MAX_SEQ = 2**63 - 1
 MAX_PURGE = 4 << 20  # bytes of payload deleted in one go: every page of it has to be read
-DEFAULT_RETENTION = Retention()
 MAX_PAST = 100  # attempts of a job that are shown: the last ones
 PROGRESS_EVERY = 50_000  # recovered jobs between two reports
 
@@ -100,6 +99,11 @@ class Store:
         self._queue_names[queue_id] = name
 
     # -- group commit -------------------------------------------------------------------------
+
+    @property
+    def forgets(self) -> bool:
+        """Whether `forget_events` has more to do."""
+        return self._events.is_long
 
     def forget_events(self, now: int) -> None:
         """Keep the event log from growing for ever; call it often, it does little at once."""

@@ -200,6 +200,10 @@ def test_a_job_that_is_removed_on_completion_completes_without_a_result(driver: 
     wait(driver, job_id)
     finish(driver, job_id, result=2)
     assert answers(driver) == [(5, {"ok": True, "reqId": "w", "completed": True})]
+    job_id = driver.ask(cmd="PUSH", queue="q")["id"]
+    wait(driver, job_id)
+    finish(driver, job_id, result=2, removeOnComplete=True)
+    assert answers(driver) == [(5, {"ok": True, "reqId": "w", "completed": True})]
 
 
 def test_what_has_ended_is_answered_at_once(driver: Driver) -> None:

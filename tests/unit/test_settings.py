@@ -43,6 +43,7 @@ def test_defaults() -> None:
     assert (found.host, found.tcp_port, found.http_port) == ("127.0.0.1", 6789, 0)
     assert (found.sync, found.auth_token, found.rate_limit, found.default_protocol) == ("normal", (), 0, 2)
     assert (found.max_connections, found.log_level, found.log_format) == (10_000, "info", "text")
+    assert (found.events_max_age, found.events_max_count) == (7 * 24, 1_000_000)
 
 
 @pytest.mark.parametrize(
@@ -95,6 +96,8 @@ def test_all_options_from_all_sources(tmp_path: Path) -> None:
         "rate_limit": "60",
         "default_protocol": "3",
         "max_connections": "1",
+        "events_max_age": "1",
+        "events_max_count": "0",
         "log_level": "debug",
         "log_format": "json",
     }
@@ -131,6 +134,8 @@ def test_all_options_from_all_sources(tmp_path: Path) -> None:
         ("rate_limit", "-1", "0 to 1000000000"),
         ("default_protocol", "1", "2 or 3"),
         ("max_connections", "0", "1 to 1000000"),
+        ("events_max_age", "0", "1 to 87600"),
+        ("events_max_count", "-1", "0 to 1000000000"),
         ("log_level", "trace", "debug, info, warning or error"),
         ("log_format", "", "text or json"),
     ],
