@@ -126,7 +126,7 @@ def _one_of(*values: str | int) -> Kind:
     def allows(value: object) -> bool:
         return any(type(value) is type(known) and value == known for known in values)
 
-    choices = tuple(str(value) for value in values)
+    choices = tuple(map(str, values))
     bound = f"{', '.join(choices[:-1])} or {choices[-1]}"
     return Kind(bound=bound, allows=allows, read=read, choices=choices)
 
@@ -237,9 +237,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     max_connections: Annotated[
         int, Option(_whole(1, 1_000_000), "How many clients may be connected at the same time.")
     ] = 10_000
-    events_max_age: Annotated[
-        int, Option(_whole(1, 87_600), "How many hours the event log of a shard goes back.")
-    ] = 168
+    events_max_age: Annotated[int, Option(_whole(1, 87_600), "How many hours the event log goes back.")] = 168
     events_max_count: Annotated[
         int, Option(_whole(0, 1_000_000_000), "How many events the log of a shard keeps.")
     ] = 1_000_000
