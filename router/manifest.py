@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import fcntl
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn, TextIO
 
@@ -31,17 +33,12 @@ class Manifest(msgspec.Struct):
 
 def open_data_dir(folder: Path, shards: int) -> None:
     """Make ``folder`` and its manifest if need be.  StartError unless it is a folder for ``shards``."""
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if not os.access(folder, os.W_OK | os.X_OK):
-            _refuse(folder, "cannot be written to; change its owner or mode")
+    with _usable(folder):
         found = _read(folder)
         if found is None:
             _write(folder, Manifest(FORMAT, shards))
         else:
             _check(folder, found, shards)
-    except OSError as error:
-        raise StartError(f"the data folder {folder} cannot be used: {error.strerror}") from error
 
 
 def own_data_dir(folder: Path) -> TextIO:
@@ -49,13 +46,26 @@ def own_data_dir(folder: Path) -> TextIO:
 
     The system takes the lock back when this process ends, however it ends.
     """
-    handle = (folder / LOCK).open("w")
+    with _usable(folder):
+        handle = (folder / LOCK).open("w")
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         handle.close()
         _refuse(folder, "is in use by another server; stop that one, or choose another --data-dir")
     return handle
+
+
+@contextmanager
+def _usable(folder: Path) -> Iterator[None]:
+    """Make ``folder`` if need be; StartError when it cannot be used."""
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not os.access(folder, os.W_OK | os.X_OK):
+            _refuse(folder, "cannot be written to; change its owner or mode")
+        yield
+    except OSError as error:
+        raise StartError(f"the data folder {folder} cannot be used: {error.strerror}") from error
 
 
 def _read(folder: Path) -> Manifest | None:

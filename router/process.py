@@ -112,8 +112,8 @@ class RouterProcess:
     async def _serve(self) -> None:
         settings = self._settings
         if not settings.in_memory:
+            self._data = own_data_dir(Path(settings.data_dir))  # first: of two new servers only one may write
             open_data_dir(Path(settings.data_dir), settings.shards)
-            self._data = own_data_dir(Path(settings.data_dir))
         self._hub.max_connections = connections_within_file_limit(settings.max_connections)
         self._listener.bind()
         await self._supervisor.start()

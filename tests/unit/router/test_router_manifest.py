@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import stat
 from pathlib import Path
 
 import pytest
 
+from bunqueue.settings import Settings
 from router.errors import StartError
-from router.manifest import open_data_dir
+from router.manifest import open_data_dir, own_data_dir
+from router.process import RouterProcess
 
 
 def refusal(folder: Path, shards: int) -> str:
@@ -67,3 +70,14 @@ def test_a_path_that_is_no_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     assert "cannot be used" in refusal(tmp_path / "file", 2)
     assert "cannot be used" in refusal(tmp_path / "file" / "below", 2)
+
+
+def test_of_two_servers_that_start_together_the_second_writes_nothing(tmp_path: Path) -> None:
+    """The first one has made the folder and is about to write for how many shards it is."""
+    folder = tmp_path / "data"
+    with own_data_dir(folder):
+        second = RouterProcess(Settings(data_dir=str(folder), shards=8))
+        with pytest.raises(StartError, match="in use by another server"):
+            asyncio.run(second._serve())
+        assert [path.name for path in folder.iterdir()] == ["server.lock"]
+        open_data_dir(folder, 2)
