@@ -32,6 +32,7 @@ from .registry import handles
 from .state import DEFAULT_OPTIONS, Client, QueueState, State
 
 MAX_DATA = 10 * 1024 * 1024  # characters of JSON text; the seeds' limit
+MAX_BYTES = 4 * MAX_DATA  # of MessagePack: all that such a text may need, and it fits into an answer
 _NO_EXTRA = Extra()
 SURELY_SMALL = MAX_DATA // 6  # bytes of MessagePack: no encoding grows more than sixfold in JSON
 
@@ -296,6 +297,11 @@ def extra_of(fields: JobFields | Push) -> Extra | None:
 
 
 def check_size(data: bytes, where: str = "") -> None:
-    """The limit is on the JSON text; only payloads that could be above it are measured."""
+    """The limit is on the JSON text; only payloads that could be above it are measured.
+
+    Some values are much longer in MessagePack, so there is a limit on that, too: a job must be deliverable.
+    """
+    if len(data) > MAX_BYTES:
+        raise CommandError(f"{where}Job data too large ({len(data)} bytes of MessagePack, max {MAX_BYTES})")
     if json_size(data, MAX_DATA) > MAX_DATA:
         raise CommandError(f"{where}Job data too large (max 10MB)")

@@ -21,6 +21,7 @@ from properties.shard_driver import Driver
 from bunqueue.protocol.codec import encode_frame
 from bunqueue.protocol.framing import HEADER, MAX_FRAME
 from shardproc.core import Shard
+from shardproc.engine.pushing import MAX_BYTES
 from shardproc.storage import database, schema, store
 from shardproc.storage.database import Database, DatabaseBusy
 from shardproc.storage.schema import CURRENT, SchemaTooNew
@@ -672,6 +673,25 @@ def test_ten_megabytes_of_json_are_the_limit(extra: int, ok: bool) -> None:
             "jobs[1]: Job data too large (max 10MB)"
         )
         assert driver.ask(cmd="Count", queue="q")["count"] == 0
+    driver.close()
+
+
+def test_data_that_is_short_as_json_and_long_as_messagepack() -> None:
+    """Small extensions are nothing in JSON.  The most that is taken is delivered, one byte more refused."""
+    driver, (count, rest) = Driver(), divmod(MAX_BYTES - 5, 18)
+    head = b"\xdd" + (count + 1).to_bytes(4, "big") + (b"\xd8\x05" + bytes(16)) * count
+    largest, larger = (head + msgpack.packb("x" * (rest - 1 + more)) for more in (0, 1))
+    assert len(largest) == MAX_BYTES
+    push = b"\x83" + msgpack.packb({"cmd": "PUSH", "queue": "q"})[1:] + msgpack.packb("data")
+    (_, reply), *_ = driver.execute(1, push + largest)
+    assert reply["ok"]
+    (_, reply), *_ = driver.execute(1, push + larger)
+    refused = f"Job data too large ({MAX_BYTES + 1} bytes of MessagePack, max {MAX_BYTES})"
+    assert reply["error"] == refused
+    driver.commit()
+    driver.shard.execute(driver.shard.client(1, 2), msgpack.packb({"cmd": "PULL", "queue": "q"}), driver.now)
+    ((_, found),) = driver.shard.commit()
+    assert MAX_BYTES < len(encode_frame(found)) - HEADER <= MAX_FRAME
     driver.close()
 
 
