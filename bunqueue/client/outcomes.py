@@ -15,12 +15,14 @@ from msgspec import Raw, Struct
 
 from bunqueue.client.caller import AsyncCaller
 from bunqueue.client.connection_options import reconnect_delay
+from bunqueue.client.jobs import OneJob
 from bunqueue.client.runner import ActiveJob, error_stack, error_text
 from bunqueue.errors import (
     BunqueueError,
     CommandFailed,
     CommandTimeout,
     ConnectionLost,
+    JobNotFound,
     LockLost,
     ShardUnavailable,
 )
@@ -199,18 +201,26 @@ class Outcomes:
 
     async def _is_completed(self, job: ActiveJob) -> bool:
         reply, _ = await self._persist(query.GetState(id=job.id), query.StateReply)
-        return isinstance(reply, query.StateReply) and reply.state == "completed"
+        gone = "unknown" if job.remove_on_complete else "completed"
+        return isinstance(reply, query.StateReply) and reply.state in ("completed", gone)
 
     async def _fail(self, failure: _Failure) -> None:
         job, error, text = failure
         command = Fail(id=job.id, error=text, token=job.token, stack=error_stack(error) or None)
-        reply, _ = await self._persist(command, core.AckReply)
-        if isinstance(reply, CommandFailed):
+        reply, unsure = await self._persist(command, core.AckReply)
+        if isinstance(reply, CommandFailed) and not (unsure and await self._has_failed(job)):
             self._listener.job_lost(job, reply.reason)
-        elif reply.data:
+        elif not isinstance(reply, CommandFailed) and reply.data:
             self._listener.job_lost(job, TOO_LATE)
         else:
             self._listener.job_failed(job, error)
+
+    async def _has_failed(self, job: ActiveJob) -> bool:
+        """Whether an attempt was counted since this one began."""
+        reply, _ = await self._persist(query.GetJob(id=job.id), OneJob)
+        if isinstance(reply, CommandFailed):
+            return job.remove_on_fail and isinstance(reply, JobNotFound)
+        return reply.job.attempts > job.attempts
 
     async def _persist(self, command: Struct, reply: type[R]) -> tuple[R | CommandFailed, bool]:
         """Say it until the server answers: its reply, or its refusal.

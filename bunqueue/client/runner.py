@@ -33,6 +33,8 @@ class _Pulled(Struct, rename="camel", gc=False):
     data: Raw = Raw(b"\xc0")
     attempts: int = 0
     max_attempts: int = 3
+    remove_on_complete: bool = False
+    remove_on_fail: bool = False
 
 
 _decode_pulled = Decoder(_Pulled).decode
@@ -46,7 +48,19 @@ class ActiveJob:
     `attempts` counts the failures before this run, `max_attempts` is how often it may run in all.
     """
 
-    __slots__ = ("_line", "_raw", "attempts", "data", "id", "max_attempts", "name", "queue", "token")
+    __slots__ = (
+        "_line",
+        "_raw",
+        "attempts",
+        "data",
+        "id",
+        "max_attempts",
+        "name",
+        "queue",
+        "remove_on_complete",
+        "remove_on_fail",
+        "token",
+    )
 
     def __init__(self, raw: Raw, token: str, line: ProgressLine) -> None:
         """Raises MsgspecError when `raw` is no job. Its `data` is decoded by `open`."""
@@ -57,6 +71,8 @@ class ActiveJob:
         self.data: Any = pulled.data
         self.attempts = pulled.attempts
         self.max_attempts = pulled.max_attempts
+        self.remove_on_complete = pulled.remove_on_complete
+        self.remove_on_fail = pulled.remove_on_fail
         self.token = token
         """Proves that this worker holds the job."""
         self._raw = raw

@@ -10,9 +10,18 @@ import msgpack
 import pytest
 from msgspec import Raw, Struct
 
-from bunqueue import BunqueueError, CommandFailed, ConnectionLost, LockLost, ShardUnavailable
+from bunqueue import (
+    BunqueueError,
+    CommandFailed,
+    ConnectionLost,
+    Job,
+    JobNotFound,
+    LockLost,
+    ShardUnavailable,
+)
 from bunqueue.client import outcomes as module
 from bunqueue.client.caller import AsyncCaller
+from bunqueue.client.jobs import OneJob
 from bunqueue.client.outcomes import Outcomes
 from bunqueue.client.runner import ActiveJob, ProgressLine
 from bunqueue.protocol.commands import core, query
@@ -65,8 +74,8 @@ class Notes:
         self.troubles.append(error)
 
 
-def job(number: int) -> ActiveJob:
-    raw = msgpack.packb({"id": f"j{number}", "queue": "q"})
+def job(number: int, **fields: Any) -> ActiveJob:
+    raw = msgpack.packb({"id": f"j{number}", "queue": "q", **fields})
     return ActiveJob(Raw(raw), f"t{number}", cast(ProgressLine, None))
 
 
@@ -259,4 +268,49 @@ async def test_a_rate_limit_is_waited_out() -> None:
     bench.complete(1)
     await bench.outcomes.drain()
     assert bench.notes.completed == [("j1", 1)]
+    await bench.outcomes.stop()
+
+
+NOT_ACTIVE = "Job not found or not in processing state: j1"
+
+
+def refused_after_a_lost_reply(look: Any) -> Callable[[Any], Any]:
+    """The first try is carried out and its reply lost; the second is refused; then somebody looks."""
+    answers = iter([ConnectionLost("gone"), LockLost(NOT_ACTIVE, reason=NOT_ACTIVE)])
+    return lambda command: look if isinstance(command, query.GetState | query.GetJob) else next(answers)
+
+
+@pytest.mark.parametrize("removes", [True, False])
+async def test_a_job_that_is_removed_by_its_completion_was_completed(removes: bool) -> None:
+    bench = Bench()
+    answer = refused_after_a_lost_reply(query.StateReply(id="j1", state="unknown"))
+    # The batch is tried twice; then the job is asked for by itself.
+    single = LockLost(NOT_ACTIVE, reason=NOT_ACTIVE)
+    bench.caller.script = lambda command: single if isinstance(command, core.Ack) else answer(command)
+    bench.outcomes.complete(job(1, removeOnComplete=removes), RESULT, 1)
+    await bench.outcomes.drain()
+    assert bench.notes.completed == ([("j1", 1)] if removes else [])
+    assert bench.notes.lost == ([] if removes else [("j1", NOT_ACTIVE)])
+    await bench.outcomes.stop()
+
+
+def found(attempts: int) -> OneJob:
+    return OneJob(job=Job(id="j1", queue="q", created_at=1, run_at=1, attempts=attempts))
+
+
+MISSING = JobNotFound("x", reason="Job not found")
+
+
+@pytest.mark.parametrize(
+    ("look", "removes", "counted"),
+    [(found(2), False, True), (found(1), False, False), (MISSING, True, True), (MISSING, False, False)],
+    ids=["counted", "not counted", "removed", "gone"],
+)
+async def test_a_failure_whose_reply_was_lost(look: Any, removes: bool, counted: bool) -> None:
+    bench = Bench()
+    bench.caller.script = refused_after_a_lost_reply(look)
+    bench.outcomes.fail(job(1, attempts=1, removeOnFail=removes), ValueError("x"))
+    await bench.outcomes.drain()
+    assert bench.notes.failed == (["j1"] if counted else [])
+    assert bench.notes.lost == ([] if counted else [("j1", NOT_ACTIVE)])
     await bench.outcomes.stop()
