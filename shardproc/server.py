@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import select
 import socket
+import time
 from collections import deque
 
 from bunqueue.logs import get_logger
@@ -21,6 +22,8 @@ from .engine.state import Client
 
 READ_SIZE = 1 << 20  # more than a Unix socket buffers, so one read takes all there is
 MAX_UNSENT = 8 << 20  # bytes of replies in one turn; what would cause more waits for the next
+TURN_S = 0.05  # of commands in one turn; then what is done is committed and answered
+LOOKS = 64  # commands from one look at the clock to the next
 _log = get_logger("shard")
 
 Item = tuple[int, bytes]  # kind and body of an envelope
@@ -36,6 +39,7 @@ class Server:
         self._poll = select.poll()
         self._poll.register(sock, select.POLLIN)
         self._draining = False
+        self._until = 0.0  # when this turn has gone on for long enough
         self._control: list[bytes] = []  # messages to the router beside replies
         self._backlog: dict[int, deque[Item]] = {}  # of the connections that had too much to answer
 
@@ -61,6 +65,7 @@ class Server:
                 _log.info("router is gone")
                 return False
         now = shard.tick()
+        self._until = time.monotonic() + TURN_S
         if data:
             for (conn, kind), body in self._splitter.feed(data):
                 if kind == link.PING:
@@ -99,12 +104,16 @@ class Server:
             shard.engine.adopt(frozenset(link.unpack_connections(body)), now)
 
     def _execute(self, client: Client, kind: int, body: bytes, now: int) -> None:
-        """Carry out commands; those that come when there is enough to answer go to the backlog."""
+        """Carry out commands, until there is enough to answer or others have waited for long; the rest goes
+        to the backlog."""
         execute, out = self._shard.execute, self._shard.engine.out
         payloads = link.split_frames(body)
         for done, payload in enumerate(payloads, 1):
             execute(client, payload, now)
-            if out.size > MAX_UNSENT and done < len(payloads):
+            if done == len(payloads):
+                return
+            late = done % LOOKS == 1 and time.monotonic() > self._until
+            if late or out.size > MAX_UNSENT:
                 rest = b"".join(frame(payload) for payload in payloads[done:])
                 self._backlog.setdefault(client.conn, deque()).appendleft((kind, rest))
                 return
@@ -126,6 +135,8 @@ class Server:
                 items.extendleft(reversed(rest))
             if items:
                 self._backlog[conn] = items  # at the end: the others come first
+            if time.monotonic() > self._until:
+                return
 
     def _finish_off(self, conn: int, kind: int, body: bytes, now: int) -> None:
         """Commands of a client that has left: what it asked to be done is done, its questions are not
