@@ -131,9 +131,9 @@ def test_a_sweep_of_many_silent_jobs_is_quick() -> None:
         driver.ask(cmd="PULLB", queue="q", count=1000)
     for _ in range(30_000 // SWEEP_MS):
         driver.tick(driver.now + SWEEP_MS)
-    begun = time.perf_counter()
+    begun = time.process_time()
     driver.tick(driver.now + SWEEP_MS)
-    took = time.perf_counter() - begun
+    took = time.process_time() - begun
     driver.commit()
     assert driver.ask(cmd="GetJobCounts", queue="q")["counts"]["waiting"] == jobs
     driver.close()
