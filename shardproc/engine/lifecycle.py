@@ -310,6 +310,8 @@ def revive(state: State, queue: QueueState, job: Job, *, by_itself: bool = False
         queue.completed -= 1
         job.result = None
         job.progress, job.progress_message = 0, None
+        if job.extra is not None:
+            job.extra.repeat = None  # the job that follows it is there already
     auto_retry.forget(state, job, by_itself=by_itself)
     job.attempts = job.stalls = 0
     job.run_at = state.now

@@ -81,6 +81,15 @@ def test_a_job_that_fails_for_good_does_not_come_back(driver: Driver) -> None:
     assert len(waiting(driver)) == 1
 
 
+def test_a_completed_job_that_is_done_again_is_not_followed_twice(driver: Driver) -> None:
+    driver.ask(cmd="PUSH", queue="q", repeat={"every": 100})
+    first = complete(driver)
+    assert driver.ask(cmd="RetryCompleted", queue="q", id=first["id"])["count"] == 1
+    driver.restart()
+    assert complete(driver)["id"] == first["id"]
+    assert len(waiting(driver)) == 1
+
+
 def test_the_next_one_holds_the_unique_key(driver: Driver) -> None:
     push = {"cmd": "PUSH", "queue": "q", "uniqueKey": "k", "repeat": {"every": 100}}
     driver.ask(**push)
