@@ -10,7 +10,7 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NoReturn, TextIO
 
@@ -105,6 +105,12 @@ def _write(folder: Path, manifest: Manifest) -> None:
         file.flush()
         os.fsync(file.fileno())
     temporary.replace(folder / NAME)
+    for place in (folder, *folder.parents):  # the folders above may be as new as this one
+        with suppress(PermissionError):  # those are not
+            _sync(place)
+
+
+def _sync(folder: Path) -> None:
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

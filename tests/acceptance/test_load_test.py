@@ -27,6 +27,7 @@ def test_every_scenario_gives_its_figures(shared_server: Server, tmp_path: Path,
         check=False,
     )
     assert done.returncode == 0, done.stderr
+    assert "left behind" not in done.stderr
     assert "200 jobs in" in done.stdout
     results = json.loads(path.read_text())["results"]
     assert results["jobs"] == 200

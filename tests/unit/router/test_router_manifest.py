@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import stat
 from pathlib import Path
 
@@ -28,6 +29,14 @@ def test_a_new_folder_is_private_and_says_for_how_many_shards_it_is(tmp_path: Pa
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert json.loads((folder / "manifest.json").read_text()) == {"format": 1, "shards": 4}
     assert [path.name for path in folder.iterdir()] == ["manifest.json"]
+
+
+def test_new_folders_survive_a_power_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced = set()
+    monkeypatch.setattr(os, "fsync", lambda number: synced.add(os.fstat(number).st_ino))
+    folder = tmp_path / "deep" / "data"
+    open_data_dir(folder, 4)
+    assert synced >= {path.stat().st_ino for path in (folder, tmp_path / "deep", tmp_path)}
 
 
 def test_the_same_number_is_fine_again_and_writes_nothing(tmp_path: Path) -> None:
