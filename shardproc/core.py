@@ -120,6 +120,7 @@ class Shard:
         """Commit; after that the replies, with their connections, and the letters may leave."""
         out = self.engine.out
         self.store.commit(out)
+        self.store.settle(self.engine.state.next_seq, len(self.engine.state.jobs))
         self.told = out.told
         if out.told:
             out.told = {}

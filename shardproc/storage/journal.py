@@ -6,6 +6,8 @@ What is written is the job as it is when the batch ends, so memory and disk agre
 from __future__ import annotations
 
 import sqlite3
+from collections import Counter
+from operator import itemgetter
 
 from bunqueue.model.job import ACTIVE, COMPLETED, DELAYED, FAILED, REMOVED, Job
 from shardproc.engine.outbox import CLEAN, COMPLETED_ROW, DEAD_ROW, JOB_ROW, LOCK_ROW, ROW, STATE
@@ -21,11 +23,11 @@ DELETE_ATTEMPTS = "delete from attempts where seq between ? and ?"
 DELETE_LOGS = "delete from job_logs where seq between ? and ?"
 PURGE = (
     "delete from large_outcomes where seq between ? and ?",
-    "delete from dead_letters where seq between ? and ?",
     DELETE_JOBS,
     DELETE_ATTEMPTS,
     DELETE_LOGS,
 )
+PURGE_DEAD = "delete from dead_letters where seq between ? and ?"
 PURGE_COMPLETED = "delete from completed where queue_id = ? and seq between ? and ?"
 
 # Deletions of what is no longer true come before insertions of what is.
@@ -33,6 +35,7 @@ ORDER = (
     DELETE_DEAD,
     DELETE_COMPLETED,
     DELETE_LARGE,
+    rows.PUT_STRAGGLER,
     rows.INSERT_FRESH,
     rows.INSERT_JOB,
     rows.UPDATE_JOB,
@@ -49,6 +52,7 @@ ORDER = (
 )
 
 
+_FIRST = itemgetter(0)
 WAS_ACTIVE = JOB_ROW | LOCK_ROW
 
 
@@ -60,6 +64,8 @@ class Journal:
         self._parameters: dict[str, list[rows.Row]] = {sql: [] for sql in ORDER}
         self._unlocked: list[int] = []
         self._removed: list[int] = []
+        self.live_from = 0  # jobs of lower numbers that are live stand among the stragglers
+        self._counts: Counter[tuple[int, int]] = Counter()  # (queue id, kind of row) -> how many more
 
     def write(self, dirty: list[Job], connection: sqlite3.Connection) -> None:
         """Bring the rows of ``dirty`` up to date within the open transaction."""
@@ -82,6 +88,9 @@ class Journal:
                 success.append(rows.success_row(job, queue_ids[job.queue]))
             else:
                 self._collect(job, queue_ids[job.queue])
+        if success:
+            for queue_id, count in Counter(map(_FIRST, success)).items():
+                self._counts[queue_id, COMPLETED_ROW] += count
         if unlocked:
             self._parameters[DELETE_LOCKS].extend(runs(unlocked))
             unlocked.clear()
@@ -94,6 +103,27 @@ class Journal:
             if parameters:
                 connection.executemany(sql, parameters)
                 parameters.clear()
+        if self._counts:
+            self._book(connection)
+
+    def purge(self, purges: dict[int, list[int]], connection: sqlite3.Connection) -> None:
+        """Delete all rows of finished jobs, named by number for each queue id."""
+        for queue_id, seqs in purges.items():
+            gone = runs(seqs)
+            completed = connection.executemany(PURGE_COMPLETED, [(queue_id, *run) for run in gone])
+            self._counts[queue_id, COMPLETED_ROW] -= completed.rowcount
+            dead = connection.executemany(PURGE_DEAD, gone)
+            self._counts[queue_id, DEAD_ROW] -= dead.rowcount
+            for sql in PURGE:
+                connection.executemany(sql, gone)
+        self._book(connection)
+
+    def _book(self, connection: sqlite3.Connection) -> None:
+        """Have the counts of queues agree with their rows."""
+        counts = self._counts
+        changes = [(counts[q, COMPLETED_ROW], counts[q, DEAD_ROW], q) for q in {q for q, _ in counts}]
+        connection.executemany(rows.COUNT, changes)
+        counts.clear()
 
     def _collect(self, job: Job, queue_id: int) -> None:
         todo = self._parameters
@@ -106,6 +136,8 @@ class Journal:
             return
         if not stored:
             todo[rows.INSERT_JOB].append(rows.job_row(job, queue_id))
+            if job.seq < self.live_from:  # it had to wait for another shard
+                todo[rows.PUT_STRAGGLER].append((job.seq,))
         elif what & ROW:
             todo[rows.UPDATE_JOB].append(rows.job_update(job))
         if stored & LOCK_ROW and job.state != ACTIVE:
@@ -120,11 +152,13 @@ class Journal:
             todo[rows.PUT_LOCK].append(rows.lock_row(job, job.lock))
             return LOCK_ROW
         if job.state == COMPLETED:
+            self._counts[queue_id, COMPLETED_ROW] += not job.stored & COMPLETED_ROW
             todo[rows.PUT_COMPLETED].append(rows.completed_row(job, queue_id))
             if rows.is_large(job):
                 todo[rows.PUT_LARGE].append(rows.large_row(job))
             return COMPLETED_ROW
         if job.state == FAILED:
+            self._counts[queue_id, DEAD_ROW] += not job.stored & DEAD_ROW
             todo[rows.PUT_DEAD_LETTER].append(rows.dead_letter_row(job, queue_id))
             return DEAD_ROW
         return 0
@@ -140,18 +174,13 @@ class Journal:
     def _forget_outcome(self, job: Job, queue_id: int) -> None:
         if job.stored & DEAD_ROW and job.state != FAILED:
             self._parameters[DELETE_DEAD].append((job.seq,))
+            self._parameters[rows.PUT_STRAGGLER].append((job.seq,))
+            self._counts[queue_id, DEAD_ROW] -= 1
         if job.stored & COMPLETED_ROW and job.state != COMPLETED:
             self._parameters[DELETE_COMPLETED].append((queue_id, job.seq))
             self._parameters[DELETE_LARGE].append((job.seq,))
-
-
-def purge(purges: dict[int, list[int]], connection: sqlite3.Connection) -> None:
-    """Delete all rows of finished jobs, named by number for each queue id."""
-    for queue_id, seqs in purges.items():
-        gone = runs(seqs)
-        connection.executemany(PURGE_COMPLETED, [(queue_id, *run) for run in gone])
-        for sql in PURGE:
-            connection.executemany(sql, gone)
+            self._parameters[rows.PUT_STRAGGLER].append((job.seq,))
+            self._counts[queue_id, COMPLETED_ROW] -= 1
 
 
 def runs(numbers: list[int]) -> list[tuple[int, int]]:

@@ -51,7 +51,9 @@ TRIM_LOG = (
 )
 LOG = "select seq, at, level, message from job_logs where seq = ? order by number"
 DELETE_QUEUE = "delete from queues where id = ?"
-PUT_QUEUE = "insert into queues values (?,?,?)"
+PUT_QUEUE = "insert into queues (id, name, created_at) values (?,?,?)"
+COUNT = "update queues set completed = completed + ?, failed = failed + ? where id = ?"
+PUT_STRAGGLER = "insert or ignore into stragglers values (?)"
 
 
 def _timeline(job: Job) -> bytes | None:
@@ -218,15 +220,27 @@ ATTEMPTS = """
 select * from attempts where seq = ? and outcome <> ? order by ended_at desc, number desc limit ?
 """
 
+_LIVE = """
+not exists (select 1 from completed
+            where completed.queue_id = jobs.queue_id and completed.seq = jobs.seq)
+and not exists (select 1 from dead_letters where dead_letters.seq = jobs.seq)
+"""
+NEW_STRAGGLERS = f"""
+insert or ignore into stragglers select seq from jobs where seq >= ? and seq < ? and {_LIVE}
+"""
+OLD_STRAGGLERS = f"""
+delete from stragglers
+where seq > ? and seq <= ? and not exists (select 1 from jobs where jobs.seq = stragglers.seq and {_LIVE})
+"""
 LIVE_JOBS = f"""
 select {", ".join("jobs." + name.strip() for name in JOB_COLUMNS.split(","))},
        locks.token, locks.owner, locks.ttl, locks.started_at, locks.conn,
        locks.progress, locks.progress_message, locks.renewed, locks.until
-from jobs
+from (select seq from stragglers where seq < :live_from
+      union all select seq from jobs where seq >= :live_from) maybe
+join jobs on jobs.seq = maybe.seq
 left join locks on locks.seq = jobs.seq
-where not exists (select 1 from completed
-                  where completed.queue_id = jobs.queue_id and completed.seq = jobs.seq)
-  and not exists (select 1 from dead_letters where dead_letters.seq = jobs.seq)
+where {_LIVE}
 order by jobs.seq
 """
 

@@ -21,7 +21,9 @@ create table meta (key text primary key, value text not null) without rowid;
 create table queues (
     id integer primary key,
     name text not null unique,
-    created_at integer not null
+    created_at integer not null,
+    completed integer not null default 0,  -- rows of completed and of dead_letters: counting them takes long
+    failed integer not null default 0
 );
 
 -- What is set rather than pushed: pauses, limits, schedules, webhooks, ...; JSON, so that SQLite can look
@@ -56,6 +58,10 @@ create table jobs (
     data blob not null                  -- MessagePack, as it came
 );
 create index jobs_by_own_id on jobs (id) where own_id = 1;
+
+-- Jobs below the number `live_from` in meta that may be live; those from there on all may.  So a start need
+-- not look at all that have finished.
+create table stragglers (seq integer primary key);
 
 -- Active jobs.
 create table locks (

@@ -19,11 +19,13 @@ from shardproc.engine.outbox import Attempt, DeadLetter, LogEntry, Outbox, Place
 from . import rows
 from .database import Database
 from .event_log import DEFAULT_RETENTION, EventLog, Retention
-from .journal import Journal, purge
+from .journal import Journal
 
 MAX_SEQ = 2**63 - 1
 MAX_PURGE = 4 << 20  # bytes of payload deleted in one go: every page of it has to be read
 MAX_PAST = 100  # attempts of a job that are shown: the last ones
+SETTLE = 500  # jobs looked at in one go; about 1 ms
+MANY = 100_000  # finished jobs that a start may look at in vain
 PROGRESS_EVERY = 50_000  # recovered jobs between two reports
 
 
@@ -40,6 +42,7 @@ class Store:
         self._events = EventLog(self._db, retention)
         self._time: Callable[[], int] = lambda: 0  # of the batch, epoch ms
         self._in_transaction = False
+        self._cleaned = 0  # up to which number stragglers were looked at
 
     # -- recovery ---------------------------------------------------------------------------
 
@@ -57,14 +60,17 @@ class Store:
             engine.new_life(now)
         self._time = lambda: engine.state.now
         self._events.recover()
-        for queue_id, name in self._db.execute("select id, name from queues"):
+        for queue_id, name, completed, failed in self._db.execute(
+            "select id, name, completed, failed from queues"
+        ):
             self._know(queue_id, name)
-            completed = self._count("completed", queue_id)
-            engine.recover_queue(queue_id, name, completed, self._count("dead_letters", queue_id))
+            engine.recover_queue(queue_id, name, completed, failed)
         for kind, key, value in self._db.execute("select kind, key, value from records"):
             engine.recover_record(kind, key, value)
         last = self._db.execute("select max(seq) from jobs").fetchone()[0]
-        engine.state.next_seq = (last or 0) + 1
+        stored = self._db.execute("select value from meta where key = 'live_from'").fetchone()
+        self._journal.live_from = int(stored[0]) if stored else 0
+        engine.state.next_seq = max((last or 0) + 1, self._journal.live_from)
         engine.recover_jobs(self._live_jobs(progress), now)
         return len(engine.state.jobs)
 
@@ -82,13 +88,13 @@ class Store:
         self._db.execute("commit")
         return True
 
-    def _count(self, table: str, queue_id: int) -> int:
-        query = f"select count(*) from {table} where queue_id = ?"
-        return int(self._db.execute(query, (queue_id,)).fetchone()[0])
-
     def _live_jobs(self, progress: Callable[[int, int], None]) -> Iterator[Job]:
-        total = self._db.execute("select count(*) from jobs").fetchone()[0]
-        for number, row in enumerate(self._db.execute(rows.LIVE_JOBS), 1):
+        query = "select (select count(*) from stragglers), (select max(seq) from jobs)"
+        stragglers, last = self._db.execute(query).fetchone()
+        total = stragglers + max(0, (last or 0) + 1 - max(1, self._journal.live_from))  # at most
+        for number, row in enumerate(
+            self._db.execute(rows.LIVE_JOBS, {"live_from": self._journal.live_from}), 1
+        ):
             job = rows.live_job(row, self._queue_names)
             if number % PROGRESS_EVERY == 0:
                 progress(number, total)
@@ -122,6 +128,25 @@ class Store:
         if out.durable:
             self.database.flush()
             out.durable = False
+
+    def settle(self, next_seq: int, live: int) -> None:
+        """Have the next start look at no more than about twice the live jobs.  Right after a commit; call it
+        often, it does little at once, and nothing as long as few jobs have finished."""
+        if next_seq - self._journal.live_from < 2 * live + MANY:
+            return
+        first, end = self._journal.live_from, self._journal.live_from + SETTLE
+        self._db.execute("begin immediate")
+        self._db.execute(rows.NEW_STRAGGLERS, (first, end))
+        self._db.execute("insert or replace into meta values ('live_from', ?)", (str(end),))
+        # Of those that were found live before, many have finished since.
+        span = self._db.execute(
+            "select max(seq) from (select seq from stragglers where seq > ? order by seq limit ?)",
+            (self._cleaned, SETTLE),
+        ).fetchone()[0]
+        if span is not None:
+            self._db.execute(rows.OLD_STRAGGLERS, (self._cleaned, span))
+        self._db.execute("commit")
+        self._journal.live_from, self._cleaned = end, span or 0
 
     def _write(self, out: Outbox) -> None:
         """Write the rows of every touched job as it is now, in one statement a kind."""
@@ -159,7 +184,7 @@ class Store:
             self._journal.write(out.dirty, db)
             out.dirty.clear()
         if out.purges:
-            purge(out.purges, db)
+            self._journal.purge(out.purges, db)
             out.purges.clear()
         if out.events:
             self._events.write(out.events, self._time())
