@@ -20,6 +20,8 @@ from typing import Annotated, Any, Literal, NamedTuple, get_args
 
 import msgspec
 
+from bunqueue.setting_kinds import Kind, one_of, whole
+
 MEMORY = ":memory:"  # the ``data_dir`` that keeps nothing
 CONFIG_VARIABLE = "BUNQUEUE_CONFIG"
 OTHER_VARIABLES = frozenset({CONFIG_VARIABLE})  # with our prefix, but no options: not refused as unknown
@@ -36,23 +38,6 @@ _TOKEN = re.compile(r"[!-+\--~]+")  # printable ASCII but space and comma
 
 class SettingsError(ValueError):
     """An option is unknown or its value not allowed. The text is one line, fit to be shown as it is."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Kind:
-    """What values an option takes.
-
-    ``read`` turns the text of a flag or variable into a value, or hands it back as it is if it is none;
-    ``allows`` decides about that, and about what a file holds; ``settle`` makes a path absolute.
-    """
-
-    bound: str
-    allows: Callable[[object], bool]
-    read: Callable[[str], object] = lambda text: text
-    settle: Callable[[object, Mapping[str, str]], object] = lambda value, environ: value
-    choices: tuple[str, ...] = ()
-    repeatable: bool = False
-    secret: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,31 +91,6 @@ def _cut(shown: str) -> str:
     return shown if len(shown) <= MAX_SHOWN_CHARS else shown[:MAX_SHOWN_CHARS] + "..."
 
 
-def _whole(low: int, high: int, *, power_of_two: bool = False) -> Kind:
-    def read(text: str) -> object:
-        return int(text) if re.fullmatch(r"-?[0-9]{1,18}", text) else text
-
-    def allows(value: object) -> bool:
-        if not isinstance(value, int) or isinstance(value, bool):
-            return False
-        return low <= value <= high and not (power_of_two and value & (value - 1))
-
-    words = "power of two" if power_of_two else "whole number"
-    return Kind(bound=f"a {words} from {low} to {high}", allows=allows, read=read)
-
-
-def _one_of(*values: str | int) -> Kind:
-    def read(text: str) -> object:
-        return next((value for value in values if str(value) == text), text)
-
-    def allows(value: object) -> bool:
-        return any(type(value) is type(known) and value == known for known in values)
-
-    choices = tuple(map(str, values))
-    bound = f"{', '.join(choices[:-1])} or {choices[-1]}"
-    return Kind(bound=bound, allows=allows, read=read, choices=choices)
-
-
 def _is_host(value: object) -> bool:
     return isinstance(value, str) and re.fullmatch(r"[A-Za-z0-9._:%-]{1,255}", value) is not None
 
@@ -163,10 +123,10 @@ def _are_tokens(value: object) -> bool:
 
 
 _HOST = Kind(bound="a host name or IP address (letters, digits and . : - _ %)", allows=_is_host)
-_PORT = _whole(0, 65535)
+_PORT = whole(0, 65535)
 _DATA_DIR = Kind(bound="a path of printable characters, or :memory:", allows=_is_path, settle=_absolute)
-_SYNC = _one_of("normal", "full")
-_LEVEL = _one_of("debug", "info", "warning", "error")
+_SYNC = one_of("normal", "full")
+_LEVEL = one_of("debug", "info", "warning", "error")
 _TOKENS = Kind(
     bound=f'up to {MAX_TOKENS} tokens (in the file write a list: ["..."]), '
     f"each 1 to {MAX_TOKEN_CHARS} ASCII characters without space or comma",
@@ -210,7 +170,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     shards: Annotated[
         int,
         Option(
-            _whole(1, 64, power_of_two=True),
+            whole(1, 64, power_of_two=True),
             "How many processes share the queues; fixed once the data folder exists.",
             default_text="the number of cores, rounded down to a power of two",
         ),
@@ -229,23 +189,29 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         ),
     ] = ()
     rate_limit: Annotated[
-        int, Option(_whole(0, 1_000_000_000), "Commands a minute one connection may send; 0 means no limit.")
+        int, Option(whole(0, 1_000_000_000), "Commands a minute one connection may send; 0 means no limit.")
     ] = 0
     default_protocol: Annotated[
-        Literal[2, 3], Option(_one_of(2, 3), "The protocol version of clients that do not say Hello.")
+        Literal[2, 3], Option(one_of(2, 3), "The protocol version of clients that do not say Hello.")
     ] = 2
     max_connections: Annotated[
-        int, Option(_whole(1, 1_000_000), "How many clients may be connected at the same time.")
+        int, Option(whole(1, 1_000_000), "How many clients may be connected at the same time.")
     ] = 10_000
-    events_max_age: Annotated[int, Option(_whole(1, 87_600), "How many hours the event log goes back.")] = 168
+    events_max_age: Annotated[int, Option(whole(1, 87_600), "How many hours the event log goes back.")] = 168
     events_max_count: Annotated[
-        int, Option(_whole(0, 1_000_000_000), "How many events the log of a shard keeps.")
+        int, Option(whole(0, 1_000_000_000), "How many events the log of a shard keeps.")
+    ] = 1_000_000
+    completed_max_age: Annotated[
+        int, Option(whole(0, 87_600), "How many hours completed jobs and results are kept; 0: no limit.")
+    ] = 168
+    completed_max_count: Annotated[
+        int, Option(whole(0, 1_000_000_000), "How many completed jobs a queue keeps; 0: no limit.")
     ] = 1_000_000
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"], Option(_LEVEL, "The least severe messages to log.")
     ] = "info"
     log_format: Annotated[
-        Literal["text", "json"], Option(_one_of("text", "json"), "The form of log lines on standard error.")
+        Literal["text", "json"], Option(one_of("text", "json"), "The form of log lines on standard error.")
     ] = "text"
 
     def __post_init__(self) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 
 from bunqueue.logs import configure_logging, get_logger
+from bunqueue.model import retention as finished
 from bunqueue.protocol import link
 from bunqueue.settings import Settings
 
@@ -76,6 +77,10 @@ def _open(start: Start, settings: Settings, sock: socket.socket) -> Shard:
     retention = Retention(settings.events_max_age * HOUR_MS, settings.events_max_count)
     full_sync = settings.sync == "full"
     shard = Shard(path, full_sync=full_sync, shard=start.shard, shards=start.shards, retention=retention)
+
+    shard.engine.state.upkeep.retention = finished.Retention(
+        settings.completed_max_age * 3600, settings.completed_max_count
+    )
 
     def progress(loaded: int, total: int) -> None:
         report = link.encode(link.ShardProgress(loaded, total))

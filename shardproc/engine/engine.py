@@ -41,6 +41,7 @@ from . import (
     slices,
     subscriptions,
     timeouts,
+    upkeep,
     waiting,
     webhooks,
 )
@@ -95,6 +96,8 @@ class Engine:
         state = self.state
         state.now = state.started_at = now
         state.next_sweep = now + locks.GRACE_MS
+        state.upkeep.next_at = now + upkeep.ROUND_MS
+        state.upkeep.dlq_at = now + upkeep.DEAD_MS
         state.minute = now // history.MINUTE_MS
         flows.recovered(state)
         dependencies.ask_again(state)
@@ -138,6 +141,8 @@ class Engine:
             state.next_sweep = now + locks.SWEEP_MS
             locks.sweep(state)
             history.book(state)
+        if now >= state.upkeep.next_at:
+            upkeep.step(state)
         if state.chores:
             chores.run(state)
         if state.woken or state.settled or state.dropped or state.unblocked:
@@ -160,7 +165,7 @@ class Engine:
         state = self.state
         if state.works or state.chores:
             return state.now
-        deadline = state.next_sweep
+        deadline = min(state.next_sweep, state.upkeep.next_at)
         for heap in (state.delays, state.timeouts, state.poll_ends, state.wait_ends, state.alarms):
             if heap and heap[0][0] < deadline:
                 deadline = heap[0][0]

@@ -207,6 +207,9 @@ class Archive(Protocol):
 
         Looks at fewer when their payloads are large."""
 
+    def due_retries(self, queue_id: int, until: int, limit: int) -> list[int]:
+        """Numbers of dead letters that are to be tried again by themselves at ``until`` at the latest."""
+
     def attempts(self, seqs: list[int]) -> dict[int, list[Attempt]]:
         """The failed attempts of these jobs, the last ones of each, in order."""
 

@@ -13,6 +13,7 @@ from msgspec import Raw, Struct, UnsetType
 
 from bunqueue.model.ids import IdFactory, slot_of_queue
 from bunqueue.model.job import Job, JobOptions, SharedOptions
+from bunqueue.model.retention import Retention
 from bunqueue.protocol.commands import CommandError
 from bunqueue.protocol.job_view import DEFAULT_OPTIONS, MAX_SHARED, share_options
 
@@ -98,6 +99,7 @@ class QueueState:
         "history",
         "id",
         "jobs",
+        "kept",
         "late",
         "listeners",
         "name",
@@ -125,6 +127,7 @@ class QueueState:
         self.waiters: deque[Waiter] = deque()
         self.listeners: Collection[int] = ()  # connections that subscribed to its events
         self.waiting = self.completed = self.failed = 0
+        self.kept = -1  # number of the last completed job that upkeep found young enough
         self.paused = False
         self.gate: Gate | None = None  # what else may hold its jobs back
         self.total_completed = self.total_failed = 0  # since the shard started
@@ -173,6 +176,17 @@ class Totals:
     def mean(self, total_ms: int) -> float:
         """A time of all completed jobs, for each of them."""
         return total_ms / self.completed if self.completed else 0.0
+
+
+class Upkeep:
+    """What finished jobs are removed, or brought back, by themselves: see upkeep.py."""
+
+    __slots__ = ("dlq_at", "next_at", "pieces", "retention")
+
+    def __init__(self) -> None:
+        self.retention = Retention()  # the process puts its own in place
+        self.pieces: Iterator[int] | None = None  # of the round that goes on
+        self.next_at = self.dlq_at = 0  # when the next piece is due, and the next look at dead letters
 
 
 class State:
@@ -228,6 +242,7 @@ class State:
         "totals",
         "unblocked",
         "undecided",
+        "upkeep",
         "vitals",
         "wait_ends",
         "wait_ends_limit",
@@ -281,6 +296,7 @@ class State:
         self.timetable = Timetable()
         self.staffed: set[str] = set()  # queues with registered workers
         self.away_until = 0  # until then the whole server was down: what was due has been missed
+        self.upkeep = Upkeep()
         self.totals, self.rates = Totals(), Rates()
         self.minute = 0  # up to which jobs a minute are booked
         self.webhooks: dict[str, Webhook] = {}

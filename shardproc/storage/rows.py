@@ -216,6 +216,9 @@ DEAD_LETTERS = """
 select finished_at, seq, reason, next_retry_at from dead_letters
 where queue_id = ? and (finished_at, seq) > (?, ?) order by finished_at, seq limit ?
 """
+DUE_RETRIES = """
+select seq from dead_letters where queue_id = ? and next_retry_at <= ? order by next_retry_at limit ?
+"""
 ATTEMPTS = """
 select * from attempts where seq = ? and outcome <> ? order by ended_at desc, number desc limit ?
 """

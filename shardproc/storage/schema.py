@@ -113,6 +113,7 @@ create table dead_letters (
 );
 create index dead_letters_by_age on dead_letters (queue_id, finished_at, seq);
 create index dead_letters_by_arrival on dead_letters (queue_id, seq);
+create index dead_letters_by_retry on dead_letters (queue_id, next_retry_at) where next_retry_at is not null;
 
 -- Attempts that did not complete their job.
 create table attempts (

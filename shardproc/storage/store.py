@@ -257,6 +257,10 @@ class Store:
         found = self._db.execute(rows.DEAD_LETTERS, (queue_id, *after, limit))
         return [DeadLetter(*row) for row in found]
 
+    def due_retries(self, queue_id: int, until: int, limit: int) -> list[int]:
+        self._see()
+        return [seq for (seq,) in self._db.execute(rows.DUE_RETRIES, (queue_id, until, limit))]
+
     def attempts(self, seqs: list[int]) -> dict[int, list[Attempt]]:
         self._see()
         found = {}

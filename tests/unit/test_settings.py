@@ -98,6 +98,8 @@ def test_all_options_from_all_sources(tmp_path: Path) -> None:
         "max_connections": "1",
         "events_max_age": "1",
         "events_max_count": "0",
+        "completed_max_age": "0",
+        "completed_max_count": "5",
         "log_level": "debug",
         "log_format": "json",
     }
