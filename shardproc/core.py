@@ -15,7 +15,7 @@ from msgspec.msgpack import Decoder
 
 from bunqueue import vitals
 from bunqueue.protocol.codec import DECODE_ERRORS, InvalidCommand, decode_command, encode_reply
-from bunqueue.protocol.commands import COMMANDS, ErrorReply, Reply, is_slow
+from bunqueue.protocol.commands import COMMANDS, Command, ErrorReply, Reply, is_slow
 from bunqueue.protocol.commands.base import Slow
 from bunqueue.protocol.peers import Forwarded
 
@@ -24,7 +24,7 @@ from .engine.engine import Engine
 from .engine.outbox import Told
 from .engine.state import Client
 from .engine.vitals import Vitals
-from .storage.database import Database
+from .storage.database import DISK_ERRORS, Database
 from .storage.event_log import DEFAULT_RETENTION, Retention
 from .storage.store import Store
 
@@ -51,11 +51,16 @@ class Shard:
     ) -> None:
         database = Database(path, full_sync=full_sync, lock_wait_s=lock_wait_s)
         self.store = Store(database, retention)
-        self.engine = Engine(self.store, random.getrandbits, random.random, shard, shards)
-        self.engine.state.vitals = self._vitals
         self.told: dict[str, Told] = {}  # what subscribers get after the last commit
+        self._place, self._retention = (shard, shards), retention
+        self.engine = self._new_engine()
         self._clock = Clock()
         self._ticked_at = self._clock.now_ms()
+
+    def _new_engine(self) -> Engine:
+        engine = Engine(self.store, random.getrandbits, random.random, *self._place)
+        engine.state.vitals = self._vitals
+        return engine
 
     def recover(self, now: int, epoch: str, progress: Callable[[int, int], None]) -> int:
         """Read the file; how many live jobs it holds."""
@@ -92,7 +97,10 @@ class Shard:
         except InvalidCommand as error:
             self._refuse(client, payload, error)
             return
-        self.engine.handle(client, command, now)
+        try:
+            self.engine.handle(client, command, now)
+        except DISK_ERRORS as error:
+            self._failed(error, client, command)
 
     def execute_unheard(self, client: Client, payload: bytes, now: int) -> None:
         """Carry out a command whose client has left: only if it changes something."""
@@ -106,6 +114,22 @@ class Shard:
         end = time.monotonic() + SLICES_S
         while self.engine.work() and time.monotonic() < end:
             pass
+
+    def disconnect(self, conn: int, now: int, *, severed: bool) -> None:
+        """A client's connection ended."""
+        self.engine.disconnect(conn, now, severed=severed)
+
+    def receive(self, source: int, body: bytes, now: int) -> None:
+        """A letter of another shard."""
+        self.engine.receive(source, body, now)
+
+    def peer_is_up(self, shard: int, now: int) -> None:
+        """Another shard is there, perhaps anew."""
+        self.engine.peer_is_up(shard, now)
+
+    def _failed(self, error: Exception, client: Client, command: Command) -> None:
+        """The disk failed in the middle of a command."""
+        raise error
 
     def _refuse(self, client: Client, payload: bytes, error: InvalidCommand) -> None:
         reply = ErrorReply(error=str(error), req_id=error.req_id)

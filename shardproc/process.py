@@ -18,8 +18,9 @@ from bunqueue.protocol import link
 from bunqueue.settings import Settings
 
 from .core import Shard
+from .resilient import ResilientShard
 from .server import Server
-from .storage.database import DatabaseBusy
+from .storage.database import DISK_ERRORS, DatabaseBusy
 from .storage.event_log import Retention
 from .storage.schema import SchemaTooNew
 
@@ -53,7 +54,7 @@ def main() -> int:
     sock.sendall(link.answer(link.CONTROL, link.HELLO, link.encode(hello)))
     try:
         shard = _open(start, settings, sock)
-    except (DatabaseBusy, SchemaTooNew) as error:
+    except (DatabaseBusy, SchemaTooNew, *DISK_ERRORS) as error:
         _log.error("cannot open the data", error=str(error))
         return 1
     sock.sendall(link.answer(link.CONTROL, link.READY))
@@ -76,7 +77,9 @@ def _open(start: Start, settings: Settings, sock: socket.socket) -> Shard:
     begun = time.monotonic()
     retention = Retention(settings.events_max_age * HOUR_MS, settings.events_max_count)
     full_sync = settings.sync == "full"
-    shard = Shard(path, full_sync=full_sync, shard=start.shard, shards=start.shards, retention=retention)
+    shard = ResilientShard(
+        path, full_sync=full_sync, shard=start.shard, shards=start.shards, retention=retention
+    )
 
     shard.engine.state.upkeep.retention = finished.Retention(
         settings.completed_max_age * 3600, settings.completed_max_count

@@ -90,11 +90,11 @@ class Server:
             client = Client(conn, kind) if conn >= link.TICKET else shard.client(conn, kind)
             self._execute(client, kind, body, now)
         elif kind in (link.CLOSED, link.SEVERED):
-            shard.engine.disconnect(conn, now, severed=kind == link.SEVERED)
+            shard.disconnect(conn, now, severed=kind == link.SEVERED)
         elif kind == link.LETTER:
-            shard.engine.receive(body[0], body[1:], now)
+            shard.receive(body[0], body[1:], now)
         elif kind == link.PEER:
-            shard.engine.peer_is_up(body[0], now)
+            shard.peer_is_up(body[0], now)
         elif kind == link.UNSUBSCRIBE:
             shard.engine.unsubscribe(conn)
         elif kind == link.STAFF:
@@ -106,10 +106,10 @@ class Server:
     def _execute(self, client: Client, kind: int, body: bytes, now: int) -> None:
         """Carry out commands, until there is enough to answer or others have waited for long; the rest goes
         to the backlog."""
-        execute, out = self._shard.execute, self._shard.engine.out
+        shard, out = self._shard, self._shard.engine.out
         payloads = link.split_frames(body)
         for done, payload in enumerate(payloads, 1):
-            execute(client, payload, now)
+            shard.execute(client, payload, now)  # looked up each time: it changes when the disk fails
             if done == len(payloads):
                 return
             late = done % LOOKS == 1 and time.monotonic() > self._until

@@ -51,9 +51,8 @@ def sliced(
 
 def run(state: State) -> None:
     """One slice for the client whose turn it is."""
-    client = next(iter(state.works))
-    works = state.works.pop(client)
-    work = works[0]
+    client, works = next(iter(state.works.items()))
+    work = works[0]  # left where it is until its slice is done: an error of the disk must not lose it
     reply: Reply | None = None
     if client.closed and not work.writes:
         work.steps.close()
@@ -65,6 +64,7 @@ def run(state: State) -> None:
             client.slow += 1
             reply.req_id = work.req_id
             state.out.replies.append((client.conn, reply))
+    del state.works[client]
     if works:
         state.works[client] = works  # at the end: its next turn comes after all others'
 

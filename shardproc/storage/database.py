@@ -20,6 +20,17 @@ LOCK_WAIT_S = 10.0  # a predecessor that lost its router is still committing
 DatabaseError = sqlite3.Error  # what opening, reading and committing may raise
 
 
+DISK_ERRORS = (sqlite3.OperationalError,)  # what may be raised when the disk is full or broken
+_FULL = sqlite3.SQLITE_FULL
+_BROKEN = frozenset({sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY})
+
+
+def disk_problem(error: Exception) -> str | None:
+    """ "full" or "broken" when an error of DISK_ERRORS is the disk's, which may pass; else None."""
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the rest says more than is of use here
+    return "full" if code == _FULL else "broken" if code in _BROKEN else None
+
+
 class DatabaseBusy(Exception):
     """Another process owns the file."""
 
@@ -70,6 +81,20 @@ class Database:
         if self._lock is not None:
             self._lock.close()  # not unlocked: that would take the parent's lock away
             self._lock = None
+
+    def rollback(self) -> None:
+        """Give up the open transaction, if the error has left one."""
+        if self.connection.in_transaction:
+            self.connection.execute("rollback")
+
+    def probe(self, size: int) -> None:
+        """Write so many bytes and delete them again; raises what writing raises."""
+        try:  # two transactions: what is deleted in its own never reaches the disk
+            self.connection.execute("insert or replace into meta values ('probe', zeroblob(?))", (size,))
+            self.connection.execute("delete from meta where key = 'probe'")
+        except DISK_ERRORS:
+            self.rollback()
+            raise
 
     def size(self) -> int:
         """Bytes that it takes on disk, or in memory."""

@@ -46,8 +46,8 @@ class Store:
 
     # -- recovery ---------------------------------------------------------------------------
 
-    def attach(self, out: Outbox) -> None:
-        """The outbox whose writes reads must see."""
+    def attach(self, out: Outbox | None) -> None:
+        """The outbox whose writes reads must see; None when there is nothing to be written."""
         self._out = out
 
     def recover(self, engine: Engine, now: int, epoch: str, progress: Callable[[int, int], None]) -> int:

@@ -34,6 +34,8 @@ def decoded(reply: msgspec.Struct) -> dict[str, Any]:
 class Driver:
     """A shard and its clock."""
 
+    kind = Shard
+
     def __init__(
         self,
         path: str = ":memory:",
@@ -56,7 +58,7 @@ class Driver:
 
     def open(self, live: Collection[int] = ()) -> None:
         shard, shards = self.place
-        self.shard = Shard(self.path, full_sync=self.full_sync, shard=shard, shards=shards)
+        self.shard = self.kind(self.path, full_sync=self.full_sync, shard=shard, shards=shards)
         self.shard.recover(self.now, self.epoch, nothing)
         self.shard.engine.adopt(live, self.now)
 

@@ -91,6 +91,7 @@ class Spec:
     key: str = ""  # the field that tells the shard
     plain: type[Struct] | None = None  # the same with its usual fields only: what most requests are
     subscribes: bool = False  # from then on that shard sends the connection events
+    grows: bool = False  # needs more space on the disk than it frees: refused while the disk is full
 
     @property
     def default_timeout(self) -> float:
@@ -115,6 +116,7 @@ def command(
     since: int = 2,
     plain: type[Struct] | None = None,
     subscribes: bool = False,
+    grows: bool = False,
 ) -> Callable[[C], C]:
     """Enter a command class in the table.  What only reads is repeatable."""
 
@@ -135,6 +137,7 @@ def command(
             _key(route, cls),
             plain,
             subscribes,
+            grows,
         )
         return cls
 

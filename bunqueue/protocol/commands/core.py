@@ -186,7 +186,7 @@ class AckBatchReply(Reply, kw_only=True):
     data: Ignored | UnsetType = UNSET
 
 
-@command(Route.QUEUE, PushReply, writes=True, plain=PlainPush)
+@command(Route.QUEUE, PushReply, writes=True, grows=True, plain=PlainPush)
 class Push(JobFields, kw_only=True, tag_field="cmd", tag="PUSH", gc=False):
     """Add one job to a queue."""
 
@@ -194,7 +194,7 @@ class Push(JobFields, kw_only=True, tag_field="cmd", tag="PUSH", gc=False):
     req_id: RequestId = UNSET  # a struct has one base, so what Command gives stands here again
 
 
-@command(Route.QUEUE, PushBatchReply, writes=True, plain=PlainPushBatch)
+@command(Route.QUEUE, PushBatchReply, writes=True, grows=True, plain=PlainPushBatch)
 class PushBatch(Command, tag="PUSHB"):
     """Add many jobs to a queue: all of them, or none when one is refused."""
 

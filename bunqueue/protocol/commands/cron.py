@@ -102,7 +102,7 @@ class CronListReply(Reply, kw_only=True):
 
 
 # A name stands for one schedule on the whole server: the shard of its queue keeps it, all others forget it.
-@command(Route.ALL, CronReply, merge=Merge.ANY, writes=True, repeatable=True)
+@command(Route.ALL, CronReply, merge=Merge.ANY, writes=True, repeatable=True, grows=True)
 class Cron(CronFields, kw_only=True, tag_field="cmd", tag="Cron", gc=False):
     """Push a job at every time of a cron expression, or every ``repeatEvery`` ms.
 

@@ -42,7 +42,7 @@ class RemovedReply(Reply, kw_only=True):
     removed: bool
 
 
-@command(Route.FIRST, FlowReply, writes=True, since=3)
+@command(Route.FIRST, FlowReply, writes=True, since=3, grows=True)
 class PushFlow(Command, tag="PUSHF"):
     """Push jobs of any queues that depend on each other: all of them, or none when one is refused."""
 

@@ -54,7 +54,7 @@ class ListWebhooksReply(Reply, kw_only=True):
     data: WebhookList
 
 
-@command(Route.FIRST, AddWebhookReply, writes=True)
+@command(Route.FIRST, AddWebhookReply, writes=True, grows=True)
 class AddWebhook(Command, kw_only=True, tag="AddWebhook"):
     """Have events of one queue, or of all, sent to a URL; addresses inside the network are refused."""
 

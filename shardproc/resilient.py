@@ -1,0 +1,343 @@
+"""A shard that outlives a full or broken disk.
+
+A batch that cannot be committed has not happened: all its commands are answered with an error, and as
+memory is ahead of the disk then, it is read anew from there.  From that moment on the shard is in
+trouble and says so, and looks once a second whether it is over:
+
+- NO_GROWTH: what needs space is refused (pushes), all else goes on with the space that was set aside.
+- READ_ONLY: there is not even room for that.  What changes anything is refused, and time stands still.
+
+What was agreed with other shards cannot be taken back in silence.  If the batch, or work in hand, is about
+that, the process ends when it has answered, and a new one goes on: others know how to deal with it.
+"""
+
+from __future__ import annotations
+
+import enum
+import gc
+import os
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from msgspec import UNSET, Raw, Struct
+from msgspec.msgpack import Decoder
+
+from bunqueue.logs import get_logger
+from bunqueue.protocol.codec import InvalidCommand, decode_command
+from bunqueue.protocol.commands import COMMANDS, Command, ErrorReply, Reply, Spec
+from bunqueue.protocol.commands.base import RequestId
+
+from .core import Shard
+from .engine.state import Client
+from .engine.succession import Heritage, entangled, parked
+from .engine.vitals import Trouble, Vitals
+from .storage.database import DISK_ERRORS, disk_problem
+from .storage.event_log import DEFAULT_RETENTION, Retention
+from .storage.reserve import Reserve
+from .storage.store import Store
+
+PROBE_MS = 1_000
+LAST_PROBE_MS = 30_000  # the wait doubles when a probe works and the next batches do not
+CALM_MS = 60_000  # without trouble, and the next one begins with the first wait
+SMALL_PROBE = 16 * 1024  # bytes: room for a batch of acks
+LARGE_PROBE = 1024 * 1024
+
+_log = get_logger("shard")
+
+
+class Mode(enum.Enum):
+    NORMAL = "all is well"
+    FAILED = "in the middle of a batch that will not be committed"
+    NO_GROWTH = "pushes are refused"
+    READ_ONLY = "changes are refused"
+
+
+class StorageFailed(Exception):
+    """The process must end, because other shards know of what could not be stored."""
+
+
+class _RequestId(Struct, gc=False):
+    reqId: RequestId = UNSET
+
+
+_decode_request_id = Decoder(_RequestId).decode
+
+
+def _request_of(reply: Reply | Raw) -> RequestId:
+    return _decode_request_id(reply).reqId if isinstance(reply, Raw) else reply.req_id
+
+
+class ResilientShard(Shard):
+    """See above.  While all is well it costs nothing."""
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        full_sync: bool,
+        shard: int = 0,
+        shards: int = 1,
+        lock_wait_s: float | None = None,
+        retention: Retention = DEFAULT_RETENTION,
+    ) -> None:
+        super().__init__(
+            path,
+            full_sync=full_sync,
+            shard=shard,
+            shards=shards,
+            lock_wait_s=lock_wait_s,
+            retention=retention,
+        )
+        in_memory = path == ":memory:"
+        self._folder = "the memory" if in_memory else os.path.dirname(path) or "."
+        self._reserve = None if in_memory else Reserve(Path(path).with_suffix(".reserve"))
+        self._mode = Mode.NORMAL
+        self._narrow = False  # it failed although nothing that grows was let in
+        self._trouble: Trouble | None = None
+        self._probe_at = 0
+        self._probe_every = PROBE_MS
+        self._recovered_at = -CALM_MS
+        self._gone: dict[int, bool] = {}  # connections that ended while nothing could be written: severed?
+        self._mail: list[Callable[[int], None]] = []  # what other shards said meanwhile; takes the time
+        self._heard = False  # from another shard, in this batch
+        self._end: Exception | None = None  # of the process, as soon as the answers are sent
+
+    def recover(self, now: int, epoch: str, progress: Callable[[int, int], None]) -> int:
+        self._epoch = epoch
+        try:
+            count = super().recover(now, epoch, progress)
+        except DISK_ERRORS:
+            if self._reserve is None:
+                raise
+            self._reserve.release()
+            self.store.database.rollback()
+            self.store = Store(self.store.database, self._retention)
+            self.engine = self._new_engine()
+            count = super().recover(now, epoch, progress)
+        if self._reserve is not None and not self._reserve.take():
+            self._suffer("full", "hardly any space is left", now)
+            self._enter(Mode.NO_GROWTH)
+            _log.error("the disk is almost full", folder=self._folder, now=self._mode.value)
+        return count
+
+    # -- a batch ----------------------------------------------------------------------------------
+
+    def tick(self) -> int:
+        if self._end is not None:
+            raise self._end
+        if self._mode is not Mode.NORMAL:
+            now = self._clock.now_ms()
+            if now >= self._probe_at:
+                self._probe(now)
+            if self._mode is Mode.READ_ONLY:
+                return now
+        try:
+            now = super().tick()
+        except DISK_ERRORS as error:
+            self._fail(error)
+            return self._clock.now_ms()
+        mail, self._mail = self._mail, []
+        for letter in mail:
+            letter(now)
+        return now
+
+    def work(self) -> None:
+        if self._mode is Mode.FAILED:
+            return
+        try:
+            super().work()
+        except DISK_ERRORS as error:
+            self._fail(error)
+
+    def disconnect(self, conn: int, now: int, *, severed: bool) -> None:
+        if self._mode in (Mode.FAILED, Mode.READ_ONLY):
+            self._gone[conn] = severed
+            return
+        try:
+            super().disconnect(conn, now, severed=severed)
+        except DISK_ERRORS as error:
+            self._gone[conn] = severed
+            self._fail(error)
+
+    def receive(self, source: int, body: bytes, now: int) -> None:
+        self._hear(partial(super().receive, source, body), now)
+
+    def peer_is_up(self, shard: int, now: int) -> None:
+        self._hear(partial(super().peer_is_up, shard), now)
+
+    def _hear(self, what: Callable[[int], None], now: int) -> None:
+        """Something of another shard: it waits while nothing can be changed."""
+        if self._mode in (Mode.FAILED, Mode.READ_ONLY):
+            self._mail.append(partial(self._hear, what))
+            return
+        self._heard = True
+        try:
+            what(now)
+        except DISK_ERRORS as error:
+            self._fail(error)
+
+    def commit(self) -> list[tuple[int, Reply | Raw]]:
+        if self._mode is Mode.READ_ONLY:
+            return self._unstored()
+        if self._mode is not Mode.FAILED:
+            try:
+                replies = super().commit()
+            except DISK_ERRORS as error:
+                self._fail(error)
+            else:
+                self._heard = False
+                return replies
+        return self._give_up()
+
+    def letters(self) -> list[tuple[int, bytes]]:
+        return [] if self._mode is Mode.READ_ONLY else super().letters()
+
+    def _unstored(self) -> list[tuple[int, Reply | Raw]]:
+        """The replies of a batch that is not committed."""
+        out, self.told = self.engine.out, {}
+        replies, out.replies, out.size = out.replies, [], 0
+        return replies
+
+    def wait_ms(self) -> int:
+        if self._end is not None:
+            return 0
+        wait = self._probe_at - self._clock.now_ms()
+        if self._mode is Mode.READ_ONLY:
+            return 0 if self.engine.state.works else max(0, wait)
+        return super().wait_ms() if self._mode is Mode.NORMAL else max(0, min(wait, super().wait_ms()))
+
+    def _execute_some(self, client: Client, payload: bytes, now: int) -> None:
+        """`execute` while not everything may be."""
+        try:
+            command = decode_command(payload)
+            spec = COMMANDS[str(command.__struct_config__.tag)]
+            if self._trouble is not None and self._forbids(spec):
+                raise InvalidCommand(self._trouble.error, command.req_id)
+        except InvalidCommand as error:
+            self._refuse(client, payload, error)
+        else:
+            super().execute(client, payload, now)
+
+    def _execute_some_unheard(self, client: Client, payload: bytes, now: int) -> None:
+        """`execute_unheard` while not everything may be: nobody waits, so nothing is done."""
+
+    def _forbids(self, spec: Spec) -> bool:
+        if self._mode is Mode.NO_GROWTH:
+            return spec.grows
+        return self._mode is Mode.FAILED or spec.writes or spec.parks
+
+    # -- trouble ----------------------------------------------------------------------------------
+
+    def _failed(self, error: Exception, client: Client, command: Command) -> None:
+        self._fail(error)
+        self.engine.out.replies.append((client.conn, ErrorReply(error="", req_id=command.req_id)))
+
+    def _fail(self, error: Exception) -> None:
+        """What is left of the batch is refused; `commit` will give it up."""
+        problem = disk_problem(error)
+        if problem is None:
+            raise error
+        now = self._clock.now_ms()
+        if self._mode is Mode.NORMAL and now - self._recovered_at > CALM_MS:
+            self._probe_every = PROBE_MS
+        else:
+            self._probe_every = min(2 * self._probe_every, LAST_PROBE_MS)
+        self._narrow = self._mode is not Mode.NORMAL
+        self._suffer(problem, str(error), now)
+        self._enter(Mode.FAILED)
+
+    def _suffer(self, problem: str, error: str, now: int) -> None:
+        since = now if self._trouble is None else self._trouble.since
+        what, cure = ("is full", "free space on") if problem == "full" else ("fails", "see to the disk of")
+        text = f"Storage {what} ({error}): {cure} {self._folder}, then this is accepted again"
+        self._trouble = Trouble(text, since, problem == "full")
+
+    def _give_up(self) -> list[tuple[int, Reply | Raw]]:
+        """The batch has not happened: say so to everybody, and be as the disk is."""
+        assert self._trouble is not None
+        text, old = self._trouble.error, self.engine.state
+        answers: list[tuple[int, Reply | Raw]] = [
+            (conn, ErrorReply(error=text, req_id=_request_of(reply)))
+            for conn, reply in self._unstored()
+            if conn not in old.relays
+        ]
+        if self._reserve is not None:
+            self._reserve.release()
+        if entangled(old, self._heard):
+            old.out.letters.clear()
+            self._end = StorageFailed(text)
+            return answers
+        answers += [(client.conn, ErrorReply(error=text, req_id=req_id)) for client, req_id in parked(old)]
+        self._start_anew()
+        self._probe_at = self._clock.now_ms() + self._probe_every
+        room = not self._narrow and self._can_write(SMALL_PROBE)
+        self._enter(Mode.NO_GROWTH if room else Mode.READ_ONLY)
+        _log.error("a batch could not be stored", error=text, answers=len(answers), now=self._mode.value)
+        return answers
+
+    def _start_anew(self) -> None:
+        """Read the state of the shard from its file."""
+        heritage, now = Heritage(self.engine.state), self._clock.now_ms()
+        self.store.database.rollback()
+        self.store = Store(self.store.database, self._retention)
+        self.engine = self._new_engine()
+        gc.disable()  # as at the start
+        try:
+            Shard.recover(self, now, self._epoch, lambda loaded, total: None)
+        finally:
+            gc.enable()
+        heritage.give(self.engine.state)
+        self.engine.adopt(frozenset(self.engine.state.clients), now)
+
+    def _probe(self, now: int) -> None:
+        """See whether it is over."""
+        self._probe_at = now + self._probe_every
+        if self._mode is Mode.READ_ONLY:
+            if not self._can_write(SMALL_PROBE):
+                return
+            self._resume(now)
+        if self._reserve is not None and not self._reserve.take():
+            return
+        if self._can_write(LARGE_PROBE):
+            self._recovered(now)
+        elif self._reserve is not None:
+            self._reserve.release()
+
+    def _resume(self, now: int) -> None:
+        """Time goes on: nobody could renew a lock while it stood still."""
+        self._enter(Mode.NO_GROWTH)
+        self.store.attach(self.engine.out)
+        self._ticked_at = now
+        self.engine.returned(now)
+        gone, self._gone = self._gone, {}
+        for conn, severed in gone.items():
+            self.disconnect(conn, now, severed=severed)
+
+    def _recovered(self, now: int) -> None:
+        assert self._trouble is not None
+        _log.info("storage works again", after_ms=now - self._trouble.since)
+        self._trouble, self._recovered_at = None, now
+        self._enter(Mode.NORMAL)
+
+    def _enter(self, mode: Mode) -> None:
+        self._mode = mode
+        if mode is Mode.READ_ONLY:
+            self.store.attach(None)  # reads must not write what waits
+        for name in ("execute", "execute_unheard"):
+            self.__dict__.pop(name, None)
+        if mode is not Mode.NORMAL:
+            self.execute = self._execute_some  # type: ignore[method-assign]
+        if mode in (Mode.FAILED, Mode.READ_ONLY):
+            self.execute_unheard = self._execute_some_unheard  # type: ignore[method-assign]
+
+    def _can_write(self, size: int) -> bool:
+        try:
+            self.store.database.probe(size)
+        except DISK_ERRORS:
+            return False
+        return True
+
+    def _vitals(self) -> Vitals:
+        found = super()._vitals()
+        return Vitals(found.memory, found.sqlite, found.cpu_s, self._trouble)
