@@ -99,6 +99,7 @@ class Extra(Struct, rename="camel", omit_defaults=True, gc=False):
     deduplication_replace: bool = False
     # Not on the wire:
     own_id: bool = False  # the client chose the id
+    parked: bool = False  # moved to its children by its worker; it may have none
     pending: list[str] = []  # of depends_on, those that have not completed
     failures: dict[str, str] | None = None  # "queue:id" of a failed child -> its error
     ignored: dict[str, str] | None = None  # the same, of children whose failure is ignored
@@ -106,7 +107,7 @@ class Extra(Struct, rename="camel", omit_defaults=True, gc=False):
     auto_retries: AutoRetries | None = None  # out of the dead letters
 
     HIDDEN: ClassVar[frozenset[str]] = frozenset(
-        {"own_id", "pending", "failures", "ignored", "key_until", "auto_retries"}
+        {"parked", "own_id", "pending", "failures", "ignored", "key_until", "auto_retries"}
     )
 
 

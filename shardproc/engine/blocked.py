@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from bunqueue.model.dead_letters import EXPLICIT_FAIL
-from bunqueue.model.job import BLOCKED, Job, Moment
+from bunqueue.model.job import BLOCKED, WAITING, Job, Moment
 
-from . import lifecycle
+from . import lifecycle, moves
+from .delays import forget_delay
 from .events import FAILED, PUSHED, READY, WAITING_CHILDREN, emit
 from .moments import note
 from .outbox import ROW
@@ -29,11 +30,27 @@ def recover(queue: QueueState, job: Job) -> None:
     queue.blocked[job.seq] = job
 
 
-def block(state: State, queue: QueueState, job: Job) -> None:
-    """WAITING to BLOCKED: it has got something to wait for."""
-    queue.waiting -= 1
+def block(state: State, queue: QueueState, job: Job) -> Job:
+    """WAITING or DELAYED to BLOCKED: it has got something to wait for.  The job as it is from now on."""
+    if job.state == WAITING:
+        job = moves.stand_in(state, queue, job)
+    else:
+        del queue.delayed[job.seq]
+        forget_delay(state)
     job.state = BLOCKED
-    queue.ready.forget(job)
+    queue.blocked[job.seq] = job
+    state.out.touch(job, ROW)
+    emit(state, WAITING_CHILDREN, job)
+    return job
+
+
+def put_back(state: State, job: Job) -> None:
+    """ACTIVE to BLOCKED: its worker found that it has to wait for its children."""
+    queue = state.queues[job.queue]
+    lifecycle.let_go(state, queue, job)
+    job.started_at = None
+    job.progress, job.progress_message = 0, None
+    job.state = BLOCKED
     queue.blocked[job.seq] = job
     state.out.touch(job, ROW)
     emit(state, WAITING_CHILDREN, job)
@@ -43,8 +60,10 @@ def unblock(state: State, job: Job) -> None:
     """BLOCKED to WAITING, or DELAYED while its time has not come: nothing holds it back any more."""
     queue = state.queues[job.queue]
     del queue.blocked[job.seq]
+    if job.extra is not None:
+        job.extra.parked = False
     lifecycle.enqueue(state, queue, job)
-    state.out.touch(job)
+    state.out.touch(job, ROW)
     emit(state, READY, job)
 
 

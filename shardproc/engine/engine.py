@@ -213,7 +213,7 @@ class Engine:
             queue.jobs[job.seq] = job
             if job.holds_key and job.unique_key is not None:
                 queue.unique[job.unique_key] = job.id
-            if job.extra is not None and job.extra.pending:
+            if job.extra is not None and (job.extra.pending or job.extra.parked):
                 blocked.recover(queue, job)
                 dependencies.recover(state, job)
             elif job.lock is None:

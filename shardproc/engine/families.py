@@ -15,6 +15,9 @@ from bunqueue.protocol.commands.flows import (
     GetChildrenValues,
     GetFailedChildrenValues,
     GetIgnoredChildrenFailures,
+    Moved,
+    MovedReply,
+    MoveToWaitingChildren,
     RemoveChildDependency,
     RemovedReply,
     RemoveUnprocessedChildren,
@@ -24,6 +27,7 @@ from bunqueue.protocol.commands.flows import (
 from . import blocked, dependencies, lifecycle
 from .dependencies import extra_of
 from .directory import locate
+from .finishing import check_token
 from .outbox import ROW
 from .peers import Steps, across, answers
 from .registry import handles
@@ -90,6 +94,35 @@ def remove_child_dependency(state: State, client: Client, command: RemoveChildDe
     return RemovedReply(removed=True)
 
 
+@handles(MoveToWaitingChildren)
+@across
+def move_to_waiting_children(state: State, client: Client, command: MoveToWaitingChildren) -> Steps:
+    """It waits for those of its children that have not completed; without any, until it is moved on."""
+    job = _active(state, command)
+    children = list(job.extra.children_ids) if job.extra is not None else []
+    outcomes = yield from dependencies.look_up(state, children)
+    try:
+        if _active(state, command) is job:
+            extra = extra_of(job)
+            extra.parked = True
+            extra.depends_on = list(dict.fromkeys([*extra.depends_on, *children]))
+            waits = dependencies.block(state, job, outcomes)
+            blocked.put_back(state, job)
+            if children and not waits:
+                blocked.unblock(state, job)
+    finally:
+        dependencies.looked(state, children)
+    return MovedReply(data=Moved(True))
+
+
+def _active(state: State, command: MoveToWaitingChildren) -> Job:
+    job = state.jobs.get(command.id)
+    if job is None or job.state != ACTIVE:
+        raise CommandError("Job is not active")
+    check_token(job, command.token, required=False)
+    return job
+
+
 @handles(RemoveUnprocessedChildren)
 @across
 def remove_unprocessed_children(state: State, client: Client, command: RemoveUnprocessedChildren) -> Steps:
@@ -126,6 +159,8 @@ def _kin(state: State, source: int, message: wire.Kin) -> wire.KinDone:
 
 def _join(state: State, parent: Job, child: str) -> None:
     """The parent waits for one more child, if it is not at work yet."""
+    if parent.state in (WAITING, DELAYED):
+        parent = blocked.block(state, state.queues[parent.queue], parent)
     extra = extra_of(parent)
     if child not in extra.children_ids:
         extra.children_ids = [*extra.children_ids, child]
@@ -135,8 +170,6 @@ def _join(state: State, parent: Job, child: str) -> None:
     if parent.state == ACTIVE or child in extra.pending:
         return
     extra.pending = [*extra.pending, child]
-    if parent.state != BLOCKED:
-        blocked.block(state, state.queues[parent.queue], parent)
     dependencies.recover(state, parent)
     dependencies.ask_again(state, [child])
 

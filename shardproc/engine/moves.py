@@ -31,7 +31,7 @@ def move(state: State, queue: QueueState, job: Job, run_at: int) -> None:
     """WAITING, DELAYED or ACTIVE to WAITING or DELAYED: it is to run at another time."""
     was = job.state
     if was == WAITING:
-        job = _stand_in(state, queue, job)
+        job = stand_in(state, queue, job)
         job.run_at = run_at
     elif was == DELAYED:
         job.run_at = run_at
@@ -56,7 +56,7 @@ def reorder(state: State, queue: QueueState, job: Job, priority: int, *, lifo: b
     """A job that waits for its turn or its time gets another place in the order."""
     waits = job.state == WAITING
     if waits:
-        job = _stand_in(state, queue, job)
+        job = stand_in(state, queue, job)
     job.priority = priority
     if lifo is not None:
         job.shared = state.shared(replace(job.options, lifo=lifo))
@@ -65,7 +65,7 @@ def reorder(state: State, queue: QueueState, job: Job, priority: int, *, lifo: b
     state.out.touch(job, ROW)
 
 
-def _stand_in(state: State, queue: QueueState, job: Job) -> Job:
+def stand_in(state: State, queue: QueueState, job: Job) -> Job:
     """A copy of a WAITING job that takes its place everywhere but among the ready ones, where an entry can
     be forgotten but not moved."""
     other = copy(job)

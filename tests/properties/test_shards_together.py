@@ -316,3 +316,39 @@ def test_entries_of_removed_jobs_are_forgotten(tmp_path: Path) -> None:
         world.settle()
     assert not any(shard.engine.state.directory for shard in world.shards)
     world.close()
+
+
+@pytest.mark.parametrize("shards", [1, 2, 4])
+def test_a_waiting_job_gets_a_child_and_runs_once(tmp_path: Path, shards: int) -> None:
+    world = World(tmp_path, shards, 4, crash_rate=0.0)
+    life = Life(world)
+    for own, queue in (("late-parent", "alpha"), ("late-child", "beta")):
+        world.ask(cmd="PUSH", queue=queue, data={"own": own}, jobId=own)
+    life.needs["late-parent"] = ["late-child"]
+    assert world.ask(cmd="UpdateParent", childId="late-child", parentId="late-parent") == {"ok": True}
+    assert state_of(world, "late-parent") == "waiting-children"
+    while life.work():
+        world.settle()
+    assert life.runs == {"late-child": 1, "late-parent": 1}
+    world.close()
+
+
+@pytest.mark.parametrize("shards", [1, 2, 4])
+def test_a_running_job_waits_for_children_it_has_just_made(tmp_path: Path, shards: int) -> None:
+    world = World(tmp_path, shards, 5, crash_rate=0.0)
+    life = Life(world)
+    world.ask(cmd="PUSH", queue="alpha", data={}, jobId="maker")
+    pulled = world.ask(cmd="PULL", queue="alpha", owner="w", lockTtl=1000)
+    assert pulled is not None
+    world.ask(cmd="PUSH", queue="beta", data={}, jobId="made", parentId="maker")
+    world.ask(cmd="UpdateParent", childId="made", parentId="maker")
+    moved = world.ask(cmd="MoveToWaitingChildren", id="maker", token=pulled["token"])
+    assert moved == {"ok": True, "data": {"moved": True}}
+    world._crash(0)
+    world.settle()
+    assert state_of(world, "maker") == "waiting-children"
+    life.needs["maker"] = ["made"]
+    while life.work():
+        world.settle()
+    assert list(life.done) == ["made", "maker"]
+    world.close()

@@ -183,6 +183,7 @@ Ttl = Annotated[float, Meta(ge=0, le=YEAR_MS)]
 Timeout = Annotated[float, Meta(ge=0, le=DAY_MS)]
 MaxAttempts = Annotated[int, Meta(ge=1, le=1000)]
 Backoff = Annotated[float, Meta(ge=0, le=DAY_MS)]
+WaitTimeout = Annotated[float, Meta(ge=0, le=600_000)]
 PollTimeout = Annotated[float, Meta(ge=0, le=60_000)]
 LockTtl = Annotated[int, Meta(ge=1, le=DAY_MS)]
 Text = Annotated[str, Meta(max_length=256)]  # names, owners, tags

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
-from bunqueue.protocol.commands.base import Command, JobId, QueueName, Reply, Route, Timeout, command
+from bunqueue.protocol.commands.base import Command, JobId, QueueName, Reply, Route, WaitTimeout, command
 
 
 class WaitReply(Reply, kw_only=True):
@@ -33,7 +33,7 @@ class WaitJob(Command, tag="WaitJob"):
     """Wait up to ``timeout`` ms for a job to complete."""
 
     id: JobId
-    timeout: Timeout = 30_000
+    timeout: WaitTimeout = 30_000
 
 
 @command(Route.QUEUE, subscribes=True, since=3)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from msgspec import Meta, Raw, Struct
 
-from bunqueue.protocol.commands.base import Command, JobId, Reply, Route, command
+from bunqueue.protocol.commands.base import Command, JobId, Reply, Route, Token, command
 from bunqueue.protocol.commands.core import JobFields
 
 
@@ -83,6 +83,22 @@ class RemoveChildDependency(Command, tag="RemoveChildDependency"):
     """Part a child from its parent, which no longer waits for it."""
 
     id: JobId
+
+
+class Moved(Struct, gc=False):
+    moved: bool
+
+
+class MovedReply(Reply, kw_only=True):
+    data: Moved
+
+
+@command(Route.ID, MovedReply, writes=True, since=3)
+class MoveToWaitingChildren(Command, tag="MoveToWaitingChildren"):
+    """Put an active job back until its children have completed."""
+
+    id: JobId
+    token: Token | None = None
 
 
 @command(Route.ID, writes=True, repeatable=True, since=3)
