@@ -91,7 +91,8 @@ def _check(kind: mi.Type, raw: Raw, name: str) -> object:
             return _check(kind.type, raw, name)
         except CommandError:
             if problem := _problem(kind):
-                raise CommandError(f"{name} {problem}") from None
+                label = (kind.extra or {}).get("label", name)
+                raise CommandError(f"{label} {problem}") from None
             raise
     if isinstance(kind, mi.UnionType):
         return _check_union(kind, raw, name)

@@ -25,6 +25,7 @@ from bunqueue.protocol.configuration import changed
 from . import chores, lifecycle, waiting
 from .configs import of_queue, store
 from .finishing import check_lengths
+from .outbox import ROW
 from .queries import known_queue
 from .registry import handles
 from .state import Client, State
@@ -216,6 +217,16 @@ def renew_all(state: State) -> None:
                 job.lock.suspect = False
 
 
+def detach(state: State, client: Client, job: Job) -> None:
+    """An active job shall outlive the connection that pulled it."""
+    lock = job.lock
+    assert lock is not None
+    client.held.discard(job)
+    lock.conn, lock.renewed = 0, True
+    state.orphans.add(job)
+    state.out.touch(job, ROW)  # a usual lock is stored without what is unusual here
+
+
 def adopt(state: State, live: Collection[int]) -> None:
     """After a restart: give recovered active jobs back to connections that are still there.
 
@@ -231,5 +242,5 @@ def adopt(state: State, live: Collection[int]) -> None:
             state.client(lock.conn, 2).held.add(job)
             continue
         lock.conn = 0
-        if not lock.token:
+        if not lock.token and not lock.renewed:  # a detached one stays
             lifecycle.release(state, job)

@@ -13,7 +13,7 @@ from bunqueue.protocol.commands import CommandError, Reply
 from bunqueue.protocol.commands.core import Pull, PullBatch, PullBatchReply, PullReply
 from bunqueue.protocol.job_view import job_list, pulled_job
 
-from . import chores, gate, lifecycle
+from . import chores, gate, lifecycle, locks
 from .registry import handles
 from .state import Client, QueueState, State, Waiter
 
@@ -26,10 +26,12 @@ def pull(state: State, client: Client, command: Pull) -> PullReply | None:
     queue = _queue(state, command.queue)
     job = _take(state, queue, client, owner, command.lock_ttl) if queue is not None else None
     if job is None and command.timeout:
-        _park(state, client, command, None)
+        _park(state, client, command, None).detach = command.detach
         return None
     if command.timeout:
         client.slow += 1
+    if job is not None and command.detach:
+        locks.detach(state, client, job)
     return _one(job, owner)
 
 
@@ -160,7 +162,7 @@ def _many(jobs: list[Job], owner: str) -> PullBatchReply:
     return PullBatchReply(jobs=encoded, tokens=tokens if owner else UNSET)
 
 
-def _park(state: State, client: Client, command: Pull | PullBatch, count: int | None) -> None:
+def _park(state: State, client: Client, command: Pull | PullBatch, count: int | None) -> Waiter:
     """Keep a pull until a job comes or its time is over."""
     deadline = state.now + max(1, int(command.timeout))
     owner = command.owner or ""
@@ -172,12 +174,15 @@ def _park(state: State, client: Client, command: Pull | PullBatch, count: int | 
         gate.arm(state, queue, queue.gate)
     state.serial += 1
     heappush(state.poll_ends, (deadline, state.serial, waiter))
+    return waiter
 
 
 def _answer(state: State, queue: QueueState, waiter: Waiter) -> Reply | None:
     owner = waiter.owner
     if waiter.count is None:
         job = _take(state, queue, waiter.client, owner, waiter.lock_ttl)
+        if job is not None and waiter.detach:
+            locks.detach(state, waiter.client, job)
         return _one(job, owner) if job is not None else None
     jobs = _take_many(state, queue, waiter.client, waiter.count, owner, waiter.lock_ttl)
     return _many(jobs, owner) if jobs else None

@@ -231,6 +231,7 @@ def new_job(
     """A job as a push describes it, with a number of its own, but not yet anywhere."""
     now, seq = state.now, state.next_seq
     state.next_seq += 1
+    created = now if fields.timestamp is None else int(fields.timestamp)
     extra = extra_of(fields)
     if own_id:  # says so to the storage, too
         extra = extra or Extra()
@@ -243,8 +244,8 @@ def new_job(
         NIL if data == UNDEFINED else data,
         state.shared(options_of(fields)),
         fields.priority,
-        now,
-        now + int(fields.delay) if fields.delay else now,
+        created,
+        created + int(fields.delay) if fields.delay else created,
         unique_key=fields.unique_key or None,
         extra=extra,
     )

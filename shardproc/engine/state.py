@@ -61,6 +61,7 @@ class Waiter(Struct, gc=False, eq=False):
     owner: str
     lock_ttl: int
     deadline: int
+    detach: bool = False
     done: bool = False
 
 

@@ -14,6 +14,7 @@ from bunqueue.protocol.commands.base import (
     Delay,
     Ids,
     JobId,
+    JobName,
     Key,
     LockTtl,
     MaxAttempts,
@@ -66,7 +67,7 @@ class JobFields(Struct, kw_only=True, rename="camel", omit_defaults=True, gc=Fal
     """What one job is pushed with.  Times in ms."""
 
     data: Raw = Raw(NIL)
-    name: Text | None = None
+    name: JobName | None = None
     priority: Priority = 0
     delay: Delay = 0
     timeout: Timeout | None = None
@@ -94,7 +95,7 @@ class JobFields(Struct, kw_only=True, rename="camel", omit_defaults=True, gc=Fal
     stack_trace_limit: Annotated[int, Meta(ge=0)] | None = None
     keep_logs: Annotated[int, Meta(ge=0)] | None = None
     size_limit: Annotated[int, Meta(ge=0)] | None = None
-    timestamp: float | None = None
+    timestamp: Annotated[float, Meta(ge=0, le=10**15)] | None = None  # of the push, epoch ms
     fail_parent_on_failure: bool = False
     remove_dependency_on_failure: bool = False
     continue_parent_on_failure: bool = False
@@ -106,7 +107,7 @@ class PlainFields(Struct, rename="camel", forbid_unknown_fields=True, gc=False):
     that are not there would take longer than storing the job."""
 
     data: Raw = Raw(NIL)
-    name: Text | None = None
+    name: JobName | None = None
     priority: Priority = 0
     delay: Delay = 0
 
@@ -118,7 +119,7 @@ class PlainPush(
 
     queue: QueueName
     data: Raw = Raw(NIL)
-    name: Text | None = None
+    name: JobName | None = None
     priority: Priority = 0
     delay: Delay = 0
     req_id: RequestId = UNSET
@@ -207,12 +208,14 @@ class Pull(Command, tag="PULL"):
     """Take the next job; waits up to ``timeout`` ms for one.
 
     With an ``owner`` the job is locked for ``lockTtl`` ms and needs its token from then on.
+    With ``detach`` it stays active when the connection ends, as somebody else works on it.
     """
 
     queue: QueueName
     timeout: PollTimeout = 0
     owner: Text | None = None
     lock_ttl: LockTtl = DEFAULT_LOCK_TTL_MS
+    detach: bool = False
 
 
 @command(Route.QUEUE, PullBatchReply, writes=True, parks=True)

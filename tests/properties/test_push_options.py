@@ -1,0 +1,59 @@
+"""Options of pushes and pulls that few use: a time of their own, names, detached jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgpack
+import pytest
+from properties.shard_driver import START, Driver
+
+
+@pytest.fixture
+def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
+    driver = Driver(str(tmp_path_factory.mktemp("shard") / "shard.db"))
+    yield driver
+    driver.close()
+
+
+def test_a_timestamp_stands_for_the_time_of_the_push(driver: Driver) -> None:
+    old = driver.ask(cmd="PUSH", queue="q", timestamp=START - 1000, delay=100)["id"]
+    driver.ask(cmd="PUSH", queue="q", timestamp=START + 50)
+    job = driver.ask(cmd="PULL", queue="q")["job"]
+    assert (job["id"], job["createdAt"], job["runAt"]) == (old, START - 1000, START - 900)
+    assert driver.ask(cmd="PULL", queue="q")["job"] is None
+    driver.tick(START + 50)
+    assert driver.ask(cmd="PULL", queue="q")["job"]["runAt"] == START + 50
+    assert "at least 0" in driver.ask(cmd="PUSH", queue="q", timestamp=-1)["error"]
+
+
+@pytest.mark.parametrize("name", ["", "n" * 257, 5])
+def test_the_name_of_a_job_is_bounded(driver: Driver, name: object) -> None:
+    error = "Job name must be a non-empty string of at most 256 characters"
+    assert driver.ask(cmd="PUSH", queue="q", name=name)["error"] == error
+    batch = driver.ask(cmd="PUSHB", queue="q", jobs=[{}, {"name": name, "lifo": True}])
+    assert batch["error"] == f"jobs[1]: {error}"
+
+
+@pytest.mark.parametrize("parked", [False, True])
+@pytest.mark.parametrize("owner", [None, "w"])
+def test_a_detached_job_outlives_its_connection_and_a_restart(
+    driver: Driver, owner: str | None, parked: bool
+) -> None:
+    pull = {"cmd": "PULL", "queue": "q", "detach": True, "timeout": 1000, "owner": owner or ""}
+    if parked:
+        driver.execute(2, msgpack.packb(pull))
+        job_id = driver.ask(cmd="PUSH", queue="q")["id"]
+    else:
+        job_id = driver.ask(cmd="PUSH", queue="q")["id"]
+        driver.execute(2, msgpack.packb(pull))
+    driver.commit()
+    driver.disconnect(2)
+    driver.commit()
+    assert driver.ask(cmd="GetState", id=job_id)["state"] == "active"
+    driver.close()
+    again = Driver(driver.path, now=driver.now)
+    assert again.ask(cmd="GetState", id=job_id)["state"] == "active"
+    if owner is None:
+        assert again.ask(cmd="ACK", id=job_id)["ok"]
+    again.close()
