@@ -25,7 +25,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of a few megabytes."""
     folder = tmp_path / "disk"
     folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=12m", "tmpfs", str(folder)]
+    mount = ["mount", "-t", "tmpfs", "-o", "size=20m", "tmpfs", str(folder)]
     try:
         subprocess.run(mount, check=True, capture_output=True)
     except (OSError, subprocess.CalledProcessError):
@@ -46,7 +46,7 @@ async def push_until_refused(wire: Wire, queue: str) -> tuple[list[str], str]:
 
 async def test_a_full_disk_and_its_end(disk: Path, make_server: StartServer) -> None:
     filler = disk / "filler"
-    filler.write_bytes(bytes(3 << 20))
+    filler.write_bytes(bytes(8 << 20))
     server = make_server(data_dir=disk / "data", shards=1, port=quiet_port())
     server.start()
     before = [process.pid for process in server.shard_processes()]
