@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import struct
-import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
@@ -19,13 +18,14 @@ from msgspec import UNSET
 from bunqueue.logs import get_logger
 from bunqueue.protocol import link as wire
 from bunqueue.protocol.commands import CommandError
-from bunqueue.protocol.framing import HEADER, MAX_FRAME, FrameTooLarge
+from bunqueue.protocol.framing import HEADER, FrameTooLarge
 from bunqueue.protocol.gather import for_all, split
 
 from .admission import MAX_SLOW, RateLimit, may_wait
+from .bounds import longest_frame
 from .flow import HELD, SHUTDOWN, SLOW_READER, ReadGate
 from .hub import MAX_LINGERING
-from .local import BEFORE_AUTH, Refused, answer, refusal, second_look
+from .local import answer, guarded_peek, refusal, second_look
 from .routing import (
     FIRST,
     HERE,
@@ -48,7 +48,6 @@ if TYPE_CHECKING:
     from .hub import Hub
 
 HIGH_WATER = 1024 * 1024  # bytes that the client has not taken; beyond, it is not read either
-MAX_UNREAD = 128 * 1024 * 1024  # beyond this it is dropped; two of the largest frames
 MAX_HELD = 256 * 1024  # bytes behind 50 long polls before reading pauses; reading on is how we see its end
 MAX_ANSWERS = 512  # given here in one turn of the event loop; what asks for more waits for its next turn
 LARGE = 256 * 1024  # frames from here on are sliced as views: copying them costs more than the view
@@ -165,6 +164,11 @@ class ClientConnection(asyncio.Protocol):
         """Within a frame, though nothing hinders us from reading on."""
         return bool(self.carry) and not self._held and not self.gate.closed
 
+    @property
+    def unread(self) -> int:
+        """Bytes that it was sent and has not taken."""
+        return self._transport.get_write_buffer_size()
+
     def finish(self, kind: int, error: str = "") -> None:
         """End the connection, with a last word if there is an error.
 
@@ -191,6 +195,14 @@ class ClientConnection(asyncio.Protocol):
     def abort(self) -> None:
         """End the connection at once, whatever is still to be sent."""
         self._transport.abort()
+
+    def drop(self, why: str) -> None:
+        """`abort`, with all that is kept for it."""
+        _log.warning(why, connection=self.number)
+        self._hub.remove(self, wire.CLOSED)
+        self._finished = True
+        self.carry = bytearray()
+        self.abort()
 
     def stop_reading(self) -> None:
         """The server stops: take no more commands, but deliver replies."""
@@ -333,11 +345,12 @@ class ClientConnection(asyncio.Protocol):
         self._need = HEADER
         if len(rest) >= HEADER:
             length = _length_at(rest)[0]
-            if length > MAX_FRAME:
-                self.finish(wire.CLOSED, str(FrameTooLarge(length, MAX_FRAME)))
+            if length > (limit := longest_frame(known=self.known)):
+                self.finish(wire.CLOSED, str(FrameTooLarge(length, limit)))
                 return
             self._need = HEADER + length
         self.carry = bytearray(rest)
+        self._hub.bounds.grew(len(rest))
 
     def _hold(self, rest: Buffer) -> None:
         """Put aside what has to wait: for slow commands to be answered, or for its next turn."""
@@ -361,6 +374,7 @@ class ClientConnection(asyncio.Protocol):
         if self._finished or carry is None:
             return
         carry += data
+        self._hub.bounds.grew(len(data))
         if self._held:
             if len(carry) > MAX_HELD:
                 self.gate.close(HELD)
@@ -376,23 +390,10 @@ class ClientConnection(asyncio.Protocol):
 
     def _guarded_peek(self, payload: Buffer) -> Peek:
         """`peek` for a connection that has a rate limit, or has not shown its token yet."""
-        if self._rate is not None and not self._rate.admit(time.monotonic()):
-            raise Refused("Rate limit exceeded")
-        try:
-            look: Peek = peek(payload)
-        except PEEK_ERRORS:
-            if self.known:
-                raise
-            raise Refused("Not authenticated") from None
-        if not self.known and look.spec.name not in BEFORE_AUTH:
-            raise Refused("Not authenticated")
-        return look
+        return guarded_peek(payload, self._rate, known=self.known)
 
     def _write_to_slow_reader(self, data: bytes) -> None:
         """`write` while the client does not take what it was sent."""
         self._transport.write(data)
-        if self._transport.get_write_buffer_size() > MAX_UNREAD and not self._finished:
-            _log.warning("dropped a client that does not read", connection=self.number)
-            self._hub.remove(self, wire.CLOSED)
-            self._finished = True
-            self.abort()
+        if not self._finished:
+            self._hub.bounds.wrote(self, len(data))

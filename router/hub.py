@@ -10,6 +10,7 @@ from bunqueue.protocol import link as wire
 from bunqueue.settings import Settings
 
 from .additions import Additions
+from .bounds import Bounds
 from .lag import LoopLag
 from .routing import Routes
 from .tickets import Tickets
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from .shard_link import ShardLink
 
 SWEEP_S = 5.0
-SILENT_SWEEPS = 12  # a minute, as in the reference: then half a frame is all that will ever come
 LINGER_SWEEPS = 1  # how long a connection that we ended may take to notice; until then we swallow its bytes
 MAX_LINGERING = 200  # so that refused connections cannot use up the file descriptors
 
@@ -38,6 +38,7 @@ class Hub:
         self.max_connections = settings.max_connections
         self.routes = Routes(self.shards)
         self.clients: dict[int, ClientConnection] = {}
+        self.bounds = Bounds(self.clients)
         self.links: list[ShardLink | None] = [None] * self.shards  # None: down, or not ready
         self.workers = Workers(self._staff)
         self.tickets = Tickets(self.links, self.clients)
@@ -80,12 +81,8 @@ class Hub:
             await self._emptied.wait()
 
     def sweep(self) -> None:
-        """End the clients that sent half a frame and then nothing; called every SWEEP_S seconds."""
-        for client in [client for client in self.clients.values() if client.carry is not None]:
-            client.silent = client.silent + 1 if client.stuck else 0
-            if client.silent > SILENT_SWEEPS:
-                _log.info("client fell silent within a frame", connection=client.number)
-                client.abort()
+        """End the clients that have stopped; called every SWEEP_S seconds."""
+        self.bounds.sweep()
         if self.refused:
             _log.warning(
                 "clients were turned away", clients=self.refused, max_connections=self.max_connections

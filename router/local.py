@@ -20,8 +20,8 @@ from bunqueue.protocol.commands.workers import (
     UnregisterWorker,
 )
 
-from .admission import token_is_known
-from .routing import Peek, decode, look_again, request_id
+from .admission import RateLimit, token_is_known
+from .routing import PEEK_ERRORS, Peek, decode, look_again, peek, request_id
 from .subscription import Subscription
 from .workers import Workers
 
@@ -53,6 +53,21 @@ def refusal(text: str, req_id: RequestId) -> bytes:
 
 class Refused(ValueError):
     """A command that is not let in, whatever it says."""
+
+
+def guarded_peek(payload: bytes | memoryview, rate: RateLimit | None, *, known: bool) -> Peek:
+    """`peek` for a connection that has a rate limit, or is not known to have a token."""
+    if rate is not None and not rate.admit(time.monotonic()):
+        raise Refused("Rate limit exceeded")
+    try:
+        look: Peek = peek(payload)
+    except PEEK_ERRORS:
+        if known:
+            raise
+        raise Refused("Not authenticated") from None
+    if not known and look.spec.name not in BEFORE_AUTH:
+        raise Refused("Not authenticated")
+    return look
 
 
 def second_look(payload: bytes, error: Exception, out: list[bytes]) -> Peek | None:

@@ -14,9 +14,11 @@ from hypothesis import strategies as st
 from bunqueue.protocol import link as wire
 from bunqueue.protocol.framing import MAX_FRAME
 from bunqueue.settings import Settings
+from router import bounds
 from router import connection as module
+from router.bounds import PROGRESS, SILENT_SWEEPS, SLOW_SWEEPS
 from router.connection import ClientConnection
-from router.hub import SILENT_SWEEPS, Hub
+from router.hub import Hub
 
 
 class FakeTransport:
@@ -498,7 +500,7 @@ def test_a_client_that_does_not_read_is_not_read_and_at_last_dropped(bench: Benc
     assert not bench.transport.reading
     bench.client.deliver(shard, 0, 0, b"x")
     assert not bench.transport.ended
-    bench.transport.unread = module.MAX_UNREAD + 1
+    bench.transport.unread = bounds.MAX_UNREAD + 1
     bench.client.deliver(shard, 0, 0, b"x")
     assert bench.transport.ended == "abort"
     assert bench.links[shard].sent[-1][1] == wire.CLOSED
@@ -539,6 +541,67 @@ def test_silence_does_not_count_while_we_do_not_listen(bench: Bench) -> None:
         bench.hub.sweep()
     bench.client.resume_writing()
     bench.hub.sweep()
+    assert not bench.transport.ended
+
+
+def test_a_frame_must_be_there_in_minutes_or_get_on(bench: Bench) -> None:
+    """A byte a sweep is not silence, but no progress either; a large one over a thin line is."""
+    thin, thin_socket = bench.connect()
+    for client in (bench.client, thin):
+        client.data_received((10 * 1024 * 1024).to_bytes(4, "big"))
+    for _ in range(SLOW_SWEEPS):
+        bench.client.data_received(b"x")
+        thin.data_received(bytes(PROGRESS))
+        bench.hub.sweep()
+    assert not bench.transport.ended
+    for _ in range(2):
+        bench.client.data_received(b"x")
+        thin.data_received(bytes(PROGRESS))
+        bench.hub.sweep()
+    assert bench.transport.ended == "abort"
+    assert not thin_socket.ended
+
+
+def test_who_reads_nothing_for_a_minute_is_dropped(bench: Bench) -> None:
+    slow, slow_socket = bench.connect()
+    for client, transport in ((bench.client, bench.transport), (slow, slow_socket)):
+        client.pause_writing()
+        transport.unread = 5_000_000
+    for _ in range(SILENT_SWEEPS + 1):
+        slow_socket.unread -= 1000
+        bench.hub.sweep()
+    assert not bench.transport.ended
+    bench.hub.sweep()
+    assert bench.transport.ended == "abort"
+    assert not slow_socket.ended
+
+
+def test_a_frame_of_a_stranger_is_short(bench: Bench) -> None:
+    stranger = Bench(auth_token=("secret",))
+    stranger.client.data_received((bounds.MAX_UNKNOWN + 1).to_bytes(4, "big"))
+    assert stranger.errors() == [
+        f"Frame too large: {bounds.MAX_UNKNOWN + 1} bytes (max {bounds.MAX_UNKNOWN})"
+    ]
+    bench.client.data_received((bounds.MAX_UNKNOWN + 1).to_bytes(4, "big"))
+    assert not bench.transport.ended
+
+
+def test_all_clients_together_may_keep_so_much(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one with most goes, whether it waits for the rest of a frame or for who should read."""
+    monkeypatch.setattr(bounds, "MAX_KEPT", 1_000_000)
+    monkeypatch.setattr(bounds, "LOOK", 10_000)
+    reader, reader_socket = bench.connect()
+    reader.pause_writing()
+    reader_socket.unread = 600_000
+    bench.client.data_received((700_000).to_bytes(4, "big") + bytes(390_000))
+    assert not reader_socket.ended
+    bench.client.data_received(bytes(20_000))
+    assert reader_socket.ended == "abort"
+    assert not bench.transport.ended
+    assert bench.client.number in bench.hub.clients
+    other, other_socket = bench.connect()
+    other.data_received((700_000).to_bytes(4, "big") + bytes(595_000))
+    assert other_socket.ended == "abort"
     assert not bench.transport.ended
 
 

@@ -1,0 +1,86 @@
+"""What the router keeps for its clients: half frames and unread replies, bounded for all of them together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from bunqueue.protocol.framing import MAX_FRAME
+
+if TYPE_CHECKING:
+    from .connection import ClientConnection
+
+MIB = 1024 * 1024
+MAX_KEPT = 1024 * MIB  # bytes for all clients; beyond, those that keep most are dropped
+MAX_UNREAD = 128 * MIB  # bytes for one client; two of the largest frames
+MAX_UNKNOWN = 64 * 1024  # bytes of a frame of a client that has not shown a token yet
+LOOK = 16 * MIB  # bytes that come or stay from one look at all clients to the next
+
+SILENT_SWEEPS = 12  # a minute, as in the reference: then half a frame is all that will ever come
+SLOW_SWEEPS = 60  # five minutes; then a frame must be there, unless PROGRESS is made
+PROGRESS = 64 * 1024  # bytes of a frame from one sweep to the next
+
+
+def longest_frame(*, known: bool) -> int:
+    """How long a frame of a client may be."""
+    return MAX_FRAME if known else MAX_UNKNOWN
+
+
+class Bounds:
+    """Drops clients that would have the router keep too much, or for too long."""
+
+    def __init__(self, clients: Mapping[int, ClientConnection]) -> None:
+        self._clients = clients
+        self._grown = 0  # bytes since the last look
+        self._frames: dict[ClientConnection, tuple[int, int]] = {}  # bytes that were there, sweeps since
+        self._unread: dict[ClientConnection, tuple[int, int]] = {}  # the same, of what a client has to read
+
+    def wrote(self, client: ClientConnection, size: int) -> None:
+        """A client that does not read was sent so many bytes more."""
+        if client.unread > MAX_UNREAD:
+            client.drop("dropped a client that does not read")
+        else:
+            self.grew(size)
+
+    def grew(self, size: int) -> None:
+        """So many bytes more are kept."""
+        self._grown += size
+        if self._grown < LOOK:
+            return
+        self._grown = 0
+        kept = {client: len(client.carry or b"") + client.unread for client in self._clients.values()}
+        excess = sum(kept.values()) - MAX_KEPT
+        if excess > 0:
+            for client in sorted(kept, key=kept.__getitem__, reverse=True):
+                client.drop("dropped the client that had most bytes waiting")
+                excess -= kept[client]
+                if excess <= 0:
+                    break
+
+    def sweep(self) -> None:
+        """End those that neither go on with a frame nor read what they asked for."""
+        frames, unread = {}, {}
+        for client in list(self._clients.values()):
+            if client.behind and client.unread:
+                unread[client] = _without_change(self._unread.get(client), client.unread, 1, shrinks=True)
+                if unread[client][1] > SILENT_SWEEPS:
+                    client.drop("dropped a client that reads nothing")
+            elif client.carry is not None:
+                client.silent = client.silent + 1 if client.stuck else 0
+                if client.stuck:
+                    frames[client] = _without_change(self._frames.get(client), len(client.carry), PROGRESS)
+                if client.silent > SILENT_SWEEPS or frames.get(client, (0, 0))[1] > SLOW_SWEEPS:
+                    client.drop("client fell silent within a frame")
+        self._frames, self._unread = frames, unread
+
+
+def _without_change(
+    before: tuple[int, int] | None, size: int, enough: int, *, shrinks: bool = False
+) -> tuple[int, int]:
+    """The size from which to count, and for how many sweeps it has not changed by ``enough``.
+
+    Less than there was is another frame, or, where it ``shrinks``, what is hoped for.
+    """
+    if before is None or size < before[0] or (not shrinks and size - before[0] >= enough):
+        return size, 0
+    return (max(size, before[0]) if shrinks else before[0]), before[1] + 1
