@@ -6,6 +6,8 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from bunqueue.model.ids import is_power_of_two
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
@@ -31,7 +33,7 @@ def whole(low: int, high: int, *, power_of_two: bool = False) -> Kind:
     def allows(value: object) -> bool:
         if not isinstance(value, int) or isinstance(value, bool):
             return False
-        return low <= value <= high and not (power_of_two and value & (value - 1))
+        return low <= value <= high and (not power_of_two or is_power_of_two(value))
 
     words = "power of two" if power_of_two else "whole number"
     return Kind(bound=f"a {words} from {low} to {high}", allows=allows, read=read)

@@ -20,6 +20,7 @@ from bunqueue.protocol import link as wire
 from bunqueue.protocol.commands import CommandError
 from bunqueue.protocol.framing import HEADER, FrameTooLarge
 from bunqueue.protocol.gather import for_all, split
+from bunqueue.protocol.lenient import DECODE_ERRORS
 
 from .admission import MAX_SLOW, RateLimit, may_wait
 from .bounds import longest_frame
@@ -31,7 +32,6 @@ from .routing import (
     HERE,
     ID,
     IDS,
-    PEEK_ERRORS,
     QUEUE,
     SLOW,
     SUBSCRIBE,
@@ -241,7 +241,7 @@ class ClientConnection(asyncio.Protocol):
             payload = data[body:end]
             try:
                 look = glance(payload)
-            except PEEK_ERRORS as error:
+            except DECODE_ERRORS as error:
                 look = second_look(bytes(payload), error, out)
                 if look is None:
                     start = end

@@ -19,9 +19,10 @@ from bunqueue.protocol.commands.workers import (
     RegisterWorker,
     UnregisterWorker,
 )
+from bunqueue.protocol.lenient import DECODE_ERRORS
 
 from .admission import RateLimit, token_is_known
-from .routing import PEEK_ERRORS, Peek, decode, look_again, peek, request_id
+from .routing import Peek, decode, look_again, peek, request_id
 from .subscription import Subscription
 from .workers import Workers
 
@@ -61,7 +62,7 @@ def guarded_peek(payload: bytes | memoryview, rate: RateLimit | None, *, known: 
         raise Refused("Rate limit exceeded")
     try:
         look: Peek = peek(payload)
-    except PEEK_ERRORS:
+    except DECODE_ERRORS:
         if known:
             raise
         raise Refused("Not authenticated") from None

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar, Union, cast
 
-from msgspec import UNSET, MsgspecError, Raw, Struct, defstruct
+from msgspec import UNSET, Raw, Struct, defstruct
 from msgspec.msgpack import Decoder
 from msgspec.structs import fields as struct_fields
 
@@ -22,6 +22,7 @@ from bunqueue.model.names import MAX_QUEUE_NAME
 from bunqueue.protocol.codec import InvalidCommand, decode_command, encode_reply
 from bunqueue.protocol.commands import COMMANDS, Command, CommandError, Route, Spec
 from bunqueue.protocol.commands.base import RequestId
+from bunqueue.protocol.lenient import DECODE_ERRORS
 
 Buffer = bytes | memoryview | Raw
 
@@ -42,8 +43,6 @@ MAX_HASHED = MAX_QUEUE_NAME  # characters; longer names are refused by any shard
 MAX_CACHED_QUEUES = 100_000  # some 20 MB of names and numbers; then the cache starts anew
 
 MAX_IDS = 10_000  # in one command that is not all for one queue; ten times what one pull may give
-
-PEEK_ERRORS = (MsgspecError, ValueError, RecursionError)  # also text that is not UTF-8, and nesting too deep
 
 
 class Peek(Struct, gc=False):
@@ -113,7 +112,7 @@ def request_id(payload: bytes | memoryview) -> RequestId:
     """The ``reqId`` of a payload, as it came; absent when it cannot be read."""
     try:
         return _decode_request_id(payload).reqId
-    except PEEK_ERRORS:
+    except DECODE_ERRORS:
         return UNSET
 
 
@@ -121,7 +120,7 @@ def decode(payload: bytes) -> Command:
     """The whole command.  InvalidCommand, and nothing else, says what is wrong with it."""
     try:
         return decode_command(payload)
-    except PEEK_ERRORS:
+    except DECODE_ERRORS:
         raise InvalidCommand("Invalid command format", request_id(payload)) from None
 
 
@@ -195,7 +194,7 @@ class Routes:
             raise CommandError(f"ids must have at most {MAX_IDS} entries when they belong to several queues")
         try:
             decoded: list[str] = _decode_ids(raw)
-        except PEEK_ERRORS:
+        except DECODE_ERRORS:
             return None
         found = None
         for job_id in decoded:

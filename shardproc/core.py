@@ -14,9 +14,10 @@ from msgspec import Raw
 from msgspec.msgpack import Decoder
 
 from bunqueue import vitals
-from bunqueue.protocol.codec import DECODE_ERRORS, InvalidCommand, decode_command, encode_reply
+from bunqueue.protocol.codec import InvalidCommand, decode_command, encode_reply
 from bunqueue.protocol.commands import COMMANDS, Command, ErrorReply, Reply, is_slow
 from bunqueue.protocol.commands.base import Slow
+from bunqueue.protocol.lenient import DECODE_ERRORS
 from bunqueue.protocol.peers import Forwarded
 
 from .clock import Clock

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from typing import Any, Union
 
-from msgspec import UNSET, MsgspecError, Raw
+from msgspec import UNSET, Raw
 from msgspec.msgpack import Decoder, Encoder
 
 from bunqueue.protocol.commands import COMMANDS, Command, CommandError, Reply
 from bunqueue.protocol.commands.base import RequestId
-from bunqueue.protocol.lenient import clean
+from bunqueue.protocol.framing import frame
+from bunqueue.protocol.lenient import DECODE_ERRORS, clean
 
 _AnyCommand: Any = Union[tuple(spec.request for spec in COMMANDS.values())]  # noqa: UP007
 _UsualCommand: Any = Union[tuple(spec.plain or spec.request for spec in COMMANDS.values())]  # noqa: UP007
@@ -24,9 +25,6 @@ _decode_fields = Decoder(dict[str, Raw]).decode
 _decode_any = Decoder().decode
 
 encode_reply = Encoder().encode
-
-# What decoding hostile bytes may raise: also text that is not UTF-8, and nesting too deep.
-DECODE_ERRORS = (MsgspecError, ValueError, OverflowError, RecursionError)
 
 
 class InvalidCommand(CommandError):
@@ -78,5 +76,4 @@ def _decode_leniently(payload: bytes) -> Command:
 
 def encode_frame(reply: Reply | Raw) -> bytes:
     """A reply as a frame, ready to send."""
-    payload = encode_reply(reply)
-    return len(payload).to_bytes(4, "big") + payload
+    return frame(encode_reply(reply))

@@ -20,7 +20,6 @@ from bunqueue.model.job import (
     ACTIVE,
     BLOCKED,
     COMPLETED,
-    FAILED,
     MAX_TIMELINE,
     STATE_NAMES,
     WAITING,
@@ -285,6 +284,3 @@ def state_name(job: Job, version: int) -> str:
     if version < 3 and job.state == BLOCKED:
         return STATE_NAMES[WAITING]
     return STATE_NAMES[job.state]
-
-
-FINISHED = frozenset({COMPLETED, FAILED})

@@ -18,7 +18,8 @@ from bunqueue.model.job import NIL
 from bunqueue.model.names import queue_name_problem
 from bunqueue.protocol.commands.base import CommandError
 
-ERRORS = (MsgspecError, ValueError, OverflowError, RecursionError)
+# What decoding hostile bytes may raise: also text that is not UTF-8, and nesting too deep.
+DECODE_ERRORS = (MsgspecError, ValueError, OverflowError, RecursionError)
 MAX_INTEGER = 2**63  # what MessagePack and SQLite can hold
 UNDEFINED = 0  # the extension type some encoders send for "no value"
 
@@ -78,7 +79,7 @@ def _takes_null(field: mi.Field) -> bool:
 def _value(raw: Raw, name: str) -> Any:
     try:
         return _decode_any(raw)
-    except ERRORS:
+    except DECODE_ERRORS:
         raise CommandError(f"{name} is malformed") from None
 
 
@@ -101,7 +102,7 @@ def _check(kind: mi.Type, raw: Raw, name: str) -> object:
     if isinstance(kind, mi.StructType):
         try:
             return clean(kind.cls, _decode_fields(raw))
-        except ERRORS as error:
+        except DECODE_ERRORS as error:
             raise CommandError(f"{name} must be a map") from error
     return _check_plain(kind, _value(raw, name), name)
 
@@ -164,7 +165,7 @@ def _check_list(kind: mi.ListType, raw: Raw, name: str) -> object:
         raise CommandError(f"{name} must have at most {kind.max_length} entries")
     try:
         items = _decode_list(raw)
-    except ERRORS:
+    except DECODE_ERRORS:
         raise CommandError(f"{name} must be a list") from None
     out = []
     for index, item in enumerate(items):

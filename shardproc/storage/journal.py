@@ -30,7 +30,8 @@ PURGE = (
 PURGE_DEAD = "delete from dead_letters where seq between ? and ?"
 PURGE_COMPLETED = "delete from completed where queue_id = ? and seq between ? and ?"
 
-# Deletions of what is no longer true come before insertions of what is.
+# An outcome is deleted before another may take its place; a job's other rows go after all that may still
+# be written of it.
 ORDER = (
     DELETE_DEAD,
     DELETE_COMPLETED,

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from bunqueue.model.ids import IdFactory, slot_of_id, slot_of_queue
 from bunqueue.protocol.codec import InvalidCommand
 from bunqueue.protocol.commands import COMMANDS, CommandError, Route
+from bunqueue.protocol.lenient import DECODE_ERRORS
 from router import routing
 from router.local import HANDLERS
 from router.routing import (
@@ -18,7 +19,6 @@ from router.routing import (
     HERE,
     ID,
     IDS,
-    PEEK_ERRORS,
     QUEUE,
     SLOW,
     SUBSCRIBE,
@@ -187,7 +187,7 @@ def test_every_command_of_the_router_has_a_handler() -> None:
     ],
 )
 def test_what_the_peek_refuses_is_refused_in_words(payload: bytes, text: str) -> None:
-    with pytest.raises(PEEK_ERRORS):
+    with pytest.raises(DECODE_ERRORS):
         peek(payload)
     with pytest.raises(InvalidCommand) as error:
         look_again(payload)
