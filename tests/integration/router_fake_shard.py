@@ -72,7 +72,7 @@ class FakeShard:
             sys.exit(0)
         elif kind == link.LIVE:
             self.note("live", link.unpack_connections(body))
-        else:
+        elif kind in (link.CLOSED, link.SEVERED):
             self.note("closed" if kind == link.CLOSED else "severed", conn)
 
     def execute(self, conn: int, kind: int, command: dict[str, object], size: int) -> None:
