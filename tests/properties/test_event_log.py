@@ -291,7 +291,10 @@ steps = st.one_of(
     st.tuples(st.just("ACK"), index),
     st.tuples(st.just("FAIL"), index),
     st.tuples(st.just("Progress"), index),
-    st.tuples(st.just("RetryDlq"), queues),
+    st.tuples(st.sampled_from(["Cancel", "Discard", "Promote", "MoveToDelayed", "MoveToWait"]), index),
+    st.tuples(st.sampled_from(["RetryDlq", "RetryCompleted", "PurgeDlq", "Drain", "Clean"]), queues),
+    st.tuples(st.sampled_from(["Pause", "Resume", "Obliterate"]), queues),
+    st.tuples(st.just("dependent"), queues, index),
     st.tuples(st.just("disconnect"), st.integers(1, 2)),
     st.tuples(st.just("tick"), st.sampled_from([1, 200, 5000, 40_000])),
     st.tuples(st.just("restart")),
@@ -314,11 +317,16 @@ class History:
             self.tokens |= dict(
                 zip([job["id"] for job in reply["jobs"]], reply.get("tokens", []), strict=False)
             )
-        elif what in ("ACK", "FAIL", "Progress") and self.ids:
+        elif what == "dependent":
+            on = [self.ids[-1 - how[1] % len(self.ids)]] if self.ids else None
+            reply = driver.ask(cmd="PUSH", queue=how[0], dependsOn=on)
+            self.ids += [reply["id"]] if reply["ok"] else []
+        elif what[0].isupper() and isinstance(how[0], int) and self.ids:
             job_id = self.ids[-1 - how[0] % len(self.ids)]
-            driver.ask(cmd=what, id=job_id, token=self.tokens.get(job_id), progress=3)
-        elif what == "RetryDlq":
-            driver.ask(cmd="RetryDlq", queue=how[0])
+            token = self.tokens.get(job_id)
+            driver.ask(cmd=what, id=job_id, token=token, progress=3, delay=50, error="E")
+        elif what[0].isupper() and isinstance(how[0], str):
+            driver.ask(cmd=what, queue=how[0], grace=0, limit=5)
         elif what == "disconnect":
             driver.disconnect(how[0])
         elif what == "tick":
