@@ -115,7 +115,7 @@ def _run(state: State, schedule: Schedule) -> None:
     if limit is not None and 0 < limit <= schedule.executions:
         _remove(state, schedule.name)
         return
-    missed = False
+    missed = schedule.next_run < state.away_until and schedule.skip_missed_on_restart
     if not missed and not (schedule.skip_if_no_worker and not _has_worker(state, schedule.queue)):
         schedule.executions += 1
         # Whether it gives a job is decided by the rules of a push: its unique key may be taken.
