@@ -517,7 +517,7 @@ async def test_a_large_frame_of_small_parts_keeps_nobody_waiting(
             await asyncio.sleep(0.005)
         peak = max(memory.peaks())
         reply.cancel()
-    assert slowest < 8, f"somebody else waited {slowest:.1f} s"
+    assert slowest < 20, f"somebody else waited {slowest:.1f} s"
     assert peak < 1024, f"{peak:.0f} MiB for a frame of 57"
 
 
