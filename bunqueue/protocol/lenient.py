@@ -100,11 +100,20 @@ def _check(kind: mi.Type, raw: Raw, name: str) -> object:
     if isinstance(kind, mi.ListType):
         return _check_list(kind, raw, name)
     if isinstance(kind, mi.StructType):
-        try:
-            return clean(kind.cls, _decode_fields(raw))
-        except DECODE_ERRORS as error:
-            raise CommandError(f"{name} must be a map") from error
+        return _check_struct(kind, raw, name)
     return _check_plain(kind, _value(raw, name), name)
+
+
+def _check_struct(kind: mi.StructType, raw: Raw, name: str) -> object:
+    try:
+        fields = _decode_fields(raw)
+    except DECODE_ERRORS as error:
+        raise CommandError(f"{name} must be a map") from error
+    try:
+        return clean(kind.cls, fields)
+    except CommandError as error:
+        # Entries of lists are named by who goes through the list.
+        raise CommandError(str(error) if name.endswith("]") else f"{name}.{error}") from None
 
 
 def _check_plain(kind: mi.Type, value: object, name: str) -> object:
@@ -125,7 +134,9 @@ def _check_plain(kind: mi.Type, value: object, name: str) -> object:
             raise CommandError(f"{name} must be true or false")
     elif isinstance(kind, mi.LiteralType):
         if value not in kind.values:
-            raise CommandError(f"{name} must be one of {', '.join(map(str, kind.values))}")
+            raise CommandError(
+                f"{name} must be {' or '.join(map(repr, sorted(kind.values, key=str, reverse=True)))}"
+            )
     elif isinstance(kind, mi.NoneType) and value not in (None, [], False):
         raise CommandError(f"{name} is not supported by this version of the server")
     return value if not isinstance(kind, mi.NoneType) else None
@@ -150,7 +161,8 @@ def _check_union(kind: mi.UnionType, raw: Raw, name: str) -> object:
     first: CommandError | None = None
     if bytes(memoryview(raw)) == NIL and any(isinstance(member, mi.NoneType) for member in kind.types):
         return None
-    for member in kind.types:
+    maps = [member for member in kind.types if isinstance(member, mi.StructType)] if _is_map(raw) else []
+    for member in maps or kind.types:
         if isinstance(member, mi.NoneType):
             continue
         try:
@@ -158,6 +170,11 @@ def _check_union(kind: mi.UnionType, raw: Raw, name: str) -> object:
         except CommandError as error:
             first = first or error
     raise first or CommandError(f"{name} is malformed")
+
+
+def _is_map(raw: Raw) -> bool:
+    first = bytes(memoryview(raw)[:1])
+    return first in (b"\xde", b"\xdf") or b"\x80" <= first <= b"\x8f"
 
 
 def _check_list(kind: mi.ListType, raw: Raw, name: str) -> object:

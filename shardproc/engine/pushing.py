@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Container, Mapping, Sequence
 from types import MappingProxyType
 
-from msgspec import to_builtins
+from msgspec import Raw, to_builtins
+from msgspec.msgpack import Decoder, Encoder
 
 from bunqueue.model.backoff import EXPONENTIAL
 from bunqueue.model.job import DEFAULT_NAME, NIL, UNDEFINED, Extra, Job, JobOptions
 from bunqueue.model.names import queue_name_problem
 from bunqueue.protocol.commands import CommandError, Reply
+from bunqueue.protocol.commands.base import JobName
 from bunqueue.protocol.commands.core import (
     BackoffMap,
     JobFields,
@@ -34,6 +36,8 @@ from .state import DEFAULT_OPTIONS, Client, QueueState, State
 MAX_DATA = 10 * 1024 * 1024  # characters of JSON text; the seeds' limit
 MAX_BYTES = 4 * MAX_DATA  # of MessagePack: all that such a text may need, and it fits into an answer
 _NO_EXTRA = Extra()
+_decode_map, _decode_name = Decoder(dict[str, Raw]).decode, Decoder(JobName).decode
+_encode = Encoder().encode
 SURELY_SMALL = MAX_DATA // 6  # bytes of MessagePack: no encoding grows more than sixfold in JSON
 
 
@@ -42,6 +46,8 @@ def push_plain(state: State, client: Client, command: PlainPush) -> PushReply:
     data = bytes(command.data)
     if len(data) > SURELY_SMALL:
         check_size(data)
+    if client.version >= 3 and command.name is None:
+        data = lift_name(command, data)
     queue = state.queues.get(command.queue) or new_queue(state, command.queue)
     return PushReply(id=_add_plain(state, queue, (command,), (data,))[0])
 
@@ -49,6 +55,8 @@ def push_plain(state: State, client: Client, command: PlainPush) -> PushReply:
 @handles(PlainPushBatch)
 def push_plain_batch(state: State, client: Client, command: PlainPushBatch) -> PushBatchReply:
     payloads = _payloads(command.jobs)
+    if client.version >= 3:
+        payloads = [lift_name(fields, data) for fields, data in zip(command.jobs, payloads, strict=True)]
     queue = _queue_of_batch(state, command.queue, payloads)
     return PushBatchReply(ids=_add_plain(state, queue, command.jobs, payloads) if queue is not None else [])
 
@@ -58,6 +66,8 @@ def push(state: State, client: Client, command: Push) -> Reply | None:
     data = bytes(command.data)
     if len(data) > SURELY_SMALL:
         check_size(data)
+    if client.version >= 3:
+        data = lift_name(command, data)
     if is_linked(command):
         return push_linked(state, client, command)
     queue = state.queues.get(command.queue) or new_queue(state, command.queue)
@@ -67,10 +77,29 @@ def push(state: State, client: Client, command: Push) -> Reply | None:
 @handles(PushBatch)
 def push_batch(state: State, client: Client, command: PushBatch) -> Reply | None:
     payloads = _payloads(command.jobs)
+    if client.version >= 3:
+        payloads = [lift_name(fields, data) for fields, data in zip(command.jobs, payloads, strict=True)]
     if any(map(is_linked, command.jobs)):
         return push_linked(state, client, command)
     queue = _queue_of_batch(state, command.queue, payloads)
     return PushBatchReply(ids=_add(state, queue, command.jobs, payloads) if queue is not None else [])
+
+
+def lift_name(fields: JobFields | PlainFields | PlainPush | Push, data: bytes) -> bytes:
+    """What older clients of version 3 put into the data, the name of the job, taken out of it.
+
+    Sets the name, and returns what is left of the data (DIFFERENCES.md, 10).
+    """
+    if fields.name is not None or b"\xa4name" not in data:
+        return data
+    try:
+        parts = _decode_map(data)
+        fields.name = _decode_name(parts.pop("name"))
+    except (KeyError, ValueError):  # no map, no name, or one that no job can have
+        return data
+    lifted = _encode(parts)
+    fields.data = Raw(lifted)
+    return lifted
 
 
 def push_fields(state: State, queue_name: str, fields: JobFields) -> str:

@@ -35,11 +35,11 @@ from bunqueue.protocol.commands.base import (
 )
 
 
-class BackoffMap(Struct, gc=False):
+class BackoffMap(Struct, kw_only=True, gc=False):
     """Backoff as protocol 3 may say it: a kind and a delay in ms."""
 
-    delay: Backoff = DEFAULT_BACKOFF_MS
     type: Literal["fixed", "exponential"] = "exponential"
+    delay: Backoff
 
 
 class Dedup(Struct, omit_defaults=True, gc=False):

@@ -156,7 +156,7 @@ def refused(make: Callable[[], object]) -> str:
         ({"timeout": timedelta(days=2)}, "timeout must be at most 86400000, not 172800000"),
         ({"backoff": {"type": "foo"}}, "backoff: {'type': 'foo'} is not a time; give a bunqueue.Backoff"),
         ({"backoff": Backoff("foo")}, "backoff: 'foo' is not a time"),  # type: ignore[arg-type]
-        ({"backoff": Backoff(1, "foo")}, "backoff: type must be one of "),  # type: ignore[arg-type]
+        ({"backoff": Backoff(1, "foo")}, "backoff: type must be 'fixed' or "),  # type: ignore[arg-type]
         ({"backoff": Backoff(-1)}, "backoff: delay must be at least 0, not -1"),
         ({"max_attempts": 0}, "max_attempts must be at least 1, not 0"),
         ({"max_attempts": "3"}, "max_attempts must be a number, not '3'"),

@@ -174,8 +174,7 @@ def test_eight_byte_integers_are_accepted() -> None:
         (2.5, 2.5),
         ({"type": "fixed", "delay": 7}, {"delay": 7, "type": "fixed"}),
         ({"delay": 7.5}, {"delay": 7.5, "type": "exponential"}),
-        ({}, {"delay": 1000, "type": "exponential"}),
-        ({"type": "fixed", "delay": None}, {"delay": 1000, "type": "fixed"}),
+        ({"type": None, "delay": 7}, {"delay": 7, "type": "exponential"}),
     ],
 )
 def test_backoff_as_number_and_as_map(backoff: Any, shown: Any) -> None:
@@ -247,7 +246,11 @@ def test_the_tag_chooses_the_type(request_: dict[str, Any], kind: type[Command])
         ({"cmd": "ACKB", "ids": ["x", 5]}, "ids[1] must be a string"),
         ({"cmd": "ACKB", "ids": ["x"], "tokens": [5]}, "tokens[0] must be a string"),
         ({"cmd": "FAIL", "id": "x", "unrecoverable": 1}, "unrecoverable must be true or false"),
-        ({"cmd": "PUSH", "queue": "q", "backoff": {"type": "slow"}}, "backoff must be a number"),
+        (
+            {"cmd": "PUSH", "queue": "q", "backoff": {"type": "slow"}},
+            "backoff.type must be 'fixed' or 'exponential'",
+        ),
+        ({"cmd": "PUSH", "queue": "q", "backoff": {"type": "fixed"}}, "backoff.delay is required"),
         ({"cmd": "PUSH", "queue": "q", "jobId": 5}, "jobId must be a string"),
     ],
 )
