@@ -333,7 +333,5 @@ def check_size(data: bytes, where: str = "") -> None:
     """
     if json_size(data, MAX_DATA) > MAX_DATA:
         raise CommandError(f"{where}Job data too large (max 10MB)")
-    if json_size(data, MAX_DATA) > MAX_DATA:
-        raise CommandError(f"{where}Job data too large (max 10MB)")
     if len(data) > MAX_BYTES:
         raise CommandError(f"{where}Job data too large ({len(data)} bytes of MessagePack, max {MAX_BYTES})")
