@@ -106,7 +106,7 @@ async def test_bulk_keeps_the_order_and_takes_options(queue: AsyncQueue) -> None
 
 
 async def test_a_bulk_is_added_as_a_whole_or_not_at_all(queue: AsyncQueue) -> None:
-    with pytest.raises(CommandFailed, match=r"jobs\[1\].*name must have at most 256"):
+    with pytest.raises(CommandFailed, match=r"jobs\[1\].*name must be a non-empty string of at most 256"):
         await queue.add_bulk([("a", 1), ("b" * 300, 2)])
     assert await queue.count() == 0
 
