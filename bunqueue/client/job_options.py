@@ -126,6 +126,8 @@ def wire_fields(options: Mapping[str, object], defaults: Mapping[str, object]) -
         if value is not None:
             convert = _CONVERT.get(name)
             given[name] = convert(value, name) if convert else value
+    if "priority" in given:  # the declaration leaves room for groups, which have bounds of their own
+        checks.wire(core.PlainFields, {"priority": given["priority"]})
     checks.wire(_DECLARED, given)
     return {**defaults, **given}
 

@@ -108,7 +108,8 @@ def _check_struct(kind: mi.StructType, raw: Raw, name: str) -> object:
     try:
         fields = _decode_fields(raw)
     except DECODE_ERRORS as error:
-        raise CommandError(f"{name} must be a map") from error
+        called = getattr(kind.cls, "CALLED", "a map")
+        raise CommandError(f"{name} must be {called}") from error
     try:
         return clean(kind.cls, fields)
     except CommandError as error:
@@ -124,9 +125,14 @@ def _check_plain(kind: mi.Type, value: object, name: str) -> object:
         if problem or not isinstance(value, str):
             raise CommandError(problem or f"{name} must be a string")
         if kind.min_length is not None and len(value) < kind.min_length:
-            raise CommandError(f"{name} must have at least {kind.min_length} characters")
+            least = kind.min_length
+            raise CommandError(
+                f"{name} must be a non-empty string"
+                if least == 1
+                else f"{name} must be at least {least} characters"
+            )
         if kind.max_length is not None and len(value) > kind.max_length:
-            raise CommandError(f"{name} must have at most {kind.max_length} characters")
+            raise CommandError(f"{name} must be at most {kind.max_length} characters")
         if kind.pattern is not None and not re.search(kind.pattern, value):
             raise CommandError(f"{name} is malformed")
     elif isinstance(kind, mi.BoolType):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bunqueue.model.dead_letters import EXPLICIT_FAIL
 from bunqueue.model.job import BLOCKED, WAITING, Job, Moment
 
-from . import lifecycle, moves
+from . import gate, lifecycle, moves
 from .delays import forget_delay
 from .events import FAILED, PUSHED, READY, WAITING_CHILDREN, emit
 from .moments import note
@@ -15,6 +15,7 @@ from .state import QueueState, State
 
 def add(state: State, queue: QueueState, job: Job) -> None:
     """A job becomes live that has to wait for others."""
+    gate.join(queue, job)
     state.jobs[job.id] = job
     queue.jobs[job.seq] = job
     job.state = BLOCKED

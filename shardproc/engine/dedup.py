@@ -22,6 +22,7 @@ from bunqueue.protocol.commands.dedup import (
 )
 
 from . import lifecycle
+from .keys import release_key
 from .outbox import ROW
 from .queries import known_queue
 from .registry import handles
@@ -120,7 +121,10 @@ class Claims:
         return _holder(self._state, self._queue, key)
 
     def _check_replaceable(self, job: Job) -> None:
-        """Jobs that wait for ``job`` would wait for ever."""
+        """CommandError when jobs wait for ``job``: they would wait for ever."""
+        awaited = self._state.awaited.get(job.id)
+        if job.state != ACTIVE and awaited is not None and (awaited.jobs or awaited.shards):
+            raise CommandError(f"Cannot replace deduplicated job {job.id} because live jobs depend on it")
 
 
 def _holder(state: State, queue: QueueState, key: str) -> Job | None:
@@ -144,5 +148,5 @@ def _last(job: Job, until: int) -> None:
 
 
 def _free(state: State, queue: QueueState, job: Job) -> None:
-    lifecycle.release_key(queue, job)
+    release_key(queue, job)
     state.out.touch(job, ROW)

@@ -25,6 +25,7 @@ from . import (
     finishing,
     flows,
     gate,
+    group_rules,
     history,
     job_control,
     job_logs,
@@ -59,6 +60,7 @@ __all__ = [
     "dedup",
     "families",
     "finishing",
+    "group_rules",
     "job_control",
     "job_logs",
     "limits",
@@ -213,6 +215,7 @@ class Engine:
             queue.jobs[job.seq] = job
             if job.holds_key and job.unique_key is not None:
                 queue.unique[job.unique_key] = job.id
+            gate.join(queue, job)
             if job.extra is not None and (job.extra.pending or job.extra.parked):
                 blocked.recover(queue, job)
                 dependencies.recover(state, job)
@@ -228,6 +231,7 @@ class Engine:
         lock.until = max(lock.until, state.now + lock.ttl)
         lock.heartbeat_at = state.now
         queue.active[job.seq] = job
+        gate.readopt(queue, job)
         state.orphans.add(job)
         timeouts.watch(state, job)
 

@@ -23,7 +23,7 @@ from bunqueue.protocol.job_view import job_list, pulled_job
 
 from . import blocked, dependencies, directory, lifecycle, peers
 from .peers import Questions, Steps, across, answers
-from .pushing import check_size, new_job
+from .pushing import check_priority, check_size, new_job
 from .registry import handles, recovers
 from .state import Client, QueueState, State
 
@@ -68,7 +68,7 @@ def _recover_decision(state: State, key: str, value: str) -> None:
 def push_flow(state: State, client: Client, command: PushFlow) -> Steps:
     """See the module; the reply comes after the decision is stored, and after all were told of it."""
     jobs = command.jobs
-    _check(jobs)
+    _check(jobs, client.version)
     parts: dict[int, list[FlowJob]] = {}
     for job in jobs:
         parts.setdefault(slot_of_queue(job.queue) & (state.shards - 1), []).append(job)
@@ -221,7 +221,7 @@ def _appear(state: State, jobs: Sequence[FlowJob]) -> None:
 # What a flow must be
 
 
-def _check(jobs: Sequence[FlowJob]) -> None:
+def _check(jobs: Sequence[FlowJob], version: int) -> None:
     """CommandError says why a flow is refused."""
     by_id: dict[str, FlowJob] = {}
     for job in jobs:
@@ -233,6 +233,7 @@ def _check(jobs: Sequence[FlowJob]) -> None:
             raise CommandError(f"duplicate flow job id: {job.id}")
         by_id[job.id] = job
     for job in jobs:
+        check_priority(job.input, version, f"flow job {job.id}: ")
         _check_job(job, by_id)
     _check_cycles(jobs)
 

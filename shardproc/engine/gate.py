@@ -1,4 +1,4 @@
-"""What may hold the ready jobs of a queue back: a rate, a number of active jobs.
+"""What may hold the ready jobs of a queue back: a rate, a number of active jobs, the limits of groups.
 
 Most queues have no gate and pay one look at ``queue.gate`` for it.
 """
@@ -10,9 +10,13 @@ from math import ceil
 
 from msgspec import Struct
 
+from bunqueue.model.job import Job
+
+from .group import policy_of
+from .groups import Groups
 from .state import QueueState, State
 
-RECORD = "limits"
+RECORD, GROUP_RECORD = "limits", "group"
 
 
 class TokenBucket(Struct):
@@ -54,10 +58,11 @@ class Limits(Struct, omit_defaults=True):
 class Gate:
     """What holds the jobs of one queue back."""
 
-    __slots__ = ("alarm", "limits")
+    __slots__ = ("alarm", "groups", "limits")
 
     def __init__(self) -> None:
         self.limits = Limits()
+        self.groups: Groups | None = None  # once a job or a command has named a group
         self.alarm = 0  # when the engine will look at the parked pulls; 0: not by itself
 
 
@@ -68,11 +73,24 @@ def gate_of(queue: QueueState) -> Gate:
     return queue.gate
 
 
+def groups_of(queue: QueueState) -> Groups:
+    """The groups of a queue, which had none so far perhaps: from now on they stand in for its ready jobs."""
+    gate = gate_of(queue)
+    groups = gate.groups
+    if groups is None:
+        assert not isinstance(queue.ready, Groups)
+        groups = gate.groups = queue.ready = Groups(queue.ready)
+        for waiter in queue.waiters:
+            groups.note(policy_of(waiter.client.version, waiter.group))
+    return groups
+
+
 def keep(state: State, queue: QueueState, gate: Gate) -> None:
     """Store the limits; a gate that holds nothing back any more is taken away."""
     limits = gate.limits
     if limits.bucket is None and limits.concurrency is None:
-        queue.gate = None
+        if gate.groups is None:
+            queue.gate = None
         state.out.keep(RECORD, queue.name, None)
     else:
         state.out.keep(RECORD, queue.name, limits)
@@ -96,26 +114,65 @@ def is_open(state: State, queue: QueueState, gate: Gate) -> bool:
     return bucket is None or bucket.has_token(state.now)
 
 
-def passed(state: State, queue: QueueState, gate: Gate) -> None:
-    """A job was taken.  What is left of the rate is stored with it, so that it holds over a restart."""
+def join(queue: QueueState, job: Job) -> None:
+    """A job that has more than the usual is live from now on."""
+    if job.extra is not None and job.extra.group_id is not None:
+        groups_of(queue).join(job)
+
+
+def readopt(queue: QueueState, job: Job) -> None:
+    """... and was active when the shard stopped."""
+    if queue.gate is not None and queue.gate.groups is not None:
+        queue.gate.groups.readopt(job)
+
+
+def left(state: State, queue: QueueState, job: Job) -> None:
+    """... and is live no more."""
+    gate = queue.gate
+    if gate is not None and gate.groups is not None:
+        gate.groups.leave(job, state.now)
+        keep_groups(state, queue, gate.groups)
+
+
+def keep_groups(state: State, queue: QueueState, groups: Groups) -> None:
+    """Store what has changed of groups."""
+    for group in groups.changed.values():
+        key = f"{queue.name}/{group.id}"
+        if not group.record.is_over(state.now):
+            state.out.keep(GROUP_RECORD, key, group.record)
+            group.stored = True
+        elif group.stored:
+            state.out.keep(GROUP_RECORD, key, None)
+            group.stored = False
+    groups.changed.clear()
+
+
+def passed(state: State, queue: QueueState, gate: Gate, job: Job) -> None:
+    """A job was taken.  What is left of the rates is stored with it, so that they hold over a restart."""
     bucket = gate.limits.bucket
     if bucket is not None:
         bucket.credits -= bucket.duration
         keep(state, queue, gate)
+    if gate.groups is not None:
+        gate.groups.start(job, state.now)
+        keep_groups(state, queue, gate.groups)
 
 
-def freed(state: State, queue: QueueState) -> None:
+def freed(state: State, queue: QueueState, gate: Gate, job: Job) -> None:
     """An active job has ended, so another one may be taken."""
+    if gate.groups is not None:
+        gate.groups.end(job)
     if queue.waiters and queue.waiting:
         state.woken[queue] = None
 
 
 def arm(state: State, queue: QueueState, gate: Gate) -> None:
     """Pulls are parked while jobs wait: have the engine look again when time lets a job through."""
-    bucket, now = bucket_of(state, queue, gate), state.now
-    if bucket is None:
-        return
-    times = [at for at in (bucket.next_token_at(now), bucket.until) if at is not None and at > now]
+    bucket, groups, now = bucket_of(state, queue, gate), gate.groups, state.now
+    may: list[int | None] = [] if groups is None else [groups.opens_at(now)]
+    if bucket is not None:
+        may += [bucket.next_token_at(now), bucket.until]
+    times = [at for at in may if at is not None and at > now]
     if times and not 0 < gate.alarm <= min(times):
         gate.alarm = min(times)
         state.serial += 1

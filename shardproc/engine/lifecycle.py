@@ -32,6 +32,7 @@ from . import auto_retry, events, gate, timeouts, waiting
 from .configs import of_queue
 from .delays import forget_delay
 from .events import emit, emit_queue
+from .keys import release_key, retake_key
 from .moments import note
 from .outbox import ROW, STATE, Attempt
 from .repeating import successor
@@ -57,6 +58,13 @@ def enqueue(state: State, queue: QueueState, job: Job) -> None:
 
 def add(state: State, queue: QueueState, jobs: list[Job], kind: int = events.PUSHED) -> None:
     """Jobs become live: pushed, or with another ``kind`` of event brought back."""
+    for job in jobs:
+        gate.join(queue, job)
+    add_plain(state, queue, jobs, kind)
+
+
+def add_plain(state: State, queue: QueueState, jobs: list[Job], kind: int = events.PUSHED) -> None:
+    """`add` of jobs without groups."""
     by_id, by_seq, dirty = state.jobs, queue.jobs, state.out.dirty
     now, push = state.now, queue.ready.push
     log, queue_id = state.out.events.append, queue.id
@@ -120,7 +128,7 @@ def activate(state: State, queue: QueueState, job: Job, client: Client, owner: s
     queue.waiting -= 1
     queue.active[job.seq] = job
     if queue.gate is not None:
-        gate.passed(state, queue, queue.gate)
+        gate.passed(state, queue, queue.gate, job)
     state.out.events.append((events.PULLED, queue.id, job.id))
     if queue.listeners:
         events.tell(state, queue, events.PULLED, job)
@@ -318,9 +326,7 @@ def revive(state: State, queue: QueueState, job: Job, *, by_itself: bool = False
     job.started_at = job.finished_at = None
     job.reason = job.error = None
     job.timed_out = False
-    job.holds_key = job.unique_key is not None and job.unique_key not in queue.unique
-    if job.holds_key and job.unique_key is not None:
-        queue.unique[job.unique_key] = job.id
+    retake_key(queue, job)
     add(state, queue, [job], events.REVIVED)
     queue.late[job.seq] = queue.jobs.pop(job.seq)
 
@@ -338,13 +344,6 @@ def purge(state: State, queue: QueueState, finished: int, seqs: list[int]) -> No
     state.out.purge(queue.id, seqs)
 
 
-def release_key(queue: QueueState, job: Job) -> None:
-    """Let another job have the unique key."""
-    if job.holds_key and job.unique_key is not None:
-        job.holds_key = False
-        queue.unique.pop(job.unique_key, None)
-
-
 def let_go(state: State, queue: QueueState, job: Job) -> None:
     """Take an active job from who holds it."""
     lock = job.lock
@@ -358,7 +357,7 @@ def let_go(state: State, queue: QueueState, job: Job) -> None:
     job.lock = None
     del queue.active[job.seq]
     if queue.gate is not None:
-        gate.freed(state, queue)
+        gate.freed(state, queue, queue.gate, job)
 
 
 def _end_attempt(state: State, queue: QueueState, job: Job, error: str | None, outcome: str) -> None:
@@ -386,13 +385,15 @@ def _retire(state: State, queue: QueueState, job: Job) -> None:
     """A job is no longer live: from here on the archive knows it."""
     if job.holds_key:
         release_key(queue, job)
+    if job.extra is not None:
+        gate.left(state, queue, job)
+        if job.state == REMOVED and job.extra.own_id:
+            state.dropped.append(job.id)
     del state.jobs[job.id]
     if state.waits:
         waiting.ended(state, job)
     if queue.jobs.pop(job.seq, None) is None:
         del queue.late[job.seq]
-    if job.state == REMOVED and job.extra is not None and job.extra.own_id:
-        state.dropped.append(job.id)
     if not job.dirty:  # out.touch, inlined: once a job on the hottest path
         state.out.dirty.append(job)
         job.dirty = STATE

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from heapq import heappush
 
 from msgspec import UNSET, Raw
@@ -10,10 +11,11 @@ from msgspec import UNSET, Raw
 from bunqueue.model.job import Job
 from bunqueue.model.names import queue_name_problem
 from bunqueue.protocol.commands import CommandError, Reply
-from bunqueue.protocol.commands.core import Pull, PullBatch, PullBatchReply, PullReply
+from bunqueue.protocol.commands.core import GroupRule, Pull, PullBatch, PullBatchReply, PullReply
 from bunqueue.protocol.job_view import job_list, pulled_job
 
 from . import chores, gate, lifecycle, locks
+from .group import Policy, policy_of
 from .registry import handles
 from .state import Client, QueueState, State, Waiter
 
@@ -24,7 +26,9 @@ MAX_REPLY = 32 * 1024 * 1024  # bytes of payload in one answer, half of what a f
 def pull(state: State, client: Client, command: Pull) -> PullReply | None:
     owner = command.owner or ""
     queue = _queue(state, command.queue)
-    job = _take(state, queue, client, owner, command.lock_ttl) if queue is not None else None
+    job = None
+    if queue is not None:
+        job = _take(state, queue, client, owner, command.lock_ttl, command.group)
     if job is None and command.timeout:
         _park(state, client, command, None).detach = command.detach
         return None
@@ -39,9 +43,9 @@ def pull(state: State, client: Client, command: Pull) -> PullReply | None:
 def pull_batch(state: State, client: Client, command: PullBatch) -> PullBatchReply | None:
     owner = command.owner or ""
     queue = _queue(state, command.queue)
-    jobs = (
-        _take_many(state, queue, client, command.count, owner, command.lock_ttl) if queue is not None else []
-    )
+    jobs: list[Job] = []
+    if queue is not None:
+        jobs = _take_many(state, queue, client, command.count, owner, command.lock_ttl, command.group)
     if not jobs and command.timeout:
         _park(state, client, command, command.count)
         return None
@@ -63,8 +67,26 @@ def serve(state: State, queue: QueueState) -> None:
             break
         waiters.popleft()
         _finish(state, waiter, reply)
-    if queue.gate is not None and waiters:
-        gate.arm(state, queue, queue.gate)
+    if (held := queue.gate) is not None and waiters:
+        if (groups := held.groups) is not None and groups.mixed:
+            _serve_others(state, queue)
+        gate.arm(state, queue, held)
+
+
+def _serve_others(state: State, queue: QueueState) -> None:
+    """What is blocked for the first of the parked pulls need not be for one that asks for something else."""
+    tried: set[Policy] = set()
+    for waiter in list(queue.waiters):
+        if not queue.waiting or queue.paused:
+            return
+        policy = policy_of(waiter.client.version, waiter.group)
+        if policy in tried or waiter.done or waiter.client.closed:
+            continue
+        reply = _answer(state, queue, waiter)
+        if reply is None:
+            tried.add(policy)
+        else:
+            _finish(state, waiter, reply)  # it leaves the line when its turn comes
 
 
 def end_poll(state: State, waiter: Waiter) -> None:
@@ -87,9 +109,11 @@ def _queue(state: State, name: str) -> QueueState | None:
     return queue
 
 
-def _take(state: State, queue: QueueState, client: Client, owner: str, ttl: int) -> Job | None:
+def _take(
+    state: State, queue: QueueState, client: Client, owner: str, ttl: int, group: GroupRule | None
+) -> Job | None:
     """Take the next job."""
-    job = _next(state, queue)
+    job = _next(state, queue, client, group)
     if job is not None:
         lifecycle.activate(state, queue, job, client, owner, ttl)
         state.totals.pulled += 1
@@ -97,29 +121,34 @@ def _take(state: State, queue: QueueState, client: Client, owner: str, ttl: int)
     return job
 
 
-def _next(state: State, queue: QueueState) -> Job | None:
+def _next(state: State, queue: QueueState, client: Client, group: GroupRule | None) -> Job | None:
     """The next job that is still worth running, out of the ready ones but not yet active."""
-    if queue.paused or (queue.gate is not None and not gate.is_open(state, queue, queue.gate)):
+    if queue.paused:
         return None
-    pop = queue.ready.pop
+    pop: Callable[[], Job | None] = queue.ready.pop
+    if (held := queue.gate) is not None:
+        if not gate.is_open(state, queue, held):
+            return None
+        if (groups := held.groups) is not None:
+            pop = partial(groups.pop, policy_of(client.version, group), state.now)
     while (job := pop()) is not None:
         life = job.shared.options.ttl
         if life is None or state.now < job.created_at + life:
             return job
         if state.spare <= 0:
             queue.ready.push(job)
-            chores.begin(state, queue, _look_again(state, queue))
+            chores.begin(state, queue, _look_again(state, queue, client, group))
             return None
         lifecycle.expire(state, queue, job)
         state.spare -= 1
     return None
 
 
-def _look_again(state: State, queue: QueueState) -> Iterator[None]:
+def _look_again(state: State, queue: QueueState, client: Client, group: GroupRule | None) -> Iterator[None]:
     """More jobs have outlived their ttl than one tick may drop: drop on, until parked pulls can be served."""
     while True:
         yield
-        job = _next(state, queue)
+        job = _next(state, queue, client, group)
         if job is not None:
             queue.ready.push(job)
         if job is not None or state.spare > 0:
@@ -129,13 +158,19 @@ def _look_again(state: State, queue: QueueState) -> Iterator[None]:
 
 
 def _take_many(
-    state: State, queue: QueueState, client: Client, count: int, owner: str, ttl: int
+    state: State,
+    queue: QueueState,
+    client: Client,
+    count: int,
+    owner: str,
+    ttl: int,
+    group: GroupRule | None,
 ) -> list[Job]:
     """Take up to ``count`` jobs, fewer when their payloads would not fit into one answer."""
     jobs: list[Job] = []
     size = 0
     while len(jobs) < count:
-        job = _next(state, queue)
+        job = _next(state, queue, client, group)
         if job is None:
             break
         size += len(job.data)
@@ -166,7 +201,9 @@ def _park(state: State, client: Client, command: Pull | PullBatch, count: int | 
     """Keep a pull until a job comes or its time is over."""
     deadline = state.now + max(1, int(command.timeout))
     owner = command.owner or ""
-    waiter = Waiter(client, command.queue, command.req_id, count, owner, command.lock_ttl, deadline)
+    waiter = Waiter(
+        client, command.queue, command.req_id, count, owner, command.lock_ttl, deadline, group=command.group
+    )
     client.waiters += 1
     state.waiters(command.queue).append(waiter)
     queue = state.queues.get(command.queue)
@@ -180,11 +217,11 @@ def _park(state: State, client: Client, command: Pull | PullBatch, count: int | 
 def _answer(state: State, queue: QueueState, waiter: Waiter) -> Reply | None:
     owner = waiter.owner
     if waiter.count is None:
-        job = _take(state, queue, waiter.client, owner, waiter.lock_ttl)
+        job = _take(state, queue, waiter.client, owner, waiter.lock_ttl, waiter.group)
         if job is not None and waiter.detach:
             locks.detach(state, waiter.client, job)
         return _one(job, owner) if job is not None else None
-    jobs = _take_many(state, queue, waiter.client, waiter.count, owner, waiter.lock_ttl)
+    jobs = _take_many(state, queue, waiter.client, waiter.count, owner, waiter.lock_ttl, waiter.group)
     return _many(jobs, owner) if jobs else None
 
 

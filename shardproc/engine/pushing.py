@@ -29,12 +29,14 @@ from bunqueue.protocol.peers import UNKNOWN, Outcome
 
 from . import blocked, dependencies, directory, events, lifecycle
 from .dedup import NO_DEDUP, Claims
+from .group_rules import Rooms
 from .peers import Steps, across
 from .registry import handles
 from .state import DEFAULT_OPTIONS, Client, QueueState, State
 
 MAX_DATA = 10 * 1024 * 1024  # characters of JSON text; the seeds' limit
 MAX_BYTES = 4 * MAX_DATA  # of MessagePack: all that such a text may need, and it fits into an answer
+MAX_PRIORITY, MAX_GROUP_PRIORITY = 1_000_000, 2_097_151
 _NO_EXTRA = Extra()
 _decode_map, _decode_name = Decoder(dict[str, Raw]).decode, Decoder(JobName).decode
 _encode = Encoder().encode
@@ -66,6 +68,7 @@ def push(state: State, client: Client, command: Push) -> Reply | None:
     data = bytes(command.data)
     if len(data) > SURELY_SMALL:
         check_size(data)
+    check_priority(command, client.version)
     if client.version >= 3:
         data = lift_name(command, data)
     if is_linked(command):
@@ -77,6 +80,8 @@ def push(state: State, client: Client, command: Push) -> Reply | None:
 @handles(PushBatch)
 def push_batch(state: State, client: Client, command: PushBatch) -> Reply | None:
     payloads = _payloads(command.jobs)
+    for index, fields in enumerate(command.jobs):
+        check_priority(fields, client.version, f"jobs[{index}]: ")
     if client.version >= 3:
         payloads = [lift_name(fields, data) for fields, data in zip(command.jobs, payloads, strict=True)]
     if any(map(is_linked, command.jobs)):
@@ -205,7 +210,7 @@ def _add_plain(
         seq += 1
     state.next_seq = seq
     state.totals.pushed += len(jobs)
-    lifecycle.add(state, queue, jobs)
+    lifecycle.add_plain(state, queue, jobs)
     return ids
 
 
@@ -221,7 +226,7 @@ def _add(
 
     ``taken`` are ids that jobs have elsewhere, ``outcomes`` what became of the jobs they depend on.
     """
-    claims = Claims(state, queue)
+    claims, rooms = Claims(state, queue), Rooms(queue)
     ids: list[str] = []
     jobs: dict[str, Job] = {}
     met: list[str] = []  # holders of ids and keys that were pushed again
@@ -235,6 +240,7 @@ def _add(
             ids.append(holder)
             met.append(holder)
             continue
+        rooms.take(fields)
         job = new_job(state, queue, own, fields, data)
         claims.claim(job, fields.dedup)
         if job.options.durable:
@@ -278,6 +284,17 @@ def new_job(
         unique_key=fields.unique_key or None,
         extra=extra,
     )
+
+
+def check_priority(fields: JobFields | Push, version: int, where: str = "") -> None:
+    """Within a group version 3 has bounds of its own."""
+    priority = fields.priority
+    if fields.group_id is not None and version >= 3:
+        if not 0 <= priority <= MAX_GROUP_PRIORITY:
+            raise CommandError(f"{where}group.priority must be between 0 and {MAX_GROUP_PRIORITY}")
+    elif not -MAX_PRIORITY <= priority <= MAX_PRIORITY:
+        bound = f"at most {MAX_PRIORITY}" if priority > 0 else f"at least {-MAX_PRIORITY}"
+        raise CommandError(f"{where}priority must be {bound}")
 
 
 def options_of(fields: JobFields | Push) -> JobOptions:

@@ -30,7 +30,10 @@ if TYPE_CHECKING:
     from .webhooks import Webhook
 
 if TYPE_CHECKING:
+    from bunqueue.protocol.commands.core import GroupRule
+
     from .gate import Gate
+    from .groups import Groups
 
 RELAYED = 0xC000_0000  # connection numbers from here on stand for clients of other shards
 
@@ -62,6 +65,7 @@ class Waiter(Struct, gc=False, eq=False):
     lock_ttl: int
     deadline: int
     detach: bool = False
+    group: GroupRule | None = None
     done: bool = False
 
 
@@ -118,7 +122,7 @@ class QueueState:
         self.id = queue_id
         self.name = name
         self.slot = slot_of_queue(name)
-        self.ready = ReadyQueue()
+        self.ready: ReadyQueue | Groups = ReadyQueue()
         self.jobs: dict[int, Job] = {}  # live ones by seq, in order of arrival
         self.late: dict[int, Job] = {}  # live ones that came back from the dead letters
         self.active: dict[int, Job] = {}  # of both, those that are active

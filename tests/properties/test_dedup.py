@@ -121,6 +121,18 @@ def test_an_active_holder_goes_on_without_the_key(driver: Driver) -> None:
     assert holder(driver) == second  # not released by the end of the former holder
 
 
+def test_a_holder_that_others_depend_on_is_not_replaced(driver: Driver) -> None:
+    first = push(driver)
+    assert driver.ask(cmd="PUSH", queue="q", data="child", dependsOn=[first])["ok"]
+    reply = driver.ask(cmd="PUSH", queue="q", uniqueKey="k", dedup={"replace": True})
+    assert reply["error"] == f"Cannot replace deduplicated job {first} because live jobs depend on it"
+    assert holder(driver) == first
+    assert pull(driver) is not None
+    assert push(driver, dedup={"replace": True}) != first  # an active one goes on
+    assert driver.ask(cmd="ACK", id=first)["ok"]
+    assert data_left(driver) == ["child", "x"]
+
+
 def test_replace_wins_over_extend(driver: Driver) -> None:
     first = push(driver)
     assert push(driver, dedup={"ttl": 100, "extend": True, "replace": True}) != first

@@ -90,6 +90,14 @@ def test_a_rate_with_an_end(driver: Driver) -> None:
     assert driver.rows("select * from records") == []
 
 
+def test_a_pull_finds_that_the_rate_has_ended(driver: Driver) -> None:
+    push(driver, 5)
+    driver.ask(cmd="RateLimit", queue="q", limit=1, ttl=500)
+    assert taken(driver) == 1
+    driver.tick(driver.now + 500)
+    assert taken(driver) == 4
+
+
 @pytest.mark.parametrize("limit", [0, 0.0])
 def test_a_limit_of_nothing(driver: Driver, limit: float) -> None:
     push(driver, 1)

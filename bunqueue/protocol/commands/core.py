@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from bunqueue.model.job import DEFAULT_BACKOFF_MS, DEFAULT_LOCK_TTL_MS, DEFAULT_MAX_ATTEMPTS, NIL
 from bunqueue.protocol.commands.base import (
+    MAX_SAFE,
     YEAR_MS,
     Backoff,
     Command,
@@ -33,6 +34,11 @@ from bunqueue.protocol.commands.base import (
     Ttl,
     command,
 )
+
+PositiveInt = Annotated[int, Meta(ge=1, le=MAX_SAFE, extra={"problem": "must be a positive safe integer"})]
+GroupId = Annotated[str, Meta(min_length=1, max_length=256)]
+# What is allowed depends on the job and the version: the shard checks it (`pushing.check_priority`).
+AnyPriority = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
 
 
 class BackoffMap(Struct, kw_only=True, gc=False):
@@ -68,7 +74,8 @@ class JobFields(Struct, kw_only=True, rename="camel", omit_defaults=True, gc=Fal
 
     data: Raw = Raw(NIL)
     name: JobName | None = None
-    priority: Priority = 0
+    group_id: GroupId | None = None  # looked at before the others: SEMANTICS.md, "Order of checks"
+    priority: AnyPriority = 0
     delay: Delay = 0
     timeout: Timeout | None = None
     max_attempts: MaxAttempts = DEFAULT_MAX_ATTEMPTS
@@ -85,8 +92,7 @@ class JobFields(Struct, kw_only=True, rename="camel", omit_defaults=True, gc=Fal
     depends_on: Ids | None = None
     parent_id: Key | None = None
     children_ids: Ids | None = None
-    group_id: Key | None = None
-    group_max_size: Annotated[int, Meta(ge=1)] | None = None
+    group_max_size: Annotated[int, Meta(ge=1)] | None = None  # not pushed when so many are queued
     repeat: Repeat | None = None
     dedup: Dedup | None = None
     debounce_id: Key | None = None
@@ -203,6 +209,28 @@ class PushBatch(Command, tag="PUSHB"):
     jobs: Annotated[list[JobFields], Meta(max_length=100_000)]
 
 
+class GroupLimit(Struct, gc=False):
+    """At most ``max`` jobs of a group in ``duration`` ms from the first of them on."""
+
+    CALLED: ClassVar[str] = "an object"
+
+    max: PositiveInt
+    duration: PositiveInt
+
+
+class GroupRule(Struct, gc=False):
+    """Which jobs of a group a pull may take, where the group has no limit of its own: with at most
+    ``concurrency`` active ones, and at a limited rate.
+
+    Without a concurrency a pull of version 2 says 1, one of version 3 any number.
+    """
+
+    CALLED: ClassVar[str] = "an object"  # in errors
+
+    concurrency: PositiveInt | None = None
+    limit: GroupLimit | None = None
+
+
 @command(Route.QUEUE, PullReply, writes=True, parks=True)
 class Pull(Command, tag="PULL"):
     """Take the next job; waits up to ``timeout`` ms for one.
@@ -216,6 +244,7 @@ class Pull(Command, tag="PULL"):
     owner: Text | None = None
     lock_ttl: LockTtl = DEFAULT_LOCK_TTL_MS
     detach: bool = False
+    group: GroupRule | None = None
 
 
 @command(Route.QUEUE, PullBatchReply, writes=True, parks=True)
@@ -227,6 +256,7 @@ class PullBatch(Command, tag="PULLB"):
     timeout: PollTimeout = 0
     owner: Text | None = None
     lock_ttl: LockTtl = DEFAULT_LOCK_TTL_MS
+    group: GroupRule | None = None
 
 
 @command(Route.ID, AckReply, writes=True)

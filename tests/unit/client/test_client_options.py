@@ -164,7 +164,7 @@ def refused(make: Callable[[], object]) -> str:
         ({"lifo": "yes"}, "lifo must be true or false, not 'yes'"),
         ({"tags": 5}, "tags: 5 is not allowed; give a list of texts"),
         ({"tags": [5]}, "tags[0] must be a string, not [5]"),
-        ({"unique_key": "x" * 2000}, "unique_key must have at most 1024 characters, not 'xxx"),
+        ({"unique_key": "x" * 2000}, "unique_key must be at most 1024 characters, not 'xxx"),
     ],
 )
 def test_job_options_that_are_not_allowed_are_refused_before_they_are_sent(

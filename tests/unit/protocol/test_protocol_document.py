@@ -63,6 +63,6 @@ def test_every_link_leads_somewhere() -> None:
 
 def test_bounds_and_defaults_are_told() -> None:
     push = section("PUSH")
-    assert "| `priority` | integer | -1,000,000 to 1,000,000 | 0 |" in push
+    assert "| `delay` | number | 0 to 31,536,000,000 | 0 |" in push
     assert "| `maxAttempts` | integer | 1 to 1,000 | 3 |" in push
     assert re.search(r"\| `queue` \| text \| .* \| required \|", push)

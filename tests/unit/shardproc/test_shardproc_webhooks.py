@@ -64,7 +64,7 @@ def test_life_of_a_webhook(tmp_path: Path) -> None:
         ({"events": []}, "events must name at least one event. Valid: job.pushed,"),
         ({"events": ["job.failed", "a", "b"]}, "Invalid webhook event(s): a, b. Valid: job.pushed,"),
         ({"queue": "not good"}, "Queue name contains invalid characters"),
-        ({"secret": "s" * 1025}, "secret must have at most 1024 characters"),
+        ({"secret": "s" * 1025}, "secret must be at most 1024 characters"),
     ],
 )
 def test_refused_ones_leave_nothing(change: dict[str, Any], error: str) -> None:

@@ -1,0 +1,137 @@
+"""One group of jobs: which of them is next, and whether a pull may take it."""
+
+from __future__ import annotations
+
+from heapq import heapify, heappop, heappush
+from typing import NamedTuple
+
+from msgspec import Struct
+
+from bunqueue.model.job import Job
+from bunqueue.protocol.commands.core import GroupRule
+
+MIN_STALE = 64  # entries; below that rebuilding costs more than skipping
+
+
+class Policy(NamedTuple):
+    """What a pull may take of a group that has no limits of its own."""
+
+    turns: bool  # groups take turns (version 3), or their jobs stand in the order of the queue (version 2)
+    concurrency: int | None
+    max: int | None  # jobs in a window of ``duration`` ms; None: any number
+    duration: int
+
+
+FIFO = Policy(False, 1, None, 0)  # of a pull of version 2 that says nothing about groups
+FREE = Policy(True, None, None, 0)  # of version 3
+
+
+def policy_of(version: int, rule: GroupRule | None) -> Policy:
+    """What a pull may take."""
+    usual = FREE if version >= 3 else FIFO
+    if rule is None:
+        return usual
+    limit = rule.limit
+    concurrency = rule.concurrency or usual.concurrency
+    if limit is None:
+        return Policy(usual.turns, concurrency, None, 0)
+    return Policy(usual.turns, concurrency, limit.max, limit.duration)
+
+
+class GroupRecord(Struct, omit_defaults=True):
+    """What is stored of a group."""
+
+    paused: bool = False
+    concurrency: int | None = None
+    max: int | None = None  # of its own rate limit
+    duration: int = 0
+    held_until: int = 0  # nothing is delivered before
+    window_until: int = 0  # the window in which starts are counted
+    started: int = 0  # jobs in that window
+
+    def is_over(self, now: int) -> bool:
+        """Whether nothing is left that makes a difference."""
+        limited = self.paused or self.concurrency is not None or self.max is not None
+        return not limited and max(self.held_until, self.window_until) <= now
+
+
+def queue_order(job: Job) -> tuple[int, ...]:
+    """The place of a job in version 2, as in `ReadyQueue`."""
+    if job.options.lifo:
+        return (-job.priority, 0, -job.seq)
+    return (-job.priority, 1, job.run_at, job.seq)
+
+
+def group_order(job: Job) -> tuple[int, ...]:
+    """The place of a job within its group in version 3: the lower priority first."""
+    return (job.priority, job.run_at, job.seq)
+
+
+Entry = tuple[tuple[int, ...], int, Job]  # order, ticket, job
+
+
+class Group:
+    """The jobs of one group.  Each order that is asked for has a heap; jobs that left are skipped there."""
+
+    __slots__ = ("active", "heaps", "id", "members", "record", "stored", "timer", "waiting", "window")
+
+    def __init__(self, group_id: str) -> None:
+        self.id = group_id
+        self.record = GroupRecord()
+        self.stored = False  # there is a record of it
+        self.members: set[int] = set()  # live jobs by seq
+        self.active = 0  # of these
+        self.waiting: dict[int, tuple[int, Job]] = {}  # of these by seq: ticket and job
+        self.heaps: dict[bool, list[Entry]] = {}
+        self.timer = 0  # when Groups will look at it again; 0: not by itself
+        self.window = 0  # ms in which the job that was taken last is counted; 0: it is not
+
+    def push(self, job: Job, ticket: int) -> None:
+        self.waiting[job.seq] = (ticket, job)
+        for turns, heap in self.heaps.items():
+            heappush(heap, (group_order(job) if turns else queue_order(job), ticket, job))
+            if len(heap) > 2 * len(self.waiting) + MIN_STALE:
+                self._build(turns)
+
+    def best(self, turns: bool) -> Entry | None:
+        """The first job in an order."""
+        heap = self.heaps.get(turns)
+        if heap is None:
+            heap = self._build(turns)
+        while heap:
+            _, ticket, job = heap[0]
+            if self.waiting.get(job.seq, (0, None))[0] == ticket:
+                return heap[0]
+            heappop(heap)
+        return None
+
+    def _build(self, turns: bool) -> list[Entry]:
+        order = group_order if turns else queue_order
+        heap = self.heaps[turns] = [(order(job), ticket, job) for ticket, job in self.waiting.values()]
+        heapify(heap)
+        return heap
+
+    def blocked(self, policy: Policy, now: int) -> int | None:
+        """Until when no job may be taken: 0 when one may, None when no time will change that."""
+        state = self.record
+        most = state.concurrency or policy.concurrency
+        if state.paused or (most is not None and self.active >= most):
+            return None
+        at_most, self.window = state.max, state.duration
+        if at_most is None:
+            at_most, self.window = policy.max, policy.duration
+        until = state.held_until
+        if at_most is None:
+            self.window = 0
+        elif state.started >= at_most:
+            until = max(until, state.window_until)
+        return until if until > now else 0
+
+    @property
+    def queued(self) -> int:
+        """Live jobs that are not active."""
+        return len(self.members) - self.active
+
+    def window_end(self) -> int:
+        """Until when its window, or what `RateLimitGroup` asked for, lasts."""
+        return max(self.record.held_until, self.record.window_until)
