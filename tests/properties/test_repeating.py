@@ -127,5 +127,5 @@ def test_a_completion_that_was_not_committed_leaves_one_job(driver: Driver) -> N
 @pytest.mark.parametrize("every", [0, -5, "x", None])
 def test_a_repetition_needs_an_interval(driver: Driver, every: object) -> None:
     reply = driver.execute(1, msgpack.packb({"cmd": "PUSH", "queue": "q", "repeat": {"every": every}}))
-    assert reply[0][1]["error"] == "every must be a positive number of milliseconds, at most a year"
+    assert reply[0][1]["error"] == "repeat.every must be a positive number of milliseconds, at most a year"
     assert not waiting(driver)

@@ -117,7 +117,7 @@ def test_all_fields_are_always_there(driver: Driver) -> None:
         ({"repeatEvery": 1, "queue": "a b"}, "Queue name contains invalid characters"),
         ({"repeatEvery": 1, "name": ""}, "name must be a non-empty string"),
         ({"repeatEvery": 1, "priority": 10**7}, "priority must be at most 1000000"),
-        ({"repeatEvery": 1, "jobOptions": {"maxAttempts": 0}}, "maxAttempts must be at least 1"),
+        ({"repeatEvery": 1, "jobOptions": {"maxAttempts": 0}}, "jobOptions.maxAttempts must be at least 1"),
         ({"repeatEvery": 1, "data": "x" * 10_485_761}, "Job data too large (max 10MB)"),
     ],
 )
