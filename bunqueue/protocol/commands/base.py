@@ -10,6 +10,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Annotated, Any, TypeVar
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
@@ -93,7 +94,7 @@ class Spec:
     subscribes: bool = False  # from then on that shard sends the connection events
     grows: bool = False  # needs more space on the disk than it frees: refused while the disk is full
 
-    @property
+    @cached_property  # looked at with every pull
     def default_timeout(self) -> float:
         """Of a command that parks, ms."""
         return next(float(field.default) for field in fields(self.request) if field.name == "timeout")
