@@ -89,7 +89,7 @@ def _check(folder: Path, found: Manifest, shards: int) -> None:
         _refuse(
             folder,
             f"was made for {found.shards} shards, not {shards}; start with --shards {found.shards}, or "
-            f"first run: bunqueue reshard --data-dir {folder} --shards {shards}",
+            "choose another --data-dir",
         )
 
 

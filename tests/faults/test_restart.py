@@ -705,7 +705,7 @@ async def test_another_number_of_shards_is_refused(make_server: StartServer, sha
         job_id = await push(wire)
     assert first.stop() == 0
     line = refusal(make_server(shards=shards))
-    assert "bunqueue reshard" in line
+    assert "choose another --data-dir" in line
     assert "2 shards" in line
     await asyncio.to_thread(first.restart)
     async with await Wire.open(first.address) as wire:

@@ -48,7 +48,7 @@ def test_the_same_number_is_fine_again_and_writes_nothing(tmp_path: Path) -> Non
 
 def test_another_number_is_refused_with_the_command_that_changes_it(tmp_path: Path) -> None:
     open_data_dir(tmp_path, 2)
-    assert f"bunqueue reshard --data-dir {tmp_path} --shards 4" in refusal(tmp_path, 4)
+    assert "start with --shards 2, or choose another --data-dir" in refusal(tmp_path, 4)
     open_data_dir(tmp_path, 2)
 
 
