@@ -8,7 +8,6 @@ from itertools import islice
 from msgspec import Raw
 
 from bunqueue.model.dead_letters import EXPLICIT_FAIL, TIMEOUT
-from bunqueue.model.ids import seq_of_id
 from bunqueue.model.job import ACTIVE, FAILED, NIL, UNDEFINED, WAITING, Extra, Job
 from bunqueue.protocol.commands import CommandError, ErrorReply
 from bunqueue.protocol.commands.core import (
@@ -120,10 +119,8 @@ def check_lengths(command: str, ids: list[str], **beside: Sequence[object] | Non
 def check_token(job: Job, token: str | None, *, required: bool = True) -> None:
     """Whether who shows ``token`` may decide about a job; one that was pulled without an owner is free."""
     lock = job.lock
-    if lock is None or lock.token == token:
+    if lock is None or not lock.token or lock.token == token:
         return
-    if not lock.token and (not token or seq_of_id(token) is None):
-        return  # only a token of the server's making can be that of a former holder
     if token:
         raise CommandError(f"Invalid or expired lock token for job {job.id}")
     if required:
@@ -142,7 +139,7 @@ def _held(state: State, job_id: str, token: str | None) -> Job:
     """
     job = state.jobs.get(job_id)
     if job is not None and (lock := job.lock) is not None:
-        if lock.token != (token or ""):  # asked here as well: the call costs something on this path
+        if lock.token and lock.token != token:  # asked here as well: the call costs something on this path
             check_token(job, token)
         return job
     if job is None:
