@@ -111,6 +111,7 @@ class Engine:
         state.now = now
         if not (state.directory and directory.relay(state, client, command)):
             carry_out(state, client, command)
+        # As `_serve` begins; asked here as well, because the call costs something for every command.
         if state.woken or state.settled or state.dropped or state.unblocked:
             self._serve()
 
@@ -147,8 +148,7 @@ class Engine:
             upkeep.step(state)
         if state.chores:
             chores.run(state)
-        if state.woken or state.settled or state.dropped or state.unblocked:
-            self._serve()
+        self._serve()
         self._end_polls()
         waiting.end_waits(state)
         state.rates.sample(now, state.totals)
@@ -158,8 +158,7 @@ class Engine:
         state = self.state
         if state.works:
             slices.run(state)
-            if state.woken:
-                self._serve()
+            self._serve()
         return bool(state.works)
 
     def next_deadline(self) -> int:
@@ -179,8 +178,7 @@ class Engine:
         self.state.now = now
         self.unsubscribe(conn)
         locks.disconnect(self.state, conn, severed=severed)
-        if self.state.woken:
-            self._serve()
+        self._serve()
 
     def unsubscribe(self, conn: int) -> None:
         """A connection wants no more events."""
@@ -218,7 +216,7 @@ class Engine:
             gate.join(queue, job)
             if job.extra is not None and (job.extra.pending or job.extra.parked):
                 blocked.recover(queue, job)
-                dependencies.recover(state, job)
+                dependencies.wait_for_pending(state, job)
             elif job.lock is None:
                 lifecycle.enqueue(state, queue, job)
             else:
@@ -253,19 +251,18 @@ class Engine:
         locks.adopt(self.state, live)
 
     def _serve(self) -> None:
-        """Let those go on who waited for what just happened."""
+        """Let those go on who waited for what just happened, and for what that causes."""
         state = self.state
-        if state.dropped:
-            directory.tell_dropped(state)
-        while state.unblocked:
-            dependencies.forget(state, state.unblocked.pop())
-        while state.woken or state.settled:
-            if state.settled:
-                dependencies.settle(state)
-                continue
-            queue = next(iter(state.woken))
-            del state.woken[queue]
-            pulling.serve(state, queue)
+        while state.woken or state.settled or state.dropped or state.unblocked:
+            if state.dropped:
+                directory.tell_dropped(state)
+            while state.unblocked:
+                dependencies.forget(state, state.unblocked.pop())
+            dependencies.settle(state)
+            if state.woken:
+                queue = next(iter(state.woken))
+                del state.woken[queue]
+                pulling.serve(state, queue)
 
     def _end_delays(self) -> None:
         state = self.state
