@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from bunqueue.model.dead_letters import EXPLICIT_FAIL
-from bunqueue.model.job import BLOCKED, WAITING, Job, Moment
+from bunqueue.model.job import BLOCKED, FAILED, WAITING, Job, Moment
 
-from . import gate, lifecycle, moves
-from .delays import forget_delay
-from .events import FAILED, PUSHED, READY, WAITING_CHILDREN, emit
+from . import events, gate, lifecycle, moves
+from .events import PUSHED, READY, WAITING_CHILDREN, emit
 from .moments import note
 from .outbox import ROW
 from .state import QueueState, State
@@ -18,11 +17,8 @@ def add(state: State, queue: QueueState, job: Job) -> None:
     gate.join(queue, job)
     state.jobs[job.id] = job
     queue.jobs[job.seq] = job
-    job.state = BLOCKED
-    queue.blocked[job.seq] = job
-    state.out.touch(job, ROW)
     emit(state, PUSHED, job)
-    emit(state, WAITING_CHILDREN, job)
+    _stop(state, queue, job)
 
 
 def recover(queue: QueueState, job: Job) -> None:
@@ -36,12 +32,8 @@ def block(state: State, queue: QueueState, job: Job) -> Job:
     if job.state == WAITING:
         job = moves.stand_in(state, queue, job)
     else:
-        del queue.delayed[job.seq]
-        forget_delay(state)
-    job.state = BLOCKED
-    queue.blocked[job.seq] = job
-    state.out.touch(job, ROW)
-    emit(state, WAITING_CHILDREN, job)
+        lifecycle.withdraw(state, queue, job, BLOCKED)
+    _stop(state, queue, job)
     return job
 
 
@@ -51,8 +43,11 @@ def put_back(state: State, job: Job) -> None:
     lifecycle.let_go(state, queue, job)
     job.started_at = None
     job.progress, job.progress_message = 0, None
-    job.state = BLOCKED
-    queue.blocked[job.seq] = job
+    _stop(state, queue, job)
+
+
+def _stop(state: State, queue: QueueState, job: Job) -> None:
+    recover(queue, job)
     state.out.touch(job, ROW)
     emit(state, WAITING_CHILDREN, job)
 
@@ -71,8 +66,8 @@ def unblock(state: State, job: Job) -> None:
 def fail(state: State, job: Job, error: str) -> None:
     """BLOCKED to FAILED: a child failed without which it cannot run."""
     queue = state.queues[job.queue]
-    del queue.blocked[job.seq]
+    lifecycle.withdraw(state, queue, job, FAILED)
     job.error = error
     note(job, Moment("failed", state.now, error))
-    emit(state, FAILED, job, error=error, terminal=True)
+    emit(state, events.FAILED, job, error=error, terminal=True)
     lifecycle.bury(state, queue, job, EXPLICIT_FAIL)

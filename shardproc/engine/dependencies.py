@@ -12,7 +12,7 @@ from msgspec import Raw, Struct, json
 
 from bunqueue.model.job import BLOCKED, COMPLETED, FAILED, Extra, Job
 from bunqueue.protocol import peers as wire
-from bunqueue.protocol.commands import CommandError
+from bunqueue.protocol.commands.base import DAY_MS
 
 from . import blocked, peers
 from .directory import locate
@@ -22,7 +22,6 @@ from .registry import recovers
 from .state import Awaited, State
 
 GONE = "gone"
-DAY_MS = 86_400_000
 
 
 def extra_of(job: Job) -> Extra:
@@ -87,24 +86,21 @@ def outcome_of(job: Job) -> wire.Outcome:
     """What became of a decided job, and what its parent makes of that."""
     if job.state != FAILED:
         return wire.Outcome(job.id, wire.DONE)
-    extra = job.extra
-    policy = wire.WAIT
-    if extra is not None and extra.parent_id is not None:
-        policy = (
-            wire.FAIL_PARENT
-            if extra.fail_parent_on_failure
-            else wire.REMOVE_DEPENDENCY
-            if extra.remove_dependency_on_failure
-            else wire.CONTINUE
-            if extra.continue_parent_on_failure
-            else wire.IGNORE
-            if extra.ignore_dependency_on_failure
-            else wire.WAIT
-        )
-    parent = extra.parent_id if extra is not None else None
-    return wire.Outcome(
-        job.id, wire.DEAD, f"{job.queue}:{job.id}", parent or "", policy, job.error or job.reason or ""
-    )
+    extra = job.extra or Extra()
+    parent = extra.parent_id or ""
+    policy = _policy(extra) if parent else wire.WAIT
+    child, error = f"{job.queue}:{job.id}", job.error or job.reason or ""
+    return wire.Outcome(job.id, wire.DEAD, child, parent, policy, error)
+
+
+def _policy(extra: Extra) -> int:
+    if extra.fail_parent_on_failure:
+        return wire.FAIL_PARENT
+    if extra.remove_dependency_on_failure:
+        return wire.REMOVE_DEPENDENCY
+    if extra.continue_parent_on_failure:
+        return wire.CONTINUE
+    return wire.IGNORE if extra.ignore_dependency_on_failure else wire.WAIT
 
 
 # A job that waits
@@ -118,7 +114,7 @@ def block(state: State, job: Job, outcomes: Mapping[str, wire.Outcome]) -> bool:
     extra.pending = [
         dep for dep in dict.fromkeys(extra.depends_on) if not _is_done(state, dep, outcomes.get(dep))
     ]
-    _await(state, job)
+    wait_for_pending(state, job)
     return bool(extra.pending)
 
 
@@ -128,7 +124,8 @@ def _is_done(state: State, job_id: str, outcome: wire.Outcome | None) -> bool:
     return (outcome is not None and outcome.word == wire.DONE) or (awaited is not None and awaited.done)
 
 
-def _await(state: State, job: Job) -> None:
+def wait_for_pending(state: State, job: Job) -> None:
+    """Have a job told what becomes of those that it waits for."""
     for dep in job.extra.pending if job.extra is not None else ():
         state.awaited.setdefault(dep, Awaited()).jobs[job] = None
 
@@ -136,10 +133,14 @@ def _await(state: State, job: Job) -> None:
 def forget(state: State, job: Job) -> None:
     """A blocked job is gone: nothing has to tell it anything any more."""
     for dep in job.extra.pending if job.extra is not None else ():
-        awaited = state.awaited.get(dep)
-        if awaited is not None:
-            awaited.jobs.pop(job, None)
-            _drop_idle(state, dep, awaited)
+        _wait_no_more(state, job, dep)
+
+
+def _wait_no_more(state: State, job: Job, dep: str) -> None:
+    awaited = state.awaited.get(dep)
+    if awaited is not None:
+        awaited.jobs.pop(job, None)
+        _drop_idle(state, dep, awaited)
 
 
 def _drop_idle(state: State, job_id: str, awaited: Awaited) -> None:
@@ -212,10 +213,7 @@ def _apply(state: State, job: Job, outcome: wire.Outcome) -> bool:
 def release(state: State, job: Job, dep: str) -> None:
     """A blocked job is not to wait for ``dep`` any more."""
     extra = extra_of(job)
-    awaited = state.awaited.get(dep)
-    if awaited is not None:
-        awaited.jobs.pop(job, None)
-        _drop_idle(state, dep, awaited)
+    _wait_no_more(state, job, dep)
     extra.pending = [other for other in extra.pending if other != dep]
     state.out.touch(job, ROW)
     if job.state == BLOCKED and not extra.pending:
@@ -249,11 +247,6 @@ def _recover_gone(state: State, key: str, value: str) -> None:
 # After a restart
 
 
-def recover(state: State, job: Job) -> None:
-    """A blocked job as it was stored."""
-    _await(state, job)
-
-
 def ask_again(state: State, ids: Iterable[str] | None = None) -> None:
     """Ask what became of the jobs that jobs here wait for: of all, or of these."""
     wanted = [
@@ -262,7 +255,7 @@ def ask_again(state: State, ids: Iterable[str] | None = None) -> None:
         if state.awaited[job_id].jobs or state.awaited[job_id].lookers
     ]
     if wanted:
-        peers.start(state, _ask_again(state, wanted), lambda result: None)
+        peers.start(state, _ask_again(state, wanted))
 
 
 def _ask_again(state: State, ids: list[str]) -> Steps:
@@ -275,13 +268,6 @@ def _ask_again(state: State, ids: list[str]) -> Steps:
 def peer_is_back(state: State, shard: int) -> None:
     """A shard was restarted: it does not know any more who waits for its jobs."""
     ask_again(state, [job_id for job_id, awaited in state.awaited.items() if awaited.shard == shard])
-
-
-def check(outcomes: dict[str, wire.Outcome]) -> None:
-    """CommandError when a dependency is nowhere to be found."""
-    for job_id, outcome in outcomes.items():
-        if outcome.word == wire.UNKNOWN:
-            raise CommandError(f"Dependency job not found: {job_id}")
 
 
 # Results of children
