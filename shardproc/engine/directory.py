@@ -16,6 +16,7 @@ from bunqueue.protocol import peers as wire
 from bunqueue.protocol.codec import decode_command, encode_reply
 from bunqueue.protocol.commands import COMMANDS, Command, CommandError, ErrorReply, Route, is_slow
 from bunqueue.protocol.commands.query import GetJobByCustomId, JobReply
+from bunqueue.protocol.framing import HEADER, frame
 from bunqueue.protocol.gather import Gather, split
 
 from . import lifecycle, peers
@@ -207,18 +208,14 @@ def relay(state: State, client: Client, command: Command) -> bool:
         home = state.directory.get(getattr(command, spec.key))
         if home is None:
             return False
-        peers.start(state, _relay_one(state, client, command, home), _nothing)
+        peers.start(state, _relay_one(state, client, command, home))
         return True
     if spec.route is Route.IDS:
         ids: list[str] = command.ids  # type: ignore[attr-defined]  # what Route.IDS promises
         if any(job_id in state.directory for job_id in ids):
-            peers.start(state, _relay_many(state, client, command), _nothing)
+            peers.start(state, _relay_many(state, client, command))
             return True
     return False
-
-
-def _nothing(result: object) -> None:
-    """The reply has been sent."""
 
 
 def _relay_one(state: State, client: Client, command: Command, home: int) -> Steps:
@@ -238,11 +235,11 @@ def _relay_many(state: State, client: Client, command: Command) -> Steps:
         return
     gather = Gather(spec.merge, parts, ids)
     found = yield [
-        (shard, wire.Forward(client.version, Raw(part.frame[4:]))) for shard, part in parts.items()
+        (shard, wire.Forward(client.version, Raw(part.frame[HEADER:]))) for shard, part in parts.items()
     ]
     for shard, answer in zip(parts, found, strict=True):
-        gather.add(shard, b"\0\0\0\0" + bytes(answer.reply))
-    state.out.replies.append((client.conn, Raw(gather.result(command.req_id)[4:])))
+        gather.add(shard, frame(bytes(answer.reply)))
+    state.out.replies.append((client.conn, Raw(gather.result(command.req_id)[HEADER:])))
 
 
 @deferred(wire.Forward)

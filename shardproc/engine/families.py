@@ -30,6 +30,7 @@ from .directory import locate
 from .finishing import check_token
 from .outbox import ROW
 from .peers import Steps, across, answers
+from .queries import find
 from .registry import handles
 from .state import Client, State
 
@@ -37,14 +38,10 @@ _encode = Encoder().encode
 _decode_map = Decoder(dict[str, Raw]).decode
 
 
-def _find(state: State, job_id: str) -> Job | None:
-    return state.jobs.get(job_id) or state.archive.find(job_id)
-
-
 @handles(GetChildrenValues)
 @across
 def get_children_values(state: State, client: Client, command: GetChildrenValues) -> Steps:
-    job = _find(state, command.id)
+    job = find(state, command.id)
     values = {}
     if job is not None and job.extra is not None:
         values = yield from dependencies.values_of(state, job.extra.children_ids)
@@ -53,13 +50,13 @@ def get_children_values(state: State, client: Client, command: GetChildrenValues
 
 @handles(GetFailedChildrenValues)
 def get_failed(state: State, client: Client, command: GetFailedChildrenValues) -> ChildErrorsReply:
-    job = _find(state, command.id)
+    job = find(state, command.id)
     return ChildErrorsReply(values=(job.extra.failures if job is not None and job.extra else None) or {})
 
 
 @handles(GetIgnoredChildrenFailures)
 def get_ignored(state: State, client: Client, command: GetIgnoredChildrenFailures) -> ChildErrorsReply:
-    job = _find(state, command.id)
+    job = find(state, command.id)
     return ChildErrorsReply(values=(job.extra.ignored if job is not None and job.extra else None) or {})
 
 
@@ -81,7 +78,7 @@ def update_parent(state: State, client: Client, command: UpdateParent) -> Steps:
 @handles(RemoveChildDependency)
 @across
 def remove_child_dependency(state: State, client: Client, command: RemoveChildDependency) -> Steps:
-    job = _find(state, command.id)
+    job = find(state, command.id)
     if job is None:
         raise CommandError(f"Job not found: {command.id}")
     parent = job.extra.parent_id if job.extra is not None else None
@@ -89,8 +86,10 @@ def remove_child_dependency(state: State, client: Client, command: RemoveChildDe
         raise CommandError(f"Job {command.id} has no parent")
     places = yield from locate(state, [parent])
     yield [(places[parent], wire.Kin(wire.PART, parent, command.id))]
-    extra_of(job).parent_id = None
-    state.out.touch(job, ROW)
+    job = find(state, command.id)  # meanwhile it may be another object, or gone
+    if job is not None:
+        extra_of(job).parent_id = None
+        state.out.touch(job, ROW)
     return RemovedReply(removed=True)
 
 
@@ -133,8 +132,9 @@ def remove_unprocessed_children(state: State, client: Client, command: RemoveUnp
     places = yield from locate(state, children)
     removed = yield [(places[child], wire.Kin(wire.REMOVE, child)) for child in children]
     for child, answer in zip(children, removed, strict=True):
-        if answer.found and job.id in state.jobs:
-            _part(state, job, child)
+        parent = state.jobs.get(command.id)  # meanwhile it may be another object, or gone
+        if answer.found and parent is not None:
+            _part(state, parent, child)
     return Ok()
 
 
@@ -170,7 +170,7 @@ def _join(state: State, parent: Job, child: str) -> None:
     if parent.state == ACTIVE or child in extra.pending:
         return
     extra.pending = [*extra.pending, child]
-    dependencies.recover(state, parent)
+    dependencies.wait_for_pending(state, parent)
     dependencies.ask_again(state, [child])
 
 

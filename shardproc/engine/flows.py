@@ -99,7 +99,7 @@ def push_flow(state: State, client: Client, command: PushFlow) -> Steps:
 
 def _tell_decision(state: State, shard: int, flow: str, *, commit: bool) -> None:
     """Ask a shard to carry out the decision, as long as it does not answer."""
-    peers.start(state, _until_decided(state, shard, flow, commit), lambda result: None)
+    peers.start(state, _until_decided(state, shard, flow, commit))
 
 
 def _until_decided(state: State, shard: int, flow: str, commit: bool) -> Steps:
@@ -113,23 +113,21 @@ def _until_decided(state: State, shard: int, flow: str, commit: bool) -> Steps:
 
 
 def recovered(state: State) -> None:
-    """What this shard had prepared for flows of its own and not decided is given up."""
+    """What was decided is told again; what this shard prepared for flows of its own and did not decide is
+    given up."""
+    for flow, left in state.decisions.items():
+        for shard in list(left):
+            _tell_decision(state, shard, flow, commit=True)
     for flow, part in list(state.parts.items()):
         if part.coordinator == state.shard:
             _decide(state, state.shard, wire.Decide(flow, flow in state.decisions))
 
 
 def peer_is_back(state: State, shard: int) -> None:
-    """A shard was restarted: what it may have forgotten to do, or to decide."""
-    for flow, left in list(state.decisions.items()):
-        if shard in left and not any(
-            isinstance(asked.message, wire.Decide) and asked.message.flow == flow and asked.shard == shard
-            for asked in state.asked.values()
-        ):
-            _tell_decision(state, shard, flow, commit=True)
-    for flow, part in list(state.parts.items()):
+    """A shard was restarted: it may have forgotten that it has to decide about a flow."""
+    for flow, part in state.parts.items():
         if part.coordinator == shard:
-            peers.start(state, _recall(state, flow, shard), lambda result: None)
+            peers.start(state, _recall(state, flow, shard))
 
 
 def _recall(state: State, flow: str, coordinator: int) -> Steps:

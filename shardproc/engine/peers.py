@@ -88,7 +88,11 @@ def across(steps_of: Callable[[State, Client, Any], Steps]) -> Callable[[State, 
     return handler
 
 
-def start(state: State, steps: Steps, deliver: Deliver) -> Task:
+def _nobody(result: Any) -> None:
+    """Nobody waits for it."""
+
+
+def start(state: State, steps: Steps, deliver: Deliver = _nobody) -> Task:
     """Begin a task; its result may be delivered at once."""
     task = Task(steps, deliver)
     _advance(state, task, None)
