@@ -9,8 +9,6 @@ import hmac
 from collections import deque
 from collections.abc import Sequence
 
-from bunqueue.protocol.commands import is_slow
-
 from .routing import Peek
 
 MAX_SLOW = 50  # long polls and gathered commands in flight on one connection; the seeds' limit for all
@@ -20,8 +18,7 @@ _WINDOW = 60 * _TICKS_A_SECOND  # so a connection keeps at most 601 numbers, wha
 
 def may_wait(look: Peek) -> bool:
     """Whether the shard may answer a command of the slow kinds late: it then counts as slow."""
-    spec = look.spec
-    return spec.heavy or is_slow(spec.name, look.timeout)
+    return look.spec.is_slow(look.timeout)
 
 
 def token_is_known(given: str, tokens: Sequence[bytes]) -> bool:

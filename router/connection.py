@@ -17,6 +17,7 @@ from msgspec import UNSET
 
 from bunqueue.logs import get_logger
 from bunqueue.protocol import link as wire
+from bunqueue.protocol.codec import request_id
 from bunqueue.protocol.commands import CommandError
 from bunqueue.protocol.framing import HEADER, FrameTooLarge
 from bunqueue.protocol.gather import for_all, split
@@ -38,7 +39,6 @@ from .routing import (
     Peek,
     decode,
     peek,
-    request_id,
 )
 from .subscription import Subscription, subscribe
 from .tickets import unavailable

@@ -8,7 +8,7 @@ from functools import cache
 from importlib import metadata
 from typing import Any, Protocol
 
-from bunqueue.protocol.codec import InvalidCommand, encode_frame
+from bunqueue.protocol.codec import InvalidCommand, encode_frame, request_id
 from bunqueue.protocol.commands import Command, CommandError, ErrorReply, Ok, Reply
 from bunqueue.protocol.commands.base import RequestId
 from bunqueue.protocol.commands.server import Auth, Hello, HelloReply, PingReply, Pong
@@ -22,7 +22,7 @@ from bunqueue.protocol.commands.workers import (
 from bunqueue.protocol.lenient import DECODE_ERRORS
 
 from .admission import RateLimit, token_is_known
-from .routing import Peek, decode, look_again, peek, request_id
+from .routing import Peek, decode, look_again, peek
 from .subscription import Subscription
 from .workers import Workers
 

@@ -13,18 +13,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar, Union, cast
 
-from msgspec import UNSET, Raw, Struct, defstruct
+from msgspec import Raw, Struct, defstruct
 from msgspec.msgpack import Decoder
 from msgspec.structs import fields as struct_fields
 
 from bunqueue.model.ids import SLOTS, UUID_LENGTH, slot_of_id, slot_of_queue
 from bunqueue.model.names import MAX_QUEUE_NAME
-from bunqueue.protocol.codec import InvalidCommand, decode_command, encode_reply
+from bunqueue.protocol.codec import InvalidCommand, decode_command, encode_reply, request_id
 from bunqueue.protocol.commands import COMMANDS, Command, CommandError, Route, Spec
-from bunqueue.protocol.commands.base import RequestId
 from bunqueue.protocol.lenient import DECODE_ERRORS
-
-Buffer = bytes | memoryview | Raw
 
 # How a command is routed.  Plain ints: they are compared for every command and compare faster than
 # enum members.
@@ -100,20 +97,7 @@ _AnyPeek: Any = Union[tuple(_PEEKS.values())]  # noqa: UP007
 peek: Any = Decoder(_AnyPeek).decode
 
 
-class _RequestId(Struct, gc=False):
-    reqId: RequestId = UNSET
-
-
 _decode_ids = Decoder(list[str]).decode
-_decode_request_id = Decoder(_RequestId).decode
-
-
-def request_id(payload: bytes | memoryview) -> RequestId:
-    """The ``reqId`` of a payload, as it came; absent when it cannot be read."""
-    try:
-        return _decode_request_id(payload).reqId
-    except DECODE_ERRORS:
-        return UNSET
 
 
 def decode(payload: bytes) -> Command:
@@ -175,7 +159,7 @@ class Routes:
                 return shard
         return slot_of_id(job_id[:MAX_HASHED]) & self._mask
 
-    def of_ids(self, ids: Buffer) -> int | None:
+    def of_ids(self, ids: bytes | memoryview | Raw) -> int | None:
         """The shard of all these ids, a MessagePack list (0 if it is empty).
 
         None when they have several, or when it is no list of ids.  A worker's batch mostly comes from one

@@ -20,11 +20,10 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from msgspec import UNSET, Raw, Struct
-from msgspec.msgpack import Decoder
+from msgspec import Raw
 
 from bunqueue.logs import get_logger
-from bunqueue.protocol.codec import InvalidCommand, decode_command
+from bunqueue.protocol.codec import InvalidCommand, decode_command, request_id
 from bunqueue.protocol.commands import COMMANDS, Command, ErrorReply, Reply, Spec
 from bunqueue.protocol.commands.base import RequestId
 
@@ -57,15 +56,8 @@ class StorageFailed(Exception):
     """The process must end, because other shards know of what could not be stored."""
 
 
-class _RequestId(Struct, gc=False):
-    reqId: RequestId = UNSET
-
-
-_decode_request_id = Decoder(_RequestId).decode
-
-
 def _request_of(reply: Reply | Raw) -> RequestId:
-    return _decode_request_id(reply).reqId if isinstance(reply, Raw) else reply.req_id
+    return request_id(reply) if isinstance(reply, Raw) else reply.req_id
 
 
 class ResilientShard(Shard):

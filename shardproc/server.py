@@ -24,9 +24,8 @@ READ_SIZE = 1 << 20  # more than a Unix socket buffers, so one read takes all th
 MAX_UNSENT = 8 << 20  # bytes of replies in one turn; what would cause more waits for the next
 TURN_S = 0.05  # of commands in one turn; then what is done is committed and answered
 LOOKS = 64  # commands from one look at the clock to the next
+SPIN_NS = 100_000  # longer than a client on the same machine takes to ask again
 _log = get_logger("shard")
-
-SPIN_NS = 100_000
 
 Item = tuple[int, bytes]  # kind and body of an envelope
 
@@ -65,12 +64,12 @@ class Server:
         that: so it looks for a moment before it goes to sleep.
         """
         poll = self._poll.poll
-        if self._busy_at:
+        if self._busy_at and limit_ms:
             end = self._busy_at + SPIN_NS
-            self._busy_at = 0
             while time.monotonic_ns() < end:
                 if poll(0):
                     return True
+        self._busy_at = 0
         return bool(poll(limit_ms))
 
     def _turn(self) -> bool:

@@ -19,7 +19,7 @@ from bunqueue.client.service import run_forever
 from bunqueue.client.shift import Orders, Shift
 from bunqueue.client.transport import HOST, PORT
 from bunqueue.errors import OptionError
-from bunqueue.protocol.commands.base import DAY_MS
+from bunqueue.model.durations import DAY_MS
 
 MAX_PULL = 1000  # jobs in one answer; the protocol's limit
 MAX_POLL_MS = 60_000  # the protocol's limit

@@ -6,6 +6,8 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
+from bunqueue.model.durations import DAY_MS, YEAR_MS
+
 # Reasons of attempts and dead letters
 EXPLICIT_FAIL = "explicit_fail"
 MAX_ATTEMPTS = "max_attempts_exceeded"
@@ -16,7 +18,7 @@ REASONS = (EXPLICIT_FAIL, MAX_ATTEMPTS, TIMEOUT, STALLED, "ttl_expired", "worker
 
 INTERRUPTED = "interrupted"  # the outcome of an attempt that counts for nothing
 
-_YEARS_MS = 10 * 365 * 86_400_000
+_YEARS_MS = 10 * YEAR_MS
 
 Interval = Annotated[float, Meta(ge=0, le=_YEARS_MS)]
 
@@ -27,7 +29,7 @@ class DlqConfig(Struct, rename="camel", frozen=True, gc=False):
     auto_retry: bool = False
     auto_retry_interval: Interval = 3_600_000
     max_auto_retries: Annotated[int, Meta(ge=0, le=1000)] = 3
-    max_age: Interval | None = 7 * 86_400_000  # since the job died; None: kept for ever
+    max_age: Interval | None = 7 * DAY_MS  # since the job died; None: kept for ever
     max_entries: Annotated[int, Meta(ge=1, le=10_000_000)] = 10_000  # beyond, the oldest goes
 
 

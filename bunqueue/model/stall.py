@@ -6,7 +6,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-DAY_MS = 86_400_000
+from bunqueue.model.durations import DAY_MS
 
 
 class StallConfig(Struct, rename="camel", frozen=True, gc=False):

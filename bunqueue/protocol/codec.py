@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any, Union
 
-from msgspec import UNSET, Raw
+from msgspec import UNSET, Raw, Struct
 from msgspec.msgpack import Decoder, Encoder
 
 from bunqueue.protocol.commands import COMMANDS, Command, CommandError, Reply
@@ -25,6 +25,21 @@ _decode_fields = Decoder(dict[str, Raw]).decode
 _decode_any = Decoder().decode
 
 encode_reply = Encoder().encode
+
+
+class _RequestId(Struct, gc=False):
+    reqId: RequestId = UNSET
+
+
+_decode_request_id = Decoder(_RequestId).decode
+
+
+def request_id(payload: bytes | memoryview | Raw) -> RequestId:
+    """The ``reqId`` of a request or a reply, as it came; absent when it cannot be read."""
+    try:
+        return _decode_request_id(payload).reqId
+    except DECODE_ERRORS:
+        return UNSET
 
 
 class InvalidCommand(CommandError):

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping
 
 from msgspec import Raw, Struct, json
 
+from bunqueue.model.durations import DAY_MS
 from bunqueue.model.job import BLOCKED, COMPLETED, FAILED, Extra, Job
 from bunqueue.protocol import peers as wire
-from bunqueue.protocol.commands.base import DAY_MS
 
 from . import blocked, peers
 from .directory import locate

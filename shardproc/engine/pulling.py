@@ -9,13 +9,13 @@ from heapq import heappush
 from msgspec import UNSET, Raw
 
 from bunqueue.model.job import Job
-from bunqueue.model.names import queue_name_problem
-from bunqueue.protocol.commands import CommandError, Reply
+from bunqueue.protocol.commands import Reply
 from bunqueue.protocol.commands.core import GroupRule, Pull, PullBatch, PullBatchReply, PullReply
 from bunqueue.protocol.job_view import job_list, pulled_job
 
 from . import chores, gate, lifecycle, locks
 from .group import Policy, policy_of
+from .queries import known_queue
 from .registry import handles
 from .state import Client, QueueState, State, Waiter
 
@@ -25,7 +25,7 @@ MAX_REPLY = 32 * 1024 * 1024  # bytes of payload in one answer, half of what a f
 @handles(Pull)
 def pull(state: State, client: Client, command: Pull) -> PullReply | None:
     owner = command.owner or ""
-    queue = _queue(state, command.queue)
+    queue = known_queue(state, command.queue)
     job = None
     if queue is not None:
         job = _take(state, queue, client, owner, command.lock_ttl, command.group)
@@ -42,7 +42,7 @@ def pull(state: State, client: Client, command: Pull) -> PullReply | None:
 @handles(PullBatch)
 def pull_batch(state: State, client: Client, command: PullBatch) -> PullBatchReply | None:
     owner = command.owner or ""
-    queue = _queue(state, command.queue)
+    queue = known_queue(state, command.queue)
     jobs: list[Job] = []
     if queue is not None:
         jobs = _take_many(state, queue, client, command.count, owner, command.lock_ttl, command.group)
@@ -99,14 +99,6 @@ def end_poll(state: State, waiter: Waiter) -> None:
         waiters.popleft()
     if not waiters:
         state.rooms.pop(waiter.queue, None)
-
-
-def _queue(state: State, name: str) -> QueueState | None:
-    """The queue, if there is one: a pull does not create it."""
-    queue = state.queues.get(name)
-    if queue is None and (problem := queue_name_problem(name)):
-        raise CommandError(problem)
-    return queue
 
 
 def _take(

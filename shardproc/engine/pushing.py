@@ -10,7 +10,6 @@ from msgspec.msgpack import Decoder, Encoder
 
 from bunqueue.model.backoff import EXPONENTIAL
 from bunqueue.model.job import DEFAULT_NAME, NIL, UNDEFINED, Extra, Job, JobOptions
-from bunqueue.model.names import queue_name_problem
 from bunqueue.protocol.commands import CommandError, Reply
 from bunqueue.protocol.commands.base import JobName
 from bunqueue.protocol.commands.core import (
@@ -31,6 +30,7 @@ from . import blocked, dependencies, directory, events, lifecycle
 from .dedup import NO_DEDUP, Claims
 from .group_rules import Rooms
 from .peers import Steps, across
+from .queries import known_queue
 from .registry import handles
 from .state import DEFAULT_OPTIONS, Client, QueueState, State
 
@@ -56,9 +56,7 @@ def push_plain(state: State, client: Client, command: PlainPush) -> PushReply:
 
 @handles(PlainPushBatch)
 def push_plain_batch(state: State, client: Client, command: PlainPushBatch) -> PushBatchReply:
-    payloads = _payloads(command.jobs)
-    if client.version >= 3:
-        payloads = [lift_name(fields, data) for fields, data in zip(command.jobs, payloads, strict=True)]
+    payloads = _payloads(command.jobs, client.version)
     queue = _queue_of_batch(state, command.queue, payloads)
     return PushBatchReply(ids=_add_plain(state, queue, command.jobs, payloads) if queue is not None else [])
 
@@ -79,11 +77,9 @@ def push(state: State, client: Client, command: Push) -> Reply | None:
 
 @handles(PushBatch)
 def push_batch(state: State, client: Client, command: PushBatch) -> Reply | None:
-    payloads = _payloads(command.jobs)
+    payloads = _payloads(command.jobs, client.version)
     for index, fields in enumerate(command.jobs):
         check_priority(fields, client.version, f"jobs[{index}]: ")
-    if client.version >= 3:
-        payloads = [lift_name(fields, data) for fields, data in zip(command.jobs, payloads, strict=True)]
     if any(map(is_linked, command.jobs)):
         return push_linked(state, client, command)
     queue = _queue_of_batch(state, command.queue, payloads)
@@ -126,7 +122,7 @@ def push_linked(state: State, client: Client, command: Push | PushBatch) -> Step
     """All that is asked of other shards comes first; then the jobs are added at once, or none is."""
     batch = isinstance(command, PushBatch)
     entries: Sequence[JobFields | Push] = command.jobs if isinstance(command, PushBatch) else [command]
-    new_queue_problem(state, command.queue)
+    known_queue(state, command.queue)
     own = [fields.job_id or fields.custom_id or "" for fields in entries]
     known = set(own)
     wanted = [dep for fields in entries for dep in fields.depends_on or () if dep not in known]
@@ -154,33 +150,28 @@ def _check_dependencies(
                 raise CommandError(f"{where}Dependency job not found: {dep}")
 
 
-def _payloads(jobs: Sequence[JobFields | PlainFields]) -> list[bytes]:
+def _payloads(jobs: Sequence[JobFields | PlainFields], version: int) -> list[bytes]:
     payloads = [bytes(fields.data) for fields in jobs]
     for index, data in enumerate(payloads):
         if len(data) > SURELY_SMALL:
             check_size(data, f"jobs[{index}]: ")
-    return payloads
+    if version < 3:
+        return payloads
+    return [lift_name(fields, data) for fields, data in zip(jobs, payloads, strict=True)]
 
 
 def _queue_of_batch(state: State, name: str, payloads: list[bytes]) -> QueueState | None:
     """The queue; an empty batch does not create it."""
     if payloads:
         return state.queues.get(name) or new_queue(state, name)
-    if name not in state.queues and (problem := queue_name_problem(name)):
-        raise CommandError(problem)
+    known_queue(state, name)
     return None
 
 
 def new_queue(state: State, name: str) -> QueueState:
     """A queue that is there from now on."""
-    new_queue_problem(state, name)
+    known_queue(state, name)
     return state.queue(name)
-
-
-def new_queue_problem(state: State, name: str) -> None:
-    """CommandError when a queue cannot have that name."""
-    if name not in state.queues and (problem := queue_name_problem(name)):
-        raise CommandError(problem)
 
 
 def _add_plain(

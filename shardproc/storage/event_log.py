@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 from msgspec import Struct
 from msgspec.msgpack import Decoder, Encoder
 
+from bunqueue.model.durations import DAY_MS
 from bunqueue.model.events import NAMES
 from shardproc.engine.outbox import EventEntry, Trim
 
-DAY_MS = 86_400_000
 ROW_EVENTS = 1000  # in one row at most: what reading one event has to decode
 SLICE = 20  # rows read at once when a queue is trimmed
 TRIM_ROWS = 200  # deleted at once, some hundred microseconds

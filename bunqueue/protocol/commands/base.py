@@ -17,10 +17,10 @@ from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 from msgspec.msgpack import Ext
 from msgspec.structs import fields
 
+from bunqueue.model.durations import DAY_MS, YEAR_MS
+
 RequestId = Raw | UnsetType  # any value; comes back in the reply as it came, absent if absent
 
-DAY_MS = 86_400_000
-YEAR_MS = 365 * DAY_MS
 MAX_SAFE = 2**53 - 1  # the largest integer that all languages' numbers can hold
 
 
@@ -99,6 +99,16 @@ class Spec:
         """Of a command that parks, ms."""
         return next(float(field.default) for field in fields(self.request) if field.name == "timeout")
 
+    def is_slow(self, timeout: object) -> bool:
+        """Whether a request may be answered late (a long poll, or heavy): of these a connection may have 50
+        in flight.  Router and shard must agree on it, as each counts them.
+        """
+        if self.heavy or not self.parks:
+            return self.heavy
+        if timeout is None or isinstance(timeout, Ext):  # absent, or another language's "undefined"
+            timeout = self.default_timeout
+        return isinstance(timeout, int | float) and timeout > 0
+
 
 COMMANDS: dict[str, Spec] = {}
 
@@ -160,17 +170,9 @@ class Slow(Struct, gc=False):
 
 
 def is_slow(cmd: object, timeout: object) -> bool:
-    """Whether a request may be answered late (a long poll, or heavy): of these a connection may have 50
-    in flight.  Router and shard must agree on it, as each counts them.
-    """
+    """`Spec.is_slow` of the command with that name."""
     spec = COMMANDS.get(cmd) if isinstance(cmd, str) else None
-    if spec is None:
-        return False
-    if spec.heavy or not spec.parks:
-        return spec.heavy
-    if timeout is None or isinstance(timeout, Ext):  # absent, or another language's "undefined"
-        timeout = spec.default_timeout
-    return isinstance(timeout, int | float) and timeout > 0
+    return spec is not None and spec.is_slow(timeout)
 
 
 # Field types.  A queue name is checked when a queue is first met, not with every command.  What a type says

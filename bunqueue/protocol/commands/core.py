@@ -6,10 +6,10 @@ from typing import Annotated, ClassVar, Literal
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
+from bunqueue.model.durations import YEAR_MS
 from bunqueue.model.job import DEFAULT_BACKOFF_MS, DEFAULT_LOCK_TTL_MS, DEFAULT_MAX_ATTEMPTS, NIL
 from bunqueue.protocol.commands.base import (
     MAX_SAFE,
-    YEAR_MS,
     Backoff,
     Command,
     Delay,

@@ -6,9 +6,9 @@ from typing import Annotated
 
 from msgspec import UNSET, Meta, Raw, Struct
 
+from bunqueue.model.durations import YEAR_MS
 from bunqueue.model.job import DEFAULT_BACKOFF_MS, DEFAULT_MAX_ATTEMPTS, NIL
 from bunqueue.protocol.commands.base import (
-    YEAR_MS,
     Backoff,
     Command,
     Delay,

@@ -6,7 +6,8 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from bunqueue.protocol.commands.base import MAX_SAFE, YEAR_MS, Command, QueueName, Reply, Route, Ttl, command
+from bunqueue.model.durations import YEAR_MS
+from bunqueue.protocol.commands.base import MAX_SAFE, Command, QueueName, Reply, Route, Ttl, command
 
 # Not below 0, which lets nothing through.
 Limit = Annotated[float, Meta(ge=-MAX_SAFE, le=MAX_SAFE, extra={"problem": "must be a finite number"})]
