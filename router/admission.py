@@ -18,7 +18,8 @@ _WINDOW = 60 * _TICKS_A_SECOND  # so a connection keeps at most 601 numbers, wha
 
 def may_wait(look: Peek) -> bool:
     """Whether the shard may answer a command of the slow kinds late: it then counts as slow."""
-    return look.spec.is_slow(look.timeout)
+    spec = look.spec
+    return spec.heavy or spec.is_slow(look.timeout)  # what is heavy only has no timeout
 
 
 def token_is_known(given: str, tokens: Sequence[bytes]) -> bool:
