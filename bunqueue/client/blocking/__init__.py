@@ -1,0 +1,5 @@
+"""The blocking twins of the asynchronous client, made by `scripts/unasync.py`."""
+
+from bunqueue.client.blocking.queue import JobHandle, Queue
+
+__all__ = ["JobHandle", "Queue"]

@@ -1,0 +1,67 @@
+"""Made by scripts/unasync.py from client/queue/__init__.py; do not edit."""
+
+from __future__ import annotations
+
+import os
+from types import TracebackType
+from typing import Self
+
+from bunqueue.client import checks
+from bunqueue.client.blocking.queue.adding import Adding
+from bunqueue.client.blocking.queue.dead_letters import DeadLetters
+from bunqueue.client.blocking.queue.handle import JobHandle
+from bunqueue.client.blocking.queue.looking import Looking
+from bunqueue.client.blocking.queue.monitoring import Monitoring
+from bunqueue.client.caller import Caller
+from bunqueue.client.connection_options import ConnectionOptions
+from bunqueue.client.job_options import JobOptions, wire_fields
+from bunqueue.client.transport import HOST, PORT
+
+__all__ = ["JobHandle", "Queue"]
+
+
+class Queue(Adding, Looking, DeadLetters, Monitoring):
+    """A queue on a server, or in this process with `embedded=True`.
+
+        with Queue("emails") as queue:
+            handle = queue.add("welcome", {"to": "a@example.com"}, delay=5_000)
+
+    `token` is the server's, `data_path` where an embedded queue keeps its jobs (None: in memory), and
+    `default_job_options` hold for each job that does not say otherwise. The connection is made when it is
+    first needed, and shared with other queues of the same server.
+
+    Every method raises BunqueueError, as `bunqueue.errors` has it; one that changes something and raises
+    ConnectionLost or CommandTimeout may have changed it.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        host: str = HOST,
+        port: int | str = PORT,
+        token: str | None = None,
+        embedded: bool = False,
+        data_path: str | os.PathLike[str] | None = None,
+        connection: ConnectionOptions | None = None,
+        default_job_options: JobOptions | None = None,
+    ) -> None:
+        self.name = checks.queue_name(name)
+        self._defaults = wire_fields({**(default_job_options or {})}, {})
+        endpoint = checks.endpoint(host, port, token, embedded, data_path, connection)
+        self._caller = Caller(endpoint)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name!r} at {self._caller.endpoint.address})"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give up the connection; safe to call twice. The queue and its handles are of no use any more."""
+        self._caller.close()

@@ -1,0 +1,21 @@
+"""Made by scripts/unasync.py from client/queue/base.py; do not edit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from bunqueue.client.blocking.queue.handle import JobHandle
+from bunqueue.client.caller import Caller
+
+
+class QueueBase:
+    """The parts of a queue inherit from this; `Queue` sets it up."""
+
+    name: str
+    _caller: Caller
+    _defaults: Mapping[str, Any]  # options of jobs that do not say otherwise, as the wire has them
+
+    def handle(self, job_id: str) -> JobHandle:
+        """A handle for a job whose id is known; the server is not asked whether it exists."""
+        return JobHandle(self._caller, self.name, job_id)

@@ -1,0 +1,70 @@
+"""The queue as its users have it, put together from one part a subject.
+
+`client/blocking/queue` is the same for threads, made from this folder by `python scripts/unasync.py`.
+"""
+
+from __future__ import annotations
+
+import os
+from types import TracebackType
+from typing import Self
+
+from bunqueue.client import checks
+from bunqueue.client.caller import AsyncCaller
+from bunqueue.client.connection_options import ConnectionOptions
+from bunqueue.client.job_options import JobOptions, wire_fields
+from bunqueue.client.queue.adding import AsyncAdding
+from bunqueue.client.queue.dead_letters import AsyncDeadLetters
+from bunqueue.client.queue.handle import AsyncJobHandle
+from bunqueue.client.queue.looking import AsyncLooking
+from bunqueue.client.queue.monitoring import AsyncMonitoring
+from bunqueue.client.transport import HOST, PORT
+
+__all__ = ["AsyncJobHandle", "AsyncQueue"]
+
+
+class AsyncQueue(AsyncAdding, AsyncLooking, AsyncDeadLetters, AsyncMonitoring):
+    """A queue on a server, or in this process with `embedded=True`.
+
+        async with AsyncQueue("emails") as queue:
+            handle = await queue.add("welcome", {"to": "a@example.com"}, delay=5_000)
+
+    `token` is the server's, `data_path` where an embedded queue keeps its jobs (None: in memory), and
+    `default_job_options` hold for each job that does not say otherwise. The connection is made when it is
+    first needed, and shared with other queues of the same server.
+
+    Every method raises BunqueueError, as `bunqueue.errors` has it; one that changes something and raises
+    ConnectionLost or CommandTimeout may have changed it.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        host: str = HOST,
+        port: int | str = PORT,
+        token: str | None = None,
+        embedded: bool = False,
+        data_path: str | os.PathLike[str] | None = None,
+        connection: ConnectionOptions | None = None,
+        default_job_options: JobOptions | None = None,
+    ) -> None:
+        self.name = checks.queue_name(name)
+        self._defaults = wire_fields({**(default_job_options or {})}, {})
+        endpoint = checks.endpoint(host, port, token, embedded, data_path, connection)
+        self._caller = AsyncCaller(endpoint)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name!r} at {self._caller.endpoint.address})"
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Give up the connection; safe to call twice. The queue and its handles are of no use any more."""
+        await self._caller.close()

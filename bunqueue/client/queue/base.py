@@ -1,0 +1,21 @@
+"""What every part of a queue has: its name, and the way to its engine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from bunqueue.client.caller import AsyncCaller
+from bunqueue.client.queue.handle import AsyncJobHandle
+
+
+class AsyncQueueBase:
+    """The parts of a queue inherit from this; `AsyncQueue` sets it up."""
+
+    name: str
+    _caller: AsyncCaller
+    _defaults: Mapping[str, Any]  # options of jobs that do not say otherwise, as the wire has them
+
+    def handle(self, job_id: str) -> AsyncJobHandle:
+        """A handle for a job whose id is known; the server is not asked whether it exists."""
+        return AsyncJobHandle(self._caller, self.name, job_id)
