@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from bunqueue.client.blocking import JobHandle, Queue
+    from bunqueue.client.blocking import FlowProducer, JobHandle, Queue
     from bunqueue.client.connection_options import ConnectionOptions
+    from bunqueue.client.flow import AsyncFlowProducer
+    from bunqueue.client.flow_plan import FlowJob, FlowNode
     from bunqueue.client.job_options import Backoff, JobOptions, NewJob
     from bunqueue.client.jobs import Job, JobCounts, JobProgress, QueueInfo, ServerStats
     from bunqueue.client.queue import AsyncJobHandle, AsyncQueue
@@ -36,8 +38,10 @@ if TYPE_CHECKING:
     )
 
 _WHERE = {
-    "bunqueue.client.blocking": ("JobHandle", "Queue"),
+    "bunqueue.client.blocking": ("FlowProducer", "JobHandle", "Queue"),
     "bunqueue.client.connection_options": ("ConnectionOptions",),
+    "bunqueue.client.flow": ("AsyncFlowProducer",),
+    "bunqueue.client.flow_plan": ("FlowJob", "FlowNode"),
     "bunqueue.client.job_options": ("Backoff", "JobOptions", "NewJob"),
     "bunqueue.client.jobs": ("Job", "JobCounts", "JobProgress", "QueueInfo", "ServerStats"),
     "bunqueue.client.queue": ("AsyncJobHandle", "AsyncQueue"),
@@ -64,6 +68,7 @@ _MODULE_OF = {name: module for module, names in _WHERE.items() for name in names
 
 __all__ = [
     "ActiveJob",
+    "AsyncFlowProducer",
     "AsyncJobHandle",
     "AsyncQueue",
     "AuthError",
@@ -75,6 +80,9 @@ __all__ = [
     "ConnectionLost",
     "ConnectionOptions",
     "FileInUse",
+    "FlowJob",
+    "FlowNode",
+    "FlowProducer",
     "Job",
     "JobCounts",
     "JobHandle",

@@ -284,13 +284,14 @@ def _values(state: State, source: int, message: wire.Values) -> wire.ValuesAre:
 
 
 def values_of(state: State, ids: list[str]) -> Steps:
-    """The results of completed jobs anywhere, as ``{"queue:id": result}``."""
+    """The results of completed jobs anywhere, as ``{"queue:id": result}``, in the order of ``ids``."""
     places = yield from locate(state, ids)
     groups = peers.grouped(places)
     found = yield [(shard, wire.Values(some)) for shard, some in groups.items()]
-    values: dict[str, Raw] = {}
-    for some, answer in zip(groups.values(), found, strict=True):
-        for job_id, value in zip(some, answer.values, strict=True):
-            if value is not None:
-                values[f"{value.queue}:{job_id}"] = value.result
-    return values
+    values = {
+        job_id: value
+        for some, answer in zip(groups.values(), found, strict=True)
+        for job_id, value in zip(some, answer.values, strict=True)
+        if value is not None
+    }
+    return {f"{values[job_id].queue}:{job_id}": values[job_id].result for job_id in ids if job_id in values}

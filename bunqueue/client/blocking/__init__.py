@@ -1,5 +1,6 @@
 """The blocking twins of the asynchronous client, made by `scripts/unasync.py`."""
 
+from bunqueue.client.blocking.flow import FlowProducer
 from bunqueue.client.blocking.queue import JobHandle, Queue
 
-__all__ = ["JobHandle", "Queue"]
+__all__ = ["FlowProducer", "JobHandle", "Queue"]

@@ -1,0 +1,32 @@
+"""What everything has that talks to an engine: a way to it, which is closed at the end."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Self, Unpack
+
+from bunqueue.client.caller import AsyncCaller
+from bunqueue.client.places import Place, endpoint_of
+
+
+class AsyncClient:
+    """Talks to the engine of a place, see `Place`. The connection is made when it is first needed, and shared
+    with others to the same server."""
+
+    def __init__(self, **place: Unpack[Place]) -> None:
+        self._caller = AsyncCaller(endpoint_of(place))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(at {self._caller.endpoint.address})"
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Give up the connection; safe to call twice. Handles that came from here are of no use any more."""
+        await self._caller.close()

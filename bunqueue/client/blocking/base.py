@@ -1,0 +1,32 @@
+"""Made by scripts/unasync.py from client/base.py; do not edit."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Self, Unpack
+
+from bunqueue.client.caller import Caller
+from bunqueue.client.places import Place, endpoint_of
+
+
+class Client:
+    """Talks to the engine of a place, see `Place`. The connection is made when it is first needed, and shared
+    with others to the same server."""
+
+    def __init__(self, **place: Unpack[Place]) -> None:
+        self._caller = Caller(endpoint_of(place))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(at {self._caller.endpoint.address})"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give up the connection; safe to call twice. Handles that came from here are of no use any more."""
+        self._caller.close()

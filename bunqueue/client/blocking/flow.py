@@ -1,0 +1,153 @@
+"""Made by scripts/unasync.py from client/flow.py; do not edit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeVar, Unpack
+
+from msgspec import Raw, Struct
+from msgspec.msgpack import Decoder
+
+from bunqueue.client import flow_plan
+from bunqueue.client.blocking.base import Client
+from bunqueue.client.blocking.queue import JobHandle
+from bunqueue.client.flow_plan import FlowJob, FlowNode
+from bunqueue.client.job_options import JobOptions, wire_fields
+from bunqueue.client.jobs import Job
+from bunqueue.client.places import Place
+from bunqueue.errors import JobNotFound
+from bunqueue.protocol.commands import Reply, flows, query
+
+R = TypeVar("R")
+
+
+class _Added(Reply, kw_only=True):
+    """The jobs come back, but their ids are known."""
+
+
+class _Found(Reply, kw_only=True):
+    job: Raw
+
+
+class _Kin(Struct, rename="camel"):
+    children_ids: list[str] = []
+
+
+class _Values(Struct):
+    values: dict[str, Any]
+
+
+class _ValuesReply(Reply, kw_only=True):
+    data: _Values
+
+
+_job = Decoder(Job).decode
+_kin = Decoder(_Kin).decode
+
+
+class FlowProducer(Client):
+    """Adds flows: jobs of any queues that wait for each other, all of them in one go or none.
+
+        with FlowProducer() as flows:
+            node = flows.add(
+                FlowJob("report", {"month": "May"}, queue="reports").after(
+                    FlowJob("fetch", {"source": "a"}, queue="fetches"),
+                    FlowJob("fetch", {"source": "b"}, queue="fetches"),
+                )
+            )
+            print(node.job.state())  # waiting, until both fetches have completed
+
+    A parent finds what its children gave back with `children_values`. The options are those of every
+    `Place`, and `default_job_options` for all jobs that do not say otherwise.
+    """
+
+    def __init__(self, *, default_job_options: JobOptions | None = None, **place: Unpack[Place]) -> None:
+        super().__init__(**place)
+        self._defaults: Mapping[str, Any] = wire_fields({**(default_job_options or {})}, {})
+
+    # -- adding
+
+    def add(self, flow: FlowJob[R]) -> FlowNode[JobHandle]:
+        """Add a job with all that it waits for; the nodes of the answer have the shape of `flow`.
+
+        Raises OptionError, PayloadError or CommandFailed, and then nothing was added.
+        """
+        (node,) = self.add_bulk([flow])
+        return node
+
+    def add_bulk(self, flows: Iterable[FlowJob[Any]]) -> list[FlowNode[JobHandle]]:
+        """Add several flows in one go: all of them, or none. At most 10,000 jobs."""
+        planned = flow_plan.plan(flows)
+        if not planned:
+            return []
+        self._caller.call(flow_plan.push_flow(planned, self._defaults), _Added)
+        handles = {each.id: JobHandle(self._caller, each.job.queue, each.id) for each in planned}
+        return flow_plan.nodes(planned, handles)
+
+    def add_chain(self, steps: Iterable[FlowJob[Any]]) -> list[JobHandle]:
+        """Add jobs of which each waits for the one before, and finds its result in `children_values`.
+
+        The handles come in the order of the steps.
+        """
+        linked = flow_plan.chain(steps)
+        if not linked:
+            return []
+        node, handles = self.add(linked[-1]), []
+        for step in reversed(linked):
+            handles.append(node.job)
+            if step is not linked[0]:
+                node = node.children[-1]
+        return handles[::-1]
+
+    def add_bulk_then(self, parallel: Iterable[FlowJob[Any]], final: FlowJob[R]) -> FlowNode[JobHandle]:
+        """Add jobs that run side by side, and one that waits for all of them.
+
+        The node is that of `final`, its children those of `parallel`, behind children of its own.
+        """
+        return self.add(flow_plan.merged(parallel, final))
+
+    # -- looking
+
+    def get_flow(self, job_id: str, *, depth: int | None = None) -> FlowNode[Job] | None:
+        """A job and all below it as they are now; None when there is no such job.
+
+        Children that were removed are left out. With `depth` only so many levels are read, from 1 on.
+        """
+        root = self._read(job_id)
+        if root is None:
+            return None
+        level, seen, left = [root], {job_id}, depth
+        while level and (left is None or left > 1):
+            below = []
+            for node, children in level:
+                for child in children:
+                    if child in seen:  # somebody made a ring of them
+                        continue
+                    seen.add(child)
+                    found = self._read(child)
+                    if found is not None:
+                        node.children.append(found[0])
+                        below.append(found)
+            level, left = below, left and left - 1
+        return root[0]
+
+    def _read(self, job_id: str) -> tuple[FlowNode[Job], list[str]] | None:
+        """One job and the ids of its children."""
+        try:
+            reply = self._caller.call(query.GetJob(id=job_id), _Found)
+        except JobNotFound:
+            return None
+        return FlowNode(_job(reply.job)), _kin(reply.job).children_ids
+
+    def children_values(self, job_id: str) -> dict[str, Any]:
+        """What the children of a job gave back, by `queue:id`, in their order; those that did not complete
+        are left out."""
+        reply = self._caller.call(flows.GetChildrenValues(id=job_id), _ValuesReply)
+        return reply.data.values
+
+    def failed_children(self, job_id: str) -> dict[str, str]:
+        """The errors of children that failed and let the job run all the same, by `queue:id`: those with
+        `on_failure` "continue" and "ignore"."""
+        failed = self._caller.call(flows.GetFailedChildrenValues(id=job_id), flows.ChildErrorsReply)
+        ignored = self._caller.call(flows.GetIgnoredChildrenFailures(id=job_id), flows.ChildErrorsReply)
+        return {**failed.values, **ignored.values}

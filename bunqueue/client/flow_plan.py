@@ -1,0 +1,221 @@
+"""What a flow is made of, and how it becomes one command. Nothing here talks to a server."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Generic, Literal, Self, TypeVar, Unpack
+
+from msgspec import Raw
+
+from bunqueue.client import checks
+from bunqueue.client.connection_options import shown
+from bunqueue.client.job_options import JobOptions, encode_data, wire_fields
+from bunqueue.errors import OptionError
+from bunqueue.model.ids import slot_of_queue
+from bunqueue.protocol.commands import flows
+from bunqueue.protocol.commands.core import JobFields
+
+R = TypeVar("R", covariant=True)
+J = TypeVar("J", covariant=True)
+
+OnFailure = Literal["fail", "ignore", "continue", "remove", "wait"]
+"""What the failure of a child, after its last attempt, means for its parent:
+
+- `fail`: the parent fails, too, and with it its own parent if that says so;
+- `ignore`: the parent runs when the others are done, and is told the error;
+- `continue`: the parent runs at once, does not wait for the others, and is told the error;
+- `remove`: the parent runs when the others are done, and is told nothing;
+- `wait`: the parent waits on, for somebody to retry the child.
+"""
+_POLICIES = {
+    "fail": "fail_parent_on_failure",
+    "ignore": "ignore_dependency_on_failure",
+    "continue": "continue_parent_on_failure",
+    "remove": "remove_dependency_on_failure",
+    "wait": "",
+}
+MAX_JOBS = 10_000  # of one flow; the protocol's limit
+_FORBIDDEN = ("unique_key",)  # which job would a flow consist of, if the key was taken?
+
+
+class FlowJob(Generic[R]):
+    """A job of a flow, and the jobs that it waits for: its children.
+
+        FlowJob("report", {"month": "May"}, queue="reports").after(
+            FlowJob("fetch", {"source": "a"}, queue="fetches", max_attempts=5),
+            FlowJob("fetch", {"source": "b"}, queue="fetches", on_failure="ignore"),
+        )
+
+    `data` is a map, as flows need it. `on_failure` says what its own failure means for its parent, see
+    `OnFailure`. The options are those of any job, but for `unique_key`.
+    """
+
+    __slots__ = ("children", "data", "name", "on_failure", "options", "queue")
+
+    def __init__(
+        self,
+        name: str,
+        data: object = None,
+        *,
+        queue: str,
+        children: Iterable[FlowJob[Any]] = (),
+        on_failure: OnFailure = "fail",
+        **options: Unpack[JobOptions],
+    ) -> None:
+        self.name = checks.job_name(name)
+        self.queue = checks.queue_name(queue)
+        self.data = {} if data is None else data
+        self.children: list[FlowJob[Any]] = list(children)
+        self.on_failure = on_failure
+        self.options = options
+        if on_failure not in _POLICIES:
+            raise OptionError(
+                f"on_failure: {shown(on_failure)} is not allowed; give one of {', '.join(_POLICIES)}"
+            )
+
+    def __repr__(self) -> str:
+        return f"FlowJob({self.name!r}, queue={self.queue!r}, {len(self.children)} children)"
+
+    def after(self, *children: FlowJob[Any]) -> Self:
+        """Have it wait for these jobs, too. Gives itself back."""
+        self.children += children
+        return self
+
+
+class FlowNode(Generic[J]):
+    """A job of a flow as it was added or read, with the nodes of its children, in their order."""
+
+    __slots__ = ("children", "job")
+
+    def __init__(self, job: J, children: Sequence[FlowNode[J]] = ()) -> None:
+        self.job: J = job
+        self.children = list(children)
+
+    def __repr__(self) -> str:
+        return f"FlowNode({self.job!r}, {len(self.children)} children)"
+
+    def walk(self) -> Iterator[FlowNode[J]]:
+        """This node and all below it, a parent before its children."""
+        waiting = [self]
+        while waiting:
+            node = waiting.pop()
+            yield node
+            waiting += reversed(node.children)
+
+
+class Planned:
+    """A job that got its id."""
+
+    __slots__ = ("children", "id", "job", "parent")
+
+    def __init__(self, job: FlowJob[Any], parent: Planned | None) -> None:
+        self.job = job
+        self.id = new_id(job.queue)
+        self.parent = parent
+        self.children: list[Planned] = []
+
+
+def new_id(queue: str) -> str:
+    """An id that leads to the shard of its queue, and looks like a UUID. Never one that a server makes:
+    these have another digit at the 20th place."""
+    stamp, chance = f"{time.time_ns() // 1_000_000:012x}", secrets.token_hex(8)
+    return f"{stamp[:8]}-{stamp[8:]}-7{slot_of_queue(queue):03x}-f{chance[:3]}-{chance[4:]}"
+
+
+def plan(roots: Iterable[FlowJob[Any]]) -> list[Planned]:
+    """All jobs of some trees, parents before their children. OptionError if these are no trees."""
+    planned: list[Planned] = []
+    seen: set[int] = set()
+    waiting: list[tuple[FlowJob[Any], Planned | None]] = [(root, None) for root in roots]
+    waiting.reverse()
+    while waiting:
+        job, parent = waiting.pop()
+        if id(job) in seen:
+            raise OptionError(f"{job!r} stands in the flow twice; make two of it, as a job has one parent")
+        if len(seen) == MAX_JOBS:
+            raise OptionError(f"a flow has at most {MAX_JOBS} jobs; add what does not depend on others apart")
+        seen.add(id(job))
+        mine = Planned(job, parent)
+        planned.append(mine)
+        if parent is not None:
+            parent.children.append(mine)
+        waiting += [(child, mine) for child in reversed(job.children)]
+    return planned
+
+
+def push_flow(planned: Sequence[Planned], defaults: Mapping[str, Any]) -> flows.PushFlow:
+    """The command that adds them, all or none. Raises OptionError or PayloadError."""
+    return flows.PushFlow(
+        jobs=[
+            flows.FlowJob(id=each.id, queue=each.job.queue, input=_fields(each, defaults)) for each in planned
+        ]
+    )
+
+
+def _fields(planned: Planned, defaults: Mapping[str, Any]) -> JobFields:
+    job, children = planned.job, [child.id for child in planned.children]
+    try:
+        fields = {**wire_fields(job.options, defaults)}
+        data = _data(job)
+        _check(fields)
+    except OptionError as error:
+        raise OptionError(f"flow job {job.name!r} of queue {job.queue!r}: {error}") from None
+    if planned.parent is not None:
+        fields["parent_id"] = planned.parent.id
+        if policy := _POLICIES[job.on_failure]:
+            fields[policy] = True
+    if children:
+        fields["children_ids"] = fields["depends_on"] = children
+    return JobFields(name=job.name, data=data, **fields)
+
+
+def _data(job: FlowJob[Any]) -> Raw:
+    data = encode_data(job.data, f"the data of flow job {job.name!r}")
+    head = bytes(data)[0]
+    if not (head & 0xF0 == 0x80 or head in (0xDE, 0xDF)):  # what a MessagePack map begins with
+        raise OptionError(f'data: {shown(job.data)} is not a map; give one, such as {{"value": ...}}')
+    return data
+
+
+def _check(fields: Mapping[str, Any]) -> None:
+    for name in _FORBIDDEN:
+        if name in fields:
+            raise OptionError(f"{name}: not possible in a flow; leave it out")
+
+
+def nodes(planned: Sequence[Planned], jobs: Mapping[str, J]) -> list[FlowNode[J]]:
+    """The trees of planned jobs, given each one's handle by its id."""
+    made = {each.id: FlowNode(jobs[each.id]) for each in planned}
+    roots = []
+    for each in planned:
+        if each.parent is None:
+            roots.append(made[each.id])
+        else:
+            made[each.parent.id].children.append(made[each.id])
+    return roots
+
+
+def chain(steps: Iterable[FlowJob[Any]]) -> list[FlowJob[Any]]:
+    """Each step waits for the one before, apart from children of its own. The steps given are not changed."""
+    linked: list[FlowJob[Any]] = []
+    for step in steps:
+        linked.append(_waiting_for(step, linked[-1:]))
+    return linked
+
+
+def merged(parallel: Iterable[FlowJob[Any]], final: FlowJob[R]) -> FlowJob[R]:
+    """`final`, waiting for all of `parallel`. The jobs given are not changed."""
+    return _waiting_for(final, parallel)
+
+
+def _waiting_for(job: FlowJob[R], others: Iterable[FlowJob[Any]]) -> FlowJob[R]:
+    return FlowJob(
+        job.name,
+        job.data,
+        queue=job.queue,
+        children=[*job.children, *others],
+        on_failure=job.on_failure,
+        **job.options,
+    )
