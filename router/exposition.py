@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import accumulate
 from typing import Any
 
 from msgspec import Struct, convert
 from prometheus_client import generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from bunqueue.protocol.commands.monitoring import Figures, QueueFigures, ShardFigures
 from bunqueue.protocol.commands.workers import WorkerStats
@@ -44,17 +45,18 @@ _TOTALS: tuple[tuple[str, type[Metric], str, Callable[[ShardFigures], float]], .
     ("jobs_pulled", COUNTER, "Jobs pulled", lambda shard: shard.pulled_total),
     ("jobs_completed", COUNTER, "Jobs completed", lambda shard: shard.completed_total),
     ("jobs_failed", COUNTER, "Jobs failed for good", lambda shard: shard.failed_total),
+)
+# Name, its help, its buckets and its sum in ms.
+_TIMES: tuple[tuple[str, str, Callable[[ShardFigures], tuple[list[int], float]]], ...] = (
     (
         "job_wait_seconds",
-        COUNTER,
         "Time of completed jobs from being due to being pulled",
-        lambda shard: shard.waited_ms / 1000,
+        lambda shard: (shard.waits, shard.waited_ms),
     ),
     (
         "job_processing_seconds",
-        COUNTER,
         "Time of completed jobs from being pulled to being acked",
-        lambda shard: shard.worked_ms / 1000,
+        lambda shard: (shard.runs, shard.worked_ms),
     ),
 )
 _BY_SHARD: tuple[tuple[str, type[Metric], str, Callable[[ShardFigures], float]], ...] = (
@@ -71,6 +73,11 @@ _BY_QUEUE: tuple[tuple[str, str, Callable[[QueueFigures], float]], ...] = (
     ("queue_jobs_delayed", "Delayed jobs of the queue", lambda queue: queue.delayed),
     ("queue_jobs_active", "Active jobs of the queue", lambda queue: queue.active),
     ("queue_jobs_dlq", "Dead letters of the queue", lambda queue: queue.dlq),
+    (
+        "queue_oldest_waiting_seconds",
+        "How long the job of the queue that is ready longest has been so",
+        lambda queue: queue.oldest_ms / 1000,
+    ),
 )
 _OF_WORKERS: tuple[tuple[str, type[Metric], str, Callable[[WorkerStats], float]], ...] = (
     ("workers_registered", GAUGE, "Registered workers", lambda workers: workers.total),
@@ -115,8 +122,20 @@ def _family(
 def _totals(figures: Figures) -> Iterator[Metric]:
     for name, kind, text, value in _TOTALS:
         yield _family(kind, name, text, value=sum(map(value, figures.shards)))
+    for name, text, times in _TIMES:
+        yield _histogram(name, text, [times(shard) for shard in figures.shards])
     yield _family(GAUGE, "webhooks_registered", "Webhooks", value=figures.webhooks)
     yield _family(GAUGE, "webhooks_enabled", "Webhooks that are on", value=figures.webhooks_enabled)
+
+
+def _histogram(name: str, text: str, times: Sequence[tuple[list[int], float]]) -> Metric:
+    """Of all shards together; a bucket is for 1, 2, 4, ... ms, the last one for all that is longer."""
+    counts = list(accumulate(map(sum, zip(*(buckets for buckets, _ in times), strict=True))))
+    edges = [*(str(2**step / 1000) for step in range(len(counts) - 1)), "+Inf"]
+    total = sum(total for _, total in times) / 1000
+    return HistogramMetricFamily(
+        f"bunqueue_{name}", text, buckets=list(zip(edges, counts, strict=True)), sum_value=total
+    )
 
 
 def _shards(figures: Figures, own: RouterFigures) -> Iterator[Metric]:

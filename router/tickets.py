@@ -32,6 +32,7 @@ class _Ticket(NamedTuple):
     client: int
     req_id: RequestId
     once: bool  # parts of it may be done, and doing them again is something else
+    partial: bool  # the answers of some shards will do
     lost: list[int]  # the shards that died over it; when there is one the client has had its answer
 
 
@@ -57,13 +58,15 @@ class Tickets:
     ) -> None:
         """Ask each shard its part; the client gets one answer, now if a shard is down."""
         down = [shard for shard in sorted(parts) if self._links[shard] is None]
-        if down:
+        if spec.partial and len(down) < len(parts):
+            parts = {shard: part for shard, part in parts.items() if shard not in down}
+        elif down:
             client.gathered(refusal(unavailable(down[0]), req_id))
             return
         number = self._free.pop() if self._free else TICKET + len(self._open)
         once = spec.writes and not spec.repeatable
         gather = Gather(spec.merge, parts, ids, self.additions.get(spec.name))
-        self._open[number] = _Ticket(gather, client.number, req_id, once, [])
+        self._open[number] = _Ticket(gather, client.number, req_id, once, spec.partial, [])
         for shard, part in parts.items():
             link = self._links[shard]
             assert link is not None
@@ -75,6 +78,10 @@ class Tickets:
         if ticket is None:
             return
         ticket.gather.add(shard, reply)
+        self._end(number, ticket)
+
+    def _end(self, number: int, ticket: _Ticket) -> None:
+        """Tell the answer, if it is complete."""
         if ticket.gather.waiting:
             return
         self._close(number)
@@ -91,6 +98,9 @@ class Tickets:
             if shard not in ticket.gather.waiting:
                 continue
             ticket.gather.waiting.discard(shard)
+            if ticket.partial and (ticket.gather.waiting or ticket.gather.answered):
+                self._end(number, ticket)
+                continue
             client = self._clients.get(ticket.client)
             if client is not None and ticket.once:
                 client.finish(SEVERED)

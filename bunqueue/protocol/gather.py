@@ -97,6 +97,11 @@ class Gather:
         self._answers: dict[int, Answer] = {}
         self.waiting = set(parts)  # the shards that have not answered
 
+    @property
+    def answered(self) -> bool:
+        """Whether any shard has."""
+        return bool(self._answers)
+
     def add(self, shard: int, reply: bytes) -> None:
         """Take the reply frame of a shard."""
         payload = memoryview(reply)[HEADER:]

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from heapq import heappop, heappush
+from itertools import islice
 
 from bunqueue.model.job import Job
 
@@ -104,6 +105,13 @@ class Groups:
     def counts(self) -> Iterator[tuple[int, int]]:
         """Every priority that ready jobs have, and how many have it."""
         yield from (Counter(dict(self.plain.counts())) + self.priorities).items()
+
+    def oldest(self) -> int | None:
+        """As `ReadyQueue.oldest` has it; of a group that one counts which joined it first."""
+        ready = [self.plain.oldest()]
+        for group in self.by_id.values():
+            ready += (job.run_at for _, job in islice(group.waiting.values(), 1))
+        return min((since for since in ready if since is not None), default=None)
 
     def prioritized(self) -> int:
         """How many ready jobs have a priority above 0."""

@@ -152,8 +152,7 @@ def complete(
     totals.completed += 1
     queue.total_completed += 1
     if (started := job.started_at) is not None:
-        totals.waited_ms += started - job.run_at
-        totals.worked_ms += now - started
+        totals.completes(started - job.run_at, now - started)
     remove = remove or job.shared.options.remove_on_complete
     if state.waits:
         waiting.completed(state, job, None if remove else result)

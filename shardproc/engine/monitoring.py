@@ -134,7 +134,7 @@ def prometheus(state: State, client: Client, command: Prometheus) -> Steps:
     return FiguresReply(
         data=Figures(
             shards=[_of_shard(state, jobs)],
-            queues=[_of_queue(queue) for queue in largest],
+            queues=[_of_queue(queue, state.now) for queue in largest],
             webhooks=len(hooks),
             webhooks_enabled=sum(hook.enabled for hook in hooks),
         )
@@ -145,8 +145,16 @@ def _size(queue: QueueState) -> int:
     return queue.waiting + len(queue.delayed) + len(queue.active)
 
 
-def _of_queue(queue: QueueState) -> QueueFigures:
-    return QueueFigures(queue.name, queue.waiting, len(queue.delayed), len(queue.active), queue.failed)
+def _of_queue(queue: QueueState, now: int) -> QueueFigures:
+    oldest = queue.ready.oldest()
+    return QueueFigures(
+        queue.name,
+        queue.waiting,
+        len(queue.delayed),
+        len(queue.active),
+        queue.failed,
+        0.0 if oldest is None else float(max(0, now - oldest)),
+    )
 
 
 def _of_shard(state: State, jobs: Sums) -> ShardFigures:
@@ -165,6 +173,8 @@ def _of_shard(state: State, jobs: Sums) -> ShardFigures:
         failed_total=totals.failed,
         waited_ms=float(totals.waited_ms),
         worked_ms=float(totals.worked_ms),
+        waits=totals.waits,
+        runs=totals.runs,
         memory_bytes=float(vitals.memory),
         sqlite_bytes=float(vitals.sqlite),
         cpu_s=vitals.cpu_s,

@@ -59,6 +59,13 @@ class _Bucket:
         heapify(self.lifo)
         self.stale = 0
 
+    def oldest(self) -> int | None:
+        """Since when its first job in order of time has been ready; None without one.  Not of lifo jobs,
+        which may wait for ever behind newer ones."""
+        ready = [next((job.run_at for job in self.fifo if job.state == WAITING), None)]
+        ready.append(next((run_at for run_at, _, job in self.late if job.state == WAITING), None))
+        return min((since for since in ready if since is not None), default=None)
+
     def entries(self) -> Iterator[Job]:
         yield from (job for _, job in self.lifo)
         yield from (job for _, _, job in self.late)
@@ -140,6 +147,11 @@ class ReadyQueue:
         for priority, bucket in self._buckets.items():
             if count := len(bucket) - bucket.stale:
                 yield priority, count
+
+    def oldest(self) -> int | None:
+        """Since when the job that is ready longest has been so (epoch ms); None without one."""
+        ready = (bucket.oldest() for bucket in self._buckets.values())
+        return min((since for since in ready if since is not None), default=None)
 
     def prioritized(self) -> int:
         """How many ready jobs have a priority above 0."""

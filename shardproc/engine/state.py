@@ -23,17 +23,16 @@ from .peers import Asked
 from .ready import ReadyQueue
 from .slices import LongWork
 from .timetable import Timetable
+from .totals import Totals
 from .vitals import Vitals
-
-if TYPE_CHECKING:
-    from .history import History
-    from .webhooks import Webhook
 
 if TYPE_CHECKING:
     from bunqueue.protocol.commands.core import GroupRule
 
     from .gate import Gate
     from .groups import Groups
+    from .history import History
+    from .webhooks import Webhook
 
 RELAYED = 0xC000_0000  # connection numbers from here on stand for clients of other shards
 
@@ -163,24 +162,6 @@ class Rates:
         at, before = self._samples[0] if self._samples else (now, counted)
         seconds = max(now - at, 1000) / 1000
         return [(after - then) / seconds for after, then in zip(counted, before, strict=True)]
-
-
-class Totals:
-    """Counted since the shard started."""
-
-    __slots__ = ("completed", "failed", "pulled", "pushed", "waited_ms", "worked_ms")
-
-    def __init__(self) -> None:
-        self.pushed = self.pulled = self.completed = self.failed = 0
-        self.waited_ms = self.worked_ms = 0  # by all completed jobs: until they were pulled, and from then
-
-    def counted(self) -> tuple[int, int, int, int]:
-        """Pushed, pulled, completed, failed."""
-        return self.pushed, self.pulled, self.completed, self.failed
-
-    def mean(self, total_ms: int) -> float:
-        """A time of all completed jobs, for each of them."""
-        return total_ms / self.completed if self.completed else 0.0
 
 
 class Upkeep:

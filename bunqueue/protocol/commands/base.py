@@ -92,6 +92,7 @@ class Spec:
     key: str = ""  # the field that tells the shard
     plain: type[Struct] | None = None  # the same with its usual fields only: what most requests are
     subscribes: bool = False  # from then on that shard sends the connection events
+    partial: bool = False  # the shards that are there answer for all
     grows: bool = False  # needs more space on the disk than it frees: refused while the disk is full
 
     @cached_property  # looked at with every pull
@@ -127,6 +128,7 @@ def command(
     since: int = 2,
     plain: type[Struct] | None = None,
     subscribes: bool = False,
+    partial: bool = False,
     grows: bool = False,
 ) -> Callable[[C], C]:
     """Enter a command class in the table.  What only reads is repeatable."""
@@ -148,6 +150,7 @@ def command(
             _key(route, cls),
             plain,
             subscribes,
+            partial,
             grows,
         )
         return cls

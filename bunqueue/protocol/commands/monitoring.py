@@ -67,6 +67,7 @@ class QueueFigures(Struct, gc=False):
     delayed: int
     active: int
     dlq: int
+    oldest_ms: float  # how long the job that is ready longest has been so
 
 
 class ShardFigures(Struct, gc=False):
@@ -85,6 +86,8 @@ class ShardFigures(Struct, gc=False):
     failed_total: int
     waited_ms: float  # over all completed jobs
     worked_ms: float
+    waits: list[int]  # how many of them waited up to 1, 2, 4, ... ms, and longer than that
+    runs: list[int]
     memory_bytes: float
     sqlite_bytes: float
     cpu_s: float
@@ -217,7 +220,7 @@ class Metrics(Command, tag="Metrics"):
     type: str | None = None
 
 
-@command(Route.ALL, PrometheusReply, merge=Merge.SUM, heavy=True)
+@command(Route.ALL, PrometheusReply, merge=Merge.SUM, heavy=True, partial=True)
 class Prometheus(Command, tag="Prometheus"):
     """All numbers as Prometheus reads them."""
 

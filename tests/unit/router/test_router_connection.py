@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bunqueue.protocol import link as wire
+from bunqueue.protocol.commands.monitoring import ShardFigures
 from bunqueue.protocol.framing import MAX_FRAME
 from bunqueue.settings import Settings
 from router import bounds
@@ -405,6 +406,34 @@ def test_a_shard_that_dies_over_part_of_what_may_be_repeated_is_unavailable(benc
     bench.hub.link_down(bench.links[0])  # type: ignore[arg-type]
     assert bench.errors() == ["Shard unavailable: shard 0 is restarting, try again"]
     assert not bench.transport.ended
+
+
+def test_metrics_are_those_of_the_shards_that_are_there(bench: Bench) -> None:
+    shard = {**dict.fromkeys(ShardFigures.__struct_fields__, 1), "waits": [0, 1], "runs": [1, 0]}
+    shard |= {"storage_degraded": False, "disk_full": False}
+    figures = {"shards": [shard], "queues": [], "webhooks": 1, "webhooks_enabled": 0}
+    answer = framed({"ok": True, "data": figures})
+    bench.send({"cmd": "Prometheus", "reqId": 1}, {"cmd": "Prometheus", "reqId": 2})
+    bench.hub.link_down(bench.links[0])  # type: ignore[arg-type]
+    bench.send({"cmd": "Prometheus", "reqId": 3})
+    assert not bench.replies()
+    assert len(bench.links[1].sent) == 3
+    for ticket, _, _ in bench.links[1].sent:
+        bench.hub.tickets.answer(ticket, 1, answer)
+    replies = bench.replies()
+    assert [(reply["ok"], reply["reqId"]) for reply in replies] == [(True, 1), (True, 2), (True, 3)]
+    assert bench.client.slow == 0
+
+
+def test_metrics_without_any_shard_are_unavailable(bench: Bench) -> None:
+    bench.send({"cmd": "Prometheus", "reqId": 1})
+    bench.hub.link_down(bench.links[0])  # type: ignore[arg-type]
+    assert not bench.replies()
+    bench.hub.link_down(bench.links[1])  # type: ignore[arg-type]
+    bench.send({"cmd": "Prometheus", "reqId": 2})
+    assert bench.errors() == [
+        f"Shard unavailable: shard {shard} is restarting, try again" for shard in (1, 0)
+    ]
 
 
 def test_an_answer_for_a_client_that_left_is_dropped(bench: Bench) -> None:

@@ -16,7 +16,8 @@ Samples = Mapping[tuple[str, tuple[str, ...]], float]
 
 def shard(number: int, *, queues: int = 1, up: bool = True) -> ShardFigures:
     down = not up
-    return ShardFigures(number, queues, 1, 2, 3, 4, 5, 6, 7, 8, 9, 1000.0, 2000.0, 1e6, 2e6, 0.5, down, down)
+    times = 1000.0, 2000.0, [0, 2, 1], [1, 1, 1]
+    return ShardFigures(number, queues, 1, 2, 3, 4, 5, 6, 7, 8, 9, *times, 1e6, 2e6, 0.5, down, down)
 
 
 def samples(figures: Figures) -> Samples:
@@ -36,8 +37,14 @@ def test_totals_are_sums_and_shards_are_told_apart() -> None:
     assert found["bunqueue_jobs_completed", ()] == 10
     assert found["bunqueue_jobs_completed_total", ()] == 16
     assert found["bunqueue_jobs_pushed_total", ()] == 12
-    assert found["bunqueue_job_wait_seconds_total", ()] == 2
-    assert found["bunqueue_job_processing_seconds_total", ()] == 4
+    assert found["bunqueue_job_wait_seconds_sum", ()] == 2
+    assert found["bunqueue_job_wait_seconds_count", ()] == 6
+    assert [found["bunqueue_job_wait_seconds_bucket", (le,)] for le in ("0.001", "0.002", "+Inf")] == [
+        0,
+        4,
+        6,
+    ]
+    assert found["bunqueue_job_processing_seconds_sum", ()] == 4
     assert found["bunqueue_shard_up", ("0",)] == 0
     assert found["bunqueue_shard_up", ("1",)] == 1
     assert found["bunqueue_storage_disk_full", ("0",)] == 0
@@ -53,7 +60,7 @@ def test_totals_are_sums_and_shards_are_told_apart() -> None:
 
 def test_only_the_largest_queues_have_series() -> None:
     """Two shards may each send as many as are allowed in all."""
-    queues = [QueueFigures(f"q{size:04}", size, 0, 0, 0) for size in range(2 * MAX_QUEUES)]
+    queues = [QueueFigures(f"q{size:04}", size, 0, 0, 0, 0.0) for size in range(2 * MAX_QUEUES)]
     found = samples(Figures([shard(0, queues=MAX_QUEUES + 3), shard(1, queues=MAX_QUEUES)], queues, 0, 0))
     named = {labels[0] for name, labels in found if name == "bunqueue_queue_jobs_waiting"}
     assert named == {f"q{size:04}" for size in range(MAX_QUEUES, 2 * MAX_QUEUES)}

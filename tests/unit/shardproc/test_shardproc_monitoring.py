@@ -8,6 +8,7 @@ from properties.shard_driver import START, Driver
 
 from shardproc.engine.history import MINUTE_MS, MINUTES
 from shardproc.engine.monitoring import MAX_QUEUES
+from shardproc.engine.totals import STEPS
 from shardproc.engine.vitals import Trouble, Vitals
 
 
@@ -108,6 +109,7 @@ def test_prometheus_takes_the_largest_queues() -> None:
         "delayed": 0,
         "active": 0,
         "dlq": 0,
+        "oldest_ms": 0.0,
     }
     (shard,) = figures["shards"]
     assert (shard["queues"], shard["waiting"], shard["pushed_total"]) == (
@@ -115,6 +117,47 @@ def test_prometheus_takes_the_largest_queues() -> None:
         MAX_QUEUES + 8,
         MAX_QUEUES + 8,
     )
+
+
+def test_times_of_completed_jobs_by_size() -> None:
+    driver = Driver()
+    for wait_ms, work_ms in ((0, 1), (1, 2), (3, 4), (4, 5), (10**9, 0)):
+        work(driver, wait_ms, work_ms)
+    (shard,) = driver.ask(cmd="Prometheus")["data"]["shards"]
+    assert shard["waits"] == [2, 0, 2, *[0] * (STEPS - 3), 1]
+    assert shard["runs"] == [2, 1, 1, 1, *[0] * (STEPS - 3)]
+
+
+def oldest(driver: Driver) -> float:
+    (queue,) = driver.ask(cmd="Prometheus")["data"]["queues"]
+    return float(queue["oldest_ms"])
+
+
+def test_how_long_the_oldest_job_is_ready() -> None:
+    driver = Driver()
+    first = push(driver, delay=1000)
+    assert oldest(driver) == 0
+    driver.tick(driver.now + 1500)
+    push(driver, priority=5)
+    push(driver, groupId="g")
+    assert oldest(driver) == 500
+    driver.ask(cmd="Cancel", id=first)
+    assert oldest(driver) == 0
+    driver.tick(driver.now + 70)
+    assert driver.ask(cmd="PULL", queue="q")["job"]["priority"] == 5
+    assert oldest(driver) == 70
+    assert driver.ask(cmd="PULL", queue="q")["job"]["groupId"] == "g"
+    assert oldest(driver) == 0
+
+
+def test_a_job_that_is_tried_again_is_ready_since_then() -> None:
+    driver = Driver()
+    push(driver, backoff=100)
+    job = driver.ask(cmd="PULL", queue="q")["job"]
+    driver.tick(driver.now + 5000)
+    driver.ask(cmd="FAIL", id=job["id"])
+    driver.tick(driver.now + 1000)
+    assert 0 <= oldest(driver) < 1000
 
 
 def test_storage_status_tells_of_trouble() -> None:

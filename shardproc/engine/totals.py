@@ -1,0 +1,32 @@
+"""What a shard has done since it started, in numbers."""
+
+from __future__ import annotations
+
+STEPS = 24  # of a histogram of times: each twice the one before, from 1 ms to more than two hours
+
+
+class Totals:
+    """Counted since the shard started."""
+
+    __slots__ = ("completed", "failed", "pulled", "pushed", "runs", "waited_ms", "waits", "worked_ms")
+
+    def __init__(self) -> None:
+        self.pushed = self.pulled = self.completed = self.failed = 0
+        self.waited_ms = self.worked_ms = 0  # by all completed jobs: until they were pulled, and from then
+        self.waits, self.runs = [0] * (STEPS + 1), [0] * (STEPS + 1)  # of these: up to 1, 2, 4, ... ms
+
+    def completes(self, waited_ms: int, worked_ms: int) -> None:
+        """Count the times of a job that has completed."""
+        self.waited_ms += waited_ms
+        self.worked_ms += worked_ms
+        # The place of the smallest power of two that is not below.
+        self.waits[min((waited_ms - 1).bit_length(), STEPS) if waited_ms > 0 else 0] += 1
+        self.runs[min((worked_ms - 1).bit_length(), STEPS) if worked_ms > 0 else 0] += 1
+
+    def counted(self) -> tuple[int, int, int, int]:
+        """Pushed, pulled, completed, failed."""
+        return self.pushed, self.pulled, self.completed, self.failed
+
+    def mean(self, total_ms: int) -> float:
+        """A time of all completed jobs, for each of them."""
+        return total_ms / self.completed if self.completed else 0.0
