@@ -31,7 +31,7 @@ class Cancel(Command, tag="Cancel"):
     id: JobId
 
 
-@command(Route.ID, writes=True, repeatable=True)
+@command(Route.ID, writes=True, repeatable=True, grows=True)
 class Update(Command, tag="Update"):
     """Give a job that has not finished other data."""
 
@@ -119,7 +119,7 @@ class GetLogsReply(Reply, kw_only=True):
     data: Log
 
 
-@command(Route.ID, AddLogReply, writes=True)
+@command(Route.ID, AddLogReply, writes=True, grows=True)
 class AddLog(Command, tag="AddLog"):
     """Add a line to the log of a job in any state; the last 100 are kept."""
 

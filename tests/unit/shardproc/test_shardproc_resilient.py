@@ -110,6 +110,9 @@ def test_what_needs_no_space_goes_on(driver: Full) -> None:
     assert driver.mode is Mode.NO_GROWTH
     refused = driver.ask(**push())
     assert refused["error"].startswith("Storage is full")
+    for grows in ({"cmd": "AddLog", "message": "x"}, {"cmd": "Update", "data": "y"}):
+        assert driver.ask(**grows, id=ids[2]) == refused
+    assert driver.mode is Mode.NO_GROWTH
     assert driver.ask(cmd="ACK", id=first["job"]["id"], token=first["token"]) == {"ok": True}
     assert driver.ask(cmd="PULL", queue="q")["job"]["id"] == ids[1]
     assert driver.ask(cmd="FAIL", id=ids[1])["ok"]
