@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from bunqueue.client.blocking import FlowProducer, JobHandle, Queue
+    from bunqueue.client.blocking import FlowProducer, JobHandle, Queue, QueueGroup
     from bunqueue.client.connection_options import ConnectionOptions
     from bunqueue.client.flow import AsyncFlowProducer
     from bunqueue.client.flow_plan import FlowJob, FlowNode
+    from bunqueue.client.group import AsyncQueueGroup
     from bunqueue.client.job_options import Backoff, JobOptions, NewJob
     from bunqueue.client.jobs import Job, JobCounts, JobProgress, QueueInfo, ServerStats
     from bunqueue.client.queue import AsyncJobHandle, AsyncQueue
@@ -38,10 +39,11 @@ if TYPE_CHECKING:
     )
 
 _WHERE = {
-    "bunqueue.client.blocking": ("FlowProducer", "JobHandle", "Queue"),
+    "bunqueue.client.blocking": ("FlowProducer", "JobHandle", "Queue", "QueueGroup"),
     "bunqueue.client.connection_options": ("ConnectionOptions",),
     "bunqueue.client.flow": ("AsyncFlowProducer",),
     "bunqueue.client.flow_plan": ("FlowJob", "FlowNode"),
+    "bunqueue.client.group": ("AsyncQueueGroup",),
     "bunqueue.client.job_options": ("Backoff", "JobOptions", "NewJob"),
     "bunqueue.client.jobs": ("Job", "JobCounts", "JobProgress", "QueueInfo", "ServerStats"),
     "bunqueue.client.queue": ("AsyncJobHandle", "AsyncQueue"),
@@ -71,6 +73,7 @@ __all__ = [
     "AsyncFlowProducer",
     "AsyncJobHandle",
     "AsyncQueue",
+    "AsyncQueueGroup",
     "AuthError",
     "Backoff",
     "BunqueueError",
@@ -94,6 +97,7 @@ __all__ = [
     "OptionError",
     "PayloadError",
     "Queue",
+    "QueueGroup",
     "QueueInfo",
     "ServerStats",
     "ShardUnavailable",

@@ -16,7 +16,7 @@ from pathlib import Path
 
 CLIENT = Path(__file__).resolve().parent.parent / "bunqueue" / "client"
 TWINS = CLIENT / "blocking"
-SOURCES = ("base", "flow", "queue")
+SOURCES = ("base", "flow", "group", "queue")
 """Modules and packages of the client that have a twin; `blocking/__init__.py` names what they offer."""
 
 HEADER = '"""Made by scripts/unasync.py from client/{name}; do not edit."""'

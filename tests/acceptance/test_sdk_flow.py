@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-from support.server import Server
 from support.waiting import eventually
 
 from bunqueue import (
@@ -21,21 +19,13 @@ from bunqueue import (
     PayloadError,
     Worker,
 )
+from bunqueue.client.places import Place
 
-Where = dict[str, Any]
 _numbers = itertools.count()
 
 
-@pytest.fixture(params=["server", "embedded"])
-def where(request: pytest.FixtureRequest, tmp_path: Path) -> Where:
-    if request.param == "embedded":
-        return {"embedded": True, "data_path": tmp_path / "jobs.db"}
-    server: Server = request.getfixturevalue("shared_server")
-    return {"host": server.host, "port": server.port}
-
-
 @pytest.fixture
-async def flows(where: Where) -> AsyncIterator[AsyncFlowProducer]:
+async def flows(where: Place) -> AsyncIterator[AsyncFlowProducer]:
     async with AsyncFlowProducer(**where) as flows:
         yield flows
 
@@ -55,7 +45,7 @@ async def ended(handle: AsyncJobHandle, state: str = "completed") -> None:
 
 
 async def test_a_parent_runs_after_its_children_and_gets_their_results_in_order(
-    flows: AsyncFlowProducer, where: Where, queues: tuple[str, str]
+    flows: AsyncFlowProducer, where: Place, queues: tuple[str, str]
 ) -> None:
     first, second = queues
     seen: list[tuple[str, object]] = []
@@ -84,7 +74,7 @@ async def test_a_parent_runs_after_its_children_and_gets_their_results_in_order(
 
 
 async def test_a_chain_hands_results_on(
-    flows: AsyncFlowProducer, where: Where, queues: tuple[str, str]
+    flows: AsyncFlowProducer, where: Place, queues: tuple[str, str]
 ) -> None:
     async def run(job: ActiveJob) -> Any:
         values = list((await flows.children_values(job.id)).values())
@@ -144,7 +134,7 @@ async def test_several_flows_are_added_or_none(flows: AsyncFlowProducer, queues:
     [("fail", "failed", 0), ("ignore", "waiting", 1), ("continue", "waiting", 1), ("remove", "waiting", 0)],
 )
 async def test_what_a_failed_child_means(
-    flows: AsyncFlowProducer, where: Where, queues: tuple[str, str], policy: Any, state: str, errors: int
+    flows: AsyncFlowProducer, where: Place, queues: tuple[str, str], policy: Any, state: str, errors: int
 ) -> None:
     first, second = queues
 
@@ -164,7 +154,7 @@ async def test_what_a_failed_child_means(
 
 
 async def test_a_failure_climbs_a_chain(
-    flows: AsyncFlowProducer, where: Where, queues: tuple[str, str]
+    flows: AsyncFlowProducer, where: Place, queues: tuple[str, str]
 ) -> None:
     async def run(job: ActiveJob) -> None:
         raise ValueError
@@ -180,7 +170,7 @@ async def test_long_chains(flows: AsyncFlowProducer, queues: tuple[str, str]) ->
     assert len({handle.id for handle in handles}) == 3000
 
 
-async def test_default_options_hold_unless_said_otherwise(where: Where, queues: tuple[str, str]) -> None:
+async def test_default_options_hold_unless_said_otherwise(where: Place, queues: tuple[str, str]) -> None:
     async with AsyncFlowProducer(default_job_options={"max_attempts": 9}, **where) as flows:
         node = await flows.add(
             FlowJob("a", queue=queues[0]).after(FlowJob("b", queue=queues[1], max_attempts=2))
@@ -189,7 +179,7 @@ async def test_default_options_hold_unless_said_otherwise(where: Where, queues: 
         assert (await node.children[0].job.job()).max_attempts == 2
 
 
-def test_the_blocking_twin(where: Where, queues: tuple[str, str]) -> None:
+def test_the_blocking_twin(where: Place, queues: tuple[str, str]) -> None:
     with FlowProducer(**where) as flows:
         node = flows.add(FlowJob("a", queue=queues[0]).after(FlowJob("b", queue=queues[1])))
         assert node.children[0].job.state() == "waiting"

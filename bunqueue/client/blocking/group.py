@@ -1,0 +1,110 @@
+"""Made by scripts/unasync.py from client/group.py; do not edit."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Unpack
+
+from bunqueue.client import jobs as replies
+from bunqueue.client.blocking.base import Client
+from bunqueue.client.blocking.queue import Queue
+from bunqueue.client.connection_options import shown
+from bunqueue.client.job_options import JobOptions
+from bunqueue.client.jobs import JobCounts, QueueInfo
+from bunqueue.client.places import Place
+from bunqueue.client.runner import Handler
+from bunqueue.client.worker import Worker
+from bunqueue.errors import OptionError
+from bunqueue.protocol.commands import Ok, query, queues, server
+
+SEPARATOR = ":"
+
+
+class QueueGroup(Client):
+    """All queues of a namespace: "billing" has "billing:invoices" and "billing:payments".
+
+        with QueueGroup("billing") as billing:
+            billing.queue("invoices").add("send", {"number": 17})
+            billing.pause_all()
+
+    So several teams, tenants or environments share a server without meeting. `list_queues` and what ends in
+    `_all` are about all queues of the namespace that the server has, whoever made them; a queue that comes to
+    be later is not paused by an earlier `pause_all`. `default_job_options` hold for the queues made here; for
+    the rest see `Place`.
+    """
+
+    def __init__(
+        self, namespace: str, *, default_job_options: JobOptions | None = None, **place: Unpack[Place]
+    ) -> None:
+        if not isinstance(namespace, str) or not re.fullmatch(r"[a-zA-Z0-9_.:-]{1,200}", namespace):
+            allowed = "1 to 200 of the characters a-z A-Z 0-9 _ - . :"
+            raise OptionError(f"namespace: {shown(namespace)} is not allowed; give {allowed}")
+        super().__init__(**place)
+        self.namespace = namespace
+        self._place = place
+        self._defaults = default_job_options
+        self._queues: dict[str, Queue] = {}
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.namespace!r} at {self._caller.endpoint.address})"
+
+    def full_name(self, name: str) -> str:
+        """What the server calls the queue `name` of this namespace."""
+        return f"{self.namespace}{SEPARATOR}{name}"
+
+    def queue(self, name: str) -> Queue:
+        """The queue `name` of this namespace; closed together with the group."""
+        if name not in self._queues:
+            full, options = self.full_name(name), self._defaults
+            self._queues[name] = Queue(full, default_job_options=options, **self._place)
+        return self._queues[name]
+
+    def worker(self, name: str, handler: Handler, **options: Any) -> Worker:
+        """A worker for the queue `name` of this namespace; the options are those of `Worker`."""
+        return Worker(self.full_name(name), handler, **{**self._place, **options})
+
+    def close(self) -> None:
+        """Give up the connections, also those of the queues that were made here; safe to call twice."""
+        for queue in self._queues.values():
+            queue.close()
+        super().close()
+
+    # -- all of them
+
+    def list_queues(self) -> list[QueueInfo]:
+        """The queues of this namespace that the server has, by name."""
+        reply = self._caller.call(server.ListQueues(), replies.NamesOfQueues)
+        found = [QueueInfo(queue) if isinstance(queue, str) else queue for queue in reply.queues]
+        mine = [queue for queue in found if queue.name.startswith(self.full_name(""))]
+        return sorted(mine, key=lambda queue: queue.name)
+
+    def counts(self) -> dict[str, JobCounts]:
+        """How many jobs are in each state, by the full name of the queue."""
+        counts = {}
+        for queue in self.list_queues():
+            reply = self._caller.call(query.GetJobCounts(queue=queue.name), replies.CountsOfJobs)
+            counts[queue.name] = reply.counts
+        return counts
+
+    def pause_all(self) -> None:
+        """Have no more jobs of these queues given out; what runs goes on."""
+        for queue in self.list_queues():
+            self._caller.call(queues.Pause(queue=queue.name), Ok)
+
+    def resume_all(self) -> None:
+        """Have jobs of these queues given out again."""
+        for queue in self.list_queues():
+            self._caller.call(queues.Resume(queue=queue.name), Ok)
+
+    def drain_all(self) -> int:
+        """Remove the waiting and delayed jobs; how many that were."""
+        count = 0
+        for queue in self.list_queues():
+            reply = self._caller.call(queues.Drain(queue=queue.name), query.CountReply)
+            count += reply.count
+        return count
+
+    def obliterate_all(self) -> None:
+        """Remove these queues with their jobs in all states and all that was set for them."""
+        for queue in self.list_queues():
+            self._caller.call(queues.Obliterate(queue=queue.name), Ok)
