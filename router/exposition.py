@@ -151,7 +151,9 @@ def _shards(figures: Figures, own: RouterFigures) -> Iterator[Metric]:
     memory = _family(GAUGE, "process_resident_memory_bytes", "Memory of a process", ["process"])
     cpu = _family(COUNTER, "process_cpu_seconds", "Processor time of a process", ["process"])
     costs = [(f"shard-{each.shard}", each.memory_bytes, each.cpu_s) for each in figures.shards]
-    for process, memory_bytes, cpu_s in [("router", own.memory_bytes, own.cpu_s), *costs]:
+    if own.memory_bytes:  # else it has no process of its own
+        costs.insert(0, ("router", own.memory_bytes, own.cpu_s))
+    for process, memory_bytes, cpu_s in costs:
         memory.add_metric([process], memory_bytes)
         cpu.add_metric([process], cpu_s)
     yield memory

@@ -35,6 +35,9 @@ class Host(Protocol):
     def answered(self, connection: Connection) -> None:
         """Replies have come: there is room for more."""
 
+    def heard(self, payload: bytes) -> None:
+        """A frame that answers no request."""
+
     def unavailable(self, request: Request, payload: bytes) -> None:
         """The request was not carried out, because its shard is away."""
 
@@ -117,6 +120,8 @@ class Connection(asyncio.Protocol):
             if head.req_id is None and head.error:  # about the connection as a whole: usually its last words
                 self._reason = f"the server says: {head.error}"
                 logger.warning("bunqueue at %s: %s", self._address, head.error)
+            elif head.req_id is None:
+                self._host.heard(payload)
             return
         if not head.ok and head.error is not None and head.error.startswith(UNAVAILABLE):
             self._host.unavailable(request, payload)

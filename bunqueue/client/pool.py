@@ -22,7 +22,7 @@ from bunqueue.client import requests
 from bunqueue.client.connection import Connection
 from bunqueue.client.connection_options import reconnect_delay, seconds
 from bunqueue.client.requests import Request
-from bunqueue.client.transport import Endpoint
+from bunqueue.client.transport import Endpoint, Hear
 from bunqueue.errors import AuthError, BunqueueError, ConnectTimeout
 
 logger = logging.getLogger("bunqueue.client")
@@ -53,6 +53,7 @@ class Pool:
         self._asked = asyncio.Event()  # a new command waits for a connection
         self._timer: asyncio.TimerHandle | None = None  # fires at the earliest deadline
         self._timer_at = 0.0
+        self._hear: Hear | None = None
         self._closed = False
 
     # -- Transport
@@ -64,6 +65,13 @@ class Pool:
         request = Request(command, self._loop.create_future(), self._loop.time() + allowed)
         self._send(request)
         return await request.future
+
+    def listen(self, hear: Hear | None) -> None:
+        self._hear = hear
+
+    def heard(self, payload: bytes | None) -> None:
+        if self._hear is not None:
+            self._hear(payload)
 
     async def close(self) -> None:
         self._closed = True
@@ -264,6 +272,7 @@ class Pool:
         self._backlog.extendleft(reversed(again))
         if known and not self._closed:
             logger.info("bunqueue at %s: connection lost: %s", self._address, reason)
+            self.heard(None)
             self._dial()
 
 
@@ -299,6 +308,9 @@ class _Lease:
         if self._shared is None:
             raise requests.closed(command, self._endpoint.address)
         return self._shared.pool.call(command, timeout=timeout)
+
+    def listen(self, hear: Hear | None) -> None:
+        raise RuntimeError("others share this session; open a private one to listen")
 
     async def close(self) -> None:
         shared, self._shared = self._shared, None

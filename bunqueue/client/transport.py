@@ -5,6 +5,7 @@ Everything above this seam is the same for both.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -14,6 +15,11 @@ from bunqueue.client.connection_options import ConnectionOptions
 
 HOST, PORT = "127.0.0.1", 6789
 """Where a server is unless one says otherwise."""
+
+
+Hear = Callable[[bytes | None], None]
+"""Gets the payload of each frame that nobody asked for; None: the connection ended, and with it what was
+subscribed to over it."""
 
 
 class Transport(Protocol):
@@ -29,6 +35,13 @@ class Transport(Protocol):
         Calls may overlap in any number, and be cancelled; a cancelled command may still be carried out.
 
         Raises ConnectionLost, ConnectTimeout, CommandTimeout, AuthError, ShardUnavailable or PayloadError.
+        """
+
+    def listen(self, hear: Hear | None) -> None:
+        """Have what comes unasked, events and notices, given to ``hear``, in the event loop.
+
+        It must not raise. Only a private session may listen, and commands that subscribe to something go over
+        that same session; with a `pool_size` of 1, so that all is one connection.
         """
 
     async def close(self) -> None:

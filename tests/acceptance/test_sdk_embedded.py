@@ -12,6 +12,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from support.server import StartServer
 from support.waiting import eventually, wait_until
 
 from bunqueue import (
@@ -134,6 +135,35 @@ def test_a_path_that_cannot_be_used_is_named_and_left_alone(tmp_path: Path, name
             queue.add("n")
     assert set(tmp_path.rglob("*")) - before <= {place / "broken.lock"}
     assert (place / "notes.txt").read_text() == "hello"
+
+
+def test_a_server_with_one_shard_takes_over_the_file_and_gives_it_back(
+    tmp_path: Path, make_server: StartServer
+) -> None:
+    file, folder = tmp_path / "jobs.db", tmp_path / "data"
+    with Queue("q", embedded=True, data_path=file) as queue:
+        job_id = queue.add("n", 1, unique_key="only").id
+    folder.mkdir()
+    (folder / "manifest.json").write_text('{"format": 1, "shards": 1}')
+    file.rename(folder / "shard-00.db")
+    server = make_server(data_dir=folder, shards=1)
+    server.start()
+    with Queue("q", port=server.port) as queue:
+        assert queue.add("n", 2, unique_key="only").id == job_id
+        with Queue("q", embedded=True, data_path=folder / "shard-00.db") as meanwhile:
+            with pytest.raises(FileInUse):
+                meanwhile.count()
+    server.stop()
+    with Queue("q", embedded=True, data_path=folder / "shard-00.db") as queue:
+        assert queue.counts() == JobCounts(waiting=1)
+
+
+def test_the_file_of_one_of_several_shards_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "manifest.json").write_text('{"format": 1, "shards": 4}')
+    with Queue("q", embedded=True, data_path=tmp_path / "shard-00.db") as queue:
+        with pytest.raises(StorageError, match="in the folder of a server with 4 shards; start that server"):
+            queue.add("n")
+    assert [path.name for path in tmp_path.iterdir()] == ["manifest.json"]
 
 
 def test_files_are_private(tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from support.waiting import eventually
 
-from bunqueue import AsyncQueue, JobCounts, Queue, StorageError, Worker, embedded
-from bunqueue.embedded import shared_transport
+from bunqueue import AsyncQueue, JobCounts, Queue, StorageError, Worker
+from bunqueue.embedded import files, shared_transport
 from bunqueue.protocol.commands import core
 
 BIG = "x" * 200_000
@@ -19,7 +19,7 @@ QUICK = 2.0  # seconds; a session that hangs takes for ever, a forgotten deadlin
 
 def fill_the_disk(path: str) -> None:
     """Have SQLite believe that the disk is full, until the file is opened anew."""
-    engine = embedded._engines[path]
+    engine = files.engines[path]
     database = engine._shard.store.database.connection
     (pages,) = database.execute("pragma page_count").fetchone()
     database.execute(f"pragma max_page_count = {pages}")

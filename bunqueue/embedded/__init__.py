@@ -1,0 +1,15 @@
+"""Embedded mode: a shard inside your own process, engine and storage without sockets.
+
+All queues and workers of a process that name the same file share one engine, also from several
+event loops and threads.  The guarantees are the server's: a call returns after its commit.
+
+`files` knows who has which file open, `engine` runs a file's shard, `front` answers what on a server the
+router does, `session` is the client's end.
+"""
+
+from __future__ import annotations
+
+from .files import MEMORY
+from .session import EmbeddedTransport, shared_transport
+
+__all__ = ["MEMORY", "EmbeddedTransport", "shared_transport"]

@@ -1,0 +1,216 @@
+"""One open file: a shard, the sessions that use it, and a thread that looks after what is due."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import secrets
+import threading
+from asyncio import AbstractEventLoop
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Protocol
+
+from msgspec import UNSET, Raw, Struct
+from msgspec.msgpack import Encoder
+
+from bunqueue.protocol.events import lost_frame
+from bunqueue.protocol.framing import HEADER
+
+from .front import Front
+
+if TYPE_CHECKING:
+    from bunqueue.protocol.commands import Reply
+    from shardproc.core import Shard
+
+LOCK_WAIT_S = 0.5  # for another process to let go of the file
+
+_encode = Encoder().encode
+logger = logging.getLogger("bunqueue.embedded")
+
+
+class Session(Protocol):
+    """Who gives commands, as the engine sees it.  All of these are called with the engine locked, from any
+    thread; ``here`` is the event loop of the calling thread, if it is known."""
+
+    conn: int  # given by `EmbeddedEngine.join`
+    version: int  # of the protocol: the shape of answers
+
+    @property
+    def gone(self) -> bool:
+        """Nobody can be reached any more."""
+
+    def answer(self, key: bytes, payload: bytes, here: AbstractEventLoop | None) -> bool:
+        """The reply to a command; False when nobody is there to take it."""
+
+    def tell(self, queue: str, payloads: list[bytes]) -> None:
+        """What was not asked for: events of a queue, or with "" as its name notices."""
+
+    def fail(self, why: str) -> None:
+        """The engine was stopped by an error."""
+
+
+class EmbeddedEngine:
+    """One open file, shared by the sessions of this process.
+
+    Calls made within one turn of an event loop are one batch and one transaction.  A thread of its own looks
+    after what is due without a call: event loops come and go.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.closed = False
+        self._pid = os.getpid()
+        self._lock = threading.RLock()
+        self._due = threading.Condition(self._lock)  # the next deadline is earlier than it was
+        self._looks_at = 0  # when the thread ticks next, epoch ms
+        self._sessions: dict[int, Session] = {}
+        self._numbers = itertools.count(1)
+        self._shard = self._open()
+        self._shard.recover(self._shard.now(), secrets.token_hex(8), lambda loaded, total: None)
+        self._shard.engine.adopt((), self._shard.now())
+        self._front = Front(self._shard.engine, self._shard.now)
+        self._begin()
+
+    def _open(self) -> Shard:
+        from shardproc.core import Shard
+
+        return Shard(self.path, full_sync=False, lock_wait_s=LOCK_WAIT_S)
+
+    def _begin(self) -> None:
+        threading.Thread(target=self._keep_time, name="bunqueue-embedded", daemon=True).start()
+
+    @property
+    def inherited(self) -> bool:
+        """Whether this process is a child of the one that opened the file, which it must not touch."""
+        return self._pid != os.getpid()
+
+    def abandon(self) -> None:
+        """In a forked child: keep the parent's lock on the file from lasting as long as the child."""
+        self._shard.store.database.abandon()
+
+    def join(self, session: Session) -> None:
+        """Give a session its number."""
+        with self._lock:
+            session.conn = next(self._numbers)
+            self._sessions[session.conn] = session
+
+    def leave(self, session: Session, here: AbstractEventLoop | None = None) -> bool:
+        """End a session; True when it was the last and the file is closed."""
+        with self._lock, self._breaking():
+            if self._sessions.pop(session.conn, None) is not None:
+                self._disconnect(session.conn)
+                self._deliver(here)
+                return self.close_if_idle()
+        return False
+
+    def close_if_idle(self) -> bool:
+        """Close the file if nobody has a session; whether it is closed now."""
+        with self._lock:
+            if not self._sessions and not self.closed:
+                self._close()
+            return self.closed
+
+    def run(self, session: Session, payloads: list[bytes], here: AbstractEventLoop | None = None) -> None:
+        """Carry out commands of a session, commit, and give all sessions their replies."""
+        with self._lock:
+            if self.closed:  # by an error in another thread, a moment ago
+                session.fail("it was closed by an error before this command")
+                return
+            with self._breaking():
+                shard = self._shard
+                now = shard.tick()
+                client = shard.client(session.conn, session.version)
+                for payload in payloads:
+                    shard.execute(client, payload, now)
+                self._deliver(here)
+
+    def ask_front(self, session: Session, command: Struct) -> bytes:
+        """The reply to a command that on a server the router answers."""
+        with self._lock:
+            return self._front.answer(session, command)
+
+    def complete(self, name: str, payload: bytes) -> bytes:
+        """The shard's answer to a command of `front.ADDITIONS`, with what it does not know."""
+        with self._lock:
+            return self._front.complete(name, payload, len(self._sessions))
+
+    def _keep_time(self) -> None:
+        """The thread: do what is due when it is due."""
+        with self._due:
+            while not self.closed:
+                wait = self._shard.wait_ms()
+                self._looks_at = self._shard.now() + wait
+                self._due.wait(max(wait, 1) / 1000)  # at least for a moment: others want the lock, too
+                if not self.closed:
+                    with self._breaking():
+                        self._tick()
+
+    def _tick(self) -> None:
+        self._shard.tick()
+        self._shard.work()
+        self._end({conn for conn, session in self._sessions.items() if session.gone})
+        self._deliver(None)
+
+    def _deliver(self, here: AbstractEventLoop | None) -> None:
+        """Commit, and tell the sessions; ``here`` is the event loop of this thread."""
+        while replies := self._commit():
+            gone = set()
+            for conn, reply in replies:
+                session = self._sessions.get(conn)
+                if session is None or isinstance(reply, Raw):
+                    continue
+                if reply.req_id is UNSET:  # nobody asked
+                    session.tell("", [_encode(reply)])
+                elif not session.answer(bytes(reply.req_id), _encode(reply), here):
+                    gone.add(conn)
+            self._end(gone)
+        if self._shard.engine.next_deadline() < self._looks_at:
+            self._due.notify()
+
+    def _commit(self) -> list[tuple[int, Reply | Raw]]:
+        """Commit and tell who listens what happened; the replies."""
+        replies = self._shard.commit()
+        state = self._shard.engine.state
+        for queue, told in self._shard.told.items():
+            if told.lost:
+                told.frames.append(lost_frame(queue, told.lost, state.now))
+            payloads = [frame[HEADER:] for frame in told.frames]
+            for conn in state.listeners.get(queue, ()):
+                if conn in self._sessions:
+                    self._sessions[conn].tell(queue, payloads)
+        return replies
+
+    def _end(self, gone: set[int]) -> None:
+        """End the sessions whose event loop was closed under them; to be committed by the caller."""
+        for conn in gone:
+            del self._sessions[conn]
+            self._disconnect(conn)
+
+    def _disconnect(self, conn: int) -> None:
+        self._front.workers.disconnected(conn)
+        self._shard.engine.disconnect(conn, self._shard.now(), severed=False)
+
+    @contextmanager
+    def _breaking(self) -> Iterator[None]:
+        """Close the engine if anything goes wrong within: memory may be ahead of the file, or halfway, so
+        nothing of it must be told or written.  The next call opens the file anew and reads what was
+        committed.
+        """
+        try:
+            yield
+        except BaseException as error:
+            logger.exception("the embedded engine of %s was stopped by an error", self.path)
+            sessions, self._sessions = list(self._sessions.values()), {}
+            with suppress(Exception):
+                self._close()
+            for session in sessions:
+                session.fail(f"{type(error).__name__}: {error}")
+            if not isinstance(error, Exception):
+                raise
+
+    def _close(self) -> None:
+        self.closed = True
+        self._due.notify_all()
+        self._shard.close()

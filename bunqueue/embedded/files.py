@@ -1,0 +1,112 @@
+"""Which engine has which file open: one a file in this process, none in a forked child."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import threading
+from pathlib import Path
+
+from bunqueue.errors import FileInUse, StorageError
+
+from .engine import EmbeddedEngine
+
+MEMORY = ":memory:"
+HEADER = b"SQLite format 3\0"  # how every database begins that is not empty
+
+engines: dict[str, EmbeddedEngine] = {}
+"""The open ones by path; to be touched with `lock` held only."""
+lock = threading.Lock()
+_abandoned: list[EmbeddedEngine] = []
+
+
+def open_engine(path: str) -> EmbeddedEngine:
+    """The engine of a file, opened if it is not.  Raises FileInUse or StorageError; `lock` must be held."""
+    from shardproc.storage.database import DatabaseBusy, DatabaseError
+    from shardproc.storage.schema import SchemaTooNew
+
+    engine = engines.get(path)
+    if engine is None or engine.closed:
+        try:
+            _check(path)
+            engine = engines[path] = EmbeddedEngine(path)
+        except DatabaseBusy:
+            raise FileInUse(
+                f"{path} is in use by another process; the file of an embedded queue belongs to one process: "
+                "start a server to share it (bunqueue start)"
+            ) from None
+        except OSError as error:
+            raise StorageError(f"{path} cannot be opened: {error.strerror or error}") from None
+        except (DatabaseError, SchemaTooNew) as error:
+            raise StorageError(f"{path} cannot be opened: {error}") from error
+    return engine
+
+
+def _check(path: str) -> None:
+    """Raise OSError for what cannot be an engine's file, before anything is put beside it."""
+    file = Path(path)
+    if path == MEMORY:
+        return
+    if not file.parent.is_dir():
+        raise NotADirectoryError(f"there is no folder {file.parent}; make it first")
+    if file.is_dir():
+        raise IsADirectoryError("it is a folder; data_path names a file in one, such as jobs.db")
+    if file.exists():
+        with file.open("rb") as opened:
+            head = opened.read(len(HEADER))
+        if head and head != HEADER:
+            raise OSError("it is something else than the file of a queue; give another data_path")
+    _check_folder(file)
+
+
+def _check_folder(file: Path) -> None:
+    """A server's file holds the queues of one shard; others, added here, would be hidden from the server."""
+    manifest = file.parent / "manifest.json"
+    if manifest.exists() and (shards := json.loads(manifest.read_bytes()).get("shards")) != 1:
+        raise OSError(f"it is in the folder of a server with {shards} shards; start that server instead")
+
+
+async def prepared(data_path: str | None) -> str:
+    """Have the engine of a file ready, in a thread, as that may take seconds; the path under which it is
+    known.  None: in memory."""
+    if data_path is None or data_path == MEMORY:
+        path = MEMORY
+    else:
+        path = str(await asyncio.to_thread(Path(data_path).resolve))
+    opening = asyncio.ensure_future(asyncio.to_thread(_prepare, path))
+    try:
+        return await asyncio.shield(opening)
+    except asyncio.CancelledError:
+        opening.add_done_callback(_abandon)
+        raise
+
+
+def _prepare(path: str) -> str:
+    with lock:
+        open_engine(path)
+    return path
+
+
+def _abandon(opening: asyncio.Future[str]) -> None:
+    """Who had a file opened was cancelled meanwhile: close it, unless somebody uses it."""
+    if opening.cancelled() or opening.exception() is not None:
+        return
+    with lock:
+        engine = engines.get(opening.result())
+        if engine is not None and engine.close_if_idle():
+            del engines[engine.path]
+
+
+def _after_fork() -> None:
+    """The engines are the parent's.  They are kept, not closed: SQLite would take its files away from it."""
+    global lock
+    lock = threading.Lock()
+    for engine in engines.values():
+        engine.abandon()
+    _abandoned.extend(engines.values())
+    engines.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,202 @@
+"""The client's end of an embedded engine: a session of one event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import threading
+import time
+from asyncio import AbstractEventLoop, Future
+from collections import deque
+from collections.abc import Callable
+
+from msgspec import Raw, Struct
+from msgspec.msgpack import Encoder
+
+from bunqueue.client.requests import spec_of
+from bunqueue.client.transport import Hear
+from bunqueue.errors import ConnectionLost, StorageError
+from bunqueue.protocol.commands import Route
+from bunqueue.protocol.events import lost_frame
+from bunqueue.protocol.framing import HEADER
+
+from . import files
+from .engine import EmbeddedEngine
+from .front import ADDITIONS
+
+VERSION = 2  # of the protocol, unless Hello says otherwise
+MAX_UNHEARD = 100_000  # events that wait for a loop which does not turn; what is more is counted only
+
+_encode = Encoder().encode
+
+
+class EmbeddedTransport:
+    """A session with an embedded engine; implements `bunqueue.client.transport.Transport`.
+
+    When its engine was stopped by an error it goes on with a new one.
+    """
+
+    def __init__(self, engine: EmbeddedEngine) -> None:
+        self.engine = engine
+        self.conn = 0
+        self.version = VERSION
+        self.loop = asyncio.get_running_loop()
+        self._numbers = itertools.count(1)
+        self._waiting: dict[bytes, Future[bytes]] = {}
+        self._batch: list[bytes] = []
+        self._ear = Ear()
+        self._closed = False
+        engine.join(self)
+
+    async def call(self, command: Struct, *, timeout: float | None = None) -> bytes:  # noqa: ASYNC109
+        """See `Transport.call`; the engine always answers, so ``timeout`` has nothing to bound.
+
+        Raises StorageError when the file cannot be read or written.
+        """
+        if self.engine.inherited:
+            raise ConnectionLost(
+                f"the session with {self.engine.path} belongs to the parent of this process: one process"
+                " at a time may have the file open"
+            )
+        if self.engine.closed and not self._closed:
+            await self._join_again()
+        if self._closed:
+            raise ConnectionLost(f"the session with {self.engine.path} is closed: open a new queue")
+        spec = spec_of(type(command))
+        if spec.route is Route.ROUTER:
+            self._run()
+            return self.engine.ask_front(self, command)
+        payload = await self._send(command)
+        return self.engine.complete(spec.name, payload) if spec.name in ADDITIONS else payload
+
+    def listen(self, hear: Hear | None) -> None:
+        """See `Transport.listen`."""
+        self._ear.hear = hear
+
+    def _send(self, command: Struct) -> Future[bytes]:
+        key = _encode(next(self._numbers))
+        command.req_id = Raw(key)  # type: ignore[attr-defined]
+        future: Future[bytes] = self.loop.create_future()
+        self._waiting[key] = future
+        if not self._batch:
+            self.loop.call_soon(self._run)
+        self._batch.append(_encode(command))
+        return future
+
+    async def _join_again(self) -> None:
+        path = await files.prepared(self.engine.path)
+        with files.lock:
+            if self.engine.closed and not self._closed:  # else somebody else was faster
+                self.engine = files.open_engine(path)
+                self.engine.join(self)
+
+    def _run(self) -> None:
+        batch, self._batch = self._batch, []
+        if batch and not self._closed and not self.engine.inherited:
+            self.engine.run(self, batch, self.loop)
+
+    async def close(self) -> None:
+        """End the session; the last one of a file closes it."""
+        if self._closed:
+            return
+        self._run()
+        self._closed = True
+        if not self.engine.inherited:
+            with files.lock:
+                if self.engine.leave(self, self.loop) and files.engines.get(self.engine.path) is self.engine:
+                    del files.engines[self.engine.path]
+        self._end_calls(ConnectionLost, f"the session with {self.engine.path} was closed")
+
+    # -- what the engine tells, from any thread
+
+    @property
+    def gone(self) -> bool:
+        """The event loop was closed."""
+        return self.loop.is_closed()
+
+    def answer(self, key: bytes, payload: bytes, here: AbstractEventLoop | None) -> bool:
+        """A reply is here."""
+        if self.loop is here:
+            self._resolve(key, payload)
+            return True
+        return self._post(self._resolve, key, payload)
+
+    def tell(self, queue: str, payloads: list[bytes]) -> None:
+        """What was not asked for; it is heard in the event loop."""
+        if self._ear.put(queue, payloads):
+            self._post(self._ear.empty)
+
+    def fail(self, why: str) -> None:
+        """The engine was stopped by an error."""
+        self._post(self._failed, why)
+
+    def _post(self, function: Callable[..., None], *arguments: object) -> bool:
+        """Have a function called in the session's event loop; False when that is closed."""
+        try:
+            self.loop.call_soon_threadsafe(function, *arguments)
+        except RuntimeError:
+            return False
+        return True
+
+    def _resolve(self, key: bytes, payload: bytes) -> None:
+        future = self._waiting.pop(key, None)
+        if future is not None and not future.done():
+            future.set_result(payload)
+
+    def _failed(self, why: str) -> None:
+        self._end_calls(
+            StorageError,
+            f"the embedded engine of {self.engine.path} was stopped: {why}. Whether this command was carried"
+            " out is not known; the next one opens the file anew",
+        )
+        if self._ear.hear is not None:
+            self._ear.hear(None)
+
+    def _end_calls(self, error: type[ConnectionLost], text: str) -> None:
+        for future in self._waiting.values():
+            if not future.done():
+                future.set_exception(error(text))
+        self._waiting.clear()
+
+
+class Ear:
+    """Events on their way from any thread to one event loop, bounded."""
+
+    def __init__(self) -> None:
+        self.hear: Hear | None = None
+        self._lock = threading.Lock()
+        self._unheard: deque[bytes] = deque()
+        self._lost: dict[str, int] = {}  # queue -> events left out since the loop did not turn
+
+    def put(self, queue: str, payloads: list[bytes]) -> bool:
+        """Keep these until they are heard; whether `empty` has to be called for that."""
+        if self.hear is None:
+            return False
+        with self._lock:
+            idle = not self._unheard
+            if queue and len(self._unheard) + len(payloads) > MAX_UNHEARD:
+                self._lost[queue] = self._lost.get(queue, 0) + len(payloads)
+            else:
+                self._unheard.extend(payloads)
+            return idle
+
+    def empty(self) -> None:
+        """In the event loop: have all be heard."""
+        with self._lock:
+            payloads, self._unheard = self._unheard, deque()
+            lost, self._lost = self._lost, {}
+        now = time.time_ns() // 1_000_000
+        payloads.extend(lost_frame(queue, count, now)[HEADER:] for queue, count in lost.items())
+        for payload in payloads:
+            if self.hear is not None:
+                self.hear(payload)
+
+
+async def shared_transport(data_path: str | None) -> EmbeddedTransport:
+    """A session with the engine of a file, opened when it is the first; None: in memory.
+
+    Raises FileInUse when another process has the file open, StorageError when it cannot be read.
+    """
+    path = await files.prepared(data_path)
+    with files.lock:
+        return EmbeddedTransport(files.open_engine(path))
