@@ -31,10 +31,12 @@ from bunqueue.protocol.commands.cron import (
 
 from . import pushing
 from .registry import handles, recovers
+from .slices import Steps, sliced
 from .state import Client, State
 from .timetable import Schedule
 
 KIND = "cron"  # of the records
+MANY = 1000  # schedules shown in one slice
 MAX_A_TICK = 250  # runs before other commands have their turn: some 20 ms
 LOOK_AGAIN_MS = 3_600_000  # at a schedule whose time zone this machine does not know
 MAX_INT = 0x7FFF_FFFF  # larger numbers travel as float64, which every client can read
@@ -81,9 +83,14 @@ def get(state: State, client: Client, command: CronGet) -> CronReply:
 
 
 @handles(CronList)
-def list_all(state: State, client: Client, command: CronList) -> CronListReply:
-    schedules = state.timetable.by_name
-    return CronListReply(crons=[_view(schedules[name]) for name in sorted(schedules)])
+@sliced
+def list_all(state: State, client: Client, command: CronList) -> Steps:
+    found = []
+    for place, schedule in enumerate(list(state.timetable.by_name.values()), 1):
+        found.append(_view(schedule))
+        if place % MANY == 0:
+            yield
+    return CronListReply(crons=sorted(found, key=lambda view: view.name))
 
 
 def next_ones(state: State, count: int) -> list[CronView]:

@@ -128,6 +128,6 @@ class CronGet(Command, tag="CronGet"):
     name: ScheduleName
 
 
-@command(Route.ALL, CronListReply, merge=Merge.SORTED)
+@command(Route.ALL, CronListReply, merge=Merge.SORTED, heavy=True)
 class CronList(Command, tag="CronList"):
     """All schedules."""
