@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from bunqueue.client.queue import AsyncJobHandle, AsyncQueue
     from bunqueue.client.runner import ActiveJob
     from bunqueue.client.service import run_forever
+    from bunqueue.client.tls import TlsOptions
     from bunqueue.client.worker import Worker, WorkerStats
     from bunqueue.errors import (
         AuthError,
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
         PayloadError,
         ShardUnavailable,
         StorageError,
+        TlsError,
     )
 
 _WHERE = {
@@ -49,6 +51,7 @@ _WHERE = {
     "bunqueue.client.queue": ("AsyncJobHandle", "AsyncQueue"),
     "bunqueue.client.runner": ("ActiveJob",),
     "bunqueue.client.service": ("run_forever",),
+    "bunqueue.client.tls": ("TlsOptions",),
     "bunqueue.client.worker": ("Worker", "WorkerStats"),
     "bunqueue.errors": (
         "AuthError",
@@ -64,6 +67,7 @@ _WHERE = {
         "PayloadError",
         "ShardUnavailable",
         "StorageError",
+        "TlsError",
     ),
 }
 _MODULE_OF = {name: module for module, names in _WHERE.items() for name in names}
@@ -102,6 +106,8 @@ __all__ = [
     "ServerStats",
     "ShardUnavailable",
     "StorageError",
+    "TlsError",
+    "TlsOptions",
     "Worker",
     "WorkerStats",
     "run_forever",

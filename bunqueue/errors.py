@@ -75,6 +75,12 @@ class AuthError(BunqueueError):
     code = "auth_failed"
 
 
+class TlsError(BunqueueError):
+    """The server's certificate is not trusted, or client and server cannot agree on TLS. Nothing was sent."""
+
+    code = "tls_failed"
+
+
 class OptionError(BunqueueError, ValueError):
     """An option has a value that is not allowed, or does not go with another. Nothing was sent."""
 

@@ -24,7 +24,8 @@ from bunqueue.setting_kinds import Kind, one_of, whole
 
 MEMORY = ":memory:"  # the ``data_dir`` that keeps nothing
 CONFIG_VARIABLE = "BUNQUEUE_CONFIG"
-OTHER_VARIABLES = frozenset({CONFIG_VARIABLE})  # with our prefix, but no options: not refused as unknown
+# With our prefix, but no options: not refused as unknown. The last two are for clients.
+OTHER_VARIABLES = frozenset({CONFIG_VARIABLE, "BUNQUEUE_URL", "BUNQUEUE_TOKEN"})
 MAX_TOKENS, MAX_TOKEN_CHARS = 64, 512  # together half of what may go through the pipe to the child process
 MAX_SHOWN_CHARS = 80  # of a wrong value in a message, which should stay a readable line
 

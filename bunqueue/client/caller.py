@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import TypeVar
 
 from msgspec import Struct
 
-from bunqueue.client import requests
-from bunqueue.client.portal import portal
+from bunqueue.client import lines, requests
+from bunqueue.client.portal import check_thread, portal
 from bunqueue.client.replies import decode_reply
 from bunqueue.client.transport import Endpoint, Transport
 from bunqueue.errors import BunqueueError
@@ -22,6 +23,8 @@ class AsyncCaller:
 
     def __init__(self, endpoint: Endpoint) -> None:
         self.endpoint = endpoint
+        self.known = False
+        """Whether the server was reached, over another connection."""
         self._transport: Transport | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closed = False
@@ -43,13 +46,18 @@ class AsyncCaller:
             transport = await self.open()
         return await transport.call(command)
 
+    @property
+    def is_open(self) -> bool:
+        """Whether there is a session."""
+        return self._transport is not None
+
     def use(self, transport: Transport | None) -> None:
         """Speak over a session of somebody else's from now on, or, with None, over one of our own again."""
         self._transport, self._loop = transport, asyncio.get_running_loop()
 
     async def open(self) -> Transport:
         loop = asyncio.get_running_loop()
-        transport = await self.endpoint.open()
+        transport = await self.endpoint.open(known=self.known)
         if self._transport is not None and self._loop is loop:  # somebody else was faster
             await transport.close()
             return self._transport
@@ -65,20 +73,41 @@ class AsyncCaller:
 
 
 class Caller:
-    """The blocking twin: the session lives in the background loop, coding stays in this thread."""
+    """The blocking twin: most commands go over a connection of this thread's for the moment, those that
+    take their time, and all of an embedded queue, through a session in the background loop."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         self.endpoint = endpoint
         self._caller = AsyncCaller(endpoint)
+        self._lines = None if endpoint.embedded else lines.share(endpoint)
+        self._closed = False
+        self._lock = threading.Lock()
 
     def call(self, command: Struct, reply: type[R]) -> R:
         """The reply to `command`. Raises BunqueueError."""
+        check_thread()
         try:
-            payload = portal().run(self._caller.raw(command))
+            payload = self._short_way(command) or portal().run(self._caller.raw(command))
         except BunqueueError as error:
             raise error.with_traceback(None) from error.__cause__  # where in the client is no help
         return decode_reply(payload, reply, command, self.endpoint.address)
 
+    def _short_way(self, command: Struct) -> bytes | None:
+        if self._closed:
+            raise requests.closed(command, self.endpoint.address)
+        if self._lines is None or requests.poll_time(command):
+            return None
+        payload = self._lines.call(command)
+        self._caller.known = self._lines.reached
+        return payload
+
     def close(self) -> None:
         """End the session; a later call raises ConnectionLost."""
-        portal().run(self._caller.close())
+        with self._lock:
+            closed, self._closed = self._closed, True
+        if closed:
+            return
+        if self._lines is not None:
+            lines.release(self._lines, self.endpoint)
+        if self._caller.is_open:
+            portal().run(self._caller.close())

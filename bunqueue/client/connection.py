@@ -7,23 +7,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import socket
-import sys
 from typing import Protocol, cast
 
 from msgspec import MsgspecError
 
+from bunqueue.client import greeting
 from bunqueue.client.connection_options import ConnectionOptions, seconds
 from bunqueue.client.replies import UNAVAILABLE, Head, decode_reply, peek
 from bunqueue.client.requests import Request
-from bunqueue.errors import AuthError, CommandFailed
-from bunqueue.protocol.commands import Ok, Reply, server
+from bunqueue.client.sockets import tune
+from bunqueue.errors import CommandFailed
+from bunqueue.protocol.commands import server
 from bunqueue.protocol.framing import HEADER, FrameSplitter
 
 logger = logging.getLogger("bunqueue.client")
-
-PROTOCOL = 2
-KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}  # seconds, seconds, probes
 
 
 class Host(Protocol):
@@ -46,7 +43,8 @@ class Host(Protocol):
 
 
 class Connection(asyncio.Protocol):
-    """A socket with pipelining. All writes of one turn of the event loop leave together."""
+    """A socket with pipelining. The writes of one turn of the event loop leave together, but the first, if
+    nothing else is under way: it need not wait for a turn that may bring nothing."""
 
     def __init__(self, host: Host, address: str, options: ConnectionOptions) -> None:
         self.pending: dict[int, Request] = {}
@@ -70,11 +68,14 @@ class Connection(asyncio.Protocol):
     # -- out
 
     def send(self, request: Request) -> None:
-        """Write a request at the end of this turn of the loop."""
+        """Write a request now or at the end of this turn of the loop."""
+        idle = not self.pending
         self.pending[request.id] = request
         if not self.unsent:
             self._loop.call_soon(self._flush)
         self.unsent.append(request)
+        if idle:
+            self._flush()
         self._host.watch(request.deadline)
 
     def _flush(self) -> None:
@@ -95,7 +96,7 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is one only in what it does
-        _tune(transport.get_extra_info("socket"), self._options)
+        tune(transport.get_extra_info("socket"), self._options)
 
     def data_received(self, data: bytes) -> None:
         self._silent = False
@@ -143,23 +144,14 @@ class Connection(asyncio.Protocol):
 
         Raises AuthError, whatever the reason of a refusal, ConnectionLost, CommandTimeout or BunqueueError.
         """
-        if token is not None:
+        for command, reply in greeting.greetings(token):
+            request = Request(command, self._loop.create_future(), deadline)
+            self.send(request)
             try:
-                await self._ask(server.Auth(token=token), Ok, deadline)
+                decode_reply(await request.future, reply, command, self._address)
             except CommandFailed as error:
-                raise AuthError(
-                    f"{self._address} refuses the token: {error.reason}",
-                    command="Auth",
-                    address=self._address,
-                ) from None
-        hello = server.Hello(protocol_version=PROTOCOL, capabilities=["pipelining"])
-        await self._ask(hello, server.HelloReply, deadline)
+                raise greeting.refused(command, error, self._address) from None
         self._look_later()
-
-    async def _ask(self, command: server.Auth | server.Hello, reply: type[Reply], deadline: float) -> None:
-        request = Request(command, self._loop.create_future(), deadline)
-        self.send(request)
-        decode_reply(await request.future, reply, command, self._address)
 
     def _look_later(self) -> None:
         interval = seconds(self._options.ping_interval)
@@ -200,17 +192,3 @@ class Connection(asyncio.Protocol):
             self._transport.close()
             await asyncio.wait([self._gone], timeout=1.0)  # a peer that reads nothing must not hold us
             self._transport.abort()
-
-
-def _tune(sock: socket.socket, options: ConnectionOptions) -> None:
-    """No delay for small frames; let the kernel notice a peer that vanished."""
-    if sock.family not in (socket.AF_INET, socket.AF_INET6):
-        return
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in KEEPALIVE.items():
-        if hasattr(socket, name):
-            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
-    if sys.platform == "linux":
-        unanswered = int(seconds(options.command_timeout) * 1000)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, unanswered)

@@ -40,6 +40,8 @@ class ConnectionOptions:
 
     pool_size: int = 4
     """Connections at most; the first is opened at once, others when the load asks for them."""
+    pipelining: bool = True
+    """Whether a connection carries a command while others on it wait for their replies."""
     max_in_flight: int = 100
     """Commands under way on one connection; more wait in the client."""
     command_timeout: Duration = 30_000
@@ -55,25 +57,68 @@ class ConnectionOptions:
     """Failed pings in a row after which the connection is taken for dead."""
     max_command_timeouts: int = 3
     """Timeouts in a row after which the connection is taken for dead; 0: never."""
+    auto_reconnect: bool = True
+    """Whether a lost connection is made anew at once; else when the next command needs one."""
+    reconnect_delay: Duration = 100
+    """The wait after the first failed attempt to connect; it doubles with each one, and varies by 30 %."""
+    max_reconnect_delay: Duration = 30_000
+    """The longest wait between two attempts to connect."""
+    max_reconnect_attempts: int | None = None
+    """Failed attempts in a row after which waiting commands fail; None: they wait for their own timeout."""
 
     def __post_init__(self) -> None:
-        for name in ("pool_size", "max_in_flight", "max_ping_failures", "max_command_timeouts"):
-            value, lowest = getattr(self, name), int(name != "max_command_timeouts")
+        for name, lowest in _COUNTS.items():
+            value = getattr(self, name)
+            if value is None and name == "max_reconnect_attempts":
+                continue
             if isinstance(value, bool) or not isinstance(value, int) or value < lowest:
                 raise OptionError(f"{name} must be a whole number from {lowest} on, not {shown(value)}")
-        for name in ("command_timeout", "connect_timeout", "refused_timeout", "ping_interval"):
+        for name in _SWITCHES:
+            if not isinstance(getattr(self, name), bool):
+                raise OptionError(f"{name} must be True or False, not {shown(getattr(self, name))}")
+        for name in _TIMES:
             value, least = getattr(self, name), "at least" if name == "ping_interval" else "above"
             number = milliseconds(value, name)
             if not (number > 0 or (number == 0 and least == "at least")):
                 raise OptionError(f"{name} must be {least} 0, not {shown(value)}")
 
+    @property
+    def depth(self) -> int:
+        """Commands that may be under way on one connection."""
+        return self.max_in_flight if self.pipelining else 1
+
+    def retry_delay(self, failures: int, chance: float) -> float:
+        """Seconds to wait after `failures` (1, 2, ...) failed attempts; `chance` is random in [0, 1)."""
+        return reconnect_delay(
+            failures, chance, seconds(self.reconnect_delay), seconds(self.max_reconnect_delay)
+        )
+
+
+_COUNTS = {
+    "pool_size": 1,
+    "max_in_flight": 1,
+    "max_ping_failures": 1,
+    "max_command_timeouts": 0,
+    "max_reconnect_attempts": 1,
+}
+_SWITCHES = ("pipelining", "auto_reconnect")
+_TIMES = (
+    "command_timeout",
+    "connect_timeout",
+    "refused_timeout",
+    "ping_interval",
+    "reconnect_delay",
+    "max_reconnect_delay",
+)
 
 BASE_DELAY = 0.1  # seconds before the first attempt to reconnect; the seeds' number
 MAX_DELAY = 30.0  # seconds; the seeds' number
 JITTER = 0.3  # so that the clients of a restarted server do not all come at the same moment
 
 
-def reconnect_delay(failures: int, chance: float) -> float:
+def reconnect_delay(
+    failures: int, chance: float, base: float = BASE_DELAY, longest: float = MAX_DELAY
+) -> float:
     """Seconds to wait after `failures` (1, 2, ...) failed attempts; `chance` is random in [0, 1)."""
-    delay = min(BASE_DELAY * 2.0 ** min(max(failures, 1) - 1, 32), MAX_DELAY)
+    delay = min(base * 2.0 ** min(max(failures, 1) - 1, 32), longest)
     return delay * (1 - JITTER + 2 * JITTER * chance)

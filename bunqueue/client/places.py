@@ -5,20 +5,25 @@ from __future__ import annotations
 import os
 from typing import TypedDict
 
-from bunqueue.client import checks
+from bunqueue.client.address import endpoint
 from bunqueue.client.connection_options import ConnectionOptions
-from bunqueue.client.transport import HOST, PORT, Endpoint
+from bunqueue.client.tls import Tls
+from bunqueue.client.transport import Endpoint
 
 
 class Place(TypedDict, total=False):
     """A server, or the engine in this process."""
 
-    host: str
+    host: str | None
     """Of the server; 127.0.0.1 unless given."""
-    port: int | str
+    port: int | str | None
     """Of the server; 6789 unless given."""
     token: str | None
     """The server's, if it wants one."""
+    url: str | None
+    """Instead of host and port: bunqueue://TOKEN@HOST:PORT, or bunqueues:// for TLS."""
+    tls: Tls | None
+    """True, an ssl.SSLContext or TlsOptions: encrypted, and the server's certificate is verified."""
     connection: ConnectionOptions | None
     embedded: bool
     """True: no server, but the engine in this process."""
@@ -28,16 +33,4 @@ class Place(TypedDict, total=False):
 
 def endpoint_of(place: Place) -> Endpoint:
     """OptionError for what does not go together, TypeError for what there is not."""
-    return _endpoint(**place)
-
-
-def _endpoint(
-    *,
-    host: str = HOST,
-    port: int | str = PORT,
-    token: str | None = None,
-    connection: ConnectionOptions | None = None,
-    embedded: bool = False,
-    data_path: str | os.PathLike[str] | None = None,
-) -> Endpoint:
-    return checks.endpoint(host, port, token, embedded, data_path, connection)
+    return endpoint(**place)

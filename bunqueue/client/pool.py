@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import ssl
 from collections import deque
 from collections.abc import Coroutine
 from contextlib import suppress
@@ -20,13 +21,15 @@ from msgspec import Struct
 
 from bunqueue.client import requests
 from bunqueue.client.connection import Connection
-from bunqueue.client.connection_options import reconnect_delay, seconds
+from bunqueue.client.connection_options import seconds
 from bunqueue.client.requests import Request
+from bunqueue.client.tls import tls_problem
 from bunqueue.client.transport import Endpoint, Hear
-from bunqueue.errors import AuthError, BunqueueError, ConnectTimeout
+from bunqueue.errors import AuthError, BunqueueError, ConnectTimeout, OptionError, TlsError
 
 logger = logging.getLogger("bunqueue.client")
 
+NEVER_MIND = (AuthError, TlsError, OptionError)  # trying on would end the same way
 GROW_AT = 16  # commands under way on the idlest connection before another one is opened
 MAX_TRIES = 3  # connections that may die with one command; it may be what kills them
 SHARD_DELAY, MAX_SHARD_DELAY = 0.05, 1.0  # seconds until a command is repeated whose shard was away
@@ -41,8 +44,11 @@ class Pool:
         """``quiet``: somebody else says when there is no connection."""
         self._endpoint = endpoint
         self._quiet = quiet
-        self._reached = False  # whether there ever was a connection
+        self.reached = False
+        """Whether there ever was a connection."""
         self._options = endpoint.options
+        self._depth = endpoint.options.depth
+        self._crowd = min(GROW_AT, self._depth)
         self._address = endpoint.address
         self._timeout = seconds(endpoint.options.command_timeout)
         self._loop = asyncio.get_running_loop()
@@ -96,21 +102,21 @@ class Pool:
             self.watch(request.deadline)
         else:
             connection.send(request)
-        if connection is None or len(connection.pending) >= GROW_AT:
+        if connection is None or len(connection.pending) >= self._crowd:
             self._dial()
             if not self._connections:
                 self._asked.set()
 
     def _idlest(self) -> Connection | None:
         """The connection with the fewest commands under way, if it has room."""
-        best, load = None, self._options.max_in_flight
+        best, load = None, self._depth
         for connection in self._connections:
             if len(connection.pending) < load:
                 best, load = connection, len(connection.pending)
         return best
 
     def answered(self, connection: Connection) -> None:
-        backlog, room = self._backlog, self._options.max_in_flight
+        backlog, room = self._backlog, self._depth
         while backlog and len(connection.pending) < room:
             request = backlog.popleft()
             if not request.future.done():
@@ -147,7 +153,7 @@ class Pool:
         now = self._loop.time()
         for connection in list(self._connections):
             for request in [r for r in connection.pending.values() if r.deadline <= now]:
-                _fail(request, requests.timed_out(request, self._address))
+                _fail(request, requests.timed_out(request.command, self._address))
                 connection.expire(request)
         if any(request.deadline <= now for request in self._backlog):
             late = [request for request in self._backlog if request.deadline <= now]
@@ -161,8 +167,8 @@ class Pool:
 
     def _late(self, request: Request) -> BunqueueError:
         if self._connections:
-            return requests.timed_out(request, self._address)
-        return requests.unreachable(request, self._address, self._problem)
+            return requests.timed_out(request.command, self._address)
+        return requests.unreachable(request.command, self._address, self._problem)
 
     # -- connecting
 
@@ -173,9 +179,9 @@ class Pool:
     def _wanted(self) -> bool:
         """Whether another connection is called for."""
         if not self._connections:
-            return True
+            return self._options.auto_reconnect or bool(self._backlog)
         idlest = min(len(connection.pending) for connection in self._connections)
-        return len(self._connections) < self._options.pool_size and idlest >= GROW_AT
+        return len(self._connections) < self._options.pool_size and idlest >= self._crowd
 
     async def _keep_dialing(self) -> None:
         failures = 0
@@ -191,19 +197,19 @@ class Pool:
                     self._problem = error
                     logger.debug("bunqueue at %s: attempt %d failed: %s", self._address, failures, error)
                     left = self._patience(error, begun)
-                    if left <= 0:
+                    if left <= 0 or failures == self._options.max_reconnect_attempts:
                         self._give_up(error)
                         return
-                    await self._pause(min(reconnect_delay(failures, random.random()), left))
+                    await self._pause(min(self._options.retry_delay(failures, random.random()), left))
         finally:
             telling.cancel()
             self._dialer = None
 
     def _patience(self, error: Exception, begun: float) -> float:
         """Seconds for which it makes sense to go on trying."""
-        if isinstance(error, AuthError) or not isinstance(error, OSError | BunqueueError):
+        if isinstance(error, NEVER_MIND) or not isinstance(error, OSError | BunqueueError):
             return 0.0  # the token is refused; or the host is none that could be looked up, say
-        if self._reached or not requests.is_refusal(error):
+        if self.reached or not requests.is_refusal(error):
             return inf
         return begun + seconds(self._options.refused_timeout) - self._loop.time()
 
@@ -220,20 +226,26 @@ class Pool:
         try:
             async with asyncio.timeout(timeout):
                 await self._loop.create_connection(
-                    lambda: connection, self._endpoint.host, self._endpoint.port
+                    lambda: connection,
+                    self._endpoint.host,
+                    self._endpoint.port,
+                    ssl=self._endpoint.tls_context(),
+                    server_hostname=self._endpoint.server_name,
                 )
                 await connection.handshake(self._endpoint.token, self._loop.time() + timeout)
         except BaseException as error:
             connection.abort("the attempt was given up")
             if isinstance(error, TimeoutError) and not error.args:  # not the system's, but ours
                 raise ConnectTimeout(f"no answer within {timeout:g} s", address=self._address) from None
+            if isinstance(error, ssl.SSLError):
+                raise tls_problem(error, self._address) or error from None
             raise
         return connection
 
     def _adopt(self, connection: Connection) -> None:
         if connection.closed:  # between its last answer and now
             return
-        connection.ready = self._reached = True
+        connection.ready = self.reached = True
         self._connections.append(connection)
         self._problem = None
         self.answered(connection)
@@ -242,7 +254,7 @@ class Pool:
         """Trying on would not help. The next command makes a new attempt."""
         while self._backlog:
             request = self._backlog.popleft()
-            _fail(request, error if isinstance(error, AuthError) else self._late(request))
+            _fail(request, error if isinstance(error, NEVER_MIND) else self._late(request))
 
     async def _pause(self, delay: float) -> None:
         """Sleep for `delay` seconds, less when new commands come meanwhile."""
@@ -268,7 +280,7 @@ class Pool:
             elif known and (not written or (request.repeatable and request.tries < MAX_TRIES)):
                 again.append(request)
             else:
-                _fail(request, requests.lost(request, self._address, reason))
+                _fail(request, requests.lost(request.command, self._address, reason, request.tries))
         self._backlog.extendleft(reversed(again))
         if known and not self._closed:
             logger.info("bunqueue at %s: connection lost: %s", self._address, reason)
@@ -295,11 +307,12 @@ _pools: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Endpoint, _Shared]] = 
 class _Lease:
     """One user's part in a shared pool. Implements `Transport`."""
 
-    def __init__(self, endpoint: Endpoint, pools: dict[Endpoint, _Shared]) -> None:
+    def __init__(self, endpoint: Endpoint, pools: dict[Endpoint, _Shared], known: bool) -> None:
         shared = pools.get(endpoint)
         if shared is None:
             shared = pools[endpoint] = _Shared(Pool(endpoint))
         shared.users += 1
+        shared.pool.reached |= known
         self._shared: _Shared | None = shared
         self._pools = pools
         self._endpoint = endpoint
@@ -322,6 +335,9 @@ class _Lease:
             await shared.pool.close()
 
 
-def lease(endpoint: Endpoint) -> _Lease:
-    """A part in the pool that all users of `endpoint` in this event loop share."""
-    return _Lease(endpoint, _pools.setdefault(asyncio.get_running_loop(), {}))
+def lease(endpoint: Endpoint, *, known: bool = False) -> _Lease:
+    """A part in the pool that all users of `endpoint` in this event loop share.
+
+    `known`: the server was reached before, over another connection.
+    """
+    return _Lease(endpoint, _pools.setdefault(asyncio.get_running_loop(), {}), known)

@@ -18,12 +18,10 @@ class Portal:
         self.loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self.loop.run_forever, name="bunqueue", daemon=True)
         self._thread.start()
+        self.thread_id = self._thread.ident
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """What `coroutine` gives, run in the background loop. RuntimeError when called in that very loop."""
-        if threading.current_thread() is self._thread:
-            coroutine.close()
-            raise RuntimeError("a blocking call in bunqueue's own thread would never end; use AsyncQueue")
+        """What `coroutine` gives, run in the background loop. Not to be called in that very loop."""
         future = asyncio.run_coroutine_threadsafe(coroutine, self.loop)
         try:
             return future.result()
@@ -45,6 +43,12 @@ def portal() -> Portal:
             if _portal is None:
                 _portal = Portal()
     return _portal
+
+
+def check_thread() -> None:
+    """RuntimeError in the background loop itself, where a blocking call would never end."""
+    if _portal is not None and _portal.thread_id == threading.get_ident():
+        raise RuntimeError("a blocking call in bunqueue's own thread would never end; use AsyncQueue")
 
 
 def _after_fork() -> None:

@@ -8,20 +8,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-import socket
 import threading
 from typing import Protocol
 
 from msgspec import Struct
 
-from bunqueue.client.connection import PROTOCOL
 from bunqueue.client.connection_options import reconnect_delay, seconds
+from bunqueue.client.line import Line
 from bunqueue.client.replies import R, decode_reply
-from bunqueue.client.requests import encode_frame
 from bunqueue.client.transport import Endpoint, Transport
 from bunqueue.errors import BunqueueError
-from bunqueue.protocol.commands import Ok, core, server
-from bunqueue.protocol.framing import HEADER
+from bunqueue.protocol.commands import core
 
 logger = logging.getLogger("bunqueue.client")
 
@@ -39,52 +36,23 @@ class Channel(Protocol):
         """Safe to call twice; the next call connects anew."""
 
 
-class SocketChannel:
-    """A blocking socket, one command at a time."""
+class LineChannel:
+    """A connection to a server."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
         self._timeout = min(MAX_SILENCE, seconds(endpoint.options.command_timeout))
-        self._socket: socket.socket | None = None
-        self._number = 0
+        self._line: Line | None = None
 
     def call(self, command: Struct, reply: type[R]) -> R:
-        if self._socket is None:
-            self._connect()
-        return self._ask(command, reply)
-
-    def _connect(self) -> None:
-        endpoint = self._endpoint
-        self._socket = socket.create_connection((endpoint.host, endpoint.port), self._timeout)
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._socket.settimeout(self._timeout)
-        if endpoint.token is not None:
-            self._ask(server.Auth(token=endpoint.token), Ok)
-        self._ask(server.Hello(protocol_version=PROTOCOL), server.HelloReply)
-
-    def _ask(self, command: Struct, reply: type[R]) -> R:
-        connection = self._socket
-        assert connection is not None
-        self._number += 1
-        connection.sendall(encode_frame(command, self._number))
-        length = int.from_bytes(_read(connection, HEADER), "big")
-        return decode_reply(_read(connection, length), reply, command, self._endpoint.address)
+        if self._line is None:
+            self._line = Line(self._endpoint, connect_timeout=self._timeout, timeout=self._timeout)
+        return self._line.ask(command, reply)
 
     def close(self) -> None:
-        connection, self._socket = self._socket, None
-        if connection is not None:
-            connection.close()
-
-
-def _read(connection: socket.socket, size: int) -> bytes:
-    parts = []
-    while size:
-        part = connection.recv(size)
-        if not part:
-            raise ConnectionResetError("closed by the server")
-        parts.append(part)
-        size -= len(part)
-    return b"".join(parts)
+        line, self._line = self._line, None
+        if line is not None:
+            line.close()
 
 
 class EmbeddedChannel:
@@ -119,7 +87,7 @@ class Renewal:
         """All locks are renewed every `interval` seconds, and at once after connecting."""
         self._interval = interval
         self._address = endpoint.address
-        self._channel: Channel = EmbeddedChannel(endpoint) if endpoint.embedded else SocketChannel(endpoint)
+        self._channel: Channel = EmbeddedChannel(endpoint) if endpoint.embedded else LineChannel(endpoint)
         self._held: dict[str, str] = {}  # id -> token; single operations, so the GIL is lock enough
         self._woken = threading.Event()
         self._stopping = False

@@ -30,13 +30,18 @@ def spec_of(kind: type[Struct]) -> Spec:
     return COMMANDS[str(kind.__struct_config__.tag)]
 
 
+def next_number() -> int:
+    """For the `reqId` of a command."""
+    return next(_numbers) & _MASK
+
+
 class Request:
     """A command, its bytes, and the future its reply goes to."""
 
     __slots__ = ("command", "deadline", "delay", "frame", "future", "id", "repeatable", "tries")
 
     def __init__(self, command: Struct, future: asyncio.Future[bytes], deadline: float) -> None:
-        self.id = next(_numbers) & _MASK
+        self.id = next_number()
         self.command = command
         self.frame = encode_frame(command, self.id)
         self.future = future
@@ -72,21 +77,20 @@ def poll_time(command: Struct) -> float:
 # -- how requests fail
 
 
-def lost(request: Request, address: str, reason: str) -> ConnectionLost:
-    """The connection died after the request was written."""
-    what = describe(request.command)
-    if names(request.command)["command"] in WORKERS:
+def lost(command: Struct, address: str, reason: str, tries: int = 1) -> ConnectionLost:
+    """The connection died after the command was written, for the `tries`th time."""
+    if names(command)["command"] in WORKERS:
         advice = "the worker sorts it out over the next one"
-    elif request.repeatable:
-        advice = f"it was sent {request.tries} times; look at the server's log"
+    elif spec_of(type(command)).repeatable:
+        advice = f"it was sent {tries} times; look at the server's log"
     else:
         advice = "whether it was carried out is unknown, so it was not repeated; look before you do it again"
-        if names(request.command)["command"] in ADDING:
+        if names(command)["command"] in ADDING:
             advice += ", or add jobs with a unique_key"
     return ConnectionLost(
-        f"{what}: connection to {address} lost ({reason}); {advice}",
+        f"{describe(command)}: connection to {address} lost ({reason}); {advice}",
         address=address,
-        **names(request.command),
+        **names(command),
     )
 
 
@@ -99,25 +103,25 @@ def closed(command: Struct, address: str) -> ConnectionLost:
     )
 
 
-def timed_out(request: Request, address: str) -> CommandTimeout:
+def timed_out(command: Struct, address: str) -> CommandTimeout:
     """It was written, or waited for room, and the time is over."""
-    unknown = "" if request.repeatable else "; whether it was carried out is unknown"
+    unknown = "" if spec_of(type(command)).repeatable else "; whether it was carried out is unknown"
     return CommandTimeout(
-        f"{describe(request.command)}: no answer from {address} in time{unknown}; "
+        f"{describe(command)}: no answer from {address} in time{unknown}; "
         f"if the server is busy, raise ConnectionOptions(command_timeout=...)",
         address=address,
-        **names(request.command),
+        **names(command),
     )
 
 
-def unreachable(request: Request, address: str, problem: BaseException | None) -> ConnectTimeout:
+def unreachable(command: Struct, address: str, problem: BaseException | None) -> ConnectTimeout:
     """There was no connection all the time."""
     why = f" ({describe_problem(problem)})" if problem else ""
     return ConnectTimeout(
-        f"{describe(request.command)}: no connection to {address}{why}; is the server running there? "
+        f"{describe(command)}: no connection to {address}{why}; is the server running there? "
         f"Start one with: bunqueue start",
         address=address,
-        **names(request.command),
+        **names(command),
     )
 
 

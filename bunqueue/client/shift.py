@@ -91,7 +91,9 @@ class Shift:
 
     async def start(self) -> None:
         # Pulls have a connection of their own: closing it withdraws polls, whoever else talks to the server.
-        options = replace(self._endpoint.options, pool_size=1, max_command_timeouts=1)
+        given = self._endpoint.options
+        size = 1 if given.pipelining else POLLS + 1
+        options = replace(given, pool_size=size, max_command_timeouts=1)
         self._pulls = await replace(self._endpoint, options=options).open(private=True)
         # Acknowledgements share it: with the poll that follows they are one write and one transaction.
         self._caller.use(self._pulls)

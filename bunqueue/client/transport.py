@@ -5,6 +5,7 @@ Everything above this seam is the same for both.
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -12,6 +13,7 @@ from typing import Protocol
 from msgspec import Struct
 
 from bunqueue.client.connection_options import ConnectionOptions
+from bunqueue.client.tls import TlsOptions, client_context
 
 HOST, PORT = "127.0.0.1", 6789
 """Where a server is unless one says otherwise."""
@@ -62,6 +64,7 @@ class Endpoint:
     embedded: bool = False
     data_path: str | None = None
     options: ConnectionOptions = field(default_factory=ConnectionOptions)
+    tls: ssl.SSLContext | TlsOptions | None = None
 
     @property
     def address(self) -> str:
@@ -70,10 +73,22 @@ class Endpoint:
             return f"embedded engine {self.data_path or 'in memory'}"
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
-    async def open(self, *, private: bool = False) -> Transport:
+    def tls_context(self) -> ssl.SSLContext | None:
+        """What to wrap sockets with. Raises OptionError when a file cannot be used any more."""
+        return None if self.tls is None else client_context(self.tls)
+
+    @property
+    def server_name(self) -> str | None:
+        """The name that the server's certificate must have; None without TLS."""
+        if self.tls is None:
+            return None
+        return (isinstance(self.tls, TlsOptions) and self.tls.server_name) or self.host
+
+    async def open(self, *, private: bool = False, known: bool = False) -> Transport:
         """A new session; several share connections unless one is `private`.
 
         Only a private session's `close` ends the connection for certain, and with it what was pulled there.
+        `known`: the server was reached before, so while it refuses connections it is waited for.
         """
         if self.embedded:
             from bunqueue.embedded import shared_transport
@@ -83,4 +98,4 @@ class Endpoint:
         from bunqueue.client import pool
 
         # A private session is a worker's, which itself tells of a server that is not there.
-        return pool.Pool(self, quiet=True) if private else pool.lease(self)
+        return pool.Pool(self, quiet=True) if private else pool.lease(self, known=known)

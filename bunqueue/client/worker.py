@@ -17,7 +17,7 @@ from bunqueue.client.connection_options import ConnectionOptions, Duration, mill
 from bunqueue.client.runner import ActiveJob, Handler
 from bunqueue.client.service import run_forever
 from bunqueue.client.shift import Orders, Shift
-from bunqueue.client.transport import HOST, PORT
+from bunqueue.client.tls import Tls
 from bunqueue.errors import OptionError
 from bunqueue.model.durations import DAY_MS
 
@@ -73,9 +73,11 @@ class Worker:
         ack_batch: int = 10,
         ack_delay: Duration = 50,
         grace: Duration = 30_000,
-        host: str = HOST,
-        port: int | str = PORT,
+        host: str | None = None,
+        port: int | str | None = None,
         token: str | None = None,
+        url: str | None = None,
+        tls: Tls | None = None,
         embedded: bool = False,
         data_path: str | os.PathLike[str] | None = None,
         connection: ConnectionOptions | None = None,
@@ -91,7 +93,7 @@ class Worker:
         _check_handler(handler)
         self.name = name or socket.gethostname()
         self._grace = seconds(grace, "grace")
-        self._endpoint = checks.endpoint(host, port, token, embedded, data_path, connection)
+        self._endpoint = checks.endpoint(host, port, token, embedded, data_path, connection, url, tls)
         self._orders = Orders(
             queue=queue,
             handler=handler,

@@ -52,9 +52,10 @@ def test_many_threads_use_one_queue(queue: Queue) -> None:
 
 
 def test_all_blocking_objects_share_one_thread(queue: Queue, shared_server: Server) -> None:
-    with Queue("sdk-blocking-other", port=shared_server.port) as other:
-        other.add("n")
-        queue.add("n")
+    """It is for what cannot be done in the caller's own; here for embedded queues."""
+    with Queue("sdk-blocking-other", embedded=True) as other, Queue("sdk-third", embedded=True) as third:
+        for each in (other, third, queue):
+            each.add("n")
         assert [thread.name for thread in threading.enumerate()].count("bunqueue") == 1
 
 

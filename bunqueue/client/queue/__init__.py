@@ -18,7 +18,7 @@ from bunqueue.client.queue.dead_letters import AsyncDeadLetters
 from bunqueue.client.queue.handle import AsyncJobHandle
 from bunqueue.client.queue.looking import AsyncLooking
 from bunqueue.client.queue.monitoring import AsyncMonitoring
-from bunqueue.client.transport import HOST, PORT
+from bunqueue.client.tls import Tls
 
 __all__ = ["AsyncJobHandle", "AsyncQueue"]
 
@@ -29,9 +29,10 @@ class AsyncQueue(AsyncAdding, AsyncLooking, AsyncDeadLetters, AsyncMonitoring):
         async with AsyncQueue("emails") as queue:
             handle = await queue.add("welcome", {"to": "a@example.com"}, delay=5_000)
 
-    `token` is the server's, `data_path` where an embedded queue keeps its jobs (None: in memory), and
-    `default_job_options` hold for each job that does not say otherwise. The connection is made when it is
-    first needed, and shared with other queues of the same server.
+    The server is at `host` and `port`, or at `url`, or where BUNQUEUE_URL says, else 127.0.0.1:6789; `token`
+    is what it wants to see, `tls` as in `Place`. `data_path` is where an embedded queue keeps its jobs (None:
+    in memory), and `default_job_options` hold for each job that does not say otherwise. The connection is
+    made when it is first needed, and shared with other queues of the same server.
 
     Every method raises BunqueueError, as `bunqueue.errors` has it; one that changes something and raises
     ConnectionLost or CommandTimeout may have changed it.
@@ -41,9 +42,11 @@ class AsyncQueue(AsyncAdding, AsyncLooking, AsyncDeadLetters, AsyncMonitoring):
         self,
         name: str,
         *,
-        host: str = HOST,
-        port: int | str = PORT,
+        host: str | None = None,
+        port: int | str | None = None,
         token: str | None = None,
+        url: str | None = None,
+        tls: Tls | None = None,
         embedded: bool = False,
         data_path: str | os.PathLike[str] | None = None,
         connection: ConnectionOptions | None = None,
@@ -51,7 +54,7 @@ class AsyncQueue(AsyncAdding, AsyncLooking, AsyncDeadLetters, AsyncMonitoring):
     ) -> None:
         self.name = checks.queue_name(name)
         self._defaults = wire_fields({**(default_job_options or {})}, {})
-        endpoint = checks.endpoint(host, port, token, embedded, data_path, connection)
+        endpoint = checks.endpoint(host, port, token, embedded, data_path, connection, url, tls)
         self._caller = AsyncCaller(endpoint)
 
     def __repr__(self) -> str:

@@ -52,6 +52,7 @@ def test_codes_of_errors_are_stable_and_unique() -> None:
         "payload",
         "shard_unavailable",
         "storage",
+        "tls_failed",
     ]
 
 

@@ -127,10 +127,26 @@ def test_impossible_queue_names_are_refused_at_once(name: str) -> None:
         Worker(name, print)
 
 
-@pytest.mark.parametrize("options", [{"pool_size": 0}, {"command_timeout": 0}, {"ping_interval": -1}])
-def test_impossible_connection_options_are_refused(options: dict[str, int]) -> None:
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"pool_size": 0},
+        {"command_timeout": 0},
+        {"ping_interval": -1},
+        {"pipelining": 1},
+        {"auto_reconnect": None},
+        {"reconnect_delay": 0},
+        {"max_reconnect_attempts": 0},
+    ],
+)
+def test_impossible_connection_options_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(options))):
         ConnectionOptions(**options)
+
+
+def test_the_delays_between_attempts_to_connect_are_options() -> None:
+    options = ConnectionOptions(reconnect_delay=10, max_reconnect_delay=timedelta(milliseconds=25))
+    assert [options.retry_delay(failures, 0.5) for failures in (1, 2, 3, 50)] == [0.01, 0.02, 0.025, 0.025]
 
 
 @pytest.mark.parametrize("options", [{"concurrency": 0}, {"lock_ttl": 0}, {"pull_size": 0}, {"ack_batch": 0}])
@@ -191,12 +207,17 @@ def test_texts_of_enums_are_texts() -> None:
         ({"host": 5}, "host: 5 is not allowed; give a host name or an IP address"),
         ({"port": 99999}, "port: 99999 is not allowed; give a number from 0 to 65535"),
         ({"port": "http"}, "port: 'http' is not allowed"),
-        ({"port": None}, "port: None is not allowed"),
+        ({"port": True}, "port: True is not allowed"),
         ({"token": 5}, "token: the value (not shown) is not allowed; give a text, or None"),
         ({"data_path": "x.db"}, "data_path: only with embedded=True"),
         ({"embedded": True, "port": 1}, "port: embedded=True means no server"),
         ({"embedded": True, "host": "x"}, "host: embedded=True means no server"),
         ({"embedded": True, "token": "x"}, "token: embedded=True means no server"),
+        ({"embedded": True, "url": "bunqueue://h"}, "url: embedded=True means no server"),
+        ({"embedded": True, "tls": True}, "tls: embedded=True means no server"),
+        ({"url": "bunqueue://h", "port": 1}, "url: it says where the server is, so leave out host and port"),
+        ({"url": "http://h"}, "url: it is no address of a server"),
+        ({"tls": "yes"}, "tls: 'yes' is not allowed; give True, an ssl.SSLContext or TlsOptions"),
         ({"embedded": True, "connection": ConnectionOptions()}, "connection: embedded=True means no server"),
         ({"embedded": True, "data_path": ""}, "data_path: '' is not allowed"),
     ],

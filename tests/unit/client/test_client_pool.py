@@ -113,6 +113,54 @@ async def test_never_more_in_flight_than_allowed_and_all_get_through(fake: FakeS
     await pool.close()
 
 
+@pytest.mark.parametrize(
+    ("options", "depth"), [({"max_in_flight": 3}, 3), ({"pipelining": False}, 1)], ids=["few", "one"]
+)
+async def test_connections_that_carry_little_are_soon_joined_by_others(
+    fake: FakeServer, options: dict[str, Any], depth: int
+) -> None:
+    held: list[tuple[Peer, Command]] = []
+    most: dict[int, int] = {}
+
+    async def answer(peer: Peer, command: Command) -> None:
+        held.append((peer, command))
+        under_way = sum(other is peer for other, _ in held)
+        most[id(peer)] = max(most.get(id(peer), 0), under_way)
+
+    fake.answer = answer
+    pool = Pool(endpoint(fake, **options))
+    calls = [asyncio.ensure_future(pool.call(push())) for _ in range(20)]
+    await eventually(lambda: len(held) == 4 * depth, "four connections carry what they may")
+    assert set(most.values()) == {depth}
+    fake.answer = fake._echo
+    for peer, command in held:
+        peer.reply(command, id="x")
+    await asyncio.gather(*calls)
+    await pool.close()
+
+
+async def test_a_pool_that_is_told_so_does_not_come_back_by_itself(fake: FakeServer) -> None:
+    pool = Pool(endpoint(fake, auto_reconnect=False))
+    await pool.call(push())
+    (connection,) = pool._connections
+    fake.peers[0].cut()
+    await eventually(lambda: connection.closed, "it is noticed")
+    await asyncio.sleep(0.05)  # long enough to connect
+    assert len(fake.peers) == 1
+    await pool.call(push())
+    assert len(fake.peers) == 2
+    await pool.close()
+
+
+async def test_attempts_to_connect_may_be_limited(fake: FakeServer) -> None:
+    pool = Pool(endpoint(fake, reconnect_delay=1, max_reconnect_delay=1, max_reconnect_attempts=3))
+    await pool.call(push())
+    await fake.stop()
+    with pytest.raises(ConnectTimeout, match="no connection to"):
+        await asyncio.wait_for(pool.call(push()), 10)  # command_timeout is half a minute
+    await pool.close()
+
+
 async def test_one_connection_is_enough_for_little_load(fake: FakeServer) -> None:
     pool = Pool(endpoint(fake))
     for _ in range(20):
@@ -186,12 +234,14 @@ async def test_what_was_never_written_is_sent_over_the_next_connection(fake: Fak
     pool = Pool(endpoint(fake))
     await pool.call(query.GetState(id="j"))
     (connection,) = pool._connections
-    call = asyncio.ensure_future(pool.call(push()))
-    await asyncio.sleep(0)  # handed to the connection, which writes at the end of the turn
+    calls = [asyncio.ensure_future(pool.call(push())) for _ in range(2)]
+    await asyncio.sleep(0)  # the first is written at once, the other at the end of the turn
     assert len(connection.unsent) == 1
     connection.abort("a test")
-    assert decode(await call)["id"] == "job-1"
-    assert fake.names().count("PUSH") == 1
+    with pytest.raises(ConnectionLost):
+        await calls[0]
+    assert decode(await calls[1])["id"] == "job-1"
+    assert fake.names().count("PUSH") <= 2
     assert len(fake.peers) == 2
     await pool.close()
 

@@ -15,7 +15,7 @@ from bunqueue.client.blocking.queue.monitoring import Monitoring
 from bunqueue.client.caller import Caller
 from bunqueue.client.connection_options import ConnectionOptions
 from bunqueue.client.job_options import JobOptions, wire_fields
-from bunqueue.client.transport import HOST, PORT
+from bunqueue.client.tls import Tls
 
 __all__ = ["JobHandle", "Queue"]
 
@@ -26,9 +26,10 @@ class Queue(Adding, Looking, DeadLetters, Monitoring):
         with Queue("emails") as queue:
             handle = queue.add("welcome", {"to": "a@example.com"}, delay=5_000)
 
-    `token` is the server's, `data_path` where an embedded queue keeps its jobs (None: in memory), and
-    `default_job_options` hold for each job that does not say otherwise. The connection is made when it is
-    first needed, and shared with other queues of the same server.
+    The server is at `host` and `port`, or at `url`, or where BUNQUEUE_URL says, else 127.0.0.1:6789; `token`
+    is what it wants to see, `tls` as in `Place`. `data_path` is where an embedded queue keeps its jobs (None:
+    in memory), and `default_job_options` hold for each job that does not say otherwise. The connection is
+    made when it is first needed, and shared with other queues of the same server.
 
     Every method raises BunqueueError, as `bunqueue.errors` has it; one that changes something and raises
     ConnectionLost or CommandTimeout may have changed it.
@@ -38,9 +39,11 @@ class Queue(Adding, Looking, DeadLetters, Monitoring):
         self,
         name: str,
         *,
-        host: str = HOST,
-        port: int | str = PORT,
+        host: str | None = None,
+        port: int | str | None = None,
         token: str | None = None,
+        url: str | None = None,
+        tls: Tls | None = None,
         embedded: bool = False,
         data_path: str | os.PathLike[str] | None = None,
         connection: ConnectionOptions | None = None,
@@ -48,7 +51,7 @@ class Queue(Adding, Looking, DeadLetters, Monitoring):
     ) -> None:
         self.name = checks.queue_name(name)
         self._defaults = wire_fields({**(default_job_options or {})}, {})
-        endpoint = checks.endpoint(host, port, token, embedded, data_path, connection)
+        endpoint = checks.endpoint(host, port, token, embedded, data_path, connection, url, tls)
         self._caller = Caller(endpoint)
 
     def __repr__(self) -> str:
