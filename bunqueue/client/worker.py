@@ -88,7 +88,6 @@ class Worker:
     ) -> None:
         self.queue = checks.queue_name(queue)
         checks.whole("concurrency", concurrency)
-        checks.whole("ack_batch", ack_batch)
         checks.whole("pull_size", concurrency if pull_size is None else pull_size)
         _check_handler(handler)
         self.name = name or socket.gethostname()
@@ -103,7 +102,7 @@ class Worker:
             lock_ttl=_lock_ttl(lock_ttl),
             poll_timeout=min(milliseconds(poll_timeout, "poll_timeout"), MAX_POLL_MS),
             renewal_interval=_renewal_interval(heartbeat_interval, _lock_ttl(lock_ttl)),
-            ack_batch=ack_batch,
+            ack_batch=checks.whole("ack_batch", ack_batch),
             ack_delay=seconds(ack_delay, "ack_delay"),
             on_completed=on_completed,
             on_failed=on_failed,
