@@ -178,8 +178,10 @@ def _range(low: float | None, high: float | None) -> str:
 
 
 def default(field: mi.Field) -> str:
-    if field.default is NODEFAULT and field.default_factory is NODEFAULT:
+    if field.required:
         return "required"
+    if field.default is NODEFAULT and field.default_factory is NODEFAULT:  # may be left out
+        return ""
     value = field.default_factory() if field.default is NODEFAULT else field.default
     if value is None or value is UNSET:
         return ""

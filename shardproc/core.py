@@ -53,6 +53,7 @@ class Shard:
         database = Database(path, full_sync=full_sync, lock_wait_s=lock_wait_s)
         self.store = Store(database, retention)
         self.told: dict[str, Told] = {}  # what subscribers get after the last commit
+        self.notices: list[tuple[int, bytes]] = []  # and what others are told who did not ask
         self._place, self._retention = (shard, shards), retention
         self.engine = self._new_engine()
         self._clock = Clock()
@@ -149,6 +150,9 @@ class Shard:
         self.told = out.told
         if out.told:
             out.told = {}
+        self.notices = out.notices
+        if out.notices:
+            out.notices = []
         replies, out.replies = out.replies, []
         out.size = 0
         return self._relay(replies) if self.engine.state.relays else replies

@@ -187,6 +187,8 @@ class Server:
             body = b"".join(frames)
             parts.append(link.TO_ROUTER.pack(len(body), conn, link.REPLIES, len(frames), slow))
             parts.append(body)
+        for conn, notice in self._shard.notices:  # after the pulls that they are about
+            parts.append(link.answer(conn, link.REPLIES, notice))
         if parts:
             self._sock.sendall(b"".join(parts))
             parts.clear()

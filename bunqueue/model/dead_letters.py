@@ -16,6 +16,7 @@ STALLED = "stalled"
 UNKNOWN = "unknown"  # discarded, not failed
 REASONS = (EXPLICIT_FAIL, MAX_ATTEMPTS, TIMEOUT, STALLED, "ttl_expired", "worker_lost", UNKNOWN)
 
+CANCELLED = "cancelled"  # stopped while it ran, as somebody asked for that
 INTERRUPTED = "interrupted"  # the outcome of an attempt that counts for nothing
 
 _YEARS_MS = 10 * YEAR_MS

@@ -71,6 +71,13 @@ class JobOptions(Struct, frozen=True, gc=False):
     tags: tuple[str, ...] = ()
 
 
+class Cancellation(Struct, array_like=True, gc=False):
+    """Somebody asked to stop an active job.  From then on it can only end as cancelled."""
+
+    until: int  # epoch ms; then it ends, whether its worker has stopped or not
+    reason: str | None = None
+
+
 class Extra(Struct, rename="camel", omit_defaults=True, gc=False):
     """What few jobs have: kept apart, so that the others need not carry it.  Times in ms.
 
@@ -105,9 +112,10 @@ class Extra(Struct, rename="camel", omit_defaults=True, gc=False):
     ignored: dict[str, str] | None = None  # the same, of children whose failure is ignored
     key_until: int | None = None  # epoch ms from which on another job may have the unique key
     auto_retries: AutoRetries | None = None  # out of the dead letters
+    cancellation: Cancellation | None = None  # of an active job only
 
     HIDDEN: ClassVar[frozenset[str]] = frozenset(
-        {"parked", "own_id", "pending", "failures", "ignored", "key_until", "auto_retries"}
+        {"parked", "own_id", "pending", "failures", "ignored", "key_until", "auto_retries", "cancellation"}
     )
 
 

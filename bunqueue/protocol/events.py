@@ -22,6 +22,7 @@ class Event(Struct, kw_only=True, rename="camel", gc=False):
     terminal: bool | UnsetType = UNSET
     prev: str | UnsetType = UNSET
     delay: float | UnsetType = UNSET
+    reason: str | UnsetType = UNSET  # failed: "cancelled", when somebody stopped the job
     progress: float | UnsetType = UNSET
     count: int | UnsetType = UNSET  # of "lost": how many events were left out here
 

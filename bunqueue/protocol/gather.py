@@ -160,10 +160,15 @@ def _any(answers: Sequence[Answer], places: Sequence[Sequence[int]]) -> Answer:
 
 
 def _count(answers: Sequence[Answer], places: Sequence[Sequence[int]]) -> Answer:
-    """The first answer, with the sum of all counts."""
-    merged = answers[0]
-    merged.get("data", merged)["count"] = sum(answer.get("data", answer)["count"] for answer in answers)
-    return merged
+    """The first answer, with the sum of all counts, and the entries of all lists."""
+    counted = [answer.get("data", answer) for answer in answers]
+    merged = counted[0]
+    for other in counted[1:]:
+        merged["count"] += other["count"]
+        for name, value in other.items():
+            if isinstance(value, list):
+                merged[name] = [*merged.get(name, ()), *value]
+    return answers[0]
 
 
 def _concat(answers: Sequence[Answer], places: Sequence[Sequence[int]]) -> Answer:

@@ -15,6 +15,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 from msgspec.msgpack import Decoder, Encoder
 from msgspec.structs import fields
 
+from bunqueue.model.dead_letters import CANCELLED
 from bunqueue.model.ids import UUID_LENGTH
 from bunqueue.model.job import (
     ACTIVE,
@@ -64,6 +65,7 @@ class _Own(Struct, rename="camel", gc=False):
     state: str | UnsetType = UNSET
     returnvalue: Raw | UnsetType = UNSET
     failed_reason: str | UnsetType = UNSET
+    cancelling: bool | UnsetType = UNSET  # active, and asked to stop
 
 
 _OWN_FIELDS = 16  # those that are always there
@@ -197,6 +199,9 @@ def queried_job(job: Job, state: str) -> bytes:
     if job.error is not None:
         own.failed_reason = job.error
         fields += 1
+    if job.extra is not None and job.extra.cancellation is not None:
+        own.cancelling = True
+        fields += 1
     return _assemble(_encode(own), fields, job)
 
 
@@ -278,9 +283,14 @@ def job_list(jobs: list[bytes]) -> Raw:
 
 
 def state_name(job: Job, version: int) -> str:
-    """The state in the words of a protocol version; 3 tells ready jobs with priority apart."""
+    """The state in the words of a protocol version; 3 tells ready jobs with priority apart.
+
+    Dead letters that somebody stopped while they ran are told apart in both.
+    """
     if version >= 3 and job.state == WAITING and job.priority > 0:
         return "prioritized"
     if version < 3 and job.state == BLOCKED:
         return STATE_NAMES[WAITING]
+    if job.reason == CANCELLED:
+        return CANCELLED
     return STATE_NAMES[job.state]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bunqueue.model.dead_letters import AutoRetries, DlqConfig
+from bunqueue.model.dead_letters import CANCELLED, AutoRetries, DlqConfig
 from bunqueue.model.job import Extra, Job
 
 from .configs import of_queue
@@ -17,7 +17,7 @@ def plan(state: State, job: Job) -> None:
     if config.auto_retry or retries is not None:
         job.extra = job.extra or Extra()
         retries = job.extra.auto_retries = retries or AutoRetries()
-        again = config.auto_retry and retries.count < config.max_auto_retries
+        again = config.auto_retry and retries.count < config.max_auto_retries and job.reason != CANCELLED
         retries.next_at = state.now + int(config.auto_retry_interval) if again else None
         state.out.touch(job, ROW)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from msgspec import Raw, Struct
 from msgspec.msgpack import Encoder
 
-from bunqueue.model.dead_letters import REASONS, UNKNOWN, AutoRetries, DlqConfig
+from bunqueue.model.dead_letters import CANCELLED, REASONS, UNKNOWN, AutoRetries, DlqConfig
 from bunqueue.model.job import COMPLETED, FAILED, Job
 from bunqueue.protocol.commands import Ok
 from bunqueue.protocol.commands.dlq import (
@@ -32,7 +32,7 @@ from bunqueue.protocol.commands.query import CountReply
 from bunqueue.protocol.configuration import changed
 from bunqueue.protocol.job_view import job_list
 
-from . import lifecycle
+from . import lifecycle, moves
 from .configs import of_queue, store
 from .outbox import Attempt, DeadLetter
 from .queries import SLICE, Shown, known_queue
@@ -41,6 +41,8 @@ from .slices import Steps, sliced
 from .state import Client, QueueState, State
 
 ROWS = 1000  # dead letters looked at in one step, without their jobs
+
+COUNTED = frozenset({*REASONS, CANCELLED})  # the last one only where there are such
 
 _encode = Encoder().encode
 _ALL = DlqFilter()
@@ -151,7 +153,8 @@ def get_dlq_stats(state: State, client: Client, command: GetDlqStats) -> Steps:
         if step:
             yield
         for row in rows:
-            stats.by_reason[row.reason if row.reason in stats.by_reason else UNKNOWN] += 1
+            reason = row.reason if row.reason in COUNTED else UNKNOWN
+            stats.by_reason[reason] = stats.by_reason.get(reason, 0) + 1
             stats.pending_retry += pending(row)
             stats.expired += expired(row)
         if rows and stats.oldest_entry is None:
@@ -216,7 +219,7 @@ def _retry(state: State, queue: QueueState, seqs: list[int], finished: int) -> i
     """Bring finished jobs back; how many still were so."""
     jobs = [job for job in state.archive.load(seqs).values() if job.state == finished]
     for job in jobs:
-        lifecycle.revive(state, queue, job)
+        moves.revive(state, queue, job)
     return len(jobs)
 
 
@@ -224,7 +227,7 @@ def _retry_one(state: State, queue: QueueState, job_id: str, finished: int) -> i
     job = state.archive.find(job_id)
     if job is None or job.state != finished or job.queue != queue.name:
         return 0
-    lifecycle.revive(state, queue, job)
+    moves.revive(state, queue, job)
     return 1
 
 

@@ -15,6 +15,7 @@ from bunqueue.protocol.commands import Command
 
 from . import (
     blocked,
+    cancelling,
     chores,
     dashboard,
     dead_letters,
@@ -55,6 +56,7 @@ from .timeouts import timeout_at
 
 __all__ = [
     "Engine",
+    "cancelling",
     "dashboard",
     "dead_letters",
     "dedup",

@@ -119,6 +119,8 @@ def _active(state: State, command: MoveToWaitingChildren) -> Job:
     if job is None or job.state != ACTIVE:
         raise CommandError("Job is not active")
     check_token(job, command.token, required=False)
+    if lifecycle.is_cancelled(job):
+        raise CommandError(f"Job {job.id} is being cancelled: only its end can be reported")
     return job
 
 

@@ -7,7 +7,7 @@ from itertools import islice
 
 from msgspec import Raw
 
-from bunqueue.model.dead_letters import EXPLICIT_FAIL, TIMEOUT
+from bunqueue.model.dead_letters import CANCELLED, EXPLICIT_FAIL, TIMEOUT
 from bunqueue.model.job import ACTIVE, FAILED, NIL, UNDEFINED, WAITING, Extra, Job
 from bunqueue.protocol.commands import CommandError, ErrorReply
 from bunqueue.protocol.commands.core import (
@@ -20,7 +20,7 @@ from bunqueue.protocol.commands.core import (
     Ignored,
 )
 
-from . import lifecycle
+from . import lifecycle, moves
 from .outbox import ROW
 from .registry import handles
 from .state import Client, State
@@ -31,15 +31,20 @@ MAX_LINE, MAX_LINES = 1024, 100  # characters and lines of one that are kept wit
 
 
 class _TooLate(Exception):
-    """The job was decided by its timeout; the answer changes nothing."""
+    """The job was decided by its timeout, or cancelled; the answer changes nothing."""
+
+    def __init__(self, reason: str, running: Job | None = None) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.running = running  # is to end as cancelled now that its worker has stopped
 
 
 @handles(Ack)
 def ack(state: State, client: Client, command: Ack) -> AckReply:
     try:
         job = _held(state, command.id, command.token)
-    except _TooLate:
-        return AckReply(data=Applied(False, TOO_LATE))
+    except _TooLate as late:
+        return _too_late(state, late)
     result, remove = _result(command.result), command.remove_on_complete
     lifecycle.complete(state, state.queues[job.queue], job, result, remove=remove)
     return AckReply()
@@ -53,13 +58,19 @@ def ack_batch(state: State, client: Client, command: AckBatch) -> AckBatchReply 
     jobs: list[tuple[int, Job]] = []
     missing: _NotActive | None = None
     ignored: list[int] = []
+    cancelled: list[Job] = []
     for index, job_id in enumerate(ids):
         try:
             jobs.append((index, _held(state, job_id, tokens[index] if tokens else None)))
         except _NotActive as error:
             missing = missing or error
-        except _TooLate:
+        except _TooLate as late:
             ignored.append(index)
+            if late.running is not None:
+                cancelled.append(late.running)
+    for job in cancelled:
+        if job.state == ACTIVE:  # else the same id came twice
+            lifecycle.cancel(state, job)
     for index, job in jobs:
         if job.id not in state.jobs:  # the same id twice in one batch
             missing = missing or _NotActive(job.id)
@@ -78,12 +89,12 @@ def ack_batch(state: State, client: Client, command: AckBatch) -> AckBatchReply 
 def fail(state: State, client: Client, command: Fail) -> AckReply:
     try:
         job = _held(state, command.id, command.token)
-    except _TooLate:
-        return AckReply(data=Applied(False, TOO_LATE))
+    except _TooLate as late:
+        return _too_late(state, late)
     if job.state != ACTIVE:
         raise _NotActive(job.id)
     if command.interrupted:
-        lifecycle.interrupt(state, job, command.error)
+        moves.interrupt(state, job, command.error)
         return AckReply()
     if command.stack:
         _keep_stack(state, job, command.stack)
@@ -93,6 +104,12 @@ def fail(state: State, client: Client, command: Fail) -> AckReply:
         stack = command.stack if isinstance(command.stack, str) else "\n".join(command.stack)
         state.out.attempts[-1].stack = stack[:MAX_STACK]
     return AckReply()
+
+
+def _too_late(state: State, late: _TooLate) -> AckReply:
+    if late.running is not None:
+        lifecycle.cancel(state, late.running)
+    return AckReply(data=Applied(False, late.reason))
 
 
 def _keep_stack(state: State, job: Job, stack: str | list[str]) -> None:
@@ -141,13 +158,15 @@ def _held(state: State, job_id: str, token: str | None) -> Job:
     if job is not None and (lock := job.lock) is not None:
         if lock.token and lock.token != token:  # asked here as well: the call costs something on this path
             check_token(job, token)
+        if job.extra is not None and job.extra.cancellation is not None:
+            raise _TooLate(CANCELLED, job)
         return job
     if job is None:
         gone = state.archive.find(job_id)
-        if gone is not None and gone.state == FAILED and gone.reason == TIMEOUT:
-            raise _TooLate
+        if gone is not None and gone.state == FAILED and gone.reason in (TIMEOUT, CANCELLED):
+            raise _TooLate(TOO_LATE if gone.reason == TIMEOUT else CANCELLED)
     elif job.timed_out:
-        raise _TooLate
+        raise _TooLate(TOO_LATE)
     elif token and job.lost_token == token and job.state == WAITING:
         return job
     raise _NotActive(job_id)

@@ -16,7 +16,6 @@ from bunqueue.model.job import (
 )
 from bunqueue.protocol.commands import CommandError, Ok
 from bunqueue.protocol.commands.jobs import (
-    Cancel,
     ChangeDelay,
     ChangePriority,
     Discard,
@@ -27,8 +26,9 @@ from bunqueue.protocol.commands.jobs import (
 )
 from bunqueue.protocol.job_view import state_name
 
-from . import events, lifecycle, moves
+from . import moves
 from .finishing import check_token
+from .lifecycle import is_cancelled
 from .outbox import ROW
 from .pushing import check_size
 from .queries import find
@@ -36,15 +36,6 @@ from .registry import handles
 from .state import Client, State
 
 MOVABLE = frozenset({WAITING, DELAYED, ACTIVE})
-
-
-@handles(Cancel)
-def cancel(state: State, client: Client, command: Cancel) -> Ok:
-    job = state.jobs.get(command.id)
-    if job is None or job.state == ACTIVE:
-        raise CommandError("Job not found or cannot be cancelled")
-    lifecycle.remove(state, state.queues[job.queue], job, events.REMOVED)
-    return Ok()
 
 
 @handles(Update)
@@ -106,7 +97,7 @@ def move_to_wait(state: State, client: Client, command: MoveToWait) -> Ok:
         name = "unknown" if job is None else state_name(job, client.version)
         raise CommandError(f"Cannot move job from state '{name}' to waiting")
     if job.state == FAILED:
-        lifecycle.revive(state, state.queues[job.queue], job)
+        moves.revive(state, state.queues[job.queue], job)
         return Ok()
     check_token(job, command.token, required=client.version >= 3)
     _move(state, job, 0)
@@ -124,4 +115,6 @@ def discard(state: State, client: Client, command: Discard) -> Ok:
 
 
 def _move(state: State, job: Job, delay: float) -> None:
+    if job.state == ACTIVE and is_cancelled(job):
+        raise CommandError(f"Job {job.id} is being cancelled: only its end can be reported")
     moves.move(state, state.queues[job.queue], job, state.now + int(delay))

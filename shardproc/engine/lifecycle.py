@@ -11,7 +11,13 @@ from heapq import heappush
 from msgspec import Raw
 
 from bunqueue.model.backoff import retry_delay
-from bunqueue.model.dead_letters import EXPLICIT_FAIL, INTERRUPTED, MAX_ATTEMPTS, STALLED, TIMEOUT
+from bunqueue.model.dead_letters import (
+    CANCELLED,
+    EXPLICIT_FAIL,
+    MAX_ATTEMPTS,
+    STALLED,
+    TIMEOUT,
+)
 from bunqueue.model.job import (
     ACTIVE,
     COMPLETED,
@@ -26,13 +32,12 @@ from bunqueue.model.job import (
     Moment,
 )
 from bunqueue.model.stall import StallConfig
-from bunqueue.protocol.job_view import timeline
 
 from . import auto_retry, events, gate, timeouts, waiting
 from .configs import of_queue
 from .delays import forget_delay
 from .events import emit, emit_queue
-from .keys import release_key, retake_key
+from .keys import release_key
 from .moments import note
 from .outbox import ROW, STATE, Attempt
 from .repeating import successor
@@ -188,6 +193,8 @@ def fail(
     state: State, job: Job, error: str | None, reason: str, *, final: bool = False, remove: bool = False
 ) -> None:
     """ACTIVE to DELAYED or WAITING for a retry, or to FAILED when no attempt is left."""
+    if is_cancelled(job):
+        return cancel(state, job)
     queue = state.queues[job.queue]
     options = job.shared.options
     job.attempts += 1
@@ -205,6 +212,8 @@ def fail(
 
 def lose(state: State, job: Job, error: str) -> None:
     """ACTIVE to WAITING without backoff, as its holder fell silent; with too many stalls to FAILED."""
+    if is_cancelled(job):
+        return cancel(state, job)
     queue = state.queues[job.queue]
     token = job.lock.token if job.lock is not None else ""
     job.attempts += 1
@@ -220,24 +229,40 @@ def lose(state: State, job: Job, error: str) -> None:
         _again(state, queue, job, state.now)
 
 
+def is_cancelled(job: Job) -> bool:
+    """Whether an active job can only end as cancelled."""
+    return job.extra is not None and job.extra.cancellation is not None
+
+
+def cancel(state: State, job: Job) -> None:
+    """ACTIVE to FAILED, as somebody asked for that, and its worker has stopped or has had its time."""
+    queue, extra, lock = state.queues[job.queue], job.extra, job.lock
+    assert extra is not None
+    assert extra.cancellation is not None
+    assert lock is not None
+    why, extra.cancellation = extra.cancellation.reason, None
+    text = f"Cancelled: {why}" if why else "Cancelled"
+    started, number = job.started_at, job.attempts + 1
+    attempt = Attempt(job.seq, number, lock.owner, started, state.now, CANCELLED, text, None)
+    state.out.attempts.append(attempt)
+    note(job, Moment(CANCELLED, state.now, text, number))
+    let_go(state, queue, job)
+    job.error = text
+    emit(state, events.FAILED, job, error=text, terminal=True, reason=CANCELLED)
+    bury(state, queue, job, CANCELLED)
+    state.out.touch(job, ROW)
+
+
 def time_out(state: State, job: Job) -> None:
     """ACTIVE, to a retry or FAILED: the attempt took too long; late answers will be ignored."""
     job.timed_out = True
     fail(state, job, "Job timeout exceeded", TIMEOUT)
 
 
-def interrupt(state: State, job: Job, error: str | None) -> None:
-    """ACTIVE to WAITING as its worker has to stop: as `release`, but told among the attempts."""
-    lock = job.lock
-    worker = lock.owner if lock is not None else None
-    text = error[:MAX_ERROR] if error is not None else None
-    started, number = job.started_at, job.attempts + 1
-    state.out.attempts.append(Attempt(job.seq, number, worker, started, state.now, INTERRUPTED, text, None))
-    release(state, job)
-
-
 def release(state: State, job: Job) -> None:
     """ACTIVE to WAITING as its connection ended: nothing counted, its place in the queue kept."""
+    if is_cancelled(job):
+        return cancel(state, job)
     queue = state.queues[job.queue]
     let_go(state, queue, job)
     job.started_at = None
@@ -245,16 +270,6 @@ def release(state: State, job: Job) -> None:
     enqueue(state, queue, job)
     emit(state, events.RELEASED, job)
     state.out.touch(job)
-
-
-def take_back(state: State, job: Job) -> None:
-    """ACTIVE to WAITING as nobody ever showed that he had got the job: nothing counted, and the token of
-    a worker that did get it still completes the job while it waits."""
-    token = job.lock.token if job.lock is not None else ""
-    release(state, job)
-    job.lost_token = token
-    job.timeline = timeline(job)  # its next start has more to write than a lock
-    state.out.touch(job, ROW)
 
 
 def expire(state: State, queue: QueueState, job: Job) -> None:
@@ -305,29 +320,6 @@ def bury(state: State, queue: QueueState, job: Job, reason: str, *, remove: bool
         queue.failed += 1
         auto_retry.plan(state, job)
     _retire(state, queue, job)
-
-
-def revive(state: State, queue: QueueState, job: Job, *, by_itself: bool = False) -> None:
-    """FAILED or COMPLETED to WAITING with all its attempts, as RetryDlq and RetryCompleted ask, or by
-    itself; ``job`` is from the archive."""
-    note(job, Moment("waiting", state.now))
-    if job.state == FAILED:
-        queue.failed -= 1
-    else:
-        queue.completed -= 1
-        job.result = None
-        job.progress, job.progress_message = 0, None
-        if job.extra is not None:
-            job.extra.repeat = None  # the job that follows it is there already
-    auto_retry.forget(state, job, by_itself=by_itself)
-    job.attempts = job.stalls = 0
-    job.run_at = state.now
-    job.started_at = job.finished_at = None
-    job.reason = job.error = None
-    job.timed_out = False
-    retake_key(queue, job)
-    add(state, queue, [job], events.REVIVED)
-    queue.late[job.seq] = queue.jobs.pop(job.seq)
 
 
 def purge(state: State, queue: QueueState, finished: int, seqs: list[int]) -> None:

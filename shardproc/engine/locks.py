@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from operator import attrgetter
 
+from msgspec import UNSET
+
 from bunqueue.model.job import ACTIVE, Job, Lock
 from bunqueue.model.stall import DEFAULT_STALLS, StallConfig
 from bunqueue.protocol.commands import CommandError, Ok
@@ -22,7 +24,8 @@ from bunqueue.protocol.commands.core import (
 from bunqueue.protocol.commands.stall import GetStallConfig, SetStallConfig, StallConfigReply
 from bunqueue.protocol.configuration import changed
 
-from . import chores, lifecycle, waiting
+from . import chores, lifecycle, moves, waiting
+from .cancelling import notice_of
 from .configs import of_queue, store
 from .finishing import check_lengths
 from .outbox import ROW
@@ -41,17 +44,22 @@ GRACE_MS = 5_000  # after start, before the first sweep
 def heartbeat(state: State, client: Client, command: JobHeartbeat) -> HeartbeatReply:
     if not _beat(state, command.id, command.token, command.duration):
         raise CommandError("Job not found or not active (or invalid token)")
-    return HeartbeatReply(data=Alive())
+    notice = notice_of(state.jobs[command.id], command.token or "", state.now)
+    return HeartbeatReply(data=Alive(cancelled=[notice] if notice else UNSET))
 
 
 @handles(JobHeartbeatBatch)
 def heartbeat_batch(state: State, client: Client, command: JobHeartbeatBatch) -> HeartbeatBatchReply:
     ids, tokens = command.ids, command.tokens
     check_lengths("JobHeartbeatB", ids, tokens=tokens)
-    count = 0
+    count, notices = 0, []
     for index, job_id in enumerate(ids):
-        count += _beat(state, job_id, tokens[index] if tokens else None, None)
-    return HeartbeatBatchReply(data=AliveCount(count))
+        token = tokens[index] if tokens else None
+        if _beat(state, job_id, token, None):
+            count += 1
+            if (notice := notice_of(state.jobs[job_id], token or "", state.now)) is not None:
+                notices.append(notice)
+    return HeartbeatBatchReply(data=AliveCount(count, cancelled=notices or UNSET))
 
 
 @handles(ExtendLock)
@@ -155,7 +163,7 @@ def _take_back(state: State, lost: list[tuple[Job, Lock | None]], swept_at: int)
         state.spare -= chores.LOSS
         if lock.conn == 0 and not lock.renewed:
             # Its connection broke before anything was heard of the job: the delivery may have been lost.
-            lifecycle.take_back(state, job)
+            moves.take_back(state, job)
         else:
             expired = lock.token and lock.until <= swept_at
             lifecycle.lose(state, job, "Lock expired" if expired else "Job stalled")

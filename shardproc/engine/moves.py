@@ -1,4 +1,5 @@
-"""The arrows of the lifecycle that are drawn by hand: jobs put at another time, into another order, away."""
+"""The arrows of the lifecycle that are drawn by hand: jobs put at another time, into another order, away,
+and back."""
 
 from __future__ import annotations
 
@@ -6,15 +7,17 @@ from copy import copy
 
 from msgspec.structs import replace
 
+from bunqueue.model.dead_letters import INTERRUPTED
 from bunqueue.model.job import ACTIVE, DELAYED, FAILED, NIL, REMOVED, WAITING, Job, Moment
 from bunqueue.protocol.job_view import timeline
 
-from . import events, lifecycle
+from . import auto_retry, events, lifecycle
 from .delays import forget_delay
 from .events import emit
+from .keys import retake_key
 from .lifecycle import let_go, withdraw
 from .moments import note
-from .outbox import CLEAN, ROW
+from .outbox import CLEAN, ROW, Attempt
 from .state import QueueState, State
 
 DISCARDED = "unknown"  # the reason of a dead letter: SEMANTICS.md, "DLQ reasons"
@@ -22,9 +25,56 @@ DISCARDED = "unknown"  # the reason of a dead letter: SEMANTICS.md, "DLQ reasons
 
 def discard(state: State, queue: QueueState, job: Job) -> None:
     """WAITING, DELAYED or ACTIVE to FAILED, as somebody says so."""
+    if lifecycle.is_cancelled(job):
+        return lifecycle.cancel(state, job)
     withdraw(state, queue, job, FAILED)
     emit(state, events.DISCARDED, job)
     lifecycle.bury(state, queue, job, DISCARDED)
+
+
+def revive(state: State, queue: QueueState, job: Job, *, by_itself: bool = False) -> None:
+    """FAILED or COMPLETED to WAITING with all its attempts, as RetryDlq and RetryCompleted ask, or by
+    itself; ``job`` is from the archive."""
+    note(job, Moment("waiting", state.now))
+    if job.state == FAILED:
+        queue.failed -= 1
+    else:
+        queue.completed -= 1
+        job.result = None
+        job.progress, job.progress_message = 0, None
+        if job.extra is not None:
+            job.extra.repeat = None  # the job that follows it is there already
+    auto_retry.forget(state, job, by_itself=by_itself)
+    job.attempts = job.stalls = 0
+    job.run_at = state.now
+    job.started_at = job.finished_at = None
+    job.reason = job.error = None
+    job.timed_out = False
+    retake_key(queue, job)
+    lifecycle.add(state, queue, [job], events.REVIVED)
+    queue.late[job.seq] = queue.jobs.pop(job.seq)
+
+
+def interrupt(state: State, job: Job, error: str | None) -> None:
+    """ACTIVE to WAITING as its worker has to stop: as `lifecycle.release`, but told among the attempts."""
+    lock = job.lock
+    worker = lock.owner if lock is not None else None
+    text = error[: lifecycle.MAX_ERROR] if error is not None else None
+    started, number = job.started_at, job.attempts + 1
+    state.out.attempts.append(Attempt(job.seq, number, worker, started, state.now, INTERRUPTED, text, None))
+    lifecycle.release(state, job)
+
+
+def take_back(state: State, job: Job) -> None:
+    """ACTIVE to WAITING as nobody ever showed that he had got the job: nothing counted, and the token of
+    a worker that did get it still completes the job while it waits."""
+    token = job.lock.token if job.lock is not None else ""
+    lifecycle.release(state, job)
+    if job.state == FAILED or job.state == REMOVED:  # cancelled
+        return
+    job.lost_token = token
+    job.timeline = timeline(job)  # its next start has more to write than a lock
+    state.out.touch(job, ROW)
 
 
 def move(state: State, queue: QueueState, job: Job, run_at: int) -> None:

@@ -95,6 +95,7 @@ class Outbox:
         "kept_logs",
         "letters",
         "logs",
+        "notices",
         "purges",
         "queues",
         "records",
@@ -116,6 +117,7 @@ class Outbox:
         self.purges: dict[int, list[int]] = {}  # queue id -> numbers of finished jobs that go
         self.events: list[EventEntry] = []
         self.told: dict[str, Told] = {}  # by queue
+        self.notices: list[tuple[int, bytes]] = []  # frames for connections that did not ask
         self.size = 0  # bytes of jobs and results in the replies, about
         self.durable = False  # something in this batch must survive a power loss
 

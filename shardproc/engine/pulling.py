@@ -25,6 +25,7 @@ MAX_REPLY = 32 * 1024 * 1024  # bytes of payload in one answer, half of what a f
 @handles(Pull)
 def pull(state: State, client: Client, command: Pull) -> PullReply | None:
     owner = command.owner or ""
+    client.signals = command.signals
     queue = known_queue(state, command.queue)
     job = None
     if queue is not None:
@@ -42,6 +43,7 @@ def pull(state: State, client: Client, command: Pull) -> PullReply | None:
 @handles(PullBatch)
 def pull_batch(state: State, client: Client, command: PullBatch) -> PullBatchReply | None:
     owner = command.owner or ""
+    client.signals = command.signals
     queue = known_queue(state, command.queue)
     jobs: list[Job] = []
     if queue is not None:

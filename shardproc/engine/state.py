@@ -40,7 +40,7 @@ RELAYED = 0xC000_0000  # connection numbers from here on stand for clients of ot
 class Client:
     """A connection, as far as the shard is concerned."""
 
-    __slots__ = ("closed", "conn", "held", "listens_to", "slow", "version", "waiters", "waits")
+    __slots__ = ("closed", "conn", "held", "listens_to", "signals", "slow", "version", "waiters", "waits")
 
     def __init__(self, conn: int, version: int) -> None:
         self.conn = conn
@@ -49,6 +49,7 @@ class Client:
         self.waiters = 0  # parked pulls and WaitJobs
         self.waits: set[JobWait] | None = None  # the parked WaitJobs among them
         self.listens_to: str | None = None  # the queue whose events it gets
+        self.signals = False  # it wants to be told which of its jobs are to stop
         self.slow = 0  # answered commands that may be answered late, for the router's count
         self.closed = False
 

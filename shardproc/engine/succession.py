@@ -60,7 +60,7 @@ class Heritage:
         """Hand it over to a state that has recovered and been started."""
         for client in self._clients:
             again = new.client(client.conn, client.version)
-            again.slow, again.listens_to = client.slow, client.listens_to
+            again.slow, again.listens_to, again.signals = client.slow, client.listens_to, client.signals
         new.totals, new.rates, new.minute, new.started_at = self._counters
         new.ids, new.vitals, new.gone = self._ids, self._vitals, self._gone
         new.listeners, new.staffed = self._listeners, self._staffed

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from bunqueue.model.dead_letters import DlqConfig
 from bunqueue.model.job import COMPLETED, FAILED
 
-from . import lifecycle
+from . import lifecycle, moves
 from .configs import of_queue
 from .state import QueueState, State
 
@@ -91,7 +91,7 @@ def _dead_letters(state: State, queue: QueueState) -> Pieces:
     config = of_queue(state, queue.name, DlqConfig)
     while config.auto_retry and (seqs := state.archive.due_retries(queue.id, state.now, REVIVALS)):
         for job in state.archive.load(seqs).values():
-            lifecycle.revive(state, queue, job, by_itself=True)
+            moves.revive(state, queue, job, by_itself=True)
         yield PACE_MS
     while config.max_age is not None:
         until = state.now - int(config.max_age)

@@ -154,6 +154,7 @@ create table events (
 create view job_history as
 select jobs.id, queues.name as queue, jobs.name, jobs.priority,
        case when completed.seq is not null then 'completed'
+            when dead_letters.reason = 'cancelled' then 'cancelled'
             when dead_letters.seq is not null then 'failed'
             when locks.seq is not null then 'active'
             when jobs.run_at > (julianday('now') - 2440587.5) * 86400000 then 'delayed'

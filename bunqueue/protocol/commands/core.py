@@ -34,6 +34,7 @@ from bunqueue.protocol.commands.base import (
     Ttl,
     command,
 )
+from bunqueue.protocol.notices import CancelNotice
 
 PositiveInt = Annotated[int, Meta(ge=1, le=MAX_SAFE, extra={"problem": "must be a positive safe integer"})]
 GroupId = Annotated[str, Meta(min_length=1, max_length=256)]
@@ -237,6 +238,7 @@ class Pull(Command, tag="PULL"):
 
     With an ``owner`` the job is locked for ``lockTtl`` ms and needs its token from then on.
     With ``detach`` it stays active when the connection ends, as somebody else works on it.
+    With ``signals`` the connection is told when one of its jobs is to stop.
     """
 
     queue: QueueName
@@ -245,6 +247,7 @@ class Pull(Command, tag="PULL"):
     lock_ttl: LockTtl = DEFAULT_LOCK_TTL_MS
     detach: bool = False
     group: GroupRule | None = None
+    signals: bool = False
 
 
 @command(Route.QUEUE, PullBatchReply, writes=True, parks=True)
@@ -257,6 +260,7 @@ class PullBatch(Command, tag="PULLB"):
     owner: Text | None = None
     lock_ttl: LockTtl = DEFAULT_LOCK_TTL_MS
     group: GroupRule | None = None
+    signals: bool = False
 
 
 @command(Route.ID, AckReply, writes=True)
@@ -299,19 +303,24 @@ class Fail(Command, tag="FAIL"):
 
 class Alive(Struct, gc=False):
     ok: bool = True
+    cancelled: list[CancelNotice] | UnsetType = UNSET
 
 
 class HeartbeatReply(Reply, kw_only=True):
+    """``cancelled`` only when the job is to stop."""
+
     data: Alive
 
 
 class AliveCount(Struct, gc=False):
     count: int
     ok: bool = True
+    cancelled: list[CancelNotice] | UnsetType = UNSET
 
 
 class HeartbeatBatchReply(Reply, kw_only=True):
-    """How many of the jobs are active and, where a token came, locked with it."""
+    """How many of the jobs are active and, where a token came, locked with it.  ``cancelled`` only when some
+    of them are to stop."""
 
     data: AliveCount
 

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from msgspec import Meta, Raw, Struct
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from bunqueue.model.job import NIL
 from bunqueue.protocol.commands.base import (
     Command,
     Delay,
     JobId,
+    Message,
     Offset,
     Priority,
     Reply,
     Route,
     Text,
+    Timeout,
     Token,
     command,
 )
@@ -24,11 +26,26 @@ MAX_LOG = 100  # entries kept of a job's log
 LogText = Annotated[str, Meta(description="cut after 64 KiB")]
 
 
-@command(Route.ID, writes=True)
+class CancelReply(Reply, kw_only=True):
+    """``running`` true: the job is active, and ends as cancelled within ``grace``."""
+
+    running: bool | UnsetType = UNSET
+
+
+@command(Route.ID, CancelReply, writes=True)
 class Cancel(Command, tag="Cancel"):
-    """Remove a job that has not begun: a waiting or delayed one, or one that waits for others."""
+    """Remove a job that has not begun: a waiting or delayed one, or one that waits for others.
+
+    With ``running`` an active one is stopped, too.  Its worker is told (see "Stopping a job that runs"); when
+    it has reported the end of the job, whatever it says of it, or ``grace`` ms are over, the job is in the
+    final state ``cancelled``: a dead letter with that reason, never retried by itself, its result refused.
+    Asking again may shorten the time.
+    """
 
     id: JobId
+    running: bool = False
+    reason: Message | None = None
+    grace: Timeout = 10_000
 
 
 @command(Route.ID, writes=True, repeatable=True, grows=True)

@@ -1,0 +1,31 @@
+"""What a worker's connection is told without having asked: somebody wants one of its jobs to stop."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+from msgspec.msgpack import Encoder
+
+from bunqueue.protocol.framing import frame
+
+CANCEL = "cancel"  # the type of the frame
+
+_encode = Encoder().encode
+
+
+class CancelNotice(Struct, gc=False):
+    """The job is to stop within ``grace`` ms; then it ends as cancelled without its worker."""
+
+    id: str
+    token: str  # of the attempt that is meant
+    reason: str | None
+    grace: int
+
+
+class _Noted(Struct, gc=False):
+    type: str
+    cancel: CancelNotice
+
+
+def cancel_frame(notice: CancelNotice) -> bytes:
+    """A notice as a frame, ready to send."""
+    return frame(_encode(_Noted(CANCEL, notice)))
