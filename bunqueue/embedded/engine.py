@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Protocol
 
-from msgspec import UNSET, Raw, Struct
+from msgspec import Raw, Struct
 from msgspec.msgpack import Encoder
 
 from bunqueue.protocol.events import lost_frame
@@ -159,11 +159,9 @@ class EmbeddedEngine:
             gone = set()
             for conn, reply in replies:
                 session = self._sessions.get(conn)
-                if session is None or isinstance(reply, Raw):
+                if session is None or isinstance(reply, Raw) or not isinstance(reply.req_id, Raw):
                     continue
-                if reply.req_id is UNSET:  # nobody asked
-                    session.tell("", [_encode(reply)])
-                elif not session.answer(bytes(reply.req_id), _encode(reply), here):
+                if not session.answer(bytes(reply.req_id), _encode(reply), here):
                     gone.add(conn)
             self._end(gone)
         if self._shard.engine.next_deadline() < self._looks_at:
@@ -180,6 +178,9 @@ class EmbeddedEngine:
             for conn in state.listeners.get(queue, ()):
                 if conn in self._sessions:
                     self._sessions[conn].tell(queue, payloads)
+        for conn, notice in self._shard.notices:
+            if conn in self._sessions:
+                self._sessions[conn].tell("", [notice[HEADER:]])
         return replies
 
     def _end(self, gone: set[int]) -> None:
