@@ -287,11 +287,13 @@ class Worker(Actor):
         fields: dict[str, Any] = {"id": lease.job_id, "result": result}
         if lease.token is not None:
             fields["token"] = lease.token
+        answer = self.ledger.answering(lease, wire)
         try:
             error = error_of(await self.insist(wire, "ACK", **fields))
         except ConnectionEnded:
             lease.ack_open = True
             raise
+        self.ledger.answered(answer)
         self.ledger.ack_answered(lease, result, error)
 
     async def _ack_batch(self, wire: Wire) -> None:
@@ -301,10 +303,14 @@ class Worker(Actor):
         fields: dict[str, Any] = {"ids": [lease.job_id for lease in leases], "results": results}
         if self.owner:
             fields["tokens"] = [lease.token for lease in leases]
+        answers = [self.ledger.answering(lease, wire) for lease in leases]
         try:
             error = error_of(await wire.call("ACKB", **fields))
         except ConnectionEnded:
             error = CUT
+        if error != CUT:
+            for answer in answers:
+                self.ledger.answered(answer, decided=error is None)
         if error is None:
             self.held.clear()
             for lease, result in zip(leases, results, strict=True):
@@ -325,7 +331,10 @@ class Worker(Actor):
             fields["token"] = lease.token
         if first:
             self.ledger.fails_sent[lease.job_id] += 1
-        self.ledger.fail_answered(lease, error_of(await self.insist(wire, "FAIL", **fields)), first=first)
+        answer = self.ledger.answering(lease, wire, repeats=not first)
+        error = error_of(await self.insist(wire, "FAIL", **fields))
+        self.ledger.answered(answer)
+        self.ledger.fail_answered(lease, error, first=first)
 
 
 class Watcher(Actor):

@@ -45,6 +45,7 @@ class Lease:
     renewed_at: float = 0.0  # when the last heartbeat that was answered had been sent
     failed_at: float = 0.0  # when a FAIL was first sent
     ack_open: bool = False  # an ACK was sent whose fate is not known
+    decided_at: float = float("inf")  # when an ACK or FAIL of its worker was answered for good
 
     @property
     def lock_until(self) -> float:
@@ -66,6 +67,35 @@ class Lease:
         return self.lock_until <= moment + 1
 
 
+@dataclass(eq=False)
+class Answer:
+    """An ACK or FAIL that was sent."""
+
+    lease: Lease
+    wire: Wire
+    sent_at: float
+    repeats: bool  # a FAIL that was sent before for the same lease
+    answered_at: float = 0.0
+
+    @property
+    def until(self) -> float:
+        """After this moment the server does not act on it any more."""
+        if self.answered_at:
+            return self.answered_at
+        return self.wire.ended_at + SEEN_LATE_MS if self.wire.ended.is_set() else float("inf")
+
+    def may_decide(self, lease: Lease, moment: float = float("inf")) -> bool:
+        """Whether it may, before ``moment``, have decided about a job in the hands of somebody else.
+
+        Only about one that was pulled without an owner: any token is ignored for it, so what a former
+        holder says late, or again, counts there.
+        """
+        if lease is self.lease or lease.token is not None:
+            return False
+        held_until = min(lease.decided_at, lease.wire_lost_at + SEEN_LATE_MS, moment)
+        return self.sent_at <= held_until + 1 and lease.started_at - 1 <= self.until
+
+
 class Acked(NamedTuple):
     """A completion that was acknowledged."""
 
@@ -84,6 +114,7 @@ class Ledger:
     leases: defaultdict[str, list[Lease]] = field(default_factory=lambda: defaultdict(list))
     results_sent: defaultdict[str, list[Any]] = field(default_factory=lambda: defaultdict(list))
     acked: dict[str, Acked] = field(default_factory=dict)
+    answers: defaultdict[str, list[Answer]] = field(default_factory=lambda: defaultdict(list))
     fails_sent: Counter[str] = field(default_factory=Counter)
     fails_acked: Counter[str] = field(default_factory=Counter)
     events: Counter[str] = field(default_factory=Counter)
@@ -123,6 +154,24 @@ class Ledger:
         self.leases[job["id"]].append(lease)
         return lease
 
+    def answering(self, lease: Lease, wire: Wire, *, repeats: bool = False) -> Answer:
+        """An ACK or FAIL is about to be sent."""
+        answer = Answer(lease, wire, now_ms(), repeats)
+        self.answers[lease.job_id].append(answer)
+        return answer
+
+    def answered(self, answer: Answer, *, decided: bool = True) -> None:
+        """The server has acted on it, or will not; ``decided``: the job is no longer in those hands."""
+        answer.answered_at = now_ms()
+        if decided:
+            answer.lease.decided_at = answer.answered_at
+
+    def _may_have_ended(self, lease: Lease, moment: float) -> bool:
+        """Whether the server may have taken a job from its holder, or let another one decide about it."""
+        return lease.may_end_before(moment) or any(
+            answer.may_decide(lease, moment) for answer in self.answers[lease.job_id]
+        )
+
     def ack_answered(self, lease: Lease, result: Any, error: str | None) -> None:
         """An ACK was answered for good."""
         moment = now_ms()
@@ -132,7 +181,7 @@ class Ledger:
             self.acked[lease.job_id] = Acked(result, moment, lease)
             return
         self.events["acks refused"] += 1
-        if not lease.ack_open and not lease.may_end_before(moment):
+        if not lease.ack_open and not self._may_have_ended(lease, moment):
             self.broken.append(
                 f"{lease.worker} held {lease.job_id} since {lease.started_at:.0f}, its lock runs until"
                 f" {lease.lock_until:.0f}, and at {moment:.0f} its ACK was refused: {error}"
@@ -142,7 +191,7 @@ class Ledger:
         """An ACKB was refused for another reason than that a shard is down."""
         moment = now_ms()
         self.events["batches refused"] += 1
-        if not any(lease.ack_open or lease.may_end_before(moment) for lease in leases):
+        if not any(lease.ack_open or self._may_have_ended(lease, moment) for lease in leases):
             self.broken.append(
                 f"{leases[0].worker} held {len(leases)} jobs and its ACKB was refused: {error}"
             )
@@ -154,7 +203,7 @@ class Ledger:
             return
         self.events["fails refused"] += 1
         failed_at, lease.failed_at = lease.failed_at, 0.0
-        if first and not lease.may_end_before(now_ms()):
+        if first and not self._may_have_ended(lease, now_ms()):
             self.broken.append(
                 f"{lease.worker} held {lease.job_id} since {lease.started_at:.0f}, its lock runs until"
                 f" {lease.lock_until:.0f}, and its FAIL was refused: {error}"
@@ -212,10 +261,13 @@ class Ledger:
         attempts, stalls = job["attempts"], job["stallCount"]
         if attempts < self.fails_acked[job_id]:
             out.append(f"{job_id}: {self.fails_acked[job_id]} FAILs were acknowledged, it counts {attempts}")
+        again = self._repeats_that_may_count(job_id)
         if attempts > self.fails_sent[job_id] + stalls:
+            self.events["repeated FAILs that counted"] += 1
+        if attempts > self.fails_sent[job_id] + stalls + again:
             out.append(
-                f"{job_id} counts {attempts} attempts, but {self.fails_sent[job_id]} FAILs were sent"
-                f" and it stalled {stalls} times"
+                f"{job_id} counts {attempts} attempts, but {self.fails_sent[job_id]} FAILs were sent, {again}"
+                f" of them again while somebody held it without a lock, and it stalled {stalls} times"
             )
         if stalls > len(self.leases.get(job_id, ())):
             out.append(f"{job_id} stalled {stalls} times, more often than it was delivered")
@@ -223,12 +275,17 @@ class Ledger:
             out.append(f"{job_id} is failed after {attempts} of {job['maxAttempts']} attempts")
         return out
 
+    def _repeats_that_may_count(self, job_id: str) -> int:
+        """How many FAILs that were sent again may have met the job in the hands of another one."""
+        repeats = [answer for answer in self.answers[job_id] if answer.repeats]
+        return sum(any(map(answer.may_decide, self.leases[job_id])) for answer in repeats)
+
     def _of_leases(self, job_id: str, leases: list[Lease]) -> list[str]:
         out = []
         leases.sort(key=lambda lease: (lease.started_at, lease.received_at))
         for earlier, later in pairwise(leases):
             self.events["redeliveries"] += 1
-            if earlier.may_end_before(later.started_at):
+            if self._may_have_ended(earlier, later.started_at):
                 continue
             out.append(
                 f"{job_id} was given to {later.worker} at {later.started_at:.0f} while {earlier.worker} had"
