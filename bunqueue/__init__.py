@@ -18,12 +18,14 @@ if TYPE_CHECKING:
     from bunqueue.client.group import AsyncQueueGroup
     from bunqueue.client.job_options import Backoff, JobOptions, NewJob
     from bunqueue.client.jobs import Job, JobCounts, JobProgress, QueueInfo, ServerStats
+    from bunqueue.client.middleware import CallNext, Middleware
     from bunqueue.client.queue import AsyncJobHandle, AsyncQueue
     from bunqueue.client.runner import ActiveJob
     from bunqueue.client.service import run_forever
     from bunqueue.client.tls import TlsOptions
     from bunqueue.client.worker import Worker, WorkerStats
     from bunqueue.errors import (
+        ArgumentsError,
         AuthError,
         BunqueueError,
         CommandFailed,
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
         LockLost,
         OptionError,
         PayloadError,
+        ResultError,
         ShardUnavailable,
         StorageError,
         TlsError,
@@ -48,12 +51,14 @@ _WHERE = {
     "bunqueue.client.group": ("AsyncQueueGroup",),
     "bunqueue.client.job_options": ("Backoff", "JobOptions", "NewJob"),
     "bunqueue.client.jobs": ("Job", "JobCounts", "JobProgress", "QueueInfo", "ServerStats"),
+    "bunqueue.client.middleware": ("CallNext", "Middleware"),
     "bunqueue.client.queue": ("AsyncJobHandle", "AsyncQueue"),
     "bunqueue.client.runner": ("ActiveJob",),
     "bunqueue.client.service": ("run_forever",),
     "bunqueue.client.tls": ("TlsOptions",),
     "bunqueue.client.worker": ("Worker", "WorkerStats"),
     "bunqueue.errors": (
+        "ArgumentsError",
         "AuthError",
         "BunqueueError",
         "CommandFailed",
@@ -65,6 +70,7 @@ _WHERE = {
         "LockLost",
         "OptionError",
         "PayloadError",
+        "ResultError",
         "ShardUnavailable",
         "StorageError",
         "TlsError",
@@ -74,6 +80,7 @@ _MODULE_OF = {name: module for module, names in _WHERE.items() for name in names
 
 __all__ = [
     "ActiveJob",
+    "ArgumentsError",
     "AsyncFlowProducer",
     "AsyncJobHandle",
     "AsyncQueue",
@@ -81,6 +88,7 @@ __all__ = [
     "AuthError",
     "Backoff",
     "BunqueueError",
+    "CallNext",
     "CommandFailed",
     "CommandTimeout",
     "ConnectTimeout",
@@ -97,12 +105,14 @@ __all__ = [
     "JobOptions",
     "JobProgress",
     "LockLost",
+    "Middleware",
     "NewJob",
     "OptionError",
     "PayloadError",
     "Queue",
     "QueueGroup",
     "QueueInfo",
+    "ResultError",
     "ServerStats",
     "ShardUnavailable",
     "StorageError",

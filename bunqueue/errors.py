@@ -93,6 +93,24 @@ class PayloadError(BunqueueError, ValueError):
     code = "payload"
 
 
+class ArgumentsError(BunqueueError, TypeError, ValueError):
+    """A typed job cannot be called so. When it was added: nothing was sent. When it was to run: it is a dead
+    letter at once, as no retry would help; `argument` is the path of the value, as far as there is one.
+    """
+
+    code = "arguments"
+
+    def __init__(self, message: str, *, argument: str | None = None, queue: str | None = None) -> None:
+        super().__init__(message, queue=queue)
+        self.argument = argument
+
+
+class ResultError(BunqueueError, TypeError, ValueError):
+    """A typed job has given back something else than its annotation says. It is a dead letter at once."""
+
+    code = "result"
+
+
 class CommandFailed(BunqueueError):
     """The server refused a command and changed nothing. `reason` is the server's own text."""
 

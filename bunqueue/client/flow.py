@@ -13,6 +13,7 @@ from bunqueue.client.base import AsyncClient
 from bunqueue.client.flow_plan import FlowJob, FlowNode
 from bunqueue.client.job_options import JobOptions, wire_fields
 from bunqueue.client.jobs import Job
+from bunqueue.client.middleware import AsyncAround, Middleware, around_adding
 from bunqueue.client.places import Place
 from bunqueue.client.queue import AsyncJobHandle
 from bunqueue.errors import JobNotFound
@@ -58,12 +59,20 @@ class AsyncFlowProducer(AsyncClient):
             print(await node.job.state())  # waiting, until both fetches have completed
 
     A parent finds what its children gave back with `children_values`. The options are those of every
-    `Place`, and `default_job_options` for all jobs that do not say otherwise.
+    `Place`, `default_job_options` for all jobs that do not say otherwise, and `middleware`, which is around
+    the adding of each.
     """
 
-    def __init__(self, *, default_job_options: JobOptions | None = None, **place: Unpack[Place]) -> None:
+    def __init__(
+        self,
+        *,
+        default_job_options: JobOptions | None = None,
+        middleware: Iterable[Middleware] = (),
+        **place: Unpack[Place],
+    ) -> None:
         super().__init__(**place)
         self._defaults: Mapping[str, Any] = wire_fields({**(default_job_options or {})}, {})
+        self._around = AsyncAround(around_adding(middleware))
 
     # -- adding
 
@@ -80,7 +89,13 @@ class AsyncFlowProducer(AsyncClient):
         planned = flow_plan.plan(flows)
         if not planned:
             return []
-        await self._caller.call(flow_plan.push_flow(planned, self._defaults), _Added)
+
+        async def send() -> None:
+            await self._caller.call(flow_plan.push_flow(planned, self._defaults), _Added)
+            for each in planned:
+                each.job.id = each.id
+
+        await self._around.add([each.job for each in planned], send)
         handles = {each.id: AsyncJobHandle(self._caller, each.job.queue, each.id) for each in planned}
         return flow_plan.nodes(planned, handles)
 

@@ -11,7 +11,7 @@ from msgspec import Raw
 
 from bunqueue.client import checks
 from bunqueue.client.connection_options import shown
-from bunqueue.client.job_options import JobOptions, encode_data, wire_fields
+from bunqueue.client.job_options import JobOptions, NewJob, encode_data, wire_fields
 from bunqueue.errors import OptionError
 from bunqueue.model.ids import slot_of_queue
 from bunqueue.protocol.commands import flows
@@ -40,7 +40,7 @@ MAX_JOBS = 10_000  # of one flow; the protocol's limit
 _FORBIDDEN = ("unique_key",)  # which job would a flow consist of, if the key was taken?
 
 
-class FlowJob(Generic[R]):
+class FlowJob(NewJob, Generic[R]):
     """A job of a flow, and the jobs that it waits for: its children.
 
         FlowJob("report", {"month": "May"}, queue="reports").after(
@@ -52,7 +52,9 @@ class FlowJob(Generic[R]):
     `OnFailure`. The options are those of any job, but for `unique_key`.
     """
 
-    __slots__ = ("children", "data", "name", "on_failure", "options", "queue")
+    __slots__ = ("children", "on_failure")
+
+    queue: str
 
     def __init__(
         self,
@@ -64,12 +66,10 @@ class FlowJob(Generic[R]):
         on_failure: OnFailure = "fail",
         **options: Unpack[JobOptions],
     ) -> None:
-        self.name = checks.job_name(name)
+        super().__init__(checks.job_name(name), {} if data is None else data, **options)
         self.queue = checks.queue_name(queue)
-        self.data = {} if data is None else data
         self.children: list[FlowJob[Any]] = list(children)
         self.on_failure = on_failure
-        self.options = options
         if on_failure not in _POLICIES:
             raise OptionError(
                 f"on_failure: {shown(on_failure)} is not allowed; give one of {', '.join(_POLICIES)}"

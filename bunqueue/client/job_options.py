@@ -60,17 +60,22 @@ class JobOptions(TypedDict, total=False):
 
 
 class NewJob:
-    """A job to be added with `add_bulk`."""
+    """A job to be added: its name, data and options.
 
-    __slots__ = ("data", "name", "options")
+    `queue` and `id` are None until it is added; middleware sees them (`bunqueue.Middleware`).
+    """
+
+    __slots__ = ("data", "id", "name", "options", "queue")
 
     def __init__(self, name: str, data: object = None, **options: Unpack[JobOptions]) -> None:
         self.name = name
         self.data = data
         self.options = options
+        self.queue: str | None = None
+        self.id: str | None = None
 
     def __repr__(self) -> str:
-        return f"NewJob({self.name!r}, {self.data!r}, **{self.options!r})"
+        return f"{type(self).__name__}({self.name!r}, {self.data!r}, **{self.options!r})"
 
 
 def _backoff(value: Duration | Backoff, name: str) -> float | dict[str, object]:

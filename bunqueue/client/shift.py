@@ -19,6 +19,7 @@ from bunqueue.client.caller import AsyncCaller
 from bunqueue.client.connection_options import reconnect_delay
 from bunqueue.client.job_options import encode_data
 from bunqueue.client.jobs import PulledJobs
+from bunqueue.client.middleware import Middleware, around_running
 from bunqueue.client.outcomes import Outcomes
 from bunqueue.client.renewal import Renewal
 from bunqueue.client.replies import decode_reply
@@ -51,6 +52,7 @@ class Orders:
     renewal_interval: float
     ack_batch: int
     ack_delay: float
+    middleware: tuple[Middleware, ...] = ()
     on_completed: Callable[[ActiveJob, Any], object] | None = None
     on_failed: Callable[[ActiveJob, BaseException], object] | None = None
     on_error: Callable[[Exception], object] | None = None
@@ -73,6 +75,7 @@ class Shift:
         self._caller = AsyncCaller(endpoint)
         self._line = ProgressLine(self._caller)
         self._runner = Runner(orders.handler, orders.concurrency)
+        self._call = around_running(orders.middleware, self._runner.run)
         self._slots: Slots[ActiveJob] = Slots(orders.concurrency, self._run, self._freed)
         self._outcomes = Outcomes(self._caller, self, batch=orders.ack_batch, delay=orders.ack_delay)
         self._renewal = Renewal(endpoint, orders.renewal_interval)
@@ -199,7 +202,7 @@ class Shift:
     async def _run(self, job: ActiveJob) -> None:
         outcomes = self._outcomes
         try:
-            value = await self._runner.run(job)
+            value = await self._call(job)
             result = encode_data(value, "the result of the handler")
         except (KeyboardInterrupt, SystemExit) as error:
             outcomes.fail(job, error)

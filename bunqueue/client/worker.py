@@ -7,13 +7,14 @@ import inspect
 import os
 import secrets
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
 from bunqueue.client import checks
 from bunqueue.client.connection_options import ConnectionOptions, Duration, milliseconds, seconds, shown
+from bunqueue.client.middleware import Middleware, checked
 from bunqueue.client.runner import ActiveJob, Handler
 from bunqueue.client.service import run_forever
 from bunqueue.client.shift import Orders, Shift
@@ -57,7 +58,7 @@ class Worker:
     `on_completed(job, result)` and `on_failed(job, error)` are called in the event loop when the server
     knows, `on_error(error)` when something else goes wrong: a lost lock, a lost connection. Without them dead
     letters and troubles are logged as warnings. `name` begins the name under which the server knows who holds
-    a job.
+    a job. `middleware` is around each run, see `Middleware`.
     """
 
     def __init__(
@@ -82,28 +83,28 @@ class Worker:
         data_path: str | os.PathLike[str] | None = None,
         connection: ConnectionOptions | None = None,
         name: str | None = None,
+        middleware: Iterable[Middleware] = (),
         on_completed: Callable[[ActiveJob, Any], object] | None = None,
         on_failed: Callable[[ActiveJob, BaseException], object] | None = None,
         on_error: Callable[[Exception], object] | None = None,
     ) -> None:
         self.queue = checks.queue_name(queue)
-        checks.whole("concurrency", concurrency)
-        checks.whole("pull_size", concurrency if pull_size is None else pull_size)
-        _check_handler(handler)
+        pull_size = concurrency if pull_size is None else pull_size
         self.name = name or socket.gethostname()
         self._grace = seconds(grace, "grace")
         self._endpoint = checks.endpoint(host, port, token, embedded, data_path, connection, url, tls)
         self._orders = Orders(
             queue=queue,
-            handler=handler,
+            handler=_checked(handler),
             owner=f"{self.name}:{os.getpid()}:{secrets.token_hex(4)}",
-            concurrency=concurrency,
-            pull_size=min(pull_size or concurrency, MAX_PULL),
+            concurrency=checks.whole("concurrency", concurrency),
+            pull_size=min(checks.whole("pull_size", pull_size), MAX_PULL),
             lock_ttl=_lock_ttl(lock_ttl),
             poll_timeout=min(milliseconds(poll_timeout, "poll_timeout"), MAX_POLL_MS),
             renewal_interval=_renewal_interval(heartbeat_interval, _lock_ttl(lock_ttl)),
             ack_batch=checks.whole("ack_batch", ack_batch),
             ack_delay=seconds(ack_delay, "ack_delay"),
+            middleware=checked(middleware),
             on_completed=on_completed,
             on_failed=on_failed,
             on_error=on_error,
@@ -206,17 +207,18 @@ class Worker:
         await self.stop()
 
 
-def _check_handler(handler: Handler) -> None:
+def _checked(handler: Handler) -> Handler:
     if not callable(handler):
         raise TypeError(f"handler: {shown(handler)} cannot be called; give a function that takes the job")
     try:
         signature = inspect.signature(handler)
     except (TypeError, ValueError):  # some that are written in C do not tell
-        return
+        return handler
     try:
         signature.bind(None)
     except TypeError:
         raise TypeError(f"handler: {shown(handler)} must take one argument, the job") from None
+    return handler
 
 
 def _lock_ttl(value: Duration) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -11,13 +12,7 @@ import pytest
 from support.server import Server
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = ["flows"]
-
-# Samples name no port, as nobody has to; a test's server has another one than users'.
-PRELUDE = """
-import bunqueue.client.transport
-bunqueue.client.transport.PORT = {port}
-"""
+PAGES = ["flows", "middleware"]
 
 
 def samples(page: str) -> list[str]:
@@ -30,9 +25,11 @@ def test_samples_run(page: str, shared_server: Server, tmp_path: Path) -> None:
     blocks = samples(page)
     assert blocks
     script = tmp_path / f"{page}.py"
-    script.write_text("\n".join([PRELUDE.format(port=shared_server.port), *blocks]), encoding="utf-8")
+    script.write_text("\n".join(blocks), encoding="utf-8")
+    command = [sys.executable, "-W", "error", script]
+    environment = {**os.environ, "BUNQUEUE_URL": f"bunqueue://{shared_server.host}:{shared_server.port}"}
     done = subprocess.run(
-        [sys.executable, "-W", "error", script], cwd=tmp_path, capture_output=True, text=True, timeout=60
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60, check=False
     )
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from types import TracebackType
 from typing import Self
 
@@ -13,6 +14,7 @@ from bunqueue.client import checks
 from bunqueue.client.caller import AsyncCaller
 from bunqueue.client.connection_options import ConnectionOptions
 from bunqueue.client.job_options import JobOptions, wire_fields
+from bunqueue.client.middleware import AsyncAround, Middleware, around_adding
 from bunqueue.client.queue.adding import AsyncAdding
 from bunqueue.client.queue.dead_letters import AsyncDeadLetters
 from bunqueue.client.queue.handle import AsyncJobHandle
@@ -31,8 +33,9 @@ class AsyncQueue(AsyncAdding, AsyncLooking, AsyncDeadLetters, AsyncMonitoring):
 
     The server is at `host` and `port`, or at `url`, or where BUNQUEUE_URL says, else 127.0.0.1:6789; `token`
     is what it wants to see, `tls` as in `Place`. `data_path` is where an embedded queue keeps its jobs (None:
-    in memory), and `default_job_options` hold for each job that does not say otherwise. The connection is
-    made when it is first needed, and shared with other queues of the same server.
+    in memory). `default_job_options` hold for each job that does not say otherwise, `middleware` is around
+    the adding of each. The connection is made when it is first needed, and shared with other queues of the
+    same server.
 
     Every method raises BunqueueError, as `bunqueue.errors` has it; one that changes something and raises
     ConnectionLost or CommandTimeout may have changed it.
@@ -51,11 +54,14 @@ class AsyncQueue(AsyncAdding, AsyncLooking, AsyncDeadLetters, AsyncMonitoring):
         data_path: str | os.PathLike[str] | None = None,
         connection: ConnectionOptions | None = None,
         default_job_options: JobOptions | None = None,
+        middleware: Iterable[Middleware] = (),
     ) -> None:
         self.name = checks.queue_name(name)
         self._defaults = wire_fields({**(default_job_options or {})}, {})
         endpoint = checks.endpoint(host, port, token, embedded, data_path, connection, url, tls)
         self._caller = AsyncCaller(endpoint)
+        around = around_adding(middleware)
+        self._around = AsyncAround(around) if around else None
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r} at {self._caller.endpoint.address})"

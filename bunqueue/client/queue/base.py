@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from bunqueue.client.caller import AsyncCaller
+from bunqueue.client.middleware import AsyncAround
 from bunqueue.client.queue.handle import AsyncJobHandle
 
 
@@ -15,6 +16,7 @@ class AsyncQueueBase:
     name: str
     _caller: AsyncCaller
     _defaults: Mapping[str, Any]  # options of jobs that do not say otherwise, as the wire has them
+    _around: AsyncAround | None  # middleware, if there is any
 
     def handle(self, job_id: str) -> AsyncJobHandle:
         """A handle for a job whose id is known; the server is not asked whether it exists."""

@@ -39,6 +39,7 @@ def test_codes_of_errors_are_stable_and_unique() -> None:
         if isinstance(error, type) and issubclass(error, bunqueue.BunqueueError)
     ]
     assert sorted(codes) == [
+        "arguments",
         "auth_failed",
         "command_failed",
         "command_timeout",
@@ -50,6 +51,7 @@ def test_codes_of_errors_are_stable_and_unique() -> None:
         "lock_lost",
         "option",
         "payload",
+        "result",
         "shard_unavailable",
         "storage",
         "tls_failed",

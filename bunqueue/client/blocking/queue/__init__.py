@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from types import TracebackType
 from typing import Self
 
@@ -15,6 +16,7 @@ from bunqueue.client.blocking.queue.monitoring import Monitoring
 from bunqueue.client.caller import Caller
 from bunqueue.client.connection_options import ConnectionOptions
 from bunqueue.client.job_options import JobOptions, wire_fields
+from bunqueue.client.middleware import Around, Middleware, around_adding
 from bunqueue.client.tls import Tls
 
 __all__ = ["JobHandle", "Queue"]
@@ -28,8 +30,9 @@ class Queue(Adding, Looking, DeadLetters, Monitoring):
 
     The server is at `host` and `port`, or at `url`, or where BUNQUEUE_URL says, else 127.0.0.1:6789; `token`
     is what it wants to see, `tls` as in `Place`. `data_path` is where an embedded queue keeps its jobs (None:
-    in memory), and `default_job_options` hold for each job that does not say otherwise. The connection is
-    made when it is first needed, and shared with other queues of the same server.
+    in memory). `default_job_options` hold for each job that does not say otherwise, `middleware` is around
+    the adding of each. The connection is made when it is first needed, and shared with other queues of the
+    same server.
 
     Every method raises BunqueueError, as `bunqueue.errors` has it; one that changes something and raises
     ConnectionLost or CommandTimeout may have changed it.
@@ -48,11 +51,14 @@ class Queue(Adding, Looking, DeadLetters, Monitoring):
         data_path: str | os.PathLike[str] | None = None,
         connection: ConnectionOptions | None = None,
         default_job_options: JobOptions | None = None,
+        middleware: Iterable[Middleware] = (),
     ) -> None:
         self.name = checks.queue_name(name)
         self._defaults = wire_fields({**(default_job_options or {})}, {})
         endpoint = checks.endpoint(host, port, token, embedded, data_path, connection, url, tls)
         self._caller = Caller(endpoint)
+        around = around_adding(middleware)
+        self._around = Around(around) if around else None
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r} at {self._caller.endpoint.address})"

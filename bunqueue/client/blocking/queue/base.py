@@ -7,6 +7,7 @@ from typing import Any
 
 from bunqueue.client.blocking.queue.handle import JobHandle
 from bunqueue.client.caller import Caller
+from bunqueue.client.middleware import Around
 
 
 class QueueBase:
@@ -15,6 +16,7 @@ class QueueBase:
     name: str
     _caller: Caller
     _defaults: Mapping[str, Any]  # options of jobs that do not say otherwise, as the wire has them
+    _around: Around | None  # middleware, if there is any
 
     def handle(self, job_id: str) -> JobHandle:
         """A handle for a job whose id is known; the server is not asked whether it exists."""

@@ -1,0 +1,1 @@
+"""Functions as jobs, and an object that holds all one needs to add and to run them."""
