@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from bunqueue.client.blocking import FlowProducer, JobHandle, Queue, QueueGroup
+    from bunqueue.client.blocking import FlowProducer, JobHandle, Queue, QueueEvents, QueueGroup
     from bunqueue.client.connection_options import ConnectionOptions
+    from bunqueue.client.event_stream import QueueEvent
+    from bunqueue.client.events import AsyncQueueEvents
     from bunqueue.client.flow import AsyncFlowProducer
     from bunqueue.client.flow_plan import FlowJob, FlowNode
     from bunqueue.client.group import AsyncQueueGroup
@@ -44,8 +46,10 @@ if TYPE_CHECKING:
     )
 
 _WHERE = {
-    "bunqueue.client.blocking": ("FlowProducer", "JobHandle", "Queue", "QueueGroup"),
+    "bunqueue.client.blocking": ("FlowProducer", "JobHandle", "Queue", "QueueEvents", "QueueGroup"),
     "bunqueue.client.connection_options": ("ConnectionOptions",),
+    "bunqueue.client.event_stream": ("QueueEvent",),
+    "bunqueue.client.events": ("AsyncQueueEvents",),
     "bunqueue.client.flow": ("AsyncFlowProducer",),
     "bunqueue.client.flow_plan": ("FlowJob", "FlowNode"),
     "bunqueue.client.group": ("AsyncQueueGroup",),
@@ -84,6 +88,7 @@ __all__ = [
     "AsyncFlowProducer",
     "AsyncJobHandle",
     "AsyncQueue",
+    "AsyncQueueEvents",
     "AsyncQueueGroup",
     "AuthError",
     "Backoff",
@@ -110,6 +115,8 @@ __all__ = [
     "OptionError",
     "PayloadError",
     "Queue",
+    "QueueEvent",
+    "QueueEvents",
     "QueueGroup",
     "QueueInfo",
     "ResultError",

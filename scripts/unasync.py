@@ -16,7 +16,7 @@ from pathlib import Path
 
 CLIENT = Path(__file__).resolve().parent.parent / "bunqueue" / "client"
 TWINS = CLIENT / "blocking"
-SOURCES = ("base", "flow", "group", "queue")
+SOURCES = ("base", "events", "flow", "group", "queue")
 """Modules and packages of the client that have a twin; `blocking/__init__.py` names what they offer."""
 
 HEADER = '"""Made by scripts/unasync.py from client/{name}; do not edit."""'
@@ -26,6 +26,7 @@ WORDS = [
     (r"\bAsync(?=[A-Z])", ""),
     (r"\basync (def|with|for)\b", r"\1"),
     (r"\bawait ", ""),
+    (r"  # noqa: ASYNC\d+", ""),
     (r"\b__a(enter|exit|iter|next)__\b", r"__\1__"),
     (r"\bStopAsyncIteration\b", "StopIteration"),
 ]

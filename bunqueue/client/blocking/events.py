@@ -1,0 +1,130 @@
+"""Made by scripts/unasync.py from client/events.py; do not edit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from types import TracebackType
+from typing import Literal, Self, Unpack, get_args
+
+from bunqueue.client import checks
+from bunqueue.client.connection_options import Duration, shown
+from bunqueue.client.event_stream import BUFFER, TYPES, EventStream, QueueEvent
+from bunqueue.client.places import Place, endpoint_of
+from bunqueue.errors import OptionError
+
+EventType = Literal[
+    "pushed",
+    "pulled",
+    "completed",
+    "failed",
+    "retried",
+    "removed",
+    "delayed",
+    "waiting",
+    "waiting-children",
+    "progress",
+    "duplicated",
+    "stalled",
+    "paused",
+    "resumed",
+    "lost",
+]
+assert get_args(EventType) == TYPES
+
+
+class QueueEvents:
+    """The events of a queue, one after the other, from the moment on when it is entered.
+
+        with QueueEvents("emails", types=["completed", "failed"]) as events:
+            for event in events:
+                print(event.type, event.job_id, event.data)
+
+    `types` and `job_ids` say which events are wanted; without them it is all. It takes a connection of its
+    own, and makes a new one when that is lost. Events that were missed meanwhile, or because the reader is
+    more than `buffer` of them behind, are made known by an event of the type `lost`, whatever is wanted. For
+    the rest see `Place`.
+    """
+
+    def __init__(
+        self,
+        queue: str,
+        *,
+        types: Iterable[EventType] | None = None,
+        job_ids: Iterable[str] | None = None,
+        buffer: int = BUFFER,
+        **place: Unpack[Place],
+    ) -> None:
+        self.queue = checks.queue_name(queue)
+        self._types = None if types is None else _types(types)
+        self._job_ids = None if job_ids is None else _texts("job_ids", job_ids)
+        self._size = checks.whole("buffer", buffer)
+        self._endpoint = endpoint_of(place)
+        self._stream: EventStream | None = None
+        self._closed = False
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.queue!r} at {self._endpoint.address})"
+
+    def open(self) -> None:
+        """Begin to listen: what happens after it returned is heard. Raises BunqueueError."""
+        if self._stream is None and not self._closed:
+            self._stream = EventStream(self._endpoint, self.queue, self._wants, self._size)
+            try:
+                self._stream.open()
+            except BaseException:
+                self._stream = None
+                raise
+
+    def next(self, timeout: Duration | None = None) -> QueueEvent | None:
+        """The next event; None when this is closed.
+
+        Raises TimeoutError when there is none in time, and AuthError when the server refuses this client.
+        """
+        self.open()
+        return self._stream.next(timeout) if self._stream is not None else None
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> QueueEvent:
+        event = self.next()
+        if event is None:
+            raise StopIteration
+        return event
+
+    def __enter__(self) -> Self:
+        self.open()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Listen no more, and end the iteration, once what was heard has been read; safe to call twice."""
+        self._closed = True
+        if self._stream is not None:
+            self._stream.close()
+
+    def _wants(self, event: QueueEvent) -> bool:
+        return (self._types is None or event.type in self._types) and (
+            self._job_ids is None or event.job_id in self._job_ids
+        )
+
+
+def _types(types: Iterable[str]) -> frozenset[str]:
+    wanted = _texts("types", types)
+    for each in wanted:
+        if each not in TYPES:
+            raise OptionError(f"types: there is none called {shown(each)}; there are {', '.join(TYPES)}")
+    return wanted
+
+
+def _texts(name: str, values: Iterable[str]) -> frozenset[str]:
+    if isinstance(values, str):
+        return frozenset((values,))
+    try:
+        return frozenset(values)
+    except TypeError:
+        raise OptionError(f"{name}: {shown(values)} is not allowed; give a list of texts") from None

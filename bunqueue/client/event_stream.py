@@ -1,0 +1,241 @@
+"""The events of a queue on their way from the engine to a reader: buffered, and asked for again when needed.
+
+Events that nobody could hear are lost. That is told at their place, by an event of the type `lost`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+from msgspec.msgpack import Decoder
+
+from bunqueue.client.connection_options import Duration, reconnect_delay, seconds
+from bunqueue.client.portal import check_thread, portal
+from bunqueue.client.replies import decode_reply
+from bunqueue.client.transport import Endpoint, Transport
+from bunqueue.errors import AuthError, BunqueueError
+from bunqueue.model.events import LAST_TOLD, NAMES
+from bunqueue.protocol.commands import Ok
+from bunqueue.protocol.commands.events import SubscribeEvents
+
+logger = logging.getLogger("bunqueue.events")
+
+LOST = "lost"
+TYPES = (*NAMES[: LAST_TOLD + 1], LOST)
+BUFFER = 10_000
+MAX_DELAY = 5.0  # seconds between attempts to subscribe anew
+
+
+class QueueEvent(Struct, kw_only=True, frozen=True, rename="camel"):
+    """Something that happened in a queue; which fields are set depends on the type."""
+
+    type: str = msgspec.field(name="eventType")
+    """pushed, pulled, completed, failed, retried, removed, delayed, waiting, waiting-children, progress,
+    duplicated, stalled; paused and resumed of the queue itself; lost: events are missing here."""
+    queue: str
+    job_id: str = ""
+    """"" when it is about the queue."""
+    timestamp: int
+    """ms since the epoch."""
+    data: Any = None
+    """completed: the result; failed: the job's data. None when it is larger than 256 KiB."""
+    error: str | None = None
+    """failed: its text."""
+    terminal: bool = False
+    """failed: there will be no other attempt."""
+    reason: str | None = None
+    """failed: "cancelled", when somebody stopped the job."""
+    prev: str | None = None
+    """retried and removed: the state before."""
+    delay: int | None = None
+    """delayed: ms."""
+    progress: float | None = None
+    message: str | None = None
+    """progress: what the job said to it."""
+    count: int | None = None
+    """lost: how many; None when that is not known, as the connection was lost."""
+
+
+class _Frame(Struct):
+    type: str = ""
+    event: msgspec.Raw = msgspec.Raw(b"\xc0")
+
+
+class _Wire(QueueEvent, frozen=True, kw_only=True, rename="camel"):
+    """As it comes: times are floats there."""
+
+    timestamp: float  # type: ignore[assignment]
+    delay: float | None = None  # type: ignore[assignment]
+
+
+_frame = Decoder(_Frame).decode
+_wire = Decoder(_Wire).decode
+
+
+def read(payload: bytes) -> QueueEvent | None:
+    """The event in a frame; None when it carries something else."""
+    frame = _frame(payload)
+    if frame.type != "event":
+        return None
+    wire = _wire(frame.event)
+    fields = msgspec.structs.asdict(wire)
+    fields["timestamp"] = int(wire.timestamp)
+    fields["delay"] = None if wire.delay is None else int(wire.delay)
+    if wire.type == "progress" and isinstance(wire.data, dict):
+        fields["data"], fields["message"] = None, wire.data.get("message")
+    return QueueEvent(**fields)
+
+
+class AsyncEventStream:
+    """The events of one queue for which `wanted` is true. Made for one event loop."""
+
+    def __init__(
+        self, endpoint: Endpoint, queue: str, wanted: Callable[[QueueEvent], bool], size: int
+    ) -> None:
+        # Subscribing again must come over the connection that is listened to, so there is one.
+        self._endpoint = replace(endpoint, options=replace(endpoint.options, pool_size=1))
+        self._queue = queue
+        self._wanted = wanted
+        self._size = size
+        self._events: deque[QueueEvent] = deque()
+        self._missed = 0  # events for which there was no room
+        self._news = asyncio.Event()
+        self._session: Transport | None = None
+        self._breaks = 0  # connections that ended
+        self._subscribing: asyncio.Task[None] | None = None
+        self._error: BunqueueError | None = None
+        self._closed = False
+
+    async def open(self) -> None:
+        """From now on nothing is missed. Raises BunqueueError."""
+        session = await self._endpoint.open(private=True)
+        session.listen(self._hear)
+        self._session = session
+        try:
+            await self._subscribe()
+        except BaseException:
+            await self.close()
+            raise
+
+    async def next(self, timeout: Duration | None = None) -> QueueEvent | None:  # noqa: ASYNC109
+        """The next event; None at the end. Raises TimeoutError, or BunqueueError when there will be none."""
+        limit = None if timeout is None else seconds(timeout, "timeout")
+        async with asyncio.timeout(limit):
+            while not self._events and not self._missed:
+                if self._closed:
+                    return None
+                if self._error is not None:
+                    raise self._error
+                self._news.clear()
+                await self._news.wait()
+        return self._events.popleft() if self._events else self._tell_missed()
+
+    async def close(self) -> None:
+        """Hear no more; safe to call twice."""
+        self._closed = True
+        self._news.set()
+        session, self._session = self._session, None
+        if self._subscribing is not None:
+            self._subscribing.cancel()
+        if session is not None:
+            session.listen(None)
+            await session.close()
+
+    # -- hearing
+
+    def _hear(self, payload: bytes | None) -> None:
+        if payload is None:
+            self._breaks += 1
+            if self._subscribing is None and not self._closed:
+                self._subscribing = asyncio.get_running_loop().create_task(self._subscribe_again())
+                self._subscribing.add_done_callback(self._subscribed)
+            return
+        try:
+            event = read(payload)
+        except msgspec.MsgspecError as error:
+            logger.warning("queue %r: an event is not readable: %s", self._queue, error)
+            event = self._lost(1)
+        if event is not None and (event.type == LOST or self._wanted(event)):
+            self._put(event)
+
+    def _put(self, event: QueueEvent) -> None:
+        if len(self._events) >= self._size:
+            self._missed += 1
+        else:
+            if self._missed:
+                self._events.append(self._tell_missed())
+            self._events.append(event)
+        self._news.set()
+
+    def _tell_missed(self) -> QueueEvent:
+        missed, self._missed = self._missed, 0
+        return self._lost(missed)
+
+    def _lost(self, count: int | None) -> QueueEvent:
+        return QueueEvent(type=LOST, queue=self._queue, timestamp=time.time_ns() // 1_000_000, count=count)
+
+    # -- subscribing
+
+    async def _subscribe(self) -> None:
+        assert self._session is not None
+        command = SubscribeEvents(queue=self._queue)
+        decode_reply(await self._session.call(command), Ok, command, self._endpoint.address)
+
+    async def _subscribe_again(self) -> None:
+        """Until the connection it was said over is the one that there is."""
+        heard, failures = -1, 0
+        while heard != self._breaks:
+            heard = self._breaks
+            try:
+                await self._subscribe()
+            except AuthError:
+                raise
+            except BunqueueError as error:
+                heard, failures = -1, failures + 1
+                logger.debug("queue %r: cannot subscribe: %s", self._queue, error)
+                await asyncio.sleep(min(reconnect_delay(failures, random.random()), MAX_DELAY))
+        self._put(self._lost(None))
+
+    def _subscribed(self, task: asyncio.Task[None]) -> None:
+        self._subscribing = None
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._error = error if isinstance(error, BunqueueError) else BunqueueError(str(error))
+            self._news.set()
+
+
+class EventStream:
+    """The blocking twin: the stream lives in the background loop."""
+
+    def __init__(
+        self, endpoint: Endpoint, queue: str, wanted: Callable[[QueueEvent], bool], size: int
+    ) -> None:
+        check_thread()
+        self._stream = portal().run(_make(endpoint, queue, wanted, size))
+
+    def open(self) -> None:
+        """From now on nothing is missed. Raises BunqueueError."""
+        portal().run(self._stream.open())
+
+    def next(self, timeout: Duration | None = None) -> QueueEvent | None:
+        """The next event; None at the end. Raises TimeoutError, or BunqueueError when there will be none."""
+        check_thread()
+        return portal().run(self._stream.next(timeout))
+
+    def close(self) -> None:
+        """Hear no more; safe to call twice."""
+        portal().run(self._stream.close())
+
+
+async def _make(
+    endpoint: Endpoint, queue: str, wanted: Callable[[QueueEvent], bool], size: int
+) -> AsyncEventStream:
+    return AsyncEventStream(endpoint, queue, wanted, size)
