@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from bunqueue.client.event_stream import QueueEvent
     from bunqueue.client.events import AsyncQueueEvents
     from bunqueue.client.flow import AsyncFlowProducer
-    from bunqueue.client.flow_plan import FlowJob, FlowNode
+    from bunqueue.client.flow_plan import FlowJob, FlowNode, FlowTree
     from bunqueue.client.group import AsyncQueueGroup
     from bunqueue.client.job_options import Backoff, JobOptions, NewJob
     from bunqueue.client.jobs import Job, JobCounts, JobProgress, QueueInfo, ServerStats
@@ -51,7 +51,7 @@ _WHERE = {
     "bunqueue.client.event_stream": ("QueueEvent",),
     "bunqueue.client.events": ("AsyncQueueEvents",),
     "bunqueue.client.flow": ("AsyncFlowProducer",),
-    "bunqueue.client.flow_plan": ("FlowJob", "FlowNode"),
+    "bunqueue.client.flow_plan": ("FlowJob", "FlowNode", "FlowTree"),
     "bunqueue.client.group": ("AsyncQueueGroup",),
     "bunqueue.client.job_options": ("Backoff", "JobOptions", "NewJob"),
     "bunqueue.client.jobs": ("Job", "JobCounts", "JobProgress", "QueueInfo", "ServerStats"),
@@ -103,6 +103,7 @@ __all__ = [
     "FlowJob",
     "FlowNode",
     "FlowProducer",
+    "FlowTree",
     "Job",
     "JobCounts",
     "JobHandle",

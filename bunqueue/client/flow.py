@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, TypeVar, Unpack
+from typing import Any, TypeVar, Unpack, cast
 
 from msgspec import Raw, Struct
 from msgspec.msgpack import Decoder
 
 from bunqueue.client import flow_plan
 from bunqueue.client.base import AsyncClient
-from bunqueue.client.flow_plan import FlowJob, FlowNode
+from bunqueue.client.flow_plan import FlowJob, FlowNode, FlowTree, Planned
 from bunqueue.client.job_options import JobOptions, wire_fields
 from bunqueue.client.jobs import Job
 from bunqueue.client.middleware import AsyncAround, Middleware, around_adding
@@ -76,15 +76,15 @@ class AsyncFlowProducer(AsyncClient):
 
     # -- adding
 
-    async def add(self, flow: FlowJob[R]) -> FlowNode[AsyncJobHandle]:
+    async def add(self, flow: FlowJob[R]) -> FlowNode[AsyncJobHandle[R]]:
         """Add a job with all that it waits for; the nodes of the answer have the shape of `flow`.
 
         Raises OptionError, PayloadError or CommandFailed, and then nothing was added.
         """
         (node,) = await self.add_bulk([flow])
-        return node
+        return cast(FlowNode[AsyncJobHandle[R]], node)
 
-    async def add_bulk(self, flows: Iterable[FlowJob[Any]]) -> list[FlowNode[AsyncJobHandle]]:
+    async def add_bulk(self, flows: Iterable[FlowJob[Any]]) -> list[FlowNode[AsyncJobHandle[Any]]]:
         """Add several flows in one go: all of them, or none. At most 10,000 jobs."""
         planned = flow_plan.plan(flows)
         if not planned:
@@ -96,10 +96,12 @@ class AsyncFlowProducer(AsyncClient):
                 each.job.id = each.id
 
         await self._around.add([each.job for each in planned], send)
-        handles = {each.id: AsyncJobHandle(self._caller, each.job.queue, each.id) for each in planned}
-        return flow_plan.nodes(planned, handles)
+        return flow_plan.nodes(planned, self._handle)
 
-    async def add_chain(self, steps: Iterable[FlowJob[Any]]) -> list[AsyncJobHandle]:
+    def _handle(self, planned: Planned) -> AsyncJobHandle[Any]:
+        return AsyncJobHandle(self._caller, planned.job.queue, planned.id, planned.job.result_type)
+
+    async def add_chain(self, steps: Iterable[FlowJob[Any]]) -> list[AsyncJobHandle[Any]]:
         """Add jobs of which each waits for the one before, and finds its result in `children_values`.
 
         The handles come in the order of the steps.
@@ -107,16 +109,16 @@ class AsyncFlowProducer(AsyncClient):
         linked = flow_plan.chain(steps)
         if not linked:
             return []
-        node, handles = await self.add(linked[-1]), []
-        for step in reversed(linked):
+        node: FlowNode[AsyncJobHandle[Any]] = await self.add(linked[-1])
+        handles = [node.job]
+        for _ in linked[1:]:
+            node = node.children[-1]  # behind children of its own
             handles.append(node.job)
-            if step is not linked[0]:
-                node = node.children[-1]
         return handles[::-1]
 
     async def add_bulk_then(
         self, parallel: Iterable[FlowJob[Any]], final: FlowJob[R]
-    ) -> FlowNode[AsyncJobHandle]:
+    ) -> FlowNode[AsyncJobHandle[R]]:
         """Add jobs that run side by side, and one that waits for all of them.
 
         The node is that of `final`, its children those of `parallel`, behind children of its own.
@@ -125,36 +127,30 @@ class AsyncFlowProducer(AsyncClient):
 
     # -- looking
 
-    async def get_flow(self, job_id: str, *, depth: int | None = None) -> FlowNode[Job] | None:
+    async def get_flow(self, job_id: str, *, depth: int | None = None) -> FlowTree | None:
         """A job and all below it as they are now; None when there is no such job.
 
         Children that were removed are left out. With `depth` only so many levels are read, from 1 on.
         """
         root = await self._read(job_id)
-        if root is None:
-            return None
-        level, seen, left = [root], {job_id}, depth
+        level, seen, left = [root] if root else [], {job_id}, depth
         while level and (left is None or left > 1):
             below = []
-            for node, children in level:
-                for child in children:
-                    if child in seen:  # somebody made a ring of them
-                        continue
-                    seen.add(child)
-                    found = await self._read(child)
-                    if found is not None:
-                        node.children.append(found[0])
-                        below.append(found)
+            for tree, children in level:
+                found = [await self._read(child) for child in children if child not in seen]
+                seen.update(children)  # somebody may have made a ring of them
+                tree.children = [each[0] for each in found if each]
+                below += [each for each in found if each]
             level, left = below, left and left - 1
-        return root[0]
+        return root[0] if root else None
 
-    async def _read(self, job_id: str) -> tuple[FlowNode[Job], list[str]] | None:
+    async def _read(self, job_id: str) -> tuple[FlowTree, list[str]] | None:
         """One job and the ids of its children."""
         try:
             reply = await self._caller.call(query.GetJob(id=job_id), _Found)
         except JobNotFound:
             return None
-        return FlowNode(_job(reply.job)), _kin(reply.job).children_ids
+        return FlowTree(_job(reply.job)), _kin(reply.job).children_ids
 
     async def children_values(self, job_id: str) -> dict[str, Any]:
         """What the children of a job gave back, by `queue:id`, in their order; those that did not complete

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Generic, Literal, Self, TypeVar, Unpack
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Generic, Literal, Self, TypeVar, Unpack, cast
 
 from msgspec import Raw
 
 from bunqueue.client import checks
 from bunqueue.client.connection_options import shown
 from bunqueue.client.job_options import JobOptions, NewJob, encode_data, wire_fields
+from bunqueue.client.jobs import Job
 from bunqueue.errors import OptionError
 from bunqueue.model.ids import slot_of_queue
 from bunqueue.protocol.commands import flows
@@ -52,7 +53,7 @@ class FlowJob(NewJob, Generic[R]):
     `OnFailure`. The options are those of any job, but for `unique_key`.
     """
 
-    __slots__ = ("children", "on_failure")
+    __slots__ = ("children", "on_failure", "result_type")
 
     queue: str
 
@@ -70,6 +71,8 @@ class FlowJob(NewJob, Generic[R]):
         self.queue = checks.queue_name(queue)
         self.children: list[FlowJob[Any]] = list(children)
         self.on_failure = on_failure
+        self.result_type: Any = Any
+        """What its result is converted to, when a handle of it is asked."""
         if on_failure not in _POLICIES:
             raise OptionError(
                 f"on_failure: {shown(on_failure)} is not allowed; give one of {', '.join(_POLICIES)}"
@@ -85,24 +88,36 @@ class FlowJob(NewJob, Generic[R]):
 
 
 class FlowNode(Generic[J]):
-    """A job of a flow as it was added or read, with the nodes of its children, in their order."""
+    """A job of a flow that was added: its handle, and the nodes of its children, in their order."""
 
     __slots__ = ("children", "job")
 
-    def __init__(self, job: J, children: Sequence[FlowNode[J]] = ()) -> None:
+    def __init__(self, job: J, children: Sequence[FlowNode[Any]] = ()) -> None:
         self.job: J = job
-        self.children = list(children)
+        self.children = children
 
     def __repr__(self) -> str:
-        return f"FlowNode({self.job!r}, {len(self.children)} children)"
+        return f"{type(self).__name__}({self.job!r}, {len(self.children)} children)"
 
-    def walk(self) -> Iterator[FlowNode[J]]:
+    def walk(self) -> Iterator[FlowNode[Any]]:
         """This node and all below it, a parent before its children."""
-        waiting = [self]
+        waiting: list[FlowNode[Any]] = [self]
         while waiting:
             node = waiting.pop()
             yield node
             waiting += reversed(node.children)
+
+
+class FlowTree(FlowNode[Job]):
+    """A job of a flow as it was read, with all below it."""
+
+    __slots__ = ()
+
+    children: Sequence[FlowTree]
+
+    def walk(self) -> Iterator[FlowTree]:
+        """This job and all below it, a parent before its children."""
+        return cast(Iterator[FlowTree], super().walk())
 
 
 class Planned:
@@ -185,16 +200,12 @@ def _check(fields: Mapping[str, Any]) -> None:
             raise OptionError(f"{name}: not possible in a flow; leave it out")
 
 
-def nodes(planned: Sequence[Planned], jobs: Mapping[str, J]) -> list[FlowNode[J]]:
-    """The trees of planned jobs, given each one's handle by its id."""
-    made = {each.id: FlowNode(jobs[each.id]) for each in planned}
-    roots = []
-    for each in planned:
-        if each.parent is None:
-            roots.append(made[each.id])
-        else:
-            made[each.parent.id].children.append(made[each.id])
-    return roots
+def nodes(planned: Sequence[Planned], handle_of: Callable[[Planned], J]) -> list[FlowNode[J]]:
+    """The trees of planned jobs, given how to make their handles."""
+    made: dict[str, FlowNode[J]] = {}
+    for each in reversed(planned):  # children come first
+        made[each.id] = FlowNode(handle_of(each), [made[child.id] for child in each.children])
+    return [made[each.id] for each in planned if each.parent is None]
 
 
 def chain(steps: Iterable[FlowJob[Any]]) -> list[FlowJob[Any]]:
@@ -211,11 +222,7 @@ def merged(parallel: Iterable[FlowJob[Any]], final: FlowJob[R]) -> FlowJob[R]:
 
 
 def _waiting_for(job: FlowJob[R], others: Iterable[FlowJob[Any]]) -> FlowJob[R]:
-    return FlowJob(
-        job.name,
-        job.data,
-        queue=job.queue,
-        children=[*job.children, *others],
-        on_failure=job.on_failure,
-        **job.options,
-    )
+    linked: FlowJob[R] = FlowJob(job.name, job.data, queue=job.queue, **job.options)
+    linked.children = [*job.children, *others]
+    linked.on_failure, linked.result_type = job.on_failure, job.result_type
+    return linked

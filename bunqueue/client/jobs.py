@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import Raw, Struct
 
+from bunqueue.errors import ResultError
 from bunqueue.protocol.commands import Reply
 
 if TYPE_CHECKING:
@@ -148,3 +149,13 @@ class Outcome(Reply, kw_only=True):
     """A result that is not there is None."""
 
     result: Any = None
+
+
+def as_result(result: Any, kind: Any, job_id: str) -> Any:
+    """A result as the type that a typed job says it gives. Raises ResultError."""
+    if kind is Any:
+        return result
+    try:
+        return msgspec.convert(result, kind)
+    except msgspec.ValidationError as error:
+        raise ResultError(f"the result of job {job_id} is not what was expected: {error}") from None

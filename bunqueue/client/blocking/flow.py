@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, TypeVar, Unpack
+from typing import Any, TypeVar, Unpack, cast
 
 from msgspec import Raw, Struct
 from msgspec.msgpack import Decoder
@@ -11,7 +11,7 @@ from msgspec.msgpack import Decoder
 from bunqueue.client import flow_plan
 from bunqueue.client.blocking.base import Client
 from bunqueue.client.blocking.queue import JobHandle
-from bunqueue.client.flow_plan import FlowJob, FlowNode
+from bunqueue.client.flow_plan import FlowJob, FlowNode, FlowTree, Planned
 from bunqueue.client.job_options import JobOptions, wire_fields
 from bunqueue.client.jobs import Job
 from bunqueue.client.middleware import Around, Middleware, around_adding
@@ -76,15 +76,15 @@ class FlowProducer(Client):
 
     # -- adding
 
-    def add(self, flow: FlowJob[R]) -> FlowNode[JobHandle]:
+    def add(self, flow: FlowJob[R]) -> FlowNode[JobHandle[R]]:
         """Add a job with all that it waits for; the nodes of the answer have the shape of `flow`.
 
         Raises OptionError, PayloadError or CommandFailed, and then nothing was added.
         """
         (node,) = self.add_bulk([flow])
-        return node
+        return cast(FlowNode[JobHandle[R]], node)
 
-    def add_bulk(self, flows: Iterable[FlowJob[Any]]) -> list[FlowNode[JobHandle]]:
+    def add_bulk(self, flows: Iterable[FlowJob[Any]]) -> list[FlowNode[JobHandle[Any]]]:
         """Add several flows in one go: all of them, or none. At most 10,000 jobs."""
         planned = flow_plan.plan(flows)
         if not planned:
@@ -96,10 +96,12 @@ class FlowProducer(Client):
                 each.job.id = each.id
 
         self._around.add([each.job for each in planned], send)
-        handles = {each.id: JobHandle(self._caller, each.job.queue, each.id) for each in planned}
-        return flow_plan.nodes(planned, handles)
+        return flow_plan.nodes(planned, self._handle)
 
-    def add_chain(self, steps: Iterable[FlowJob[Any]]) -> list[JobHandle]:
+    def _handle(self, planned: Planned) -> JobHandle[Any]:
+        return JobHandle(self._caller, planned.job.queue, planned.id, planned.job.result_type)
+
+    def add_chain(self, steps: Iterable[FlowJob[Any]]) -> list[JobHandle[Any]]:
         """Add jobs of which each waits for the one before, and finds its result in `children_values`.
 
         The handles come in the order of the steps.
@@ -107,14 +109,14 @@ class FlowProducer(Client):
         linked = flow_plan.chain(steps)
         if not linked:
             return []
-        node, handles = self.add(linked[-1]), []
-        for step in reversed(linked):
+        node: FlowNode[JobHandle[Any]] = self.add(linked[-1])
+        handles = [node.job]
+        for _ in linked[1:]:
+            node = node.children[-1]  # behind children of its own
             handles.append(node.job)
-            if step is not linked[0]:
-                node = node.children[-1]
         return handles[::-1]
 
-    def add_bulk_then(self, parallel: Iterable[FlowJob[Any]], final: FlowJob[R]) -> FlowNode[JobHandle]:
+    def add_bulk_then(self, parallel: Iterable[FlowJob[Any]], final: FlowJob[R]) -> FlowNode[JobHandle[R]]:
         """Add jobs that run side by side, and one that waits for all of them.
 
         The node is that of `final`, its children those of `parallel`, behind children of its own.
@@ -123,36 +125,30 @@ class FlowProducer(Client):
 
     # -- looking
 
-    def get_flow(self, job_id: str, *, depth: int | None = None) -> FlowNode[Job] | None:
+    def get_flow(self, job_id: str, *, depth: int | None = None) -> FlowTree | None:
         """A job and all below it as they are now; None when there is no such job.
 
         Children that were removed are left out. With `depth` only so many levels are read, from 1 on.
         """
         root = self._read(job_id)
-        if root is None:
-            return None
-        level, seen, left = [root], {job_id}, depth
+        level, seen, left = [root] if root else [], {job_id}, depth
         while level and (left is None or left > 1):
             below = []
-            for node, children in level:
-                for child in children:
-                    if child in seen:  # somebody made a ring of them
-                        continue
-                    seen.add(child)
-                    found = self._read(child)
-                    if found is not None:
-                        node.children.append(found[0])
-                        below.append(found)
+            for tree, children in level:
+                found = [self._read(child) for child in children if child not in seen]
+                seen.update(children)  # somebody may have made a ring of them
+                tree.children = [each[0] for each in found if each]
+                below += [each for each in found if each]
             level, left = below, left and left - 1
-        return root[0]
+        return root[0] if root else None
 
-    def _read(self, job_id: str) -> tuple[FlowNode[Job], list[str]] | None:
+    def _read(self, job_id: str) -> tuple[FlowTree, list[str]] | None:
         """One job and the ids of its children."""
         try:
             reply = self._caller.call(query.GetJob(id=job_id), _Found)
         except JobNotFound:
             return None
-        return FlowNode(_job(reply.job)), _kin(reply.job).children_ids
+        return FlowTree(_job(reply.job)), _kin(reply.job).children_ids
 
     def children_values(self, job_id: str) -> dict[str, Any]:
         """What the children of a job gave back, by `queue:id`, in their order; those that did not complete

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Unpack
+from typing import Any, Unpack
 
 from bunqueue.client import checks
 from bunqueue.client.job_options import JobOptions, NewJob, bulk_fields, encode_data, wire_fields
@@ -17,7 +17,7 @@ from bunqueue.protocol.commands.core import JobFields, Push, PushBatch
 class AsyncAdding(AsyncQueueBase):
     """The part of a queue that adds jobs."""
 
-    async def add(self, name: str, data: object = None, **options: Unpack[JobOptions]) -> AsyncJobHandle:
+    async def add(self, name: str, data: object = None, **options: Unpack[JobOptions]) -> AsyncJobHandle[Any]:
         """Add a job called `name`; it is safe when this returns. For the options see `JobOptions`.
 
         When a job with the same `unique_key` waits or runs already, the handle is that one's.
@@ -29,7 +29,7 @@ class AsyncAdding(AsyncQueueBase):
         reply = await self._caller.call(self._push(name, data, options), core.PushReply)
         return self.handle(reply.id)
 
-    async def add_bulk(self, jobs: Iterable[NewJob | tuple[str, object]]) -> list[AsyncJobHandle]:
+    async def add_bulk(self, jobs: Iterable[NewJob | tuple[str, object]]) -> list[AsyncJobHandle[Any]]:
         """Add many jobs, `NewJob` or `(name, data)`, in one go: all of them, or none when one is refused.
 
         The handles come in the order of the jobs. Raises as `add` does; together they must fit into 64 MiB.
@@ -57,7 +57,7 @@ class AsyncAdding(AsyncQueueBase):
             entries.append(JobFields(name=checks.job_name(name), data=payload, **fields))
         return PushBatch(queue=self.name, jobs=entries)
 
-    async def _add_inside(self, around: AsyncAround, jobs: list[NewJob]) -> list[AsyncJobHandle]:
+    async def _add_inside(self, around: AsyncAround, jobs: list[NewJob]) -> list[AsyncJobHandle[Any]]:
         """Add jobs with middleware around it."""
 
         async def send() -> None:

@@ -18,6 +18,6 @@ class AsyncQueueBase:
     _defaults: Mapping[str, Any]  # options of jobs that do not say otherwise, as the wire has them
     _around: AsyncAround | None  # middleware, if there is any
 
-    def handle(self, job_id: str) -> AsyncJobHandle:
+    def handle(self, job_id: str) -> AsyncJobHandle[Any]:
         """A handle for a job whose id is known; the server is not asked whether it exists."""
         return AsyncJobHandle(self._caller, self.name, job_id)

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from bunqueue.client import jobs as replies
 from bunqueue.client.caller import AsyncCaller
-from bunqueue.client.jobs import Job, JobProgress
+from bunqueue.client.jobs import Job, JobProgress, as_result
 from bunqueue.protocol.commands import query
 
+R = TypeVar("R")
 
-class AsyncJobHandle:
-    """A job that was added: its id, and questions about it to the server."""
 
-    __slots__ = ("_caller", "id", "queue")
+class AsyncJobHandle(Generic[R]):
+    """A job that was added: its id, and questions about it to the server.
 
-    def __init__(self, caller: AsyncCaller, queue: str, job_id: str) -> None:
+    R is the type of its result: what the annotation of a typed job says, else Any.
+    """
+
+    __slots__ = ("_caller", "_result_type", "id", "queue")
+
+    def __init__(self, caller: AsyncCaller, queue: str, job_id: str, result_type: Any = Any) -> None:
         self._caller = caller
+        self._result_type = result_type
         self.queue = queue
         self.id = job_id
 
@@ -28,10 +34,13 @@ class AsyncJobHandle:
         reply = await self._caller.call(query.GetState(id=self.id), query.StateReply)
         return reply.state
 
-    async def result(self) -> Any:
-        """What the handler gave back; None as long as the job has not completed."""
+    async def result(self) -> R | None:
+        """What the handler gave back; None as long as the job has not completed.
+
+        Raises ResultError when it is not of the type that the typed job says.
+        """
         reply = await self._caller.call(query.GetResult(id=self.id), replies.Outcome)
-        return reply.result
+        return None if reply.result is None else as_result(reply.result, self._result_type, self.id)
 
     async def progress(self) -> JobProgress:
         """How far the active job is. Raises JobNotFound, or CommandFailed when it is not active."""

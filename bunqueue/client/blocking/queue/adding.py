@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Unpack
+from typing import Any, Unpack
 
 from bunqueue.client import checks
 from bunqueue.client.blocking.queue.base import QueueBase
@@ -17,7 +17,7 @@ from bunqueue.protocol.commands.core import JobFields, Push, PushBatch
 class Adding(QueueBase):
     """The part of a queue that adds jobs."""
 
-    def add(self, name: str, data: object = None, **options: Unpack[JobOptions]) -> JobHandle:
+    def add(self, name: str, data: object = None, **options: Unpack[JobOptions]) -> JobHandle[Any]:
         """Add a job called `name`; it is safe when this returns. For the options see `JobOptions`.
 
         When a job with the same `unique_key` waits or runs already, the handle is that one's.
@@ -29,7 +29,7 @@ class Adding(QueueBase):
         reply = self._caller.call(self._push(name, data, options), core.PushReply)
         return self.handle(reply.id)
 
-    def add_bulk(self, jobs: Iterable[NewJob | tuple[str, object]]) -> list[JobHandle]:
+    def add_bulk(self, jobs: Iterable[NewJob | tuple[str, object]]) -> list[JobHandle[Any]]:
         """Add many jobs, `NewJob` or `(name, data)`, in one go: all of them, or none when one is refused.
 
         The handles come in the order of the jobs. Raises as `add` does; together they must fit into 64 MiB.
@@ -57,7 +57,7 @@ class Adding(QueueBase):
             entries.append(JobFields(name=checks.job_name(name), data=payload, **fields))
         return PushBatch(queue=self.name, jobs=entries)
 
-    def _add_inside(self, around: Around, jobs: list[NewJob]) -> list[JobHandle]:
+    def _add_inside(self, around: Around, jobs: list[NewJob]) -> list[JobHandle[Any]]:
         """Add jobs with middleware around it."""
 
         def send() -> None:
