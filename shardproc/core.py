@@ -49,18 +49,22 @@ class Shard:
         shards: int = 1,
         lock_wait_s: float | None = None,
         retention: Retention = DEFAULT_RETENTION,
+        clock: Clock | None = None,
+        chance: Callable[[], float] = random.random,
     ) -> None:
+        """``clock`` and ``chance`` are for those who want the same to happen each time."""
+        self._chance = chance
+        self._clock = clock or Clock()
         database = Database(path, full_sync=full_sync, lock_wait_s=lock_wait_s)
         self.store = Store(database, retention)
         self.told: dict[str, Told] = {}  # what subscribers get after the last commit
         self.notices: list[tuple[int, bytes]] = []  # and what others are told who did not ask
         self._place, self._retention = (shard, shards), retention
         self.engine = self._new_engine()
-        self._clock = Clock()
         self._ticked_at = self._clock.now_ms()
 
     def _new_engine(self) -> Engine:
-        engine = Engine(self.store, random.getrandbits, random.random, *self._place)
+        engine = Engine(self.store, random.getrandbits, self._chance, *self._place)
         engine.state.vitals = self._vitals
         return engine
 

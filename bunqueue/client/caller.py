@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from msgspec import Struct
 
-from bunqueue.client import lines, requests
+from bunqueue.client import lines, requests, substitute
 from bunqueue.client.portal import check_thread, portal
 from bunqueue.client.replies import decode_reply
 from bunqueue.client.transport import Endpoint, Transport
@@ -27,6 +27,7 @@ class AsyncCaller:
         """Whether the server was reached, over another connection."""
         self._transport: Transport | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._substitute: substitute.Substitute | None = None  # to which the session belongs
         self._closed = False
 
     async def call(self, command: Struct, reply: type[R]) -> R:
@@ -42,7 +43,11 @@ class AsyncCaller:
         if self._closed:
             raise requests.closed(command, self.endpoint.address)
         transport = self._transport
-        if transport is None or self._loop is not asyncio.get_running_loop():
+        if (
+            transport is None
+            or self._loop is not asyncio.get_running_loop()
+            or self._substitute is not substitute.current
+        ):
             transport = await self.open()
         return await transport.call(command)
 
@@ -54,14 +59,15 @@ class AsyncCaller:
     def use(self, transport: Transport | None) -> None:
         """Speak over a session of somebody else's from now on, or, with None, over one of our own again."""
         self._transport, self._loop = transport, asyncio.get_running_loop()
+        self._substitute = substitute.current
 
     async def open(self) -> Transport:
-        loop = asyncio.get_running_loop()
+        loop, current = asyncio.get_running_loop(), substitute.current
         transport = await self.endpoint.open(known=self.known)
-        if self._transport is not None and self._loop is loop:  # somebody else was faster
-            await transport.close()
+        if self._transport is not None and self._loop is loop and self._substitute is current:
+            await transport.close()  # somebody else was faster
             return self._transport
-        self._transport, self._loop = transport, loop
+        self._transport, self._loop, self._substitute = transport, loop, current
         return transport
 
     async def close(self) -> None:
@@ -95,6 +101,8 @@ class Caller:
     def _short_way(self, command: Struct) -> bytes | None:
         if self._closed:
             raise requests.closed(command, self.endpoint.address)
+        if substitute.current is not None:
+            return substitute.current.call(command)
         if self._lines is None or requests.poll_time(command):
             return None
         payload = self._lines.call(command)

@@ -13,6 +13,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
+from bunqueue.client import substitute
 from bunqueue.client.connection_options import reconnect_delay, seconds
 from bunqueue.client.line import Line
 from bunqueue.client.replies import R, decode_reply
@@ -87,7 +88,8 @@ class Renewal:
         """All locks are renewed every `interval` seconds, and at once after connecting."""
         self._interval = interval
         self._address = endpoint.address
-        self._channel: Channel = EmbeddedChannel(endpoint) if endpoint.embedded else LineChannel(endpoint)
+        local = endpoint.embedded or substitute.current is not None
+        self._channel: Channel = EmbeddedChannel(endpoint) if local else LineChannel(endpoint)
         self._held: dict[str, str] = {}  # id -> token; single operations, so the GIL is lock enough
         self._woken = threading.Event()
         self._stopping = False

@@ -12,6 +12,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
+from bunqueue.client import substitute
 from bunqueue.client.connection_options import ConnectionOptions
 from bunqueue.client.tls import TlsOptions, client_context
 
@@ -90,6 +91,8 @@ class Endpoint:
         Only a private session's `close` ends the connection for certain, and with it what was pulled there.
         `known`: the server was reached before, so while it refuses connections it is waited for.
         """
+        if substitute.current is not None:
+            return await substitute.current.open()
         if self.embedded:
             from bunqueue.embedded import shared_transport
 

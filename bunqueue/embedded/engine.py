@@ -58,6 +58,8 @@ class EmbeddedEngine:
     after what is due without a call: event loops come and go.
     """
 
+    tells = False  # whether an error is raised where it happens, beside the sessions that learn of it
+
     def __init__(self, path: str) -> None:
         self.path = path
         self.closed = False
@@ -208,7 +210,7 @@ class EmbeddedEngine:
                 self._close()
             for session in sessions:
                 session.fail(f"{type(error).__name__}: {error}")
-            if not isinstance(error, Exception):
+            if self.tells or not isinstance(error, Exception):
                 raise
 
     def _close(self) -> None:

@@ -74,6 +74,9 @@ __all__ = [
 ]
 
 
+NEVER = 1 << 62  # ms; later than any time
+
+
 class Engine:
     """All rules over the jobs of one shard."""
 
@@ -168,7 +171,11 @@ class Engine:
         state = self.state
         if state.works or state.chores:
             return state.now
-        deadline = min(state.next_sweep, state.upkeep.next_at)
+        return min(self.next_moment(), state.next_sweep, state.upkeep.next_at)
+
+    def next_moment(self) -> int:
+        """When something is due beside the rounds that look after locks and retention; NEVER: nothing is."""
+        state, deadline = self.state, NEVER
         for heap in (state.delays, state.timeouts, state.poll_ends, state.wait_ends, state.alarms):
             if heap and heap[0][0] < deadline:
                 deadline = heap[0][0]
@@ -239,6 +246,13 @@ class Engine:
         """Time has passed in which the shard could not hear anybody."""
         self.state.now = now
         locks.renew_all(self.state)
+
+    def renew(self, conns: Collection[int], now: int) -> None:
+        """These connections are heard of: the locks of what they hold run anew."""
+        self.state.now = now
+        for conn in conns:
+            if conn in self.state.clients:
+                locks.renew(self.state, self.state.clients[conn].held)
 
     def staff(self, queues: Collection[str], *, staffed: bool) -> None:
         """Queues that registered workers say they work on, or no longer."""

@@ -218,11 +218,16 @@ def renew_all(state: State) -> None:
     """The shard was away (stopped, suspended, its clock set forward): nobody could renew a lock in
     that time, so all of them run anew."""
     for held in (*(client.held for client in state.clients.values()), state.orphans):
-        for job in held:
-            if job.lock is not None:
-                job.lock.until = max(job.lock.until, state.now + job.lock.ttl)
-                job.lock.heartbeat_at = state.now
-                job.lock.suspect = False
+        renew(state, held)
+
+
+def renew(state: State, jobs: Collection[Job]) -> None:
+    """The locks of these jobs run anew."""
+    for job in jobs:
+        if job.lock is not None:
+            job.lock.until = max(job.lock.until, state.now + job.lock.ttl)
+            job.lock.heartbeat_at = state.now
+            job.lock.suspect = False
 
 
 def detach(state: State, client: Client, job: Job) -> None:

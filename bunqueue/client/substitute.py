@@ -1,0 +1,24 @@
+"""What may take the place of every engine in this process: the sandbox of a test, see `bunqueue.testing`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from msgspec import Struct
+
+if TYPE_CHECKING:
+    from bunqueue.client.transport import Transport
+
+
+class Substitute(Protocol):
+    """Gets all commands, whatever engine they are meant for."""
+
+    async def open(self) -> Transport:
+        """A session for this event loop."""
+
+    def call(self, command: Struct) -> bytes:
+        """Carry out a command of a blocking client in its own thread; as `Transport.call`."""
+
+
+current: Substitute | None = None
+"""Looked at with each command, so that clients which a program made long ago take part, too."""

@@ -1,0 +1,29 @@
+"""The test kit: a sandbox in which queues are in memory and time stands still. See docs/testing.md.
+
+pytest knows it as the fixture `bunqueue`; elsewhere use `with Sandbox() as bunqueue:`. Everything is loaded
+when it is first used: pytest imports the plugin in every test run, also where nobody uses it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .errors import SandboxError
+    from .faults import Faults
+    from .runs import Ran
+    from .sandbox import Sandbox
+
+__all__ = ["Faults", "Ran", "Sandbox", "SandboxError"]
+
+_WHERE = {"Faults": "faults", "Ran": "runs", "Sandbox": "sandbox", "SandboxError": "errors"}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _WHERE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    value: object = getattr(import_module(f"{__name__}.{_WHERE[name]}"), name)
+    globals()[name] = value
+    return value

@@ -1,0 +1,11 @@
+"""What a test did wrong."""
+
+from __future__ import annotations
+
+from bunqueue.errors import BunqueueError
+
+
+class SandboxError(BunqueueError):
+    """The test asks for what cannot be: a wait that would never end, a second sandbox."""
+
+    code = "sandbox"

@@ -1,0 +1,128 @@
+"""Whether a job is the one that a test expects, and where it differs if it is not.  Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from msgspec.msgpack import Decoder, Encoder
+
+from bunqueue.client.connection_options import shown
+from bunqueue.client.job_options import wire_fields
+
+from .engine import Added
+
+UNSET: Any = object()  # anything will do
+MAX_MISSES = 3  # jobs that are shown
+MAX_TELL = 4  # differences of one job
+
+_encode = Encoder().encode
+_decode = Decoder().decode
+
+
+class Expected:
+    """What a job should have been added with."""
+
+    def __init__(self, queue: str, name: str | None, data: object, options: Mapping[str, Any]) -> None:
+        """OptionError or TypeError for options that there are not."""
+        self._queue = queue
+        self._name = name
+        self._data = data if data is UNSET else plain(data)
+        self._options = wire_fields(options, {})
+
+    def __str__(self) -> str:
+        about = [f"data {shown(self._data)}"] if self._data is not UNSET else []
+        about += [f"{name} {shown(value)}" for name, value in self._options.items()]
+        job = "job" if self._name is None else f"job {self._name!r}"
+        return f"{job} in queue {self._queue!r}" + (f" with {', '.join(about)}" if about else "")
+
+    def differences(self, added: Added) -> list[str]:
+        """In words; none: it is the job."""
+        job = added.job
+        found = []
+        if job.queue != self._queue:
+            found.append(_differ("queue", job.queue, self._queue))
+        if self._name is not None and job.name != self._name:
+            found.append(_differ("name", job.name, self._name))
+        if self._data is not UNSET:
+            found += _unequal("data", job.data, self._data)
+        for name, value in self._options.items():
+            actual = _actual(name, added.view, value)
+            if actual != value:
+                found.append(_differ(name, actual, value))
+        return found
+
+
+def plain(value: object) -> Any:
+    """``value`` as it looks when it comes back; what can only be compared (`mock.ANY`) is left as it is."""
+    if isinstance(value, Mapping):
+        return {key: plain(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(entry) for entry in value]
+    try:
+        return _decode(_encode(value))
+    except Exception:  # conversions of foreign types may raise anything
+        return value
+
+
+def _unequal(path: str, actual: object, expected: object) -> Iterator[str]:
+    """Of maps, what is expected must be there; anything else must be equal."""
+    if isinstance(expected, dict) and isinstance(actual, dict):
+        for key, value in expected.items():
+            if key in actual:
+                yield from _unequal(f"{path}[{key!r}]", actual[key], value)
+            else:
+                yield f"{path} has no {key!r}"
+    elif isinstance(expected, list) and isinstance(actual, list) and len(expected) == len(actual):
+        for index, value in enumerate(expected):
+            yield from _unequal(f"{path}[{index}]", actual[index], value)
+    elif actual != expected:
+        yield _differ(path, actual, expected)
+
+
+def _differ(what: str, actual: object, expected: object) -> str:
+    return f"{what} is {shown(actual)}, not {shown(expected)}"
+
+
+def _delay(view: Mapping[str, Any], expected: object) -> object:
+    return view["runAt"] - view["createdAt"]
+
+
+def _backoff(view: Mapping[str, Any], expected: object) -> object:
+    return view["backoffConfig"] if isinstance(expected, dict) else view["backoff"]
+
+
+def _tags(view: Mapping[str, Any], expected: object) -> object:
+    return list(view["tags"] or ())
+
+
+_SPECIAL: dict[str, Callable[[Mapping[str, Any], object], object]] = {
+    "delay": _delay,
+    "backoff": _backoff,
+    "tags": _tags,
+}
+_OF_ANOTHER_NAME = {"job_id": "id", "stack_trace_limit": "stackTraceLimit"}
+
+
+def _actual(name: str, view: Mapping[str, Any], expected: object) -> object:
+    """An option as the job has it."""
+    special = _SPECIAL.get(name)
+    if special is not None:
+        return special(view, expected)
+    head, *rest = _OF_ANOTHER_NAME.get(name, name).split("_")
+    return view.get(head + "".join(word.capitalize() for word in rest))
+
+
+def near_misses(expected: Expected, jobs: Sequence[Added]) -> str:
+    """The jobs that come closest, with what is wrong with them."""
+    if not jobs:
+        return "No job was added at all."
+    ranked = sorted(((expected.differences(added), added) for added in jobs), key=lambda miss: len(miss[0]))
+    lines = ["Near misses:"]
+    for differences, added in ranked[:MAX_MISSES]:
+        more = len(differences) - MAX_TELL
+        told = "; ".join(differences[:MAX_TELL]) + (f"; and {more} more" if more > 0 else "")
+        lines.append(f"  - {added.job.name!r} in queue {added.job.queue!r}: {told}")
+    if len(ranked) > MAX_MISSES:
+        lines.append(f"  and {len(ranked) - MAX_MISSES} other jobs")
+    return "\n".join(lines)

@@ -1,0 +1,46 @@
+"""The pytest plugin: the fixture `bunqueue`. Imports nothing until a test asks for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from .sandbox import Sandbox
+
+MARKER = 'bunqueue(start="2026-03-29T00:30:00+01:00"): when the sandbox begins; UTC without an offset'
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Make the marker known."""
+    config.addinivalue_line("markers", MARKER)
+
+
+@pytest.fixture
+def bunqueue(request: pytest.FixtureRequest) -> Iterator[Sandbox]:
+    """Queues in memory and a clock that stands still: a `bunqueue.testing.Sandbox` of the test's own.
+
+    It is plain, so that it serves tests of any kind, under pytest-asyncio and anyio, too.
+    """
+    from .sandbox import Sandbox
+
+    marker = request.node.get_closest_marker("bunqueue")
+    with Sandbox(start=_start(marker) if marker else None) as sandbox:
+        yield sandbox
+
+
+def _start(marker: pytest.Mark) -> datetime | None:
+    from datetime import UTC, datetime
+
+    start = marker.kwargs.get("start")
+    if marker.args or set(marker.kwargs) - {"start"}:
+        raise pytest.UsageError(f"there is only {MARKER}")
+    if isinstance(start, str):
+        start = datetime.fromisoformat(start)
+    if start is not None and start.tzinfo is None:
+        start = start.replace(tzinfo=UTC)
+    return start

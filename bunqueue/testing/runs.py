@@ -1,0 +1,205 @@
+"""Running jobs in a sandbox, one after the other, in the test's own thread: what `drain` does."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Generator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, Self, cast
+
+from msgspec import Struct
+
+from bunqueue.client.job_options import encode_data
+from bunqueue.client.jobs import PulledJobs
+from bunqueue.client.replies import R, decode_reply
+from bunqueue.client.runner import ActiveJob, error_stack, error_text
+from bunqueue.errors import ConnectionLost, LockLost
+from bunqueue.protocol.commands import Ok, core, query
+
+from .errors import SandboxError
+from .sessions import DirectSession
+
+if TYPE_CHECKING:
+    from bunqueue.client.runner import ProgressLine
+
+    from .engine import SandboxEngine
+    from .faults import Faults
+    from .handlers import Handlers
+
+
+class Result:
+    """What a handler gave back."""
+
+    value: object = None
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """How to go about it."""
+
+    end: int
+    """Until when time may go on, epoch ms."""
+    limit: int
+    raising: bool
+
+
+OWNER = "drain"
+ADDRESS = "the sandbox"
+
+
+class _Nothing:
+    """To be awaited by those who do."""
+
+    def __await__(self) -> Generator[Any, None, None]:
+        return
+        yield
+
+
+NOTHING = _Nothing()
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """One run of a job."""
+
+    queue: str
+    name: str
+    id: str
+    data: Any
+    attempt: int
+    """1 for the first."""
+    at: int
+    """When it began, epoch ms, by the sandbox's clock."""
+    outcome: Literal["completed", "failed", "lost", "crashed"]
+    """lost: its outcome did not count, as the job was not held any more; crashed: the worker died, as the
+    test planned, and the handler was not called."""
+    result: Any = None
+    error: BaseException | None = None
+    """What the handler raised."""
+
+
+class Runs:
+    """Gives the jobs to be run, one after the other, and reports what became of them: all of `drain` but the
+    call of the handler."""
+
+    def __init__(self, engine: SandboxEngine, faults: Faults, handlers: Handlers, rules: Rules) -> None:
+        self.done: list[Ran] = []
+        self._engine = engine
+        self._faults = faults
+        self._handlers = handlers
+        self._rules = rules
+        self._session = DirectSession(engine, faults)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Jobs in hand go back."""
+        self._engine.leave(self._session)
+
+    def __iter__(self) -> Iterator[ActiveJob]:
+        """Each job as it is due; what is yielded must be reported before the next.
+
+        Raises SandboxError beyond the limit.
+        """
+        while True:
+            job = self._next()
+            if job is not None:
+                yield job
+            elif not self._engine.step(self._rules.end):
+                return
+
+    def _next(self) -> ActiveJob | None:
+        for queue in self._handlers.queues(self._engine):
+            while self._engine.waiting(queue):
+                self._check_limit(queue)
+                before = len(self.done)
+                if (job := self._pull(queue)) is not None:
+                    return job
+                if len(self.done) == before:  # held back by a pause or a limit
+                    break
+        return None
+
+    def _check_limit(self, queue: str) -> None:
+        if len(self.done) >= self._rules.limit:
+            raise SandboxError(
+                f"drain: {self._rules.limit} jobs have run, and queue {queue!r} has more; do jobs add "
+                f"themselves again? If not, give drain a higher limit"
+            )
+
+    def _pull(self, queue: str) -> ActiveJob | None:
+        command = core.PullBatch(queue=queue, count=1, timeout=0, owner=OWNER)
+        reply = self._call(command, PulledJobs)
+        for raw, token in zip(reply.jobs, reply.tokens, strict=True):
+            job = ActiveJob(raw, token, cast("ProgressLine", self))
+            fault = self._faults.crashing(queue)
+            if fault is None:
+                job.open()
+                return job
+            self._crash(job, renewed=fault.renewed)
+        return None
+
+    def _crash(self, job: ActiveJob, *, renewed: bool) -> None:
+        self._note(job, "crashed")
+        self._engine.kill(self._session, renewed=renewed)
+        self._session = DirectSession(self._engine, self._faults)
+
+    # -- outcomes
+
+    @contextmanager
+    def reporting(self, job: ActiveJob) -> Iterator[Result]:
+        """Around the call of a handler, whose result is to be put in there."""
+        result = Result()
+        try:
+            yield result
+        except Exception as error:
+            self._failed(job, error)
+            if self._rules.raising or isinstance(error, AssertionError):  # the test's own, most likely
+                raise
+        else:
+            self._completed(job, result.value)
+
+    def _completed(self, job: ActiveJob, result: object) -> None:
+        payload = encode_data(result, "the result of the handler")
+        counted = self._report(core.Ack(id=job.id, result=payload, token=job.token), "completed")
+        self._note(job, "completed" if counted else "lost", result=result)
+
+    def _failed(self, job: ActiveJob, error: Exception) -> None:
+        trace = error_stack(error) or None
+        command = core.Fail(id=job.id, error=error_text(error), token=job.token, stack=trace)
+        counted = self._report(command, "failed")
+        self._note(job, "failed" if counted else "lost", error=error)
+
+    def _report(self, command: core.Ack | core.Fail, done: str) -> bool:
+        """Say it until there is an answer, as a worker does; whether it counts."""
+        unsure = False
+        while True:
+            try:
+                reply = self._call(command, core.AckReply)
+            except ConnectionLost:
+                unsure = True
+            except LockLost:
+                return unsure and self._state(command.id) == done
+            else:
+                return not reply.data
+
+    def _state(self, job_id: str) -> str:
+        return self._call(query.GetState(id=job_id), query.StateReply).state
+
+    def _note(self, job: ActiveJob, outcome: Any, *, result: Any = None, error: Any = None) -> None:
+        at = int(job.job().started_at or 0)
+        attempt = job.attempts + 1
+        self.done.append(Ran(job.queue, job.name, job.id, job.data, attempt, at, outcome, result, error))
+
+    def _call(self, command: Struct, reply: type[R]) -> R:
+        return decode_reply(self._session.call(command), reply, command, ADDRESS)
+
+    # -- what handlers may ask of their job
+
+    def report(self, job_id: str, value: float, message: str | None) -> Awaitable[None]:
+        """The job's progress."""
+        self._call(query.Progress(id=job_id, progress=value, message=message), Ok)
+        return NOTHING

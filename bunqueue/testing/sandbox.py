@@ -1,0 +1,289 @@
+"""`Sandbox`: what a test has of bunqueue."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import TYPE_CHECKING, Self, Unpack
+
+from msgspec import Struct
+
+from bunqueue.client import substitute
+from bunqueue.client.connection_options import Duration, milliseconds, shown
+from bunqueue.client.job_options import JobOptions
+from bunqueue.client.jobs import Job
+from bunqueue.client.requests import poll_time, spec_of
+
+from .engine import FrozenClock, SandboxEngine
+from .errors import SandboxError
+from .faults import WORDS, Faults
+from .handlers import Caller, Handlers, Source, call_async, check_no_loop
+from .matching import UNSET, Expected, near_misses
+from .runs import Ran, Rules, Runs
+from .sessions import PATIENCE, DirectSession, SandboxTransport
+
+if TYPE_CHECKING:
+    from bunqueue.client.transport import Transport
+
+LIMIT = 1000  # jobs that one drain runs before it takes that for endless
+WORKERS_WORDS = WORDS["pull"] | WORDS["ack"] | WORDS["fail"] | WORDS["renew"]
+LOOK_S = 0.002  # between two looks at what workers do
+QUIET = 5  # turns of the event loop in which they do nothing: what they were told last has arrived
+
+
+class Sandbox:
+    """Queues in memory, and a clock that stands still, for one test.
+
+        with Sandbox() as bunqueue:
+            sign_up("ada@example.com")
+            bunqueue.assert_added("emails", "welcome", {"to": "ada@example.com"})
+            bunqueue.drain({"emails": send})
+
+    While it is open, every `Queue`, `AsyncQueue` and `Worker` of the process works in it, whatever server or
+    file they were made for, and whenever. Nothing is left of it afterwards. Time begins at `start`, or now,
+    and goes on when it is told to: delays, backoff, cron, limits and locks follow it.
+    """
+
+    def __init__(self, *, start: datetime | None = None) -> None:
+        begin = time.time() if start is None else start.timestamp()
+        self.faults = Faults()
+        """What is to go wrong."""
+        self._engine = SandboxEngine(FrozenClock(round(begin * 1000)))
+        self._direct = DirectSession(self._engine, self.faults)
+        self._caller = Caller()
+        self._workers: list[SandboxTransport] = []
+        self._inline: tuple[Handlers, Rules] | None = None
+        self._running = False
+
+    def __enter__(self) -> Self:
+        if substitute.current is not None:
+            raise SandboxError("another sandbox is open; a process has one at a time")
+        substitute.current = self
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Forget everything; queues and workers go back to their own servers. Safe to call twice."""
+        if substitute.current is self:
+            substitute.current = None
+        self._engine.close()
+        self._caller.close()
+
+    # -- time
+
+    @property
+    def now(self) -> datetime:
+        """The time, in UTC."""
+        return datetime.fromtimestamp(self.now_ms / 1000, UTC)
+
+    @property
+    def now_ms(self) -> int:
+        """The time, epoch ms."""
+        return self._engine.clock.now_ms()
+
+    def advance(self, duration: Duration) -> None:
+        """Let time pass, ms or a timedelta, from one moment at which something is due to the next.
+
+        Jobs whose time comes are ready then, schedules fire, locks run out unless somebody here holds them;
+        in `inline` mode jobs run at their time. Workers get their jobs, but see `settle`.
+        """
+        end = self._end(duration)
+        while self._engine.step(end):
+            self._after_change()
+
+    async def advance_async(self, duration: Duration) -> None:
+        """As `advance`; at each moment workers have done their work before time goes on."""
+        end = self._end(duration)
+        await self.settle_async()
+        while self._engine.step(end):
+            await self._after_change_async()
+            await self.settle_async()
+
+    def _end(self, duration: Duration) -> int:
+        span = milliseconds(duration)
+        if span < 0:
+            raise SandboxError(f"time does not go back: {duration!r}")
+        return self.now_ms + round(span)
+
+    # -- running jobs
+
+    def drain(
+        self, *handlers: Source, within: Duration = 0, limit: int = LIMIT, raising: bool = False
+    ) -> list[Ran]:
+        """Run what is due, one job after the other, in this thread, until there is nothing left.
+
+        `handlers` are workers (which need not be started), dicts of handlers by queue, or a handler for all
+        queues. Queues are emptied in the order in which they are named. With `within`, time goes on, from one
+        due job to the next, for that long. An exception of a handler fails the attempt, as in a worker; with
+        `raising` it then comes out of here. An AssertionError always does. Returns what ran, in order.
+        """
+        check_no_loop("drain")
+        return self._drain(Handlers(handlers), Rules(self._end(within), limit, raising))
+
+    async def drain_async(
+        self, *handlers: Source, within: Duration = 0, limit: int = LIMIT, raising: bool = False
+    ) -> list[Ran]:
+        """As `drain`, for coroutines: handlers run in this event loop, plain functions in a thread."""
+        return await self._drain_async(Handlers(handlers), Rules(self._end(within), limit, raising))
+
+    def _drain(self, handlers: Handlers, rules: Rules) -> list[Ran]:
+        with self._runs(handlers, rules) as runs:
+            for job in runs:
+                with runs.reporting(job) as result:
+                    result.value = self._caller.call(handlers.of(job), job)
+            return runs.done
+
+    async def _drain_async(self, handlers: Handlers, rules: Rules) -> list[Ran]:
+        with self._runs(handlers, rules) as runs:
+            for job in runs:
+                with runs.reporting(job) as result:
+                    result.value = await call_async(handlers.of(job), job)
+            return runs.done
+
+    @contextmanager
+    def _runs(self, handlers: Handlers, rules: Rules) -> Iterator[Runs]:
+        """One drain; what handlers add is run by it, and not by themselves."""
+        self._running, before = True, self._running
+        try:
+            with Runs(self._engine, self.faults, handlers, rules) as runs:
+                yield runs
+        finally:
+            self._running = before
+
+    @contextmanager
+    def inline(self, *handlers: Source, limit: int = LIMIT, raising: bool = True) -> Iterator[None]:
+        """Within it jobs run as soon as they are due: before `add` returns, or when time goes on.
+
+        What a handler adds runs when it has ended. The exceptions of handlers come out of `add`, or with
+        `raising=False` do not.
+        """
+        before, self._inline = self._inline, (Handlers(handlers), Rules(0, limit, raising))
+        try:
+            yield
+        finally:
+            self._inline = before
+
+    def _after_change(self) -> None:
+        if self._inline is not None and not self._running:
+            self._drain(*self._inline)
+
+    async def _after_change_async(self) -> None:
+        if self._inline is not None and not self._running:
+            await self._drain_async(*self._inline)
+
+    # -- workers that run beside the test
+
+    def settle(self) -> None:
+        """Wait, in real time, until the workers have done what they can at this moment of the sandbox."""
+        check_no_loop("settle")
+        deadline = time.monotonic() + PATIENCE
+        while what := self._busy():
+            _check_patience(deadline, what)
+            time.sleep(LOOK_S)
+
+    async def settle_async(self) -> None:
+        """As `settle`, for workers in this event loop or others."""
+        deadline = time.monotonic() + PATIENCE
+        quiet = 0
+        while quiet < QUIET:
+            await asyncio.sleep(LOOK_S if quiet == 0 else 0)
+            what = self._busy()
+            quiet = 0 if what else quiet + 1
+            if what:
+                _check_patience(deadline, what)
+
+    def _busy(self) -> str | None:
+        return self._engine.busy({each: each.pulls_from for each in self._workers if each.pulls_from})
+
+    # -- what was added
+
+    def added(
+        self, queue: str, name: str | None = None, data: object = UNSET, **options: Unpack[JobOptions]
+    ) -> list[Job]:
+        """The jobs that were added since the beginning, by whatever means, as they were when they were added.
+
+        Give what you would give to `add`: of `data` that is a dict, and of options, those that matter.
+        """
+        return self._matching(Expected(queue, name, data, options))
+
+    def assert_added(
+        self,
+        queue: str,
+        name: str | None = None,
+        data: object = UNSET,
+        *,
+        count: int | None = None,
+        **options: Unpack[JobOptions],
+    ) -> Job:
+        """Such a job was added, or exactly `count` of them; the last one. See `added`.
+
+        Otherwise an AssertionError shows the jobs that come closest.
+        """
+        expected = Expected(queue, name, data, options)
+        found = self._matching(expected)
+        if not found or (count is not None and len(found) != count):
+            wanted = "No" if count is None else f"Not {count}, but {len(found)} times"
+            raise AssertionError(
+                f"{wanted} {expected} was added. {near_misses(expected, self._engine.added)}"
+            )
+        return found[-1]
+
+    def assert_not_added(
+        self, queue: str, name: str | None = None, data: object = UNSET, **options: Unpack[JobOptions]
+    ) -> None:
+        """No such job was added. See `added`."""
+        expected = Expected(queue, name, data, options)
+        found = self._matching(expected)
+        if found:
+            jobs = "\n".join(f"  - {job.name!r}, data {shown(job.data)}" for job in found)
+            raise AssertionError(f"A {expected} was added:\n{jobs}")
+
+    def _matching(self, expected: Expected) -> list[Job]:
+        return [each.job for each in self._engine.added if not expected.differences(each)]
+
+    # -- in the place of all engines
+
+    async def open(self) -> Transport:
+        """A session for a client; called by bunqueue itself."""
+        session = SandboxTransport(self._engine, self.faults, self._after)
+        self._workers.append(session)
+        return session
+
+    async def _after(self, command: Struct) -> None:
+        if _changes(command):
+            await self._after_change_async()
+
+    def call(self, command: Struct) -> bytes:
+        """Carry out a command of a blocking client; called by bunqueue itself."""
+        if not poll_time(command):
+            payload = self._direct.call(command)
+            if _changes(command):
+                self._after_change()
+            return payload
+        waiting = DirectSession(self._engine, self.faults)  # of its own, to be able to give up
+        try:
+            return waiting.call(command, patience=PATIENCE if self._busy() else 0)
+        finally:
+            self._engine.leave(waiting)
+
+
+def _changes(command: Struct) -> bool:
+    """Whether jobs may have become due; what workers say is not meant."""
+    spec = spec_of(type(command))
+    return spec.writes and spec.name not in WORKERS_WORDS
+
+
+def _check_patience(deadline: float, what: str) -> None:
+    if time.monotonic() > deadline:
+        raise SandboxError(
+            f"the workers have not come to rest within {PATIENCE:g} s: {what}. In a sandbox time stands "
+            f"still for jobs, not for handlers: does one wait for something that does not come?"
+        )

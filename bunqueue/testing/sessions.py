@@ -1,0 +1,181 @@
+"""Sessions with the engine of a sandbox: for coroutines, and for threads that may block.
+
+Both let happen to a command what the test has planned for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from asyncio import AbstractEventLoop
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
+from typing import TYPE_CHECKING
+
+from msgspec import Raw, Struct
+from msgspec.msgpack import Encoder
+
+from bunqueue.client.replies import describe, names
+from bunqueue.client.requests import poll_time, spec_of
+from bunqueue.embedded.front import ADDITIONS
+from bunqueue.embedded.session import VERSION, EmbeddedTransport
+from bunqueue.errors import ConnectionLost
+from bunqueue.protocol.commands import ErrorReply, Route
+from bunqueue.protocol.commands.core import Pull, PullBatch
+
+from .errors import SandboxError
+from .faults import Faults, Kind
+
+if TYPE_CHECKING:
+    from .engine import SandboxEngine
+
+PATIENCE = 5.0  # seconds of real time for an answer that needs somebody else to do something
+MAX_TRIES = 3  # of commands that may be repeated, as clients of a server do
+
+After = Callable[[Struct], Awaitable[None]]
+
+_encode = Encoder().encode
+
+
+class SandboxTransport(EmbeddedTransport):
+    """A session of an event loop."""
+
+    engine: SandboxEngine
+
+    def __init__(self, engine: SandboxEngine, faults: Faults, after: After) -> None:
+        """`after` is awaited when a command has been answered."""
+        super().__init__(engine)
+        self.pulls_from: set[str] = set()
+        self._faults = faults
+        self._after = after
+
+    async def call(self, command: Struct, *, timeout: float | None = None) -> bytes:  # noqa: ASYNC109
+        delivery = Delivery(self._faults, command)
+        while True:
+            answer = await self._ask(command) if delivery.arrives else b""
+            if (payload := delivery.outcome(answer)) is not None:
+                await self._after(command)
+                return payload
+            self._cut()
+            delivery.again()
+
+    async def _ask(self, command: Struct) -> bytes:
+        if isinstance(command, Pull | PullBatch):  # of a worker, which waits for as long as it takes
+            self.pulls_from.add(command.queue)
+        elif poll_time(command):
+            try:
+                return await asyncio.wait_for(super().call(command), PATIENCE)
+            except TimeoutError:
+                raise never(command) from None
+        return await super().call(command)
+
+    def _cut(self) -> None:
+        self.engine.cut(self)
+        self._end_calls(ConnectionLost, "the connection was lost with another command, as the test planned")
+        if self._ear.hear is not None:
+            self._ear.hear(None)
+
+    async def _join_again(self) -> None:
+        raise ConnectionLost("the sandbox of this session has ended")
+
+    def _failed(self, why: str) -> None:
+        self._end_calls(ConnectionLost, f"the sandbox was stopped: {why}")
+
+
+class DirectSession:
+    """A session of threads that may block; it works in theirs, and needs no event loop."""
+
+    def __init__(self, engine: SandboxEngine, faults: Faults) -> None:
+        self.conn = 0
+        self.version = VERSION
+        self.gone = False
+        self._engine = engine
+        self._faults = faults
+        self._numbers = itertools.count(1)
+        self._waiting: dict[bytes, Future[bytes]] = {}
+        engine.join(self)
+
+    def call(self, command: Struct, *, patience: float = 0.0) -> bytes:
+        """As `Transport.call`; ``patience`` is for what others have to do before there is an answer, in
+        seconds of real time."""
+        delivery = Delivery(self._faults, command)
+        while True:
+            answer = self._ask(command, patience) if delivery.arrives else b""
+            if (payload := delivery.outcome(answer)) is not None:
+                return payload
+            self._engine.cut(self)
+            delivery.again()
+
+    def _ask(self, command: Struct, patience: float) -> bytes:
+        if self._engine.closed:
+            raise ConnectionLost("the sandbox of this session has ended")
+        spec = spec_of(type(command))
+        if spec.route is Route.ROUTER:
+            return self._engine.ask_front(self, command)
+        key = _encode(next(self._numbers))
+        command.req_id = Raw(key)  # type: ignore[attr-defined]  # every command has it
+        future: Future[bytes] = Future()
+        self._waiting[key] = future
+        self._engine.run(self, [_encode(command)])
+        try:
+            payload = future.result(patience)
+        except TimeoutError:
+            raise never(command) from None
+        return self._engine.complete(spec.name, payload) if spec.name in ADDITIONS else payload
+
+    def answer(self, key: bytes, payload: bytes, here: AbstractEventLoop | None) -> bool:
+        """A reply is here."""
+        if future := self._waiting.pop(key, None):
+            future.set_result(payload)
+        return True
+
+    def tell(self, queue: str, payloads: list[bytes]) -> None:
+        """Nobody here listens."""
+
+    def fail(self, why: str) -> None:
+        """The engine is gone."""
+        for future in self._waiting.values():
+            future.set_exception(ConnectionLost(f"the sandbox was stopped: {why}"))
+        self._waiting.clear()
+
+
+class Delivery:
+    """A command on its way, with what the test has planned for it."""
+
+    def __init__(self, faults: Faults, command: Struct) -> None:
+        self._faults = faults
+        self._command = command
+        self._fault = faults.meeting(command)
+        self._tries = 1
+
+    @property
+    def arrives(self) -> bool:
+        """Whether the command reaches the engine."""
+        return self._fault is None or self._fault.kind is Kind.ANSWER_LOST
+
+    def outcome(self, answer: bytes) -> bytes | None:
+        """What the client gets; None: nothing, its connection is lost."""
+        if self._fault is None:
+            return answer
+        if self._fault.kind is Kind.REFUSED:
+            return _encode(ErrorReply(error=self._fault.text))
+        return None
+
+    def again(self) -> None:
+        """Repeat it over another connection.  Raises ConnectionLost when that is not safe."""
+        assert self._fault is not None
+        if not spec_of(type(self._command)).repeatable or self._tries == MAX_TRIES:
+            what, why = describe(self._command), self._fault.kind.value
+            message = f"{what}: connection to the sandbox lost ({why}, as the test planned)"
+            raise ConnectionLost(message, address="the sandbox", **names(self._command))
+        self._fault = self._faults.meeting(self._command)
+        self._tries += 1
+
+
+def never(command: Struct) -> SandboxError:
+    """Time stands still, so a wait has no end of its own."""
+    return SandboxError(
+        f"{describe(command)}: nothing happened that it waits for. In a sandbox time stands still: run "
+        f"the job before you wait for it, with drain() or a worker, or let its time come with advance()",
+        **names(command),
+    )
