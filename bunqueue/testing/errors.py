@@ -6,6 +6,6 @@ from bunqueue.errors import BunqueueError
 
 
 class SandboxError(BunqueueError):
-    """The test asks for what cannot be: a wait that would never end, a second sandbox."""
+    """The test asks for what cannot be: a wait or a drain that would never end, time that goes back."""
 
     code = "sandbox"

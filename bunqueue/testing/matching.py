@@ -15,6 +15,7 @@ from .engine import Added
 UNSET: Any = object()  # anything will do
 MAX_MISSES = 3  # jobs that are shown
 MAX_TELL = 4  # differences of one job
+FAR = 100  # differences for which a job of another name or queue stands
 
 _encode = Encoder().encode
 _decode = Decoder().decode
@@ -51,6 +52,10 @@ class Expected:
             if actual != value:
                 found.append(_differ(name, actual, value))
         return found
+
+    def is_another(self, added: Added) -> bool:
+        """Whether it has another name or queue, and so is hardly the one that was meant."""
+        return added.job.queue != self._queue or (self._name is not None and added.job.name != self._name)
 
 
 def plain(value: object) -> Any:
@@ -89,7 +94,7 @@ def _delay(view: Mapping[str, Any], expected: object) -> object:
 
 
 def _backoff(view: Mapping[str, Any], expected: object) -> object:
-    return view["backoffConfig"] if isinstance(expected, dict) else view["backoff"]
+    return view["backoffConfig"] or view["backoff"] if isinstance(expected, dict) else view["backoff"]
 
 
 def _tags(view: Mapping[str, Any], expected: object) -> object:
@@ -108,16 +113,24 @@ def _actual(name: str, view: Mapping[str, Any], expected: object) -> object:
     """An option as the job has it."""
     special = _SPECIAL.get(name)
     if special is not None:
-        return special(view, expected)
+        return _whole(special(view, expected))
     head, *rest = _OF_ANOTHER_NAME.get(name, name).split("_")
-    return view.get(head + "".join(word.capitalize() for word in rest))
+    return _whole(view.get(head + "".join(word.capitalize() for word in rest)))
+
+
+def _whole(value: object) -> object:
+    """Times are floats on the wire; where they are whole, people say them without the point."""
+    if isinstance(value, dict):
+        return {key: _whole(entry) for key, entry in value.items()}
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def near_misses(expected: Expected, jobs: Sequence[Added]) -> str:
     """The jobs that come closest, with what is wrong with them."""
     if not jobs:
         return "No job was added at all."
-    ranked = sorted(((expected.differences(added), added) for added in jobs), key=lambda miss: len(miss[0]))
+    misses = [(expected.differences(added), added) for added in jobs]
+    ranked = sorted(misses, key=lambda miss: expected.is_another(miss[1]) * FAR + len(miss[0]))
     lines = ["Near misses:"]
     for differences, added in ranked[:MAX_MISSES]:
         more = len(differences) - MAX_TELL

@@ -135,9 +135,9 @@ class Runs:
         reply = self._call(command, PulledJobs)
         for raw, token in zip(reply.jobs, reply.tokens, strict=True):
             job = ActiveJob(raw, token, cast("ProgressLine", self))
+            job.open()
             fault = self._faults.crashing(queue)
             if fault is None:
-                job.open()
                 return job
             self._crash(job, renewed=fault.renewed)
         return None

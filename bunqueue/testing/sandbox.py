@@ -58,11 +58,10 @@ class Sandbox:
         self._workers: list[SandboxTransport] = []
         self._inline: tuple[Handlers, Rules] | None = None
         self._running = False
+        self._outer: substitute.Substitute | None = None
 
     def __enter__(self) -> Self:
-        if substitute.current is not None:
-            raise SandboxError("another sandbox is open; a process has one at a time")
-        substitute.current = self
+        self._outer, substitute.current = substitute.current, self
         return self
 
     def __exit__(
@@ -73,7 +72,7 @@ class Sandbox:
     def close(self) -> None:
         """Forget everything; queues and workers go back to their own servers. Safe to call twice."""
         if substitute.current is self:
-            substitute.current = None
+            substitute.current = self._outer
         self._engine.close()
         self._caller.close()
 
@@ -227,6 +226,7 @@ class Sandbox:
 
         Otherwise an AssertionError shows the jobs that come closest.
         """
+        __tracebackhide__ = True
         expected = Expected(queue, name, data, options)
         found = self._matching(expected)
         if not found or (count is not None and len(found) != count):
@@ -240,6 +240,7 @@ class Sandbox:
         self, queue: str, name: str | None = None, data: object = UNSET, **options: Unpack[JobOptions]
     ) -> None:
         """No such job was added. See `added`."""
+        __tracebackhide__ = True
         expected = Expected(queue, name, data, options)
         found = self._matching(expected)
         if found:
