@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Awaitable, Coroutine, Iterator, Mapping
 from contextvars import copy_context
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from bunqueue.client.connection_options import shown
+from bunqueue.client.middleware import CallNext, Middleware, around_running
 from bunqueue.client.runner import ActiveJob, Handler
 from bunqueue.client.worker import Worker
 
@@ -21,19 +23,32 @@ Source = Worker | Mapping[str, Handler] | Handler
 """A worker, handlers by queue, or a handler for the jobs of all queues."""
 
 
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A handler with what is around it."""
+
+    handler: Handler
+    middleware: tuple[Middleware, ...] = ()
+
+    @property
+    def is_async(self) -> bool:
+        return inspect.iscoroutinefunction(self.handler)
+
+
 class Handlers:
     """By queue, in the order in which they were given; perhaps one for all others."""
 
     def __init__(self, sources: tuple[Source, ...]) -> None:
-        self._by_queue: dict[str, Handler] = {}
-        self._rest: Handler | None = None
+        self._by_queue: dict[str, Task] = {}
+        self._rest: Task | None = None
         for source in sources:
             if isinstance(source, Worker):
-                self._by_queue[source.queue] = source._orders.handler
+                orders = source._orders
+                self._by_queue[source.queue] = Task(orders.handler, orders.middleware)
             elif isinstance(source, Mapping):
-                self._by_queue.update(source)
+                self._by_queue |= {queue: Task(handler) for queue, handler in source.items()}
             elif callable(source):
-                self._rest = source
+                self._rest = Task(source)
             else:
                 raise TypeError(
                     f"{shown(source)} runs no jobs; give a worker, a dict of handlers by queue, or a handler"
@@ -47,11 +62,11 @@ class Handlers:
         if self._rest is not None:
             yield from (queue for queue in engine.queues() if queue not in self._by_queue)
 
-    def of(self, job: ActiveJob) -> Handler:
-        """The handler of a job of one of `queues`."""
-        handler = self._by_queue.get(job.queue) or self._rest
-        assert handler is not None
-        return handler
+    def of(self, job: ActiveJob) -> Task:
+        """Who runs a job of one of `queues`."""
+        task = self._by_queue.get(job.queue) or self._rest
+        assert task is not None
+        return task
 
 
 class Caller:
@@ -61,14 +76,20 @@ class Caller:
     def __init__(self) -> None:
         self._runner: asyncio.Runner | None = None
 
-    def call(self, handler: Handler, job: ActiveJob) -> Any:
+    def call(self, task: Task, job: ActiveJob) -> Any:
         """What the handler gives back.  Raises whatever it raises."""
-        value = copy_context().run(handler, job)
+        if task.middleware:
+            run = around_running(task.middleware, _innermost(task.handler))
+            value: Any = _awaited(run, job)
+            if not task.is_async:
+                return copy_context().run(_without_loop, value)
+        else:
+            value = copy_context().run(task.handler, job)
         if not inspect.isawaitable(value):
             return value
         if self._runner is None:
             self._runner = asyncio.Runner()
-        return self._runner.run(_awaited(value))
+        return self._runner.run(_result(value))
 
     def close(self) -> None:
         """End the event loop."""
@@ -76,16 +97,44 @@ class Caller:
             self._runner.close()
 
 
-async def call_async(handler: Handler, job: ActiveJob) -> Any:
+async def call_async(task: Task, job: ActiveJob) -> Any:
     """As `Caller.call`, from a coroutine: plain functions run in a thread."""
-    if inspect.iscoroutinefunction(handler):
-        return await asyncio.create_task(_awaited(handler(job)))
-    value = await asyncio.to_thread(handler, job)
-    return await value if inspect.isawaitable(value) else value
+
+    async def in_thread(job: ActiveJob) -> Any:
+        value = await asyncio.to_thread(task.handler, job)
+        return await value if inspect.isawaitable(value) else value
+
+    run = task.handler if task.is_async else in_thread
+    return await asyncio.create_task(_awaited(around_running(task.middleware, run), job))
 
 
-async def _awaited(value: Any) -> Any:
+def _innermost(handler: Handler) -> CallNext:
+    async def run(job: ActiveJob) -> Any:
+        value = handler(job)
+        return await value if inspect.isawaitable(value) else value
+
+    return run
+
+
+async def _awaited(run: CallNext, job: ActiveJob) -> Any:
+    return await run(job)
+
+
+async def _result(value: Awaitable[Any]) -> Any:
     return await value
+
+
+def _without_loop(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    """The result of a coroutine that never waits: what is around a plain function is one."""
+    try:
+        coroutine.send(None)
+    except StopIteration as done:
+        return done.value
+    coroutine.close()
+    raise SandboxError(
+        "drain: middleware around a plain function waits for something, and there is no event loop: make the "
+        "test a coroutine, and await drain_async()"
+    )
 
 
 def check_no_loop(what: str) -> None:

@@ -155,6 +155,8 @@ class Runs:
         result = Result()
         try:
             yield result
+        except SandboxError:  # the job goes back
+            raise
         except Exception as error:
             self._failed(job, error)
             if self._rules.raising or isinstance(error, AssertionError):  # the test's own, most likely

@@ -12,7 +12,7 @@ from unittest.mock import ANY
 import pytest
 from support.server import Server
 
-from bunqueue import ActiveJob, AsyncQueue, Backoff, CommandFailed, Queue, Worker
+from bunqueue import ActiveJob, AsyncQueue, Backoff, CallNext, CommandFailed, Middleware, Queue, Worker
 from bunqueue.errors import OptionError
 from bunqueue.protocol.commands import Ok
 from bunqueue.protocol.commands.cron import Cron, CronReply
@@ -216,6 +216,48 @@ def test_plain_handlers_run_in_the_thread_of_the_test_and_without_an_event_loop(
 def test_a_worker_need_not_be_started_to_be_drained(bunqueue: Sandbox) -> None:
     EMAILS.add("n", 4)
     assert [run.result for run in bunqueue.drain(Worker("emails", double))] == [8]
+
+
+class Noting(Middleware):
+    """Writes down what it is around."""
+
+    def __init__(self, waits: bool = False) -> None:
+        self.notes: list[object] = []
+        self._waits = waits
+
+    async def running(self, job: ActiveJob, call_next: CallNext) -> object:
+        if self._waits:
+            await asyncio.sleep(0)
+        self.notes.append((job.name, threading.get_ident()))
+        result = await call_next(job)
+        self.notes.append(result)
+        return result
+
+
+async def double_later(job: ActiveJob) -> int:
+    await asyncio.sleep(0)
+    return double(job)
+
+
+@pytest.mark.parametrize("handler", [double, double_later])
+def test_middleware_is_around_the_handlers_of_workers(bunqueue: Sandbox, handler: Any) -> None:
+    around = Noting()
+    EMAILS.add("n", 4)
+    assert [run.result for run in bunqueue.drain(Worker("emails", handler, middleware=[around]))] == [8]
+    assert around.notes == [("n", threading.get_ident()), 8]
+    EMAILS.add("n", 5, max_attempts=1)
+    if handler is double:
+        with pytest.raises(SandboxError, match="make the test a coroutine"):
+            bunqueue.drain(Worker("emails", handler, middleware=[Noting(waits=True)]))
+        assert EMAILS.counts().waiting == 1
+
+
+@pytest.mark.parametrize("handler", [double, double_later])
+async def test_middleware_when_a_coroutine_drains(bunqueue: Sandbox, handler: Any) -> None:
+    around = Noting(waits=True)
+    EMAILS.add("n", 4)
+    (run,) = await bunqueue.drain_async(Worker("emails", handler, middleware=[around]))
+    assert (run.result, around.notes[-1]) == (8, 8)
 
 
 def test_queues_that_are_not_named_are_left_alone(bunqueue: Sandbox) -> None:
