@@ -111,6 +111,10 @@ def _absolute(value: object, environ: Mapping[str, str]) -> object:
     return os.path.abspath(_home(environ) + path[1:] if path == "~" or path.startswith("~/") else path)
 
 
+def _settle_file(value: object, environ: Mapping[str, str]) -> object:
+    return value and _absolute(value, environ)
+
+
 def _read_tokens(text: str) -> object:
     # Empty text stays text and is refused: a variable emptied by mistake must not open the server to all.
     return tuple(part for piece in text.split(",") if (part := piece.strip())) or text
@@ -126,6 +130,9 @@ def _are_tokens(value: object) -> bool:
 _HOST = Kind(bound="a host name or IP address (letters, digits and . : - _ %)", allows=_is_host)
 _PORT = whole(0, 65535)
 _DATA_DIR = Kind(bound="a path of printable characters, or :memory:", allows=_is_path, settle=_absolute)
+_PEM = Kind(
+    bound="the path of a PEM file", allows=lambda value: value == "" or _is_path(value), settle=_settle_file
+)
 _SYNC = one_of("normal", "full")
 _LEVEL = one_of("debug", "info", "warning", "error")
 _TOKENS = Kind(
@@ -189,6 +196,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             other_variables=("AUTH_TOKENS",),
         ),
     ] = ()
+    tls_cert: Annotated[
+        str, Option(_PEM, "The certificate, and those between it and its issuer; without: no TLS.")
+    ] = ""
+    tls_key: Annotated[str, Option(_PEM, "The private key of the certificate, without a password.")] = ""
+    tls_client_ca: Annotated[
+        str, Option(_PEM, "Clients need a certificate that one of these has signed; without: they need none.")
+    ] = ""
     rate_limit: Annotated[
         int, Option(whole(0, 1_000_000_000), "Commands a minute one connection may send; 0 means no limit.")
     ] = 0
@@ -219,6 +233,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         for option in OPTIONS:
             option.check(getattr(self, option.name), option.name)
         _check_ports(self.tcp_port, self.http_port, "tcp_port", "http_port")
+        _check_tls(self.tls_cert, self.tls_key, self.tls_client_ca)
 
     @property
     def in_memory(self) -> bool:
@@ -289,6 +304,14 @@ def resolve_settings(flags: Mapping[str, object], environ: Mapping[str, str]) ->
 def _check_ports(tcp_port: object, http_port: object, tcp: str, http: str) -> None:
     if tcp_port == http_port != 0:
         raise SettingsError(f"{tcp} and {http}: both are {tcp_port}; give each a port of its own")
+
+
+def _check_tls(cert: str, key: str, client_ca: str) -> None:
+    if bool(cert) != bool(key):
+        given, missing = ("tls_cert", "tls_key") if cert else ("tls_key", "tls_cert")
+        raise SettingsError(f"{given}: give {missing}, too; a certificate and its key belong together")
+    if client_ca and not cert:
+        raise SettingsError("tls_client_ca: only with TLS; give tls_cert and tls_key")
 
 
 def _from_flags(flags: Mapping[str, object], environ: Mapping[str, str]) -> dict[str, _Given]:

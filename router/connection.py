@@ -189,7 +189,8 @@ class ClientConnection(asyncio.Protocol):
             self._transport.close()
             return
         self._hub.lingering[self] = 0
-        self._transport.write_eof()
+        plain = self._transport.can_write_eof()  # else TLS says goodbye, and waits for the client to do so
+        (self._transport.write_eof if plain else self._transport.close)()
         self.gate.open_for_good()
 
     def abort(self) -> None:

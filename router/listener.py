@@ -8,6 +8,7 @@ import os
 import resource
 import shutil
 import socket
+import ssl
 import tempfile
 from ipaddress import ip_address
 from pathlib import Path
@@ -17,6 +18,7 @@ from bunqueue.logs import get_logger
 
 from .connection import ClientConnection
 from .errors import StartError
+from .handshakes import Handshakes
 from .hub import Hub
 
 BACKLOG = 4096  # a worker fleet that reconnects all at once; the kernel caps it (net.core.somaxconn)
@@ -72,6 +74,7 @@ class TcpListener:
 
     def __init__(self, hub: Hub, host: str, port: int) -> None:
         self._hub = hub
+        self._handshakes: Handshakes | None = None  # only with TLS
         self._host = host
         self._port = port
         self._sockets: list[socket.socket] = []
@@ -115,10 +118,14 @@ class TcpListener:
         sock.bind((address[0], self._port, *address[2:]))
         self._port = sock.getsockname()[1]  # when any was asked for, all addresses get the same
 
-    async def start(self) -> None:
-        """Let clients in."""
+    async def start(self, tls: ssl.SSLContext | None) -> None:
+        """Let clients in; with ``tls`` only those that shake hands."""
         loop = asyncio.get_running_loop()
         try:
+            if tls is not None:
+                self._handshakes = Handshakes(self._hub, tls)
+                while self._sockets:
+                    self._handshakes.listen(self._sockets.pop(), BACKLOG)
             for sock in self._sockets:
                 server = await loop.create_server(
                     lambda: ClientConnection(self._hub), sock=sock, backlog=BACKLOG
@@ -128,6 +135,11 @@ class TcpListener:
             self.close()
             raise self._refusal(error) from error
 
+    def renew(self, tls: ssl.SSLContext) -> None:
+        """Shake hands with this from now on; who is in stays."""
+        assert self._handshakes is not None
+        self._handshakes.context = tls
+
     def _refusal(self, error: OSError) -> StartError:
         hint = _HINTS.get(error.errno or 0, "check --host and --tcp-port")
         reason = os.strerror(error.errno) if error.errno in _HINTS else error.strerror
@@ -135,6 +147,8 @@ class TcpListener:
 
     def close(self) -> None:
         """Let nobody in any more; who is in stays."""
+        if self._handshakes is not None:
+            self._handshakes.close()
         for server in self._servers:
             server.close()
         for sock in self._sockets:

@@ -22,6 +22,7 @@ from .hub import SWEEP_S, Hub
 from .listener import TcpListener, connections_within_file_limit, files_left
 from .manifest import open_data_dir, own_data_dir
 from .supervisor import COMMAND, Supervisor
+from .tls import server_context
 
 SIBLINGS = ("bunqueue", "shardproc")  # generic names: another module of the user's may answer to them
 CLOSE_S = 2.0  # for clients to take their last replies
@@ -111,13 +112,16 @@ class RouterProcess:
 
     async def _serve(self) -> None:
         settings = self._settings
+        tls = server_context(settings)
         if not settings.in_memory:
             self._data = own_data_dir(Path(settings.data_dir))  # first: of two new servers only one may write
             open_data_dir(Path(settings.data_dir), settings.shards)
         self._hub.max_connections = connections_within_file_limit(settings.max_connections)
         self._listener.bind()
         await self._supervisor.start()
-        await self._listener.start()
+        await self._listener.start(tls)
+        if tls is not None:
+            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._renew_certificate)
         self._sweeper = asyncio.create_task(self._sweep())
         self._measurer = asyncio.create_task(self._hub.lag.measure())
         # What is there now stays: the collector need not look at it again.  What comes and goes is freed
@@ -135,14 +139,25 @@ class RouterProcess:
         with suppress(OSError):  # nobody reads it
             print(f"bunqueue ready {where} pid={os.getpid()}", flush=True)
         notify("READY=1")
-        _log.info("ready", tcp=address, shards=settings.shards)
-        if not settings.auth_token and not self._listener.is_local:
+        _log.info("ready", tcp=address, shards=settings.shards, tls=bool(settings.tls_cert))
+        if not settings.auth_token and not settings.tls_client_ca and not self._listener.is_local:
             _log.warning("anyone who reaches this address is let in; set --auth-token", tcp=address)
         if settings.http_port:
             _log.warning(
                 "this version has no HTTP gateway, nothing listens there; --http-port 0 silences this",
                 http_port=settings.http_port,
             )
+
+    def _renew_certificate(self) -> None:
+        """SIGHUP: the files are new. If they are wrong, the certificate of before goes on."""
+        try:
+            tls = server_context(self._settings)
+        except StartError as error:
+            _log.error("the TLS certificate was not renewed", error=str(error))
+        else:
+            assert tls is not None
+            self._listener.renew(tls)
+            _log.info("the TLS certificate is renewed", certificate=self._settings.tls_cert)
 
     async def _stop(self) -> None:
         """Take nothing new, let the shards finish what they have, deliver it, go."""

@@ -59,7 +59,8 @@ class Connection(asyncio.Protocol):
         self._splitter = FrameSplitter()
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
-        self._reason = "it was closed by the server"
+        self.reason = "it was closed by the server"
+        """Why it ended, if it did."""
         self._silent = True  # since the last look
         self._failed_pings = 0
         self._ping_timer: asyncio.TimerHandle | None = None
@@ -119,7 +120,7 @@ class Connection(asyncio.Protocol):
         request = self.pending.pop(head.req_id, None) if head.req_id is not None else None
         if request is None:
             if head.req_id is None and head.error:  # about the connection as a whole: usually its last words
-                self._reason = f"the server says: {head.error}"
+                self.reason = f"the server says: {head.error}"
                 logger.warning("bunqueue at %s: %s", self._address, head.error)
             elif head.req_id is None:
                 self._host.heard(payload)
@@ -133,7 +134,7 @@ class Connection(asyncio.Protocol):
         self.closed = True
         if self._ping_timer is not None:
             self._ping_timer.cancel()
-        self._host.lost(self, str(exc) if exc else self._reason)
+        self._host.lost(self, str(exc) if exc else self.reason)
         if not self._gone.done():
             self._gone.set_result(None)
 
@@ -180,13 +181,13 @@ class Connection(asyncio.Protocol):
 
     def abort(self, reason: str) -> None:
         """Take the connection for dead."""
-        self._reason = reason
+        self.reason = reason
         if self._transport is not None:
             self._transport.abort()
 
     async def close(self) -> None:
         """Send what is waiting and end the connection."""
-        self._reason = "it was closed"
+        self.reason = "it was closed"
         if self._transport is not None and not self.closed:
             self._flush()
             self._transport.close()

@@ -25,7 +25,7 @@ from bunqueue.client.connection_options import seconds
 from bunqueue.client.requests import Request
 from bunqueue.client.tls import tls_problem
 from bunqueue.client.transport import Endpoint, Hear
-from bunqueue.errors import AuthError, BunqueueError, ConnectTimeout, OptionError, TlsError
+from bunqueue.errors import AuthError, BunqueueError, ConnectionLost, ConnectTimeout, OptionError, TlsError
 
 logger = logging.getLogger("bunqueue.client")
 
@@ -239,6 +239,8 @@ class Pool:
                 raise ConnectTimeout(f"no answer within {timeout:g} s", address=self._address) from None
             if isinstance(error, ssl.SSLError):
                 raise tls_problem(error, self._address) or error from None
+            if isinstance(error, ConnectionLost) and self._endpoint.tls is None:
+                raise requests.unwelcome(self._address, connection.reason) from None
             raise
         return connection
 

@@ -94,6 +94,12 @@ def lost(command: Struct, address: str, reason: str, tries: int = 1) -> Connecti
     )
 
 
+def unwelcome(address: str, reason: str) -> ConnectionLost:
+    """The connection, a plain one, died before anything was answered."""
+    text = f"the greeting got no answer: {reason}; if the server speaks TLS, give tls=True"
+    return ConnectionLost(text, address=address)
+
+
 def closed(command: Struct, address: str) -> ConnectionLost:
     """The client itself was closed."""
     return ConnectionLost(

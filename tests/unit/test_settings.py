@@ -93,6 +93,9 @@ def test_all_options_from_all_sources(tmp_path: Path) -> None:
         "shards": "64",
         "sync": "full",
         "auth_token": "a,b",
+        "tls_cert": "/etc/server.pem",
+        "tls_key": "/etc/server.key",
+        "tls_client_ca": "/etc/ca.pem",
         "rate_limit": "60",
         "default_protocol": "3",
         "max_connections": "1",
@@ -283,3 +286,10 @@ def test_reference_has_every_option_and_no_path_of_this_machine() -> None:
         for part in (option.flag, option.variable, option.name, option.help, option.kind.bound):
             assert part in row
     assert module.default_data_dir() not in table
+
+
+def test_paths_of_certificates_are_made_absolute_and_may_be_empty() -> None:
+    given = {"tls_cert": "a.pem", "tls_key": "~/a.key", "tls_client_ca": ""}
+    found = load_settings(given, HOME)
+    assert (found.tls_cert, found.tls_key) == (os.path.abspath("a.pem"), f"{HOME['HOME']}/a.key")
+    assert found.tls_client_ca == ""

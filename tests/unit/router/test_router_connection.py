@@ -31,6 +31,9 @@ class FakeTransport:
         self.ended = ""
         self.unread = 0
 
+    def can_write_eof(self) -> bool:
+        return True
+
     def write(self, data: bytes) -> None:
         assert not self.ended
         self.written += data

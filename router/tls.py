@@ -1,0 +1,123 @@
+"""The server's side of TLS: its certificate, and what is wrong with it, in words.
+
+Nothing of this is met by plain connections.
+"""
+
+from __future__ import annotations
+
+import ssl
+import time
+from contextlib import suppress
+
+from bunqueue.logs import get_logger
+from bunqueue.settings import Settings
+
+from .errors import BAD_USAGE, StartError
+
+SOON_S = 14 * 86_400  # before a certificate ends, it is time to say so
+_EXPIRED, _NOT_YET = 10, 9  # OpenSSL's X509_V_ERR_CERT_HAS_EXPIRED and X509_V_ERR_CERT_NOT_YET_VALID
+_MISMATCH = ("KEY_VALUES_MISMATCH", "KEY_TYPE_MISMATCH")
+
+_log = get_logger("router")
+
+
+def server_context(settings: Settings) -> ssl.SSLContext | None:
+    """What clients shake hands with; None without TLS. StartError when a file is missing or wrong."""
+    if not settings.tls_cert:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    _read_certificate(context, settings)
+    if settings.tls_client_ca:
+        _read_client_ca(context, settings.tls_client_ca)
+    _look_at_dates(settings)
+    return context
+
+
+def _read_certificate(context: ssl.SSLContext, settings: Settings) -> None:
+    for option, path in (("--tls-cert", settings.tls_cert), ("--tls-key", settings.tls_key)):
+        _check_readable(option, path)
+    try:
+        context.load_cert_chain(settings.tls_cert, settings.tls_key, password=_no_password)
+    except ssl.SSLError as error:
+        raise StartError(_refusal(error, settings), BAD_USAGE) from error
+    except ValueError:  # of `_no_password`
+        text = (
+            f"--tls-key {settings.tls_key}: it has a password; take that off (openssl pkey -in OLD -out NEW)"
+        )
+        raise StartError(text, BAD_USAGE) from None
+
+
+def _refusal(error: ssl.SSLError, settings: Settings) -> str:
+    if error.reason in _MISMATCH:
+        return f"--tls-key {settings.tls_key}: it is not the key of the certificate {settings.tls_cert}"
+    scratch = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    try:
+        scratch.load_verify_locations(settings.tls_cert)
+    except ssl.SSLError:
+        return f"--tls-cert {settings.tls_cert}: it is no certificate in PEM form"
+    return f"--tls-key {settings.tls_key}: it is no private key in PEM form"
+
+
+def _read_client_ca(context: ssl.SSLContext, path: str) -> None:
+    """Let in only clients with a certificate that is signed by one of these."""
+    _check_readable("--tls-client-ca", path)
+    try:
+        context.load_verify_locations(path)
+    except ssl.SSLError as error:
+        raise StartError(f"--tls-client-ca {path}: it is no certificate in PEM form", BAD_USAGE) from error
+    context.verify_mode = ssl.CERT_REQUIRED
+
+
+def _check_readable(option: str, path: str) -> None:
+    try:
+        with open(path, "rb"):
+            pass
+    except OSError as error:
+        raise StartError(f"{option} {path}: it cannot be read: {error.strerror}", BAD_USAGE) from error
+
+
+def _no_password() -> str:
+    """Instead of asking at the terminal."""
+    raise ValueError
+
+
+def _look_at_dates(settings: Settings) -> None:
+    """Say it when the certificate is over, or soon will be: clients refuse it then, not we."""
+    problem = _problem_of_dates(settings)
+    if problem:
+        _log.warning(
+            f"{problem}; get a new one, put it in place, and send this process SIGHUP",
+            certificate=settings.tls_cert,
+        )
+
+
+def _problem_of_dates(settings: Settings) -> str:
+    """Seen by shaking hands with ourselves, in memory, as a client that trusts just this one."""
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server.load_cert_chain(settings.tls_cert, settings.tls_key, password=_no_password)
+    client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    client.check_hostname = False
+    client.load_verify_locations(settings.tls_cert)
+    client.verify_flags |= ssl.VerifyFlags.VERIFY_X509_PARTIAL_CHAIN
+    try:
+        end = _shake_hands(client, server)
+    except ssl.SSLCertVerificationError as error:
+        if error.verify_code == _EXPIRED:
+            return "the TLS certificate has expired"
+        return "the TLS certificate is not valid yet" if error.verify_code == _NOT_YET else ""
+    left = ssl.cert_time_to_seconds(end) - time.time()
+    return f"the TLS certificate expires in {left / 86_400:.0f} days" if left < SOON_S else ""
+
+
+def _shake_hands(client: ssl.SSLContext, server: ssl.SSLContext) -> str:
+    """Until when the client takes the server's certificate; SSLCertVerificationError if it does not."""
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    guest = client.wrap_bio(to_client, to_server)
+    host = server.wrap_bio(to_server, to_client, server_side=True)
+    for side in (guest, host, guest, host):  # hello, certificate, finished, finished
+        with suppress(ssl.SSLWantReadError):
+            side.do_handshake()
+    certificate = guest.getpeercert()
+    assert certificate is not None
+    return str(certificate["notAfter"])
