@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from bunqueue.protocol.codec import InvalidCommand, encode_frame, request_id
 from bunqueue.protocol.commands import Command, CommandError, ErrorReply, Ok, Reply
 from bunqueue.protocol.commands.base import RequestId
-from bunqueue.protocol.commands.server import Auth, Hello, HelloReply, PingReply, Pong
+from bunqueue.protocol.commands.server import Auth, Hello, PingReply, Pong, agreement
 from bunqueue.protocol.commands.workers import (
     Heartbeat,
     ListWorkers,
@@ -26,8 +26,6 @@ from .routing import Peek, decode, look_again, peek
 from .subscription import Subscription
 from .workers import Workers
 
-OLDEST, NEWEST = 2, 3  # protocol versions; they are the kinds of command envelopes, too
-CAPABILITIES = {2: ["pipelining"], 3: ["pipelining", "separate-job-name"]}
 BEFORE_AUTH = frozenset({"Auth"})  # all that a connection may say before it has shown a token
 
 
@@ -112,10 +110,9 @@ def version() -> str:
 
 
 def _hello(session: Session, command: Hello) -> Reply:
-    session.kind = chosen = min(max(command.protocol_version, OLDEST), NEWEST)
-    return HelloReply(
-        protocol_version=chosen, capabilities=CAPABILITIES[chosen], server="bunqueue", version=version()
-    )
+    reply = agreement(command, version())
+    session.kind = reply.protocol_version
+    return reply
 
 
 def _auth(session: Session, command: Auth) -> Reply:

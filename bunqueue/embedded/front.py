@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from .engine import Session
 
-OLDEST, NEWEST = 2, 3  # protocol versions
 MAX_LISTED = 100  # workers in an overview
 
 _encode = Encoder().encode
@@ -49,13 +48,9 @@ class Front:
     def _answer(self, session: Session, command: Struct) -> Reply:
         match command:
             case say.Hello():
-                session.version = min(max(command.protocol_version, OLDEST), NEWEST)
-                return say.HelloReply(
-                    protocol_version=session.version,
-                    capabilities=["pipelining"],
-                    server="bunqueue",
-                    version=__version__,
-                )
+                reply = say.agreement(command, __version__)
+                session.version = reply.protocol_version
+                return reply
             case say.Ping():
                 return say.PingReply(data=say.Pong(pong=True, time=float(self._now())))
             case staff.RegisterWorker():

@@ -28,6 +28,7 @@ from . import (
     gate,
     group_rules,
     history,
+    idempotency,
     job_control,
     job_logs,
     lifecycle,
@@ -49,7 +50,7 @@ from . import (
 )
 from .delays import is_delayed
 from .dispatch import carry_out
-from .outbox import Archive, Outbox
+from .outbox import Archive, Outbox, PushedEntry
 from .registry import RECOVERIES
 from .state import Client, QueueState, State
 from .timeouts import timeout_at
@@ -153,6 +154,8 @@ class Engine:
             upkeep.step(state)
         if state.chores:
             chores.run(state)
+        if state.pushed.batches:
+            idempotency.forget(state)
         self._serve()
         self._end_polls()
         waiting.end_waits(state)
@@ -206,6 +209,10 @@ class Engine:
         recover = RECOVERIES.get(kind)
         if recover is not None:
             recover(self.state, key, value)
+
+    def recover_pushed(self, batches: Iterable[tuple[int, list[PushedEntry]]], now: int) -> None:
+        """Pushes with idempotency keys as they were stored, with their times, the newest first."""
+        idempotency.recover(self.state, batches, now)
 
     def recover_jobs(self, jobs: Iterable[Job], now: int) -> None:
         """Live jobs as they were stored, in order of arrival.

@@ -73,6 +73,18 @@ class QueueRow(Struct, gc=False):
 EventEntry = tuple[int, int, str] | tuple[int, int, str, dict[str, Any]]
 
 
+class Pushed(Struct, array_like=True, gc=False):
+    """What a push with an idempotency key was answered: runs ``(first id, how many)`` of ids that differ by
+    1 in their last 12 digits, and the places of those jobs that were there before.  Of one new job its id
+    stands instead of all this."""
+
+    runs: list[tuple[str, int]]
+    existing: list[int]
+
+
+PushedEntry = tuple[str, str | Pushed]  # queue and idempotency key with a blank between, answer
+
+
 class Told(Struct, gc=False):
     """What the subscribers of one queue get with this batch."""
 
@@ -97,6 +109,7 @@ class Outbox:
         "logs",
         "notices",
         "purges",
+        "pushed",
         "queues",
         "records",
         "replies",
@@ -118,6 +131,7 @@ class Outbox:
         self.events: list[EventEntry] = []
         self.told: dict[str, Told] = {}  # by queue
         self.notices: list[tuple[int, bytes]] = []  # frames for connections that did not ask
+        self.pushed: list[PushedEntry] = []  # stored with the next events, as a push causes some
         self.size = 0  # bytes of jobs and results in the replies, about
         self.durable = False  # something in this batch must survive a power loss
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Mapping, Sequence
 from types import MappingProxyType
 
-from msgspec import Raw, to_builtins
+from msgspec import UNSET, Raw, to_builtins
 from msgspec.msgpack import Decoder, Encoder
 
 from bunqueue.model.backoff import EXPONENTIAL
@@ -26,7 +26,7 @@ from bunqueue.protocol.commands.core import (
 from bunqueue.protocol.json_size import json_size
 from bunqueue.protocol.peers import UNKNOWN, Outcome
 
-from . import blocked, dependencies, directory, events, lifecycle
+from . import blocked, dependencies, directory, events, idempotency, lifecycle
 from .dedup import NO_DEDUP, Claims
 from .group_rules import Rooms
 from .peers import Steps, across
@@ -44,25 +44,37 @@ SURELY_SMALL = MAX_DATA // 6  # bytes of MessagePack: no encoding grows more tha
 
 
 @handles(PlainPush)
-def push_plain(state: State, client: Client, command: PlainPush) -> PushReply:
+def push_plain(state: State, client: Client, command: PlainPush) -> Reply:
+    if command.idempotency_key is not None and (known := idempotency.answered(state, command)):
+        return _reply(command, *known)
     data = bytes(command.data)
     if len(data) > SURELY_SMALL:
         check_size(data)
     if client.version >= 3 and command.name is None:
         data = lift_name(command, data)
     queue = state.queues.get(command.queue) or new_queue(state, command.queue)
-    return PushReply(id=_add_plain(state, queue, (command,), (data,))[0])
+    ids = _add_plain(state, queue, (command,), (data,))
+    if command.idempotency_key is not None:
+        idempotency.remember(state, command, ids, [])
+    return PushReply(id=ids[0])
 
 
 @handles(PlainPushBatch)
-def push_plain_batch(state: State, client: Client, command: PlainPushBatch) -> PushBatchReply:
+def push_plain_batch(state: State, client: Client, command: PlainPushBatch) -> Reply:
+    if command.idempotency_key is not None and (known := idempotency.answered(state, command)):
+        return _reply(command, *known)
     payloads = _payloads(command.jobs, client.version)
     queue = _queue_of_batch(state, command.queue, payloads)
-    return PushBatchReply(ids=_add_plain(state, queue, command.jobs, payloads) if queue is not None else [])
+    ids = _add_plain(state, queue, command.jobs, payloads) if queue is not None else []
+    if command.idempotency_key is not None:
+        idempotency.remember(state, command, ids, [])
+    return PushBatchReply(ids=ids)
 
 
 @handles(Push)
 def push(state: State, client: Client, command: Push) -> Reply | None:
+    if command.idempotency_key is not None and (known := idempotency.answered(state, command)):
+        return _reply(command, *known)
     data = bytes(command.data)
     if len(data) > SURELY_SMALL:
         check_size(data)
@@ -72,18 +84,35 @@ def push(state: State, client: Client, command: Push) -> Reply | None:
     if is_linked(command):
         return push_linked(state, client, command)
     queue = state.queues.get(command.queue) or new_queue(state, command.queue)
-    return PushReply(id=_add(state, queue, [command], [data])[0])
+    return _added(state, command, *_add(state, queue, [command], [data]))
 
 
 @handles(PushBatch)
 def push_batch(state: State, client: Client, command: PushBatch) -> Reply | None:
+    if command.idempotency_key is not None and (known := idempotency.answered(state, command)):
+        return _reply(command, *known)
     payloads = _payloads(command.jobs, client.version)
     for index, fields in enumerate(command.jobs):
         check_priority(fields, client.version, f"jobs[{index}]: ")
     if any(map(is_linked, command.jobs)):
         return push_linked(state, client, command)
     queue = _queue_of_batch(state, command.queue, payloads)
-    return PushBatchReply(ids=_add(state, queue, command.jobs, payloads) if queue is not None else [])
+    added = _add(state, queue, command.jobs, payloads) if queue is not None else ([], [])
+    return _added(state, command, *added)
+
+
+def _added(state: State, command: Push | PushBatch, ids: list[str], existing: list[int]) -> Reply:
+    """The reply to a push that was carried out."""
+    if command.idempotency_key is not None:
+        idempotency.remember(state, command, ids, existing)
+    return _reply(command, ids, existing)
+
+
+def _reply(command: idempotency.AnyPush, ids: list[str], existing: list[int]) -> Reply:
+    """``existing``: the places of the ids that are not of new jobs."""
+    if isinstance(command, Push | PlainPush):
+        return PushReply(id=ids[0], existing=True) if existing else PushReply(id=ids[0])
+    return PushBatchReply(ids=ids, existing=existing or UNSET)
 
 
 def lift_name(fields: JobFields | PlainFields | PlainPush | Push, data: bytes) -> bytes:
@@ -106,7 +135,7 @@ def lift_name(fields: JobFields | PlainFields | PlainPush | Push, data: bytes) -
 def push_fields(state: State, queue_name: str, fields: JobFields) -> str:
     """Push a job that the server itself makes; its id, as a client would be told it."""
     queue = state.queues.get(queue_name) or new_queue(state, queue_name)
-    return _add(state, queue, [fields], [bytes(fields.data)])[0]
+    return _add(state, queue, [fields], [bytes(fields.data)])[0][0]
 
 
 # Pushes that other shards may have a say in
@@ -126,6 +155,7 @@ def push_linked(state: State, client: Client, command: Push | PushBatch) -> Step
     own = [fields.job_id or fields.custom_id or "" for fields in entries]
     known = set(own)
     wanted = [dep for fields in entries for dep in fields.depends_on or () if dep not in known]
+    key = idempotency.begin(state, command)
     try:
         outcomes = yield from dependencies.look_up(state, wanted)
         _check_dependencies(entries, outcomes, own, batch)
@@ -135,7 +165,8 @@ def push_linked(state: State, client: Client, command: Push | PushBatch) -> Step
         added = _add(state, queue, entries, [bytes(fields.data) for fields in entries], taken, outcomes)
     finally:
         dependencies.looked(state, wanted)
-    return PushBatchReply(ids=added) if batch else PushReply(id=added[0])
+        state.pushed.underway.discard(key)
+    return _added(state, command, *added)
 
 
 def _check_dependencies(
@@ -212,24 +243,22 @@ def _add(
     payloads: Sequence[bytes],
     taken: Container[str] = (),
     outcomes: Mapping[str, Outcome] = MappingProxyType({}),
-) -> list[str]:
-    """Add jobs; their ids, or those of the jobs that have their ids or unique keys.
+) -> tuple[list[str], list[int]]:
+    """Add jobs; their ids, or those of the jobs that have their ids or unique keys, and which places these
+    have.
 
     ``taken`` are ids that jobs have elsewhere, ``outcomes`` what became of the jobs they depend on.
     """
     claims, rooms = Claims(state, queue), Rooms(queue)
     ids: list[str] = []
     jobs: dict[str, Job] = {}
-    met: list[str] = []  # holders of ids and keys that were pushed again
+    met: list[int] = []  # places of ids and keys that were pushed again
     for fields, data in zip(pushed, payloads, strict=True):
         own = fields.job_id or fields.custom_id
-        if own and (own in taken or own in state.jobs or own in jobs):
-            ids.append(own)
-            met.append(own)
-            continue
-        if (holder := claims.taken(fields)) is not None:
-            ids.append(holder)
-            met.append(holder)
+        there = own if own and (own in taken or own in state.jobs or own in jobs) else claims.taken(fields)
+        if there is not None:
+            met.append(len(ids))
+            ids.append(there)
             continue
         rooms.take(fields)
         job = new_job(state, queue, own, fields, data)
@@ -245,10 +274,11 @@ def _add(
             blocked.add(state, queue, job)
         else:
             lifecycle.add(state, queue, [job])
-    for holder in met:
-        if holder in state.jobs:  # not if the same push then replaced it
-            events.emit(state, events.DUPLICATED, state.jobs[holder])
-    return ids
+    for place in met:
+        holder = state.jobs.get(ids[place])
+        if holder is not None:  # not if the same push then replaced it
+            events.emit(state, events.DUPLICATED, holder)
+    return ids, met
 
 
 def new_job(

@@ -20,6 +20,7 @@ from bunqueue.protocol.job_view import DEFAULT_OPTIONS, MAX_SHARED, share_option
 from .chores import SPARE
 from .outbox import Archive, Outbox, QueueRow
 from .peers import Asked
+from .push_memory import PushMemory
 from .ready import ReadyQueue
 from .slices import LongWork
 from .timetable import Timetable
@@ -210,6 +211,7 @@ class State:
         "parts",
         "poll_ends",
         "prepared",
+        "pushed",
         "questions",
         "queues",
         "rates",
@@ -283,7 +285,7 @@ class State:
         self.timetable = Timetable()
         self.staffed: set[str] = set()  # queues with registered workers
         self.away_until = 0  # until then the whole server was down: what was due has been missed
-        self.upkeep = Upkeep()
+        self.upkeep, self.pushed = Upkeep(), PushMemory()
         self.totals, self.rates = Totals(), Rates()
         self.minute = 0  # up to which jobs a minute are booked
         self.webhooks: dict[str, Webhook] = {}

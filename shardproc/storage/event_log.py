@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from msgspec import Struct
@@ -10,7 +11,7 @@ from msgspec.msgpack import Decoder, Encoder
 
 from bunqueue.model.durations import DAY_MS
 from bunqueue.model.events import NAMES
-from shardproc.engine.outbox import EventEntry, Trim
+from shardproc.engine.outbox import EventEntry, Pushed, PushedEntry, Trim
 
 ROW_EVENTS = 1000  # in one row at most: what reading one event has to decode
 SLICE = 20  # rows read at once when a queue is trimmed
@@ -18,8 +19,10 @@ TRIM_ROWS = 200  # deleted at once, some hundred microseconds
 TRIM_EVERY_MS = 5_000  # between two looks at the age of the oldest row
 
 _INSERT = "insert into events (first_seq, at, count, payload) values (?,?,?,?)"
+_INSERT_PUSHED = "insert into events (first_seq, at, count, payload, pushed) values (?,?,?,?,?)"
 _REWRITE = "update events set payload = ? where first_seq = ?"
 _encode = Encoder().encode
+_decode_pushed = Decoder(list[tuple[str, str | Pushed]]).decode
 _decode: Any = Decoder(list[list[Any] | None]).decode  # null: was forgotten on request
 
 
@@ -63,17 +66,31 @@ class EventLog:
         oldest = self._db.execute("select min(first_seq) from events").fetchone()[0]
         self._oldest = self._next_seq if oldest is None else oldest
 
-    def write(self, entries: list[EventEntry], at: int) -> None:
-        """Append the events of a batch."""
+    def write(self, entries: list[EventEntry], at: int, pushed: list[PushedEntry]) -> None:
+        """Append the events of a batch, and what was pushed in it with idempotency keys."""
         if len(entries) <= ROW_EVENTS:
-            self._append(entries, at)
+            self._append(entries, at, pushed)
             return
         for start in range(0, len(entries), ROW_EVENTS):
-            self._append(entries[start : start + ROW_EVENTS], at)
+            self._append(entries[start : start + ROW_EVENTS], at, pushed if start == 0 else [])
 
-    def _append(self, entries: list[EventEntry], at: int) -> None:
-        self._db.execute(_INSERT, (self._next_seq, at, len(entries), _encode(entries)))
+    def _append(self, entries: list[EventEntry], at: int, pushed: list[PushedEntry]) -> None:
+        row = (self._next_seq, at, len(entries), _encode(entries))
+        if pushed:
+            self._db.execute(_INSERT_PUSHED, (*row, _encode(pushed)))
+        else:
+            self._db.execute(_INSERT, row)
         self._next_seq += len(entries)
+
+    def pushed(self) -> Iterator[tuple[int, list[PushedEntry]]]:
+        """When something was pushed with idempotency keys, and what; the newest first.  At the end of a log
+        whose older rows were forgotten comes the time of the oldest, with nothing."""
+        at = 0
+        for at, pushed in self._db.execute("select at, pushed from events order by first_seq desc"):
+            if pushed is not None:
+                yield at, _decode_pushed(pushed)
+        if self._oldest > 1:
+            yield at, []
 
     def is_due(self, now: int) -> bool:
         """Whether there may be something to forget."""

@@ -189,7 +189,13 @@ where kind = 'cron';
 """
 
 
-MIGRATIONS: tuple[str, ...] = (_FIRST,)
+_SECOND = """
+-- The pushes with idempotency keys of the batch: a MessagePack list of [queue and key with a blank between,
+-- answer]; null for most.  They are read for some minutes: shardproc.engine.idempotency.
+alter table events add column pushed blob;
+"""
+
+MIGRATIONS: tuple[str, ...] = (_FIRST, _SECOND)
 CURRENT = len(MIGRATIONS)
 
 

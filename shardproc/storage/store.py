@@ -60,6 +60,7 @@ class Store:
             engine.new_life(now)
         self._time = lambda: engine.state.now
         self._events.recover()
+        engine.recover_pushed(self._events.pushed(), now)
         for queue_id, name, completed, failed in self._db.execute(
             "select id, name, completed, failed from queues"
         ):
@@ -187,8 +188,9 @@ class Store:
             self._journal.purge(out.purges, db)
             out.purges.clear()
         if out.events:
-            self._events.write(out.events, self._time())
+            self._events.write(out.events, self._time(), out.pushed)
             out.events.clear()
+            out.pushed.clear()
 
     def _open(self) -> None:
         if not self._in_transaction:

@@ -145,6 +145,8 @@ class ShardMachine(RuleBasedStateMachine):
             self.settle_delivery(answer, reply)
 
     def settle_push(self, answer: Pushed, reply: dict[str, Any]) -> None:
+        met = [place for place, new in enumerate(answer.new) if not new]
+        assert reply.pop("existing", None) == ((met if answer.batch else True) if met else None)
         assert reply.keys() == ({"ok", "ids"} if answer.batch else {"ok", "id"})
         assert reply["ok"] is True
         ids = reply["ids"] if answer.batch else [reply["id"]]

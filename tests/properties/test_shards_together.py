@@ -269,7 +269,8 @@ def test_an_id_is_free_again_after_its_job(tmp_path: Path, shards: int) -> None:
     life = Life(world)
     for queue in QUEUES:
         assert world.ask(cmd="PUSH", queue=queue, data=queue, jobId="again") == {"ok": True, "id": "again"}
-        assert world.ask(cmd="PUSH", queue=QUEUES[0], data="no", jobId="again") == {"ok": True, "id": "again"}
+        there = {"ok": True, "id": "again", "existing": True}
+        assert world.ask(cmd="PUSH", queue=QUEUES[0], data="no", jobId="again") == there
         found = world.ask(cmd="GetJobByCustomId", customId="again")
         assert found is not None
         assert (found["job"]["queue"], found["job"]["data"]) == (queue, queue)

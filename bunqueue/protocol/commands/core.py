@@ -38,6 +38,8 @@ from bunqueue.protocol.notices import CancelNotice
 
 PositiveInt = Annotated[int, Meta(ge=1, le=MAX_SAFE, extra={"problem": "must be a positive safe integer"})]
 GroupId = Annotated[str, Meta(min_length=1, max_length=256)]
+IdempotencyKey = Annotated[str, Meta(min_length=1, max_length=256)]
+IdempotencyAge = Annotated[float, Meta(ge=0, le=YEAR_MS)]
 # What is allowed depends on the job and the version: the shard checks it (`pushing.check_priority`).
 AnyPriority = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
 
@@ -129,6 +131,8 @@ class PlainPush(
     name: JobName | None = None
     priority: Priority = 0
     delay: Delay = 0
+    idempotency_key: IdempotencyKey | None = None
+    idempotency_age: IdempotencyAge = 0
     req_id: RequestId = UNSET
 
 
@@ -139,19 +143,24 @@ class PlainPushBatch(
 
     queue: QueueName
     jobs: Annotated[list[PlainFields], Meta(max_length=100_000)]
+    idempotency_key: IdempotencyKey | None = None
+    idempotency_age: IdempotencyAge = 0
     req_id: RequestId = UNSET
 
 
 class PushReply(Reply, kw_only=True):
-    """``id`` is the new job's, or that of the job which holds the unique key."""
+    """``id`` is the new job's, or that of the job which has the id or holds the unique key: then
+    ``existing`` is true."""
 
     id: str
+    existing: bool | UnsetType = UNSET
 
 
 class PushBatchReply(Reply, kw_only=True):
-    """One id a job, in the order of the request."""
+    """One id a job, in the order of the request; ``existing`` has the places of those that are not new."""
 
     ids: list[str]
+    existing: list[int] | UnsetType = UNSET
 
 
 class PullReply(Reply, kw_only=True):
@@ -196,18 +205,28 @@ class AckBatchReply(Reply, kw_only=True):
 
 @command(Route.QUEUE, PushReply, writes=True, grows=True, plain=PlainPush)
 class Push(JobFields, kw_only=True, tag_field="cmd", tag="PUSH", gc=False):
-    """Add one job to a queue."""
+    """Add one job to a queue.
+
+    With an ``idempotencyKey`` it may be repeated: for five minutes the same key adds nothing to that queue
+    and is answered as the first time.  Who repeats a push because the answer was lost says with
+    ``idempotencyAge`` how many ms ago it was first sent, and gets an error if that is longer ago than the
+    server can remember.
+    """
 
     queue: QueueName
+    idempotency_key: IdempotencyKey | None = None
+    idempotency_age: IdempotencyAge = 0
     req_id: RequestId = UNSET  # a struct has one base, so what Command gives stands here again
 
 
 @command(Route.QUEUE, PushBatchReply, writes=True, grows=True, plain=PlainPushBatch)
 class PushBatch(Command, tag="PUSHB"):
-    """Add many jobs to a queue: all of them, or none when one is refused."""
+    """Add many jobs to a queue: all of them, or none when one is refused.  About the key see PUSH."""
 
     queue: QueueName
     jobs: Annotated[list[JobFields], Meta(max_length=100_000)]
+    idempotency_key: IdempotencyKey | None = None
+    idempotency_age: IdempotencyAge = 0
 
 
 class GroupLimit(Struct, gc=False):

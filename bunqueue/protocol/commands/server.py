@@ -8,6 +8,11 @@ from msgspec import Meta, Raw, Struct
 
 from bunqueue.protocol.commands.base import Command, Merge, Reply, Route, command
 
+OLDEST, NEWEST = 2, 3  # protocol versions; they are the kinds of command envelopes, too
+IDEMPOTENT_PUSH = "idempotent-push"
+"""The capability of knowing pushes again by their `idempotencyKey`; named to those who ask for it."""
+CAPABILITIES = {2: ["pipelining"], 3: ["pipelining", "separate-job-name"]}
+
 
 class HelloReply(Reply, kw_only=True):
     protocol_version: int
@@ -61,10 +66,25 @@ class StatsReply(Reply, kw_only=True):
 
 @command(Route.ROUTER, HelloReply)
 class Hello(Command, tag="Hello", omit_defaults=False):
-    """Agree on a protocol version; 3 or more makes this a version-3 connection."""
+    """Agree on a protocol version; 3 or more makes this a version-3 connection.
+
+    Who names the capability ``idempotent-push`` finds it in the answer of a server that has it.
+    """
 
     protocol_version: int = 2
     capabilities: Annotated[list[str], Meta(max_length=64)] | None = None
+
+
+def agreement(hello: Hello, version: str) -> HelloReply:
+    """The answer to a Hello, of a server of that ``version``."""
+    chosen = min(max(hello.protocol_version, OLDEST), NEWEST)
+    wanted = IDEMPOTENT_PUSH in (hello.capabilities or ())
+    return HelloReply(
+        protocol_version=chosen,
+        capabilities=[*CAPABILITIES[chosen], *([IDEMPOTENT_PUSH] if wanted else [])],
+        server="bunqueue",
+        version=version,
+    )
 
 
 @command(Route.ROUTER)

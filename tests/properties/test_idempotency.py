@@ -1,0 +1,162 @@
+"""Pushes with an idempotency key: repeated at will, carried out once, over crashes too."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import pytest
+from properties.shard_driver import Driver
+
+from shardproc.engine import idempotency
+
+KEY = "add-1"
+
+
+@pytest.fixture
+def driver(tmp_path: Path) -> Iterator[Driver]:
+    driver = Driver(str(tmp_path / "q.db"))
+    yield driver
+    driver.close()
+
+
+def push(driver: Driver, key: str | None = KEY, queue: str = "q", **fields: Any) -> dict[str, Any]:
+    return driver.ask(cmd="PUSH", queue=queue, data="x", idempotencyKey=key, **fields)
+
+
+def bulk(driver: Driver, *jobs: dict[str, Any], key: str = KEY) -> dict[str, Any]:
+    return driver.ask(cmd="PUSHB", queue="q", jobs=list(jobs), idempotencyKey=key)
+
+
+def count(driver: Driver, queue: str = "q") -> int:
+    found: int = driver.ask(cmd="Count", queue=queue)["count"]
+    return found
+
+
+@pytest.mark.parametrize("options", [{}, {"tags": ["a"]}, {"jobId": "own"}], ids=["plain", "full", "linked"])
+def test_the_same_push_again_adds_nothing(driver: Driver, options: dict[str, Any]) -> None:
+    first = push(driver, **options)
+    assert push(driver, **options) == push(driver, idempotencyAge=10, **options) == first
+    driver.restart()
+    assert push(driver, **options) == first
+    assert count(driver) == 1
+
+
+def test_it_adds_nothing_when_the_job_is_long_gone(driver: Driver) -> None:
+    first = push(driver, removeOnComplete=True)
+    job = driver.ask(cmd="PULL", queue="q")["job"]
+    assert driver.ask(cmd="ACK", id=job["id"])["ok"]
+    driver.restart()
+    assert push(driver, removeOnComplete=True) == first
+    assert count(driver) == 0
+
+
+def test_keys_are_of_a_queue_and_pushes_without_one_are_never_the_same(driver: Driver) -> None:
+    ids = {push(driver)["id"], push(driver, queue="other")["id"], push(driver, key="add-2")["id"]}
+    ids |= {push(driver, key=None)["id"], push(driver, key=None)["id"]}
+    assert len(ids) == 5
+    assert (count(driver), count(driver, "other")) == (4, 1)
+
+
+@pytest.mark.parametrize(
+    "jobs",
+    [
+        [{"data": n} for n in range(5)],
+        [{"data": n, "tags": ["a"]} for n in range(3)],
+        [{"jobId": "a"}, {"data": 1}, {"data": 2}, {"jobId": "0" * 36}, {"jobId": "0" * 35 + "1"}, {}],
+        [{"uniqueKey": "k"}, {"uniqueKey": "k"}, {"data": 1}],
+        [],
+    ],
+    ids=["plain", "full", "linked", "unique", "empty"],
+)
+def test_a_batch_is_answered_as_the_first_time(driver: Driver, jobs: list[dict[str, Any]]) -> None:
+    first = bulk(driver, *jobs)
+    assert len(first["ids"]) == len(jobs)
+    before = count(driver)
+    assert bulk(driver, *jobs) == first
+    driver.restart()
+    assert bulk(driver, *jobs) == first
+    assert count(driver) == before
+
+
+def test_the_answer_says_what_is_not_new(driver: Driver) -> None:
+    assert "existing" not in push(driver, key=None, uniqueKey="k")
+    assert push(driver, uniqueKey="k")["existing"] is True
+    assert push(driver, uniqueKey="k")["existing"] is True
+    assert push(driver, key=None, jobId="own").get("existing") is None
+    assert push(driver, key=None, jobId="own")["existing"] is True
+    answer = driver.ask(cmd="PUSHB", queue="q", jobs=[{"data": 1}, {"uniqueKey": "k"}, {"jobId": "own"}])
+    assert answer["existing"] == [1, 2]
+    assert "existing" not in driver.ask(cmd="PUSHB", queue="q", jobs=[{"data": 1}])
+
+
+def test_what_was_refused_may_be_pushed_again(driver: Driver) -> None:
+    assert push(driver, dependsOn=["nobody"])["error"] == "Dependency job not found: nobody"
+    assert push(driver)["ok"]
+    assert count(driver) == 1
+
+
+def test_what_was_not_committed_is_carried_out_anew(driver: Driver) -> None:
+    request = {"cmd": "PUSH", "queue": "q", "data": "x", "idempotencyKey": KEY, "reqId": 1}
+    driver.execute(1, msgpack.packb(request))
+    driver.restart()
+    push(driver, idempotencyAge=10)
+    assert count(driver) == 1
+
+
+def test_keys_are_forgotten_after_five_minutes(driver: Driver) -> None:
+    first = push(driver)["id"]
+    driver.tick(driver.now + idempotency.KEPT_MS - 1)
+    assert push(driver)["id"] == first
+    driver.tick(driver.now + 1)
+    assert push(driver)["id"] != first
+    driver.restart()
+    assert count(driver) == 2
+
+
+def test_a_repeated_push_that_may_be_forgotten_is_refused(driver: Driver) -> None:
+    push(driver)
+    driver.tick(driver.now + idempotency.KEPT_MS)
+    answer = push(driver, idempotencyAge=idempotency.KEPT_MS)
+    assert answer["error"].startswith("Outcome unknown: a push that was first sent 300000 ms ago may be")
+    assert push(driver, idempotencyAge=idempotency.KEPT_MS - 1)["ok"]
+
+
+def test_when_there_are_too_many_the_oldest_are_forgotten_and_that_is_remembered(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(idempotency, "MAX_KEPT", 100)
+    start = driver.now
+    ids = []
+    for number in range(101):
+        ids.append(push(driver, key=f"k{number}")["id"])
+        driver.tick(driver.now + 10)
+    assert len(driver.shard.engine.state.pushed.known) == 90
+    age = driver.now - start - 10 * 10  # k10 was the last to be forgotten
+    assert push(driver, key="k11")["id"] == ids[11]
+    assert "Outcome unknown" in push(driver, key="k10", idempotencyAge=age)["error"]
+    assert push(driver, key="fresh", idempotencyAge=age - 1)["id"] not in ids  # it cannot have been there
+    driver.restart()
+    assert len(driver.shard.engine.state.pushed.known) == 101
+    assert push(driver, key="k11")["id"] == ids[11]
+    assert "Outcome unknown" in push(driver, key="k0", idempotencyAge=driver.now - start)["error"]
+
+
+def test_what_the_event_log_has_lost_is_not_known_after_a_restart(driver: Driver) -> None:
+    first = push(driver)["id"]
+    driver.now += 10
+    push(driver, key="later")
+    driver.rows("delete from events where first_seq = 1")
+    assert push(driver)["id"] == first
+    driver.restart()
+    assert "Outcome unknown" in push(driver, idempotencyAge=5)["error"]
+    assert push(driver, key="fresh", idempotencyAge=0)["ok"]
+
+
+def test_keys_that_cannot_be_are_refused(driver: Driver) -> None:
+    assert push(driver, key="")["error"] == "idempotencyKey must be a non-empty string"
+    assert push(driver, key="k" * 257)["error"] == "idempotencyKey must be at most 256 characters"
+    assert push(driver, idempotencyAge=-1)["error"] == "idempotencyAge must be at least 0"
+    assert count(driver) == 0
