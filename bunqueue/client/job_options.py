@@ -57,6 +57,8 @@ class JobOptions(TypedDict, total=False):
     """Acknowledged only when it would survive a power loss."""
     tags: Iterable[str] | None
     """Words to find it by."""
+    headers: Mapping[str, str] | None
+    """For those on the way, such as a trace context; not part of the data. At most 16."""
 
 
 class NewJob:
@@ -98,12 +100,19 @@ def _tags(value: Iterable[str], name: str) -> list[str]:
         raise OptionError(f"{name}: {shown(value)} is not allowed; give a list of texts") from None
 
 
+def _headers(value: Mapping[str, str], name: str) -> dict[str, str]:
+    if not isinstance(value, Mapping):
+        raise OptionError(f"{name}: {shown(value)} is not allowed; give a dict of texts")
+    return dict(value)
+
+
 _CONVERT: dict[str, Callable[[Any, str], object]] = {
     "delay": milliseconds,
     "ttl": milliseconds,
     "timeout": milliseconds,
     "backoff": _backoff,
     "tags": _tags,
+    "headers": _headers,
 }
 _KNOWN = frozenset(JobOptions.__annotations__)
 _DECLARED = msgspec.defstruct(

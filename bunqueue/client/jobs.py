@@ -45,6 +45,8 @@ class Job(Struct, rename="camel", kw_only=True):
     stall_count: int = 0
     unique_key: str | None = None
     tags: list[str] = msgspec.field(default_factory=list)
+    headers: dict[str, str] = msgspec.field(default_factory=dict)
+    """What was added with it for those on the way, such as a trace context."""
     lifo: bool = False
     durable: bool = False
     remove_on_complete: bool = False

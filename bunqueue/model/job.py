@@ -104,6 +104,7 @@ class Extra(Struct, rename="camel", omit_defaults=True, gc=False):
     debounce_ttl: float | None = None
     deduplication_extend: bool = False
     deduplication_replace: bool = False
+    headers: dict[str, str] | None = None  # on the wire where there are any
     # Not on the wire:
     own_id: bool = False  # the client chose the id
     parked: bool = False  # moved to its children by its worker; it may have none
@@ -115,7 +116,7 @@ class Extra(Struct, rename="camel", omit_defaults=True, gc=False):
     cancellation: Cancellation | None = None  # of an active job only
 
     HIDDEN: ClassVar[frozenset[str]] = frozenset(
-        {"parked", "own_id", "pending", "failures", "ignored", "key_until", "auto_retries", "cancellation"}
+        {"headers", "parked", "own_id", "pending", "failures", "ignored", "key_until", "auto_retries", "cancellation"}
     )
 
 

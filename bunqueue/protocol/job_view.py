@@ -61,6 +61,8 @@ class _Own(Struct, rename="camel", gc=False):
     unique_key: str | None
     progress: float
     progress_message: str | None
+    # only where there are any
+    headers: dict[str, str] | UnsetType = UNSET
     # only in answers to queries
     state: str | UnsetType = UNSET
     returnvalue: Raw | UnsetType = UNSET
@@ -170,7 +172,12 @@ def _own(job: Job) -> _Own:
         job.unique_key,
         job.progress,
         job.progress_message,
+        UNSET if job.extra is None or job.extra.headers is None else job.extra.headers,
     )
+
+
+def _fields(own: _Own) -> int:
+    return _OWN_FIELDS + (own.headers is not UNSET)
 
 
 def _assemble(own: bytes, fields: int, job: Job) -> bytes:
@@ -185,14 +192,15 @@ def pulled_job(job: Job) -> bytes:
     """The job object of PULL, PULLB and Dlq."""
     if _is_first_run(job):
         return _first_run(job)
-    return _assemble(_encode(_own(job)), _OWN_FIELDS, job)
+    own = _own(job)
+    return _assemble(_encode(own), _fields(own), job)
 
 
 def queried_job(job: Job, state: str) -> bytes:
     """The job object of GetJob and GetJobs: with its state and its outcome."""
     own = _own(job)
     own.state = state
-    fields = _OWN_FIELDS + 1
+    fields = _fields(own) + 1
     if job.state == COMPLETED and job.result is not None:
         own.returnvalue = Raw(job.result)
         fields += 1

@@ -101,6 +101,8 @@ def _check(kind: mi.Type, raw: Raw, name: str) -> object:
         return _check_list(kind, raw, name)
     if isinstance(kind, mi.StructType):
         return _check_struct(kind, raw, name)
+    if isinstance(kind, mi.DictType):
+        return _check_dict(kind, raw, name)
     return _check_plain(kind, _value(raw, name), name)
 
 
@@ -202,6 +204,25 @@ def _check_list(kind: mi.ListType, raw: Raw, name: str) -> object:
         else:
             out.append(_check(kind.item_type, item, where))
     return out
+
+
+def _check_dict(kind: mi.DictType, raw: Raw, name: str) -> object:
+    """A map of names that the sender chooses."""
+    try:
+        entries = _decode_fields(raw)
+    except DECODE_ERRORS:
+        raise CommandError(f"{name} must be a map with texts as names") from None
+    if kind.max_length is not None and len(entries) > kind.max_length:
+        raise CommandError(f"{name} must have at most {kind.max_length} entries")
+    out = {}
+    for key, value in entries.items():
+        _check_plain(_bare(kind.key_type), key, f"a name in {name}")
+        out[key] = _check(kind.value_type, value, f"{name}.{key}")
+    return out
+
+
+def _bare(kind: mi.Type) -> mi.Type:
+    return kind.type if isinstance(kind, mi.Metadata) else kind
 
 
 def _list_length(raw: Raw) -> int:

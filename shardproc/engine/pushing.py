@@ -360,6 +360,7 @@ def extra_of(fields: JobFields | Push) -> Extra | None:
         debounce_ttl=fields.debounce_ttl,
         deduplication_extend=dedup.extend,
         deduplication_replace=dedup.replace,
+        headers=fields.headers or None,
     )
     return None if extra == _NO_EXTRA else extra
 

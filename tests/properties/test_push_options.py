@@ -57,3 +57,37 @@ def test_a_detached_job_outlives_its_connection_and_a_restart(
     if owner is None:
         assert again.ask(cmd="ACK", id=job_id)["ok"]
     again.close()
+
+
+def test_headers_travel_with_the_job(driver: Driver) -> None:
+    headers = {"traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", "tenant": "acme"}
+    job_id = driver.ask(cmd="PUSH", queue="q", headers=headers)["id"]
+    batch = driver.ask(cmd="PUSHB", queue="q", jobs=[{"headers": headers}, {"headers": {}}, {}])
+    driver.close()
+    again = Driver(driver.path, now=driver.now)
+    assert again.ask(cmd="GetJob", id=job_id)["job"]["headers"] == headers
+    pulled = [again.ask(cmd="PULL", queue="q")["job"] for _ in range(4)]
+    assert [job["id"] for job in pulled] == [job_id, *batch["ids"]]
+    assert [job.get("headers") for job in pulled] == [headers, headers, None, None]
+    again.ask(cmd="ACK", id=job_id)
+    assert again.ask(cmd="GetJob", id=job_id)["job"]["headers"] == headers
+    again.close()
+
+
+@pytest.mark.parametrize(
+    ("headers", "text"),
+    [
+        ("text", "headers must be a map with texts as names"),
+        ({1: "a"}, "headers must be a map with texts as names"),
+        ({"": "a"}, "a name in headers must be a non-empty string"),
+        ({"n" * 65: "a"}, "a name in headers must be at most 64 characters"),
+        ({"a": 1}, "headers.a must be a string"),
+        ({"a": "x" * 1025}, "headers.a must be at most 1024 characters"),
+        ({str(number): "" for number in range(17)}, "headers must have at most 16 entries"),
+    ],
+)
+def test_headers_are_bounded(driver: Driver, headers: object, text: str) -> None:
+    assert driver.ask(cmd="PUSH", queue="q", headers=headers)["error"] == text
+    batch = driver.ask(cmd="PUSHB", queue="q", jobs=[{}, {"headers": headers}])
+    assert batch["error"].endswith(text)
+    assert driver.ask(cmd="Count", queue="q")["count"] == 0

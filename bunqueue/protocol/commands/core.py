@@ -72,6 +72,12 @@ class Repeat(Struct, rename="camel", gc=False):
     count: Annotated[int, Meta(ge=0)] = 0
 
 
+Headers = Annotated[
+    dict[Annotated[str, Meta(min_length=1, max_length=64)], Annotated[str, Meta(max_length=1024)]],
+    Meta(max_length=16, description="at most 16 names of 64 characters, with values of 1024"),
+]
+
+
 class JobFields(Struct, kw_only=True, rename="camel", omit_defaults=True, gc=False):
     """What one job is pushed with.  Times in ms."""
 
@@ -105,6 +111,7 @@ class JobFields(Struct, kw_only=True, rename="camel", omit_defaults=True, gc=Fal
     keep_logs: Annotated[int, Meta(ge=0)] | None = None
     size_limit: Annotated[int, Meta(ge=0)] | None = None
     timestamp: Annotated[float, Meta(ge=0, le=10**15)] | None = None  # of the push, epoch ms
+    headers: Headers | None = None  # for those on the way, such as W3C's traceparent; not part of the data
     fail_parent_on_failure: bool = False
     remove_dependency_on_failure: bool = False
     continue_parent_on_failure: bool = False
