@@ -116,7 +116,17 @@ class Extra(Struct, rename="camel", omit_defaults=True, gc=False):
     cancellation: Cancellation | None = None  # of an active job only
 
     HIDDEN: ClassVar[frozenset[str]] = frozenset(
-        {"headers", "parked", "own_id", "pending", "failures", "ignored", "key_until", "auto_retries", "cancellation"}
+        {
+            "headers",
+            "parked",
+            "own_id",
+            "pending",
+            "failures",
+            "ignored",
+            "key_until",
+            "auto_retries",
+            "cancellation",
+        }
     )
 
 
