@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from bunqueue.client.active_job import ActiveJob, current_job
     from bunqueue.client.blocking import FlowProducer, JobHandle, Queue, QueueEvents, QueueGroup
     from bunqueue.client.connection_options import ConnectionOptions
     from bunqueue.client.event_stream import QueueEvent
@@ -22,10 +23,10 @@ if TYPE_CHECKING:
     from bunqueue.client.jobs import Job, JobCounts, JobProgress, QueueInfo, ServerStats
     from bunqueue.client.middleware import CallNext, Middleware
     from bunqueue.client.queue import AsyncJobHandle, AsyncQueue
-    from bunqueue.client.runner import ActiveJob
     from bunqueue.client.service import run_forever
     from bunqueue.client.tls import TlsOptions
     from bunqueue.client.worker import Worker, WorkerStats
+    from bunqueue.client.worker_options import WorkerOptions
     from bunqueue.errors import (
         ArgumentsError,
         AuthError,
@@ -35,7 +36,11 @@ if TYPE_CHECKING:
         ConnectionLost,
         ConnectTimeout,
         FileInUse,
+        JobCancelled,
+        JobInterrupted,
         JobNotFound,
+        JobStopped,
+        JobTimeout,
         LockLost,
         OptionError,
         PayloadError,
@@ -43,9 +48,11 @@ if TYPE_CHECKING:
         ShardUnavailable,
         StorageError,
         TlsError,
+        Unrecoverable,
     )
 
 _WHERE = {
+    "bunqueue.client.worker_options": ("WorkerOptions",),
     "bunqueue.client.blocking": ("FlowProducer", "JobHandle", "Queue", "QueueEvents", "QueueGroup"),
     "bunqueue.client.connection_options": ("ConnectionOptions",),
     "bunqueue.client.event_stream": ("QueueEvent",),
@@ -57,7 +64,10 @@ _WHERE = {
     "bunqueue.client.jobs": ("Job", "JobCounts", "JobProgress", "QueueInfo", "ServerStats"),
     "bunqueue.client.middleware": ("CallNext", "Middleware"),
     "bunqueue.client.queue": ("AsyncJobHandle", "AsyncQueue"),
-    "bunqueue.client.runner": ("ActiveJob",),
+    "bunqueue.client.active_job": (
+        "ActiveJob",
+        "current_job",
+    ),
     "bunqueue.client.service": ("run_forever",),
     "bunqueue.client.tls": ("TlsOptions",),
     "bunqueue.client.worker": ("Worker", "WorkerStats"),
@@ -70,7 +80,11 @@ _WHERE = {
         "ConnectTimeout",
         "ConnectionLost",
         "FileInUse",
+        "JobCancelled",
+        "JobInterrupted",
         "JobNotFound",
+        "JobStopped",
+        "JobTimeout",
         "LockLost",
         "OptionError",
         "PayloadError",
@@ -78,6 +92,7 @@ _WHERE = {
         "ShardUnavailable",
         "StorageError",
         "TlsError",
+        "Unrecoverable",
     ),
 }
 _MODULE_OF = {name: module for module, names in _WHERE.items() for name in names}
@@ -105,11 +120,15 @@ __all__ = [
     "FlowProducer",
     "FlowTree",
     "Job",
+    "JobCancelled",
     "JobCounts",
     "JobHandle",
+    "JobInterrupted",
     "JobNotFound",
     "JobOptions",
     "JobProgress",
+    "JobStopped",
+    "JobTimeout",
     "LockLost",
     "Middleware",
     "NewJob",
@@ -126,8 +145,11 @@ __all__ = [
     "StorageError",
     "TlsError",
     "TlsOptions",
+    "Unrecoverable",
     "Worker",
+    "WorkerOptions",
     "WorkerStats",
+    "current_job",
     "run_forever",
 ]
 

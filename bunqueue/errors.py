@@ -93,7 +93,14 @@ class PayloadError(BunqueueError, ValueError):
     code = "payload"
 
 
-class ArgumentsError(BunqueueError, TypeError, ValueError):
+class Unrecoverable(BunqueueError):
+    """Raise it in a handler, or inherit from it, when trying again would not help: the job is a dead letter
+    at once, whatever attempts it has left."""
+
+    code = "unrecoverable"
+
+
+class ArgumentsError(Unrecoverable, TypeError, ValueError):
     """A typed job cannot be called so. When it was added: nothing was sent. When it was to run: it is a dead
     letter at once, as no retry would help; `argument` is the path of the value, as far as there is one.
     """
@@ -105,7 +112,7 @@ class ArgumentsError(BunqueueError, TypeError, ValueError):
         self.argument = argument
 
 
-class ResultError(BunqueueError, TypeError, ValueError):
+class ResultError(Unrecoverable, TypeError, ValueError):
     """A typed job has given back something else than its annotation says. It is a dead letter at once."""
 
     code = "result"
@@ -146,3 +153,33 @@ class LockLost(CommandFailed):
     """The job is not held with this token any more: its lock ran out, or someone else decided the job."""
 
     code = "lock_lost"
+
+
+class JobStopped(BunqueueError):
+    """A run of a job was ended before it was done."""
+
+    code = "job_stopped"
+
+
+class JobCancelled(JobStopped):
+    """Somebody cancelled the job. `reason` is what they said."""
+
+    code = "job_cancelled"
+
+    def __init__(
+        self, message: str, *, reason: str | None = None, queue: str | None = None, job_id: str | None = None
+    ) -> None:
+        super().__init__(message, queue=queue, job_id=job_id)
+        self.reason = reason
+
+
+class JobTimeout(JobStopped, TimeoutError):
+    """The job's processing timeout is over; the attempt has failed."""
+
+    code = "job_timeout"
+
+
+class JobInterrupted(JobStopped):
+    """The worker stopped; the job is back in its queue, and the attempt does not count."""
+
+    code = "job_interrupted"

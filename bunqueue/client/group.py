@@ -6,13 +6,13 @@ import re
 from typing import Any, Unpack
 
 from bunqueue.client import jobs as replies
+from bunqueue.client.active_job import Handler
 from bunqueue.client.base import AsyncClient
 from bunqueue.client.connection_options import shown
 from bunqueue.client.job_options import JobOptions
 from bunqueue.client.jobs import JobCounts, QueueInfo
 from bunqueue.client.places import Place
 from bunqueue.client.queue import AsyncQueue
-from bunqueue.client.runner import Handler
 from bunqueue.client.worker import Worker
 from bunqueue.errors import OptionError
 from bunqueue.protocol.commands import Ok, query, queues, server

@@ -21,8 +21,8 @@ from bunqueue.client.portal import portal
 from bunqueue.errors import BunqueueError
 
 if TYPE_CHECKING:
+    from bunqueue.client.active_job import ActiveJob
     from bunqueue.client.job_options import NewJob
-    from bunqueue.client.runner import ActiveJob
 
 
 class CallNext(Protocol):

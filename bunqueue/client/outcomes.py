@@ -13,18 +13,22 @@ from typing import NamedTuple, Protocol, TypeVar
 
 from msgspec import Raw, Struct
 
+from bunqueue.client.active_job import CANCELLED, ActiveJob, Ending, stopped
 from bunqueue.client.caller import AsyncCaller
 from bunqueue.client.connection_options import reconnect_delay
+from bunqueue.client.failures import error_stack, error_text
 from bunqueue.client.jobs import OneJob
-from bunqueue.client.runner import ActiveJob, error_stack, error_text
 from bunqueue.errors import (
     BunqueueError,
     CommandFailed,
     CommandTimeout,
     ConnectionLost,
+    JobInterrupted,
     JobNotFound,
+    JobStopped,
     LockLost,
     ShardUnavailable,
+    Unrecoverable,
 )
 from bunqueue.protocol.commands import Reply, core, query
 from bunqueue.protocol.commands.core import Ack, AckBatch, Fail
@@ -47,6 +51,9 @@ class Listener(Protocol):
 
     def job_failed(self, job: ActiveJob, error: BaseException) -> None:
         """The server knows that this attempt failed."""
+
+    def job_stopped(self, job: ActiveJob, error: JobStopped) -> None:
+        """The run of the job was ended before it was done, and the server knows it."""
 
     def job_lost(self, job: ActiveJob, why: str) -> None:
         """The outcome does not count: the job was not ours any more."""
@@ -123,6 +130,10 @@ class Outcomes:
         self._empty.clear()
         self._due.set()
 
+    def stop_short(self, job: ActiveJob, error: JobStopped) -> None:
+        """Its run was ended: JobCancelled or JobInterrupted."""
+        self.fail(job, error, str(error))
+
     def flush(self) -> None:
         """Do not wait for more: there will be none for a while."""
         if self._successes:
@@ -178,7 +189,7 @@ class Outcomes:
         ignored = set(reply.data.ignored_ids) if reply.data else ()
         for job, _, value in successes:
             if job.id in ignored:
-                self._listener.job_lost(job, TOO_LATE)
+                self._too_late(job)
             else:
                 self._listener.job_completed(job, value)
 
@@ -195,7 +206,7 @@ class Outcomes:
             await self._fail(_Failure(job, reply, f"the server refused the result: {reply.reason}"))
             return
         elif reply.data:
-            self._listener.job_lost(job, TOO_LATE)
+            self._too_late(job, reply.data.reason)
             return
         self._listener.job_completed(job, value)
 
@@ -206,14 +217,32 @@ class Outcomes:
 
     async def _fail(self, failure: _Failure) -> None:
         job, error, text = failure
-        command = Fail(id=job.id, error=text, token=job.token, stack=error_stack(error) or None)
+        command = Fail(
+            id=job.id,
+            error=text,
+            token=job.token,
+            stack=error_stack(error) or None,
+            interrupted=isinstance(error, JobInterrupted),
+            unrecoverable=isinstance(error, Unrecoverable),
+        )
         reply, unsure = await self._persist(command, core.AckReply)
-        if isinstance(reply, CommandFailed) and not (unsure and await self._has_failed(job)):
+        if isinstance(error, JobStopped):  # whatever the answer: the job is not ours any more
+            self._listener.job_stopped(job, error)
+        elif isinstance(reply, CommandFailed) and not (unsure and await self._has_failed(job)):
             self._listener.job_lost(job, reply.reason)
         elif not isinstance(reply, CommandFailed) and reply.data:
-            self._listener.job_lost(job, TOO_LATE)
+            self._too_late(job, reply.data.reason)
         else:
             self._listener.job_failed(job, error)
+
+    def _too_late(self, job: ActiveJob, reason: str = "") -> None:
+        """The outcome was not taken. That a job was cancelled one has usually heard before."""
+        if job.ending is not None and job.ending.why == CANCELLED:
+            self._listener.job_stopped(job, stopped(job, job.ending))
+        elif reason == CANCELLED:
+            self._listener.job_stopped(job, stopped(job, Ending(CANCELLED)))
+        else:
+            self._listener.job_lost(job, TOO_LATE)
 
     async def _has_failed(self, job: ActiveJob) -> bool:
         """Whether an attempt was counted since this one began."""

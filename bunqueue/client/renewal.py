@@ -9,21 +9,25 @@ import asyncio
 import logging
 import random
 import threading
+from collections.abc import Callable, Collection
 from typing import Protocol
 
 from msgspec import Struct
 
 from bunqueue.client import substitute
+from bunqueue.client.active_job import ActiveJob
 from bunqueue.client.connection_options import reconnect_delay, seconds
 from bunqueue.client.line import Line
 from bunqueue.client.replies import R, decode_reply
 from bunqueue.client.transport import Endpoint, Transport
 from bunqueue.errors import BunqueueError
 from bunqueue.protocol.commands import core
+from bunqueue.protocol.notices import CancelNotice
 
 logger = logging.getLogger("bunqueue.client")
 
 MAX_IDS = 1000  # jobs in one command
+CLOSELY = 1.0  # seconds between heartbeats while the worker drains
 MAX_SILENCE = 5.0  # seconds a server may take to answer a renewal; then another connection is tried
 
 
@@ -84,27 +88,42 @@ class EmbeddedChannel:
 class Renewal:
     """The thread. `hold` and `release` are called from the worker's loop, and cost next to nothing."""
 
-    def __init__(self, endpoint: Endpoint, interval: float) -> None:
-        """All locks are renewed every `interval` seconds, and at once after connecting."""
+    def __init__(
+        self, endpoint: Endpoint, interval: float, told: Callable[[list[CancelNotice]], None]
+    ) -> None:
+        """All locks are renewed every `interval` seconds, and at once after connecting. `told` is called, in
+        the thread, with what the server says of jobs that are to stop."""
         self._interval = interval
+        self._told = told
         self._address = endpoint.address
         local = endpoint.embedded or substitute.current is not None
         self._channel: Channel = EmbeddedChannel(endpoint) if local else LineChannel(endpoint)
-        self._held: dict[str, str] = {}  # id -> token; single operations, so the GIL is lock enough
+        self._held: dict[str, ActiveJob] = {}  # single operations, so the GIL is lock enough
         self._woken = threading.Event()
         self._stopping = False
         self._thread = threading.Thread(target=self._work, name="bunqueue-renewal", daemon=True)
 
     @property
-    def held(self) -> dict[str, str]:
-        """Id and token of the jobs whose locks are kept alive, at this moment."""
+    def held(self) -> dict[str, ActiveJob]:
+        """The jobs whose locks are kept alive, at this moment, by their ids."""
         return self._held.copy()
 
-    def hold(self, job_id: str, token: str) -> None:
-        self._held[job_id] = token
+    def find(self, job_id: str, token: str) -> ActiveJob | None:
+        """One of them, if it is held with this token."""
+        job = self._held.get(job_id)
+        return job if job is not None and job.token == token else None
 
-    def release(self, job_id: str) -> None:
-        self._held.pop(job_id, None)
+    def hold(self, job: ActiveJob) -> None:
+        self._held[job.id] = job
+
+    def release(self, job: ActiveJob) -> None:
+        if self._held.get(job.id) is job:
+            del self._held[job.id]
+
+    def listen_closely(self) -> None:
+        """From now on the answers to heartbeats are the only way to hear of cancelled jobs."""
+        self._interval = min(self._interval, CLOSELY)
+        self.nudge()
 
     def nudge(self) -> None:
         """Renew now: a connection was lost, and with it perhaps the time until the next renewal."""
@@ -129,7 +148,7 @@ class Renewal:
             if self._stopping or not self._held:
                 continue
             try:
-                self._renew(list(self.held.items()))
+                self._renew(list(self.held.values()))
                 failures = 0
             except (OSError, BunqueueError) as error:
                 failures += 1
@@ -141,12 +160,16 @@ class Renewal:
                 logger.exception("locks could not be renewed at %s", self._address)
         self._channel.close()
 
-    def _renew(self, held: list[tuple[str, str]]) -> None:
+    def _renew(self, held: list[ActiveJob]) -> None:
         for start in range(0, len(held), MAX_IDS):
             part = held[start : start + MAX_IDS]
-            command = core.JobHeartbeatBatch(
-                ids=[item[0] for item in part], tokens=[item[1] for item in part]
-            )
-            count = self._channel.call(command, core.HeartbeatBatchReply).data.count
-            if count < len(part):  # usually they were finished meanwhile
-                logger.debug("%d of %d locks renewed at %s", count, len(part), self._address)
+            alive = self._channel.call(heartbeat(part), core.HeartbeatBatchReply).data
+            if alive.count < len(part):  # usually they were finished meanwhile
+                logger.debug("%d of %d locks renewed at %s", alive.count, len(part), self._address)
+            if alive.cancelled:
+                self._told(alive.cancelled)
+
+
+def heartbeat(held: Collection[ActiveJob]) -> core.JobHeartbeatBatch:
+    """Says that these jobs are being worked on."""
+    return core.JobHeartbeatBatch(ids=[job.id for job in held], tokens=[job.token for job in held])

@@ -1,156 +1,127 @@
-"""How a handler is run, and what it gets: the job in its hands."""
+"""One job from its handler to its outcome: what it gave back, what it raised, or why it was ended."""
 
 from __future__ import annotations
 
 import asyncio
 import inspect
-import threading
-import traceback
-from collections.abc import Awaitable, Callable, Generator
-from typing import Any
+from typing import Any, Protocol
 
-from msgspec import Raw, Struct
-from msgspec.msgpack import Decoder
+from msgspec import Raw
 
-from bunqueue.client.caller import AsyncCaller
-from bunqueue.client.jobs import Job
+from bunqueue.client.active_job import (
+    CANCELLED,
+    INTERRUPTED,
+    TIMED_OUT,
+    ActiveJob,
+    Ending,
+    Handler,
+    current,
+    stopped,
+)
+from bunqueue.client.job_options import encode_data
+from bunqueue.client.middleware import Middleware, around_running
+from bunqueue.client.outcomes import Outcomes
 from bunqueue.client.threads import Threads
-from bunqueue.protocol.commands import Ok, query
-
-MAX_ERROR = 2_000  # characters of an error's text; enough for a person, small enough for every list
-MAX_STACK = 8_000  # characters of a traceback, its end: that is where the error is
-
-Handler = Callable[["ActiveJob"], Any]
-"""A coroutine function, which runs in the event loop, or a plain one, which runs in a thread."""
+from bunqueue.errors import JobTimeout
 
 
-class _Pulled(Struct, rename="camel", gc=False):
-    """What a handler needs of a pulled job at once; the rest is decoded when it is asked for."""
+class Boss(Protocol):
+    """Whom a runner tells what is no outcome for the server."""
 
-    id: str
-    queue: str
-    name: str = "default"
-    data: Raw = Raw(b"\xc0")
-    attempts: int = 0
-    max_attempts: int = 3
-    remove_on_complete: bool = False
-    remove_on_fail: bool = False
+    def timed_out(self, job: ActiveJob, error: JobTimeout) -> None:
+        """The server has ended the attempt, or is about to."""
 
-
-_decode_pulled = Decoder(_Pulled).decode
-_decode_data = Decoder().decode
-_decode_job = Decoder(Job).decode
-
-
-class ActiveJob:
-    """The job that a handler works on.
-
-    `attempts` counts the failures before this run, `max_attempts` is how often it may run in all.
-    """
-
-    __slots__ = (
-        "_line",
-        "_raw",
-        "attempts",
-        "data",
-        "id",
-        "max_attempts",
-        "name",
-        "queue",
-        "remove_on_complete",
-        "remove_on_fail",
-        "token",
-    )
-
-    def __init__(self, raw: Raw, token: str, line: ProgressLine) -> None:
-        """Raises MsgspecError when `raw` is no job. Its `data` is decoded by `open`."""
-        pulled = _decode_pulled(raw)
-        self.id = pulled.id
-        self.queue = pulled.queue
-        self.name = pulled.name
-        self.data: Any = pulled.data
-        self.attempts = pulled.attempts
-        self.max_attempts = pulled.max_attempts
-        self.remove_on_complete = pulled.remove_on_complete
-        self.remove_on_fail = pulled.remove_on_fail
-        self.token = token
-        """Proves that this worker holds the job."""
-        self._raw = raw
-        self._line = line
-
-    def __repr__(self) -> str:
-        return (
-            f"ActiveJob(queue={self.queue!r}, name={self.name!r}, id={self.id!r}, attempts={self.attempts})"
-        )
-
-    def open(self) -> None:
-        """Decode the data. Raises MsgspecError, or what a wrong payload makes Python raise."""
-        self.data = _decode_data(self.data)
-
-    def job(self) -> Job:
-        """Everything about the job, as it was when it was pulled."""
-        return _decode_job(self._raw)
-
-    def progress(self, value: float, message: str | None = None) -> Awaitable[None]:
-        """Tell how far the job is, 0 to 100; without a message the last one stays.
-
-        Await it in a coroutine; in a plain function just call it, it returns when the server has it.
-        Raises BunqueueError: JobNotFound or CommandFailed when the job is not active any more.
-        """
-        return self._line.report(self.id, value, message)
-
-
-class _Done:
-    """Something to await for those who need not."""
-
-    def __await__(self) -> Generator[Any, None, None]:
-        return
-        yield
-
-
-_DONE = _Done()
-
-
-class ProgressLine:
-    """Takes progress from handlers in the loop and in threads to the server."""
-
-    def __init__(self, caller: AsyncCaller) -> None:
-        self._caller = caller
-        self._loop = asyncio.get_running_loop()
-        self._thread = threading.get_ident()
-
-    def report(self, job_id: str, value: float, message: str | None) -> Awaitable[None]:
-        sending = self._send(query.Progress(id=job_id, progress=value, message=message))
-        if threading.get_ident() == self._thread:
-            return sending
-        try:
-            waiting = asyncio.run_coroutine_threadsafe(sending, self._loop)
-        except RuntimeError:  # the worker is gone, and left this thread behind
-            sending.close()
-            raise
-        waiting.result()
-        return _DONE
-
-    async def _send(self, command: query.Progress) -> None:
-        await self._caller.call(command, Ok)
+    def give_up(self, error: BaseException) -> None:
+        """A handler wants the process to end."""
 
 
 class Runner:
-    """Calls the handler where it belongs."""
+    """Calls the handler where it belongs, and hands its outcome on."""
 
-    def __init__(self, handler: Handler, threads: int) -> None:
+    def __init__(
+        self,
+        handler: Handler,
+        threads: int,
+        outcomes: Outcomes,
+        boss: Boss,
+        middleware: tuple[Middleware, ...] = (),
+    ) -> None:
         self.is_async = _is_async(handler)
         self._handler = handler
+        self._outcomes = outcomes
+        self._boss = boss
         self._threads = None if self.is_async else Threads(threads)
+        self._call = around_running(middleware, handler if self.is_async else self._in_thread)
+        self._loop = asyncio.get_running_loop()
 
-    async def run(self, job: ActiveJob) -> Any:
-        """What the handler gives back. Raises whatever it raises."""
-        if self._threads is None:
-            return await self._handler(job)
-        succeeded, value = await self._threads.run(self._handler, job)
+    async def run(self, job: ActiveJob, task: asyncio.Task[None]) -> None:
+        """In `task`. Raises nothing but CancelledError and GeneratorExit, when the slot itself is to end."""
+        if job.ending is not None:  # before it began
+            self._end(job)
+            return
+        if self.is_async:
+            job.halt = task.cancel
+        timer = None
+        if job.timeout:
+            timer = self._loop.call_later(job.timeout / 1000, end, job, Ending(TIMED_OUT))
+        outer = current.set(job)
+        try:
+            value = await self._call(job)
+            result = encode_data(value, "the result of the handler")
+        except GeneratorExit:  # the event loop is gone
+            raise
+        except BaseException as error:
+            job.halt = None
+            self._failed(job, error, task)
+        else:
+            job.halt = None
+            if job.ending is None:
+                self._outcomes.complete(job, result, value)
+            else:
+                self._done_anyway(job, result, value, task)
+        current.reset(outer)
+        if timer is not None:
+            timer.cancel()
+
+    def _failed(self, job: ActiveJob, error: BaseException, task: asyncio.Task[None]) -> None:
+        cancelled = isinstance(error, asyncio.CancelledError) and task.cancelling() > 0
+        _uncancel(task)
+        if isinstance(error, KeyboardInterrupt | SystemExit) and self.is_async:
+            self._boss.give_up(error)  # in a handler's thread it ends that call only
+        if cancelled and job.ending is None:
+            job.ending = Ending(INTERRUPTED)
+        if job.ending is None:
+            self._outcomes.fail(job, error)
+        else:
+            self._end(job)
+
+    def _done_anyway(self, job: ActiveJob, result: Raw, value: object, task: asyncio.Task[None]) -> None:
+        """Its run was ended, and it came to its own end all the same."""
+        _uncancel(task)
+        if job.ending is not None and job.ending.why == INTERRUPTED:
+            self._outcomes.complete(job, result, value)
+        else:
+            self._end(job)
+
+    def _end(self, job: ActiveJob) -> None:
+        """It was ended before it was done."""
+        assert job.ending is not None
+        error = stopped(job, job.ending)
+        if isinstance(error, JobTimeout):
+            self._boss.timed_out(job, error)
+        else:
+            self._outcomes.stop_short(job, error)
+
+    async def _in_thread(self, job: ActiveJob) -> Any:
+        assert self._threads is not None
+        succeeded, value = await self._threads.run(self._call_here, job)
         if not succeeded:
             raise value
         return await value if inspect.isawaitable(value) else value
+
+    def _call_here(self, job: ActiveJob) -> Any:
+        current.set(job)  # in a context of this call alone
+        return self._handler(job)
 
     def stop(self) -> None:
         """No more jobs will come. Threads that still work are not waited for."""
@@ -158,29 +129,21 @@ class Runner:
             self._threads.stop()
 
 
+def end(job: ActiveJob, ending: Ending) -> None:
+    """Have the run of a job end before it is done; of several reasons the first counts, or cancelling."""
+    if job.ending is None or ending.why == CANCELLED:
+        job.ending = ending
+    if job.halt is not None:
+        job.halt()
+
+
+def _uncancel(task: asyncio.Task[None]) -> None:
+    """What was meant for one job must not reach the next one of its slot."""
+    while task.cancelling():
+        task.uncancel()
+
+
 def _is_async(handler: Handler) -> bool:
     if inspect.iscoroutinefunction(handler):  # sees through functools.partial
         return True
     return inspect.iscoroutinefunction(getattr(handler, "__call__", None))  # noqa: B004  # an object's method
-
-
-def error_text(error: BaseException) -> str:
-    """`TypeError: message`, on one or more lines, bounded."""
-    try:
-        message = str(error)
-    except Exception as problem:  # a broken __str__ must not cost the report of the failure
-        message = f"(its text cannot be had: {type(problem).__name__})"
-    text = f"{type(error).__name__}: {message}" if message else type(error).__name__
-    return text if len(text) <= MAX_ERROR else text[: MAX_ERROR - 3] + "..."
-
-
-def error_stack(error: BaseException) -> list[str]:
-    """The lines of the traceback, without the frames of this package, bounded from the end."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_frame.f_globals.get("__package__") == __package__:
-        trace = trace.tb_next
-    try:
-        text = "".join(traceback.format_exception(type(error), error, trace))
-    except Exception:  # formatting runs foreign code: __str__, __repr__, source loaders
-        return []
-    return text[-MAX_STACK:].splitlines()

@@ -7,85 +7,85 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
 from msgspec import MsgspecError, Raw
 
+from bunqueue.client.active_job import CANCELLED, INTERRUPTED, ActiveJob, Ending, Handler
 from bunqueue.client.caller import AsyncCaller
-from bunqueue.client.connection_options import reconnect_delay
-from bunqueue.client.job_options import encode_data
+from bunqueue.client.failures import error_text
+from bunqueue.client.job_line import LoopLine
 from bunqueue.client.jobs import PulledJobs
-from bunqueue.client.middleware import Middleware, around_running
+from bunqueue.client.middleware import Middleware
 from bunqueue.client.outcomes import Outcomes
-from bunqueue.client.renewal import Renewal
-from bunqueue.client.replies import decode_reply
-from bunqueue.client.runner import ActiveJob, Handler, ProgressLine, Runner, error_text
+from bunqueue.client.polls import PollOrders, Polls
+from bunqueue.client.renewal import Renewal, heartbeat
+from bunqueue.client.runner import Runner, end
 from bunqueue.client.slots import Slots
 from bunqueue.client.transport import Endpoint, Transport
-from bunqueue.errors import AuthError, BunqueueError, ConnectionLost, ConnectTimeout, LockLost
+from bunqueue.errors import (
+    BunqueueError,
+    ConnectionLost,
+    ConnectTimeout,
+    JobInterrupted,
+    JobStopped,
+    JobTimeout,
+    LockLost,
+)
 from bunqueue.protocol.commands import core
-from bunqueue.protocol.commands.core import PullBatch
+from bunqueue.protocol.notices import CancelNotice, read_notice
 
 logger = logging.getLogger("bunqueue.worker")
 
-POLLS = 2  # at a time: while one is parked for few jobs, the other asks for what became free since
-MAX_POLL_DELAY = 5.0  # seconds between polls that fail
 MAX_UNREPORTED = 1000  # outcomes waiting to be reported beyond which no more jobs are taken
 STOP_PATIENCE = 5.0  # seconds for cancelled handlers to end, and again for the last reports
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Orders:
-    """What a worker was told. Spans in seconds, but `lock_ttl` and `poll_timeout` in ms, as they are sent."""
+    """What a worker was told. Spans in seconds."""
 
-    queue: str
+    polls: PollOrders
     handler: Handler
-    owner: str
     concurrency: int
-    pull_size: int
-    lock_ttl: int
-    poll_timeout: float
     renewal_interval: float
     ack_batch: int
     ack_delay: float
     middleware: tuple[Middleware, ...] = ()
     on_completed: Callable[[ActiveJob, Any], object] | None = None
     on_failed: Callable[[ActiveJob, BaseException], object] | None = None
+    on_stopped: Callable[[ActiveJob, JobStopped], object] | None = None
     on_error: Callable[[Exception], object] | None = None
 
-
-class Interrupted(Exception):
-    """The worker stopped before the handler was done."""
+    @property
+    def queue(self) -> str:
+        """For messages."""
+        return ", ".join(self.polls.queues)
 
 
 class Shift:
     """Polls, runs, reports. Made and used in one event loop."""
 
     def __init__(self, orders: Orders, endpoint: Endpoint) -> None:
-        self.completed = self.failed = self.lost = 0
+        self.completed = self.failed = self.lost = self.cancelled = self.interrupted = 0
         self.fatal: BaseException | None = None
         """Why it stopped by itself; `over` is set then, and `stop` still has to be called."""
         self.over = asyncio.Event()
         self._orders = orders
         self._endpoint = endpoint
         self._caller = AsyncCaller(endpoint)
-        self._line = ProgressLine(self._caller)
-        self._runner = Runner(orders.handler, orders.concurrency)
-        self._call = around_running(orders.middleware, self._runner.run)
-        self._slots: Slots[ActiveJob] = Slots(orders.concurrency, self._run, self._freed)
+        self._line = LoopLine(self._caller)
         self._outcomes = Outcomes(self._caller, self, batch=orders.ack_batch, delay=orders.ack_delay)
-        self._renewal = Renewal(endpoint, orders.renewal_interval)
-        self._pulls: Transport | None = None
-        self._asked_for = 0  # jobs that polls under way may bring
-        self._change = asyncio.Event()  # there may be room, or nothing left to do
-        self._polls: list[asyncio.Task[None]] = []
+        self._runner = Runner(orders.handler, orders.concurrency, self._outcomes, self, orders.middleware)
+        self._slots: Slots[ActiveJob] = Slots(orders.concurrency, self._runner.run, self._freed)
+        self._renewal = Renewal(endpoint, orders.renewal_interval, self._told_in_thread)
+        self._loop = asyncio.get_running_loop()
         self._stopping = False
         self._told: set[type[BunqueueError]] = set()  # troubles with the connection logged since it worked
-        self._hurry = asyncio.Event()
+        self._hurried = False
+        self._no_more_waiting = asyncio.Event()  # for handlers: none is left, or the grace is over
 
     @property
     def busy(self) -> int:
@@ -94,87 +94,30 @@ class Shift:
 
     async def start(self) -> None:
         # Pulls have a connection of their own: closing it withdraws polls, whoever else talks to the server.
-        given = self._endpoint.options
-        size = 1 if given.pipelining else POLLS + 1
-        options = replace(given, pool_size=size, max_command_timeouts=1)
-        self._pulls = await replace(self._endpoint, options=options).open(private=True)
+        options = replace(self._endpoint.options, pool_size=1, max_command_timeouts=1)
+        self._pulls: Transport = await replace(self._endpoint, options=options).open(private=True)
+        self._pulls.listen(self._heard)
         # Acknowledgements share it: with the poll that follows they are one write and one transaction.
         self._caller.use(self._pulls)
+        self._polls = Polls(self._orders.polls, self, self._pulls, self._endpoint.address)
         self._outcomes.start()
         self._renewal.start()
-        self._polls = [asyncio.create_task(self._poll()) for _ in range(POLLS)]
-        for poll in self._polls:
-            poll.add_done_callback(self._poll_ended)
+        self._polls.start()
 
-    # -- polling
+    # -- taking jobs
 
-    async def _poll(self) -> None:
-        failures = 0
-        while not self._stopping:
-            room = self._room()
-            if room <= 0:
-                self._change.clear()
-                await self._change.wait()
-                continue
-            self._asked_for += room
-            try:
-                reply = await self._pull(room)
-                failures = 0
-                self._told.clear()
-            except AuthError as error:
-                self._give_up(error)
-                return
-            except BunqueueError as error:
-                failures += 1
-                await self._poll_failed(error, failures)
-                continue
-            finally:
-                self._asked_for -= room
-            self._take(reply)
-
-    def _poll_ended(self, poll: asyncio.Task[None]) -> None:
-        """An error that nobody foresaw must end the worker, not silence it."""
-        if not poll.cancelled() and (error := poll.exception()) is not None:
-            logger.error("queue %r: polling failed", self._orders.queue, exc_info=error)
-            self._give_up(error)
-
-    def _room(self) -> int:
-        """How many jobs could start at once and are not asked for yet."""
+    def room(self) -> int:
         if self._outcomes.waiting > MAX_UNREPORTED:
             return 0
-        return min(self._orders.concurrency - self._slots.busy - self._asked_for, self._orders.pull_size)
+        return self._orders.concurrency - self._slots.busy
 
-    async def _pull(self, count: int) -> PulledJobs:
-        orders = self._orders
-        command = PullBatch(
-            queue=orders.queue,
-            count=count,
-            timeout=orders.poll_timeout,
-            owner=orders.owner,
-            lock_ttl=orders.lock_ttl,
-        )
-        assert self._pulls is not None
-        payload = await self._pulls.call(command)
-        return decode_reply(payload, PulledJobs, command, self._endpoint.address)
-
-    async def _poll_failed(self, error: BunqueueError, failures: int) -> None:
-        if self._stopping:
-            return
-        self.trouble(error)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(min(reconnect_delay(failures, random.random()), MAX_POLL_DELAY)):
-                await self._hurry.wait()
-
-    def _take(self, reply: PulledJobs) -> None:
-        """Run what came. Jobs that come after `stop` are left alone: closing gives them back."""
-        if self._stopping:
+    def take(self, reply: PulledJobs) -> None:
+        self._told.clear()
+        if len(reply.tokens) != len(reply.jobs):
+            text = f"{self._endpoint.address} gave jobs without tokens; is it a bunqueue server?"
+            self.trouble(BunqueueError(text))
             return
         jobs = []
-        if len(reply.tokens) != len(reply.jobs):
-            self.trouble(
-                BunqueueError(f"{self._endpoint.address} gave jobs without tokens; is it a bunqueue server?")
-            )
-            return
         for raw, token in zip(reply.jobs, reply.tokens, strict=True):
             job = self._unpack(raw, token)
             if job is not None:
@@ -188,7 +131,7 @@ class Shift:
         except MsgspecError as error:  # it stays locked until its lock runs out: there is no id to report
             self.trouble(BunqueueError(f"a job that was pulled is not readable: {error}"))
             return None
-        self._renewal.hold(job.id, token)
+        self._renewal.hold(job)
         try:
             job.open()
         except Exception as error:
@@ -197,40 +140,35 @@ class Shift:
             return None
         return job
 
-    # -- running
-
-    async def _run(self, job: ActiveJob) -> None:
-        outcomes = self._outcomes
-        try:
-            value = await self._call(job)
-            result = encode_data(value, "the result of the handler")
-        except (KeyboardInterrupt, SystemExit) as error:
-            outcomes.fail(job, error)
-            if self._runner.is_async:  # in a handler's thread it ends that call only
-                self._give_up(error)
-        except asyncio.CancelledError as error:
-            if not _is_being_cancelled():  # it came out of the handler by itself
-                outcomes.fail(job, error)
-                return
-            outcomes.fail(job, Interrupted(), "Interrupted: the worker stopped before the job was done")
-            raise
-        except GeneratorExit:  # the event loop is gone
-            raise
-        except BaseException as error:
-            outcomes.fail(job, error)
-        else:
-            outcomes.complete(job, result, value)
-
     def _freed(self) -> None:
-        self._change.set()
+        self._polls.change.set()
         if not self._slots.busy:
             self._outcomes.flush()
+            if self._stopping:
+                self._no_more_waiting.set()
 
-    def _give_up(self, error: BaseException) -> None:
+    def give_up(self, error: BaseException) -> None:
         """Stop for a reason of our own."""
         if self.fatal is None:
             self.fatal = error
         self.over.set()
+
+    # -- what the server tells unasked
+
+    def _heard(self, payload: bytes | None) -> None:
+        notice = read_notice(payload) if payload is not None else None
+        if notice is not None:
+            self._cancel([notice])
+
+    def _told_in_thread(self, notices: list[CancelNotice]) -> None:
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._cancel, notices)
+
+    def _cancel(self, notices: list[CancelNotice]) -> None:
+        for notice in notices:
+            job = self._renewal.find(notice.id, notice.token)
+            if job is not None:
+                end(job, Ending(CANCELLED, notice.reason, notice.grace / 1000))
 
     # -- what the outcomes tell
 
@@ -249,6 +187,21 @@ class Shift:
             words = "queue %r: job %s (%s) has failed for good, in attempt %d of %d: %s"
             attempts = (job.attempts + 1, job.max_attempts)
             logger.warning(words, job.queue, job.id, job.name, *attempts, error_text(error))
+
+    def timed_out(self, job: ActiveJob, error: JobTimeout) -> None:
+        # The server counts the same time from a moment before, so it need not be told.
+        self.job_failed(job, error)
+
+    def job_stopped(self, job: ActiveJob, error: JobStopped) -> None:
+        if isinstance(error, JobInterrupted):
+            self.interrupted += 1
+        else:
+            self.cancelled += 1
+        self._settled(job)
+        if self._orders.on_stopped:
+            _tell(self._orders.on_stopped, job, error)
+        else:
+            logger.info("queue %r: %s", job.queue, error)
 
     def job_lost(self, job: ActiveJob, why: str) -> None:
         self.lost += 1
@@ -279,30 +232,33 @@ class Shift:
             logger.warning("queue %r: %s %s, trying again: %s", queue, what, self._endpoint.address, error)
 
     def _settled(self, job: ActiveJob) -> None:
-        self._renewal.release(job.id)
-        self._change.set()
+        self._renewal.release(job)
+        self._polls.change.set()
 
     # -- stopping
 
     def hurry(self) -> None:
         """The time of grace is over."""
-        self._hurry.set()
-        self._change.set()
+        self._hurried = True
+        self._no_more_waiting.set()
 
     async def stop(self, grace: float) -> None:
         """Returns when all is reported and closed. Handlers get `grace` seconds to end by themselves."""
-        self._stopping = True
-        loop = asyncio.get_running_loop()
-        end = loop.time() + grace
-        timer = loop.call_at(end, self.hurry)
+        self._stopping = self._line.stopping = True
+        self._polls.stop_asking()
+        end_at = self._loop.time() + grace
+        timer = self._loop.call_at(end_at, self.hurry)
         for job in self._slots.withdraw():
-            self._renewal.release(job.id)
+            self._renewal.release(job)
         await self._withdraw_polls()
-        while self._slots.busy and not self._hurry.is_set():
-            self._change.clear()
-            await self._change.wait()
+        if self._slots.busy:
+            await self._no_more_waiting.wait()
+        if self._slots.busy:
+            for job in self._renewal.held.values():
+                end(job, Ending(INTERRUPTED, grace=STOP_PATIENCE))
         await self._slots.cancel(STOP_PATIENCE)
-        await self._report_all(max(STOP_PATIENCE, 0.0 if self._hurry.is_set() else end - loop.time()))
+        grace_left = 0.0 if self._hurried else end_at - self._loop.time()
+        await self._report_all(max(STOP_PATIENCE, grace_left))
         timer.cancel()
         await self._close()
 
@@ -310,18 +266,18 @@ class Shift:
         """Close the connection of the polls, so that they take no job any more.
 
         The server gives back at once what was pulled over it and never renewed, so that is done before. If
-        it cannot be done, the connection stays until all is reported.
+        it cannot be done, the connection stays until all is reported. From then on heartbeats tell which jobs
+        are cancelled, so they come more often.
         """
-        assert self._pulls is not None
-        held = self._renewal.held
+        held = self._renewal.held.values()
         if held:
-            command = core.JobHeartbeatBatch(ids=list(held), tokens=list(held.values()))
             try:
                 async with asyncio.timeout(STOP_PATIENCE):
-                    await self._caller.call(command, core.HeartbeatBatchReply)
+                    await self._caller.call(heartbeat(held), core.HeartbeatBatchReply)
             except (BunqueueError, TimeoutError) as error:
                 logger.debug("queue %r: polls are not withdrawn: %s", self._orders.queue, error)
                 return
+        self._renewal.listen_closely()
         self._caller.use(None)
         await self._pulls.close()
 
@@ -329,6 +285,7 @@ class Shift:
         try:
             async with asyncio.timeout(patience):
                 await self._outcomes.drain()
+                await self._line.settle(patience)
         except TimeoutError:
             queue, address = self._orders.queue, self._endpoint.address
             message = (
@@ -338,20 +295,12 @@ class Shift:
             self._complain(BunqueueError(message, queue=queue, address=address))
 
     async def _close(self) -> None:
-        assert self._pulls is not None
         await self._caller.close()
         await self._pulls.close()
-        for poll in self._polls:
-            poll.cancel()
-        await asyncio.gather(*self._polls, return_exceptions=True)
+        await self._polls.stop()
         await self._outcomes.stop()
         self._runner.stop()
         await asyncio.to_thread(self._renewal.stop)
-
-
-def _is_being_cancelled() -> bool:
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
 
 
 def _tell(callback: Callable[..., object], *arguments: object) -> None:

@@ -18,9 +18,15 @@ MAX_WOKEN = 4  # fifty jobs are begun within a dozen turns of the loop, and few 
 
 
 class Slots(Generic[J]):
-    """`size` places for jobs. `run` must raise nothing but CancelledError."""
+    """`size` places for jobs. `run` gets a job and the task it runs in; it must raise nothing but
+    CancelledError."""
 
-    def __init__(self, size: int, run: Callable[[J], Awaitable[None]], freed: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        size: int,
+        run: Callable[[J, asyncio.Task[None]], Awaitable[None]],
+        freed: Callable[[], None],
+    ) -> None:
         self.busy = 0
         """Jobs that were put here and have not ended."""
         self._size = size
@@ -60,6 +66,8 @@ class Slots(Generic[J]):
 
     async def _slot(self) -> None:
         ready = self._ready
+        task = asyncio.current_task()
+        assert task is not None
         self._woken -= 1
         while True:
             while not ready:
@@ -71,7 +79,7 @@ class Slots(Generic[J]):
             if ready:
                 self._wake()
             try:
-                await self._run(job)
+                await self._run(job, task)
             finally:
                 self.busy -= 1
                 self._freed()
@@ -80,8 +88,6 @@ class Slots(Generic[J]):
             if _differs(self._context):
                 break
         # The handler set context variables: a fresh slot takes over, so that the next job does not see them.
-        task = asyncio.current_task()
-        assert task is not None
         self._tasks.discard(task)
         self._wake()
 

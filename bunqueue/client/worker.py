@@ -3,28 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
-import os
-import secrets
-import socket
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self
+from typing import Self, Unpack
 
 from bunqueue.client import checks
-from bunqueue.client.connection_options import ConnectionOptions, Duration, milliseconds, seconds, shown
-from bunqueue.client.middleware import Middleware, checked
-from bunqueue.client.runner import ActiveJob, Handler
+from bunqueue.client.active_job import Handler
+from bunqueue.client.places import endpoint_of
 from bunqueue.client.service import run_forever
-from bunqueue.client.shift import Orders, Shift
-from bunqueue.client.tls import Tls
-from bunqueue.errors import OptionError
-from bunqueue.model.durations import DAY_MS
-
-MAX_PULL = 1000  # jobs in one answer; the protocol's limit
-MAX_POLL_MS = 60_000  # the protocol's limit
-MAX_RENEWAL = 10.0  # seconds between two renewals, unless one says otherwise
+from bunqueue.client.shift import Shift
+from bunqueue.client.worker_options import WorkerOptions, grace_of, name_of, orders_of, place_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +24,10 @@ class WorkerStats:
     """Attempts, not jobs."""
     lost: int = 0
     """Jobs whose outcome did not count, because their lock was lost."""
+    cancelled: int = 0
+    """Jobs that somebody cancelled while they ran."""
+    interrupted: int = 0
+    """Jobs that were given back because the worker stopped; the attempt does not count."""
     active: int = 0
 
 
@@ -46,69 +38,15 @@ class Worker:
         await Worker("emails", send, concurrency=20).run()
 
     A coroutine function runs in the event loop, a plain function in a thread. What it gives back is the job's
-    result, an exception fails the attempt. All times are numbers of ms, or timedeltas:
-
-    - `lock_ttl`: how long a job stays ours after a sign of life; `heartbeat_interval`: between two of them,
-      given by a thread of their own: at most a third of `lock_ttl`, None: that, but no more than 10 s;
-    - `poll_timeout`: how long an idle poll waits at the server; `pull_size`: jobs it may bring at once;
-    - `ack_batch`, `ack_delay`: how many completed jobs are reported at once, and how long the first waits
-      for others, unless the worker has nothing else to do;
-    - `grace`: how long handlers may take to end after `stop`, before they are cancelled.
-
-    `on_completed(job, result)` and `on_failed(job, error)` are called in the event loop when the server
-    knows, `on_error(error)` when something else goes wrong: a lost lock, a lost connection. Without them dead
-    letters and troubles are logged as warnings. `name` begins the name under which the server knows who holds
-    a job. `middleware` is around each run, see `Middleware`.
+    result, an exception fails the attempt. All options have names, see `WorkerOptions`.
     """
 
-    def __init__(
-        self,
-        queue: str,
-        handler: Handler,
-        *,
-        concurrency: int = 1,
-        lock_ttl: Duration = 30_000,
-        heartbeat_interval: Duration | None = None,
-        poll_timeout: Duration = 5_000,
-        pull_size: int | None = None,
-        ack_batch: int = 10,
-        ack_delay: Duration = 50,
-        grace: Duration = 30_000,
-        host: str | None = None,
-        port: int | str | None = None,
-        token: str | None = None,
-        url: str | None = None,
-        tls: Tls | None = None,
-        embedded: bool = False,
-        data_path: str | os.PathLike[str] | None = None,
-        connection: ConnectionOptions | None = None,
-        name: str | None = None,
-        middleware: Iterable[Middleware] = (),
-        on_completed: Callable[[ActiveJob, Any], object] | None = None,
-        on_failed: Callable[[ActiveJob, BaseException], object] | None = None,
-        on_error: Callable[[Exception], object] | None = None,
-    ) -> None:
+    def __init__(self, queue: str, handler: Handler, **options: Unpack[WorkerOptions]) -> None:
         self.queue = checks.queue_name(queue)
-        pull_size = concurrency if pull_size is None else pull_size
-        self.name = name or socket.gethostname()
-        self._grace = seconds(grace, "grace")
-        self._endpoint = checks.endpoint(host, port, token, embedded, data_path, connection, url, tls)
-        self._orders = Orders(
-            queue=queue,
-            handler=_checked(handler),
-            owner=f"{self.name}:{os.getpid()}:{secrets.token_hex(4)}",
-            concurrency=checks.whole("concurrency", concurrency),
-            pull_size=min(checks.whole("pull_size", pull_size), MAX_PULL),
-            lock_ttl=_lock_ttl(lock_ttl),
-            poll_timeout=min(milliseconds(poll_timeout, "poll_timeout"), MAX_POLL_MS),
-            renewal_interval=_renewal_interval(heartbeat_interval, _lock_ttl(lock_ttl)),
-            ack_batch=checks.whole("ack_batch", ack_batch),
-            ack_delay=seconds(ack_delay, "ack_delay"),
-            middleware=checked(middleware),
-            on_completed=on_completed,
-            on_failed=on_failed,
-            on_error=on_error,
-        )
+        self.name = name_of(options)
+        self._endpoint = endpoint_of(place_of(options))
+        self._grace = grace_of(options)
+        self._orders = orders_of(queue, handler, options)
         self._shift: Shift | None = None
         self._stopping: asyncio.Task[None] | None = None
 
@@ -118,13 +56,16 @@ class Worker:
     @property
     def owner(self) -> str:
         """Under which name the server knows who holds a job: name, process, and a random part."""
-        return self._orders.owner
+        return self._orders.polls.owner
 
     @property
     def stats(self) -> WorkerStats:
         """Numbers since the last start."""
         shift = self._shift
-        return WorkerStats(shift.completed, shift.failed, shift.lost, shift.busy) if shift else WorkerStats()
+        if shift is None:
+            return WorkerStats()
+        counted = (shift.completed, shift.failed, shift.lost, shift.cancelled, shift.interrupted)
+        return WorkerStats(*counted, active=shift.busy)
 
     async def start(self) -> None:
         """Begin to take jobs, and return. A worker that runs already goes on.
@@ -205,37 +146,3 @@ class Worker:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.stop()
-
-
-def _checked(handler: Handler) -> Handler:
-    if not callable(handler):
-        raise TypeError(f"handler: {shown(handler)} cannot be called; give a function that takes the job")
-    try:
-        signature = inspect.signature(handler)
-    except (TypeError, ValueError):  # some that are written in C do not tell
-        return handler
-    try:
-        signature.bind(None)
-    except TypeError:
-        raise TypeError(f"handler: {shown(handler)} must take one argument, the job") from None
-    return handler
-
-
-def _lock_ttl(value: Duration) -> int:
-    ttl = milliseconds(value, "lock_ttl")
-    if not 1 <= ttl <= DAY_MS:
-        raise OptionError(f"lock_ttl: {shown(value)} is not allowed; give a time from 1 ms to a day")
-    return int(ttl)
-
-
-def _renewal_interval(value: Duration | None, lock_ttl: int) -> float:
-    """Seconds between two renewals; two may be lost before a job is."""
-    if value is None:
-        return min(MAX_RENEWAL, lock_ttl / 3000)
-    interval = milliseconds(value, "heartbeat_interval")
-    if not 1 <= interval <= lock_ttl / 3:
-        raise OptionError(
-            f"heartbeat_interval: {shown(value)} is not allowed; give a time from 1 ms to a third of "
-            f"lock_ttl, which is {lock_ttl} ms"
-        )
-    return interval / 1000

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from msgspec import Struct
-from msgspec.msgpack import Encoder
+from msgspec import MsgspecError, Struct
+from msgspec.msgpack import Decoder, Encoder
 
 from bunqueue.protocol.framing import frame
 
@@ -24,6 +24,17 @@ class CancelNotice(Struct, gc=False):
 class _Noted(Struct, gc=False):
     type: str
     cancel: CancelNotice
+
+
+_decode = Decoder(_Noted).decode
+
+
+def read_notice(payload: bytes) -> CancelNotice | None:
+    """What a frame without its length tells; None when it is none of these."""
+    try:
+        return _decode(payload).cancel
+    except MsgspecError:
+        return None
 
 
 def cancel_frame(notice: CancelNotice) -> bytes:

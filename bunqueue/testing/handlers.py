@@ -9,9 +9,9 @@ from contextvars import copy_context
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from bunqueue.client.active_job import ActiveJob, Handler
 from bunqueue.client.connection_options import shown
 from bunqueue.client.middleware import CallNext, Middleware, around_running
-from bunqueue.client.runner import ActiveJob, Handler
 from bunqueue.client.worker import Worker
 
 from .errors import SandboxError
@@ -89,7 +89,7 @@ class Caller:
             return value
         if self._runner is None:
             self._runner = asyncio.Runner()
-        return self._runner.run(_result(value))
+        return self._runner.run(_result(value), context=copy_context())
 
     def close(self) -> None:
         """End the event loop."""

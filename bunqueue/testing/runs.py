@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Generator, Iterator
+from collections.abc import Awaitable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self, cast
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from msgspec import Struct
 
+from bunqueue.client.active_job import ActiveJob, current
+from bunqueue.client.failures import error_stack, error_text
+from bunqueue.client.job_line import DONE
 from bunqueue.client.job_options import encode_data
 from bunqueue.client.jobs import PulledJobs
 from bunqueue.client.replies import R, decode_reply
-from bunqueue.client.runner import ActiveJob, error_stack, error_text
-from bunqueue.errors import ConnectionLost, LockLost
+from bunqueue.errors import ConnectionLost, LockLost, Unrecoverable
 from bunqueue.protocol.commands import Ok, core, query
 
 from .errors import SandboxError
 from .sessions import DirectSession
 
 if TYPE_CHECKING:
-    from bunqueue.client.runner import ProgressLine
-
     from .engine import SandboxEngine
     from .faults import Faults
     from .handlers import Handlers
@@ -46,17 +46,6 @@ class Rules:
 
 OWNER = "drain"
 ADDRESS = "the sandbox"
-
-
-class _Nothing:
-    """To be awaited by those who do."""
-
-    def __await__(self) -> Generator[Any, None, None]:
-        return
-        yield
-
-
-NOTHING = _Nothing()
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +123,7 @@ class Runs:
         command = core.PullBatch(queue=queue, count=1, timeout=0, owner=OWNER)
         reply = self._call(command, PulledJobs)
         for raw, token in zip(reply.jobs, reply.tokens, strict=True):
-            job = ActiveJob(raw, token, cast("ProgressLine", self))
+            job = ActiveJob(raw, token, self)
             job.open()
             fault = self._faults.crashing(queue)
             if fault is None:
@@ -153,6 +142,7 @@ class Runs:
     def reporting(self, job: ActiveJob) -> Iterator[Result]:
         """Around the call of a handler, whose result is to be put in there."""
         result = Result()
+        outer = current.set(job)
         try:
             yield result
         except SandboxError:  # the job goes back
@@ -163,6 +153,8 @@ class Runs:
                 raise
         else:
             self._completed(job, result.value)
+        finally:
+            current.reset(outer)
 
     def _completed(self, job: ActiveJob, result: object) -> None:
         payload = encode_data(result, "the result of the handler")
@@ -171,7 +163,9 @@ class Runs:
 
     def _failed(self, job: ActiveJob, error: Exception) -> None:
         trace = error_stack(error) or None
-        command = core.Fail(id=job.id, error=error_text(error), token=job.token, stack=trace)
+        final = isinstance(error, Unrecoverable)
+        text = error_text(error)
+        command = core.Fail(id=job.id, error=text, token=job.token, stack=trace, unrecoverable=final)
         counted = self._report(command, "failed")
         self._note(job, "failed" if counted else "lost", error=error)
 
@@ -199,9 +193,15 @@ class Runs:
     def _call(self, command: Struct, reply: type[R]) -> R:
         return decode_reply(self._session.call(command), reply, command, ADDRESS)
 
-    # -- what handlers may ask of their job
+    # -- what handlers may ask of their job, see `JobLine`
 
-    def report(self, job_id: str, value: float, message: str | None) -> Awaitable[None]:
-        """The job's progress."""
-        self._call(query.Progress(id=job_id, progress=value, message=message), Ok)
-        return NOTHING
+    @property
+    def stopping(self) -> bool:
+        return False
+
+    def say(self, command: Struct) -> Awaitable[None]:
+        self._call(command, Ok)
+        return DONE
+
+    def say_soon(self, command: Struct) -> None:
+        self._call(command, Ok)

@@ -47,7 +47,11 @@ def test_codes_of_errors_are_stable_and_unique() -> None:
         "connection_lost",
         "error",
         "file_in_use",
+        "job_cancelled",
+        "job_interrupted",
         "job_not_found",
+        "job_stopped",
+        "job_timeout",
         "lock_lost",
         "option",
         "payload",
@@ -55,6 +59,7 @@ def test_codes_of_errors_are_stable_and_unique() -> None:
         "shard_unavailable",
         "storage",
         "tls_failed",
+        "unrecoverable",
     ]
 
 

@@ -16,14 +16,15 @@ from bunqueue import (
     ConnectionLost,
     Job,
     JobNotFound,
+    JobStopped,
     LockLost,
     ShardUnavailable,
 )
 from bunqueue.client import outcomes as module
+from bunqueue.client.active_job import ActiveJob, JobLine
 from bunqueue.client.caller import AsyncCaller
 from bunqueue.client.jobs import OneJob
 from bunqueue.client.outcomes import Outcomes
-from bunqueue.client.runner import ActiveJob, ProgressLine
 from bunqueue.protocol.commands import core, query
 
 FAR = 1000.0  # seconds: a delay that never ends in a test
@@ -59,6 +60,7 @@ class Notes:
         self.completed: list[tuple[str, object]] = []
         self.failed: list[str] = []
         self.lost: list[tuple[str, str]] = []
+        self.stopped: list[tuple[str, JobStopped]] = []
         self.troubles: list[BunqueueError] = []
 
     def job_completed(self, job: ActiveJob, value: object) -> None:
@@ -66,6 +68,9 @@ class Notes:
 
     def job_failed(self, job: ActiveJob, error: BaseException) -> None:
         self.failed.append(job.id)
+
+    def job_stopped(self, job: ActiveJob, error: JobStopped) -> None:
+        self.stopped.append((job.id, error))
 
     def job_lost(self, job: ActiveJob, why: str) -> None:
         self.lost.append((job.id, why))
@@ -76,7 +81,7 @@ class Notes:
 
 def job(number: int, **fields: Any) -> ActiveJob:
     raw = msgpack.packb({"id": f"j{number}", "queue": "q", **fields})
-    return ActiveJob(Raw(raw), f"t{number}", cast(ProgressLine, None))
+    return ActiveJob(Raw(raw), f"t{number}", cast(JobLine, None))
 
 
 RESULT = Raw(b"\xc0")

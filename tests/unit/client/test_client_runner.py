@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import threading
+from contextlib import suppress
 from contextvars import ContextVar
 from typing import Any, cast
 
@@ -12,17 +13,55 @@ import msgpack
 import pytest
 from msgspec import MsgspecError, Raw
 
-from bunqueue.client.runner import (
-    MAX_ERROR,
-    MAX_STACK,
-    ActiveJob,
-    ProgressLine,
-    Runner,
-    error_stack,
-    error_text,
-)
+from bunqueue import JobCancelled, JobStopped, JobTimeout
+from bunqueue.client.active_job import CANCELLED, INTERRUPTED, TIMED_OUT, ActiveJob, Ending, JobLine
+from bunqueue.client.failures import MAX_ERROR, MAX_STACK, error_stack, error_text
+from bunqueue.client.outcomes import Outcomes
+from bunqueue.client.runner import Boss, Runner, end
 
-NO_LINE = cast(ProgressLine, None)
+NO_LINE = cast(JobLine, None)
+
+
+class Notes:
+    """Takes the place of the outcomes and of the boss."""
+
+    def __init__(self) -> None:
+        self.values: list[Any] = []
+        self.errors: list[BaseException] = []
+        self.stopped: list[JobStopped] = []
+        self.fatal: list[BaseException] = []
+
+    def complete(self, job: ActiveJob, result: Raw, value: object) -> None:
+        self.values.append(value)
+
+    def fail(self, job: ActiveJob, error: BaseException) -> None:
+        self.errors.append(error)
+
+    def stop_short(self, job: ActiveJob, error: JobStopped) -> None:
+        self.stopped.append(error)
+
+    timed_out = stop_short
+
+    def give_up(self, error: BaseException) -> None:
+        self.fatal.append(error)
+
+
+class Bench:
+    """A runner that takes notes."""
+
+    def __init__(self, handler: Any, threads: int = 1) -> None:
+        self.notes = Notes()
+        outcomes, boss = cast(Outcomes, self.notes), cast(Boss, self.notes)
+        self.runner = Runner(handler, threads, outcomes, boss)
+
+    async def run(self, job: ActiveJob) -> Any:
+        """What the handler gave back, or raise what it raised."""
+        task = asyncio.current_task()
+        assert task is not None
+        await self.runner.run(job, task)
+        if self.notes.errors:
+            raise self.notes.errors.pop()
+        return self.notes.values.pop()
 
 
 def pulled(data: Any = None, **fields: Any) -> ActiveJob:
@@ -54,10 +93,10 @@ async def test_coroutine_functions_run_in_the_loop() -> None:
             return threading.get_ident()
 
     for each in (handler, functools.partial(handler), WithCall()):
-        runner = Runner(each, 1)
-        assert runner.is_async
+        runner = Bench(each)
+        assert runner.runner.is_async
         assert await runner.run(pulled()) == threading.get_ident()
-        runner.stop()
+        runner.runner.stop()
 
 
 async def test_plain_functions_run_in_threads_with_a_clean_context() -> None:
@@ -69,18 +108,18 @@ async def test_plain_functions_run_in_threads_with_a_clean_context() -> None:
         variable.set("dirty")
         return threading.get_ident()
 
-    runner = Runner(handler, 1)
+    runner = Bench(handler)
     threads = {await runner.run(pulled()) for _ in range(3)}
-    runner.stop()
+    runner.runner.stop()
     assert len(threads) == 1
     assert threading.get_ident() not in threads
     assert seen == ["clean"] * 3
 
 
 async def test_no_more_threads_than_needed() -> None:
-    runner = Runner(lambda job: threading.get_ident(), 50)
+    runner = Bench(lambda job: threading.get_ident(), 50)
     threads = {await runner.run(pulled()) for _ in range(20)}
-    runner.stop()
+    runner.runner.stop()
     assert len(threads) == 1
 
 
@@ -89,10 +128,10 @@ async def test_threads_hand_on_every_exception(error: BaseException) -> None:
     def handler(job: ActiveJob) -> None:
         raise error
 
-    runner = Runner(handler, 1)
+    runner = Bench(handler)
     with pytest.raises((type(error), RuntimeError)) as caught:
         await runner.run(pulled())
-    runner.stop()
+    runner.runner.stop()
     # Coroutines cannot raise StopIteration; Python makes it the cause of a RuntimeError.
     assert error in (caught.value, caught.value.__cause__)
 
@@ -102,9 +141,9 @@ async def test_a_plain_function_may_give_a_coroutine() -> None:
         await asyncio.sleep(0)
         return "done"
 
-    runner = Runner(lambda job: work(), 1)
+    runner = Bench(lambda job: work())
     assert await runner.run(pulled()) == "done"
-    runner.stop()
+    runner.runner.stop()
 
 
 class Broken(Exception):
@@ -137,12 +176,14 @@ async def test_stacks_show_the_handler_and_not_this_package() -> None:
             deep(depth - 1)
         raise LookupError("here")
 
-    runner = Runner(lambda job: deep(2), 1)
+    runner = Bench(lambda job: deep(2))
     with pytest.raises(LookupError) as caught:
         await runner.run(pulled())
-    runner.stop()
-    assert caught.value.__traceback__ is not None
-    stack = error_stack(caught.value.with_traceback(caught.value.__traceback__.tb_next))  # without the test
+    runner.runner.stop()
+    within = caught.value.__traceback__
+    assert within is not None
+    assert within.tb_next is not None
+    stack = error_stack(caught.value.with_traceback(within.tb_next.tb_next))  # without the frames of the test
     assert stack[-1] == "LookupError: here"
     assert any("in deep" in line for line in stack)
     assert not any("bunqueue/client" in line for line in stack)
@@ -152,3 +193,50 @@ def test_stacks_are_bounded() -> None:
     error = ValueError("x" * 100_000)
     assert sum(map(len, error_stack(error))) <= MAX_STACK
     assert error_stack(Broken())
+
+
+async def test_a_job_that_was_ended_before_it_began_is_not_begun() -> None:
+    bench, job = Bench(lambda job: pytest.fail("it began")), pulled()
+    end(job, Ending(CANCELLED))
+    with pytest.raises(IndexError):
+        await bench.run(job)
+    assert [type(error) for error in bench.notes.stopped] == [JobCancelled]
+
+
+async def test_of_several_reasons_to_end_the_first_counts_but_for_cancelling() -> None:
+    job = pulled(timeout=5)
+    for why in (TIMED_OUT, INTERRUPTED, CANCELLED, INTERRUPTED):
+        end(job, Ending(why))
+    assert job.ending == Ending(CANCELLED)
+    other = pulled(timeout=5)
+    end(other, Ending(TIMED_OUT))
+    end(other, Ending(INTERRUPTED))
+    assert isinstance(other.stopped, JobTimeout)
+    with pytest.raises(JobTimeout, match="took longer than its timeout of 5 ms"):
+        other.raise_if_cancelled()
+
+
+async def test_what_cancels_one_job_does_not_reach_the_next_of_its_slot() -> None:
+    task = asyncio.current_task()
+    assert task is not None
+
+    async def handler(job: ActiveJob) -> str:
+        if job.data == "swallows":
+            end(job, Ending(CANCELLED))
+            with suppress(asyncio.CancelledError):
+                await asyncio.sleep(0)
+        elif job.data == "raises":
+            end(job, Ending(CANCELLED))
+            await asyncio.sleep(0)
+        return "done"
+
+    bench = Bench(handler)
+    for data in ("swallows", "raises", "swallows"):
+        await bench.runner.run(pulled(data), task)
+        assert not task.cancelling()
+        end(pulled(data), Ending(CANCELLED))
+    late = pulled("late")
+    assert await bench.run(late) == "done"
+    end(late, Ending(CANCELLED))  # it has ended: nobody is to be stopped any more
+    await asyncio.sleep(0)
+    assert len(bench.notes.stopped) == 3

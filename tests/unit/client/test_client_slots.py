@@ -15,7 +15,7 @@ async def test_jobs_run_side_by_side_but_never_more_than_the_size() -> None:
     gate = asyncio.Event()
     full = asyncio.Event()
 
-    async def run(job: int) -> None:
+    async def run(job: int, task: object) -> None:
         nonlocal running, most
         running += 1
         most = max(most, running)
@@ -39,7 +39,7 @@ async def test_jobs_run_side_by_side_but_never_more_than_the_size() -> None:
 async def test_handlers_that_never_wait_need_few_slots() -> None:
     done: list[int] = []
 
-    async def run(job: int) -> None:
+    async def run(job: int, task: object) -> None:
         done.append(job)
 
     slots = Slots(50, run, lambda: None)
@@ -52,7 +52,7 @@ async def test_handlers_that_never_wait_need_few_slots() -> None:
 
 
 async def test_jobs_that_were_not_begun_can_be_taken_back() -> None:
-    async def run(job: str) -> None:
+    async def run(job: str, task: object) -> None:
         await asyncio.Event().wait()
 
     slots = Slots(1, run, lambda: None)
@@ -68,7 +68,7 @@ async def test_context_variables_of_one_job_are_not_seen_by_the_next() -> None:
     variable: ContextVar[object] = ContextVar("variable", default="clean")
     seen: list[object] = []
 
-    async def run(job: object) -> None:
+    async def run(job: object, task: object) -> None:
         seen.append(variable.get())
         variable.set(job)
 
@@ -93,7 +93,7 @@ async def test_context_values_that_cannot_be_compared_do_no_harm() -> None:
     variable.set(Hostile())
     done = 0
 
-    async def run(job: int) -> None:
+    async def run(job: int, task: object) -> None:
         nonlocal done
         variable.set(Hostile())
         done += 1

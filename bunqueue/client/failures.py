@@ -1,0 +1,42 @@
+"""What is told of an exception that a handler raised."""
+
+from __future__ import annotations
+
+import traceback
+
+MAX_ERROR = 2_000  # characters of an error's text; enough for a person, small enough for every list
+MAX_STACK = 8_000  # characters of a traceback, its end: that is where the error is
+
+
+class ChildError(Exception):
+    """What a handler raised in a process of its own: exceptions do not cross, their words do."""
+
+    def __init__(self, text: str, stack: list[str]) -> None:
+        super().__init__(text)
+        self.stack = stack
+
+
+def error_text(error: BaseException) -> str:
+    """`TypeError: message`, on one or more lines, bounded."""
+    if isinstance(error, ChildError):
+        return str(error)
+    try:
+        message = str(error)
+    except Exception as problem:  # a broken __str__ must not cost the report of the failure
+        message = f"(its text cannot be had: {type(problem).__name__})"
+    text = f"{type(error).__name__}: {message}" if message else type(error).__name__
+    return text if len(text) <= MAX_ERROR else text[: MAX_ERROR - 3] + "..."
+
+
+def error_stack(error: BaseException) -> list[str]:
+    """The lines of the traceback, without the frames of this package, bounded from the end."""
+    if isinstance(error, ChildError):
+        return error.stack
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_globals.get("__package__") == __package__:
+        trace = trace.tb_next
+    try:
+        text = "".join(traceback.format_exception(type(error), error, trace))
+    except Exception:  # formatting runs foreign code: __str__, __repr__, source loaders
+        return []
+    return text[-MAX_STACK:].splitlines()

@@ -1,0 +1,142 @@
+"""The options of a worker, and what they are made into: its orders."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import secrets
+import socket
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from bunqueue.client import checks
+from bunqueue.client.active_job import ActiveJob, Handler
+from bunqueue.client.connection_options import Duration, milliseconds, seconds, shown
+from bunqueue.client.middleware import Middleware, checked
+from bunqueue.client.places import Place
+from bunqueue.client.polls import PollOrders
+from bunqueue.client.shift import Orders
+from bunqueue.errors import JobStopped, OptionError
+from bunqueue.model.durations import DAY_MS
+
+MAX_PULL = 1000  # jobs in one answer; the protocol's limit
+MAX_POLL_MS = 60_000  # the protocol's limit
+MAX_RENEWAL = 10.0  # seconds between two renewals, unless one says otherwise
+
+
+class WorkerOptions(Place, total=False):
+    """How a worker works, and where its server is. Times are numbers of ms, or timedeltas."""
+
+    concurrency: int
+    """Jobs at a time; 1 unless given."""
+    grace: Duration
+    """How long handlers may take to end after `stop`, before they are cancelled; 30 s unless given."""
+    name: str
+    """Begins the name under which the server knows who holds a job; the host's name unless given."""
+    middleware: Iterable[Middleware]
+    """Around each run, see `Middleware`."""
+    lock_ttl: Duration
+    """How long a job stays ours after a sign of life; 30 s unless given."""
+    heartbeat_interval: Duration | None
+    """Between two signs of life, which come from a thread of their own: at most a third of `lock_ttl`; None:
+    that, but no more than 10 s."""
+    poll_timeout: Duration
+    """How long an idle poll waits at the server; 5 s unless given."""
+    pull_size: int | None
+    """Jobs that a poll may bring at once; None: as many as can start."""
+    ack_batch: int
+    """How many completed jobs are reported at once; 10 unless given."""
+    ack_delay: Duration
+    """How long a completed job waits for others to be reported with, unless the worker has nothing else to
+    do; 50 ms unless given."""
+    on_completed: Callable[[ActiveJob, Any], object] | None
+    """Called with a job and its result when the server knows them. Like all of these in the event loop."""
+    on_failed: Callable[[ActiveJob, BaseException], object] | None
+    """Called with a job and its error when the server knows of a failed attempt. Without it dead letters are
+    logged as warnings."""
+    on_stopped: Callable[[ActiveJob, JobStopped], object] | None
+    """Called with a job that was cancelled while it ran, or given back because the worker stopped."""
+    on_error: Callable[[Exception], object] | None
+    """Called when something else goes wrong: a lost lock, a lost connection. Without it that is logged."""
+
+
+PLACE = frozenset(Place.__annotations__)
+KNOWN = frozenset(WorkerOptions.__annotations__)
+
+
+def place_of(options: WorkerOptions) -> Place:
+    """Where the server is. TypeError for an option that there is not."""
+    for name in options:
+        if name not in KNOWN:
+            raise TypeError(f"a worker has no option {name!r}; it has {', '.join(sorted(KNOWN))}")
+    return {name: value for name, value in options.items() if name in PLACE}  # type: ignore[return-value]
+
+
+def name_of(options: WorkerOptions) -> str:
+    return options.get("name") or socket.gethostname()
+
+
+def grace_of(options: WorkerOptions) -> float:
+    """In seconds."""
+    return seconds(options.get("grace", 30_000), "grace")
+
+
+def orders_of(queue: str, handler: Handler, options: WorkerOptions) -> Orders:
+    """What a worker of `queue` is told. OptionError, or TypeError for what is no handler."""
+    lock_ttl = _lock_ttl(options.get("lock_ttl", 30_000))
+    concurrency = checks.whole("concurrency", options.get("concurrency", 1))
+    pull_size = options.get("pull_size")
+    polls = PollOrders(
+        queues=(queue,),
+        owner=f"{name_of(options)}:{os.getpid()}:{secrets.token_hex(4)}",
+        pull_size=min(checks.whole("pull_size", concurrency if pull_size is None else pull_size), MAX_PULL),
+        lock_ttl=lock_ttl,
+        poll_timeout=min(milliseconds(options.get("poll_timeout", 5_000), "poll_timeout"), MAX_POLL_MS),
+    )
+    return Orders(
+        polls=polls,
+        handler=_checked(handler),
+        concurrency=concurrency,
+        renewal_interval=_renewal_interval(options.get("heartbeat_interval"), lock_ttl),
+        ack_batch=checks.whole("ack_batch", options.get("ack_batch", 10)),
+        ack_delay=seconds(options.get("ack_delay", 50), "ack_delay"),
+        middleware=checked(options.get("middleware", ())),
+        on_completed=options.get("on_completed"),
+        on_failed=options.get("on_failed"),
+        on_stopped=options.get("on_stopped"),
+        on_error=options.get("on_error"),
+    )
+
+
+def _checked(handler: Handler) -> Handler:
+    if not callable(handler):
+        raise TypeError(f"handler: {shown(handler)} cannot be called; give a function that takes the job")
+    try:
+        signature = inspect.signature(handler)
+    except (TypeError, ValueError):  # some that are written in C do not tell
+        return handler
+    try:
+        signature.bind(None)
+    except TypeError:
+        raise TypeError(f"handler: {shown(handler)} must take one argument, the job") from None
+    return handler
+
+
+def _lock_ttl(value: Duration) -> int:
+    ttl = milliseconds(value, "lock_ttl")
+    if not 1 <= ttl <= DAY_MS:
+        raise OptionError(f"lock_ttl: {shown(value)} is not allowed; give a time from 1 ms to a day")
+    return int(ttl)
+
+
+def _renewal_interval(value: Duration | None, lock_ttl: int) -> float:
+    """Seconds between two renewals; two may be lost before a job is."""
+    if value is None:
+        return min(MAX_RENEWAL, lock_ttl / 3000)
+    interval = milliseconds(value, "heartbeat_interval")
+    if not 1 <= interval <= lock_ttl / 3:
+        raise OptionError(
+            f"heartbeat_interval: {shown(value)} is not allowed; give a time from 1 ms to a third of "
+            f"lock_ttl, which is {lock_ttl} ms"
+        )
+    return interval / 1000
