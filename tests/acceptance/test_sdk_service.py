@@ -151,7 +151,7 @@ def test_types_are_what_users_see(tmp_path: Path) -> None:
     assert [line for line in lines if "Revealed" in line] == [
         '8: note: Revealed type is "str"',
         '9: note: Revealed type is "bunqueue.client.jobs.Job | None"',
-        '14: note: Revealed type is "bunqueue.client.blocking.queue.handle.JobHandle"',
+        '14: note: Revealed type is "bunqueue.client.blocking.queue.handle.JobHandle[Any]"',
         '15: note: Revealed type is "int"',
     ]
     errors = [line.split(":")[0] for line in lines if "error" in line]
