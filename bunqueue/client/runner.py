@@ -68,9 +68,9 @@ class Runner:
         try:
             value = await self._call(job)
             result = encode_data(value, "the result of the handler")
-        except GeneratorExit:  # the event loop is gone
-            raise
         except BaseException as error:
+            if isinstance(error, GeneratorExit) and not _runs(task):  # the event loop is gone
+                raise
             job.halt = None
             self._failed(job, error, task)
         else:
@@ -135,6 +135,14 @@ def end(job: ActiveJob, ending: Ending) -> None:
         job.ending = ending
     if job.halt is not None:
         job.halt()
+
+
+def _runs(task: asyncio.Task[None]) -> bool:
+    """Whether the event loop is in it, and not closing it."""
+    try:
+        return asyncio.current_task() is task
+    except RuntimeError:
+        return False
 
 
 def _uncancel(task: asyncio.Task[None]) -> None:

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
+from support.proxy import Proxy
 from support.server import Server, quiet_port
 from support.waiting import eventually
 
@@ -23,56 +24,6 @@ from bunqueue import (
     ConnectionOptions,
     Worker,
 )
-
-
-class Proxy:
-    """Stands between client and server; can cut the lines, or swallow everything without a word."""
-
-    def __init__(self, port: int) -> None:
-        self._target = port
-        self._writers: list[asyncio.StreamWriter] = []
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._server: asyncio.Server | None = None
-        self.silent = False
-        self.accepted = 0
-        self.port = 0
-
-    async def start(self) -> None:
-        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
-        self.port = self._server.sockets[0].getsockname()[1]
-
-    async def stop(self) -> None:
-        assert self._server is not None
-        self._server.close()
-        self.cut()
-        await self._server.wait_closed()
-        await asyncio.gather(*self._tasks)
-
-    def cut(self) -> None:
-        """End all connections, now."""
-        writers, self._writers = self._writers, []
-        for writer in writers:
-            writer.transport.abort()
-
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._tasks.add(task)
-        self.accepted += 1
-        try:
-            upstream, downstream = await asyncio.open_connection("127.0.0.1", self._target)
-            self._writers += [writer, downstream]
-            await asyncio.gather(self._copy(reader, downstream), self._copy(upstream, writer))
-        except OSError:
-            writer.close()
-        self._tasks.discard(task)
-
-    async def _copy(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(OSError):
-            while data := await reader.read(65536):
-                if not self.silent:
-                    writer.write(data)
-        writer.close()
 
 
 @pytest.fixture

@@ -1,0 +1,80 @@
+"""Stands between client and server, and does to lines what networks do."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+
+class Proxy:
+    """Forwards to a port of this machine; can cut the lines, or swallow everything without a word."""
+
+    def __init__(self, port: int) -> None:
+        self._target = port
+        self._lines: list[_Line] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._server: asyncio.Server | None = None
+        self.silent = False
+        """Whether all lines are, new ones too."""
+        self.accepted = 0
+        self.port = 0
+
+    async def start(self) -> None:
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    async def stop(self) -> None:
+        assert self._server is not None
+        self._server.close()
+        self.cut()
+        await self._server.wait_closed()
+        await asyncio.gather(*self._tasks)
+
+    def cut(self) -> None:
+        """End all connections, now."""
+        lines, self._lines = self._lines, []
+        for line in lines:
+            line.cut()
+
+    def freeze(self) -> int:
+        """Have all connections go half-open: nothing comes through any more, and nobody is told. How many
+        these are; new ones work."""
+        for line in self._lines:
+            line.silent = True
+        return len(self._lines)
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        self.accepted += 1
+        line = _Line(self, writer)
+        self._lines.append(line)
+        try:
+            upstream, downstream = await asyncio.open_connection("127.0.0.1", self._target)
+            line.writers.append(downstream)
+            await asyncio.gather(line.copy(reader, downstream), line.copy(upstream, writer))
+        except OSError:
+            writer.close()
+        if line in self._lines:
+            self._lines.remove(line)
+        self._tasks.discard(task)
+
+
+class _Line:
+    def __init__(self, proxy: Proxy, writer: asyncio.StreamWriter) -> None:
+        self.writers = [writer]
+        self.silent = False
+        self._proxy = proxy
+
+    def cut(self) -> None:
+        for writer in self.writers:
+            writer.transport.abort()
+
+    async def copy(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            while data := await reader.read(65536):
+                if not (self.silent or self._proxy.silent):
+                    writer.write(data)
+        if not self.silent:
+            writer.close()
