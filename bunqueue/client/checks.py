@@ -16,9 +16,14 @@ from bunqueue.client.connection_options import shown
 from bunqueue.errors import OptionError
 from bunqueue.model.names import MAX_QUEUE_NAME, queue_name_problem
 from bunqueue.protocol.commands.base import CommandError
+from bunqueue.protocol.commands.core import IdempotencyKey
 from bunqueue.protocol.lenient import MAX_INTEGER, clean
 
 _encode = msgspec.msgpack.Encoder().encode
+
+
+class _Keyed(Struct):
+    idempotency_key: IdempotencyKey
 
 
 def queue_name(name: str) -> str:
@@ -35,6 +40,12 @@ def job_name(name: str) -> str:
     if not isinstance(name, str) or not name:
         raise OptionError(f"name: a job cannot be called {shown(name)}; give a text, such as 'welcome'")
     return name
+
+
+def idempotency_key(key: str) -> str:
+    """`key`, if it is one."""
+    wire(_Keyed, {"idempotency_key": key})
+    return key
 
 
 def whole(name: str, value: int, lowest: int = 1) -> int:

@@ -53,6 +53,8 @@ class Connection(asyncio.Protocol):
         self.closed = False
         self.ready = False
         """After the handshake; set by the host. Before it, nothing else may be sent."""
+        self.knows_pushes = False
+        """Whether the server knows a push again that is repeated."""
         self._host = host
         self._address = address
         self._options = options
@@ -71,6 +73,8 @@ class Connection(asyncio.Protocol):
     def send(self, request: Request) -> None:
         """Write a request now or at the end of this turn of the loop."""
         idle = not self.pending
+        if request.tries:
+            request.repeat()
         self.pending[request.id] = request
         if not self.unsent:
             self._loop.call_soon(self._flush)
@@ -149,7 +153,8 @@ class Connection(asyncio.Protocol):
             request = Request(command, self._loop.create_future(), deadline)
             self.send(request)
             try:
-                decode_reply(await request.future, reply, command, self._address)
+                answer = decode_reply(await request.future, reply, command, self._address)
+                self.knows_pushes = greeting.knows_pushes(answer)
             except CommandFailed as error:
                 raise greeting.refused(command, error, self._address) from None
         self._look_later()

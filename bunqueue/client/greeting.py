@@ -1,4 +1,4 @@
-"""What is said first on every connection: who we are, then which protocol we speak."""
+"""What is said first on every connection: who we are, then which protocol we speak and what we need."""
 
 from __future__ import annotations
 
@@ -16,7 +16,13 @@ def greetings(token: str | None) -> Iterator[tuple[Struct, type[Reply]]]:
     """The commands in their order, and what answers them: before Auth a server answers nothing else."""
     if token is not None:
         yield server.Auth(token=token), Ok
-    yield server.Hello(protocol_version=PROTOCOL, capabilities=["pipelining"]), server.HelloReply
+    wanted = ["pipelining", server.IDEMPOTENT_PUSH]
+    yield server.Hello(protocol_version=PROTOCOL, capabilities=wanted), server.HelloReply
+
+
+def knows_pushes(reply: Reply) -> bool:
+    """Whether a server, by its answer, knows a push again that is repeated: this may be done then."""
+    return isinstance(reply, server.HelloReply) and server.IDEMPOTENT_PUSH in reply.capabilities
 
 
 def refused(command: Struct, error: CommandFailed, address: str) -> BunqueueError:

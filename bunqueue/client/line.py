@@ -34,12 +34,14 @@ class Line:
         self._address = endpoint.address
         self.used_at = time.monotonic()
         """When the last reply came."""
+        self.knows_pushes = False
+        """Whether the server knows a push again that is repeated."""
         self._rest = b""  # what came after the last reply
         self._socket = connect(endpoint, connect_timeout)
         try:
             for command, reply in greeting.greetings(endpoint.token):
                 try:
-                    self.ask(command, reply)
+                    self.knows_pushes = greeting.knows_pushes(self.ask(command, reply))
                 except CommandFailed as error:
                     raise greeting.refused(command, error, self._address) from None
             self._socket.settimeout(timeout)

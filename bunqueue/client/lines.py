@@ -59,7 +59,7 @@ class Lines:
             line = self._places.pop()
         except IndexError:  # all are in use
             return None
-        kept = None
+        kept, since = None, time.monotonic()
         try:
             line = self._usable(line)
             if line is None:
@@ -69,7 +69,8 @@ class Lines:
         except TimeoutError:
             raise requests.timed_out(command, self._endpoint.address) from None
         except OSError as error:
-            if requests.spec_of(type(command)).repeatable:
+            if requests.is_repeatable(command, line is not None and line.knows_pushes):
+                requests.age(command, since)
                 return None
             raise requests.lost(command, self._endpoint.address, str(error)) from None
         finally:

@@ -250,6 +250,11 @@ class Pool:
         connection.ready = self.reached = True
         self._connections.append(connection)
         self._problem = None
+        if not connection.knows_pushes:  # an older server took its place
+            for request in [request for request in self._backlog if request.since and request.tries]:
+                self._backlog.remove(request)
+                why = "an older server took its place"
+                _fail(request, requests.lost(request.command, self._address, why))
         self.answered(connection)
 
     def _give_up(self, error: Exception) -> None:
@@ -279,7 +284,7 @@ class Pool:
             request.tries += written
             if self._closed:
                 _fail(request, requests.closed(request.command, self._address))
-            elif known and (not written or (request.repeatable and request.tries < MAX_TRIES)):
+            elif known and (not written or self._may_repeat(request, connection)):
                 again.append(request)
             else:
                 _fail(request, requests.lost(request.command, self._address, reason, request.tries))
@@ -288,6 +293,14 @@ class Pool:
             logger.info("bunqueue at %s: connection lost: %s", self._address, reason)
             self.heard(None)
             self._dial()
+            while self._backlog and (other := self._idlest()) is not None:
+                other.send(self._backlog.popleft())
+
+    @staticmethod
+    def _may_repeat(request: Request, connection: Connection) -> bool:
+        """Whether a request may be sent again, as far as the connection tells that it was lost with."""
+        again = requests.is_repeatable(request.command, connection.knows_pushes)
+        return again and request.tries < MAX_TRIES
 
 
 def _fail(request: Request, error: BunqueueError) -> None:

@@ -8,7 +8,15 @@ from typing import Any, TypeVar
 from msgspec import MsgspecError, Struct
 from msgspec.msgpack import Decoder, Encoder, Ext
 
-from bunqueue.errors import AuthError, BunqueueError, CommandFailed, JobNotFound, LockLost, ShardUnavailable
+from bunqueue.errors import (
+    AuthError,
+    BunqueueError,
+    CommandFailed,
+    ConnectionLost,
+    JobNotFound,
+    LockLost,
+    ShardUnavailable,
+)
 from bunqueue.protocol.commands import Reply
 from bunqueue.protocol.lenient import UNDEFINED
 
@@ -16,6 +24,8 @@ R = TypeVar("R", bound=Reply)
 
 UNAVAILABLE = "Shard unavailable"
 """How the text begins when a command was not carried out because its shard is away; repeating it is safe."""
+UNKNOWN = "Outcome unknown"
+"""How the text begins when a push was repeated so late that the server cannot tell whether it knows it."""
 _AUTH_TEXTS = ("Not authenticated", "Invalid token")
 _LOCK_TEXTS = (
     "Invalid or expired lock token",
@@ -98,6 +108,8 @@ def refusal(text: str, command: Struct, address: str) -> BunqueueError:
             address=address,
             **names(command),
         )
+    if text.startswith(UNKNOWN):
+        return ConnectionLost(f"{message}, before you add them again", address=address, **names(command))
     kind: type[CommandFailed] = CommandFailed
     if text.startswith(UNAVAILABLE):
         kind, message = ShardUnavailable, f"{message}; nothing was changed, try again in a moment"

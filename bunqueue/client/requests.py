@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
+import time
 from functools import cache
 from itertools import count
 
@@ -14,13 +16,15 @@ from bunqueue.client.connection_options import seconds
 from bunqueue.client.replies import describe, names
 from bunqueue.errors import CommandTimeout, ConnectionLost, ConnectTimeout, PayloadError
 from bunqueue.protocol.commands import COMMANDS, Spec
+from bunqueue.protocol.commands.core import Push, PushBatch
 from bunqueue.protocol.framing import MAX_FRAME, frame
 
 _encode = Encoder().encode
 _numbers = count(1)
 WORKERS = frozenset({"PULL", "PULLB", "ACK", "ACKB", "FAIL"})
 """What only workers say, which repeat it as far as need be."""
-ADDING = frozenset({"PUSH", "PUSHB"})
+ADDING = (Push, PushBatch)
+MARGIN_MS = 1000  # by which a repeated push says that it is older than it is: clocks do not run alike
 _MASK = 0xFFFFFFFF  # request numbers stay uint32, which every decoder takes; they come round after 4 billion
 
 
@@ -35,10 +39,28 @@ def next_number() -> int:
     return next(_numbers) & _MASK
 
 
+def new_key() -> str:
+    """An idempotency key that nobody else has; not even a copy of this process, forked or of a snapshot."""
+    return os.urandom(12).hex()
+
+
+def is_repeatable(command: Struct, knows_pushes: bool) -> bool:
+    """Whether doing it twice is the same as once, for a server that `knows_pushes` by their keys."""
+    if isinstance(command, ADDING) and command.idempotency_key is not None:
+        return knows_pushes
+    return spec_of(type(command)).repeatable
+
+
+def age(command: Struct, since: float) -> None:
+    """Have a push that is to be repeated say how long ago it was first sent: at monotonic time `since`."""
+    if isinstance(command, ADDING) and command.idempotency_key is not None:
+        command.idempotency_age = (time.monotonic() - since) * 1000 + MARGIN_MS
+
+
 class Request:
     """A command, its bytes, and the future its reply goes to."""
 
-    __slots__ = ("command", "deadline", "delay", "frame", "future", "id", "repeatable", "tries")
+    __slots__ = ("command", "deadline", "delay", "frame", "future", "id", "since", "tries")
 
     def __init__(self, command: Struct, future: asyncio.Future[bytes], deadline: float) -> None:
         self.id = next_number()
@@ -46,9 +68,17 @@ class Request:
         self.frame = encode_frame(command, self.id)
         self.future = future
         self.deadline = deadline  # of the event loop's clock
-        self.repeatable = spec_of(type(command)).repeatable
+        self.since = 0.0  # when it was first sent, by the monotonic clock; 0: not a push that may be repeated
+        if isinstance(command, ADDING) and command.idempotency_key is not None:
+            self.since = time.monotonic() - command.idempotency_age / 1000
         self.tries = 0  # connections that died with it
         self.delay = 0.0  # seconds it last waited because its shard was away
+
+    def repeat(self) -> None:
+        """It is about to be sent once more."""
+        if self.since:
+            age(self.command, self.since)
+            self.frame = encode_frame(self.command, self.id)
 
 
 def encode_frame(command: Struct, number: int) -> bytes:
@@ -81,12 +111,11 @@ def lost(command: Struct, address: str, reason: str, tries: int = 1) -> Connecti
     """The connection died after the command was written, for the `tries`th time."""
     if names(command)["command"] in WORKERS:
         advice = "the worker sorts it out over the next one"
-    elif spec_of(type(command)).repeatable:
-        advice = f"it was sent {tries} times; look at the server's log"
+    elif tries > 1:
+        unknown = "; whether it was carried out is unknown" if isinstance(command, ADDING) else ""
+        advice = f"it was sent {tries} times{unknown}; look at the server's log"
     else:
         advice = "whether it was carried out is unknown, so it was not repeated; look before you do it again"
-        if names(command)["command"] in ADDING:
-            advice += ", or add jobs with a unique_key"
     return ConnectionLost(
         f"{describe(command)}: connection to {address} lost ({reason}); {advice}",
         address=address,

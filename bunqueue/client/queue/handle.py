@@ -18,13 +18,23 @@ class AsyncJobHandle(Generic[R]):
     R is the type of its result: what the annotation of a typed job says, else Any.
     """
 
-    __slots__ = ("_caller", "_result_type", "id", "queue")
+    __slots__ = ("_caller", "_result_type", "created", "id", "queue")
 
-    def __init__(self, caller: AsyncCaller, queue: str, job_id: str, result_type: Any = Any) -> None:
+    def __init__(
+        self,
+        caller: AsyncCaller,
+        queue: str,
+        job_id: str,
+        result_type: Any = Any,
+        *,
+        created: bool | None = None,
+    ) -> None:
         self._caller = caller
         self._result_type = result_type
         self.queue = queue
         self.id = job_id
+        self.created = created
+        """Whether adding it made a new job; False: there was one already. None: it was not just added."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(queue={self.queue!r}, id={self.id!r})"

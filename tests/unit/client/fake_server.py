@@ -37,6 +37,7 @@ class FakeServer:
         self.commands: list[Command] = []
         self.peers: list[Peer] = []
         self.deaf = False  # reads, and says nothing at all
+        self.capabilities = ["pipelining"]
         self.answer: Answer = self._echo
         self.port = 0
         self._server: asyncio.Server | None = None
@@ -79,7 +80,7 @@ class FakeServer:
 
     async def _handle(self, peer: Peer, command: Command) -> None:
         if command["cmd"] == "Hello":
-            peer.reply(command, protocolVersion=2, capabilities=["pipelining"], server="fake", version="0")
+            peer.reply(command, protocolVersion=2, capabilities=self.capabilities, server="fake", version="0")
         elif command["cmd"] == "Ping":
             peer.reply(command, data={"pong": True, "time": 0})
         else:

@@ -44,7 +44,7 @@ async def test_hello_comes_first_and_says_what_we_speak(fake: FakeServer) -> Non
     await pool.call(push())
     assert fake.names() == ["Hello", "PUSH"]
     assert fake.commands[0]["protocolVersion"] == 2
-    assert fake.commands[0]["capabilities"] == ["pipelining"]
+    assert fake.commands[0]["capabilities"] == ["pipelining", "idempotent-push"]
     await pool.close()
 
 
@@ -309,7 +309,8 @@ async def test_any_refusal_of_a_token_is_told_at_once(fake: FakeServer) -> None:
 @pytest.mark.parametrize(
     ("command", "advice"),
     [
-        (core.Push(queue="q"), "or add jobs with a unique_key"),
+        (core.Push(queue="q"), "look before you do it again$"),
+        (core.Push(queue="q", idempotency_key="k"), "it was sent 3 times; whether it was carried out is"),
         (dlq.RetryDlq(queue="q"), "it was sent 3 times"),
         (core.PullBatch(queue="q", count=1), "the worker sorts it out over the next one$"),
         (core.AckBatch(ids=["1"]), "the worker sorts it out over the next one$"),
@@ -320,6 +321,7 @@ async def test_advice_fits_who_lost_the_connection(fake: FakeServer, command: An
         peer.cut()
 
     fake.answer = answer
+    fake.capabilities.append("idempotent-push")
     pool = Pool(endpoint(fake))
     with pytest.raises(ConnectionLost, match=advice):
         await pool.call(command)
