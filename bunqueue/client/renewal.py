@@ -1,6 +1,7 @@
 """Keeps the locks of a worker's jobs alive, from a thread of its own with a connection of its own.
 
-So a handler that blocks the event loop for minutes does not lose its job to another worker.
+So a handler that blocks the event loop for minutes does not lose its job to another worker. On the same
+way the worker is entered in the server's list of workers.
 """
 
 from __future__ import annotations
@@ -9,7 +10,10 @@ import asyncio
 import logging
 import random
 import threading
-from collections.abc import Callable, Collection
+import time
+from collections.abc import Collection
+from contextlib import suppress
+from math import inf
 from typing import Protocol
 
 from msgspec import Struct
@@ -20,13 +24,15 @@ from bunqueue.client.connection_options import reconnect_delay, seconds
 from bunqueue.client.line import Line
 from bunqueue.client.replies import R, decode_reply
 from bunqueue.client.transport import Endpoint, Transport
-from bunqueue.errors import BunqueueError
-from bunqueue.protocol.commands import core
+from bunqueue.client.watch import LOOK, LoopWatch
+from bunqueue.errors import BunqueueError, CommandFailed
+from bunqueue.protocol.commands import Ok, core, workers
 from bunqueue.protocol.notices import CancelNotice
 
 logger = logging.getLogger("bunqueue.client")
 
 MAX_IDS = 1000  # jobs in one command
+BEAT = 10.0  # seconds between two words on how the worker does; after 30 a server calls it stale
 CLOSELY = 1.0  # seconds between heartbeats while the worker drains
 MAX_SILENCE = 5.0  # seconds a server may take to answer a renewal; then another connection is tried
 
@@ -85,20 +91,36 @@ class EmbeddedChannel:
             runner.close()
 
 
+class Post(Protocol):
+    """What a renewal says of a worker, and whom it tells what it hears. All called in its thread."""
+
+    def registration(self) -> workers.RegisterWorker:
+        """Who the worker is."""
+
+    def vitals(self) -> workers.Heartbeat:
+        """How it does."""
+
+    def told(self, notices: list[CancelNotice]) -> None:
+        """Some of the jobs are to stop."""
+
+
 class Renewal:
     """The thread. `hold` and `release` are called from the worker's loop, and cost next to nothing."""
 
-    def __init__(
-        self, endpoint: Endpoint, interval: float, told: Callable[[list[CancelNotice]], None]
-    ) -> None:
-        """All locks are renewed every `interval` seconds, and at once after connecting. `told` is called, in
-        the thread, with what the server says of jobs that are to stop."""
+    def __init__(self, endpoint: Endpoint, interval: float, post: Post, watch: LoopWatch) -> None:
+        """All locks are renewed every `interval` seconds, and at once after connecting."""
+        self.heard_at = 0.0
+        """When the server last answered, by the monotonic clock; 0: never."""
         self._interval = interval
-        self._told = told
+        self._post = post
+        self._watch = watch
         self._address = endpoint.address
         local = endpoint.embedded or substitute.current is not None
         self._channel: Channel = EmbeddedChannel(endpoint) if local else LineChannel(endpoint)
         self._held: dict[str, ActiveJob] = {}  # single operations, so the GIL is lock enough
+        self._registered = False
+        self._beat_at = 0.0  # when to say next how the worker does
+        self._failures = 0
         self._woken = threading.Event()
         self._stopping = False
         self._thread = threading.Thread(target=self._work, name="bunqueue-renewal", daemon=True)
@@ -139,35 +161,72 @@ class Renewal:
         if self._thread.ident is not None:
             self._thread.join(1.0)
 
+    # -- in the thread
+
     def _work(self) -> None:
-        failures = 0
+        due = 0.0  # at once: the worker makes itself known
         while not self._stopping:
-            pause = reconnect_delay(failures, random.random()) if failures else self._interval
-            self._woken.wait(min(pause, self._interval))
-            self._woken.clear()
-            if self._stopping or not self._held:
-                continue
-            try:
-                self._renew(list(self.held.values()))
-                failures = 0
-            except (OSError, BunqueueError) as error:
-                failures += 1
-                self._channel.close()
-                if failures in (1, 10):  # the worker itself complains, too; once in a while is enough here
-                    logger.warning("locks could not be renewed at %s: %s", self._address, error)
-            except Exception:
-                failures += 1
-                logger.exception("locks could not be renewed at %s", self._address)
+            if time.monotonic() >= due or self._woken.is_set():
+                self._woken.clear()
+                self._try()
+                pause = reconnect_delay(self._failures, random.random()) if self._failures else inf
+                due = time.monotonic() + min(pause, self._interval)
+            self._watch.look()
+            self._woken.wait(max(0.0, min(due - time.monotonic(), LOOK)))
+        self._leave()
+
+    def _try(self) -> None:
+        try:
+            self._renew(list(self.held.values()))
+            self._make_known()
+            self._failures = 0
+        except (OSError, BunqueueError) as error:
+            self._failed()
+            if self._held and self._failures in (1, 10):  # the worker itself complains, too
+                logger.warning("locks could not be renewed at %s: %s", self._address, error)
+        except Exception:
+            self._failed()
+            logger.exception("locks could not be renewed at %s", self._address)
+
+    def _failed(self) -> None:
+        self._failures += 1
         self._channel.close()
+        self._registered = False  # a registration ends with its connection
 
     def _renew(self, held: list[ActiveJob]) -> None:
         for start in range(0, len(held), MAX_IDS):
             part = held[start : start + MAX_IDS]
             alive = self._channel.call(heartbeat(part), core.HeartbeatBatchReply).data
+            self.heard_at = time.monotonic()
             if alive.count < len(part):  # usually they were finished meanwhile
                 logger.debug("%d of %d locks renewed at %s", alive.count, len(part), self._address)
             if alive.cancelled:
-                self._told(alive.cancelled)
+                self._post.told(alive.cancelled)
+
+    def _make_known(self) -> None:
+        """Be on the server's list of workers, and say how it goes."""
+        now = time.monotonic()
+        if self._registered and now < self._beat_at:
+            return
+        try:
+            if not self._registered:
+                self._channel.call(self._post.registration(), workers.RegisterWorkerReply)
+                self._registered = True
+            self._channel.call(self._post.vitals(), core.HeartbeatReply)
+            self.heard_at = time.monotonic()
+        except CommandFailed as error:  # it was forgotten, or this server has no such list
+            self._registered = False
+            logger.debug("%s does not list this worker: %s", self._address, error)
+        self._beat_at = now + BEAT
+
+    def _leave(self) -> None:
+        """The last word: what has been done in all."""
+        if self._registered:
+            vitals = self._post.vitals()
+            with suppress(OSError, BunqueueError):
+                self._channel.call(vitals, core.HeartbeatReply)
+                self._channel.call(workers.UnregisterWorker(worker_id=vitals.id), Ok)
+        self._channel.close()
 
 
 def heartbeat(held: Collection[ActiveJob]) -> core.JobHeartbeatBatch:

@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import socket
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -25,6 +28,7 @@ from bunqueue.client.renewal import Renewal, heartbeat
 from bunqueue.client.runner import Runner, end
 from bunqueue.client.slots import Slots
 from bunqueue.client.transport import Endpoint, Transport
+from bunqueue.client.watch import LoopWatch
 from bunqueue.errors import (
     BunqueueError,
     ConnectionLost,
@@ -34,7 +38,7 @@ from bunqueue.errors import (
     JobTimeout,
     LockLost,
 )
-from bunqueue.protocol.commands import core
+from bunqueue.protocol.commands import core, workers
 from bunqueue.protocol.notices import CancelNotice, read_notice
 
 logger = logging.getLogger("bunqueue.worker")
@@ -47,6 +51,7 @@ STOP_PATIENCE = 5.0  # seconds for cancelled handlers to end, and again for the 
 class Orders:
     """What a worker was told. Spans in seconds."""
 
+    name: str
     polls: PollOrders
     handler: Handler
     concurrency: int
@@ -80,8 +85,10 @@ class Shift:
         self._outcomes = Outcomes(self._caller, self, batch=orders.ack_batch, delay=orders.ack_delay)
         self._runner = Runner(orders.handler, orders.concurrency, self._outcomes, self, orders.middleware)
         self._slots: Slots[ActiveJob] = Slots(orders.concurrency, self._runner.run, self._freed)
-        self._renewal = Renewal(endpoint, orders.renewal_interval, self._told_in_thread)
         self._loop = asyncio.get_running_loop()
+        self._watch = LoopWatch(self._loop)
+        self._renewal = Renewal(endpoint, orders.renewal_interval, self, self._watch)
+        self._started_at = time.time()
         self._stopping = False
         self._told: set[type[BunqueueError]] = set()  # troubles with the connection logged since it worked
         self._hurried = False
@@ -160,7 +167,8 @@ class Shift:
         if notice is not None:
             self._cancel([notice])
 
-    def _told_in_thread(self, notices: list[CancelNotice]) -> None:
+    def told(self, notices: list[CancelNotice]) -> None:
+        """In the renewal's thread."""
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._cancel, notices)
 
@@ -169,6 +177,28 @@ class Shift:
             job = self._renewal.find(notice.id, notice.token)
             if job is not None:
                 end(job, Ending(CANCELLED, notice.reason, notice.grace / 1000))
+
+    # -- what the server's list of workers tells
+
+    def registration(self) -> workers.RegisterWorker:
+        return workers.RegisterWorker(
+            name=self._orders.name,
+            queues=list(self._orders.polls.queues),
+            worker_id=self._orders.polls.owner,
+            concurrency=self._orders.concurrency,
+            hostname=socket.gethostname(),
+            pid=os.getpid(),
+            started_at=self._started_at * 1000,
+        )
+
+    def vitals(self) -> workers.Heartbeat:
+        return workers.Heartbeat(
+            id=self._orders.polls.owner,
+            active_jobs=self._slots.busy,
+            processed=self.completed,
+            failed=self.failed,
+            current_job=next(iter(self._renewal.held), None),
+        )
 
     # -- what the outcomes tell
 

@@ -19,6 +19,7 @@ from bunqueue.client.shift import Orders
 from bunqueue.errors import JobStopped, OptionError
 from bunqueue.model.durations import DAY_MS
 
+MAX_NAME = 200
 MAX_PULL = 1000  # jobs in one answer; the protocol's limit
 MAX_POLL_MS = 60_000  # the protocol's limit
 MAX_RENEWAL = 10.0  # seconds between two renewals, unless one says otherwise
@@ -73,7 +74,11 @@ def place_of(options: WorkerOptions) -> Place:
 
 
 def name_of(options: WorkerOptions) -> str:
-    return options.get("name") or socket.gethostname()
+    """OptionError when it is too long for what is added to it."""
+    name = options.get("name") or socket.gethostname()
+    if not isinstance(name, str) or len(name) > MAX_NAME:
+        raise OptionError(f"name: {shown(name)} is not allowed; give a text of 1 to {MAX_NAME} characters")
+    return name
 
 
 def grace_of(options: WorkerOptions) -> float:
@@ -94,6 +99,7 @@ def orders_of(queue: str, handler: Handler, options: WorkerOptions) -> Orders:
         poll_timeout=min(milliseconds(options.get("poll_timeout", 5_000), "poll_timeout"), MAX_POLL_MS),
     )
     return Orders(
+        name=name_of(options),
         polls=polls,
         handler=_checked(handler),
         concurrency=concurrency,

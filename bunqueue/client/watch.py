@@ -1,0 +1,89 @@
+"""Notices that an event loop does not turn, and says where it is held up; for another thread to use."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+import sysconfig
+import threading
+import time
+from types import FrameType
+
+logger = logging.getLogger("bunqueue.worker")
+
+LOOK = 1.0  # seconds between two looks
+BLOCKED = 2.0  # seconds without an answer until that is told; and again after twice the time
+_LIBRARIES = tuple(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
+_PACKAGE = __name__.rpartition(".client.")[0]
+
+
+class LoopWatch:
+    """Made in the thread of the loop that it watches."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._thread = threading.get_ident()
+        self._looked_at = time.monotonic()
+        self._asked_at: float | None = None  # None: it has answered
+        self._tell_after = BLOCKED
+        self._place = ""
+
+    @property
+    def lag(self) -> float:
+        """For how many seconds the loop owes an answer."""
+        asked_at = self._asked_at
+        return 0.0 if asked_at is None else time.monotonic() - asked_at
+
+    def look(self) -> None:
+        """Ask the loop for a sign of life, or tell that the last one did not come."""
+        now = time.monotonic()
+        frozen, self._looked_at = now - self._looked_at, now
+        if frozen > LOOK + BLOCKED:
+            words = "Python stood still for %.1f s: the process was stopped, or native code kept the GIL"
+            logger.warning(words, frozen)
+            self._asked_at = None if self._asked_at is None else now
+        if self._asked_at is None:
+            self._ask(now)
+        elif now - self._asked_at >= self._tell_after:
+            self._tell_after *= 2
+            self._place = self._find()
+            words = "loop blocked %.1f s in %s: nothing else of this worker goes on meanwhile"
+            logger.warning(words, now - self._asked_at, self._place)
+
+    def _ask(self, now: float) -> None:
+        if self._loop.is_closed():
+            return
+        self._asked_at = now
+        try:
+            self._loop.call_soon_threadsafe(self._answer)
+        except RuntimeError:  # closed in this moment
+            self._asked_at = None
+
+    def _answer(self) -> None:
+        if self._asked_at is not None and self._tell_after > BLOCKED:
+            logger.warning("loop goes on after %.1f s in %s", time.monotonic() - self._asked_at, self._place)
+        self._asked_at, self._tell_after = None, BLOCKED
+
+    def _find(self) -> str:
+        frame = sys._current_frames().get(self._thread)
+        return "a thread that has ended" if frame is None else place_of(frame)
+
+
+def place_of(frame: FrameType) -> str:
+    """`module.function:line` of the innermost call that is the program's own, else of the innermost."""
+    found: FrameType | None = frame
+    while found is not None and _is_foreign(found):
+        found = found.f_back
+    if found is None or _is_ours(found):
+        found = frame
+    name = found.f_globals.get("__name__", "?")
+    return f"{name}.{found.f_code.co_qualname}:{found.f_lineno}"
+
+
+def _is_foreign(frame: FrameType) -> bool:
+    return not _is_ours(frame) and frame.f_code.co_filename.startswith((*_LIBRARIES, "<frozen"))
+
+
+def _is_ours(frame: FrameType) -> bool:
+    return str(frame.f_globals.get("__name__", "")).partition(".")[0] == _PACKAGE

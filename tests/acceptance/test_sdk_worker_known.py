@@ -1,0 +1,138 @@
+"""What others see of a worker: its entry in the server's list, and what it logs when its loop is blocked."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import os
+import re
+import socket
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from support.waiting import eventually
+
+from bunqueue import ActiveJob, AsyncQueue, Worker
+from bunqueue.client import renewal, watch
+from bunqueue.client.places import Place
+from bunqueue.protocol.commands import workers
+from bunqueue.protocol.commands.workers import WorkerInfo
+
+_numbers = itertools.count()
+
+
+@pytest.fixture
+async def queue(where: Place) -> AsyncIterator[AsyncQueue]:
+    async with AsyncQueue(f"sdk-known-{next(_numbers)}", **where) as queue:
+        yield queue
+
+
+async def listed(queue: AsyncQueue) -> list[WorkerInfo]:
+    """The registered workers of a queue."""
+    reply = await queue._caller.call(workers.ListWorkers(), workers.ListWorkersReply)
+    return [worker for worker in reply.data.workers if queue.name in worker.queues]
+
+
+async def test_a_worker_is_listed_from_its_start_to_its_end(
+    queue: AsyncQueue, where: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(renewal, "BEAT", 0.05)
+    gate = asyncio.Event()
+
+    async def handler(job: ActiveJob) -> None:
+        if job.data == "bad":
+            raise ValueError("bad")
+        if job.data == "slow":
+            await gate.wait()
+
+    async def shows(**expected: Any) -> bool:
+        found = await listed(queue)
+        return len(found) == 1 and all(getattr(found[0], name) == value for name, value in expected.items())
+
+    before = time.time() * 1000
+    worker = Worker(
+        queue.name, handler, concurrency=7, name="mill", heartbeat_interval=50, **where, on_failed=print
+    )
+    async with worker:
+        await eventually(lambda: shows(active_jobs=0, processed_jobs=0), "it is listed, without any job")
+        (entry,) = await listed(queue)
+        assert (entry.id, entry.name, entry.queues) == (worker.owner, "mill", [queue.name])
+        assert (entry.concurrency, entry.hostname, entry.pid) == (7, socket.gethostname(), os.getpid())
+        assert before - 1 <= entry.registered_at <= time.time() * 1000
+        assert entry.status == "active"
+        slow, *_ = await queue.add_bulk(
+            [("n", "slow"), ("n", "good"), ("n", "good"), ("n", "bad")],
+        )
+        expected = {"active_jobs": 1, "processed_jobs": 2, "failed_jobs": 1, "current_job": slow.id}
+        await eventually(lambda: shows(**expected), "its numbers are told")
+        gate.set()
+    assert await listed(queue) == []
+
+
+async def test_the_totals_of_a_worker_that_left_are_its_last_ones(queue: AsyncQueue, where: Place) -> None:
+    async def totals() -> int:
+        reply = await queue._caller.call(workers.ListWorkers(), workers.ListWorkersReply)
+        return reply.data.stats.total_processed
+
+    before = await totals()
+    await queue.add_bulk([("n", None)] * 5)
+    async with Worker(queue.name, lambda job: None, **where) as worker:
+        await eventually(lambda: worker.stats.completed == 5, "all is done")
+    assert await totals() == before + 5
+
+
+async def test_after_the_server_has_gone_and_come_back_it_is_listed_again(
+    make_server: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = make_server()
+    server.start()
+    async with Worker("q", print, port=server.port, heartbeat_interval=100) as worker:
+        async with AsyncQueue("q", port=server.port) as queue:
+
+            async def is_listed() -> bool:
+                return [entry.id for entry in await listed(queue)] == [worker.owner]
+
+            await eventually(is_listed, "it is listed")
+        server.kill_all()
+        server.restart()
+        async with AsyncQueue("q", port=server.port) as queue:
+            await eventually(is_listed, "it is listed again")
+
+
+async def test_a_blocked_loop_is_told_with_the_place(
+    queue: AsyncQueue, where: Place, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(watch, "BLOCKED", 0.2)
+    monkeypatch.setattr(renewal, "LOOK", 0.05)
+
+    def parse() -> None:
+        end = time.monotonic() + 1.0
+        while time.monotonic() < end:
+            time.sleep(0.01)  # what blocks is a loop of calls here, seen from the outside
+
+    async def handler(job: ActiveJob) -> None:
+        parse()
+
+    await queue.add("n")
+    with caplog.at_level(logging.WARNING, "bunqueue.worker"):
+        async with Worker(queue.name, handler, **where) as worker:
+            await eventually(lambda: worker.stats.completed == 1, "it is done")
+            await eventually(lambda: "goes on" in caplog.text, "the end is told")
+    told = [record.getMessage() for record in caplog.records if record.name == "bunqueue.worker"]
+    place = rf"{__name__}\.test_a_blocked_loop.*\.parse:\d+"
+    assert re.search(rf"^loop blocked \d\.\d s in {place}: nothing else", told[0]), told
+    assert re.search(rf"^loop goes on after \d\.\d s in {place}$", told[-1]), told
+    assert 2 <= len(told) <= 4  # at 0.2, 0.4 and 0.8 s, and at the end
+
+
+async def test_a_loop_that_turns_is_not_told_of(
+    queue: AsyncQueue, where: Place, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(renewal, "LOOK", 0.01)
+    async with Worker(queue.name, lambda job: time.sleep(0.2), **where) as worker:
+        await queue.add("n")
+        await eventually(lambda: worker.stats.completed == 1, "it is done")
+    assert "blocked" not in caplog.text
