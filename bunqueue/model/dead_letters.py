@@ -17,6 +17,7 @@ UNKNOWN = "unknown"  # discarded, not failed
 REASONS = (EXPLICIT_FAIL, MAX_ATTEMPTS, TIMEOUT, STALLED, "ttl_expired", "worker_lost", UNKNOWN)
 
 CANCELLED = "cancelled"  # stopped while it ran, as somebody asked for that
+EXPIRED = "expired"  # dropped, as its ttl was over before anybody took it
 INTERRUPTED = "interrupted"  # the outcome of an attempt that counts for nothing
 
 _YEARS_MS = 10 * YEAR_MS

@@ -7,6 +7,7 @@ notice to the connection that pulled the job, and, when that is gone, in the ans
 
 from __future__ import annotations
 
+from bunqueue.model.dead_letters import CANCELLED
 from bunqueue.model.job import ACTIVE, Cancellation, Job
 from bunqueue.protocol.commands import CommandError
 from bunqueue.protocol.commands.jobs import Cancel, CancelReply
@@ -25,6 +26,7 @@ def cancel(state: State, client: Client, command: Cancel) -> CancelReply:
     if job is None or (job.state == ACTIVE and not command.running):
         raise CommandError("Job not found or cannot be cancelled")
     if job.state != ACTIVE:
+        job.reason, job.error = CANCELLED, lifecycle.cancelled(command.reason)
         lifecycle.remove(state, state.queues[job.queue], job, events.REMOVED)
         return CancelReply()
     _ask(state, job, command.reason, int(command.grace))

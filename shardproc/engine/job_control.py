@@ -22,11 +22,14 @@ from bunqueue.protocol.commands.jobs import (
     MoveToDelayed,
     MoveToWait,
     Promote,
+    Removed,
+    RemovedReply,
+    RemoveJob,
     Update,
 )
 from bunqueue.protocol.job_view import state_name
 
-from . import moves
+from . import events, lifecycle, moves
 from .finishing import check_token
 from .lifecycle import is_cancelled
 from .outbox import ROW
@@ -36,6 +39,21 @@ from .registry import handles
 from .state import Client, State
 
 MOVABLE = frozenset({WAITING, DELAYED, ACTIVE})
+
+
+@handles(RemoveJob)
+def remove_job(state: State, client: Client, command: RemoveJob) -> RemovedReply:
+    job = find(state, command.id)
+    if job is None:
+        return RemovedReply(data=Removed(False))
+    queue = state.queues[job.queue]
+    if job.state == ACTIVE:
+        raise CommandError("Job is active and cannot be removed: cancel it, or wait until it has ended")
+    if job.state in (COMPLETED, FAILED):
+        lifecycle.purge(state, queue, job.state, [job.seq])
+    else:
+        lifecycle.remove(state, queue, job, events.REMOVED)
+    return RemovedReply(data=Removed(True))
 
 
 @handles(Update)

@@ -13,6 +13,7 @@ from msgspec import Raw
 from bunqueue.model.backoff import retry_delay
 from bunqueue.model.dead_letters import (
     CANCELLED,
+    EXPIRED,
     EXPLICIT_FAIL,
     MAX_ATTEMPTS,
     STALLED,
@@ -160,7 +161,7 @@ def complete(
         totals.completes(started - job.run_at, now - started)
     remove = remove or job.shared.options.remove_on_complete
     if state.waits:
-        waiting.completed(state, job, None if remove else result)
+        waiting.completed(state, job, result, kept=not remove)
     if job.timeline is not None:
         note(job, Moment("completed", state.now))
     state.out.events.append((events.COMPLETED, queue.id, job.id))
@@ -234,6 +235,11 @@ def is_cancelled(job: Job) -> bool:
     return job.extra is not None and job.extra.cancellation is not None
 
 
+def cancelled(why: str | None) -> str:
+    """The error of a job that somebody stopped."""
+    return f"Cancelled: {why}" if why else "Cancelled"
+
+
 def cancel(state: State, job: Job) -> None:
     """ACTIVE to FAILED, as somebody asked for that, and its worker has stopped or has had its time."""
     queue, extra, lock = state.queues[job.queue], job.extra, job.lock
@@ -241,7 +247,7 @@ def cancel(state: State, job: Job) -> None:
     assert extra.cancellation is not None
     assert lock is not None
     why, extra.cancellation = extra.cancellation.reason, None
-    text = f"Cancelled: {why}" if why else "Cancelled"
+    text = cancelled(why)
     started, number = job.started_at, job.attempts + 1
     attempt = Attempt(job.seq, number, lock.owner, started, state.now, CANCELLED, text, None)
     state.out.attempts.append(attempt)
@@ -275,7 +281,7 @@ def release(state: State, job: Job) -> None:
 def expire(state: State, queue: QueueState, job: Job) -> None:
     """WAITING to gone: its ttl had passed when a pull met it."""
     queue.waiting -= 1
-    job.state = REMOVED
+    job.state, job.reason = REMOVED, EXPIRED
     emit(state, events.DROPPED, job)
     _retire(state, queue, job)
 
@@ -306,6 +312,7 @@ def withdraw(state: State, queue: QueueState, job: Job, to: int) -> None:
 
 def bury(state: State, queue: QueueState, job: Job, reason: str, *, remove: bool = False) -> None:
     """To FAILED, a dead letter; or gone when it or its worker asked for that."""
+    job.reason = reason
     state.totals.failed += 1
     queue.total_failed += 1
     if job.id in state.awaited:
@@ -316,7 +323,6 @@ def bury(state: State, queue: QueueState, job: Job, reason: str, *, remove: bool
     else:
         job.state = FAILED
         job.finished_at = state.now
-        job.reason = reason
         queue.failed += 1
         auto_retry.plan(state, job)
     _retire(state, queue, job)

@@ -71,11 +71,12 @@ class Waiter(Struct, gc=False, eq=False):
 
 
 class JobWait(Struct, eq=False):
-    """A parked WaitJob."""
+    """A parked WaitJob or WaitJobs."""
 
     client: Client
-    job_id: str
+    job_ids: tuple[str, ...]
     req_id: Raw | UnsetType
+    many: bool = False
     done: bool = False
 
 

@@ -35,8 +35,7 @@ def parked(state: State) -> list[tuple[Client, RequestId]]:
 
 
 def _waiters(state: State) -> Iterator[Waiter | JobWait]:
-    for waits in state.waits.values():
-        yield from waits
+    yield from {wait: None for waits in state.waits.values() for wait in waits}
     for queue in state.queues.values():
         yield from queue.waiters
     for room in state.rooms.values():

@@ -1,4 +1,4 @@
-"""WaitJob: an answer when a job ends, without asking again and again."""
+"""WaitJob and WaitJobs: an answer when a job ends, without asking again and again."""
 
 from __future__ import annotations
 
@@ -6,20 +6,24 @@ from heapq import heapify, heappop, heappush
 
 from msgspec import UNSET, Raw
 
+from bunqueue.model.dead_letters import CANCELLED, EXPIRED
 from bunqueue.model.job import COMPLETED, NIL, Job
 from bunqueue.protocol.commands import CommandError
-from bunqueue.protocol.commands.events import WaitJob, WaitReply
+from bunqueue.protocol.commands.events import Ended, WaitJob, WaitJobs, WaitManyReply, WaitReply
 from bunqueue.protocol.job_view import state_name
 
 from .registry import handles
 from .state import Client, JobWait, State
+
+MAX_ENDED = 100  # finished jobs in one answer: each is read from the disk, 20 us or so
+MAX_RESULTS = 4 << 20  # bytes of results in one answer, and then one more
 
 
 @handles(WaitJob)
 def wait_job(state: State, client: Client, command: WaitJob) -> WaitReply | None:
     job = state.jobs.get(command.id)
     if job is not None and command.timeout:
-        _park(state, client, command)
+        _park(state, JobWait(client, (command.id,), command.req_id), command.timeout)
         return None
     job = job or state.archive.find(command.id)
     if job is None:
@@ -33,18 +37,57 @@ def wait_job(state: State, client: Client, command: WaitJob) -> WaitReply | None
     return WaitReply(completed=True, result=Raw(result))
 
 
-def completed(state: State, job: Job, result: bytes | None) -> None:
-    """``job`` has completed; None: with a result that is not kept."""
-    told = UNSET if result is None else Raw(result)
-    for wait in state.waits.pop(job.id, ()):
-        _answer(state, wait, WaitReply(completed=True, result=told))
-        state.out.size += len(result or b"")
+@handles(WaitJobs)
+def wait_jobs(state: State, client: Client, command: WaitJobs) -> WaitManyReply | None:
+    ids = tuple(dict.fromkeys(command.ids))
+    found: list[Ended] = []
+    size = 0
+    for job_id in ids:
+        if job_id in state.jobs:
+            continue
+        job = state.archive.find(job_id)
+        found.append(Ended(id=job_id, state="unknown") if job is None else _ended(job))
+        size += len((job and job.result) or b"")
+        if len(found) == MAX_ENDED or size > MAX_RESULTS:
+            break
+    if ids and not found and command.timeout:
+        _park(state, JobWait(client, ids, command.req_id, many=True), command.timeout)
+        return None
+    if command.timeout:
+        client.slow += 1
+    state.out.size += size
+    return WaitManyReply(ended=found)
+
+
+def completed(state: State, job: Job, result: bytes, *, kept: bool) -> None:
+    """``job`` has completed, perhaps with a result that is not kept."""
+    for wait in _waits(state, job):
+        if wait.many:
+            told = Ended(id=job.id, state="completed", result=Raw(result), attempts=job.attempts)
+            _answer(state, wait, WaitManyReply(ended=[told]))
+        else:
+            _answer(state, wait, WaitReply(completed=True, result=Raw(result) if kept else UNSET))
+        state.out.size += len(result)
 
 
 def ended(state: State, job: Job) -> None:
     """``job`` is no longer live.  Who still waits for it need not wait on."""
-    for wait in state.waits.pop(job.id, ()):
-        _answer(state, wait, WaitReply(completed=False, state=state_name(job, wait.client.version)))
+    for wait in _waits(state, job):
+        if wait.many:
+            _answer(state, wait, WaitManyReply(ended=[_ended(job)]))
+        else:
+            _answer(state, wait, WaitReply(completed=False, state=state_name(job, wait.client.version)))
+
+
+def _ended(job: Job) -> Ended:
+    """How a job ended that is no longer live."""
+    if job.state == COMPLETED:
+        result = Raw(job.result or NIL)
+        return Ended(id=job.id, state="completed", result=result, attempts=job.attempts)
+    if job.reason is None:
+        return Ended(id=job.id, state="unknown")
+    state = job.reason if job.reason in (CANCELLED, EXPIRED) else "failed"
+    return Ended(id=job.id, state=state, error=job.error, reason=job.reason, attempts=job.attempts)
 
 
 def end_waits(state: State) -> None:
@@ -55,8 +98,19 @@ def end_waits(state: State) -> None:
         if wait.done:
             continue
         _forget(state, wait)
-        job = state.jobs[wait.job_id]
-        _answer(state, wait, WaitReply(completed=False, state=state_name(job, wait.client.version)))
+        if wait.many:
+            _answer(state, wait, WaitManyReply(ended=[]))
+        else:
+            job = state.jobs[wait.job_ids[0]]
+            _answer(state, wait, WaitReply(completed=False, state=state_name(job, wait.client.version)))
+
+
+def _waits(state: State, job: Job) -> list[JobWait]:
+    """Those who wait for a job, and wait for nothing any more."""
+    waits = list(state.waits.get(job.id, ()))
+    for wait in waits:
+        _forget(state, wait)
+    return waits
 
 
 def leave(state: State, client: Client) -> None:
@@ -67,15 +121,16 @@ def leave(state: State, client: Client) -> None:
     client.waits = None
 
 
-def _park(state: State, client: Client, command: WaitJob) -> None:
-    wait = JobWait(client, command.id, command.req_id)
+def _park(state: State, wait: JobWait, timeout: float) -> None:
+    client = wait.client
     if client.waits is None:
         client.waits = set()
     client.waits.add(wait)
     client.waiters += 1
-    state.waits.setdefault(command.id, []).append(wait)
+    for job_id in wait.job_ids:
+        state.waits.setdefault(job_id, []).append(wait)
     state.serial += 1
-    heappush(state.wait_ends, (state.now + max(1, int(command.timeout)), state.serial, wait))
+    heappush(state.wait_ends, (state.now + max(1, int(timeout)), state.serial, wait))
     if len(state.wait_ends) > state.wait_ends_limit:
         state.wait_ends = [end for end in state.wait_ends if not end[2].done]
         heapify(state.wait_ends)
@@ -83,13 +138,14 @@ def _park(state: State, client: Client, command: WaitJob) -> None:
 
 
 def _forget(state: State, wait: JobWait) -> None:
-    waits = state.waits[wait.job_id]
-    waits.remove(wait)
-    if not waits:
-        del state.waits[wait.job_id]
+    for job_id in wait.job_ids:
+        waits = state.waits[job_id]
+        waits.remove(wait)
+        if not waits:
+            del state.waits[job_id]
 
 
-def _answer(state: State, wait: JobWait, reply: WaitReply) -> None:
+def _answer(state: State, wait: JobWait, reply: WaitReply | WaitManyReply) -> None:
     client = wait.client
     wait.done = True
     if client.waits is not None:

@@ -20,6 +20,28 @@ class WaitReply(Reply, kw_only=True):
     state: str | UnsetType = UNSET
 
 
+class Ended(Struct, kw_only=True, omit_defaults=True, gc=False):
+    """How a job ended.
+
+    ``state`` is completed, failed, cancelled (waiting or active), expired (its ``ttl`` was over), or unknown:
+    it is not there, any more or ever.  Of one that is kept, or that ended while somebody waited for it,
+    ``result`` is told, or ``error``, ``reason`` (as of dead letters) and the number of failed ``attempts``.
+    """
+
+    id: str
+    state: str
+    result: Raw | UnsetType = UNSET
+    error: str | None = None
+    reason: str | None = None
+    attempts: int = 0
+
+
+class WaitManyReply(Reply, kw_only=True):
+    """Those that have ended, as many as fit into one answer; none when the time is over."""
+
+    ended: list[Ended]
+
+
 class Trimmed(Struct, gc=False):
     removed: int
 
@@ -33,6 +55,15 @@ class WaitJob(Command, tag="WaitJob"):
     """Wait up to ``timeout`` ms for a job to complete."""
 
     id: JobId
+    timeout: WaitTimeout = 30_000
+
+
+@command(Route.QUEUE, WaitManyReply, parks=True)
+class WaitJobs(Command, tag="WaitJobs"):
+    """Wait up to ``timeout`` ms until at least one of some jobs of a queue has ended, in whatever way."""
+
+    queue: QueueName
+    ids: Annotated[list[JobId], Meta(max_length=1000)]
     timeout: WaitTimeout = 30_000
 
 

@@ -48,6 +48,21 @@ class Cancel(Command, tag="Cancel"):
     grace: Timeout = 10_000
 
 
+class Removed(Struct, gc=False):
+    removed: bool
+
+
+class RemovedReply(Reply, kw_only=True):
+    data: Removed
+
+
+@command(Route.ID, RemovedReply, writes=True, repeatable=True)
+class RemoveJob(Command, tag="RemoveJob"):
+    """Remove a job in any state but active, and all that is known of it; false when it is not there."""
+
+    id: JobId
+
+
 @command(Route.ID, writes=True, repeatable=True, grows=True)
 class Update(Command, tag="Update"):
     """Give a job that has not finished other data."""
