@@ -19,21 +19,22 @@ Outcome = tuple[bool, Any]
 """Whether the call succeeded, and its value or its exception. Futures cannot carry every exception."""
 
 
+Call = tuple[Callable[[Any], Any], Any, asyncio.Future[Outcome], Context]
+
+
 class Threads:
     """At most `size` daemon threads, started when they are first needed."""
 
     def __init__(self, size: int) -> None:
         self._size = size
-        self._work: SimpleQueue[tuple[Callable[[Any], Any], Any, asyncio.Future[Outcome]] | None] = (
-            SimpleQueue()
-        )
+        self._work: SimpleQueue[Call | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []
         self._unfinished = 0
         self._loop = asyncio.get_running_loop()
-        self._context = copy_context()
 
     def run(self, function: Callable[[A], Any], argument: A) -> asyncio.Future[Outcome]:
-        """Call `function` in a thread. Cancelling the future does not stop the call."""
+        """Call `function` in a thread, in the context of the caller, to which nothing comes back. Cancelling
+        the future does not stop the call."""
         future: asyncio.Future[Outcome] = self._loop.create_future()
         self._unfinished += 1
         if self._unfinished > len(self._threads) < self._size:
@@ -41,18 +42,17 @@ class Threads:
             thread = threading.Thread(target=self._serve, name=name, daemon=True)
             self._threads.append(thread)
             thread.start()
-        self._work.put((function, argument, future))
+        self._work.put((function, argument, future, copy_context()))
         return future
 
     def _serve(self) -> None:
         while (work := self._work.get()) is not None:
-            function, argument, future = work
-            context: Context = self._context.copy()  # what one job sets is not seen by the next
+            function, argument, future, context = work
             try:
                 outcome = True, context.run(function, argument)
             except BaseException as error:
                 outcome = False, error
-            del work, function, argument
+            del work, function, argument, context
             try:
                 self._loop.call_soon_threadsafe(self._finish, future, outcome)
             except RuntimeError:  # the loop is closed: nobody waits any more

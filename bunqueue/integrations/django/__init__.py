@@ -1,0 +1,37 @@
+"""Django's tasks on bunqueue: a backend, and the command that works them. See docs/integrations.md.
+
+    INSTALLED_APPS = [..., "bunqueue.integrations.django"]
+    TASKS = {"default": {"BACKEND": "bunqueue.integrations.django.BunqueueBackend"}}
+
+`django.tasks` is there from Django 6.0 on; before, the package `django-tasks` is, with the same words. The
+names are loaded when they are first used: Django imports this package before its settings are complete.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bunqueue.integrations import missing
+
+try:
+    import django as _django  # noqa: F401  # to say at once what is missing
+except ImportError as error:
+    raise missing("django", error) from None
+
+if TYPE_CHECKING:
+    from .backend import BunqueueBackend
+    from .running import run_task
+
+__all__ = ["BunqueueBackend", "run_task"]
+
+_WHERE = {"BunqueueBackend": "backend", "run_task": "running"}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _WHERE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    value: object = getattr(import_module(f"{__name__}.{_WHERE[name]}"), name)
+    globals()[name] = value
+    return value

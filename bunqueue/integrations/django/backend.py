@@ -1,0 +1,90 @@
+"""`BunqueueBackend`: a task becomes a job of the queue that has the task's queue name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, cast
+
+from django.core import checks
+from django.utils import timezone
+
+from bunqueue.client.blocking import Queue
+from bunqueue.client.job_options import JobOptions
+from bunqueue.client.places import Place
+from bunqueue.errors import BunqueueError, JobNotFound
+from bunqueue.protocol.commands import query
+
+from .compat import BaseTaskBackend, Task, TaskResult, TaskResultDoesNotExist, TaskResultStatus, task_enqueued
+from .results import FoundJob, result_of
+
+JOB_OPTIONS = "job_options"
+ANY_QUEUE = "default"  # questions about a job do not depend on it
+
+
+class BunqueueBackend(BaseTaskBackend):  # type: ignore[misc]  # Django has no types
+    """See docs/integrations.md.
+
+    OPTIONS are those of `bunqueue.Queue` that say where the server is (`url`, `host`, `port`, `token`, `tls`,
+    `embedded`, `data_path`), and `job_options`. A task runs once unless these say otherwise: `max_attempts`.
+    """
+
+    supports_defer = True
+    supports_async_task = True
+    supports_get_result = True
+    supports_priority = True
+
+    def __init__(self, alias: str, params: Mapping[str, Any]) -> None:
+        super().__init__(alias, params)
+        options = dict(self.options)
+        self.job_options = cast("JobOptions", {"max_attempts": 1, **options.pop(JOB_OPTIONS, {})})
+        self.place = cast("Place", options)
+        self._queues: dict[str, Queue] = {}
+
+    def queue(self, name: str) -> Queue:
+        """The queue of that name."""
+        found = self._queues.get(name)
+        if found is None:
+            found = self._queues[name] = Queue(name, default_job_options=self.job_options, **self.place)
+        return found
+
+    def enqueue(self, task: Task, args: Sequence[Any], kwargs: Mapping[str, Any]) -> TaskResult:
+        """Add the task's job; it is safe when this returns."""
+        self.validate_task(task)
+        result = TaskResult(
+            task=task,
+            id="",
+            status=TaskResultStatus.READY,
+            enqueued_at=timezone.now(),
+            started_at=None,
+            last_attempted_at=None,
+            finished_at=None,
+            args=list(args),
+            kwargs=dict(kwargs),
+            backend=self.alias,
+            errors=[],
+            worker_ids=[],
+        )
+        data = {"args": result.args, "kwargs": result.kwargs, "backend": self.alias}
+        options: JobOptions = {"priority": task.priority}
+        if task.run_after is not None:
+            options["delay"] = max(0, (task.run_after - timezone.now()).total_seconds() * 1000)
+        job = self.queue(task.queue_name).add(task.module_path, data, **options)
+        object.__setattr__(result, "id", job.id)
+        task_enqueued.send(type(self), task_result=result)
+        return result
+
+    def get_result(self, result_id: str) -> TaskResult:
+        """What became of a task, as long as its job is kept."""
+        try:
+            found = self.queue(ANY_QUEUE)._caller.call(query.GetJob(id=result_id), FoundJob)
+        except JobNotFound:
+            raise TaskResultDoesNotExist(result_id) from None
+        return result_of(found.job, self.alias)
+
+    def check(self, **kwargs: Any) -> Iterable[checks.CheckMessage]:
+        """Whether the options are what they may be."""
+        yield from super().check(**kwargs)
+        try:
+            Queue(ANY_QUEUE, default_job_options=self.job_options, **self.place).close()
+        except (BunqueueError, TypeError) as error:
+            yield checks.Error(f"TASKS[{self.alias!r}]['OPTIONS']: {error}", id="bunqueue.E001")

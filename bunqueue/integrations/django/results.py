@@ -1,0 +1,103 @@
+"""From a job to the `TaskResult` that Django knows."""
+
+from __future__ import annotations
+
+import builtins
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+from django.conf import settings
+from django.utils.module_loading import import_string
+
+from bunqueue.client.jobs import Job
+from bunqueue.protocol.commands import Reply
+
+from .compat import Task, TaskError, TaskResult, TaskResultDoesNotExist, TaskResultStatus
+
+STATUS = {
+    "active": TaskResultStatus.RUNNING,
+    "completed": TaskResultStatus.SUCCESSFUL,
+    "failed": TaskResultStatus.FAILED,
+}
+"""Of states; all others are those of tasks that are ready, or will be."""
+UNKNOWN_WORKER = "unknown"  # only the number of these counts
+
+
+class TaskJob(Job, kw_only=True):
+    """A job with what is kept of its failures."""
+
+    stacktrace: list[str] | None = None
+    timeline: list[dict[str, Any]] = msgspec.field(default_factory=list)
+
+
+class FoundJob(Reply, kw_only=True):
+    job: TaskJob
+
+
+def task_named(path: str) -> Task:
+    """The task at an import path.  Raises ImportError, or TypeError for what is something else."""
+    found = import_string(path)
+    if not isinstance(found, Task):
+        raise TypeError(f"{path} is no task; does it lack the decorator @task?")
+    return found
+
+
+def result_of(job: TaskJob, backend: str) -> TaskResult:
+    """Raises TaskResultDoesNotExist when the job is not that of a task of this program."""
+    if not isinstance(job.data, Mapping) or not {"args", "kwargs"} <= job.data.keys():
+        raise TaskResultDoesNotExist(f"job {job.id} is not that of a task")
+    try:
+        task = task_named(job.name)
+    except (ImportError, TypeError) as error:
+        raise TaskResultDoesNotExist(f"job {job.id} is not that of a task: {error}") from None
+    status = STATUS.get(job.state or "", TaskResultStatus.READY)
+    ended = status in (TaskResultStatus.SUCCESSFUL, TaskResultStatus.FAILED)
+    begun = job.attempts + (status in (TaskResultStatus.RUNNING, TaskResultStatus.SUCCESSFUL))
+    result = TaskResult(
+        task=task.using(priority=job.priority, queue_name=job.queue, backend=backend),
+        id=job.id,
+        status=status,
+        enqueued_at=moment(job.created_at),
+        started_at=moment(job.started_at),
+        last_attempted_at=moment(job.started_at),
+        finished_at=moment(job.completed_at or _last(job)) if ended else None,
+        args=job.data["args"],
+        kwargs=job.data["kwargs"],
+        backend=backend,
+        errors=[_error(job)] if job.error else [],
+        worker_ids=[UNKNOWN_WORKER] * begun,
+    )
+    object.__setattr__(result, "_return_value", job.result)
+    return result
+
+
+def moment(at_ms: float | None) -> datetime | None:
+    """A time as Django wants it by its settings."""
+    if at_ms is None:
+        return None
+    at = datetime.fromtimestamp(at_ms / 1000, UTC)
+    return at if settings.USE_TZ else at.astimezone().replace(tzinfo=None)
+
+
+def _last(job: TaskJob) -> float | None:
+    return job.timeline[-1]["timestamp"] if job.timeline else None
+
+
+def _error(job: TaskJob) -> TaskError:
+    stack = job.stacktrace or [job.error or ""]
+    return TaskError(exception_class_path=_class_path(job.error or "", stack), traceback="\n".join(stack))
+
+
+def _class_path(error: str, stack: list[str]) -> str:
+    """The exception's class: the traceback has its whole path, the error its name."""
+    name = re.match(r"\w+", error)
+    if name is not None:
+        for line in reversed(stack):
+            if found := re.match(rf"((?:\w+\.)*{name[0]})(?::|$)", line):
+                return found[1] if "." in found[1] else f"builtins.{found[1]}"
+        if hasattr(builtins, name[0]):
+            return f"builtins.{name[0]}"
+    return "builtins.Exception"

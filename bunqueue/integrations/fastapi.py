@@ -1,0 +1,71 @@
+"""Queues and workers that live as long as a FastAPI or Starlette application."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+)
+from typing import Any
+
+from bunqueue.client.worker import Worker
+
+logger = logging.getLogger("bunqueue.worker")
+
+Part = AbstractAsyncContextManager[Any] | AbstractContextManager[Any]
+"""A queue, a flow producer, a worker: whatever is used with `with` or `async with`."""
+State = Mapping[str, Any] | None
+
+
+class Lifespan:
+    """What to give as `lifespan=` to FastAPI or Starlette.
+
+        emails = AsyncQueue("emails")
+        app = FastAPI(lifespan=Lifespan(emails, Worker("emails", send)))
+
+    The parts are opened in their order when the application starts, and closed the other way round when it
+    ends: workers finish what they have in hand. A worker in the application is for development and small
+    programs; elsewhere give it a process of its own. `inner` is a lifespan of yours, within this one.
+    """
+
+    def __init__(
+        self, *parts: Part, inner: Callable[[Any], AbstractAsyncContextManager[State]] | None = None
+    ) -> None:
+        self._parts = parts
+        self._inner = inner
+
+    @asynccontextmanager
+    async def _open(self, app: Any) -> AsyncIterator[State]:
+        async with AsyncExitStack() as stack:
+            for part in self._parts:
+                await _enter(stack, part)
+            yield await stack.enter_async_context(self._inner(app)) if self._inner else None
+
+    def __call__(self, app: Any) -> AbstractAsyncContextManager[State]:
+        """Called by the framework."""
+        return self._open(app)
+
+
+async def _enter(stack: AsyncExitStack, part: Part) -> None:
+    if isinstance(part, Worker):
+        await part.start()
+        serving = asyncio.create_task(part.serve())
+        serving.add_done_callback(lambda task: _ended(part, task))
+        stack.push_async_callback(asyncio.wait, [serving])
+        stack.push_async_callback(part.stop)
+    elif isinstance(part, AbstractAsyncContextManager):
+        await stack.enter_async_context(part)
+    else:
+        part.__enter__()
+        stack.push_async_callback(asyncio.to_thread, part.__exit__, None, None, None)
+
+
+def _ended(worker: Worker, task: asyncio.Task[BaseException | None]) -> None:
+    """Nobody waits for a worker here, so its end has to be told."""
+    if not task.cancelled() and (problem := task.exception() or task.result()) is not None:
+        logger.error("queue %r: the worker has ended", worker.queue, exc_info=problem)

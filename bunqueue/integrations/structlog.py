@@ -1,0 +1,42 @@
+"""Logs that say which job they are about."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from bunqueue.client.middleware import CallNext, Middleware
+from bunqueue.integrations import missing
+
+try:
+    from structlog.contextvars import bound_contextvars
+except ImportError as error:
+    raise missing("structlog", error) from None
+
+if TYPE_CHECKING:
+    from bunqueue.client.runner import ActiveJob
+
+
+class JobContext(Middleware):
+    """Middleware for workers: while a job runs, `queue`, `job`, `job_id` and `attempt` are bound.
+
+        structlog.configure(processors=[structlog.contextvars.merge_contextvars, ...])
+        Worker("emails", send, middleware=[JobContext()])
+
+    They are in each line that the handler logs, and everything it calls, in threads of its own, too, as far
+    as these inherit the context. With `bind={"tenant": ...}`, headers of the job are bound as well, under the
+    names given.
+    """
+
+    def __init__(self, *, bind: dict[str, str] | None = None) -> None:
+        """`bind`: name in the log -> name of a header."""
+        self._bind = dict(bind or {})
+
+    async def running(self, job: ActiveJob, call_next: CallNext) -> Any:
+        """Bind, run, and unbind."""
+        values: dict[str, Any] = {}
+        if self._bind:
+            headers = job.job().headers
+            values = {name: headers[header] for name, header in self._bind.items() if header in headers}
+        values |= {"queue": job.queue, "job": job.name, "job_id": job.id, "attempt": job.attempts + 1}
+        with bound_contextvars(**values):
+            return await call_next(job)

@@ -1,0 +1,117 @@
+"""Queues and workers with an application around them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from fastapi import FastAPI, Request
+from fastapi.testclient import TestClient
+from starlette.applications import Starlette
+
+from bunqueue import ActiveJob, AsyncQueue, ConnectionLost, Queue, Worker
+from bunqueue.errors import AuthError
+from bunqueue.integrations.fastapi import Lifespan
+from bunqueue.testing import Sandbox
+
+
+async def double(job: ActiveJob) -> int:
+    return int(job.data) * 2
+
+
+def application(*parts: Any, inner: Any = None) -> FastAPI:
+    app = FastAPI(lifespan=Lifespan(*parts, inner=inner))
+
+    @app.post("/double/{number}")
+    async def add(number: int, request: Request) -> dict[str, Any]:
+        queue: AsyncQueue = parts[0]
+        job = await queue.add("double", number)
+        while (result := await job.result()) is None and len(parts) > 1:
+            await asyncio.sleep(0.001)  # noqa: ASYNC110  # the job runs in this very loop
+        return {"result": result, "state": getattr(request.state, "word", None)}
+
+    return app
+
+
+def test_a_worker_in_the_application(bunqueue: Sandbox) -> None:
+    queue, worker = AsyncQueue("numbers"), Worker("numbers", double)
+    with TestClient(application(queue, worker)) as client:
+        assert client.post("/double/21").json() == {"result": 42, "state": None}
+        assert worker.stats.completed == 1
+    bunqueue.assert_added("numbers", "double", 21)
+
+
+def test_the_end_of_the_application_waits_for_running_jobs(bunqueue: Sandbox) -> None:
+    begun, done = asyncio.Event(), []
+
+    async def slow(job: ActiveJob) -> None:
+        begun.set()
+        await asyncio.sleep(0.1)
+        done.append(job.id)
+
+    queue, worker = AsyncQueue("numbers"), Worker("numbers", slow)
+    app = FastAPI(lifespan=Lifespan(queue, worker))
+
+    @app.post("/")
+    async def add() -> None:
+        await queue.add("n")
+        await begun.wait()
+
+    with TestClient(app) as client:
+        client.post("/")
+        assert not done
+    assert len(done) == 1
+
+
+def test_a_lifespan_of_ones_own_within(bunqueue: Sandbox) -> None:
+    order: list[str] = []
+
+    @asynccontextmanager
+    async def inner(app: FastAPI) -> AsyncIterator[dict[str, str]]:
+        await queue.add("first")  # it is open by now
+        order.append("open")
+        yield {"word": "hello"}
+        await queue.add("last")
+        order.append("close")
+
+    queue = AsyncQueue("numbers")
+    with TestClient(application(queue, inner=inner)) as client:
+        assert client.post("/double/1").json()["state"] == "hello"
+    assert order == ["open", "close"]
+    assert [job.name for job in bunqueue.added("numbers")] == ["first", "double", "last"]
+
+
+def test_blocking_queues_are_closed_too_and_starlette_will_do(bunqueue: Sandbox) -> None:
+    queue = Queue("numbers")
+    with TestClient(Starlette(lifespan=Lifespan(queue))):
+        queue.add("n")
+    with pytest.raises(ConnectionLost, match="is closed"):
+        queue.add("n")
+
+
+def test_the_end_of_a_worker_is_told(bunqueue: Sandbox, caplog: pytest.LogCaptureFixture) -> None:
+    worker = Worker("numbers", double)
+    told = asyncio.Event()
+
+    class Ear(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            told.set()
+
+    async def run() -> None:
+        async with Lifespan(worker)(None):
+            assert worker._shift is not None
+            worker._shift._give_up(AuthError("the token is refused"))
+            await told.wait()
+
+    logger = logging.getLogger("bunqueue.worker")
+    logger.addHandler(ear := Ear())
+    try:
+        asyncio.run(asyncio.wait_for(run(), 10))
+    finally:
+        logger.removeHandler(ear)
+    assert "queue 'numbers': the worker has ended" in caplog.text
+    assert "the token is refused" in caplog.text
