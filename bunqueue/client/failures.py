@@ -3,7 +3,16 @@
 from __future__ import annotations
 
 import traceback
+from types import TracebackType
+from typing import TYPE_CHECKING
 
+from bunqueue.errors import JobInterrupted, Unrecoverable
+from bunqueue.protocol.commands.core import Fail
+
+if TYPE_CHECKING:
+    from bunqueue.client.active_job import ActiveJob
+
+PACKAGE = __package__.partition(".")[0]
 MAX_ERROR = 2_000  # characters of an error's text; enough for a person, small enough for every list
 MAX_STACK = 8_000  # characters of a traceback, its end: that is where the error is
 
@@ -33,10 +42,26 @@ def error_stack(error: BaseException) -> list[str]:
     if isinstance(error, ChildError):
         return error.stack
     trace = error.__traceback__
-    while trace is not None and trace.tb_frame.f_globals.get("__package__") == __package__:
+    while trace is not None and _is_ours(trace):
         trace = trace.tb_next
     try:
         text = "".join(traceback.format_exception(type(error), error, trace))
     except Exception:  # formatting runs foreign code: __str__, __repr__, source loaders
         return []
     return text[-MAX_STACK:].splitlines()
+
+
+def _is_ours(trace: TracebackType) -> bool:
+    return str(trace.tb_frame.f_globals.get("__package__")).partition(".")[0] == PACKAGE
+
+
+def fail_command(job: ActiveJob, error: BaseException, text: str = "") -> Fail:
+    """How a worker says that an attempt failed; `text` stands for the error's own."""
+    return Fail(
+        id=job.id,
+        error=text or error_text(error),
+        token=job.token,
+        stack=error_stack(error) or None,
+        interrupted=isinstance(error, JobInterrupted),
+        unrecoverable=isinstance(error, Unrecoverable),
+    )

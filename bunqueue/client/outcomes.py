@@ -16,22 +16,20 @@ from msgspec import Raw, Struct
 from bunqueue.client.active_job import CANCELLED, ActiveJob, Ending, stopped
 from bunqueue.client.caller import AsyncCaller
 from bunqueue.client.connection_options import reconnect_delay
-from bunqueue.client.failures import error_stack, error_text
+from bunqueue.client.failures import error_text, fail_command
 from bunqueue.client.jobs import OneJob
 from bunqueue.errors import (
     BunqueueError,
     CommandFailed,
     CommandTimeout,
     ConnectionLost,
-    JobInterrupted,
     JobNotFound,
     JobStopped,
     LockLost,
     ShardUnavailable,
-    Unrecoverable,
 )
 from bunqueue.protocol.commands import Reply, core, query
-from bunqueue.protocol.commands.core import Ack, AckBatch, Fail
+from bunqueue.protocol.commands.core import Ack, AckBatch
 
 R = TypeVar("R", bound=Reply)
 
@@ -217,15 +215,7 @@ class Outcomes:
 
     async def _fail(self, failure: _Failure) -> None:
         job, error, text = failure
-        command = Fail(
-            id=job.id,
-            error=text,
-            token=job.token,
-            stack=error_stack(error) or None,
-            interrupted=isinstance(error, JobInterrupted),
-            unrecoverable=isinstance(error, Unrecoverable),
-        )
-        reply, unsure = await self._persist(command, core.AckReply)
+        reply, unsure = await self._persist(fail_command(job, error, text), core.AckReply)
         if isinstance(error, JobStopped):  # whatever the answer: the job is not ours any more
             self._listener.job_stopped(job, error)
         elif isinstance(reply, CommandFailed) and not (unsure and await self._has_failed(job)):

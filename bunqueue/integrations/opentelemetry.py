@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from opentelemetry.context import Context
     from opentelemetry.trace import TracerProvider
 
+    from bunqueue.client.active_job import ActiveJob
     from bunqueue.client.job_options import NewJob
-    from bunqueue.client.runner import ActiveJob
 
 SYSTEM = "bunqueue"
 MAX_VALUE = 1024  # characters of a header

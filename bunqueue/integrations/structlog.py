@@ -13,7 +13,7 @@ except ImportError as error:
     raise missing("structlog", error) from None
 
 if TYPE_CHECKING:
-    from bunqueue.client.runner import ActiveJob
+    from bunqueue.client.active_job import ActiveJob
 
 
 class JobContext(Middleware):

@@ -89,7 +89,7 @@ class Caller:
             return value
         if self._runner is None:
             self._runner = asyncio.Runner()
-        return self._runner.run(_result(value), context=copy_context())
+        return self._runner.run(_until_halted(value, job), context=copy_context())
 
     def close(self) -> None:
         """End the event loop."""
@@ -104,8 +104,8 @@ async def call_async(task: Task, job: ActiveJob) -> Any:
         value = await asyncio.to_thread(task.handler, job)
         return await value if inspect.isawaitable(value) else value
 
-    run = task.handler if task.is_async else in_thread
-    return await asyncio.create_task(_awaited(around_running(task.middleware, run), job))
+    run = around_running(task.middleware, task.handler if task.is_async else in_thread)
+    return await asyncio.create_task(_until_halted(run(job), job) if task.is_async else _awaited(run, job))
 
 
 def _innermost(handler: Handler) -> CallNext:
@@ -120,8 +120,15 @@ async def _awaited(run: CallNext, job: ActiveJob) -> Any:
     return await run(job)
 
 
-async def _result(value: Awaitable[Any]) -> Any:
-    return await value
+async def _until_halted(value: Awaitable[Any], job: ActiveJob) -> Any:
+    """In a task, which is cancelled when the run is to end."""
+    task = asyncio.current_task()
+    assert task is not None
+    job.halt = task.cancel
+    try:
+        return await value
+    finally:
+        job.halt = None
 
 
 def _without_loop(coroutine: Coroutine[Any, Any, Any]) -> Any:

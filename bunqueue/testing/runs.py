@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from msgspec import Struct
 
-from bunqueue.client.active_job import ActiveJob, current
-from bunqueue.client.failures import error_stack, error_text
+from bunqueue.client.active_job import CANCELLED, TIMED_OUT, ActiveJob, Ending, current, stopped
+from bunqueue.client.failures import fail_command
 from bunqueue.client.job_line import DONE
 from bunqueue.client.job_options import encode_data
 from bunqueue.client.jobs import PulledJobs
 from bunqueue.client.replies import R, decode_reply
-from bunqueue.errors import ConnectionLost, LockLost, Unrecoverable
+from bunqueue.client.runner import end
+from bunqueue.errors import BunqueueError, ConnectionLost, LockLost
 from bunqueue.protocol.commands import Ok, core, query
+from bunqueue.protocol.notices import read_notice
 
 from .errors import SandboxError
 from .sessions import DirectSession
@@ -46,6 +49,7 @@ class Rules:
 
 OWNER = "drain"
 ADDRESS = "the sandbox"
+HowItEnded = Literal["completed", "failed", "cancelled", "timed out", "lost", "crashed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +64,7 @@ class Ran:
     """1 for the first."""
     at: int
     """When it began, epoch ms, by the sandbox's clock."""
-    outcome: Literal["completed", "failed", "lost", "crashed"]
+    outcome: HowItEnded
     """lost: its outcome did not count, as the job was not held any more; crashed: the worker died, as the
     test planned, and the handler was not called."""
     result: Any = None
@@ -78,7 +82,8 @@ class Runs:
         self._faults = faults
         self._handlers = handlers
         self._rules = rules
-        self._session = DirectSession(engine, faults)
+        self._current: ActiveJob | None = None
+        self._session = DirectSession(engine, faults, self._heard)
 
     def __enter__(self) -> Self:
         return self
@@ -120,7 +125,7 @@ class Runs:
             )
 
     def _pull(self, queue: str) -> ActiveJob | None:
-        command = core.PullBatch(queue=queue, count=1, timeout=0, owner=OWNER)
+        command = core.PullBatch(queue=queue, count=1, timeout=0, owner=OWNER, signals=True)
         reply = self._call(command, PulledJobs)
         for raw, token in zip(reply.jobs, reply.tokens, strict=True):
             job = ActiveJob(raw, token, self)
@@ -134,26 +139,31 @@ class Runs:
     def _crash(self, job: ActiveJob, *, renewed: bool) -> None:
         self._note(job, "crashed")
         self._engine.kill(self._session, renewed=renewed)
-        self._session = DirectSession(self._engine, self._faults)
+        self._session = DirectSession(self._engine, self._faults, self._heard)
 
     # -- outcomes
 
     @contextmanager
     def reporting(self, job: ActiveJob) -> Iterator[Result]:
         """Around the call of a handler, whose result is to be put in there."""
-        result = Result()
-        outer = current.set(job)
+        result, outer = Result(), current.set(job)
+        self._current = job
         try:
             yield result
         except SandboxError:  # the job goes back
             raise
+        except asyncio.CancelledError:
+            if job.ending is None:  # it is the test that is cancelled
+                raise
+            self._ended(job, job.ending)
         except Exception as error:
-            self._failed(job, error)
+            self._ended(job, job.ending) if job.ending else self._failed(job, error)
             if self._rules.raising or isinstance(error, AssertionError):  # the test's own, most likely
                 raise
         else:
-            self._completed(job, result.value)
+            self._ended(job, job.ending) if job.ending else self._completed(job, result.value)
         finally:
+            self._current = None
             current.reset(outer)
 
     def _completed(self, job: ActiveJob, result: object) -> None:
@@ -162,12 +172,15 @@ class Runs:
         self._note(job, "completed" if counted else "lost", result=result)
 
     def _failed(self, job: ActiveJob, error: Exception) -> None:
-        trace = error_stack(error) or None
-        final = isinstance(error, Unrecoverable)
-        text = error_text(error)
-        command = core.Fail(id=job.id, error=text, token=job.token, stack=trace, unrecoverable=final)
-        counted = self._report(command, "failed")
+        counted = self._report(fail_command(job, error), "failed")
         self._note(job, "failed" if counted else "lost", error=error)
+
+    def _ended(self, job: ActiveJob, ending: Ending) -> None:
+        """The run was ended while the handler was at it."""
+        error = stopped(job, ending)
+        if ending.why == CANCELLED:
+            self._report(fail_command(job, error, str(error)), "failed")
+        self._note(job, "cancelled" if ending.why == CANCELLED else "timed out", error=error)
 
     def _report(self, command: core.Ack | core.Fail, done: str) -> bool:
         """Say it until there is an answer, as a worker does; whether it counts."""
@@ -185,13 +198,28 @@ class Runs:
     def _state(self, job_id: str) -> str:
         return self._call(query.GetState(id=job_id), query.StateReply).state
 
-    def _note(self, job: ActiveJob, outcome: Any, *, result: Any = None, error: Any = None) -> None:
+    def _note(self, job: ActiveJob, outcome: HowItEnded, *, result: Any = None, error: Any = None) -> None:
         at = int(job.job().started_at or 0)
         attempt = job.attempts + 1
         self.done.append(Ran(job.queue, job.name, job.id, job.data, attempt, at, outcome, result, error))
 
     def _call(self, command: Struct, reply: type[R]) -> R:
         return decode_reply(self._session.call(command), reply, command, ADDRESS)
+
+    # -- what ends a run
+
+    def _heard(self, payload: bytes) -> None:
+        notice, job = read_notice(payload), self._current
+        if notice is not None and job is not None and (job.id, job.token) == (notice.id, notice.token):
+            end(job, Ending(CANCELLED, notice.reason, notice.grace / 1000))
+
+    def look_at_the_clock(self) -> None:
+        """Time has passed while a handler is at work."""
+        job = self._current
+        if job is not None and job.timeout is not None:
+            begun = int(job.job().started_at or 0)
+            if self._engine.clock.now_ms() - begun >= job.timeout:
+                end(job, Ending(TIMED_OUT))
 
     # -- what handlers may ask of their job, see `JobLine`
 
@@ -204,4 +232,5 @@ class Runs:
         return DONE
 
     def say_soon(self, command: Struct) -> None:
-        self._call(command, Ok)
+        with suppress(BunqueueError):
+            self._call(command, Ok)

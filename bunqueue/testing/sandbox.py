@@ -57,7 +57,7 @@ class Sandbox:
         self._caller = Caller()
         self._workers: list[SandboxTransport] = []
         self._inline: tuple[Handlers, Rules] | None = None
-        self._running = False
+        self._runs: Runs | None = None  # the drain that goes on
         self._outer: substitute.Substitute | None = None
 
     def __enter__(self) -> Self:
@@ -95,16 +95,22 @@ class Sandbox:
         in `inline` mode jobs run at their time. Workers get their jobs, but see `settle`.
         """
         end = self._end(duration)
-        while self._engine.step(end):
+        while self._step(end):
             self._after_change()
 
     async def advance_async(self, duration: Duration) -> None:
         """As `advance`; at each moment workers have done their work before time goes on."""
         end = self._end(duration)
         await self.settle_async()
-        while self._engine.step(end):
+        while self._step(end):
             await self._after_change_async()
             await self.settle_async()
+
+    def _step(self, end: int) -> bool:
+        moved = self._engine.step(end)
+        if self._runs is not None:
+            self._runs.look_at_the_clock()
+        return moved
 
     def _end(self, duration: Duration) -> int:
         span = milliseconds(duration)
@@ -134,28 +140,29 @@ class Sandbox:
         return await self._drain_async(Handlers(handlers), Rules(self._end(within), limit, raising))
 
     def _drain(self, handlers: Handlers, rules: Rules) -> list[Ran]:
-        with self._runs(handlers, rules) as runs:
+        with self._run(handlers, rules) as runs:
             for job in runs:
                 with runs.reporting(job) as result:
                     result.value = self._caller.call(handlers.of(job), job)
             return runs.done
 
     async def _drain_async(self, handlers: Handlers, rules: Rules) -> list[Ran]:
-        with self._runs(handlers, rules) as runs:
+        with self._run(handlers, rules) as runs:
             for job in runs:
                 with runs.reporting(job) as result:
                     result.value = await call_async(handlers.of(job), job)
             return runs.done
 
     @contextmanager
-    def _runs(self, handlers: Handlers, rules: Rules) -> Iterator[Runs]:
+    def _run(self, handlers: Handlers, rules: Rules) -> Iterator[Runs]:
         """One drain; what handlers add is run by it, and not by themselves."""
-        self._running, before = True, self._running
+        outer = self._runs
         try:
             with Runs(self._engine, self.faults, handlers, rules) as runs:
+                self._runs = runs
                 yield runs
         finally:
-            self._running = before
+            self._runs = outer
 
     @contextmanager
     def inline(self, *handlers: Source, limit: int = LIMIT, raising: bool = True) -> Iterator[None]:
@@ -171,11 +178,11 @@ class Sandbox:
             self._inline = before
 
     def _after_change(self) -> None:
-        if self._inline is not None and not self._running:
+        if self._inline is not None and self._runs is None:
             self._drain(*self._inline)
 
     async def _after_change_async(self) -> None:
-        if self._inline is not None and not self._running:
+        if self._inline is not None and self._runs is None:
             await self._drain_async(*self._inline)
 
     # -- workers that run beside the test

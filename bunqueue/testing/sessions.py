@@ -85,8 +85,12 @@ class SandboxTransport(EmbeddedTransport):
 class DirectSession:
     """A session of threads that may block; it works in theirs, and needs no event loop."""
 
-    def __init__(self, engine: SandboxEngine, faults: Faults) -> None:
+    def __init__(
+        self, engine: SandboxEngine, faults: Faults, hear: Callable[[bytes], None] = lambda payload: None
+    ) -> None:
+        """`hear` gets what comes unasked."""
         self.conn = 0
+        self._hear = hear
         self.version = VERSION
         self.gone = False
         self._engine = engine
@@ -130,7 +134,9 @@ class DirectSession:
         return True
 
     def tell(self, queue: str, payloads: list[bytes]) -> None:
-        """Nobody here listens."""
+        """What was not asked for."""
+        for payload in payloads:
+            self._hear(payload)
 
     def fail(self, why: str) -> None:
         """The engine is gone."""

@@ -12,10 +12,24 @@ from unittest.mock import ANY
 import pytest
 from support.server import Server
 
-from bunqueue import ActiveJob, AsyncQueue, Backoff, CallNext, CommandFailed, Middleware, Queue, Worker
+from bunqueue import (
+    ActiveJob,
+    AsyncQueue,
+    Backoff,
+    CallNext,
+    CommandFailed,
+    JobCancelled,
+    JobTimeout,
+    Middleware,
+    Queue,
+    Unrecoverable,
+    Worker,
+    current_job,
+)
 from bunqueue.errors import OptionError
 from bunqueue.protocol.commands import Ok
 from bunqueue.protocol.commands.cron import Cron, CronReply
+from bunqueue.protocol.commands.jobs import Cancel, CancelReply
 from bunqueue.protocol.commands.queues import Pause, Resume
 from bunqueue.testing import Sandbox, SandboxError
 
@@ -170,7 +184,8 @@ def test_a_handler_that_takes_time_runs_into_its_timeout(bunqueue: Sandbox) -> N
 
     job = EMAILS.add("n", timeout=5 * MINUTE, max_attempts=1)
     (run,) = bunqueue.drain(slow)
-    assert (run.outcome, job.state()) == ("lost", "failed")
+    assert (run.outcome, job.state()) == ("timed out", "failed")
+    assert isinstance(run.error, JobTimeout)
     (run,) = bunqueue.drain(slow) if EMAILS.add("n") else []
     assert run.outcome == "completed"  # its lock is renewed meanwhile, as a worker does
 
@@ -307,6 +322,68 @@ def test_waiting_for_what_nobody_does_says_so(bunqueue: Sandbox) -> None:
         EMAILS._caller.call(WaitJob(id=job.id, timeout=30_000), WaitReply)
     bunqueue.drain(double)
     assert EMAILS._caller.call(WaitJob(id=job.id, timeout=30_000), WaitReply).completed
+
+
+def test_handlers_know_their_job_and_may_say_things_about_it(bunqueue: Sandbox) -> None:
+    def deep_below() -> None:
+        current_job().log("a line")
+        current_job().log_soon("another")
+        current_job().progress(40, "on the way")
+
+    def handler(job: ActiveJob) -> list[bool]:
+        deep_below()
+        return [job.stopping, job.cancelled]
+
+    job = EMAILS.add("n")
+    (run,) = bunqueue.drain(handler)
+    assert run.result == [False, False]
+    assert current_job(None) is None
+    assert (job.job().progress, job.job().progress_message) == (40, "on the way")
+
+
+def cancel(job: ActiveJob) -> None:
+    EMAILS._caller.call(Cancel(id=job.id, running=True, reason="enough"), CancelReply)
+
+
+def test_a_job_that_is_cancelled_while_it_runs(bunqueue: Sandbox) -> None:
+    seen: list[object] = []
+
+    def handler(job: ActiveJob) -> None:
+        cancel(job)
+        seen.append(job.cancelled)
+        job.raise_if_cancelled()
+
+    async def waits(job: ActiveJob) -> None:
+        cancel(job)
+        await asyncio.sleep(60)
+
+    for each in (handler, waits):
+        EMAILS.add("n")
+        (run,) = bunqueue.drain(each)
+        assert run.outcome == "cancelled"
+        assert isinstance(run.error, JobCancelled)
+        assert run.error.reason == "enough"
+    assert seen == [True]
+    assert len(EMAILS.dlq()) == 2
+
+
+async def test_a_coroutine_that_is_cancelled_while_it_runs(bunqueue: Sandbox) -> None:
+    async def waits(job: ActiveJob) -> None:
+        cancel(job)
+        await asyncio.sleep(60)
+
+    EMAILS.add("n")
+    (run,) = await bunqueue.drain_async(waits)
+    assert run.outcome == "cancelled"
+
+
+def test_what_cannot_be_mended_is_a_dead_letter_at_once(bunqueue: Sandbox) -> None:
+    def hopeless(job: ActiveJob) -> None:
+        raise Unrecoverable("the address is wrong")
+
+    job = EMAILS.add("n", max_attempts=5)
+    bunqueue.drain(hopeless, within=HOUR)
+    assert job.state() == "failed"
 
 
 # -- inline

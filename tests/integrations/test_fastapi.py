@@ -30,8 +30,8 @@ def application(*parts: Any, inner: Any = None) -> FastAPI:
     async def add(number: int, request: Request) -> dict[str, Any]:
         queue: AsyncQueue = parts[0]
         job = await queue.add("double", number)
-        while (result := await job.result()) is None and len(parts) > 1:
-            await asyncio.sleep(0.001)  # noqa: ASYNC110  # the job runs in this very loop
+        while (result := await job.result()) is None and len(parts) > 1:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)  # the job runs in this very loop
         return {"result": result, "state": getattr(request.state, "word", None)}
 
     return app

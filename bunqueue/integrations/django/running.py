@@ -7,7 +7,7 @@ from typing import Any
 from django.db import close_old_connections
 from django.utils import timezone
 
-from bunqueue.client.runner import ActiveJob
+from bunqueue.client.active_job import ActiveJob
 
 from .compat import (
     Task,
