@@ -123,9 +123,12 @@ def test_the_context_of_a_task(bunqueue: Sandbox) -> None:
     assert result.return_value == ["word", 1, result.id]
 
 
-def test_database_connections_are_closed_with_each_job(bunqueue: Sandbox) -> None:
+def test_database_connections_are_closed_with_each_job(
+    bunqueue: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from django.db import connection
 
+    monkeypatch.setitem(connection.settings_dict, "NAME", str(tmp_path / "site.db"))
     for _ in range(2):
         tasks.ask_the_database.enqueue()
     assert [run.result for run in bunqueue.drain(run_task)] == [42, 42]

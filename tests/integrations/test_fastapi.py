@@ -93,25 +93,33 @@ def test_blocking_queues_are_closed_too_and_starlette_will_do(bunqueue: Sandbox)
         queue.add("n")
 
 
-def test_the_end_of_a_worker_is_told(bunqueue: Sandbox, caplog: pytest.LogCaptureFixture) -> None:
-    worker = Worker("numbers", double)
-    told = asyncio.Event()
+def test_the_end_of_a_worker_is_told(bunqueue: Sandbox) -> None:
+    bunqueue.faults.refuse("pull", "Invalid token", times=10)
 
-    class Ear(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            told.set()
+    async def run() -> logging.LogRecord:
+        ear = Ear()
+        logger.addHandler(ear)
+        try:
+            async with Lifespan(Worker("numbers", double))(None):
+                return await ear.heard
+        finally:
+            logger.removeHandler(ear)
 
-    async def run() -> None:
-        async with Lifespan(worker)(None):
-            assert worker._shift is not None
-            worker._shift._give_up(AuthError("the token is refused"))
-            await told.wait()
+    record = asyncio.run(asyncio.wait_for(run(), 10))
+    assert record.getMessage() == "queue 'numbers': the worker has ended"
+    assert record.exc_info is not None
+    assert isinstance(record.exc_info[1], AuthError)
 
-    logger = logging.getLogger("bunqueue.worker")
-    logger.addHandler(ear := Ear())
-    try:
-        asyncio.run(asyncio.wait_for(run(), 10))
-    finally:
-        logger.removeHandler(ear)
-    assert "queue 'numbers': the worker has ended" in caplog.text
-    assert "the token is refused" in caplog.text
+
+logger = logging.getLogger("bunqueue.worker")
+
+
+class Ear(logging.Handler):
+    """Waits for an error."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.heard = asyncio.get_running_loop().create_future()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.heard.set_result(record)
