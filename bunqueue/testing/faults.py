@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from math import inf
 
 from msgspec import Struct
 
@@ -38,7 +39,7 @@ class Fault:
     kind: Kind
     names: frozenset[str]
     first: int
-    left: int
+    left: float
     queue: str | None = None
     text: str = ""
     renewed: bool = False
@@ -55,8 +56,9 @@ class Fault:
 
 
 class Faults:
-    """What is to go wrong in a sandbox. `nth` counts from now on, `times` is how often in a row.
+    """What is to go wrong in a sandbox.
 
+    `nth` counts from now on, `times` is how often in a row, None: always.
     `what` is "add", "pull", "ack", "fail" or "renew", or a command's name on the wire, such as "GetState".
     Where a connection is lost, so is all that its end means: jobs that were pulled over it and whose lock was
     never renewed go back to their queues. Clients repeat what they may repeat, as they do with a server.
@@ -65,26 +67,28 @@ class Faults:
     def __init__(self) -> None:
         self._planned: list[Fault] = []
 
-    def lose_answer(self, what: str, *, nth: int = 1, times: int = 1) -> None:
+    def lose_answer(self, what: str, *, nth: int = 1, times: int | None = 1) -> None:
         """The command is carried out, then the connection is lost before the answer comes."""
         self._plan(Kind.ANSWER_LOST, what, nth, times)
 
-    def lose_command(self, what: str, *, nth: int = 1, times: int = 1) -> None:
+    def lose_command(self, what: str, *, nth: int = 1, times: int | None = 1) -> None:
         """The connection is lost before the command arrives: nothing is carried out."""
         self._plan(Kind.COMMAND_LOST, what, nth, times)
 
-    def refuse(self, what: str, text: str, *, nth: int = 1, times: int = 1) -> None:
+    def refuse(self, what: str, text: str, *, nth: int = 1, times: int | None = 1) -> None:
         """The server refuses the command, with this text, and changes nothing."""
         self._plan(Kind.REFUSED, what, nth, times, text=text)
 
-    def crash(self, queue: str | None = None, *, nth: int = 1, times: int = 1, renewed: bool = False) -> None:
+    def crash(
+        self, queue: str | None = None, *, nth: int = 1, times: int | None = 1, renewed: bool = False
+    ) -> None:
         """The worker dies as it is about to run a job, of any queue or of this one, in `drain`.
 
         The job goes back at once; with `renewed`, when its lock has run out, and an attempt is used up: that
         is what happens to jobs that have run for a while.
         """
         _check(nth, times)
-        self._planned.append(Fault(Kind.CRASH, frozenset({"run"}), nth, times, queue, renewed=renewed))
+        self._planned.append(Fault(Kind.CRASH, frozenset({"run"}), nth, times or inf, queue, renewed=renewed))
 
     def clear(self) -> None:
         """Nothing goes wrong from now on."""
@@ -104,15 +108,15 @@ class Faults:
         self._planned = [fault for fault in self._planned if fault.left]
         return hits[0] if hits else None
 
-    def _plan(self, kind: Kind, what: str, nth: int, times: int, text: str = "") -> None:
+    def _plan(self, kind: Kind, what: str, nth: int, times: int | None, text: str = "") -> None:
         _check(nth, times)
         names = WORDS.get(what) or frozenset({what})
         if not names <= COMMANDS.keys():
             raise OptionError(f"what: {what!r} is no command; give one of {', '.join(WORDS)}, or a wire name")
-        self._planned.append(Fault(kind, names, nth, times, text=text))
+        self._planned.append(Fault(kind, names, nth, times or inf, text=text))
 
 
-def _check(nth: int, times: int) -> None:
-    for name, value in (("nth", nth), ("times", times)):
+def _check(nth: int, times: int | None) -> None:
+    for name, value in (("nth", nth), ("times", 1 if times is None else times)):
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise OptionError(f"{name}: {value!r} is not allowed; give a whole number from 1 on")

@@ -16,7 +16,7 @@ from msgspec import Raw, Struct
 from msgspec.msgpack import Encoder
 
 from bunqueue.client.replies import describe, names
-from bunqueue.client.requests import poll_time, spec_of
+from bunqueue.client.requests import is_repeatable, poll_time, spec_of
 from bunqueue.embedded.front import ADDITIONS
 from bunqueue.embedded.session import VERSION, EmbeddedTransport
 from bunqueue.errors import ConnectionLost
@@ -170,7 +170,7 @@ class Delivery:
     def again(self) -> None:
         """Repeat it over another connection.  Raises ConnectionLost when that is not safe."""
         assert self._fault is not None
-        if not spec_of(type(self._command)).repeatable or self._tries == MAX_TRIES:
+        if self._tries == MAX_TRIES or not is_repeatable(self._command, knows_pushes=True):
             what, why = describe(self._command), self._fault.kind.value
             message = f"{what}: connection to the sandbox lost ({why}, as the test planned)"
             raise ConnectionLost(message, address="the sandbox", **names(self._command))

@@ -89,6 +89,7 @@ async def life_of_jobs(say: Conversation) -> None:
         await say(cmd, id=first["id"])
     await say("GetJobByCustomId", customId="own")
     await say("WaitJob", id="own", timeout=1)
+    await say("WaitJobs", queue=Q, ids=[first["id"], "own"], timeout=1)
     await say("GetJob", id="nobody")
     await say("PULLB", queue=Q, count=5)
     await say("ACKB", ids=["nobody"], results=[None])
@@ -113,6 +114,7 @@ async def queue_control(say: Conversation) -> None:
     held = await say.pull()
     await say("Discard", **held)
     await say("Cancel", id=await say.push())
+    await say("RemoveJob", id=await say.push())
     for cmd in ("Pause", "IsPaused", "Resume"):
         await say(cmd, queue=Q)
     await say("RateLimit", queue=Q, limit=5)

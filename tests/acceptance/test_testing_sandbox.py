@@ -513,15 +513,21 @@ def test_an_ack_that_never_arrives_has_the_job_run_again(bunqueue: Sandbox) -> N
 
 
 def test_the_connection_drops_on_add(bunqueue: Sandbox) -> None:
+    """A client adds again what may have been lost, and it is added once."""
     bunqueue.faults.lose_command("add")
+    bunqueue.faults.lose_answer("add", nth=2)
+    EMAILS.add("n")
+    assert EMAILS.count() == 1
+    bunqueue.faults.lose_command("add", times=None)
     with pytest.raises(ConnectionError, match=r"lost \(the command was lost, as the test planned"):
         EMAILS.add("n")
-    assert EMAILS.count() == 0
-    bunqueue.faults.lose_answer("add", nth=2)
+    assert EMAILS.count() == 1
+    bunqueue.faults.clear()
+    bunqueue.faults.lose_answer("add", nth=2, times=None)
     EMAILS.add("n")
     with pytest.raises(ConnectionError, match=r"lost \(its answer was lost"):
         EMAILS.add("n")
-    assert EMAILS.count() == 2
+    assert EMAILS.count() == 3
 
 
 def test_what_may_be_repeated_is_repeated_as_often_as_a_client_does(bunqueue: Sandbox) -> None:
@@ -533,7 +539,7 @@ def test_what_may_be_repeated_is_repeated_as_often_as_a_client_does(bunqueue: Sa
 
 
 async def test_faults_meet_coroutines_and_workers_too(bunqueue: Sandbox) -> None:
-    bunqueue.faults.lose_command("add")
+    bunqueue.faults.lose_command("add", times=3)
     bunqueue.faults.lose_answer("ack")
     runs = 0
 
