@@ -115,6 +115,16 @@ class Extra(Struct, rename="camel", omit_defaults=True, gc=False):
     auto_retries: AutoRetries | None = None  # out of the dead letters
     cancellation: Cancellation | None = None  # of an active job only
 
+    @property
+    def has_policy(self) -> bool:
+        """Whether it matters to its parent that it fails."""
+        return self.parent_id is not None and (
+            self.fail_parent_on_failure
+            or self.remove_dependency_on_failure
+            or self.continue_parent_on_failure
+            or self.ignore_dependency_on_failure
+        )
+
     HIDDEN: ClassVar[frozenset[str]] = frozenset(
         {
             "headers",

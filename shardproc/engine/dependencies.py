@@ -14,7 +14,7 @@ from bunqueue.model.durations import DAY_MS
 from bunqueue.model.job import BLOCKED, COMPLETED, FAILED, Extra, Job
 from bunqueue.protocol import peers as wire
 
-from . import blocked, peers
+from . import blocked, peers, removed
 from .directory import locate
 from .outbox import ROW
 from .peers import Steps, answers
@@ -22,6 +22,7 @@ from .registry import recovers
 from .state import Awaited, State
 
 GONE = "gone"
+MAX_LOST = 50_000  # removed jobs that are remembered for other shards
 
 
 def extra_of(job: Job) -> Extra:
@@ -79,17 +80,19 @@ def _outcome(state: State, job_id: str) -> wire.Outcome:
     if job_id in state.gone:
         return wire.Outcome(job_id, wire.DONE)
     job = state.archive.find(job_id)
-    return wire.Outcome(job_id, wire.UNKNOWN) if job is None else outcome_of(job)
+    if job is None:
+        return state.lost.get(job_id) or wire.Outcome(job_id, wire.UNKNOWN)
+    return outcome_of(job)
 
 
 def outcome_of(job: Job) -> wire.Outcome:
     """What became of a decided job, and what its parent makes of that."""
-    if job.state != FAILED:
-        return wire.Outcome(job.id, wire.DONE)
     extra = job.extra or Extra()
+    if job.state != FAILED and (job.finished_at is not None or not extra.has_policy):
+        return wire.Outcome(job.id, wire.DONE)
     parent = extra.parent_id or ""
     policy = _policy(extra) if parent else wire.WAIT
-    child, error = f"{job.queue}:{job.id}", job.error or job.reason or ""
+    child, error = f"{job.queue}:{job.id}", job.error or job.reason or "it was removed"
     return wire.Outcome(job.id, wire.DEAD, child, parent, policy, error)
 
 
@@ -155,12 +158,12 @@ def settle(state: State) -> None:
     """Tell those who wait of the jobs that were decided."""
     while state.settled:
         job = state.settled.pop()
+        outcome = outcome_of(job)
         awaited = state.awaited.get(job.id)
+        if removed.is_asked_for(state, job):
+            _remember(state, outcome)
         if awaited is None:
             continue
-        outcome = outcome_of(job)
-        if outcome.word == wire.DONE and job.state != COMPLETED and awaited.shards:
-            _remember(state, job.id)  # it is removed, but others may have to ask after a crash
         for shard in awaited.shards:
             peers.tell(state, shard, wire.Outcomes([outcome]))
         if outcome.word == wire.DONE:
@@ -224,24 +227,41 @@ def release(state: State, job: Job, dep: str) -> None:
 
 
 class Gone(Struct):
-    """A record: a job that completed and was removed at that time."""
+    """A record: a job that was removed at that time.  It had completed, unless there is a ``parent`` to hear
+    that it is dead."""
 
     at: int
+    child: str = ""
+    parent: str = ""
+    policy: int = 0
+    error: str = ""
 
 
 _decode_gone = json.Decoder(Gone).decode
 
 
-def _remember(state: State, job_id: str) -> None:
-    state.out.keep(GONE, job_id, Gone(state.now))
+def _remember(state: State, outcome: wire.Outcome) -> None:
+    record = Gone(state.now, outcome.child, outcome.parent, outcome.policy, outcome.error)
+    state.out.keep(GONE, outcome.id, record)
+    state.lost[outcome.id] = outcome
+    if len(state.lost) > MAX_LOST:
+        _forget(state, next(iter(state.lost)))
+
+
+def _forget(state: State, job_id: str) -> None:
+    state.lost.pop(job_id, None)
+    state.out.keep(GONE, job_id, None)
+    state.dropped.append(job_id)  # the entry that led others here was left there until now
 
 
 @recovers(GONE)
 def _recover_gone(state: State, key: str, value: str) -> None:
-    if _decode_gone(value).at < state.now - 7 * DAY_MS:
-        state.out.keep(GONE, key, None)
-    else:
-        state.gone[key] = None
+    gone = _decode_gone(value)
+    if gone.at < state.now - 7 * DAY_MS:
+        _forget(state, key)
+        return
+    word = wire.DEAD if gone.parent else wire.DONE
+    state.lost[key] = wire.Outcome(key, word, gone.child, gone.parent, gone.policy, gone.error)
 
 
 # After a restart

@@ -200,5 +200,6 @@ def _part(state: State, parent: Job, child: str) -> None:
 def _remove_unprocessed(state: State, child: Job) -> bool:
     if child.state not in (WAITING, DELAYED, BLOCKED):
         return False
+    extra_of(child).parent_id = None  # it is parted from it, not lost to it
     lifecycle.remove(state, state.queues[child.queue], child)
     return True

@@ -34,7 +34,7 @@ from bunqueue.model.job import (
 )
 from bunqueue.model.stall import StallConfig
 
-from . import auto_retry, events, gate, timeouts, waiting
+from . import auto_retry, events, gate, removed, timeouts, waiting
 from .configs import of_queue
 from .delays import forget_delay
 from .events import emit, emit_queue
@@ -44,7 +44,6 @@ from .outbox import ROW, STATE, Attempt
 from .repeating import successor
 from .state import Client, QueueState, State
 
-MAX_GONE = 50_000  # removed jobs that are remembered as completed
 MAX_ERROR = 65_536  # characters of an error text that are kept
 
 
@@ -172,7 +171,7 @@ def complete(
     if remove:
         job.state = REMOVED
         emit(state, events.DROPPED, job)
-        _remember_gone(state, job)
+        removed.completed(state, job)
     else:
         job.state = COMPLETED
         job.result = result
@@ -181,13 +180,6 @@ def complete(
     extra = job.extra
     if extra is not None and extra.repeat and (again := successor(state, queue, job, extra)) is not None:
         add(state, queue, [again])
-
-
-def _remember_gone(state: State, job: Job) -> None:
-    """A removed job counts as completed for those who depend on it, for a while."""
-    state.gone[job.id] = None
-    if len(state.gone) > MAX_GONE:
-        del state.gone[next(iter(state.gone))]
 
 
 def fail(
@@ -283,6 +275,7 @@ def expire(state: State, queue: QueueState, job: Job) -> None:
     queue.waiting -= 1
     job.state, job.reason = REMOVED, EXPIRED
     emit(state, events.DROPPED, job)
+    removed.tell_parent(state, job)
     _retire(state, queue, job)
 
 
@@ -290,6 +283,7 @@ def remove(state: State, queue: QueueState, job: Job, kind: int = events.DROPPED
     """Any live state to gone: nobody wants it any more; events.REMOVED is told to subscribers."""
     withdraw(state, queue, job, REMOVED)
     emit(state, kind, job)
+    removed.tell_parent(state, job)
     _retire(state, queue, job)
     job.data = NIL  # entries in heaps may stay for long
 
@@ -315,7 +309,7 @@ def bury(state: State, queue: QueueState, job: Job, reason: str, *, remove: bool
     job.reason = reason
     state.totals.failed += 1
     queue.total_failed += 1
-    if job.id in state.awaited:
+    if job.id in state.awaited or (job.extra is not None and job.extra.has_policy):
         state.settled.append(job)
     if remove or job.shared.options.remove_on_fail:
         job.state = REMOVED
@@ -384,7 +378,7 @@ def _retire(state: State, queue: QueueState, job: Job) -> None:
         release_key(queue, job)
     if job.extra is not None:
         gate.left(state, queue, job)
-        if job.state == REMOVED and job.extra.own_id:
+        if job.state == REMOVED and job.extra.own_id and not removed.is_asked_for(state, job):
             state.dropped.append(job.id)
     del state.jobs[job.id]
     if state.waits:

@@ -29,6 +29,7 @@ from .vitals import Vitals
 
 if TYPE_CHECKING:
     from bunqueue.protocol.commands.core import GroupRule
+    from bunqueue.protocol.peers import Outcome
 
     from .gate import Gate
     from .groups import Groups
@@ -202,6 +203,7 @@ class State:
         "jobs",
         "listeners",
         "lives",
+        "lost",
         "minute",
         "next_queue_id",
         "next_seq",
@@ -306,6 +308,7 @@ class State:
         self.dropped: list[str] = []  # ids that clients chose, of jobs that are gone: not yet told
         self.unblocked: list[Job] = []  # removed ones that waited for others: not yet forgotten there
         self.gone: dict[str, None] = {}  # removed jobs that had completed; the last of them
+        self.lost: dict[str, Outcome] = {}  # removed jobs for which other shards may have to ask; the last
         self.lives: Counter[int] = Counter()  # shard -> how often it has come (back)
         self.questions = self.ids.life()  # numbers them; those of an earlier life are never asked again
         self.asked: dict[int, Asked] = {}  # questions to other shards
