@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from bunqueue.app.bunqueue import Bunqueue
+    from bunqueue.app.station import RateLimit
+    from bunqueue.app.task import AsyncTask, PlainTask, Task
     from bunqueue.client.active_job import ActiveJob, current_job
     from bunqueue.client.blocking import FlowProducer, JobHandle, Queue, QueueEvents, QueueGroup
     from bunqueue.client.connection_options import ConnectionOptions
@@ -44,6 +47,7 @@ if TYPE_CHECKING:
         LockLost,
         OptionError,
         PayloadError,
+        Postpone,
         ResultError,
         ShardUnavailable,
         StorageError,
@@ -53,6 +57,9 @@ if TYPE_CHECKING:
 
 _WHERE = {
     "bunqueue.client.worker_options": ("WorkerOptions",),
+    "bunqueue.app.bunqueue": ("Bunqueue",),
+    "bunqueue.app.station": ("RateLimit",),
+    "bunqueue.app.task": ("AsyncTask", "PlainTask", "Task"),
     "bunqueue.client.blocking": ("FlowProducer", "JobHandle", "Queue", "QueueEvents", "QueueGroup"),
     "bunqueue.client.connection_options": ("ConnectionOptions",),
     "bunqueue.client.event_stream": ("QueueEvent",),
@@ -88,6 +95,7 @@ _WHERE = {
         "LockLost",
         "OptionError",
         "PayloadError",
+        "Postpone",
         "ResultError",
         "ShardUnavailable",
         "StorageError",
@@ -105,8 +113,10 @@ __all__ = [
     "AsyncQueue",
     "AsyncQueueEvents",
     "AsyncQueueGroup",
+    "AsyncTask",
     "AuthError",
     "Backoff",
+    "Bunqueue",
     "BunqueueError",
     "CallNext",
     "CommandFailed",
@@ -134,15 +144,19 @@ __all__ = [
     "NewJob",
     "OptionError",
     "PayloadError",
+    "PlainTask",
+    "Postpone",
     "Queue",
     "QueueEvent",
     "QueueEvents",
     "QueueGroup",
     "QueueInfo",
+    "RateLimit",
     "ResultError",
     "ServerStats",
     "ShardUnavailable",
     "StorageError",
+    "Task",
     "TlsError",
     "TlsOptions",
     "Unrecoverable",

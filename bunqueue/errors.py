@@ -6,6 +6,7 @@ people and says what happened, to which queue or job, where, and what to do next
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import ClassVar
 
 
@@ -177,6 +178,20 @@ class JobTimeout(JobStopped, TimeoutError):
     """The job's processing timeout is over; the attempt has failed."""
 
     code = "job_timeout"
+
+
+class Postpone(JobStopped):
+    """Raise it in a handler to have the job put back, to run in `delay`: ms, or a timedelta. No attempt is
+    used, so it may be done any number of times."""
+
+    code = "job_postponed"
+
+    def __init__(self, delay: float | timedelta, message: str = "put back by its handler") -> None:
+        super().__init__(message)
+        self.delay = delay
+
+    def __reduce__(self) -> tuple[type[Postpone], tuple[float | timedelta, str]]:
+        return type(self), (self.delay, str(self))
 
 
 class JobInterrupted(JobStopped):

@@ -6,8 +6,10 @@ import traceback
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from bunqueue.errors import JobInterrupted, Unrecoverable
+from bunqueue.client.connection_options import milliseconds
+from bunqueue.errors import JobInterrupted, Postpone, Unrecoverable
 from bunqueue.protocol.commands.core import Fail
+from bunqueue.protocol.commands.jobs import MoveToDelayed
 
 if TYPE_CHECKING:
     from bunqueue.client.active_job import ActiveJob
@@ -55,8 +57,10 @@ def _is_ours(trace: TracebackType) -> bool:
     return str(trace.tb_frame.f_globals.get("__package__")).partition(".")[0] == PACKAGE
 
 
-def fail_command(job: ActiveJob, error: BaseException, text: str = "") -> Fail:
-    """How a worker says that an attempt failed; `text` stands for the error's own."""
+def fail_command(job: ActiveJob, error: BaseException, text: str = "") -> Fail | MoveToDelayed:
+    """How a worker says that an attempt failed, or is put off; `text` stands for the error's own."""
+    if isinstance(error, Postpone):
+        return MoveToDelayed(id=job.id, delay=milliseconds(error.delay, "delay"), token=job.token)
     return Fail(
         id=job.id,
         error=text or error_text(error),

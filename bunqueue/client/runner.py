@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from typing import Any, Protocol
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Protocol
 
 from msgspec import Raw
 
@@ -19,8 +20,9 @@ from bunqueue.client.active_job import (
     stopped,
 )
 from bunqueue.client.job_options import encode_data
-from bunqueue.client.middleware import Middleware, around_running
+from bunqueue.client.middleware import CallNext, Middleware, around_running
 from bunqueue.client.outcomes import Outcomes
+from bunqueue.client.routes import ANY, Handlers, handler_of
 from bunqueue.client.threads import Threads
 from bunqueue.errors import JobTimeout
 
@@ -35,44 +37,69 @@ class Boss(Protocol):
         """A handler wants the process to end."""
 
 
+class Way(NamedTuple):
+    """How jobs are run: in the event loop or not, and by whom, with all that is around."""
+
+    is_async: bool
+    call: CallNext
+
+
 class Runner:
     """Calls the handler where it belongs, and hands its outcome on."""
 
     def __init__(
         self,
-        handler: Handler,
+        handler: Handler | Handlers,
         threads: int,
         outcomes: Outcomes,
         boss: Boss,
         middleware: tuple[Middleware, ...] = (),
     ) -> None:
-        self.is_async = _is_async(handler)
-        self._handler = handler
         self._outcomes = outcomes
         self._boss = boss
-        self._threads = None if self.is_async else Threads(threads)
-        self._call = around_running(middleware, handler if self.is_async else self._in_thread)
+        self._threads = Threads(threads)
+        self._middleware = middleware
+        several = handler if isinstance(handler, Mapping) else {}
+        self._ways = {name: self._way(each) for name, each in several.items()}
+        self._rest = self._way(handler_of(several, ANY) if isinstance(handler, Mapping) else handler)
         self._loop = asyncio.get_running_loop()
+
+    def _way(self, handler: Handler) -> Way:
+        if _is_async(handler):
+            return Way(True, around_running(self._middleware, handler))
+
+        def call(job: ActiveJob) -> Any:
+            current.set(job)  # in a context of this call alone
+            return handler(job)
+
+        async def in_thread(job: ActiveJob) -> Any:
+            succeeded, value = await self._threads.run(call, job)
+            if not succeeded:
+                raise value
+            return await value if inspect.isawaitable(value) else value
+
+        return Way(False, around_running(self._middleware, in_thread))
 
     async def run(self, job: ActiveJob, task: asyncio.Task[None]) -> None:
         """In `task`. Raises nothing but CancelledError and GeneratorExit, when the slot itself is to end."""
         if job.ending is not None:  # before it began
             self._end(job)
             return
-        if self.is_async:
+        way = self._ways.get(job.name, self._rest)
+        if way.is_async:
             job.halt = task.cancel
         timer = None
         if job.timeout:
             timer = self._loop.call_later(job.timeout / 1000, end, job, Ending(TIMED_OUT))
         outer = current.set(job)
         try:
-            value = await self._call(job)
+            value = await way.call(job)
             result = encode_data(value, "the result of the handler")
         except BaseException as error:
             if isinstance(error, GeneratorExit) and not _runs(task):  # the event loop is gone
                 raise
             job.halt = None
-            self._failed(job, error, task)
+            self._failed(job, error, task, way)
         else:
             job.halt = None
             if job.ending is None:
@@ -83,10 +110,10 @@ class Runner:
         if timer is not None:
             timer.cancel()
 
-    def _failed(self, job: ActiveJob, error: BaseException, task: asyncio.Task[None]) -> None:
+    def _failed(self, job: ActiveJob, error: BaseException, task: asyncio.Task[None], way: Way) -> None:
         cancelled = isinstance(error, asyncio.CancelledError) and task.cancelling() > 0
         _uncancel(task)
-        if isinstance(error, KeyboardInterrupt | SystemExit) and self.is_async:
+        if isinstance(error, KeyboardInterrupt | SystemExit) and way.is_async:
             self._boss.give_up(error)  # in a handler's thread it ends that call only
         if cancelled and job.ending is None:
             job.ending = Ending(INTERRUPTED)
@@ -112,21 +139,9 @@ class Runner:
         else:
             self._outcomes.stop_short(job, error)
 
-    async def _in_thread(self, job: ActiveJob) -> Any:
-        assert self._threads is not None
-        succeeded, value = await self._threads.run(self._call_here, job)
-        if not succeeded:
-            raise value
-        return await value if inspect.isawaitable(value) else value
-
-    def _call_here(self, job: ActiveJob) -> Any:
-        current.set(job)  # in a context of this call alone
-        return self._handler(job)
-
     def stop(self) -> None:
         """No more jobs will come. Threads that still work are not waited for."""
-        if self._threads is not None:
-            self._threads.stop()
+        self._threads.stop()
 
 
 def end(job: ActiveJob, ending: Ending) -> None:

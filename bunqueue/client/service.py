@@ -6,16 +6,23 @@ import asyncio
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from bunqueue.client.worker import Worker
+from typing import Protocol
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 AGAIN = 0.5  # seconds; a signal that follows the first one sooner is the same wish: timeout(1) sends two
 
 
-def run_forever(*workers: Worker) -> None:
+class Service(Protocol):
+    """A worker, or several as one."""
+
+    async def serve(self) -> BaseException | None:
+        """Work until `stop_soon` is called, or until it cannot go on: why."""
+
+    def stop_soon(self, *, hurry: bool = False) -> None:
+        """Have `serve` end; with `hurry`, without any grace."""
+
+
+def run_forever(*workers: Service) -> None:
     """Run workers until SIGTERM or SIGINT, or until one of them cannot go on.
 
     The first signal stops them in order: they take no more jobs and get their `grace` to end those they have.
@@ -27,7 +34,7 @@ def run_forever(*workers: Worker) -> None:
         raise problem
 
 
-async def _serve(workers: tuple[Worker, ...]) -> BaseException | None:
+async def _serve(workers: tuple[Service, ...]) -> BaseException | None:
     loop = asyncio.get_running_loop()
     first: float | None = None
 
@@ -43,7 +50,7 @@ async def _serve(workers: tuple[Worker, ...]) -> BaseException | None:
         for worker in workers:
             worker.stop_soon(hurry=hurry)
 
-    async def serve(worker: Worker) -> BaseException | None:
+    async def serve(worker: Service) -> BaseException | None:
         try:
             return await worker.serve()
         finally:

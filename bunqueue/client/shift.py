@@ -25,6 +25,7 @@ from bunqueue.client.middleware import Middleware
 from bunqueue.client.outcomes import Outcomes
 from bunqueue.client.polls import PollOrders, Polls
 from bunqueue.client.renewal import Renewal, heartbeat
+from bunqueue.client.routes import Handlers
 from bunqueue.client.runner import Runner, end
 from bunqueue.client.slots import Slots
 from bunqueue.client.transport import Endpoint, Transport
@@ -37,6 +38,8 @@ from bunqueue.errors import (
     JobStopped,
     JobTimeout,
     LockLost,
+    Postpone,
+    Unrecoverable,
 )
 from bunqueue.protocol.commands import core, workers
 from bunqueue.protocol.notices import CancelNotice, read_notice
@@ -53,7 +56,7 @@ class Orders:
 
     name: str
     polls: PollOrders
-    handler: Handler
+    handler: Handler | Handlers
     concurrency: int
     renewal_interval: float
     ack_batch: int
@@ -213,7 +216,7 @@ class Shift:
         self._settled(job)
         if self._orders.on_failed:
             _tell(self._orders.on_failed, job, error)
-        elif job.attempts + 1 >= job.max_attempts:
+        elif job.attempts + 1 >= job.max_attempts or isinstance(error, Unrecoverable):
             words = "queue %r: job %s (%s) has failed for good, in attempt %d of %d: %s"
             attempts = (job.attempts + 1, job.max_attempts)
             logger.warning(words, job.queue, job.id, job.name, *attempts, error_text(error))
@@ -225,7 +228,7 @@ class Shift:
     def job_stopped(self, job: ActiveJob, error: JobStopped) -> None:
         if isinstance(error, JobInterrupted):
             self.interrupted += 1
-        else:
+        elif not isinstance(error, Postpone):
             self.cancelled += 1
         self._settled(job)
         if self._orders.on_stopped:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self, Unpack
@@ -38,10 +39,14 @@ class Worker:
         await Worker("emails", send, concurrency=20).run()
 
     A coroutine function runs in the event loop, a plain function in a thread. What it gives back is the job's
-    result, an exception fails the attempt. All options have names, see `WorkerOptions`.
+    result, an exception fails the attempt. Instead of one handler there may be a map of them by the names of
+    jobs, "*" for all others; jobs of a name that is not in it are put back. All options have names, see
+    `WorkerOptions`.
     """
 
-    def __init__(self, queue: str, handler: Handler, **options: Unpack[WorkerOptions]) -> None:
+    def __init__(
+        self, queue: str, handler: Handler | Mapping[str, Handler], **options: Unpack[WorkerOptions]
+    ) -> None:
         self.queue = checks.queue_name(queue)
         self.name = name_of(options)
         self._endpoint = endpoint_of(place_of(options))

@@ -6,15 +6,16 @@ import inspect
 import os
 import secrets
 import socket
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from bunqueue.client import checks
+from bunqueue.client import checks, routes
 from bunqueue.client.active_job import ActiveJob, Handler
 from bunqueue.client.connection_options import Duration, milliseconds, seconds, shown
 from bunqueue.client.middleware import Middleware, checked
 from bunqueue.client.places import Place
 from bunqueue.client.polls import PollOrders
+from bunqueue.client.routes import Handlers
 from bunqueue.client.shift import Orders
 from bunqueue.errors import JobStopped, OptionError
 from bunqueue.model.durations import DAY_MS
@@ -86,7 +87,7 @@ def grace_of(options: WorkerOptions) -> float:
     return seconds(options.get("grace", 30_000), "grace")
 
 
-def orders_of(queue: str, handler: Handler, options: WorkerOptions) -> Orders:
+def orders_of(queue: str, handler: Handler | Handlers, options: WorkerOptions) -> Orders:
     """What a worker of `queue` is told. OptionError, or TypeError for what is no handler."""
     lock_ttl = _lock_ttl(options.get("lock_ttl", 30_000))
     concurrency = checks.whole("concurrency", options.get("concurrency", 1))
@@ -101,7 +102,7 @@ def orders_of(queue: str, handler: Handler, options: WorkerOptions) -> Orders:
     return Orders(
         name=name_of(options),
         polls=polls,
-        handler=_checked(handler),
+        handler=_checked_all(handler) if isinstance(handler, Mapping) else _checked(handler),
         concurrency=concurrency,
         renewal_interval=_renewal_interval(options.get("heartbeat_interval"), lock_ttl),
         ack_batch=checks.whole("ack_batch", options.get("ack_batch", 10)),
@@ -112,6 +113,11 @@ def orders_of(queue: str, handler: Handler, options: WorkerOptions) -> Orders:
         on_stopped=options.get("on_stopped"),
         on_error=options.get("on_error"),
     )
+
+
+def _checked_all(handlers: Handlers) -> Handlers:
+    routes.check(handlers)
+    return {name: _checked(handler) for name, handler in handlers.items()}
 
 
 def _checked(handler: Handler) -> Handler:

@@ -9,9 +9,11 @@ from contextvars import copy_context
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from bunqueue.app.bunqueue import Bunqueue
 from bunqueue.client.active_job import ActiveJob, Handler
 from bunqueue.client.connection_options import shown
-from bunqueue.client.middleware import CallNext, Middleware, around_running
+from bunqueue.client.middleware import CallNext, Middleware, around_running, checked
+from bunqueue.client.routes import handler_of
 from bunqueue.client.worker import Worker
 
 from .errors import SandboxError
@@ -19,8 +21,9 @@ from .errors import SandboxError
 if TYPE_CHECKING:
     from .engine import SandboxEngine
 
-Source = Worker | Mapping[str, Handler] | Handler
-"""A worker, handlers by queue, or a handler for the jobs of all queues."""
+WHAT = "a worker, an app, a dict of handlers by queue, or a handler"
+Source = Worker | Bunqueue | Mapping[str, Handler] | Handler
+"""A worker, an app, handlers by queue, or a handler for the jobs of all queues."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,22 +42,22 @@ class Handlers:
     """By queue, in the order in which they were given; perhaps one for all others."""
 
     def __init__(self, sources: tuple[Source, ...]) -> None:
-        self._by_queue: dict[str, Task] = {}
-        self._rest: Task | None = None
+        self._by_queue: dict[str, tuple[Handler | Mapping[str, Handler], tuple[Middleware, ...]]] = {}
+        self._rest: Handler | None = None
         for source in sources:
             if isinstance(source, Worker):
-                orders = source._orders
-                self._by_queue[source.queue] = Task(orders.handler, orders.middleware)
+                self._by_queue[source.queue] = source._orders.handler, source._orders.middleware
+            elif isinstance(source, Bunqueue):
+                around = checked(source._middleware)
+                self._by_queue |= {queue: (found, around) for queue, found in source.handlers.items()}
             elif isinstance(source, Mapping):
-                self._by_queue |= {queue: Task(handler) for queue, handler in source.items()}
+                self._by_queue |= {queue: (handler, ()) for queue, handler in source.items()}
             elif callable(source):
-                self._rest = Task(source)
+                self._rest = source
             else:
-                raise TypeError(
-                    f"{shown(source)} runs no jobs; give a worker, a dict of handlers by queue, or a handler"
-                )
+                raise TypeError(f"{shown(source)} runs no jobs; give {WHAT}")
         if not sources:
-            raise TypeError("give what runs the jobs: a worker, a dict of handlers by queue, or a handler")
+            raise TypeError(f"give what runs the jobs: {WHAT}")
 
     def queues(self, engine: SandboxEngine) -> Iterator[str]:
         """Those that are to be looked at, in order."""
@@ -64,9 +67,10 @@ class Handlers:
 
     def of(self, job: ActiveJob) -> Task:
         """Who runs a job of one of `queues`."""
-        task = self._by_queue.get(job.queue) or self._rest
-        assert task is not None
-        return task
+        found, middleware = self._by_queue.get(job.queue) or (self._rest, ())
+        assert found is not None
+        handler = handler_of(found, job.name) if isinstance(found, Mapping) else found
+        return Task(handler, middleware)
 
 
 class Caller:

@@ -18,8 +18,9 @@ from bunqueue.client.job_options import encode_data
 from bunqueue.client.jobs import PulledJobs
 from bunqueue.client.replies import R, decode_reply
 from bunqueue.client.runner import end
-from bunqueue.errors import BunqueueError, ConnectionLost, LockLost
+from bunqueue.errors import BunqueueError, ConnectionLost, LockLost, Postpone
 from bunqueue.protocol.commands import Ok, core, query
+from bunqueue.protocol.commands.jobs import MoveToDelayed
 from bunqueue.protocol.notices import read_notice
 
 from .errors import SandboxError
@@ -49,7 +50,7 @@ class Rules:
 
 OWNER = "drain"
 ADDRESS = "the sandbox"
-HowItEnded = Literal["completed", "failed", "cancelled", "timed out", "lost", "crashed"]
+HowItEnded = Literal["completed", "failed", "postponed", "cancelled", "timed out", "lost", "crashed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +66,8 @@ class Ran:
     at: int
     """When it began, epoch ms, by the sandbox's clock."""
     outcome: HowItEnded
-    """lost: its outcome did not count, as the job was not held any more; crashed: the worker died, as the
-    test planned, and the handler was not called."""
+    """postponed: the handler raised Postpone; lost: its outcome did not count, as the job was not held any
+    more; crashed: the worker died, as the test planned, and the handler was not called."""
     result: Any = None
     error: BaseException | None = None
     """What the handler raised."""
@@ -172,8 +173,10 @@ class Runs:
         self._note(job, "completed" if counted else "lost", result=result)
 
     def _failed(self, job: ActiveJob, error: Exception) -> None:
-        counted = self._report(fail_command(job, error), "failed")
-        self._note(job, "failed" if counted else "lost", error=error)
+        put_off = isinstance(error, Postpone)
+        counted = self._report(fail_command(job, error), "delayed" if put_off else "failed")
+        how: HowItEnded = "postponed" if put_off else "failed"
+        self._note(job, how if counted else "lost", error=error)
 
     def _ended(self, job: ActiveJob, ending: Ending) -> None:
         """The run was ended while the handler was at it."""
@@ -182,7 +185,7 @@ class Runs:
             self._report(fail_command(job, error, str(error)), "failed")
         self._note(job, "cancelled" if ending.why == CANCELLED else "timed out", error=error)
 
-    def _report(self, command: core.Ack | core.Fail, done: str) -> bool:
+    def _report(self, command: core.Ack | core.Fail | MoveToDelayed, done: str) -> bool:
         """Say it until there is an answer, as a worker does; whether it counts."""
         unsure = False
         while True:

@@ -39,18 +39,18 @@ class QueueEvents:
             for event in events:
                 print(event.type, event.job_id, event.data)
 
-    `types` and `job_ids` say which events are wanted; without them it is all. It takes a connection of its
-    own, and makes a new one when that is lost. Events that were missed meanwhile, or because the reader is
-    more than `buffer` of them behind, are made known by an event of the type `lost`, whatever is wanted. For
-    the rest see `Place`.
+    `types` and `job_ids`, one or several, say which events are wanted; else it is all. It takes a connection
+    of its own, and makes a new one when that is lost. Events that were missed meanwhile, or because the
+    reader is more than `buffer` of them behind, are made known by an event of the type `lost`, whatever is
+    wanted. For the rest see `Place`.
     """
 
     def __init__(
         self,
         queue: str,
         *,
-        types: Iterable[EventType] | None = None,
-        job_ids: Iterable[str] | None = None,
+        types: EventType | Iterable[EventType] | None = None,
+        job_ids: str | Iterable[str] | None = None,
         buffer: int = BUFFER,
         **place: Unpack[Place],
     ) -> None:

@@ -18,6 +18,9 @@ class AsyncQueueBase:
     _defaults: Mapping[str, Any]  # options of jobs that do not say otherwise, as the wire has them
     _around: AsyncAround | None  # middleware, if there is any
 
-    def handle(self, job_id: str) -> AsyncJobHandle[Any]:
-        """A handle for a job whose id is known; the server is not asked whether it exists."""
-        return AsyncJobHandle(self._caller, self.name, job_id)
+    def handle(self, job_id: str, result_type: Any = Any) -> AsyncJobHandle[Any]:
+        """A handle for a job whose id is known; the server is not asked whether it exists.
+
+        Its result is converted to `result_type`.
+        """
+        return AsyncJobHandle(self._caller, self.name, job_id, result_type)

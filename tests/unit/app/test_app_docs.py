@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import get_args
 
+from bunqueue.app.hooks import Occasion
 from bunqueue.client.event_stream import TYPES
 from bunqueue.client.flow_plan import OnFailure
 
@@ -22,6 +23,10 @@ def first_words(page: str, column: str) -> set[str]:
 
 def test_every_event_is_there() -> None:
     assert first_words("events.md", "`event.type`") == set(TYPES)
+
+
+def test_every_occasion_is_there() -> None:
+    assert first_words("app.md", "`@app.on(...)`") == set(get_args(Occasion))
 
 
 def test_every_policy_is_there() -> None:

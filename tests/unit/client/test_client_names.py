@@ -50,6 +50,7 @@ def test_codes_of_errors_are_stable_and_unique() -> None:
         "job_cancelled",
         "job_interrupted",
         "job_not_found",
+        "job_postponed",
         "job_stopped",
         "job_timeout",
         "lock_lost",

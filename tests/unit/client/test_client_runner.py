@@ -94,7 +94,6 @@ async def test_coroutine_functions_run_in_the_loop() -> None:
 
     for each in (handler, functools.partial(handler), WithCall()):
         runner = Bench(each)
-        assert runner.runner.is_async
         assert await runner.run(pulled()) == threading.get_ident()
         runner.runner.stop()
 

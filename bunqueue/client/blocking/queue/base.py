@@ -18,6 +18,9 @@ class QueueBase:
     _defaults: Mapping[str, Any]  # options of jobs that do not say otherwise, as the wire has them
     _around: Around | None  # middleware, if there is any
 
-    def handle(self, job_id: str) -> JobHandle[Any]:
-        """A handle for a job whose id is known; the server is not asked whether it exists."""
-        return JobHandle(self._caller, self.name, job_id)
+    def handle(self, job_id: str, result_type: Any = Any) -> JobHandle[Any]:
+        """A handle for a job whose id is known; the server is not asked whether it exists.
+
+        Its result is converted to `result_type`.
+        """
+        return JobHandle(self._caller, self.name, job_id, result_type)

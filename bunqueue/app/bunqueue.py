@@ -1,0 +1,152 @@
+"""`Bunqueue`: queues, workers, schedules and routes in one object."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from types import TracebackType
+from typing import Any, Self, TypeVar, Unpack
+
+from bunqueue.app.hooks import Hook, Hooks, Occasion
+from bunqueue.app.scheduling import Scheduling
+from bunqueue.app.service import Service
+from bunqueue.app.station import RateLimit
+from bunqueue.client import checks
+from bunqueue.client.active_job import Handler
+from bunqueue.client.connection_options import Duration
+from bunqueue.client.job_options import JobOptions, wire_fields
+from bunqueue.client.middleware import CallNext, Middleware, checked
+from bunqueue.client.places import Place
+from bunqueue.client.service import run_forever
+from bunqueue.client.worker_options import WorkerOptions
+from bunqueue.errors import OptionError
+
+K = TypeVar("K", bound=Hook)
+Runs = TypeVar("Runs", bound=Callable[..., Any])
+
+
+class Bunqueue(Scheduling):
+    """Queues, workers, schedules and routes in one object.
+
+        app = Bunqueue("emails")
+
+        @app.job(max_attempts=5)
+        async def welcome(to: str) -> bool: ...
+
+        @app.cron("0 9 * * *", tz="Europe/Rome")
+        async def digest() -> None: ...
+
+        welcome.add("ada@example.com")  # here, or in any other program that imports this
+        app.run()  # works until SIGTERM or SIGINT
+
+    `name` is the app's own queue, in which its jobs are unless they say otherwise. `concurrency` is how many
+    jobs of a queue this process runs at a time; `rate_limit` and `global_concurrency` hold for all workers of
+    the app's own queue together (`add_queue` says it for others). `default_job_options` and `middleware` are
+    for all of its queues, `worker` is for what `Worker` can be told besides. Where the server is, or
+    `embedded=True`, is said as in `Place`. docs/app.md tells more.
+    """
+
+    def __init__(
+        self,
+        name: str = "default",
+        *,
+        concurrency: int = 10,
+        rate_limit: RateLimit | None = None,
+        global_concurrency: int | None = None,
+        default_job_options: JobOptions | None = None,
+        middleware: Iterable[Middleware] = (),
+        worker: WorkerOptions | None = None,
+        **place: Unpack[Place],
+    ) -> None:
+        wire_fields({**(default_job_options or {})}, {})
+        super().__init__(checks.queue_name(name), default_job_options, list(checked(middleware)), place)
+        self._concurrency = checks.whole("concurrency", concurrency)
+        self._worker_options: WorkerOptions = worker or {}
+        self._stations = {}
+        self._schedules = {}
+        self._hooks = Hooks()
+        self._service: Service | None = None
+        self.add_queue(name, rate_limit=rate_limit, global_concurrency=global_concurrency)
+
+    def __repr__(self) -> str:
+        return f"Bunqueue({self.name!r} at {self._endpoint.address})"
+
+    @property
+    def handlers(self) -> Mapping[str, Mapping[str, Handler]]:
+        """What runs the jobs: by queue, and by the name of the job."""
+        return {name: station.handlers for name, station in self._stations.items() if station.handlers}
+
+    # -- what is around
+
+    def on(self, occasion: Occasion) -> Callable[[K], K]:
+        """Have a function called at an occasion, see `Occasion`: `@app.on("exhausted")`."""
+
+        hooks = self._hooks.of(occasion)
+
+        def enter(hook: K) -> K:
+            hooks.append(hook)
+            return hook
+
+        return enter
+
+    def use(self, middleware: Any) -> Any:
+        """Add middleware, inside of that which is there: an object, or a coroutine function around runs.
+
+            @app.use
+            async def timing(job: ActiveJob, call_next: CallNext) -> Any: ...
+
+        Before the first job is added, and before the app works. Gives back what it got.
+        """
+        if self._queues or self._async_queues or self._flows or self._async_flows or self._service:
+            raise OptionError("use: jobs were added already, without this middleware; use it before")
+        self._middleware += checked(
+            [middleware if isinstance(middleware, Middleware) else _Function(middleware)]
+        )
+        return middleware
+
+    # -- working
+
+    async def start(self) -> None:
+        """Begin to work, and return; an app that works goes on.
+
+        Hooks of "startup" have run and the server knows the schedules when this returns; if it cannot be
+        reached, it is told later.
+        """
+        if self._service is None:
+            self._service = Service(self)
+        await self._service.start()
+
+    async def stop(self, *, grace: Duration | None = None) -> None:
+        """Take no more jobs, let those that run end within `grace`, and run the hooks of "shutdown"."""
+        service, self._service = self._service, None
+        if service is not None:
+            await service.stop(grace)
+
+    def run(self) -> None:
+        """Work until SIGTERM or SIGINT, which let running jobs end; a second signal ends the grace."""
+        run_forever(Service(self))
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+        await self.close_async()
+
+    def __bunqueue_workers__(self) -> list[Service]:
+        """For `bunqueue worker module:app`."""
+        return [Service(self)]
+
+
+class _Function(Middleware):
+    """A coroutine function around runs."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        if not callable(function):
+            raise TypeError(f"use: {function!r} is neither middleware nor a coroutine function")
+        self._function = function
+
+    async def running(self, job: Any, call_next: CallNext) -> Any:
+        return await self._function(job, call_next)

@@ -1,0 +1,81 @@
+"""What an app calls when something happens to it or to its jobs."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Callable
+from typing import Any, Literal, get_args
+
+from bunqueue.client.active_job import ActiveJob
+from bunqueue.client.connection_options import shown
+from bunqueue.errors import OptionError, Unrecoverable
+
+logger = logging.getLogger("bunqueue.app")
+
+Occasion = Literal["startup", "shutdown", "completed", "failed", "exhausted", "error"]
+"""When a hook is called, and with what:
+
+- startup(), before the first job is taken; shutdown(), after the last one has ended;
+- completed(job, result), failed(job, error) after each failed attempt, exhausted(job, error) after the last
+  one, when the job is a dead letter; all when the server knows;
+- error(error): a lost lock, a lost connection.
+"""
+Hook = Callable[..., Any]
+
+
+class Hooks:
+    """Functions and coroutine functions by occasion."""
+
+    def __init__(self) -> None:
+        self._hooks: dict[str, list[Hook]] = {name: [] for name in get_args(Occasion)}
+        self._running: set[asyncio.Task[None]] = set()
+
+    def of(self, occasion: str) -> list[Hook]:
+        """Those of an occasion, to which others may be added."""
+        if occasion not in self._hooks:
+            raise OptionError(f"on: there is no {shown(occasion)}; there are {', '.join(self._hooks)}")
+        return self._hooks[occasion]
+
+    def has(self, *occasions: Occasion) -> bool:
+        """Whether anybody wants to know."""
+        return any(self._hooks[occasion] for occasion in occasions)
+
+    async def call(self, occasion: Occasion) -> None:
+        """One after the other; what one raises is raised."""
+        for hook in self._hooks[occasion]:
+            result = hook()
+            if inspect.isawaitable(result):
+                await result
+
+    def tell(self, occasion: Occasion, *arguments: Any) -> None:
+        """Call them now, coroutines in the background; what one raises is logged."""
+        for hook in self._hooks[occasion]:
+            if inspect.iscoroutinefunction(hook):
+                task = asyncio.get_running_loop().create_task(_run(hook, arguments))
+                self._running.add(task)
+                task.add_done_callback(self._running.discard)
+            else:
+                try:
+                    hook(*arguments)
+                except Exception:
+                    logger.exception("%r failed", hook)
+
+    def failed(self, job: ActiveJob, error: BaseException) -> None:
+        """An attempt has failed."""
+        self.tell("failed", job, error)
+        if job.attempts + 1 >= job.max_attempts or isinstance(error, Unrecoverable):
+            self.tell("exhausted", job, error)
+
+    async def settle(self) -> None:
+        """Wait for those in the background."""
+        if self._running:
+            await asyncio.wait(self._running)
+
+
+async def _run(hook: Hook, arguments: tuple[Any, ...]) -> None:
+    try:
+        await hook(*arguments)
+    except Exception:
+        logger.exception("%r failed", hook)

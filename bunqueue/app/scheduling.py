@@ -1,0 +1,113 @@
+"""The part of an app that is told what is to run by the clock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, ParamSpec, Protocol, TypedDict, TypeVar, Unpack, cast, overload
+
+from bunqueue.app.declaring import Declaring
+from bunqueue.app.schedules import Schedule
+from bunqueue.app.task import AsyncTask, PlainTask, Task
+from bunqueue.client.connection_options import Duration
+from bunqueue.client.flow_plan import FlowJob
+from bunqueue.errors import OptionError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+AnyTask = TypeVar("AnyTask", bound=Task[..., Any])
+
+
+class SchedulePolicy(TypedDict, total=False):
+    """What becomes of runs that cannot be as planned; docs/cron.md has the rules."""
+
+    immediately: bool
+    """The first run of a new schedule is at once."""
+    prevent_overlap: bool
+    """No run while the job of the last one is there; True unless given."""
+    skip_if_no_worker: bool
+    """No run while nobody works on the queue."""
+    skip_missed_on_restart: bool
+    """False: one run at once for those that a server missed that was down."""
+    max_limit: int
+    """The schedule vanishes after so many runs."""
+
+
+class CronDecorator(Protocol):
+    """What `app.cron(...)` gives; it stands above `@app.job`, or makes a job of the function itself."""
+
+    @overload
+    def __call__(self, job: AnyTask, /) -> AnyTask: ...
+    @overload
+    def __call__(  # type: ignore[overload-overlap]  # the first that fits counts, as it should
+        self, function: Callable[P, Coroutine[Any, Any, R]], /
+    ) -> AsyncTask[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> PlainTask[P, R]: ...
+
+
+class Scheduling(Declaring):
+    """See `Bunqueue`."""
+
+    _schedules: dict[str, Schedule]
+
+    def cron(
+        self,
+        expression: str | None = None,
+        /,
+        *,
+        every: Duration | None = None,
+        tz: str | None = None,
+        name: str | None = None,
+        data: Mapping[str, Any] | None = None,
+        **policy: Unpack[SchedulePolicy],
+    ) -> CronDecorator:
+        """Have a job run at every time of a cron expression, in the time zone `tz` (UTC), or so often.
+
+            @app.cron("0 9 * * mon-fri", tz="Europe/Rome")
+            async def report() -> None: ...
+
+        `data` are its arguments. `name` is that of the schedule, unique on the whole server; unless given,
+        the names of queue and job. The server learns of it when the app starts to work, and keeps to it from
+        then on, also while no worker is there.
+        """
+
+        def enter(job: Any) -> Any:
+            task: Task[..., Any] = job if isinstance(job, Task) else self.job(job)
+            planned: FlowJob[Any] = FlowJob(task.name, {**(data or {})}, queue=task.queue, **task.own_options)
+            self.add_schedule(planned, expression, every=every, tz=tz, name=name, **policy)
+            return task
+
+        return cast(CronDecorator, enter)
+
+    def add_schedule(
+        self,
+        job: FlowJob[Any],
+        expression: str | None = None,
+        /,
+        *,
+        every: Duration | None = None,
+        tz: str | None = None,
+        name: str | None = None,
+        **policy: Unpack[SchedulePolicy],
+    ) -> None:
+        """Have a job run by the clock, with its arguments: `app.add_schedule(send.job("ada"), "@daily")`.
+
+        For the rest see `cron`. Raises OptionError.
+        """
+        schedule = Schedule(
+            name=name or f"{job.queue}:{job.name}",
+            queue=job.queue,
+            job=job.name,
+            data=cast(Mapping[str, Any], job.data),
+            expression=expression,
+            every=every,
+            tz=tz,
+            options=job.options,
+            policy=policy,
+        )
+        schedule.command({})  # what is wrong with it is told where it stands
+        if schedule.name in self._schedules and self._schedules[schedule.name] != schedule:
+            raise OptionError(
+                f"there is a schedule {schedule.name!r} already; give one of them another name="
+            )
+        self._schedules[schedule.name] = schedule

@@ -1,0 +1,154 @@
+"""An app at work: one worker for each of its queues, and what has to be done before and after."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from typing import TYPE_CHECKING, Any
+
+from bunqueue.client.caller import AsyncCaller
+from bunqueue.client.connection_options import Duration, milliseconds, reconnect_delay
+from bunqueue.client.job_options import wire_fields
+from bunqueue.client.worker import Worker
+from bunqueue.errors import OptionError, ShardUnavailable
+from bunqueue.protocol.commands import Reply
+
+if TYPE_CHECKING:
+    from bunqueue.app.bunqueue import Bunqueue
+    from bunqueue.app.station import Station
+
+logger = logging.getLogger("bunqueue.app")
+
+MAX_DELAY = 5.0  # seconds between attempts to tell the server what it has to know
+AWAY = (ConnectionError, TimeoutError, ShardUnavailable)
+"""The server cannot be reached, for the moment."""
+
+
+class Service:
+    """One run of an app, from its start to its end; made and used in one event loop."""
+
+    def __init__(self, app: Bunqueue) -> None:
+        self._app = app
+        self._stations = [station for station in app._stations.values() if station.handlers]
+        if not self._stations:
+            raise OptionError(f"{app!r} has no jobs to run; declare some with @app.job or @app.route")
+        self._workers: list[Worker] = []
+        self._telling: asyncio.Task[None] | None = None
+        self._started = self._over = False
+
+    # -- as a part of a program
+
+    async def start(self) -> None:
+        """See `Bunqueue.start`."""
+        await self._prepare()
+        for worker in self._workers:
+            await worker.start()
+
+    async def stop(self, grace: Duration | None = None) -> None:
+        """See `Bunqueue.stop`."""
+        grace_ms = None if grace is None else milliseconds(grace, "grace")
+        await asyncio.gather(*[worker.stop(grace_ms=grace_ms) for worker in self._workers])
+        await self._finish()
+
+    # -- as the purpose of a program: what `run_forever` wants
+
+    async def serve(self) -> BaseException | None:
+        """Work until `stop_soon`, or until a worker cannot go on: why."""
+        try:
+            await self._prepare()
+            if self._over:
+                return None
+            problems = await asyncio.gather(*map(self._serve, self._workers))
+        finally:
+            await self._finish()
+        return next((problem for problem in problems if problem is not None), None)
+
+    async def _serve(self, worker: Worker) -> BaseException | None:
+        try:
+            return await worker.serve()
+        finally:
+            self.stop_soon()  # the others go with the first
+
+    def stop_soon(self, *, hurry: bool = False) -> None:
+        """Have `serve` end; with `hurry` the grace is over at once."""
+        self._over = True
+        for worker in self._workers:
+            worker.stop_soon(hurry=hurry)
+
+    # -- before and after
+
+    async def _prepare(self) -> None:
+        if self._started:
+            return
+        self._started = True
+        for station in self._stations:
+            for task in station.tasks.values():
+                task.check()
+        self._workers = [self._worker(station) for station in self._stations]
+        await self._app._hooks.call("startup")
+        commands = self._commands()
+        try:
+            await self._tell(commands)
+        except AWAY as error:
+            logger.warning("%r: schedules and limits are set later: %s", self._app, error)
+            self._telling = asyncio.create_task(self._tell_later(commands))
+
+    async def _finish(self) -> None:
+        if not self._started:
+            return
+        self._started = False
+        if self._telling is not None:
+            self._telling.cancel()
+        await self._app._hooks.settle()
+        await self._app._hooks.call("shutdown")
+
+    def _worker(self, station: Station) -> Worker:
+        app, hooks = self._app, self._app._hooks
+        options: dict[str, Any] = {**app._worker_options, **app._place}
+        if hooks.has("completed"):
+            options["on_completed"] = lambda job, result: hooks.tell("completed", job, result)
+        if hooks.has("failed", "exhausted"):
+            options["on_failed"] = hooks.failed
+        if hooks.has("error"):
+            options["on_error"] = lambda error: hooks.tell("error", error)
+        return Worker(
+            station.queue,
+            station.handlers,
+            concurrency=station.slots,
+            middleware=app._middleware,
+            **options,
+        )
+
+    # -- what the server has to know
+
+    def _commands(self) -> list[Any]:
+        defaults = wire_fields({**(self._app._default_job_options or {})}, {})
+        schedules = [schedule.command(defaults) for schedule in self._app._schedules.values()]
+        return [
+            *schedules,
+            *[command for station in self._app._stations.values() for command in station.commands()],
+        ]
+
+    async def _tell(self, commands: list[Any]) -> None:
+        """Say it all; what was said is no longer in `commands`."""
+        caller = AsyncCaller(self._app._endpoint)
+        try:
+            while commands:
+                await caller.call(commands[0], Reply)
+                del commands[0]
+        finally:
+            await caller.close()
+
+    async def _tell_later(self, commands: list[Any]) -> None:
+        failures = 0
+        while commands:
+            failures += 1
+            await asyncio.sleep(min(reconnect_delay(failures, random.random()), MAX_DELAY))
+            try:
+                await self._tell(commands)
+            except AWAY:
+                continue
+            except Exception:
+                logger.exception("%r: the server refuses what it is told", self._app)
+                return

@@ -1,0 +1,156 @@
+"""A function as a job: called as before, or added to its queue with the same arguments, which are checked."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Callable
+from functools import update_wrapper
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypeVar, Unpack, cast
+
+from bunqueue.app.arguments import Arguments
+from bunqueue.client import checks
+from bunqueue.client.active_job import ActiveJob
+from bunqueue.client.flow_plan import FlowJob
+from bunqueue.client.job_options import JobOptions, wire_fields
+from bunqueue.errors import Unrecoverable
+
+if TYPE_CHECKING:
+    from bunqueue.app.adding import Adding
+    from bunqueue.client.blocking import JobHandle
+    from bunqueue.client.queue import AsyncJobHandle
+
+P = ParamSpec("P")
+R = TypeVar("R", covariant=True)
+T = TypeVar("T")
+
+
+class Task(Generic[P, R]):
+    """What `@app.job` makes of a function. P are its parameters, R is what it gives.
+
+    Calling it calls the function, here and now. `add` has a worker call it, and blocks until the job is safe;
+    `add_async` is the same for coroutines. `__wrapped__` is the function itself.
+    """
+
+    __wrapped__: Callable[..., Any]
+
+    def __init__(
+        self,
+        app: Adding,
+        function: Callable[..., Any],
+        *,
+        name: str,
+        queue: str,
+        aliases: tuple[str, ...],
+        unrecoverable: tuple[type[BaseException], ...],
+        options: JobOptions,
+    ) -> None:
+        update_wrapper(cast(Callable[..., Any], self), function)
+        self.name = checks.job_name(name)
+        self.queue = queue
+        self.aliases = tuple(checks.job_name(alias) for alias in aliases)
+        self._app = app
+        self._unrecoverable = unrecoverable
+        self._options: JobOptions = options
+        self._arguments = Arguments(function, name)
+        wire_fields(options, {})  # what is wrong with them is told where they stand
+
+    def __repr__(self) -> str:
+        return f"<job {self.name!r} of queue {self.queue!r}>"
+
+    # -- adding
+
+    def add(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
+        """Add a job that calls the function with these arguments; it is safe when this returns.
+
+        Raises ArgumentsError for a call that could not be made, and what `Queue.add` raises.
+        """
+        data = self._arguments.data(args, kwargs)
+        queue = self._app.get_queue(self.queue)
+        handle = queue.add(self.name, data, **self._options)
+        return queue.handle(handle.id, self._arguments.result_type)
+
+    async def add_async(self, *args: P.args, **kwargs: P.kwargs) -> AsyncJobHandle[R]:
+        """As `add`, for coroutines."""
+        data = self._arguments.data(args, kwargs)
+        queue = self._app.get_async_queue(self.queue)
+        handle = await queue.add(self.name, data, **self._options)
+        return queue.handle(handle.id, self._arguments.result_type)
+
+    def job(self, *args: P.args, **kwargs: P.kwargs) -> FlowJob[R]:
+        """What `add` would add: for `app.add_bulk`, flows and schedules. Raises ArgumentsError."""
+        data = self._arguments.data(args, kwargs)
+        job: FlowJob[R] = FlowJob(self.name, data, queue=self.queue, **self._options)
+        job.result_type = self._arguments.result_type
+        return job
+
+    def options(self, **options: Unpack[JobOptions]) -> Self:
+        """The same job with other options: `send.options(delay=5_000).add("ada@example.com")`."""
+        other = copy.copy(self)
+        other._options = cast(JobOptions, {**self._options, **options})
+        wire_fields(other._options, {})
+        return other
+
+    def handle(self, job_id: str) -> JobHandle[R]:
+        """A handle for a job of this kind whose id is known; the server is not asked whether it exists."""
+        return self._app.get_queue(self.queue).handle(job_id, self._arguments.result_type)
+
+    def handle_async(self, job_id: str) -> AsyncJobHandle[R]:
+        """As `handle`, for coroutines."""
+        return self._app.get_async_queue(self.queue).handle(job_id, self._arguments.result_type)
+
+    # -- running
+
+    @property
+    def own_options(self) -> JobOptions:
+        """Of every job of this kind."""
+        return self._options
+
+    def check(self) -> None:
+        """TypeError if its annotations cannot be used."""
+        self._arguments.check_annotations()
+
+    def check_data(self, data: object) -> None:
+        """Whether a job with this data could run. Raises ArgumentsError or PayloadError."""
+        self._arguments.of(data)
+
+    @property
+    def handler(self) -> Callable[[ActiveJob], Any]:
+        """What a worker calls: a coroutine function or a plain one, as the function is."""
+        return self._run_coroutine if inspect.iscoroutinefunction(self.__wrapped__) else self._run
+
+    async def _run_coroutine(self, job: ActiveJob) -> Any:
+        try:
+            result = await self.__wrapped__(**self._arguments.of(job.data))
+        except self._unrecoverable as error:
+            raise _final(error) from error
+        self._arguments.check_result(result)
+        return result
+
+    def _run(self, job: ActiveJob) -> Any:
+        try:
+            result = self.__wrapped__(**self._arguments.of(job.data))
+        except self._unrecoverable as error:
+            raise _final(error) from error
+        self._arguments.check_result(result)
+        return result
+
+
+def _final(error: BaseException) -> Unrecoverable:
+    return Unrecoverable(f"{type(error).__name__}: {error}")
+
+
+class AsyncTask(Task[P, R]):
+    """What `@app.job` makes of a coroutine function."""
+
+    async def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call the function here and now, without any queue."""
+        return cast(R, await self.__wrapped__(*args, **kwargs))
+
+
+class PlainTask(Task[P, R]):
+    """What `@app.job` makes of a plain function."""
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call the function here and now, without any queue."""
+        return cast(R, self.__wrapped__(*args, **kwargs))

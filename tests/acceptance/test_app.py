@@ -1,0 +1,457 @@
+"""Apps: typed jobs, routes, batches, schedules and hooks, over a server and embedded."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import threading
+import time
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+import pytest
+from support.server import Server
+from support.waiting import eventually
+
+from bunqueue import (
+    ActiveJob,
+    ArgumentsError,
+    AsyncJobHandle,
+    Bunqueue,
+    CallNext,
+    FlowJob,
+    OptionError,
+    Postpone,
+    RateLimit,
+    Unrecoverable,
+    current_job,
+)
+from bunqueue.client.places import Place
+from bunqueue.protocol.commands.jobs import Cancel, CancelReply
+
+_numbers = itertools.count()
+
+
+class Receipt(msgspec.Struct):
+    to: str
+    pages: int = 1
+
+
+@pytest.fixture
+def app(where: Place) -> Bunqueue:
+    return Bunqueue(f"app-{next(_numbers)}", **where)
+
+
+async def outcome(handle: AsyncJobHandle[Any], state: str = "completed") -> Any:
+    async def is_so() -> bool:
+        return await handle.state() == state
+
+    await eventually(is_so, f"{handle} is {state}")
+    return await handle.result()
+
+
+async def test_typed_jobs_run_with_checked_arguments_and_results(app: Bunqueue) -> None:
+    threads: set[str] = set()
+
+    @app.job
+    async def send(to: str, receipt: Receipt | None = None) -> Receipt:
+        threads.add(threading.current_thread().name)
+        return receipt or Receipt(to)
+
+    @app.job(name="count", max_attempts=7, priority=2)
+    def counted(numbers: list[int], *, scale: float = 1.0) -> float:
+        threads.add(threading.current_thread().name)
+        return sum(numbers) * scale
+
+    assert (await send("ada"), counted([1, 2], scale=2.0)) == (Receipt("ada"), 6.0)  # no queue, no worker
+    threads.clear()
+    async with app:
+        first = await send.add_async("ada", receipt=Receipt("bob", 3))
+        second = await counted.add_async([1, 2, 3], scale=0.5)
+        third = await asyncio.to_thread(send.add, to="eve")
+        assert await outcome(first) == Receipt("bob", 3)
+        assert await outcome(second) == 3.0
+        await outcome(send.handle_async(third.id))
+        assert await asyncio.to_thread(third.result) == Receipt("eve")
+        job = await second.job()
+        assert (job.name, job.data, job.max_attempts) == ("count", {"numbers": [1, 2, 3], "scale": 0.5}, 7)
+        assert (job.priority, job.queue) == (2, app.name)
+    assert len(threads) == 2
+    assert threading.main_thread().name in threads
+
+
+async def test_calls_that_could_not_be_made_are_refused_when_added(app: Bunqueue) -> None:
+    @app.job
+    async def send(to: str, copies: int = 1) -> None: ...
+
+    with pytest.raises(ArgumentsError, match="job 'send': argument to: 5 is not allowed: Expected `str`"):
+        await send.add_async(5)  # type: ignore[arg-type]
+    with pytest.raises(ArgumentsError, match="missing a required argument: 'to'"):
+        send.add()  # type: ignore[call-arg]
+    assert await app.async_queue.count() == 0
+    await app.close_async()
+
+
+async def test_data_from_elsewhere_runs_typed_jobs_or_is_a_dead_letter_at_once(app: Bunqueue) -> None:
+    @app.job(aliases=["send_email"])
+    async def send(to: str) -> str:
+        return f"sent to {to}"
+
+    async with app:
+        plain = await app.add_async("send", {"to": "ada", "colour": "blue"})
+        old = await app.add_async("send_email", {"to": "bob"})
+        wrong = await app.add_async("send", {"to": ["ada"]}, max_attempts=5)
+        assert (await outcome(plain), await outcome(old)) == ("sent to ada", "sent to bob")
+        await outcome(wrong, "failed")
+        job = await wrong.job()
+        assert job.attempts == 1
+        assert job.error is not None
+        assert "ArgumentsError: job 'send': argument to: ['ada'] is not allowed: Expected `str`" in job.error
+
+
+async def test_results_that_are_not_what_was_said_are_dead_letters_at_once(app: Bunqueue) -> None:
+    @app.job(max_attempts=5)
+    async def count() -> int:
+        return "three"  # type: ignore[return-value]
+
+    async with app:
+        handle = await count.add_async()
+        await outcome(handle, "failed")
+        job = await handle.job()
+    assert job.attempts == 1
+    assert "its result is 'three', its annotation says otherwise: Expected `int`" in (job.error or "")
+
+
+async def test_options_can_differ_from_job_to_job(app: Bunqueue) -> None:
+    @app.job(max_attempts=5, tags=["mail"])
+    async def send(to: str) -> None: ...
+
+    later = send.options(delay=60_000, max_attempts=2)
+    job = await (await later.add_async("ada")).job()
+    assert (job.state, job.max_attempts, job.tags) == ("delayed", 2, ["mail"])
+    job = await (await send.add_async("ada")).job()
+    assert (job.state, job.max_attempts) == ("waiting", 5)
+    with pytest.raises(OptionError, match="max_attempts"):
+        send.options(max_attempts=0)
+    await app.close_async()
+
+
+async def test_some_errors_are_final(app: Bunqueue) -> None:
+    @app.job(unrecoverable=[LookupError], max_attempts=5)
+    async def find(kind: str) -> None:
+        raise {"key": KeyError("k"), "final": Unrecoverable("no use"), "value": ValueError("v")}[kind]
+
+    async with app:
+        key, final, value = [await find.add_async(kind) for kind in ("key", "final", "value")]
+        await outcome(key, "failed")
+        await outcome(final, "failed")
+        await outcome(value, "delayed")
+        assert ["KeyError: 'k'" in ((await key.job()).error or ""), (await key.job()).attempts] == [True, 1]
+        assert "no use" in ((await final.job()).error or "")
+
+
+async def test_routes_and_other_queues(app: Bunqueue) -> None:
+    other = f"{app.name}-reports"
+    app.add_queue(other, concurrency=1)
+
+    @app.route("legacy")
+    async def legacy(job: ActiveJob) -> Any:
+        return [job.name, job.data]
+
+    @app.route()
+    def rest(job: ActiveJob) -> str:
+        return f"rest: {job.name}"
+
+    @app.job(queue=other)
+    async def report(month: str) -> str:
+        return f"report of {month}"
+
+    async with app:
+        handles = [
+            await app.add_async("legacy", [1]),
+            await app.add_async("unheard"),
+            await report.add_async("May"),
+        ]
+        assert handles[2].queue == other
+        assert [await outcome(handle) for handle in handles] == [
+            ["legacy", [1]],
+            "rest: unheard",
+            "report of May",
+        ]
+
+
+async def test_jobs_that_nothing_runs_wait_seen_and_told(
+    app: Bunqueue, caplog: pytest.LogCaptureFixture
+) -> None:
+    @app.job
+    async def known() -> None: ...
+
+    async with app:
+        unknown = [await app.add_async("unheard-of", max_attempts=1) for _ in range(2)]
+        await outcome(await known.add_async())
+        for handle in unknown:
+            await outcome(handle, "delayed")
+        job = await unknown[0].job()
+        assert (job.attempts, job.error) == (0, None)
+    words = [record.message for record in caplog.records if "nothing here runs" in record.message]
+    assert words == [
+        f"queue {app.name!r}: nothing here runs jobs called 'unheard-of'; they wait for a worker that does"
+    ]
+
+
+async def test_jobs_can_be_put_off_without_using_an_attempt(app: Bunqueue) -> None:
+    runs: list[int] = []
+
+    @app.job(max_attempts=1)
+    async def poll() -> str:
+        runs.append(current_job().attempts)
+        if len(runs) < 4:
+            raise Postpone(timedelta(milliseconds=1), "not yet")
+        return "there"
+
+    async with app:
+        assert await outcome(await poll.add_async()) == "there"
+    assert runs == [0, 0, 0, 0]
+
+
+async def test_a_run_can_be_cancelled_wherever_it_runs(app: Bunqueue) -> None:
+    started: list[str] = []
+
+    @app.job
+    async def coroutine() -> None:
+        started.append("coroutine")
+        await asyncio.sleep(60)
+
+    @app.job
+    def function() -> None:
+        started.append("function")
+        while True:
+            current_job().raise_if_cancelled()
+            time.sleep(0.01)
+
+    async with app:
+        handles = [await coroutine.add_async(), await function.add_async()]
+        await eventually(lambda: len(started) == 2, "both run")
+        for handle in handles:
+            await handle._caller.call(Cancel(id=handle.id, running=True, grace=5_000), CancelReply)
+            await outcome(handle, "cancelled")
+
+
+async def test_batches(app: Bunqueue) -> None:
+    sizes: list[int] = []
+
+    @app.batch("index", size=5, wait=50)
+    async def index(jobs: list[ActiveJob]) -> list[Any]:
+        sizes.append(len(jobs))
+        return [ValueError("odd") if job.data % 2 else job.data * 10 for job in jobs]
+
+    @app.batch("plain", size=2, wait=10)
+    def plain(jobs: list[ActiveJob]) -> None:
+        assert threading.current_thread() is not threading.main_thread()
+
+    @app.batch("wrong", size=1)
+    async def wrong(jobs: list[ActiveJob]) -> Any:
+        return [1, 2]
+
+    jobs = [FlowJob("index", queue=app.name, max_attempts=1) for _ in range(12)]
+    for number, job in enumerate(jobs):
+        job.data = number
+    handles = await app.add_bulk_async(jobs)
+    async with app:
+        for number, handle in enumerate(handles):
+            await outcome(handle, "failed" if number % 2 else "completed")
+        assert await handles[4].result() == 40
+        assert "ValueError: odd" in ((await handles[3].job()).error or "")
+        assert sorted(sizes) == [2, 5, 5]
+        assert await outcome(await app.add_async("plain")) is None
+        bad = await app.add_async("wrong", max_attempts=1)
+        await outcome(bad, "failed")
+        assert "batch 'wrong' got 1 jobs and gave [1, 2]" in ((await bad.job()).error or "")
+
+
+async def test_bulks_of_typed_jobs(app: Bunqueue) -> None:
+    other = f"{app.name}-b"
+
+    @app.job
+    async def double(number: int) -> int:
+        return number * 2
+
+    @app.job(queue=other)
+    async def negate(number: int) -> int:
+        return -number
+
+    async with app:
+        handles = await app.add_bulk_async([double.job(1), negate.job(2), double.job(3)])
+        assert [handle.queue for handle in handles] == [app.name, other, app.name]
+        assert [await outcome(handle) for handle in handles] == [2, -2, 6]
+        blocking = await asyncio.to_thread(app.add_bulk, [negate.job(5)])
+        assert await outcome(negate.handle_async(blocking[0].id)) == -5
+    with pytest.raises(OptionError, match=r"jobs that wait for others are added with app.flows"):
+        app.add_bulk([double.job(1).after(double.job(2))])
+
+
+async def test_flows_of_typed_jobs(app: Bunqueue) -> None:
+    @app.job
+    async def part(number: int) -> int:
+        return number
+
+    @app.job(queue=f"{app.name}-b")
+    async def total(factor: int) -> Receipt:
+        return Receipt("total", factor)
+
+    async with app:
+        node = await app.async_flows.add(total.job(3).after(part.job(1), part.job(2)))
+        assert await outcome(node.job) == Receipt("total", 3)
+        assert await app.async_flows.children_values(node.job.id) == {
+            f"{app.name}:{child.job.id}": number for number, child in enumerate(node.children, 1)
+        }
+
+
+async def test_schedules(app: Bunqueue) -> None:
+    ran: list[Any] = []
+
+    @app.cron(every=3_600_000, immediately=True, data={"days": 30})
+    @app.job
+    async def sweep(days: int) -> None:
+        ran.append(days)
+
+    @app.cron("0 9 * * mon-fri", tz="Europe/Rome")
+    def digest() -> None: ...
+
+    app.add_schedule(sweep.job(7), "@daily", name=f"{app.name}-weekly", max_limit=3)
+    async with app:
+        await eventually(lambda: ran, "the schedule has run")
+    assert ran == [30]
+    assert digest() is None
+    assert digest.name == "digest"
+
+
+@pytest.mark.parametrize(
+    ("declare", "problem"),
+    [
+        (lambda app, job: app.cron("61 * * * *")(job), "schedule '.*:job': '61 ."),
+        (lambda app, job: app.cron("0 9 * * *", tz="Mars/Base")(job), "unknown time zone 'Mars/Base'"),
+        (lambda app, job: app.cron()(job), "give either a cron expression or every="),
+        (lambda app, job: app.cron(every=0)(job), "schedule '.*:job': every must be a positive whole"),
+        (lambda app, job: app.cron(every=1000, tz="UTC")(job), "tz goes with a cron expression"),
+        (
+            lambda app, job: app.cron("@daily")(app.cron("@hourly")(job)),
+            "there is a schedule '.*:job' already",
+        ),
+        (lambda app, job: app.add_queue("q", concurrency=0), "concurrency: 0 is not allowed"),
+        (lambda app, job: app.on("breakfast"), "on: there is no 'breakfast'; there are startup"),
+        (lambda app, job: app.job(priority="high")(lambda: None), "priority"),
+        (lambda app, job: app.batch("b", size=0)(print), "size: 0 is not allowed"),
+        (lambda app, job: app.route("job")(print), "jobs called 'job' are run by <job 'job' of queue"),
+    ],
+)
+def test_what_cannot_be_declared_is_told_where_it_stands(declare: Any, problem: str) -> None:
+    app = Bunqueue("declaring")
+
+    @app.job
+    def job() -> None: ...
+
+    with pytest.raises(OptionError, match=problem):
+        declare(app, job)
+
+
+async def test_hooks(app: Bunqueue) -> None:
+    told: list[Any] = []
+
+    for occasion in ("startup", "shutdown"):
+
+        @app.on(occasion)  # type: ignore[arg-type]
+        async def note(occasion: str = occasion) -> None:
+            told.append(occasion)
+
+    @app.on("completed")
+    def completed(job: ActiveJob, result: Any) -> None:
+        told.append(("completed", job.name, result))
+
+    @app.on("failed")
+    async def failed(job: ActiveJob, error: BaseException) -> None:
+        told.append(("failed", job.attempts, str(error)))
+
+    @app.on("exhausted")
+    def exhausted(job: ActiveJob, error: BaseException) -> None:
+        told.append(("exhausted", str(error)))
+        raise RuntimeError("a hook that fails harms nobody")
+
+    @app.job(backoff=1, max_attempts=2)
+    async def work(fails: bool) -> str:
+        if fails:
+            raise ValueError("no")
+        return "done"
+
+    async with app:
+        assert told == ["startup"]
+        await outcome(await work.add_async(False))
+        await eventually(lambda: len(told) == 2, "the hook was told")
+        await outcome(await work.add_async(True), "failed")
+        await eventually(lambda: len(told) == 5, "the hooks were told")
+    assert told[1] == ("completed", "work", "done")
+    assert sorted(told[2:5]) == [("exhausted", "no"), ("failed", 0, "no"), ("failed", 1, "no")]
+    assert told[5:] == ["shutdown"]
+
+
+async def test_middleware_of_an_app(app: Bunqueue) -> None:
+    @app.use
+    async def twice(job: ActiveJob, call_next: CallNext) -> Any:
+        return [await call_next(job), await call_next(job)]
+
+    @app.route("n")
+    async def number(job: ActiveJob) -> int:
+        return 4
+
+    async with app:
+        assert await outcome(await app.add_async("n")) == [4, 4]
+        with pytest.raises(OptionError, match="use: jobs were added already"):
+            app.use(twice)
+
+
+async def test_limits_are_set_at_the_server(where: Place) -> None:
+    name = f"app-limits-{next(_numbers)}"
+    app = Bunqueue(name, rate_limit=RateLimit(1000, per=60_000), global_concurrency=3, **where)
+
+    @app.job
+    async def work() -> None: ...
+
+    async with app:
+        from bunqueue.protocol.commands import limits
+
+        reply = await app.async_queue._caller.call(limits.GetQueueLimits(queue=name), limits.LimitsReply)
+        assert reply.data.limits.rate_limit == limits.Rate(1000, 60_000)
+        assert reply.data.limits.concurrency_limit == 3
+
+
+async def test_an_app_can_work_again(app: Bunqueue) -> None:
+    @app.job
+    async def work() -> int:
+        return 1
+
+    for _ in range(2):
+        async with app:
+            assert await outcome(await work.add_async()) == 1
+    await app.stop()
+
+
+def test_nothing_to_do_is_told(shared_server: Server) -> None:
+    app = Bunqueue("idle", host=shared_server.host, port=shared_server.port)
+    with pytest.raises(OptionError, match=r"has no jobs to run; declare some with @app.job or @app.route"):
+        app.run()
+
+
+def test_the_same_function_may_be_declared_again() -> None:
+    """As in a notebook, where a cell is run again; another function under the same name is a mistake."""
+    app = Bunqueue("again")
+
+    for _ in range(2):
+
+        @app.job
+        def work() -> None: ...
+
+    def other() -> None: ...
+
+    with pytest.raises(OptionError, match="jobs called 'work' are run by <job 'work' of queue 'again'>"):
+        app.job(name="work")(other)
