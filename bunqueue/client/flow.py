@@ -9,10 +9,11 @@ from msgspec import Raw, Struct
 from msgspec.msgpack import Decoder
 
 from bunqueue.client import flow_plan
+from bunqueue.client.active_job import current_job
 from bunqueue.client.base import AsyncClient
 from bunqueue.client.flow_plan import FlowJob, FlowNode, FlowTree, Planned
 from bunqueue.client.job_options import JobOptions, wire_fields
-from bunqueue.client.jobs import Job
+from bunqueue.client.jobs import Job, as_result
 from bunqueue.client.middleware import AsyncAround, Middleware, around_adding
 from bunqueue.client.places import Place
 from bunqueue.client.queue import AsyncJobHandle
@@ -20,6 +21,7 @@ from bunqueue.errors import JobNotFound
 from bunqueue.protocol.commands import Reply, flows, query
 
 R = TypeVar("R")
+T = TypeVar("T")
 
 
 class _Added(Reply, kw_only=True):
@@ -152,15 +154,25 @@ class AsyncFlowProducer(AsyncClient):
             return None
         return FlowTree(_job(reply.job)), _kin(reply.job).children_ids
 
-    async def children_values(self, job_id: str) -> dict[str, Any]:
+    # In handlers: what became of the children. Without `job_id` it is those of `current_job()`.
+
+    async def children_values(self, job_id: str | None = None) -> dict[str, Any]:
         """What the children of a job gave back, by `queue:id`, in their order; those that did not complete
         are left out."""
-        reply = await self._caller.call(flows.GetChildrenValues(id=job_id), _ValuesReply)
+        command = flows.GetChildrenValues(id=job_id or current_job().id)
+        reply = await self._caller.call(command, _ValuesReply)
         return reply.data.values
 
-    async def failed_children(self, job_id: str) -> dict[str, str]:
+    async def children_results(self, kind: type[T], job_id: str | None = None) -> list[T]:
+        """As `children_values`, without the names, and each converted to `kind`. Raises ResultError."""
+        values = await self.children_values(job_id)
+        return [as_result(value, kind, key.partition(":")[2]) for key, value in values.items()]
+
+    async def failed_children(self, job_id: str | None = None) -> dict[str, str]:
         """The errors of children that failed and let the job run all the same, by `queue:id`: those with
         `on_failure` "continue" and "ignore"."""
-        failed = await self._caller.call(flows.GetFailedChildrenValues(id=job_id), flows.ChildErrorsReply)
-        ignored = await self._caller.call(flows.GetIgnoredChildrenFailures(id=job_id), flows.ChildErrorsReply)
+        parent = job_id or current_job().id
+        failed = await self._caller.call(flows.GetFailedChildrenValues(id=parent), flows.ChildErrorsReply)
+        command = flows.GetIgnoredChildrenFailures(id=parent)
+        ignored = await self._caller.call(command, flows.ChildErrorsReply)
         return {**failed.values, **ignored.values}

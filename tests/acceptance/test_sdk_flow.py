@@ -17,6 +17,7 @@ from bunqueue import (
     FlowProducer,
     OptionError,
     PayloadError,
+    ResultError,
     Worker,
 )
 from bunqueue.client.places import Place
@@ -52,9 +53,12 @@ async def test_a_parent_runs_after_its_children_and_gets_their_results_in_order(
 
     async def run(job: ActiveJob) -> Any:
         if job.name == "sum":
-            values = await flows.children_values(job.id)
+            values = await flows.children_values()
             seen.append((job.name, [key.split(":")[0] for key in values]))
-            return sum(values.values())
+            assert list(values.values()) == await flows.children_results(int, job.id)
+            with pytest.raises(ResultError, match=r"the result of job .* is not what was expected"):
+                await flows.children_results(str)
+            return sum(await flows.children_results(int))
         seen.append((job.name, job.data["n"]))
         return job.data["n"]
 
@@ -147,6 +151,8 @@ async def test_what_a_failed_child_means(
         await ended(node.children[0].job, "failed")
         await ended(node.job, state)
     told = await flows.failed_children(node.job.id)
+    with pytest.raises(LookupError, match="no job's handler runs here"):
+        await flows.failed_children()
     assert len(told) == errors
     assert all("out of paper" in text for text in told.values())
     if policy == "fail":

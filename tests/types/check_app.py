@@ -83,6 +83,7 @@ async def flows() -> None:
     assert tree is not None
     assert_type(tree.children[0].job.queue, str)
     assert_type(await producer.children_values("id"), dict[str, Any])
+    assert_type(await producer.children_results(Receipt), list[Receipt])
 
 
 def events() -> None:

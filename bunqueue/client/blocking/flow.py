@@ -9,17 +9,19 @@ from msgspec import Raw, Struct
 from msgspec.msgpack import Decoder
 
 from bunqueue.client import flow_plan
+from bunqueue.client.active_job import current_job
 from bunqueue.client.blocking.base import Client
 from bunqueue.client.blocking.queue import JobHandle
 from bunqueue.client.flow_plan import FlowJob, FlowNode, FlowTree, Planned
 from bunqueue.client.job_options import JobOptions, wire_fields
-from bunqueue.client.jobs import Job
+from bunqueue.client.jobs import Job, as_result
 from bunqueue.client.middleware import Around, Middleware, around_adding
 from bunqueue.client.places import Place
 from bunqueue.errors import JobNotFound
 from bunqueue.protocol.commands import Reply, flows, query
 
 R = TypeVar("R")
+T = TypeVar("T")
 
 
 class _Added(Reply, kw_only=True):
@@ -150,15 +152,25 @@ class FlowProducer(Client):
             return None
         return FlowTree(_job(reply.job)), _kin(reply.job).children_ids
 
-    def children_values(self, job_id: str) -> dict[str, Any]:
+    # In handlers: what became of the children. Without `job_id` it is those of `current_job()`.
+
+    def children_values(self, job_id: str | None = None) -> dict[str, Any]:
         """What the children of a job gave back, by `queue:id`, in their order; those that did not complete
         are left out."""
-        reply = self._caller.call(flows.GetChildrenValues(id=job_id), _ValuesReply)
+        command = flows.GetChildrenValues(id=job_id or current_job().id)
+        reply = self._caller.call(command, _ValuesReply)
         return reply.data.values
 
-    def failed_children(self, job_id: str) -> dict[str, str]:
+    def children_results(self, kind: type[T], job_id: str | None = None) -> list[T]:
+        """As `children_values`, without the names, and each converted to `kind`. Raises ResultError."""
+        values = self.children_values(job_id)
+        return [as_result(value, kind, key.partition(":")[2]) for key, value in values.items()]
+
+    def failed_children(self, job_id: str | None = None) -> dict[str, str]:
         """The errors of children that failed and let the job run all the same, by `queue:id`: those with
         `on_failure` "continue" and "ignore"."""
-        failed = self._caller.call(flows.GetFailedChildrenValues(id=job_id), flows.ChildErrorsReply)
-        ignored = self._caller.call(flows.GetIgnoredChildrenFailures(id=job_id), flows.ChildErrorsReply)
+        parent = job_id or current_job().id
+        failed = self._caller.call(flows.GetFailedChildrenValues(id=parent), flows.ChildErrorsReply)
+        command = flows.GetIgnoredChildrenFailures(id=parent)
+        ignored = self._caller.call(command, flows.ChildErrorsReply)
         return {**failed.values, **ignored.values}
