@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from msgspec import Struct
 
@@ -14,6 +14,9 @@ from bunqueue.client.replies import decode_reply
 from bunqueue.client.transport import Endpoint, Transport
 from bunqueue.errors import BunqueueError
 from bunqueue.protocol.commands import Reply
+
+if TYPE_CHECKING:
+    from bunqueue.embedded.direct import FileSession
 
 R = TypeVar("R", bound=Reply)
 
@@ -79,13 +82,15 @@ class AsyncCaller:
 
 
 class Caller:
-    """The blocking twin: most commands go over a connection of this thread's for the moment, those that
-    take their time, and all of an embedded queue, through a session in the background loop."""
+    """The blocking twin: most commands go over a connection of this thread's for the moment, or are carried
+    out in it by an embedded engine; those that take their time go through a session in the background loop.
+    """
 
     def __init__(self, endpoint: Endpoint) -> None:
         self.endpoint = endpoint
         self._caller = AsyncCaller(endpoint)
         self._lines = None if endpoint.embedded else lines.share(endpoint)
+        self._file: FileSession | None = None  # of an embedded engine, once it is used
         self._closed = False
         self._lock = threading.Lock()
 
@@ -103,11 +108,21 @@ class Caller:
             raise requests.closed(command, self.endpoint.address)
         if substitute.current is not None:
             return substitute.current.call(command)
-        if self._lines is None or requests.poll_time(command):
+        if requests.poll_time(command):
             return None
+        if self._lines is None:
+            return self._opened().call(command)
         payload = self._lines.call(command)
         self._caller.known = self._lines.reached
         return payload
+
+    def _opened(self) -> FileSession:
+        if self._file is None:
+            from bunqueue.embedded.direct import FileSession
+
+            with self._lock:
+                self._file = self._file or FileSession(self.endpoint.data_path)
+        return self._file
 
     def close(self) -> None:
         """End the session; a later call raises ConnectionLost."""
@@ -117,5 +132,7 @@ class Caller:
             return
         if self._lines is not None:
             lines.release(self._lines, self.endpoint)
+        if self._file is not None:
+            self._file.close()
         if self._caller.is_open:
             portal().run(self._caller.close())

@@ -64,8 +64,9 @@ class EmbeddedEngine:
         self.path = path
         self.closed = False
         self._pid = os.getpid()
-        self._lock = threading.RLock()
-        self._due = threading.Condition(self._lock)  # the next deadline is earlier than it was
+        self.lock = threading.RLock()
+        """Held while anything is done or told."""
+        self._due = threading.Condition(self.lock)  # the next deadline is earlier than it was
         self._looks_at = 0  # when the thread ticks next, epoch ms
         self._sessions: dict[int, Session] = {}
         self._numbers = itertools.count(1)
@@ -94,13 +95,13 @@ class EmbeddedEngine:
 
     def join(self, session: Session) -> None:
         """Give a session its number."""
-        with self._lock:
+        with self.lock:
             session.conn = next(self._numbers)
             self._sessions[session.conn] = session
 
     def leave(self, session: Session, here: AbstractEventLoop | None = None) -> bool:
         """End a session; True when it was the last and the file is closed."""
-        with self._lock, self._breaking():
+        with self.lock, self._breaking():
             if self._sessions.pop(session.conn, None) is not None:
                 self._disconnect(session.conn)
                 self._deliver(here)
@@ -109,14 +110,14 @@ class EmbeddedEngine:
 
     def close_if_idle(self) -> bool:
         """Close the file if nobody has a session; whether it is closed now."""
-        with self._lock:
+        with self.lock:
             if not self._sessions and not self.closed:
                 self._close()
             return self.closed
 
     def run(self, session: Session, payloads: list[bytes], here: AbstractEventLoop | None = None) -> None:
         """Carry out commands of a session, commit, and give all sessions their replies."""
-        with self._lock:
+        with self.lock:
             if self.closed:  # by an error in another thread, a moment ago
                 session.fail("it was closed by an error before this command")
                 return
@@ -130,12 +131,12 @@ class EmbeddedEngine:
 
     def ask_front(self, session: Session, command: Struct) -> bytes:
         """The reply to a command that on a server the router answers."""
-        with self._lock:
+        with self.lock:
             return self._front.answer(session, command)
 
     def complete(self, name: str, payload: bytes) -> bytes:
         """The shard's answer to a command of `front.ADDITIONS`, with what it does not know."""
-        with self._lock:
+        with self.lock:
             return self._front.complete(name, payload, len(self._sessions))
 
     def _keep_time(self) -> None:

@@ -9,6 +9,7 @@ import time
 from asyncio import AbstractEventLoop, Future
 from collections import deque
 from collections.abc import Callable
+from copy import copy
 
 from msgspec import Raw, Struct
 from msgspec.msgpack import Encoder
@@ -105,7 +106,7 @@ class EmbeddedTransport:
             with files.lock:
                 if self.engine.leave(self, self.loop) and files.engines.get(self.engine.path) is self.engine:
                     del files.engines[self.engine.path]
-        self._end_calls(ConnectionLost, f"the session with {self.engine.path} was closed")
+        self._end_calls(ConnectionLost(f"the session with {self.engine.path} was closed"))
 
     # -- what the engine tells, from any thread
 
@@ -144,19 +145,23 @@ class EmbeddedTransport:
             future.set_result(payload)
 
     def _failed(self, why: str) -> None:
-        self._end_calls(
-            StorageError,
-            f"the embedded engine of {self.engine.path} was stopped: {why}. Whether this command was carried"
-            " out is not known; the next one opens the file anew",
-        )
+        self._end_calls(stopped(self.engine.path, why))
         if self._ear.hear is not None:
             self._ear.hear(None)
 
-    def _end_calls(self, error: type[ConnectionLost], text: str) -> None:
+    def _end_calls(self, error: ConnectionLost) -> None:
         for future in self._waiting.values():
             if not future.done():
-                future.set_exception(error(text))
+                future.set_exception(copy(error))
         self._waiting.clear()
+
+
+def stopped(path: str, why: str) -> StorageError:
+    """The engine of a file was stopped by an error."""
+    return StorageError(
+        f"the embedded engine of {path} was stopped: {why}. Whether this command was carried out is not"
+        " known; the next one opens the file anew"
+    )
 
 
 class Ear:

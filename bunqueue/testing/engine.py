@@ -80,7 +80,7 @@ class SandboxEngine(EmbeddedEngine):
 
     def close(self) -> None:
         """The end of the sandbox."""
-        with self._lock:
+        with self.lock:
             sessions, self._sessions = list(self._sessions.values()), {}
             if not self.closed:
                 self._close()
@@ -88,13 +88,13 @@ class SandboxEngine(EmbeddedEngine):
             session.fail("the sandbox has ended")
 
     def run(self, session: Session, payloads: list[bytes], here: AbstractEventLoop | None = None) -> None:
-        with self._lock:
+        with self.lock:
             super().run(session, payloads, here)
             self._finish()
 
     def cut(self, session: Session) -> None:
         """The connection of a session ends, and it connects anew."""
-        with self._lock:
+        with self.lock:
             self.leave(session)
             self.join(session)
             self._finish()
@@ -102,7 +102,7 @@ class SandboxEngine(EmbeddedEngine):
     def kill(self, session: Session, *, renewed: bool) -> None:
         """Whoever is behind a session dies; with ``renewed`` after a renewal of its locks, which then have to
         run out."""
-        with self._lock:
+        with self.lock:
             if renewed:
                 for job in self._held(session.conn):
                     if job.lock is not None:
@@ -117,7 +117,7 @@ class SandboxEngine(EmbeddedEngine):
 
         Who holds jobs is alive and renews their locks, as far as it is here.
         """
-        with self._lock:
+        with self.lock:
             now = self.clock.now_ms()
             if now >= until or self.closed:
                 return False
@@ -169,20 +169,20 @@ class SandboxEngine(EmbeddedEngine):
 
     def waiting(self, queue: str) -> bool:
         """Whether jobs of a queue are ready, as far as one can see without taking one."""
-        with self._lock:
+        with self.lock:
             found = self._shard.engine.state.queues.get(queue)
             return found is not None and found.waiting > 0
 
     def queues(self) -> list[str]:
         """Those that have live jobs, in the order in which they were first met."""
-        with self._lock:
+        with self.lock:
             return [queue.name for queue in self._shard.engine.state.queues.values() if queue.jobs]
 
     def busy(self, workers: dict[Session, set[str]]) -> str | None:
         """What workers, who are sessions with the queues they pull from, have still to do; None: nothing.
 
         A job that is ready while a pull is parked is held back by something, a pause or a limit."""
-        with self._lock:
+        with self.lock:
             state = self._shard.engine.state
             for session, names in workers.items():
                 if held := self._held(session.conn):

@@ -24,7 +24,7 @@ from bunqueue.protocol.commands.jobs import MoveToDelayed
 from bunqueue.protocol.notices import read_notice
 
 from .errors import SandboxError
-from .sessions import DirectSession
+from .sessions import SandboxSession
 
 if TYPE_CHECKING:
     from .engine import SandboxEngine
@@ -84,7 +84,7 @@ class Runs:
         self._handlers = handlers
         self._rules = rules
         self._current: ActiveJob | None = None
-        self._session = DirectSession(engine, faults, self._heard)
+        self._session = SandboxSession(engine, faults, self._heard)
 
     def __enter__(self) -> Self:
         return self
@@ -140,7 +140,7 @@ class Runs:
     def _crash(self, job: ActiveJob, *, renewed: bool) -> None:
         self._note(job, "crashed")
         self._engine.kill(self._session, renewed=renewed)
-        self._session = DirectSession(self._engine, self._faults, self._heard)
+        self._session = SandboxSession(self._engine, self._faults, self._heard)
 
     # -- outcomes
 

@@ -24,7 +24,7 @@ from .faults import WORDS, Faults
 from .handlers import Caller, Handlers, Source, call_async, check_no_loop
 from .matching import UNSET, Expected, near_misses
 from .runs import Ran, Rules, Runs
-from .sessions import PATIENCE, DirectSession, SandboxTransport
+from .sessions import PATIENCE, SandboxSession, SandboxTransport
 
 if TYPE_CHECKING:
     from bunqueue.client.transport import Transport
@@ -53,7 +53,7 @@ class Sandbox:
         self.faults = Faults()
         """What is to go wrong."""
         self._engine = SandboxEngine(FrozenClock(round(begin * 1000)))
-        self._direct = DirectSession(self._engine, self.faults)
+        self._direct = SandboxSession(self._engine, self.faults)
         self._caller = Caller()
         self._workers: list[SandboxTransport] = []
         self._inline: tuple[Handlers, Rules] | None = None
@@ -276,7 +276,7 @@ class Sandbox:
             if _changes(command):
                 self._after_change()
             return payload
-        waiting = DirectSession(self._engine, self.faults)  # of its own, to be able to give up
+        waiting = SandboxSession(self._engine, self.faults)  # of its own, to be able to give up
         try:
             return waiting.call(command, patience=PATIENCE if self._busy() else 0)
         finally:

@@ -6,21 +6,18 @@ Both let happen to a command what the test has planned for it.
 from __future__ import annotations
 
 import asyncio
-import itertools
-from asyncio import AbstractEventLoop
 from collections.abc import Awaitable, Callable
-from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
-from msgspec import Raw, Struct
+from msgspec import Struct
 from msgspec.msgpack import Encoder
 
 from bunqueue.client.replies import describe, names
-from bunqueue.client.requests import is_repeatable, poll_time, spec_of
-from bunqueue.embedded.front import ADDITIONS
-from bunqueue.embedded.session import VERSION, EmbeddedTransport
+from bunqueue.client.requests import is_repeatable, poll_time
+from bunqueue.embedded.direct import DirectSession
+from bunqueue.embedded.session import EmbeddedTransport
 from bunqueue.errors import ConnectionLost
-from bunqueue.protocol.commands import ErrorReply, Route
+from bunqueue.protocol.commands import ErrorReply
 from bunqueue.protocol.commands.core import Pull, PullBatch
 
 from .errors import SandboxError
@@ -71,7 +68,7 @@ class SandboxTransport(EmbeddedTransport):
 
     def _cut(self) -> None:
         self.engine.cut(self)
-        self._end_calls(ConnectionLost, "the connection was lost with another command, as the test planned")
+        self._end_calls(ConnectionLost("the connection was lost with another command, as the test planned"))
         if self._ear.hear is not None:
             self._ear.hear(None)
 
@@ -79,70 +76,45 @@ class SandboxTransport(EmbeddedTransport):
         raise ConnectionLost("the sandbox of this session has ended")
 
     def _failed(self, why: str) -> None:
-        self._end_calls(ConnectionLost, f"the sandbox was stopped: {why}")
+        self._end_calls(ConnectionLost(f"the sandbox was stopped: {why}"))
 
 
-class DirectSession:
-    """A session of threads that may block; it works in theirs, and needs no event loop."""
+class SandboxSession(DirectSession):
+    """A session of threads that may block."""
+
+    engine: SandboxEngine
 
     def __init__(
         self, engine: SandboxEngine, faults: Faults, hear: Callable[[bytes], None] = lambda payload: None
     ) -> None:
         """`hear` gets what comes unasked."""
-        self.conn = 0
+        super().__init__(engine)
         self._hear = hear
-        self.version = VERSION
-        self.gone = False
-        self._engine = engine
         self._faults = faults
-        self._numbers = itertools.count(1)
-        self._waiting: dict[bytes, Future[bytes]] = {}
-        engine.join(self)
 
     def call(self, command: Struct, *, patience: float = 0.0) -> bytes:
         """As `Transport.call`; ``patience`` is for what others have to do before there is an answer, in
         seconds of real time."""
         delivery = Delivery(self._faults, command)
         while True:
-            answer = self._ask(command, patience) if delivery.arrives else b""
+            answer = self._arrive(command, patience) if delivery.arrives else b""
             if (payload := delivery.outcome(answer)) is not None:
                 return payload
-            self._engine.cut(self)
+            self.engine.cut(self)
             delivery.again()
 
-    def _ask(self, command: Struct, patience: float) -> bytes:
-        if self._engine.closed:
+    def _arrive(self, command: Struct, patience: float) -> bytes:
+        if self.engine.closed:
             raise ConnectionLost("the sandbox of this session has ended")
-        spec = spec_of(type(command))
-        if spec.route is Route.ROUTER:
-            return self._engine.ask_front(self, command)
-        key = _encode(next(self._numbers))
-        command.req_id = Raw(key)  # type: ignore[attr-defined]  # every command has it
-        future: Future[bytes] = Future()
-        self._waiting[key] = future
-        self._engine.run(self, [_encode(command)])
-        try:
-            payload = future.result(patience)
-        except TimeoutError:
-            raise never(command) from None
-        return self._engine.complete(spec.name, payload) if spec.name in ADDITIONS else payload
-
-    def answer(self, key: bytes, payload: bytes, here: AbstractEventLoop | None) -> bool:
-        """A reply is here."""
-        if future := self._waiting.pop(key, None):
-            future.set_result(payload)
-        return True
+        payload = self.ask(command, patience)
+        if payload is None:
+            raise never(command)
+        return payload
 
     def tell(self, queue: str, payloads: list[bytes]) -> None:
         """What was not asked for."""
         for payload in payloads:
             self._hear(payload)
-
-    def fail(self, why: str) -> None:
-        """The engine is gone."""
-        for future in self._waiting.values():
-            future.set_exception(ConnectionLost(f"the sandbox was stopped: {why}"))
-        self._waiting.clear()
 
 
 class Delivery:

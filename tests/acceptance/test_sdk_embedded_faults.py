@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -99,3 +100,30 @@ async def test_a_closed_event_loop_keeps_nobody_from_his_replies(tmp_path: Path)
         pull = await park()
         handle = await asyncio.wait_for(queue.add("n"), QUICK)
         assert handle.id.encode() in await asyncio.wait_for(pull, QUICK)
+
+
+def test_a_blocking_call_is_told_of_a_full_disk_and_the_next_goes_on(tmp_path: Path) -> None:
+    path = str(tmp_path / "jobs.db")
+    with (
+        Queue("q", embedded=True, data_path=path) as queue,
+        Queue("q", embedded=True, data_path=path) as other,
+    ):
+        queue.add("first")
+        other.add("second")
+        fill_the_disk(path)
+        with pytest.raises(StorageError, match="next one opens the file anew"):
+            queue.add("big", BIG)
+        assert other.counts() == queue.counts() == JobCounts(waiting=2)
+        queue.add("big", BIG)
+
+
+def test_blocking_calls_from_many_threads_with_work_that_goes_in_slices(tmp_path: Path) -> None:
+    """A heavy command is answered by the engine's own thread, while others go on adding."""
+    with Queue("q", embedded=True, data_path=tmp_path / "jobs.db") as queue:
+        queue.add_bulk([("n", number) for number in range(20_000)])
+        with ThreadPoolExecutor(8) as threads:
+            adding = [threads.submit(queue.add, "late", number) for number in range(500)]
+            listing = [threads.submit(queue.get_jobs, limit=10_000) for _ in range(3)]
+            assert len({each.result().id for each in adding}) == 500
+            assert [len(each.result()) for each in listing] == [10_000] * 3
+        assert queue.count() == 20_500

@@ -1,0 +1,143 @@
+"""The short way for blocking calls: a session of threads that carry out their commands themselves.
+
+It needs no event loop, and nobody has to be woken up.  What takes its time by nature, a wait or a poll, goes
+through the session of the background loop.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+from asyncio import AbstractEventLoop
+from pathlib import Path
+
+from msgspec import Raw, Struct
+from msgspec.msgpack import Encoder
+
+from bunqueue.client.requests import spec_of
+from bunqueue.errors import ConnectionLost
+from bunqueue.protocol.commands import Route
+
+from . import files
+from .engine import EmbeddedEngine
+from .front import ADDITIONS
+from .session import VERSION, stopped
+
+_encode = Encoder().encode
+
+
+class Answer:
+    """To one command, as soon as it is there."""
+
+    __slots__ = ("error", "event", "payload")
+
+    def __init__(self) -> None:
+        self.payload: bytes | None = None
+        self.error: ConnectionLost | None = None
+        self.event: threading.Event | None = None  # set with either, if somebody waits
+
+    def settle(self) -> None:
+        """Wake up who waits."""
+        if self.event is not None:
+            self.event.set()
+
+
+class DirectSession:
+    """A session with an engine, for any number of threads.  Implements `engine.Session`."""
+
+    version = VERSION
+    gone = False
+
+    def __init__(self, engine: EmbeddedEngine) -> None:
+        self.conn = 0
+        self.engine = engine
+        self._numbers = itertools.count(1)
+        self._waiting: dict[bytes, Answer] = {}
+        engine.join(self)
+
+    def ask(self, command: Struct, patience: float | None = None) -> bytes | None:
+        """The reply to a command; None when there is none within `patience` seconds.
+
+        Raises ConnectionLost, or StorageError, which is one.
+        """
+        spec = spec_of(type(command))
+        if spec.route is Route.ROUTER:
+            return self.engine.ask_front(self, command)
+        key = _encode(next(self._numbers))
+        command.req_id = Raw(key)  # type: ignore[attr-defined]  # every command has it
+        answer = self._waiting[key] = Answer()
+        self.engine.run(self, [_encode(command)])
+        if answer.payload is None and answer.error is None:
+            self._wait(answer, patience)
+        if answer.error is not None:
+            raise answer.error
+        payload = answer.payload
+        if payload is not None and spec.name in ADDITIONS:
+            return self.engine.complete(spec.name, payload)
+        return payload
+
+    def _wait(self, answer: Answer, patience: float | None) -> None:
+        """It was not there at once: long work goes in slices."""
+        event = threading.Event()
+        with self.engine.lock:  # answers come with it held
+            if answer.payload is not None or answer.error is not None:
+                return
+            answer.event = event
+        event.wait(patience)
+
+    def answer(self, key: bytes, payload: bytes, here: AbstractEventLoop | None) -> bool:
+        """A reply is here."""
+        answer = self._waiting.pop(key, None)
+        if answer is not None:
+            answer.payload = payload
+            answer.settle()
+        return True
+
+    def tell(self, queue: str, payloads: list[bytes]) -> None:
+        """Nobody here listens."""
+
+    def fail(self, why: str) -> None:
+        """The engine was stopped by an error."""
+        waiting, self._waiting = self._waiting, {}
+        for answer in waiting.values():
+            answer.error = stopped(self.engine.path, why)
+            answer.settle()
+
+    def leave(self) -> None:
+        """End it; the last session of a file closes it."""
+        if not self.engine.inherited:
+            with files.lock:
+                if self.engine.leave(self) and files.engines.get(self.engine.path) is self.engine:
+                    del files.engines[self.engine.path]
+
+
+class FileSession:
+    """Blocking calls to the engine of a file, which is opened with the first, and anew after an error or a
+    fork."""
+
+    def __init__(self, data_path: str | os.PathLike[str] | None) -> None:
+        self._path = files.MEMORY if data_path in (None, files.MEMORY) else str(Path(data_path).resolve())
+        self._session: DirectSession | None = None
+
+    def call(self, command: Struct) -> bytes:
+        """As `Transport.call`.  Raises FileInUse or StorageError when the file cannot be opened."""
+        session = self._session
+        if session is None or session.engine.closed or session.engine.inherited:
+            session = self._open()
+        payload = session.ask(command)
+        assert payload is not None  # it was waited for as long as it took
+        return payload
+
+    def _open(self) -> DirectSession:
+        with files.lock:
+            session = self._session
+            if session is None or session.engine.closed or session.engine.inherited:
+                session = self._session = DirectSession(files.open_engine(self._path))
+            return session
+
+    def close(self) -> None:
+        """End the session, if there is one."""
+        session, self._session = self._session, None
+        if session is not None:
+            session.leave()
