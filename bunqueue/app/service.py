@@ -87,7 +87,7 @@ class Service:
                 task.check()
         self._workers = [self._worker(station) for station in self._stations]
         await self._app._hooks.call("startup")
-        commands = self._commands()
+        commands = self.declarations()
         try:
             await self._tell(commands)
         except AWAY as error:
@@ -122,7 +122,8 @@ class Service:
 
     # -- what the server has to know
 
-    def _commands(self) -> list[Any]:
+    def declarations(self) -> list[Any]:
+        """Schedules and limits, as commands that may be said again."""
         defaults = wire_fields({**(self._app._default_job_options or {})}, {})
         schedules = [schedule.command(defaults) for schedule in self._app._schedules.values()]
         return [

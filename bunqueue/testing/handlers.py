@@ -9,7 +9,10 @@ from contextvars import copy_context
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from msgspec import Struct
+
 from bunqueue.app.bunqueue import Bunqueue
+from bunqueue.app.service import Service
 from bunqueue.client.active_job import ActiveJob, Handler
 from bunqueue.client.connection_options import shown
 from bunqueue.client.middleware import CallNext, Middleware, around_running, checked
@@ -44,12 +47,15 @@ class Handlers:
     def __init__(self, sources: tuple[Source, ...]) -> None:
         self._by_queue: dict[str, tuple[Handler | Mapping[str, Handler], tuple[Middleware, ...]]] = {}
         self._rest: Handler | None = None
+        self.declarations: list[Struct] = []
+        """What apps tell a server when they begin to work: schedules and limits."""
         for source in sources:
             if isinstance(source, Worker):
                 self._by_queue[source.queue] = source._orders.handler, source._orders.middleware
             elif isinstance(source, Bunqueue):
                 around = checked(source._middleware)
                 self._by_queue |= {queue: (found, around) for queue, found in source.handlers.items()}
+                self.declarations += Service(source).declarations()
             elif isinstance(source, Mapping):
                 self._by_queue |= {queue: (handler, ()) for queue, handler in source.items()}
             elif callable(source):

@@ -7,8 +7,9 @@ from typing import Any
 
 from msgspec.msgpack import Decoder, Encoder
 
+from bunqueue.app.task import Task
 from bunqueue.client.connection_options import shown
-from bunqueue.client.job_options import wire_fields
+from bunqueue.client.job_options import NewJob, wire_fields
 
 from .engine import Added
 
@@ -56,6 +57,21 @@ class Expected:
     def is_another(self, added: Added) -> bool:
         """Whether it has another name or queue, and so is hardly the one that was meant."""
         return added.job.queue != self._queue or (self._name is not None and added.job.name != self._name)
+
+
+What = str | NewJob | Task[..., Any]
+"""A queue; or a job that should have been added, or its kind."""
+
+
+def expected_of(what: What, name: str | None, data: object, options: Mapping[str, Any]) -> Expected:
+    """What a test means by its words."""
+    if isinstance(what, NewJob):
+        if name is not None or data is not UNSET:
+            raise TypeError("a job has its name and its data already: give it alone, or with options")
+        return Expected(str(what.queue), what.name, what.data, {**what.options, **options})
+    if isinstance(what, Task):
+        return Expected(what.queue, name or what.name, data, options)
+    return Expected(what, name, data, options)
 
 
 def plain(value: object) -> Any:

@@ -16,14 +16,16 @@ from bunqueue.client import substitute
 from bunqueue.client.connection_options import Duration, milliseconds, shown
 from bunqueue.client.job_options import JobOptions
 from bunqueue.client.jobs import Job
+from bunqueue.client.replies import decode_reply
 from bunqueue.client.requests import poll_time, spec_of
+from bunqueue.protocol.commands import Ok
 
 from .engine import FrozenClock, SandboxEngine
 from .errors import SandboxError
 from .faults import WORDS, Faults
 from .handlers import Caller, Handlers, Source, call_async, check_no_loop
-from .matching import UNSET, Expected, near_misses
-from .runs import Ran, Rules, Runs
+from .matching import UNSET, Expected, What, expected_of, near_misses
+from .runs import ADDRESS, Ran, Rules, Runs
 from .sessions import PATIENCE, SandboxSession, SandboxTransport
 
 if TYPE_CHECKING:
@@ -131,13 +133,20 @@ class Sandbox:
         `raising` it then comes out of here. An AssertionError always does. Returns what ran, in order.
         """
         check_no_loop("drain")
-        return self._drain(Handlers(handlers), Rules(self._end(within), limit, raising))
+        return self._drain(self._known(handlers), Rules(self._end(within), limit, raising))
 
     async def drain_async(
         self, *handlers: Source, within: Duration = 0, limit: int = LIMIT, raising: bool = False
     ) -> list[Ran]:
         """As `drain`, for coroutines: handlers run in this event loop, plain functions in a thread."""
-        return await self._drain_async(Handlers(handlers), Rules(self._end(within), limit, raising))
+        return await self._drain_async(self._known(handlers), Rules(self._end(within), limit, raising))
+
+    def _known(self, sources: tuple[Source, ...]) -> Handlers:
+        """Who runs jobs; what apps declare is known to the engine from now on."""
+        handlers = Handlers(sources)
+        for command in handlers.declarations:
+            decode_reply(self._direct.call(command), Ok, command, ADDRESS)
+        return handlers
 
     def _drain(self, handlers: Handlers, rules: Rules) -> list[Ran]:
         with self._run(handlers, rules) as runs:
@@ -171,7 +180,7 @@ class Sandbox:
         What a handler adds runs when it has ended. The exceptions of handlers come out of `add`, or with
         `raising=False` do not.
         """
-        before, self._inline = self._inline, (Handlers(handlers), Rules(0, limit, raising))
+        before, self._inline = self._inline, (self._known(handlers), Rules(0, limit, raising))
         try:
             yield
         finally:
@@ -212,17 +221,19 @@ class Sandbox:
     # -- what was added
 
     def added(
-        self, queue: str, name: str | None = None, data: object = UNSET, **options: Unpack[JobOptions]
+        self, what: What, name: str | None = None, data: object = UNSET, **options: Unpack[JobOptions]
     ) -> list[Job]:
         """The jobs that were added since the beginning, by whatever means, as they were when they were added.
 
-        Give what you would give to `add`: of `data` that is a dict, and of options, those that matter.
+        `what` is a queue, and then give what you would give to `add`: of `data` that is a dict, and of
+        options, those that matter. Or it is a typed job, `welcome`, or a call of it,
+        `welcome.job("ada@example.com")`.
         """
-        return self._matching(Expected(queue, name, data, options))
+        return self._matching(expected_of(what, name, data, options))
 
     def assert_added(
         self,
-        queue: str,
+        what: What,
         name: str | None = None,
         data: object = UNSET,
         *,
@@ -234,7 +245,7 @@ class Sandbox:
         Otherwise an AssertionError shows the jobs that come closest.
         """
         __tracebackhide__ = True
-        expected = Expected(queue, name, data, options)
+        expected = expected_of(what, name, data, options)
         found = self._matching(expected)
         if not found or (count is not None and len(found) != count):
             wanted = "No" if count is None else f"Not {count}, but {len(found)} times"
@@ -244,11 +255,11 @@ class Sandbox:
         return found[-1]
 
     def assert_not_added(
-        self, queue: str, name: str | None = None, data: object = UNSET, **options: Unpack[JobOptions]
+        self, what: What, name: str | None = None, data: object = UNSET, **options: Unpack[JobOptions]
     ) -> None:
         """No such job was added. See `added`."""
         __tracebackhide__ = True
-        expected = Expected(queue, name, data, options)
+        expected = expected_of(what, name, data, options)
         found = self._matching(expected)
         if found:
             jobs = "\n".join(f"  - {job.name!r}, data {shown(job.data)}" for job in found)
