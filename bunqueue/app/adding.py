@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any, TypeVar, Unpack
 
 from bunqueue.client.blocking import FlowProducer, JobHandle, Queue, QueueEvents
-from bunqueue.client.events import AsyncQueueEvents
+from bunqueue.client.events import AsyncQueueEvents, EventType
 from bunqueue.client.flow import AsyncFlowProducer
 from bunqueue.client.flow_plan import FlowJob
 from bunqueue.client.job_options import JobOptions
@@ -86,13 +86,25 @@ class Adding:
             **self._place,
         }
 
-    def events(self, queue: str | None = None, **options: Any) -> QueueEvents:
-        """What happens in one of the app's queues; the options are those of `QueueEvents`."""
-        return QueueEvents(queue or self.name, **{**self._place, **options})
+    def events(
+        self,
+        queue: str | None = None,
+        *,
+        types: EventType | Iterable[EventType] | None = None,
+        job_ids: str | Iterable[str] | None = None,
+    ) -> QueueEvents:
+        """What happens in one of the app's queues; see `QueueEvents`."""
+        return QueueEvents(queue or self.name, types=types, job_ids=job_ids, **self._place)
 
-    def events_async(self, queue: str | None = None, **options: Any) -> AsyncQueueEvents:
+    def events_async(
+        self,
+        queue: str | None = None,
+        *,
+        types: EventType | Iterable[EventType] | None = None,
+        job_ids: str | Iterable[str] | None = None,
+    ) -> AsyncQueueEvents:
         """As `events`, for coroutines."""
-        return AsyncQueueEvents(queue or self.name, **{**self._place, **options})
+        return AsyncQueueEvents(queue or self.name, types=types, job_ids=job_ids, **self._place)
 
     # -- adding
 
