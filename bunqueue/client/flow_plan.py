@@ -70,13 +70,9 @@ class FlowJob(NewJob, Generic[R]):
         super().__init__(checks.job_name(name), {} if data is None else data, **options)
         self.queue = checks.queue_name(queue)
         self.children: list[FlowJob[Any]] = list(children)
-        self.on_failure = on_failure
+        self.on_failure = _policy(on_failure)
         self.result_type: Any = Any
         """What its result is converted to, when a handle of it is asked."""
-        if on_failure not in _POLICIES:
-            raise OptionError(
-                f"on_failure: {shown(on_failure)} is not allowed; give one of {', '.join(_POLICIES)}"
-            )
 
     def __repr__(self) -> str:
         return f"FlowJob({self.name!r}, queue={self.queue!r}, {len(self.children)} children)"
@@ -85,6 +81,17 @@ class FlowJob(NewJob, Generic[R]):
         """Have it wait for these jobs, too. Gives itself back."""
         self.children += children
         return self
+
+    def if_it_fails(self, policy: OnFailure) -> Self:
+        """Say what its failure means for its parent: `fetch.job("a").if_it_fails("ignore")`. Gives itself."""
+        self.on_failure = _policy(policy)
+        return self
+
+
+def _policy(policy: OnFailure) -> OnFailure:
+    if policy not in _POLICIES:
+        raise OptionError(f"on_failure: {shown(policy)} is not allowed; give one of {', '.join(_POLICIES)}")
+    return policy
 
 
 class FlowNode(Generic[J]):

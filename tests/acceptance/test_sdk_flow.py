@@ -211,6 +211,13 @@ async def test_what_cannot_be_a_flow_is_told(flows: AsyncFlowProducer, flow: Any
         await flows.add(flow())
 
 
+async def test_policies_may_be_said_later(flows: AsyncFlowProducer) -> None:
+    job = FlowJob("a", queue="q").if_it_fails("remove")
+    assert job.on_failure == "remove"
+    with pytest.raises(OptionError, match="on_failure: 'explode' is not allowed"):
+        job.if_it_fails("explode")  # type: ignore[arg-type]
+
+
 async def test_more_of_what_cannot_be_a_flow(flows: AsyncFlowProducer) -> None:
     with pytest.raises(PayloadError, match="the data of flow job 'a' cannot be encoded"):
         await flows.add(FlowJob("a", {"x": object()}, queue="q"))
