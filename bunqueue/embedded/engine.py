@@ -60,7 +60,9 @@ class EmbeddedEngine:
 
     tells = False  # whether an error is raised where it happens, beside the sessions that learn of it
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, *, again: bool = False) -> None:
+        """``again``: this process had the file open until an error a moment ago, so its workers are alive,
+        and know their tokens.  Otherwise whoever held jobs ended with the process that had the file."""
         self.path = path
         self.closed = False
         self._pid = os.getpid()
@@ -73,6 +75,8 @@ class EmbeddedEngine:
         self._shard = self._open()
         self._shard.recover(self._shard.now(), secrets.token_hex(8), lambda loaded, total: None)
         self._shard.engine.adopt((), self._shard.now())
+        if not again:
+            self._shard.engine.desert(self._shard.now())
         self._front = Front(self._shard.engine, self._shard.now)
         self._begin()
 

@@ -30,7 +30,7 @@ def open_engine(path: str) -> EmbeddedEngine:
     if engine is None or engine.closed:
         try:
             _check(path)
-            engine = engines[path] = EmbeddedEngine(path)
+            engine = engines[path] = EmbeddedEngine(path, again=engine is not None)
         except DatabaseBusy:
             raise FileInUse(
                 f"{path} is in use by another process; the file of an embedded queue belongs to one process: "

@@ -268,6 +268,12 @@ class Engine:
         else:
             self.state.staffed.difference_update(queues)
 
+    def desert(self, now: int) -> None:
+        """All who held jobs are gone for good."""
+        self.state.now = now
+        locks.desert(self.state)
+        self._serve()
+
     def adopt(self, live: Collection[int], now: int) -> None:
         """Which connections survived the restart of this shard."""
         self.state.now = now

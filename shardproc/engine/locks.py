@@ -214,6 +214,16 @@ def _give_back(state: State, client: Client, severed: bool) -> Iterator[None]:
             lifecycle.release(state, job)
 
 
+def desert(state: State) -> None:
+    """All who held jobs are gone for good, so nobody has to be waited for.  Jobs that had been in hand for
+    long enough to be renewed have used an attempt: they may be what ended their worker."""
+    for job in sorted(state.orphans, key=BY_SEQ):
+        if job.lock is not None and job.lock.renewed:
+            lifecycle.lose(state, job, "The process that ran it has ended")
+        else:
+            lifecycle.release(state, job)
+
+
 def renew_all(state: State) -> None:
     """The shard was away (stopped, suspended, its clock set forward): nobody could renew a lock in
     that time, so all of them run anew."""

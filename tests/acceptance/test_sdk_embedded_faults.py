@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -10,7 +12,7 @@ from pathlib import Path
 import pytest
 from support.waiting import eventually
 
-from bunqueue import AsyncQueue, JobCounts, Queue, StorageError, Worker
+from bunqueue import ActiveJob, AsyncQueue, JobCounts, Queue, StorageError, Worker
 from bunqueue.embedded import files, shared_transport
 from bunqueue.protocol.commands import core
 
@@ -127,3 +129,57 @@ def test_blocking_calls_from_many_threads_with_work_that_goes_in_slices(tmp_path
             assert len({each.result().id for each in adding}) == 500
             assert [len(each.result()) for each in listing] == [10_000] * 3
         assert queue.count() == 20_500
+
+
+async def test_a_job_in_hand_is_not_run_again_after_a_full_disk(tmp_path: Path) -> None:
+    """The file is opened anew by the process whose worker has the job."""
+    path = str(tmp_path / "jobs.db")
+    gate, runs = asyncio.Event(), []
+
+    async def handler(job: ActiveJob) -> None:
+        runs.append(job.id)
+        await gate.wait()
+
+    async with (
+        AsyncQueue("q", embedded=True, data_path=path) as queue,
+        Worker("q", handler, embedded=True, data_path=path, concurrency=2) as worker,
+    ):
+        job = await queue.add("first")
+        await eventually(lambda: runs, "it has begun")
+        fill_the_disk(path)
+        with pytest.raises(StorageError):
+            await queue.add("big", BIG)
+        assert await job.state() == "active"
+        gate.set()
+        await eventually(lambda: worker.stats.completed == 1, "it is done")
+        assert runs == [job.id]
+
+
+HOLDER = """
+import sys, time
+from bunqueue import Queue, Worker
+
+path, interval = sys.argv[1], float(sys.argv[2])
+
+def hold(job):
+    print("held", flush=True)
+    time.sleep(60)
+
+with Queue("q", embedded=True, data_path=path) as queue:
+    queue.add("n", max_attempts=3)
+Worker("q", hold, embedded=True, data_path=path, heartbeat_interval=interval).run_forever()
+"""
+
+
+@pytest.mark.parametrize("renewed", [True, False])
+def test_what_a_killed_process_had_in_hand_goes_back_at_once(tmp_path: Path, renewed: bool) -> None:
+    path = str(tmp_path / "jobs.db")
+    command = [sys.executable, "-c", HOLDER, path, "10" if renewed else "10000"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"held\n"
+        time.sleep(1 if renewed else 0)  # a hundred renewals
+        process.kill()
+    with Queue("q", embedded=True, data_path=path) as queue:
+        (job,) = queue.get_jobs()
+        assert (job.state, job.attempts, job.stall_count) == ("waiting", int(renewed), int(renewed))
