@@ -10,7 +10,8 @@ from typing import Any, Literal, get_args
 
 from bunqueue.client.active_job import ActiveJob
 from bunqueue.client.connection_options import shown
-from bunqueue.errors import OptionError, Unrecoverable
+from bunqueue.client.failures import is_final
+from bunqueue.errors import OptionError
 
 logger = logging.getLogger("bunqueue.app")
 
@@ -65,7 +66,7 @@ class Hooks:
     def failed(self, job: ActiveJob, error: BaseException) -> None:
         """An attempt has failed."""
         self.tell("failed", job, error)
-        if job.attempts + 1 >= job.max_attempts or isinstance(error, Unrecoverable):
+        if job.attempts + 1 >= job.max_attempts or is_final(error):
             self.tell("exhausted", job, error)
 
     async def settle(self) -> None:

@@ -34,6 +34,8 @@ class Service:
         if not self._stations:
             raise OptionError(f"{app!r} has no jobs to run; declare some with @app.job or @app.route")
         self._workers: list[Worker] = []
+        # Open as long as it works: an engine in memory forgets all when nobody uses it.
+        self._caller = AsyncCaller(app._endpoint)
         self._telling: asyncio.Task[None] | None = None
         self._started = self._over = False
 
@@ -102,6 +104,7 @@ class Service:
             self._telling.cancel()
         await self._app._hooks.settle()
         await self._app._hooks.call("shutdown")
+        await self._caller.close()
 
     def _worker(self, station: Station) -> Worker:
         app, hooks = self._app, self._app._hooks
@@ -133,13 +136,9 @@ class Service:
 
     async def _tell(self, commands: list[Any]) -> None:
         """Say it all; what was said is no longer in `commands`."""
-        caller = AsyncCaller(self._app._endpoint)
-        try:
-            while commands:
-                await caller.call(commands[0], Reply)
-                del commands[0]
-        finally:
-            await caller.close()
+        while commands:
+            await self._caller.call(commands[0], Reply)
+            del commands[0]
 
     async def _tell_later(self, commands: list[Any]) -> None:
         failures = 0

@@ -6,14 +6,14 @@ import copy
 import inspect
 from collections.abc import Callable
 from functools import update_wrapper
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, ParamSpec, Self, TypeVar, Unpack, cast
 
 from bunqueue.app.arguments import Arguments
 from bunqueue.client import checks
 from bunqueue.client.active_job import ActiveJob
+from bunqueue.client.failures import made_final
 from bunqueue.client.flow_plan import FlowJob
 from bunqueue.client.job_options import JobOptions, wire_fields
-from bunqueue.errors import Unrecoverable
 
 if TYPE_CHECKING:
     from bunqueue.app.adding import Adding
@@ -123,7 +123,7 @@ class Task(Generic[P, R]):
         try:
             result = await self.__wrapped__(**self._arguments.of(job.data))
         except self._unrecoverable as error:
-            raise _final(error) from error
+            _give_up(error)
         self._arguments.check_result(result)
         return result
 
@@ -131,13 +131,16 @@ class Task(Generic[P, R]):
         try:
             result = self.__wrapped__(**self._arguments.of(job.data))
         except self._unrecoverable as error:
-            raise _final(error) from error
+            _give_up(error)
         self._arguments.check_result(result)
         return result
 
 
-def _final(error: BaseException) -> Unrecoverable:
-    return Unrecoverable(f"{type(error).__name__}: {error}")
+def _give_up(error: BaseException) -> NoReturn:
+    final = made_final(error)
+    if final is error:
+        raise error
+    raise final from error
 
 
 class AsyncTask(Task[P, R]):

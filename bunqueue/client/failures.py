@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from bunqueue.client.active_job import ActiveJob
 
 PACKAGE = __package__.partition(".")[0]
+_FINAL = "__bunqueue_final__"
 MAX_ERROR = 2_000  # characters of an error's text; enough for a person, small enough for every list
 MAX_STACK = 8_000  # characters of a traceback, its end: that is where the error is
 
@@ -57,6 +58,20 @@ def _is_ours(trace: TracebackType) -> bool:
     return str(trace.tb_frame.f_globals.get("__package__")).partition(".")[0] == PACKAGE
 
 
+def is_final(error: BaseException) -> bool:
+    """Whether no other attempt would help."""
+    return isinstance(error, Unrecoverable) or getattr(error, _FINAL, False) is True
+
+
+def made_final(error: BaseException) -> BaseException:
+    """The error, marked so that no other attempt follows it."""
+    try:
+        setattr(error, _FINAL, True)
+    except AttributeError:  # a class with __slots__
+        return Unrecoverable(f"{type(error).__name__}: {error}")
+    return error
+
+
 def fail_command(job: ActiveJob, error: BaseException, text: str = "") -> Fail | MoveToDelayed:
     """How a worker says that an attempt failed, or is put off; `text` stands for the error's own."""
     if isinstance(error, Postpone):
@@ -67,5 +82,5 @@ def fail_command(job: ActiveJob, error: BaseException, text: str = "") -> Fail |
         token=job.token,
         stack=error_stack(error) or None,
         interrupted=isinstance(error, JobInterrupted),
-        unrecoverable=isinstance(error, Unrecoverable),
+        unrecoverable=is_final(error),
     )

@@ -18,7 +18,7 @@ from msgspec import MsgspecError, Raw
 
 from bunqueue.client.active_job import CANCELLED, INTERRUPTED, ActiveJob, Ending, Handler
 from bunqueue.client.caller import AsyncCaller
-from bunqueue.client.failures import error_text
+from bunqueue.client.failures import error_text, is_final
 from bunqueue.client.job_line import LoopLine
 from bunqueue.client.jobs import PulledJobs
 from bunqueue.client.middleware import Middleware
@@ -39,7 +39,6 @@ from bunqueue.errors import (
     JobTimeout,
     LockLost,
     Postpone,
-    Unrecoverable,
 )
 from bunqueue.protocol.commands import core, workers
 from bunqueue.protocol.notices import CancelNotice, read_notice
@@ -216,7 +215,7 @@ class Shift:
         self._settled(job)
         if self._orders.on_failed:
             _tell(self._orders.on_failed, job, error)
-        elif job.attempts + 1 >= job.max_attempts or isinstance(error, Unrecoverable):
+        elif job.attempts + 1 >= job.max_attempts or is_final(error):
             words = "queue %r: job %s (%s) has failed for good, in attempt %d of %d: %s"
             attempts = (job.attempts + 1, job.max_attempts)
             logger.warning(words, job.queue, job.id, job.name, *attempts, error_text(error))

@@ -147,8 +147,8 @@ async def test_some_errors_are_final(app: Bunqueue) -> None:
         await outcome(key, "failed")
         await outcome(final, "failed")
         await outcome(value, "delayed")
-        assert ["KeyError: 'k'" in ((await key.job()).error or ""), (await key.job()).attempts] == [True, 1]
-        assert "no use" in ((await final.job()).error or "")
+        assert ((await key.job()).error, (await key.job()).attempts) == ("KeyError: 'k'", 1)
+        assert (await final.job()).error == "Unrecoverable: no use"
 
 
 async def test_routes_and_other_queues(app: Bunqueue) -> None:
@@ -423,6 +423,18 @@ async def test_limits_are_set_at_the_server(where: Place) -> None:
         reply = await app.async_queue._caller.call(limits.GetQueueLimits(queue=name), limits.LimitsReply)
         assert reply.data.limits.rate_limit == limits.Rate(1000, 60_000)
         assert reply.data.limits.concurrency_limit == 3
+
+
+async def test_an_app_in_memory_keeps_what_it_was_told() -> None:
+    app = Bunqueue(f"app-memory-{next(_numbers)}", global_concurrency=1, embedded=True)
+    ran = asyncio.Event()
+
+    @app.cron(every=3_600_000, immediately=True)
+    async def tick() -> None:
+        ran.set()
+
+    async with app:
+        await asyncio.wait_for(ran.wait(), 20)
 
 
 async def test_an_app_can_work_again(app: Bunqueue) -> None:
