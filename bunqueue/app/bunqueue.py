@@ -113,7 +113,11 @@ class Bunqueue(Scheduling):
         """
         if self._service is None:
             self._service = Service(self)
-        await self._service.start()
+            try:
+                await self._service.start()
+            except BaseException:
+                self._service = None
+                raise
 
     async def stop(self, *, grace: Duration | None = None) -> None:
         """Take no more jobs, let those that run end within `grace`, and run the hooks of "shutdown"."""

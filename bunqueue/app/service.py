@@ -43,9 +43,13 @@ class Service:
 
     async def start(self) -> None:
         """See `Bunqueue.start`."""
-        await self._prepare()
-        for worker in self._workers:
-            await worker.start()
+        try:
+            await self._prepare()
+            for worker in self._workers:
+                await worker.start()
+        except BaseException:
+            await self.stop(0)
+            raise
 
     async def stop(self, grace: Duration | None = None) -> None:
         """See `Bunqueue.stop`."""

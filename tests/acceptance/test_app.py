@@ -437,6 +437,31 @@ async def test_an_app_in_memory_keeps_what_it_was_told() -> None:
         await asyncio.wait_for(ran.wait(), 20)
 
 
+async def test_an_app_that_cannot_start_cleans_up_and_can_try_again(app: Bunqueue) -> None:
+    told: list[str] = []
+
+    @app.job
+    async def work() -> int:
+        return 1
+
+    @app.on("startup")
+    def startup() -> None:
+        told.append("startup")
+        if len(told) == 1:
+            raise RuntimeError("no database")
+
+    @app.on("shutdown")
+    def shutdown() -> None:
+        told.append("shutdown")
+
+    with pytest.raises(RuntimeError, match="no database"):
+        await app.start()
+    assert told == ["startup", "shutdown"]
+    async with app:
+        assert await outcome(await work.add_async()) == 1
+    assert told == ["startup", "shutdown"] * 2
+
+
 async def test_an_app_can_work_again(app: Bunqueue) -> None:
     @app.job
     async def work() -> int:
