@@ -22,10 +22,13 @@ if TYPE_CHECKING:
     from bunqueue.client.flow import AsyncFlowProducer
     from bunqueue.client.flow_plan import FlowJob, FlowNode, FlowTree
     from bunqueue.client.group import AsyncQueueGroup
+    from bunqueue.client.job_logging import JobLogHandler
     from bunqueue.client.job_options import Backoff, JobOptions, NewJob
     from bunqueue.client.jobs import Job, JobCounts, JobProgress, QueueInfo, ServerStats
     from bunqueue.client.middleware import CallNext, Middleware
+    from bunqueue.client.processes import Recycle
     from bunqueue.client.queue import AsyncJobHandle, AsyncQueue
+    from bunqueue.client.routes import Route
     from bunqueue.client.service import run_forever
     from bunqueue.client.tls import TlsOptions
     from bunqueue.client.worker import Worker, WorkerStats
@@ -48,6 +51,8 @@ if TYPE_CHECKING:
         OptionError,
         PayloadError,
         Postpone,
+        ProcessBroken,
+        ProcessDied,
         ResultError,
         ShardUnavailable,
         StorageError,
@@ -56,6 +61,9 @@ if TYPE_CHECKING:
     )
 
 _WHERE = {
+    "bunqueue.client.job_logging": ("JobLogHandler",),
+    "bunqueue.client.processes": ("Recycle",),
+    "bunqueue.client.routes": ("Route",),
     "bunqueue.client.worker_options": ("WorkerOptions",),
     "bunqueue.app.bunqueue": ("Bunqueue",),
     "bunqueue.app.station": ("RateLimit",),
@@ -96,6 +104,8 @@ _WHERE = {
         "OptionError",
         "PayloadError",
         "Postpone",
+        "ProcessBroken",
+        "ProcessDied",
         "ResultError",
         "ShardUnavailable",
         "StorageError",
@@ -134,6 +144,7 @@ __all__ = [
     "JobCounts",
     "JobHandle",
     "JobInterrupted",
+    "JobLogHandler",
     "JobNotFound",
     "JobOptions",
     "JobProgress",
@@ -146,13 +157,17 @@ __all__ = [
     "PayloadError",
     "PlainTask",
     "Postpone",
+    "ProcessBroken",
+    "ProcessDied",
     "Queue",
     "QueueEvent",
     "QueueEvents",
     "QueueGroup",
     "QueueInfo",
     "RateLimit",
+    "Recycle",
     "ResultError",
+    "Route",
     "ServerStats",
     "ShardUnavailable",
     "StorageError",

@@ -198,3 +198,15 @@ class JobInterrupted(JobStopped):
     """The worker stopped; the job is back in its queue, and the attempt does not count."""
 
     code = "job_interrupted"
+
+
+class ProcessDied(BunqueueError):
+    """The process that ran the handler of a job ended before the handler did; the attempt has failed."""
+
+    code = "process_died"
+
+
+class ProcessBroken(BunqueueError):
+    """No process can be started to run handlers in: it cannot import them, say. The worker stops."""
+
+    code = "process_broken"

@@ -6,13 +6,13 @@ import re
 from typing import Any, Unpack
 
 from bunqueue.client import jobs as replies
-from bunqueue.client.active_job import Handler
 from bunqueue.client.base import AsyncClient
 from bunqueue.client.connection_options import shown
 from bunqueue.client.job_options import JobOptions
 from bunqueue.client.jobs import JobCounts, QueueInfo
 from bunqueue.client.places import Place
 from bunqueue.client.queue import AsyncQueue
+from bunqueue.client.routes import Work
 from bunqueue.client.worker import Worker
 from bunqueue.errors import OptionError
 from bunqueue.protocol.commands import Ok, query, queues, server
@@ -59,7 +59,7 @@ class AsyncQueueGroup(AsyncClient):
             self._queues[name] = AsyncQueue(full, default_job_options=options, **self._place)
         return self._queues[name]
 
-    def worker(self, name: str, handler: Handler, **options: Any) -> Worker:
+    def worker(self, name: str, handler: Work, **options: Any) -> Worker:
         """A worker for the queue `name` of this namespace; the options are those of `Worker`."""
         return Worker(self.full_name(name), handler, **{**self._place, **options})
 

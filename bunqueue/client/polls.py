@@ -40,6 +40,9 @@ class Taker(Protocol):
     def room(self) -> int:
         """How many more jobs could start now."""
 
+    def has_any(self, queue: str) -> bool:
+        """Whether jobs of this queue run here."""
+
     def take(self, reply: PulledJobs) -> None:
         """Run what came."""
 
@@ -53,8 +56,7 @@ class Taker(Protocol):
 class Polls:
     """The polls of a worker, for one queue or for several, which share the room.
 
-    Of several, each has a poll for one job under way at any time, for which one place is kept; what is left
-    goes to those that have jobs now.
+    Of several, each has a job here, or a poll for one under way; what is left goes to those that have more.
     """
 
     def __init__(self, orders: PollOrders, taker: Taker, transport: Transport, address: str) -> None:
@@ -121,11 +123,12 @@ class Polls:
     def _room(self, queue: str, *, idle: bool) -> int:
         """How many jobs could start at once, are not asked for yet, and may come from this queue."""
         room = min(self._taker.room() - self._asked_for, self._orders.pull_size)
-        if len(self._under_way) > 1:
-            room -= sum(not polls for other, polls in self._under_way.items() if other != queue)
-            if idle:
-                room = min(room, 1)
-        return room
+        if len(self._under_way) == 1:
+            return room
+        for other, polls in self._under_way.items():
+            if other != queue and not polls and not self._taker.has_any(other):
+                room -= 1  # kept for it
+        return min(room, 1) if idle else room
 
     async def _pull(self, queue: str, count: int, *, idle: bool) -> PulledJobs:
         orders = self._orders

@@ -1,12 +1,17 @@
-"""Which handler runs the jobs of which name, when a worker has several."""
+"""Which handler runs the jobs of which name, and where: in the event loop, in a thread, or in a process."""
 
 from __future__ import annotations
 
+import inspect
 import logging
 from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
 
 from bunqueue.client import checks
 from bunqueue.client.active_job import ActiveJob, Handler
+from bunqueue.client.connection_options import shown
+from bunqueue.client.handler_path import path_of
 from bunqueue.errors import OptionError, Postpone
 
 logger = logging.getLogger("bunqueue.worker")
@@ -15,15 +20,61 @@ ANY = "*"
 """Instead of a name: jobs for which there is nothing else."""
 UNKNOWN_MS = 30_000  # until a job is looked at again whose name nobody here knows: a deploy may be under way
 
-Handlers = Mapping[str, Handler]
-"""By the names of jobs."""
+RunIn = Literal["thread", "process"]
+LOOP, THREAD, PROCESS = "loop", "thread", "process"
 
 _told: set[tuple[str, str]] = set()  # queues and names of which the log knows
 
 
-def handler_of(handlers: Handlers, name: str) -> Handler:
-    """What runs jobs called `name`; those that nothing runs wait, seen and told, and use no attempt."""
-    return handlers.get(name) or handlers.get(ANY) or unknown
+@dataclass(frozen=True, slots=True)
+class Route:
+    """A handler, and where it runs if it is a plain function; None: as the other handlers of its worker."""
+
+    handler: Handler
+    run_in: RunIn | None = None
+
+
+Handlers = Mapping[str, Handler | Route]
+"""By the names of jobs."""
+Work = Handler | Route | Handlers
+"""What a worker is given: one handler for all jobs, or several."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A handler that was looked at, and where it runs."""
+
+    handler: Handler
+    place: str
+    path: str = ""
+    """At which another process finds it, if it is to run there."""
+
+
+class Table:
+    """The plans of a worker. OptionError for names that no job can have, TypeError for what is no handler, or
+    cannot run where it should."""
+
+    def __init__(self, handlers: Work, run_in: RunIn | None = None) -> None:
+        if run_in not in (None, THREAD, PROCESS):
+            raise OptionError(f"run_in: {shown(run_in)} is not allowed; give 'thread' or 'process'")
+        by_name = handlers if isinstance(handlers, Mapping) else {ANY: handlers}
+        if not by_name:
+            raise OptionError("handler: an empty map runs no jobs; give handlers by the names of jobs")
+        self.plans = {checks.job_name(name): _plan(each, run_in) for name, each in by_name.items()}
+
+    @property
+    def places(self) -> set[str]:
+        """Where handlers run."""
+        return {plan.place for plan in self.plans.values()}
+
+    @property
+    def paths(self) -> list[str]:
+        """What other processes have to import."""
+        return sorted({plan.path for plan in self.plans.values() if plan.path})
+
+    def find(self, name: str) -> Plan:
+        """What runs jobs called `name`; those that nothing runs wait, seen and told, and use no attempt."""
+        return self.plans.get(name) or self.plans.get(ANY) or Plan(unknown, LOOP)
 
 
 async def unknown(job: ActiveJob) -> None:
@@ -35,9 +86,34 @@ async def unknown(job: ActiveJob) -> None:
     raise Postpone(UNKNOWN_MS, f"no worker for the name {job.name!r} was there")
 
 
-def check(handlers: Handlers) -> None:
-    """OptionError for names that no job can have."""
-    if not handlers:
-        raise OptionError("handler: an empty map runs no jobs; give handlers by the names of jobs")
-    for name in handlers:
-        checks.job_name(name)
+def _plan(route: Handler | Route, run_in: RunIn | None) -> Plan:
+    own = route.run_in if isinstance(route, Route) else None
+    handler = checked(route.handler if isinstance(route, Route) else route)
+    if is_async(handler):
+        if own is not None:
+            raise TypeError(f"handler: {shown(handler)} is a coroutine function: it runs in the event loop")
+        return Plan(handler, LOOP)
+    place = own or run_in or THREAD
+    return Plan(handler, place, path_of(handler) if place == PROCESS else "")
+
+
+def checked(handler: Handler) -> Handler:
+    """TypeError for what cannot be called with a job."""
+    if not callable(handler):
+        raise TypeError(f"handler: {shown(handler)} cannot be called; give a function that takes the job")
+    try:
+        signature = inspect.signature(handler)
+    except (TypeError, ValueError):  # some that are written in C do not tell
+        return handler
+    try:
+        signature.bind(None)
+    except TypeError:
+        raise TypeError(f"handler: {shown(handler)} must take one argument, the job") from None
+    return handler
+
+
+def is_async(handler: Handler) -> bool:
+    """Whether it is a coroutine function, or an object with one as its call."""
+    if inspect.iscoroutinefunction(handler):  # sees through functools.partial
+        return True
+    return inspect.iscoroutinefunction(getattr(handler, "__call__", None))  # noqa: B004  # an object's method

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 from msgspec import Raw
@@ -15,16 +18,19 @@ from bunqueue.client.active_job import (
     TIMED_OUT,
     ActiveJob,
     Ending,
-    Handler,
+    JobLine,
     current,
     stopped,
 )
 from bunqueue.client.job_options import encode_data
 from bunqueue.client.middleware import CallNext, Middleware, around_running
 from bunqueue.client.outcomes import Outcomes
-from bunqueue.client.routes import ANY, Handlers, handler_of
+from bunqueue.client.processes import Processes, Recycle
+from bunqueue.client.routes import ANY, LOOP, PROCESS, THREAD, Plan, Table
 from bunqueue.client.threads import Threads
-from bunqueue.errors import JobTimeout
+from bunqueue.errors import JobTimeout, ProcessBroken
+
+OUT_OF_TIME = 5.0  # seconds that a process has to end a job whose time is over
 
 
 class Boss(Protocol):
@@ -34,51 +40,51 @@ class Boss(Protocol):
         """The server has ended the attempt, or is about to."""
 
     def give_up(self, error: BaseException) -> None:
-        """A handler wants the process to end."""
+        """A handler wants the process to end, or none can be run."""
 
 
-class Way(NamedTuple):
-    """How jobs are run: in the event loop or not, and by whom, with all that is around."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOrders:
+    """What to run, and how much of each kind at a time."""
 
-    is_async: bool
+    table: Table
+    threads: int = 1
+    processes: int = 1
+    recycle: Recycle = field(default_factory=Recycle)
+    log_level: int | None = None
+    """Records from this level on go to the job's log."""
+    middleware: tuple[Middleware, ...] = ()
+
+
+class _Way(NamedTuple):
+    """How the jobs of one plan are run."""
+
     call: CallNext
+    in_loop: bool
 
 
 class Runner:
-    """Calls the handler where it belongs, and hands its outcome on."""
+    """Calls handlers where they belong, and hands their outcomes on."""
 
-    def __init__(
-        self,
-        handler: Handler | Handlers,
-        threads: int,
-        outcomes: Outcomes,
-        boss: Boss,
-        middleware: tuple[Middleware, ...] = (),
-    ) -> None:
+    def __init__(self, orders: RunOrders, outcomes: Outcomes, boss: Boss, line: JobLine) -> None:
+        table = orders.table
         self._outcomes = outcomes
         self._boss = boss
-        self._threads = Threads(threads)
-        self._middleware = middleware
-        several = handler if isinstance(handler, Mapping) else {}
-        self._ways = {name: self._way(each) for name, each in several.items()}
-        self._rest = self._way(handler_of(several, ANY) if isinstance(handler, Mapping) else handler)
         self._loop = asyncio.get_running_loop()
+        self._threads = Threads(orders.threads) if THREAD in table.places else None
+        self._waiters = Threads(orders.processes) if PROCESS in table.places else None  # one for each process
+        self._processes = Processes(table.paths, orders.recycle, line, orders.log_level)
+        self._ways = {name: self._way(plan, orders.middleware) for name, plan in table.plans.items()}
+        self._rest = self._way(table.find(ANY), orders.middleware)
 
-    def _way(self, handler: Handler) -> Way:
-        if _is_async(handler):
-            return Way(True, around_running(self._middleware, handler))
-
-        def call(job: ActiveJob) -> Any:
-            current.set(job)  # in a context of this call alone
-            return handler(job)
-
-        async def in_thread(job: ActiveJob) -> Any:
-            succeeded, value = await self._threads.run(call, job)
-            if not succeeded:
-                raise value
-            return await value if inspect.isawaitable(value) else value
-
-        return Way(False, around_running(self._middleware, in_thread))
+    def _way(self, plan: Plan, middleware: tuple[Middleware, ...]) -> _Way:
+        if plan.place == LOOP:
+            call = plan.handler
+        elif plan.place == THREAD:
+            call = partial(self._in_thread, partial(_call, plan.handler))
+        else:
+            call = partial(self._in_process, plan.path)
+        return _Way(around_running(middleware, call), plan.place == LOOP)
 
     async def run(self, job: ActiveJob, task: asyncio.Task[None]) -> None:
         """In `task`. Raises nothing but CancelledError and GeneratorExit, when the slot itself is to end."""
@@ -86,11 +92,11 @@ class Runner:
             self._end(job)
             return
         way = self._ways.get(job.name, self._rest)
-        if way.is_async:
+        if way.in_loop:
             job.halt = task.cancel
         timer = None
         if job.timeout:
-            timer = self._loop.call_later(job.timeout / 1000, end, job, Ending(TIMED_OUT))
+            timer = self._loop.call_later(job.timeout / 1000, end, job, Ending(TIMED_OUT, None, OUT_OF_TIME))
         outer = current.set(job)
         try:
             value = await way.call(job)
@@ -99,7 +105,7 @@ class Runner:
             if isinstance(error, GeneratorExit) and not _runs(task):  # the event loop is gone
                 raise
             job.halt = None
-            self._failed(job, error, task, way)
+            self._failed(job, error, task, in_loop=way.in_loop)
         else:
             job.halt = None
             if job.ending is None:
@@ -110,12 +116,17 @@ class Runner:
         if timer is not None:
             timer.cancel()
 
-    def _failed(self, job: ActiveJob, error: BaseException, task: asyncio.Task[None], way: Way) -> None:
+    def _failed(
+        self, job: ActiveJob, error: BaseException, task: asyncio.Task[None], *, in_loop: bool
+    ) -> None:
         cancelled = isinstance(error, asyncio.CancelledError) and task.cancelling() > 0
         _uncancel(task)
-        if isinstance(error, KeyboardInterrupt | SystemExit) and way.is_async:
-            self._boss.give_up(error)  # in a handler's thread it ends that call only
-        if cancelled and job.ending is None:
+        wants_end = (
+            isinstance(error, KeyboardInterrupt | SystemExit) and in_loop
+        )  # else it ends that call only
+        if wants_end or isinstance(error, ProcessBroken):
+            self._boss.give_up(error)
+        if (cancelled or isinstance(error, ProcessBroken)) and job.ending is None:
             job.ending = Ending(INTERRUPTED)
         if job.ending is None:
             self._outcomes.fail(job, error)
@@ -139,9 +150,43 @@ class Runner:
         else:
             self._outcomes.stop_short(job, error)
 
+    async def _in_thread(self, call: Callable[[ActiveJob], Any], job: ActiveJob) -> Any:
+        assert self._threads is not None
+        succeeded, value = await self._threads.run(call, job)
+        if not succeeded:
+            raise value
+        return await value if inspect.isawaitable(value) else value
+
+    async def _in_process(self, path: str, job: ActiveJob) -> Any:
+        assert self._waiters is not None
+        running = self._waiters.run(partial(self._run_there, path), job)
+        while not running.done():  # a slot that is to end waits for the process, which is told to end, too
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait([running])
+        succeeded, value = running.result()
+        if not succeeded:
+            raise value
+        return value
+
+    def _run_there(self, path: str, job: ActiveJob) -> Any:
+        return self._processes.run(job, path)
+
+    def tell_stopping(self) -> None:
+        """The worker takes no more jobs."""
+        self._processes.tell_stopping()
+
     def stop(self) -> None:
-        """No more jobs will come. Threads that still work are not waited for."""
-        self._threads.stop()
+        """No more jobs will come. Blocks until processes have ended; threads that work are not waited for."""
+        for threads in (self._threads, self._waiters):
+            if threads is not None:
+                threads.stop()
+        self._processes.stop()
+
+
+def _call(handler: Callable[[ActiveJob], Any], job: ActiveJob) -> Any:
+    """In a thread, in a context of this call alone."""
+    current.set(job)
+    return handler(job)
 
 
 def end(job: ActiveJob, ending: Ending) -> None:
@@ -164,9 +209,3 @@ def _uncancel(task: asyncio.Task[None]) -> None:
     """What was meant for one job must not reach the next one of its slot."""
     while task.cancelling():
         task.uncancel()
-
-
-def _is_async(handler: Handler) -> bool:
-    if inspect.iscoroutinefunction(handler):  # sees through functools.partial
-        return True
-    return inspect.iscoroutinefunction(getattr(handler, "__call__", None))  # noqa: B004  # an object's method

@@ -16,17 +16,16 @@ from typing import Any
 
 from msgspec import MsgspecError, Raw
 
-from bunqueue.client.active_job import CANCELLED, INTERRUPTED, ActiveJob, Ending, Handler
+from bunqueue.client.active_job import CANCELLED, INTERRUPTED, ActiveJob, Ending
 from bunqueue.client.caller import AsyncCaller
 from bunqueue.client.failures import error_text, is_final
 from bunqueue.client.job_line import LoopLine
+from bunqueue.client.job_logging import forward
 from bunqueue.client.jobs import PulledJobs
-from bunqueue.client.middleware import Middleware
 from bunqueue.client.outcomes import Outcomes
 from bunqueue.client.polls import PollOrders, Polls
 from bunqueue.client.renewal import Renewal, heartbeat
-from bunqueue.client.routes import Handlers
-from bunqueue.client.runner import Runner, end
+from bunqueue.client.runner import Runner, RunOrders, end
 from bunqueue.client.slots import Slots
 from bunqueue.client.transport import Endpoint, Transport
 from bunqueue.client.watch import LoopWatch
@@ -47,6 +46,7 @@ logger = logging.getLogger("bunqueue.worker")
 
 MAX_UNREPORTED = 1000  # outcomes waiting to be reported beyond which no more jobs are taken
 STOP_PATIENCE = 5.0  # seconds for cancelled handlers to end, and again for the last reports
+PROCESS_PATIENCE = 3.0  # of these for processes, before they are killed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,12 +55,11 @@ class Orders:
 
     name: str
     polls: PollOrders
-    handler: Handler | Handlers
+    run: RunOrders
     concurrency: int
     renewal_interval: float
     ack_batch: int
     ack_delay: float
-    middleware: tuple[Middleware, ...] = ()
     on_completed: Callable[[ActiveJob, Any], object] | None = None
     on_failed: Callable[[ActiveJob, BaseException], object] | None = None
     on_stopped: Callable[[ActiveJob, JobStopped], object] | None = None
@@ -85,12 +84,13 @@ class Shift:
         self._caller = AsyncCaller(endpoint)
         self._line = LoopLine(self._caller)
         self._outcomes = Outcomes(self._caller, self, batch=orders.ack_batch, delay=orders.ack_delay)
-        self._runner = Runner(orders.handler, orders.concurrency, self._outcomes, self, orders.middleware)
+        self._runner = Runner(orders.run, self._outcomes, self, self._line)
         self._slots: Slots[ActiveJob] = Slots(orders.concurrency, self._runner.run, self._freed)
         self._loop = asyncio.get_running_loop()
         self._watch = LoopWatch(self._loop)
         self._renewal = Renewal(endpoint, orders.renewal_interval, self, self._watch)
         self._started_at = time.time()
+        self._forwarding: logging.Handler | None = None
         self._stopping = False
         self._told: set[type[BunqueueError]] = set()  # troubles with the connection logged since it worked
         self._hurried = False
@@ -109,6 +109,8 @@ class Shift:
         # Acknowledgements share it: with the poll that follows they are one write and one transaction.
         self._caller.use(self._pulls)
         self._polls = Polls(self._orders.polls, self, self._pulls, self._endpoint.address)
+        if self._orders.run.log_level is not None:
+            self._forwarding = forward(self._orders.run.log_level)
         self._outcomes.start()
         self._renewal.start()
         self._polls.start()
@@ -119,6 +121,9 @@ class Shift:
         if self._outcomes.waiting > MAX_UNREPORTED:
             return 0
         return self._orders.concurrency - self._slots.busy
+
+    def has_any(self, queue: str) -> bool:
+        return any(job.queue == queue for job in self._renewal.held.values())
 
     def take(self, reply: PulledJobs) -> None:
         self._told.clear()
@@ -277,6 +282,7 @@ class Shift:
     async def stop(self, grace: float) -> None:
         """Returns when all is reported and closed. Handlers get `grace` seconds to end by themselves."""
         self._stopping = self._line.stopping = True
+        self._runner.tell_stopping()
         self._polls.stop_asking()
         end_at = self._loop.time() + grace
         timer = self._loop.call_at(end_at, self.hurry)
@@ -287,7 +293,7 @@ class Shift:
             await self._no_more_waiting.wait()
         if self._slots.busy:
             for job in self._renewal.held.values():
-                end(job, Ending(INTERRUPTED, grace=STOP_PATIENCE))
+                end(job, Ending(INTERRUPTED, grace=PROCESS_PATIENCE))
         await self._slots.cancel(STOP_PATIENCE)
         grace_left = 0.0 if self._hurried else end_at - self._loop.time()
         await self._report_all(max(STOP_PATIENCE, grace_left))
@@ -331,8 +337,10 @@ class Shift:
         await self._pulls.close()
         await self._polls.stop()
         await self._outcomes.stop()
-        self._runner.stop()
+        await asyncio.to_thread(self._runner.stop)
         await asyncio.to_thread(self._renewal.stop)
+        if self._forwarding is not None:
+            logging.getLogger().removeHandler(self._forwarding)
 
 
 def _tell(callback: Callable[..., object], *arguments: object) -> None:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self, Unpack
 
-from bunqueue.client import checks
-from bunqueue.client.active_job import Handler
+from bunqueue.client import handler_path
 from bunqueue.client.places import endpoint_of
+from bunqueue.client.routes import Work
 from bunqueue.client.service import run_forever
 from bunqueue.client.shift import Shift
-from bunqueue.client.worker_options import WorkerOptions, grace_of, name_of, orders_of, place_of
+from bunqueue.client.worker_options import WorkerOptions, grace_of, name_of, orders_of, place_of, queues_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,23 +40,31 @@ class Worker:
 
     A coroutine function runs in the event loop, a plain function in a thread. What it gives back is the job's
     result, an exception fails the attempt. Instead of one handler there may be a map of them by the names of
-    jobs, "*" for all others; jobs of a name that is not in it are put back. All options have names, see
-    `WorkerOptions`.
+    jobs, "*" for all others; jobs of a name that is not in it are put back. Several queues share the places
+    of one worker. All options have names, see `WorkerOptions`.
     """
 
     def __init__(
-        self, queue: str, handler: Handler | Mapping[str, Handler], **options: Unpack[WorkerOptions]
+        self,
+        queue: str | Sequence[str],
+        handler: Work,
+        **options: Unpack[WorkerOptions],
     ) -> None:
-        self.queue = checks.queue_name(queue)
+        self.queues = queues_of(queue)
         self.name = name_of(options)
         self._endpoint = endpoint_of(place_of(options))
         self._grace = grace_of(options)
-        self._orders = orders_of(queue, handler, options)
+        self._orders = orders_of(self.queues, handler, options)
         self._shift: Shift | None = None
         self._stopping: asyncio.Task[None] | None = None
 
     def __repr__(self) -> str:
         return f"Worker({self.queue!r} at {self._endpoint.address}, owner={self.owner!r})"
+
+    @property
+    def queue(self) -> str:
+        """The name of the queue; of several, one after the other."""
+        return ", ".join(self.queues)
 
     @property
     def owner(self) -> str:
@@ -77,6 +85,11 @@ class Worker:
 
         Does not wait for a connection. Raises what opening the file of an embedded queue raises.
         """
+        if handler_path.importing:
+            raise RuntimeError(
+                f"{self!r} starts while its handlers are imported for another process; put what starts it "
+                f'under if __name__ == "__main__":'
+            )
         if self._stopping is not None:
             if not self._stopping.done():
                 await asyncio.shield(self._stopping)

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 import secrets
 import socket
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from bunqueue.client import checks, routes
-from bunqueue.client.active_job import ActiveJob, Handler
+from bunqueue.client import checks
+from bunqueue.client.active_job import ActiveJob
 from bunqueue.client.connection_options import Duration, milliseconds, seconds, shown
+from bunqueue.client.job_logging import level_of
 from bunqueue.client.middleware import Middleware, checked
 from bunqueue.client.places import Place
 from bunqueue.client.polls import PollOrders
-from bunqueue.client.routes import Handlers
+from bunqueue.client.processes import Recycle
+from bunqueue.client.routes import LOOP, PROCESS, THREAD, RunIn, Table, Work
+from bunqueue.client.runner import RunOrders
 from bunqueue.client.shift import Orders
 from bunqueue.errors import JobStopped, OptionError
 from bunqueue.model.durations import DAY_MS
@@ -30,7 +32,18 @@ class WorkerOptions(Place, total=False):
     """How a worker works, and where its server is. Times are numbers of ms, or timedeltas."""
 
     concurrency: int
-    """Jobs at a time; 1 unless given."""
+    """Jobs at a time, of all kinds together; 1 unless given."""
+    run_in: RunIn
+    """Where plain functions run: "thread" (unless given), or "process", a process of its own."""
+    threads: int | None
+    """Plain functions that run in threads at a time; None: as `concurrency`."""
+    processes: int | None
+    """Plain functions that run in processes at a time, and processes; None: as `concurrency`."""
+    recycle: Recycle
+    """When a process is replaced by a new one; never unless given, but when it dies."""
+    forward_logs: int | str | None
+    """Records of the standard logging from this level on, made while a handler runs, go to the job's log,
+    too; None: none."""
     grace: Duration
     """How long handlers may take to end after `stop`, before they are cancelled; 30 s unless given."""
     name: str
@@ -87,13 +100,25 @@ def grace_of(options: WorkerOptions) -> float:
     return seconds(options.get("grace", 30_000), "grace")
 
 
-def orders_of(queue: str, handler: Handler | Handlers, options: WorkerOptions) -> Orders:
-    """What a worker of `queue` is told. OptionError, or TypeError for what is no handler."""
+def queues_of(queue: str | Sequence[str]) -> tuple[str, ...]:
+    """One or several names. OptionError for what is none."""
+    names = tuple(queue) if isinstance(queue, list | tuple | set) else (queue,)
+    if not names or len(set(names)) < len(names):
+        raise OptionError(f"queue: {shown(queue)} is not allowed; give a name, or several different ones")
+    return tuple(checks.queue_name(name) for name in names)
+
+
+def orders_of(queues: tuple[str, ...], handlers: Work, options: WorkerOptions) -> Orders:
+    """What a worker of these queues is told. OptionError, or TypeError for what is no handler."""
     lock_ttl = _lock_ttl(options.get("lock_ttl", 30_000))
-    concurrency = checks.whole("concurrency", options.get("concurrency", 1))
+    run, concurrency = _run_orders(handlers, options)
+    if concurrency < len(queues):
+        raise OptionError(
+            f"concurrency: {concurrency} is too little for {len(queues)} queues; give one for each at least"
+        )
     pull_size = options.get("pull_size")
     polls = PollOrders(
-        queues=(queue,),
+        queues=queues,
         owner=f"{name_of(options)}:{os.getpid()}:{secrets.token_hex(4)}",
         pull_size=min(checks.whole("pull_size", concurrency if pull_size is None else pull_size), MAX_PULL),
         lock_ttl=lock_ttl,
@@ -102,12 +127,11 @@ def orders_of(queue: str, handler: Handler | Handlers, options: WorkerOptions) -
     return Orders(
         name=name_of(options),
         polls=polls,
-        handler=_checked_all(handler) if isinstance(handler, Mapping) else _checked(handler),
+        run=run,
         concurrency=concurrency,
         renewal_interval=_renewal_interval(options.get("heartbeat_interval"), lock_ttl),
         ack_batch=checks.whole("ack_batch", options.get("ack_batch", 10)),
         ack_delay=seconds(options.get("ack_delay", 50), "ack_delay"),
-        middleware=checked(options.get("middleware", ())),
         on_completed=options.get("on_completed"),
         on_failed=options.get("on_failed"),
         on_stopped=options.get("on_stopped"),
@@ -115,23 +139,23 @@ def orders_of(queue: str, handler: Handler | Handlers, options: WorkerOptions) -
     )
 
 
-def _checked_all(handlers: Handlers) -> Handlers:
-    routes.check(handlers)
-    return {name: _checked(handler) for name, handler in handlers.items()}
-
-
-def _checked(handler: Handler) -> Handler:
-    if not callable(handler):
-        raise TypeError(f"handler: {shown(handler)} cannot be called; give a function that takes the job")
-    try:
-        signature = inspect.signature(handler)
-    except (TypeError, ValueError):  # some that are written in C do not tell
-        return handler
-    try:
-        signature.bind(None)
-    except TypeError:
-        raise TypeError(f"handler: {shown(handler)} must take one argument, the job") from None
-    return handler
+def _run_orders(handlers: Work, options: WorkerOptions) -> tuple[RunOrders, int]:
+    """And how many jobs can run at a time: no more than their kinds allow."""
+    table = Table(handlers, options.get("run_in"))
+    concurrency = checks.whole("concurrency", options.get("concurrency", 1))
+    limits = {LOOP: concurrency}
+    for place, name in ((THREAD, "threads"), (PROCESS, "processes")):
+        limit: Any = options.get(name)
+        limits[place] = concurrency if limit is None else checks.whole(name, limit)
+    run = RunOrders(
+        table=table,
+        threads=limits[THREAD],
+        processes=limits[PROCESS],
+        recycle=options.get("recycle") or Recycle(),
+        log_level=level_of(options.get("forward_logs")),
+        middleware=checked(options.get("middleware", ())),
+    )
+    return run, min(concurrency, sum(limits[place] for place in table.places))
 
 
 def _lock_ttl(value: Duration) -> int:

@@ -16,7 +16,7 @@ from bunqueue.app.service import Service
 from bunqueue.client.active_job import ActiveJob, Handler
 from bunqueue.client.connection_options import shown
 from bunqueue.client.middleware import CallNext, Middleware, around_running, checked
-from bunqueue.client.routes import handler_of
+from bunqueue.client.routes import Table
 from bunqueue.client.worker import Worker
 
 from .errors import SandboxError
@@ -45,21 +45,22 @@ class Handlers:
     """By queue, in the order in which they were given; perhaps one for all others."""
 
     def __init__(self, sources: tuple[Source, ...]) -> None:
-        self._by_queue: dict[str, tuple[Handler | Mapping[str, Handler], tuple[Middleware, ...]]] = {}
-        self._rest: Handler | None = None
+        self._by_queue: dict[str, tuple[Table, tuple[Middleware, ...]]] = {}
+        self._rest: Table | None = None
         self.declarations: list[Struct] = []
         """What apps tell a server when they begin to work: schedules and limits."""
         for source in sources:
             if isinstance(source, Worker):
-                self._by_queue[source.queue] = source._orders.handler, source._orders.middleware
+                run = source._orders.run
+                self._by_queue |= dict.fromkeys(source.queues, (run.table, run.middleware))
             elif isinstance(source, Bunqueue):
                 around = checked(source._middleware)
-                self._by_queue |= {queue: (found, around) for queue, found in source.handlers.items()}
+                self._by_queue |= {queue: (Table(found), around) for queue, found in source.handlers.items()}
                 self.declarations += Service(source).declarations()
             elif isinstance(source, Mapping):
-                self._by_queue |= {queue: (handler, ()) for queue, handler in source.items()}
+                self._by_queue |= {queue: (Table(handler), ()) for queue, handler in source.items()}
             elif callable(source):
-                self._rest = source
+                self._rest = Table(source)
             else:
                 raise TypeError(f"{shown(source)} runs no jobs; give {WHAT}")
         if not sources:
@@ -75,8 +76,7 @@ class Handlers:
         """Who runs a job of one of `queues`."""
         found, middleware = self._by_queue.get(job.queue) or (self._rest, ())
         assert found is not None
-        handler = handler_of(found, job.name) if isinstance(found, Mapping) else found
-        return Task(handler, middleware)
+        return Task(found.find(job.name).handler, middleware)
 
 
 class Caller:

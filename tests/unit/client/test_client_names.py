@@ -56,6 +56,8 @@ def test_codes_of_errors_are_stable_and_unique() -> None:
         "lock_lost",
         "option",
         "payload",
+        "process_broken",
+        "process_died",
         "result",
         "shard_unavailable",
         "storage",

@@ -17,7 +17,8 @@ from bunqueue import JobCancelled, JobStopped, JobTimeout
 from bunqueue.client.active_job import CANCELLED, INTERRUPTED, TIMED_OUT, ActiveJob, Ending, JobLine
 from bunqueue.client.failures import MAX_ERROR, MAX_STACK, error_stack, error_text
 from bunqueue.client.outcomes import Outcomes
-from bunqueue.client.runner import Boss, Runner, end
+from bunqueue.client.routes import Table
+from bunqueue.client.runner import Boss, Runner, RunOrders, end
 
 NO_LINE = cast(JobLine, None)
 
@@ -52,7 +53,8 @@ class Bench:
     def __init__(self, handler: Any, threads: int = 1) -> None:
         self.notes = Notes()
         outcomes, boss = cast(Outcomes, self.notes), cast(Boss, self.notes)
-        self.runner = Runner(handler, threads, outcomes, boss)
+        orders = RunOrders(table=Table(handler, None), threads=threads)
+        self.runner = Runner(orders, outcomes, boss, NO_LINE)
 
     async def run(self, job: ActiveJob) -> Any:
         """What the handler gave back, or raise what it raised."""

@@ -1,0 +1,123 @@
+"""What a worker and a process that runs handlers for it say to each other over a socket."""
+
+from __future__ import annotations
+
+import socket
+from typing import TypeVar
+
+from msgspec import Raw, Struct
+from msgspec.msgpack import Decoder, Encoder
+
+from bunqueue.protocol.framing import HEADER, frame
+
+# The worker says
+
+
+class Setup(Struct, tag="setup", gc=False):
+    """The first word: import these handlers, and forward log records from this level on, if there is one."""
+
+    paths: list[str]
+    log_level: int | None
+
+
+class Run(Struct, tag="run", gc=False):
+    """Run a job."""
+
+    path: str
+    job: Raw
+    data: Raw  # middleware may have changed it
+    token: str
+
+
+class End(Struct, tag="end", gc=False):
+    """The job with this token is to end before it is done."""
+
+    token: str
+    why: str
+    reason: str | None
+
+
+class Stopping(Struct, tag="stopping", gc=False):
+    """The worker takes no more jobs."""
+
+
+class Heard(Struct, tag="heard", gc=False):
+    """A `Say` was carried out, or refused: the name of the error's class and its text."""
+
+    number: int
+    error: str = ""
+    text: str = ""
+
+
+ToChild = Setup | Run | End | Stopping | Heard
+
+# The process says
+
+
+class Ready(Struct, tag="ready", gc=False):
+    """The handlers are imported."""
+
+
+class Broken(Struct, tag="broken", gc=False):
+    """They cannot be imported; the process ends."""
+
+    text: str
+
+
+class Say(Struct, tag="say", gc=False):
+    """A command of a handler, which waits for its outcome; with number 0 it does not."""
+
+    number: int
+    command: Raw
+
+
+class Done(Struct, tag="done", gc=False):
+    """What the handler gave back, and the bytes that the process holds now."""
+
+    result: Raw
+    memory: int
+
+
+class Raised(Struct, tag="raised", gc=False):
+    """What it raised."""
+
+    text: str
+    stack: list[str]
+    unrecoverable: bool
+    delay: float | None  # ms, when the job is to be put back
+    memory: int
+
+
+FromChild = Ready | Broken | Say | Done | Raised
+
+M = TypeVar("M")
+
+encode = Encoder().encode
+to_child = Decoder(ToChild)
+from_child = Decoder(FromChild)
+
+
+def send(sock: socket.socket, message: ToChild | FromChild) -> None:
+    """Raises OSError when the other side has gone."""
+    sock.sendall(frame(encode(message)))
+
+
+def receive(sock: socket.socket, decoder: Decoder[M]) -> M | None:
+    """The next message; None when the other side has gone."""
+    head = _read(sock, HEADER)
+    body = _read(sock, int.from_bytes(head, "big")) if head else None
+    return decoder.decode(body) if body else None
+
+
+def _read(sock: socket.socket, size: int) -> bytes | None:
+    parts = []
+    while size:
+        try:
+            part = sock.recv(min(size, 1 << 20))
+        except ConnectionError:
+            return None
+        if not part:
+            return None
+        parts.append(part)
+        size -= len(part)
+    return b"".join(parts)

@@ -1,0 +1,115 @@
+"""Handlers that run in processes of their own: another process has to find them, so they are in a module."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from bunqueue import ActiveJob, JobStopped, Unrecoverable, current_job
+
+_seen: list[Any] = []
+
+
+def square(job: ActiveJob) -> int:
+    return int(job.data**2)
+
+
+def whoami(job: ActiveJob) -> dict[str, Any]:
+    """The process, and how many jobs it has seen."""
+    _seen.append(job.id)
+    return {"pid": os.getpid(), "jobs": len(_seen), "name": __name__, "current": current_job().id}
+
+
+def die(job: ActiveJob) -> str:
+    """As the data says."""
+    if job.data == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    elif job.data == "segfault":
+        ctypes.string_at(0)
+    elif job.data == "exit":
+        os._exit(3)
+    return "lived"
+
+
+def fail(job: ActiveJob) -> None:
+    """Raise what the data says."""
+    if job.data == "system exit":
+        sys.exit(3)
+    if job.data == "unrecoverable":
+        raise Unrecoverable("no use")
+    if job.data == "interrupt":
+        raise KeyboardInterrupt
+    deep(3)
+
+
+def deep(depth: int) -> None:
+    if depth:
+        deep(depth - 1)
+    raise LookupError("down here")
+
+
+def talk(job: ActiveJob) -> str:
+    job.progress(40, "well on")
+    job.log("a line", "warn")
+    job.log_soon("another")
+    logging.getLogger("app").warning("from %s", "logging")
+    print("and to the terminal", flush=True)
+    return "said"
+
+
+def wait(job: ActiveJob) -> str:
+    """Tell a file that it runs, and wait; see what ends it."""
+    path = Path(job.data)
+    path.write_text(str(os.getpid()))
+    try:
+        while True:
+            time.sleep(60)
+    except JobStopped as error:
+        path.with_suffix(".ended").write_text(f"{type(error).__name__}: {error}")
+        raise
+
+
+def stubborn(job: ActiveJob) -> str:
+    """As `wait`, but nothing ends it."""
+    Path(job.data).write_text(str(os.getpid()))
+    while True:
+        try:
+            time.sleep(60)
+        except JobStopped:
+            continue
+
+
+def until_stopping(job: ActiveJob) -> str:
+    Path(job.data).write_text(str(os.getpid()))
+    while not job.stopping:
+        time.sleep(0.01)
+    return "up to here"
+
+
+def hoard(job: ActiveJob) -> int:
+    """Keep as many bytes as the data says."""
+    _seen.append(bytearray(os.urandom(1) * job.data))
+    return os.getpid()
+
+
+class Made:
+    """Not a function, but what gives one: as decorators make them."""
+
+    def __init__(self) -> None:
+        self.handler = self._run
+        vars(type(self))["_run"].__bunqueue_path__ = f"{__name__}:made"
+
+    def _run(self, job: ActiveJob) -> str:
+        return f"made in {os.getpid()}"
+
+    def __bunqueue_handler__(self) -> Any:
+        return self._run
+
+
+made = Made()
