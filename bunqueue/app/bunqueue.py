@@ -11,11 +11,11 @@ from bunqueue.app.scheduling import Scheduling
 from bunqueue.app.service import Service
 from bunqueue.app.station import RateLimit
 from bunqueue.client import checks
-from bunqueue.client.active_job import Handler
 from bunqueue.client.connection_options import Duration
 from bunqueue.client.job_options import JobOptions, wire_fields
 from bunqueue.client.middleware import CallNext, Middleware, checked
 from bunqueue.client.places import Place
+from bunqueue.client.routes import Handlers
 from bunqueue.client.service import run_forever
 from bunqueue.client.worker_options import WorkerOptions
 from bunqueue.errors import OptionError
@@ -71,7 +71,7 @@ class Bunqueue(Scheduling):
         return f"Bunqueue({self.name!r} at {self._endpoint.address})"
 
     @property
-    def handlers(self) -> Mapping[str, Mapping[str, Handler]]:
+    def handlers(self) -> Mapping[str, Handlers]:
         """What runs the jobs: by queue, and by the name of the job."""
         return {name: station.handlers for name, station in self._stations.items() if station.handlers}
 

@@ -14,7 +14,7 @@ from bunqueue.client import checks
 from bunqueue.client.active_job import Handler
 from bunqueue.client.connection_options import Duration, shown
 from bunqueue.client.job_options import JobOptions
-from bunqueue.client.routes import ANY
+from bunqueue.client.routes import ANY, RunIn
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -85,6 +85,7 @@ class Declaring(Adding):
         queue: str | None = None,
         aliases: Iterable[str] = (),
         unrecoverable: Iterable[type[BaseException]] = (),
+        run_in: RunIn | None = None,
         **options: Unpack[JobOptions],
     ) -> JobDecorator: ...
 
@@ -97,14 +98,16 @@ class Declaring(Adding):
         queue: str | None = None,
         aliases: Iterable[str] = (),
         unrecoverable: Iterable[type[BaseException]] = (),
+        run_in: RunIn | None = None,
         **options: Unpack[JobOptions],
     ) -> Any:
         """Make a function a job; with or without options: `@app.job`, `@app.job(max_attempts=5)`.
 
         The job is called as the function, unless `name` says otherwise; `aliases` are names under which it
         was added earlier. Its queue is the app's own unless `queue` names another one. What is in
-        `unrecoverable` and raised makes it a dead letter without another attempt. All other options are those
-        of every job of this kind, unless it says otherwise when it is added.
+        `unrecoverable` and raised makes it a dead letter without another attempt. A plain function runs in a
+        thread, or with `run_in="process"` in a process of its own. All other options are those of every job
+        of this kind, unless it says otherwise when it is added.
 
         Raises TypeError for functions with *args, **kwargs or positional-only parameters.
         """
@@ -119,6 +122,7 @@ class Declaring(Adding):
                 queue=station.queue,
                 aliases=tuple([aliases] if isinstance(aliases, str) else aliases),
                 unrecoverable=tuple(unrecoverable),
+                run_in=run_in,
                 options=options,
             )
             for each in (task.name, *task.aliases):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,6 +10,7 @@ from bunqueue.app.batches import Batch
 from bunqueue.app.task import Task
 from bunqueue.client.active_job import Handler
 from bunqueue.client.connection_options import Duration, milliseconds
+from bunqueue.client.routes import Handlers, Route
 from bunqueue.errors import OptionError
 from bunqueue.protocol.commands import limits
 from bunqueue.protocol.commands.base import Command
@@ -43,11 +44,11 @@ class Station:
         table[name] = entry
 
     @property
-    def handlers(self) -> Mapping[str, Handler]:
+    def handlers(self) -> Handlers:
         """What runs the jobs, by name; `ANY` stands for all others."""
         return {
             **self.routes,
-            **{name: task.handler for name, task in self.tasks.items()},
+            **{name: Route(task.handler, task.run_in) for name, task in self.tasks.items()},
             **{name: batch.run for name, batch in self.batches.items()},
         }
 

@@ -14,6 +14,7 @@ from bunqueue.client.active_job import ActiveJob
 from bunqueue.client.failures import made_final
 from bunqueue.client.flow_plan import FlowJob
 from bunqueue.client.job_options import JobOptions, wire_fields
+from bunqueue.client.routes import RunIn
 
 if TYPE_CHECKING:
     from bunqueue.app.adding import Adding
@@ -43,6 +44,7 @@ class Task(Generic[P, R]):
         queue: str,
         aliases: tuple[str, ...],
         unrecoverable: tuple[type[BaseException], ...],
+        run_in: RunIn | None,
         options: JobOptions,
     ) -> None:
         update_wrapper(cast(Callable[..., Any], self), function)
@@ -50,6 +52,7 @@ class Task(Generic[P, R]):
         self.queue = queue
         self.aliases = tuple(checks.job_name(alias) for alias in aliases)
         self._app = app
+        self.run_in: RunIn | None = run_in
         self._unrecoverable = unrecoverable
         self._options: JobOptions = options
         self._arguments = Arguments(function, name)
@@ -118,6 +121,10 @@ class Task(Generic[P, R]):
     def handler(self) -> Callable[[ActiveJob], Any]:
         """What a worker calls: a coroutine function or a plain one, as the function is."""
         return self._run_coroutine if inspect.iscoroutinefunction(self.__wrapped__) else self._run
+
+    def __bunqueue_handler__(self) -> Callable[[ActiveJob], Any]:
+        """For other processes, which find this object where the function was."""
+        return self.handler
 
     async def _run_coroutine(self, job: ActiveJob) -> Any:
         try:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import in_process
+from support import app_in_process, in_process
 from support.procfs import children
 from support.server import ROOT, Server
 from support.waiting import eventually, wait_until
@@ -135,7 +135,7 @@ async def test_kinds_of_handlers_side_by_side(queue: AsyncQueue, make_worker: Ma
         "here": here,
         "thread": Route(thread, run_in="thread"),
         "process": in_process.whoami,
-        "made": in_process.made.handler,
+        "made": in_process.made.run,
     }
     handles = await queue.add_bulk([(name, None) for name in routes])
     async with make_worker(routes, concurrency=4) as worker:
@@ -145,6 +145,17 @@ async def test_kinds_of_handlers_side_by_side(queue: AsyncQueue, make_worker: Ma
     assert results[2]["pid"] != os.getpid()
     assert results[3].startswith("made in ")
     assert str(os.getpid()) not in results[3]
+
+
+async def test_typed_jobs_of_an_app(queue: AsyncQueue, where: Place) -> None:
+    (handlers,) = app_in_process.app.handlers.values()
+    halved, bad, here = await queue.add_bulk([("halve", {"number": 5}), ("halve", {}), ("here", {})])
+    async with Worker(queue.name, handlers, concurrency=2, **where) as worker:
+        await until(worker, completed=2, failed=1)
+    pid, half, name = await halved.result()
+    assert (half, name) == (2.5, "halve")
+    assert pid != os.getpid() == await here.result()
+    assert "number" in str((await bad.job()).error)
 
 
 # -- what kills them ---------------------------------------------------------------------------------------

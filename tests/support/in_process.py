@@ -99,17 +99,16 @@ def hoard(job: ActiveJob) -> int:
 
 
 class Made:
-    """Not a function, but what gives one: as decorators make them."""
+    """What a decorator puts in place of a function."""
 
-    def __init__(self) -> None:
-        self.handler = self._run
-        vars(type(self))["_run"].__bunqueue_path__ = f"{__name__}:made"
+    def __init__(self, name: str) -> None:
+        self.__qualname__ = name
 
-    def _run(self, job: ActiveJob) -> str:
-        return f"made in {os.getpid()}"
+    def run(self, job: ActiveJob) -> str:
+        return f"{self.__qualname__} in {os.getpid()}"
 
     def __bunqueue_handler__(self) -> Any:
-        return self._run
+        return self.run
 
 
-made = Made()
+made = Made("made")
