@@ -39,11 +39,11 @@ from bunqueue.client.child_messages import (
     to_child,
 )
 from bunqueue.client.connection_options import milliseconds
-from bunqueue.client.failures import error_stack, error_text
+from bunqueue.client.failures import error_stack, error_text, is_final
 from bunqueue.client.handler_path import imported
 from bunqueue.client.job_line import DONE
 from bunqueue.client.job_options import encode_data
-from bunqueue.errors import BunqueueError, Postpone, Unrecoverable
+from bunqueue.errors import BunqueueError, Postpone
 from bunqueue.vitals import memory
 
 _encode = Encoder().encode
@@ -93,10 +93,9 @@ class Child:
             return Done(encode_data(value, "the result of the handler"), memory())
         except BaseException as error:
             self._job = None
-            final = isinstance(error, Unrecoverable)
             delay = milliseconds(error.delay, "delay") if isinstance(error, Postpone) else None
             text = error_text(error) if delay is None else str(error)
-            return Raised(text, error_stack(error), final, delay, memory())
+            return Raised(text, error_stack(error), is_final(error), delay, memory())
 
     def _run(self, run: Run) -> Any:
         job = ActiveJob(run.job, run.token, self)

@@ -28,10 +28,6 @@ class ChildError(Exception):
         self.stack = stack
 
 
-class FinalChildError(ChildError, Unrecoverable):
-    """The same of an error that no retry would help."""
-
-
 def error_text(error: BaseException) -> str:
     """`TypeError: message`, on one or more lines, bounded."""
     if isinstance(error, ChildError):

@@ -40,7 +40,7 @@ from bunqueue.client.child_messages import (
     send,
 )
 from bunqueue.client.connection_options import Duration, seconds
-from bunqueue.client.failures import ChildError, FinalChildError
+from bunqueue.client.failures import ChildError, made_final
 from bunqueue.errors import Postpone, ProcessBroken, ProcessDied
 from bunqueue.protocol.commands import jobs, query
 
@@ -118,8 +118,8 @@ class Process:
                         self.memory = raised.memory
                         if raised.delay is not None:
                             raise Postpone(raised.delay, raised.text)
-                        kind = FinalChildError if raised.unrecoverable else ChildError
-                        raise kind(raised.text, raised.stack)
+                        error = ChildError(raised.text, raised.stack)
+                        raise made_final(error) if raised.unrecoverable else error
                     case _:
                         raise ProcessDied(
                             f"the process that ran the job {self._death()}", queue=job.queue, job_id=job.id
