@@ -37,6 +37,8 @@ class Server:
         self._shard = shard
         self._sock = sock
         self._splitter = link.EnvelopeSplitter(link.TO_SHARD)
+        # Kept: fresh memory of that size for each read would take longer than all else about a small one.
+        self._buffer = memoryview(bytearray(READ_SIZE))
         self._poll = select.poll()
         self._poll.register(sock, select.POLLIN)
         self._draining = False
@@ -77,7 +79,8 @@ class Server:
         shard = self._shard
         data = None
         if self._wait(0 if self._backlog else shard.wait_ms()):
-            data = self._sock.recv(READ_SIZE)
+            size = self._sock.recv_into(self._buffer)
+            data = bytes(self._buffer[:size])
             if not data:
                 _log.info("router is gone")
                 return False

@@ -9,6 +9,8 @@ from __future__ import annotations
 import select
 import socket
 import time
+from collections.abc import Callable
+from functools import partial
 
 from msgspec import MsgspecError, Struct
 
@@ -20,7 +22,7 @@ from bunqueue.client.transport import Endpoint
 from bunqueue.errors import CommandFailed
 from bunqueue.protocol.framing import HEADER, MAX_FRAME
 
-READ_SIZE = 65536
+READ_SIZE = 4096  # most replies are far smaller, and the rest of a larger one is asked for by its size
 
 
 class Line:
@@ -38,6 +40,7 @@ class Line:
         """Whether the server knows a push again that is repeated."""
         self._rest = b""  # what came after the last reply
         self._socket = connect(endpoint, connect_timeout)
+        self._readable = _look_at(self._socket)
         try:
             for command, reply in greeting.greetings(endpoint.token):
                 try:
@@ -52,7 +55,7 @@ class Line:
     @property
     def is_quiet(self) -> bool:
         """Whether nothing has come since the last reply. What may have come is the end."""
-        return not self._rest and not _readable(self._socket)
+        return not self._rest and not self._readable()
 
     def ask(self, command: Struct, reply: type[R]) -> R:
         """Carry out one command. Raises OSError or BunqueueError."""
@@ -102,9 +105,10 @@ class Line:
         self._socket.close()
 
 
-def _readable(sock: socket.socket) -> bool:
+def _look_at(sock: socket.socket) -> Callable[[], object]:
+    """A function that gives something true when there is anything to read."""
     if not hasattr(select, "poll"):  # Windows
-        return bool(select.select([sock], [], [], 0)[0])
+        return lambda: select.select([sock], [], [], 0)[0]
     poll = select.poll()  # unlike select it takes any number of open files
     poll.register(sock, select.POLLIN)
-    return bool(poll.poll(0))
+    return partial(poll.poll, 0)

@@ -66,13 +66,14 @@ class Endpoint:
     data_path: str | None = None
     options: ConnectionOptions = field(default_factory=ConnectionOptions)
     tls: ssl.SSLContext | TlsOptions | None = None
+    address: str = field(init=False, repr=False, compare=False)
+    """For messages."""
 
-    @property
-    def address(self) -> str:
-        """For messages."""
+    def __post_init__(self) -> None:
+        address = f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
         if self.embedded:
-            return f"embedded engine {self.data_path or 'in memory'}"
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+            address = f"embedded engine {self.data_path or 'in memory'}"
+        object.__setattr__(self, "address", address)
 
     def tls_context(self) -> ssl.SSLContext | None:
         """What to wrap sockets with. Raises OptionError when a file cannot be used any more."""

@@ -1,0 +1,24 @@
+// The reference's own client on its own server.
+import { Queue, Worker } from 'bunqueue/client';
+import { BATCH, CONCURRENCY, DATA, main } from './harness.mjs';
+
+await main((port) => {
+  const connection = { host: '127.0.0.1', port };
+  const queue = new Queue('bench', { connection });
+  return {
+    async single(jobs) {
+      for (let number = 0; number < jobs; number += 1) await queue.add('noop', DATA);
+    },
+    async bulk(jobs) {
+      for (let start = 0; start < jobs; start += BATCH) {
+        const length = Math.min(BATCH, jobs - start);
+        await queue.addBulk(Array.from({ length }, () => ({ name: 'noop', data: DATA })));
+      }
+    },
+    add: (sent) => queue.add('noop', { sent }),
+    async serve(started) {
+      const handler = async (job) => { started(job.data.sent ?? 0); };
+      new Worker('bench', handler, { connection, concurrency: CONCURRENCY });
+    },
+  };
+});

@@ -1,0 +1,17 @@
+"""Many adds for libraries that have no call for many: from several threads at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+THREADS = 8
+
+
+def from_threads(add: Callable[[], object], jobs: int) -> None:
+    def some(count: int) -> None:
+        for _ in range(count):
+            add()
+
+    with ThreadPoolExecutor(THREADS) as threads:
+        list(threads.map(some, [jobs // THREADS + (n < jobs % THREADS) for n in range(THREADS)]))
