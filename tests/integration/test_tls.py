@@ -28,8 +28,9 @@ from bunqueue import (
     TlsOptions,
     Worker,
 )
-from bunqueue.client.renewal import Renewal
+from bunqueue.client.renewal import LineChannel
 from bunqueue.client.transport import Endpoint
+from bunqueue.protocol.commands import core
 
 NOW = datetime.now(UTC)
 
@@ -90,10 +91,11 @@ async def test_a_context_of_the_users_own_will_do(tls_server: Server, authority:
         assert await queue.ping() > 0
 
 
-async def test_locks_are_renewed_over_tls(tls_server: Server, trusting: TlsOptions) -> None:
-    renewal = Renewal(Endpoint(port=tls_server.port, tls=trusting), 0.01)
-    renewal._renew([("none", "none")])  # raises if it does not get through
-    renewal._channel.close()
+def test_locks_are_renewed_over_tls(tls_server: Server, trusting: TlsOptions) -> None:
+    channel = LineChannel(Endpoint(port=tls_server.port, tls=trusting))
+    command = core.JobHeartbeatBatch(ids=["none"], tokens=["none"])
+    assert channel.call(command, core.HeartbeatBatchReply).data.count == 0
+    channel.close()
 
 
 @pytest.mark.parametrize("blocking", [False, True])
