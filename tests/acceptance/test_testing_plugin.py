@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from bunqueue.testing import Faults, Ran, Sandbox
+
 ROOT = Path(__file__).resolve().parents[2]
 pytest_plugins = ["pytester"]
 
@@ -87,6 +89,14 @@ def test_the_samples_of_the_page_are_tests_that_pass(project: pytest.Pytester) -
     text = "\n".join(re.findall(r"```python\n(.*?)```", page, re.DOTALL))
     result = outcomes(project, text)
     result.assert_outcomes(passed=len(re.findall(r"^ *(?:async )?def test_", text, re.MULTILINE)))
+
+
+def test_the_page_names_all_that_a_sandbox_can_do() -> None:
+    page = (ROOT / "docs" / "testing.md").read_text(encoding="utf-8")
+    words = {name for kind in (Sandbox, Faults) for name in vars(kind) if not name.startswith("_")}
+    words -= {"open", "call", "meeting", "crashing", "close"}  # for bunqueue itself; `with` closes
+    assert not [word for word in sorted(words) if not re.search(rf"\b{word}\b", page)]
+    assert not [name for name in Ran.__dataclass_fields__ if not re.search(rf"\b{name}\b", page)]
 
 
 def test_a_wrong_marker_is_told(project: pytest.Pytester) -> None:

@@ -193,3 +193,4 @@ def test_the_worker_command(server: Server, tmp_path: Path) -> None:
             worker.kill()
         assert worker.stdout.read() == "bunqueue_worker: working on default, slow\n"
     assert [backend.get_result(each).return_value for each in ids] == [3, 7, 42]
+    backend.close()

@@ -47,6 +47,12 @@ class BunqueueBackend(BaseTaskBackend):  # type: ignore[misc]  # Django has no t
             found = self._queues[name] = Queue(name, default_job_options=self.job_options, **self.place)
         return found
 
+    def close(self) -> None:
+        """Give up the connections; they come again when they are needed."""
+        queues, self._queues = self._queues, {}
+        for queue in queues.values():
+            queue.close()
+
     def enqueue(self, task: Task, args: Sequence[Any], kwargs: Mapping[str, Any]) -> TaskResult:
         """Add the task's job; it is safe when this returns."""
         self.validate_task(task)
