@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from types import TracebackType
@@ -15,12 +15,19 @@ from bunqueue.client.active_job import CANCELLED, TIMED_OUT, ActiveJob, Ending, 
 from bunqueue.client.failures import fail_command
 from bunqueue.client.job_line import DONE
 from bunqueue.client.job_options import encode_data
-from bunqueue.client.jobs import PulledJobs
+from bunqueue.client.jobs import Job, OneJob, PulledJobs
 from bunqueue.client.replies import R, decode_reply
 from bunqueue.client.runner import end
-from bunqueue.errors import BunqueueError, ConnectionLost, LockLost, Postpone
+from bunqueue.errors import (
+    BunqueueError,
+    CommandFailed,
+    ConnectionLost,
+    JobNotFound,
+    LockLost,
+    PayloadError,
+    Postpone,
+)
 from bunqueue.protocol.commands import Ok, core, query
-from bunqueue.protocol.commands.jobs import MoveToDelayed
 from bunqueue.protocol.notices import read_notice
 
 from .errors import SandboxError
@@ -50,6 +57,7 @@ class Rules:
 
 OWNER = "drain"
 ADDRESS = "the sandbox"
+MAX_REPORTS = 10  # tries to report an outcome, where the test has all of them fail
 HowItEnded = Literal["completed", "failed", "postponed", "cancelled", "timed out", "lost", "crashed"]
 
 
@@ -168,38 +176,56 @@ class Runs:
             current.reset(outer)
 
     def _completed(self, job: ActiveJob, result: object) -> None:
-        payload = encode_data(result, "the result of the handler")
-        counted = self._report(core.Ack(id=job.id, result=payload, token=job.token), "completed")
-        self._note(job, "completed" if counted else "lost", result=result)
+        try:
+            payload = encode_data(result, "the result of the handler")
+        except PayloadError as error:
+            self._failed(job, error)
+            return
+        command = core.Ack(id=job.id, result=payload, token=job.token)
+        try:
+            counted = self._report(command, lambda: self._job(job).state == "completed")
+        except CommandFailed as error:
+            self._failed(job, error)
+        else:
+            self._note(job, "completed" if counted else "lost", result=result)
 
     def _failed(self, job: ActiveJob, error: Exception) -> None:
-        put_off = isinstance(error, Postpone)
-        counted = self._report(fail_command(job, error), "delayed" if put_off else "failed")
-        how: HowItEnded = "postponed" if put_off else "failed"
-        self._note(job, how if counted else "lost", error=error)
+        if isinstance(error, Postpone):
+            counted = self._report(fail_command(job, error), lambda: self._job(job).state == "delayed")
+            self._note(job, "postponed" if counted else "lost", error=error)
+        else:
+            counted = self._report(fail_command(job, error), lambda: self._job(job).attempts > job.attempts)
+            self._note(job, "failed" if counted else "lost", error=error)
 
     def _ended(self, job: ActiveJob, ending: Ending) -> None:
         """The run was ended while the handler was at it."""
         error = stopped(job, ending)
         if ending.why == CANCELLED:
-            self._report(fail_command(job, error, str(error)), "failed")
+            self._report(fail_command(job, error, str(error)), lambda: True)
         self._note(job, "cancelled" if ending.why == CANCELLED else "timed out", error=error)
 
-    def _report(self, command: core.Ack | core.Fail | MoveToDelayed, done: str) -> bool:
-        """Say it until there is an answer, as a worker does; whether it counts."""
-        unsure = False
-        while True:
-            try:
-                reply = self._call(command, core.AckReply)
-            except ConnectionLost:
-                unsure = True
-            except LockLost:
-                return unsure and self._state(command.id) == done
-            else:
-                return not reply.data
+    def _report(self, command: Struct, was_done: Callable[[], bool]) -> bool:
+        """Say it until there is an answer, as a worker does, though not for ever; whether it counts.
 
-    def _state(self, job_id: str) -> str:
-        return self._call(query.GetState(id=job_id), query.StateReply).state
+        When an earlier try may have been carried out, `was_done` tells whether it was.  Raises CommandFailed.
+        """
+        for tries in range(MAX_REPORTS):
+            try:
+                return not self._call(command, core.AckReply).data
+            except ConnectionLost:
+                continue
+            except LockLost:
+                return tries > 0 and was_done()
+        return False
+
+    def _job(self, job: ActiveJob) -> Job:
+        """As it is now; all is past of one that is gone."""
+        try:
+            return self._call(query.GetJob(id=job.id), OneJob).job
+        except JobNotFound:
+            gone = job.job()
+            gone.state, gone.attempts = "completed", job.attempts + 1
+            return gone
 
     def _note(self, job: ActiveJob, outcome: HowItEnded, *, result: Any = None, error: Any = None) -> None:
         at = int(job.job().started_at or 0)

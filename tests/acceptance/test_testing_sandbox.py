@@ -512,6 +512,31 @@ def test_an_ack_that_never_arrives_has_the_job_run_again(bunqueue: Sandbox) -> N
     assert [(run.outcome, run.attempt) for run in bunqueue.drain(double)] == [("lost", 1), ("completed", 1)]
 
 
+def test_reports_of_failures_are_lost(bunqueue: Sandbox) -> None:
+    bunqueue.faults.lose_answer("fail")  # it arrived, so the attempt is counted once
+    job = EMAILS.add("n", max_attempts=3)
+    assert [run.outcome for run in bunqueue.drain(broken)] == ["failed"]
+    assert job.job().attempts == 1
+    bunqueue.advance(HOUR)
+    bunqueue.faults.lose_command("fail", times=10)
+    assert [run.outcome for run in bunqueue.drain(broken)] == ["lost", "failed"]
+    assert job.job().attempts == 2
+
+
+def test_a_result_that_cannot_be_sent_fails_the_attempt(bunqueue: Sandbox) -> None:
+    EMAILS.add("n", max_attempts=1)
+    (run,) = bunqueue.drain(lambda job: object())
+    assert (run.outcome, type(run.error).__name__) == ("failed", "PayloadError")
+    bunqueue.faults.refuse("ack", "Result too large")
+    EMAILS.add("n", max_attempts=1)
+    (run,) = bunqueue.drain(double_nothing)
+    assert (run.outcome, str(run.error)) == ("failed", f"ACK of job {run.id}: Result too large")
+
+
+def double_nothing(job: ActiveJob) -> None:
+    return None
+
+
 def test_the_connection_drops_on_add(bunqueue: Sandbox) -> None:
     """A client adds again what may have been lost, and it is added once."""
     bunqueue.faults.lose_command("add")
