@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TextIO
 
+from bunqueue.data_folder import DataFolderError, open_data_folder, own_data_folder
 from bunqueue.logs import configure_logging, get_logger
 from bunqueue.settings import Settings, SettingsError
 from bunqueue.systemd import notify
@@ -20,7 +21,6 @@ from bunqueue.systemd import notify
 from .errors import BAD_USAGE, FAILED, StartError
 from .hub import SWEEP_S, Hub
 from .listener import TcpListener, connections_within_file_limit, files_left
-from .manifest import open_data_dir, own_data_dir
 from .supervisor import COMMAND, Supervisor
 from .tls import server_context
 
@@ -41,6 +41,8 @@ def main(arguments: Sequence[str], command: Sequence[str] | None = None) -> int:
         return run(settings, command or COMMAND)
     except SettingsError as error:
         return _refuse(str(error), BAD_USAGE)
+    except DataFolderError as error:
+        return _refuse(str(error), FAILED)
     except StartError as error:
         return _refuse(str(error), error.status)
 
@@ -114,8 +116,9 @@ class RouterProcess:
         settings = self._settings
         tls = server_context(settings)
         if not settings.in_memory:
-            self._data = own_data_dir(Path(settings.data_dir))  # first: of two new servers only one may write
-            open_data_dir(Path(settings.data_dir), settings.shards)
+            folder = Path(settings.data_dir)
+            self._data = own_data_folder(folder)  # first: of two new servers only one may write
+            open_data_folder(folder, settings.shards)
         self._hub.max_connections = connections_within_file_limit(settings.max_connections)
         self._listener.bind()
         await self._supervisor.start()

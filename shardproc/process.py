@@ -12,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 
+from bunqueue.data_folder import shard_file
 from bunqueue.logs import configure_logging, get_logger
 from bunqueue.model import retention as finished
 from bunqueue.protocol import link
@@ -73,7 +74,7 @@ def main() -> int:
 def _open(start: Start, settings: Settings, sock: socket.socket) -> Shard:
     """Open the shard's file and recover, telling the router how far it is."""
     memory = settings.in_memory
-    path = ":memory:" if memory else str(Path(settings.data_dir) / f"shard-{start.shard:02d}.db")
+    path = ":memory:" if memory else str(shard_file(Path(settings.data_dir), start.shard))
     begun = time.monotonic()
     retention = Retention(settings.events_max_age * HOUR_MS, settings.events_max_count)
     full_sync = settings.sync == "full"

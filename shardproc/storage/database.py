@@ -10,6 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TextIO
 
+from bunqueue.data_folder import private, sync
+
 from .schema import migrate
 
 PAGE_SIZE = 8192  # a fifth less work than 4096 on rows of this size, as measured
@@ -45,7 +47,7 @@ class Database:
         self._wal: int | None = None
         self._lock: TextIO | None = None
         if path != ":memory:":
-            self._lock = _own(Path(path), LOCK_WAIT_S if lock_wait_s is None else lock_wait_s)
+            self._lock = own(Path(path), LOCK_WAIT_S if lock_wait_s is None else lock_wait_s)
             _touch(path)
         self.connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
         try:
@@ -70,7 +72,7 @@ class Database:
             return
         if self._wal is None:
             self._wal = os.open(f"{self.path}-wal", os.O_RDONLY)
-            sync_folder(Path(self.path).parent)  # the files may be new, and so may their names
+            sync(Path(self.path).parent)  # the files may be new, and so may their names
         os.fdatasync(self._wal)
 
     def abandon(self) -> None:
@@ -117,28 +119,14 @@ class Database:
             self._lock = None
 
 
-def sync_folder(folder: Path) -> None:
-    """Have the names in a folder survive a power loss."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _private(path: str, flags: int) -> int:
-    """An `opener`: a new file is nobody's but its owner's, whatever the umask."""
-    return os.open(path, flags, 0o600)
-
-
 def _touch(path: str) -> None:
     """Make the file, if need be; SQLite gives what it makes beside it the same mode."""
-    os.close(_private(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC))
+    os.close(private(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC))
 
 
-def _own(path: Path, wait_s: float) -> TextIO:
+def own(path: Path, wait_s: float) -> TextIO:
     """Hold an exclusive lock beside the file for as long as the returned handle lives."""
-    handle = open(path.with_suffix(".lock"), "w", opener=_private)
+    handle = open(path.with_suffix(".lock"), "w", opener=private)
     deadline = time.monotonic() + wait_s
     while True:
         try:

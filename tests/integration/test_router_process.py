@@ -113,7 +113,7 @@ def test_another_number_of_shards_is_refused(tmp_path: Path) -> None:
         pass
     status, line = failed(RouterServer(tmp_path, fake=True, shards=4))
     assert status == 1
-    assert "start with --shards 2, or choose another --data-dir" in line
+    assert "start with --shards 2, change it with bunqueue reshard --shards 4, or choose another" in line
 
 
 def test_a_shard_that_cannot_start_ends_the_server(tmp_path: Path) -> None:

@@ -10,22 +10,21 @@ from pathlib import Path
 
 import pytest
 
+from bunqueue.data_folder import DataFolderError, open_data_folder, own_data_folder
 from bunqueue.settings import Settings
-from router.errors import StartError
-from router.manifest import open_data_dir, own_data_dir
 from router.process import RouterProcess
 
 
 def refusal(folder: Path, shards: int) -> str:
-    with pytest.raises(StartError) as error:
-        open_data_dir(folder, shards)
+    with pytest.raises(DataFolderError) as error:
+        open_data_folder(folder, shards)
     assert "\n" not in str(error.value)
     return str(error.value)
 
 
 def test_a_new_folder_is_private_and_says_for_how_many_shards_it_is(tmp_path: Path) -> None:
     folder = tmp_path / "deep" / "data"
-    open_data_dir(folder, 4)
+    open_data_folder(folder, 4)
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert json.loads((folder / "manifest.json").read_text()) == {"format": 1, "shards": 4}
     assert [path.name for path in folder.iterdir()] == ["manifest.json"]
@@ -35,21 +34,21 @@ def test_new_folders_survive_a_power_loss(tmp_path: Path, monkeypatch: pytest.Mo
     synced = set()
     monkeypatch.setattr(os, "fsync", lambda number: synced.add(os.fstat(number).st_ino))
     folder = tmp_path / "deep" / "data"
-    open_data_dir(folder, 4)
+    open_data_folder(folder, 4)
     assert synced >= {path.stat().st_ino for path in (folder, tmp_path / "deep", tmp_path)}
 
 
 def test_the_same_number_is_fine_again_and_writes_nothing(tmp_path: Path) -> None:
-    open_data_dir(tmp_path, 2)
+    open_data_folder(tmp_path, 2)
     before = (tmp_path / "manifest.json").stat().st_mtime_ns
-    open_data_dir(tmp_path, 2)
+    open_data_folder(tmp_path, 2)
     assert (tmp_path / "manifest.json").stat().st_mtime_ns == before
 
 
 def test_another_number_is_refused_with_the_command_that_changes_it(tmp_path: Path) -> None:
-    open_data_dir(tmp_path, 2)
-    assert "start with --shards 2, or choose another --data-dir" in refusal(tmp_path, 4)
-    open_data_dir(tmp_path, 2)
+    open_data_folder(tmp_path, 2)
+    assert "start with --shards 2, change it with bunqueue reshard --shards 4, or" in refusal(tmp_path, 4)
+    open_data_folder(tmp_path, 2)
 
 
 def test_a_newer_format_is_refused_whatever_else_it_says(tmp_path: Path) -> None:
@@ -71,8 +70,8 @@ def test_shards_without_a_manifest_are_refused(tmp_path: Path) -> None:
 
 def test_what_a_crash_left_of_a_manifest_does_no_harm(tmp_path: Path) -> None:
     (tmp_path / ".manifest.json.new").write_text('{"form')
-    open_data_dir(tmp_path, 2)
-    open_data_dir(tmp_path, 2)
+    open_data_folder(tmp_path, 2)
+    open_data_folder(tmp_path, 2)
 
 
 def test_a_path_that_is_no_folder_is_refused(tmp_path: Path) -> None:
@@ -84,9 +83,9 @@ def test_a_path_that_is_no_folder_is_refused(tmp_path: Path) -> None:
 def test_of_two_servers_that_start_together_the_second_writes_nothing(tmp_path: Path) -> None:
     """The first one has made the folder and is about to write for how many shards it is."""
     folder = tmp_path / "data"
-    with own_data_dir(folder):
+    with own_data_folder(folder):
         second = RouterProcess(Settings(data_dir=str(folder), shards=8))
-        with pytest.raises(StartError, match="in use by another server"):
+        with pytest.raises(DataFolderError, match="in use by another server"):
             asyncio.run(second._serve())
         assert [path.name for path in folder.iterdir()] == ["server.lock"]
-        open_data_dir(folder, 2)
+        open_data_folder(folder, 2)
