@@ -28,7 +28,9 @@ REVIVED = 16  # FAILED or COMPLETED to WAITING, asked to run again
 DISCARDED = 17  # to FAILED without an attempt
 DROPPED = 18  # gone without a word: ttl, removeOnComplete, removeOnFail, Drain, Clean
 OBLITERATED = 19  # a queue with all its jobs, no job; ``queue`` is its name
-PURGED = 20  # finished jobs of a queue: ``finished`` is their state, ``seqs`` what their ids end with
+# Finished jobs of a queue, no job: ``finished`` is their state, ``seqs`` what their ids end with; ``ids`` are
+# those that do not end with their number, as clients chose them, say (absent when there are none)
+PURGED = 20
 
 NAMES = (
     "pushed",

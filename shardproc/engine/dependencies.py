@@ -18,7 +18,7 @@ from . import blocked, peers, removed
 from .directory import locate
 from .outbox import ROW
 from .peers import Steps, answers
-from .registry import recovers
+from .registry import at_id, recovers
 from .state import Awaited, State
 
 GONE = "gone"
@@ -254,7 +254,7 @@ def _forget(state: State, job_id: str) -> None:
     state.dropped.append(job_id)  # the entry that led others here was left there until now
 
 
-@recovers(GONE)
+@recovers(GONE, at_id)
 def _recover_gone(state: State, key: str, value: str) -> None:
     gone = _decode_gone(value)
     if gone.at < state.now - 7 * DAY_MS:

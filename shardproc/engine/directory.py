@@ -23,7 +23,7 @@ from . import lifecycle, peers
 from .dispatch import carry_out
 from .peers import Deliver, Steps, answers, deferred
 from .queries import Shown
-from .registry import handles, recovers
+from .registry import Apart, handles, recovers
 from .state import RELAYED, Client, State
 
 KIND = "home"
@@ -39,7 +39,7 @@ class Home(Struct):
 _decode_home = json.Decoder(Home).decode
 
 
-@recovers(KIND)
+@recovers(KIND, Apart.DERIVED)
 def _recover(state: State, key: str, value: str) -> None:
     state.directory[key] = _decode_home(value).shard
 

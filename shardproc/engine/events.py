@@ -65,6 +65,7 @@ __all__ = [
     "WAITING",
     "WAITING_CHILDREN",
     "emit",
+    "emit_purged",
     "emit_queue",
     "tell",
 ]
@@ -87,12 +88,21 @@ def emit(state: State, kind: int, job: Job, **fields: Any) -> None:
 
 
 def emit_queue(state: State, kind: int, queue: QueueState, **fields: Any) -> None:
-    """``kind`` happened to a queue: PAUSED, RESUMED, PURGED (finished, seqs), OBLITERATED."""
+    """``kind`` happened to a queue: PAUSED, RESUMED, PURGED, OBLITERATED."""
     if kind == OBLITERATED:  # its row goes, so nobody else will know its name
         fields["queue"] = queue.name
     _log(state, kind, queue, "", fields)
     if queue.listeners and kind <= LAST_TOLD:
         tell(state, queue, kind, None, **fields)
+
+
+def emit_purged(state: State, queue: QueueState, finished: str, seqs: list[int], own: dict[int, str]) -> None:
+    """Jobs are gone that were ``finished``; ``own`` are those of their ids that do not tell the number."""
+    if own:
+        numbers = [seq for seq in seqs if seq not in own]
+        emit_queue(state, PURGED, queue, finished=finished, seqs=numbers, ids=list(own.values()))
+    else:
+        emit_queue(state, PURGED, queue, finished=finished, seqs=seqs)
 
 
 def tell(

@@ -24,7 +24,7 @@ from bunqueue.protocol.job_view import job_list, pulled_job
 from . import blocked, dependencies, directory, lifecycle, peers
 from .peers import Questions, Steps, across, answers
 from .pushing import check_priority, check_size, new_job
-from .registry import handles, recovers
+from .registry import Apart, handles, recovers
 from .state import Client, QueueState, State
 
 UNDECIDED, DECIDED = "flow_part", "flow"
@@ -50,12 +50,12 @@ _decode_part = json.Decoder(Part).decode
 _decode_decision = json.Decoder(Decision).decode
 
 
-@recovers(UNDECIDED)
+@recovers(UNDECIDED, Apart.UNSETTLED)
 def _recover_part(state: State, key: str, value: str) -> None:
     _hold(state, key, _decode_part(value))
 
 
-@recovers(DECIDED)
+@recovers(DECIDED, Apart.UNSETTLED)
 def _recover_decision(state: State, key: str, value: str) -> None:
     state.decisions[key] = set(_decode_decision(value).shards)
 

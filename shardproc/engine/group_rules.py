@@ -44,7 +44,7 @@ from .group import Group, GroupRecord
 from .groups import Groups
 from .limits import named_queue
 from .queries import known_queue
-from .registry import handles, obliterates, recovers
+from .registry import at_queue, handles, obliterates, recovers
 from .state import Client, QueueState, State
 
 NO_WINDOW = -2  # what GetGroupRateLimitTtl says when none runs
@@ -160,9 +160,15 @@ def rate_limit_group(state: State, client: Client, command: RateLimitGroup) -> O
     return Ok()
 
 
-@recovers(gates.GROUP_RECORD)
+def _names(key: str) -> tuple[str, str]:
+    """Of the queue and of the group."""
+    queue, _, group_id = key.partition("/")  # which no queue has in its name
+    return queue, group_id
+
+
+@recovers(gates.GROUP_RECORD, lambda key, value: at_queue(_names(key)[0], value))
 def recover_group(state: State, key: str, value: str) -> None:
-    name, _, group_id = key.partition("/")  # which no queue has in its name
+    name, group_id = _names(key)
     queue = state.queues.get(name)
     if queue is not None:
         gates.groups_of(queue).recover(group_id, _decode(value))

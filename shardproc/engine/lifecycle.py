@@ -37,7 +37,7 @@ from bunqueue.model.stall import StallConfig
 from . import auto_retry, events, gate, removed, timeouts, waiting
 from .configs import of_queue
 from .delays import forget_delay
-from .events import emit, emit_queue
+from .events import emit
 from .keys import release_key
 from .moments import note
 from .outbox import ROW, STATE, Attempt
@@ -329,9 +329,10 @@ def purge(state: State, queue: QueueState, finished: int, seqs: list[int]) -> No
         queue.completed -= len(seqs)
     else:
         queue.failed -= len(seqs)
-    emit_queue(state, events.PURGED, queue, finished=STATE_NAMES[finished], seqs=seqs)
+    own = state.archive.own_ids(seqs)
+    events.emit_purged(state, queue, STATE_NAMES[finished], seqs, own)
     if state.shards > 1:
-        state.dropped += state.archive.own_ids(seqs)
+        state.dropped += own.values()
     state.out.purge(queue.id, seqs)
 
 

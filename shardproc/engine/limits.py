@@ -21,7 +21,7 @@ from bunqueue.protocol.commands.limits import (
 from . import gate as gates
 from .gate import Limits, TokenBucket
 from .queries import known_queue
-from .registry import handles, obliterates, recovers
+from .registry import at_queue, handles, obliterates, recovers
 from .state import Client, QueueState, State
 
 NO_LIMIT = -2  # what rateLimitTtl says without one
@@ -77,7 +77,7 @@ def get_queue_limits(state: State, client: Client, command: GetQueueLimits) -> L
     return LimitsReply(data=LimitsOfQueue(found))
 
 
-@recovers(gates.RECORD)
+@recovers(gates.RECORD, at_queue)
 def recover_limits(state: State, key: str, value: str) -> None:
     queue = state.queues.get(key)
     if queue is not None:

@@ -191,8 +191,8 @@ class Archive(Protocol):
     def find(self, job_id: str) -> Job | None:
         """A finished job by its id."""
 
-    def own_ids(self, seqs: list[int]) -> list[str]:
-        """The ids that clients chose, of jobs by their numbers."""
+    def own_ids(self, seqs: list[int]) -> dict[int, str]:
+        """Of jobs by their numbers: the ids that do not tell these, because clients chose them, say."""
 
     def seqs(
         self, queue_id: int, states: frozenset[int], limit: int, newest: bool, after: int | None

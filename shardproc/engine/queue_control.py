@@ -31,7 +31,7 @@ from . import configs, events, lifecycle, moves
 from .events import emit_queue
 from .paging import job_of
 from .queries import known_queue, listed_state
-from .registry import FAREWELLS, handles, obliterates, recovers
+from .registry import FAREWELLS, at_queue, handles, obliterates, recovers
 from .slices import Steps, sliced
 from .state import Client, QueueState, State
 
@@ -84,7 +84,7 @@ def _resume(state: State, queue: QueueState) -> None:
             state.woken[queue] = None
 
 
-@recovers(PAUSE)
+@recovers(PAUSE, at_queue)
 def recover_pause(state: State, key: str, value: str) -> None:
     if key in state.queues:
         state.queues[key].paused = True

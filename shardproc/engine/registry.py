@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from enum import Enum
 from typing import Any, TypeVar
 
+from bunqueue.model.ids import slot_of_id, slot_of_queue
 from bunqueue.protocol.commands import Reply
 
 from .state import Client, QueueState, State
@@ -16,6 +18,18 @@ HANDLERS: dict[type, Handler] = {}
 Recovery = Callable[[State, str, str], None]  # state, key and JSON value of a record
 
 RECOVERIES: dict[str, Recovery] = {}
+
+SlotOf = Callable[[str, str], int]  # key and JSON value of a record -> the slot whose shard keeps it
+
+
+class Apart(Enum):
+    """Records that do not simply go to another shard when the number of shards changes."""
+
+    DERIVED = "follow from jobs, and are made anew"
+    UNSETTLED = "shards are in the middle of something"
+
+
+SLOTS: dict[str, SlotOf | Apart] = {}
 
 Farewell = Callable[[State, QueueState], None]
 
@@ -37,17 +51,28 @@ def handles(command: type) -> Callable[[F], F]:
     return enter
 
 
-def recovers(kind: str) -> Callable[[Recovery], Recovery]:
-    """Enter the function that takes the records of ``kind`` back after a restart.
+def recovers(kind: str, slot: SlotOf | Apart) -> Callable[[Recovery], Recovery]:
+    """Enter the function that takes the records of ``kind`` back after a restart, and where they belong.
 
     All queues are known by then, jobs are not.
     """
 
     def enter(function: Recovery) -> Recovery:
         RECOVERIES[kind] = function
+        SLOTS[kind] = slot
         return function
 
     return enter
+
+
+def at_queue(key: str, value: str) -> int:
+    """The key is the name of a queue."""
+    return slot_of_queue(key)
+
+
+def at_id(key: str, value: str) -> int:
+    """The key is the id of a job, and the record is where the id points to."""
+    return slot_of_id(key)
 
 
 def obliterates(function: Farewell) -> Farewell:

@@ -12,6 +12,7 @@ from heapq import nsmallest
 import msgspec
 from msgspec import Raw
 
+from bunqueue.model.ids import slot_of_queue
 from bunqueue.model.job import DEFAULT_NAME, NIL, UNDEFINED
 from bunqueue.model.names import queue_name_problem
 from bunqueue.model.schedule import ScheduleError, next_run, next_tick
@@ -99,7 +100,7 @@ def next_ones(state: State, count: int) -> list[CronView]:
     return [_view(schedule) for schedule in found]
 
 
-@recovers(KIND)
+@recovers(KIND, lambda key, value: slot_of_queue(_decode(value).queue))
 def recover(state: State, key: str, value: str) -> None:
     """A schedule as it was stored; runs that were missed are looked at when the first tick comes."""
     state.timetable.put(_decode(value))

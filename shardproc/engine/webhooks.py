@@ -28,7 +28,7 @@ from .state import Client, State
 
 KIND = "webhook"
 MAX_WEBHOOKS = 1000
-_SLOT = 0  # webhooks belong to no queue
+SLOT = 0  # webhooks belong to no queue
 
 
 class Webhook(Struct):
@@ -49,7 +49,7 @@ class Webhook(Struct):
 _decode = Decoder(Webhook).decode
 
 
-@recovers(KIND)
+@recovers(KIND, lambda key, value: SLOT)
 def recover(state: State, key: str, value: str) -> None:
     state.webhooks[key] = _decode(value)
 
@@ -60,7 +60,7 @@ def add_webhook(state: State, client: Client, command: AddWebhook) -> AddWebhook
     if len(state.webhooks) >= MAX_WEBHOOKS:
         raise CommandError(f"Too many webhooks (max {MAX_WEBHOOKS}): remove one that is no longer needed")
     hook = Webhook(
-        state.ids.token(_SLOT, state.now),
+        state.ids.token(SLOT, state.now),
         command.url,
         list(dict.fromkeys(command.events)),
         command.queue,

@@ -54,7 +54,7 @@ create table jobs (
     timed_out integer not null default 0,  -- the last attempt did: a late answer changes nothing
     options blob,                       -- MessagePack; null for the defaults
     extra blob,                         -- MessagePack; null for most: bunqueue.model.job.Extra
-    own_id integer not null default 0,  -- the client chose the id, so it does not tell the seq
+    own_id integer not null default 0,  -- the id does not tell the seq: a client chose it, or see transfer.py
     data blob not null                  -- MessagePack, as it came
 );
 create index jobs_by_own_id on jobs (id) where own_id = 1;

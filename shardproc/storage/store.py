@@ -219,14 +219,14 @@ class Store:
             row = self._db.execute(query + "jobs.own_id = 1", (job_id,)).fetchone()
         return None if row is None else rows.finished_job(row, self._queue_names)
 
-    def own_ids(self, seqs: list[int]) -> list[str]:
+    def own_ids(self, seqs: list[int]) -> dict[int, str]:
         self._see()
-        found: list[str] = []
+        found: dict[int, str] = {}
         for start in range(0, len(seqs), 500):
             some = seqs[start : start + 500]
             marks = ",".join("?" * len(some))
-            query = f"select id from jobs where seq in ({marks}) and own_id = 1"
-            found += (job_id for (job_id,) in self._db.execute(query, some))
+            query = f"select seq, id from jobs where seq in ({marks}) and own_id = 1"
+            found.update(self._db.execute(query, some))
         return found
 
     def seqs(

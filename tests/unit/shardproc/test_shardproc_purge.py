@@ -12,6 +12,7 @@ from shardproc.engine import lifecycle
 from shardproc.engine.outbox import LogEntry
 from shardproc.engine.state import QueueState
 from shardproc.storage import store
+from shardproc.storage.event_log import read
 
 TABLES = ("jobs", "locks", "completed", "large_outcomes", "dead_letters", "attempts", "job_logs")
 
@@ -89,6 +90,22 @@ def test_all_rows_of_a_dead_letter_go(driver: Driver) -> None:
     assert queue_of(driver).failed == 0
     assert [name for name, count in rows(driver).items() if count] == ["jobs", "dead_letters", "attempts"]
     assert driver.ask(cmd="GetState", id=keep)["state"] == "failed"
+
+
+def test_the_log_names_what_was_purged(driver: Driver) -> None:
+    """By numbers that the ids end with; by ids where these tell no number."""
+    plain = complete(driver)
+    push(driver, jobId="my-own")
+    driver.ask(cmd="PULL", queue="q")
+    driver.ask(cmd="ACK", id="my-own")
+    assert purge_completed(driver, START) == [plain, "my-own"]
+    complete(driver)
+    purge_completed(driver, START)
+    driver.commit()
+    events = read(driver.shard.store.database.connection, 0, 100)
+    first, second = (event.fields for event in events if event.kind == "purged")
+    assert first == {"finished": "completed", "seqs": [int(plain[-12:], 16)], "ids": ["my-own"]}
+    assert "ids" not in second
 
 
 def test_only_those_old_enough_are_found_oldest_first(driver: Driver) -> None:
