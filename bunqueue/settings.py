@@ -179,7 +179,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         int,
         Option(
             whole(1, 64, power_of_two=True),
-            "How many processes share the queues; fixed once the data folder exists.",
+            "How many processes share the queues; once the data folder exists, bunqueue reshard changes it.",
             default_text="the number of cores, rounded down to a power of two",
         ),
     ] = msgspec.field(default_factory=default_shards)

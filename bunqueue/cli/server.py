@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -116,7 +116,7 @@ def start(flags: dict[str, object]) -> None:
     and so on; --config has a variable only. A flag beats a variable, and a variable beats the file.
     """
     settings = resolve_settings(flags, os.environ).settings
-    _check_packages()
+    check_packages()
     _become_router(settings)
 
 
@@ -142,7 +142,7 @@ def _path_of_child() -> Iterator[None]:
         sys.path = whole
 
 
-def _check_packages() -> None:
+def check_packages() -> None:
     """Raise ``SettingsError`` unless the server's packages are those that came with this one.
 
     Their names are common words, so a module of the user's may answer to them.
@@ -178,8 +178,13 @@ def _become_router(settings: Settings) -> None:
         if written < len(data):
             raise SettingsError("this system's pipes are too small for the settings; use fewer tokens")
         os.set_inheritable(reader, True)
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os.execv(sys.executable, [sys.executable, "-P", "-m", "router", "--settings-fd", str(reader)])
+        become("router", "--settings-fd", str(reader))
     except OSError as error:
         raise SettingsError(f"the router cannot be started: {error}") from error
+
+
+def become(package: str, *arguments: str) -> NoReturn:
+    """Replace this process with one that runs a package of the server.  OSError if that cannot be done."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execv(sys.executable, [sys.executable, "-P", "-m", package, *arguments])

@@ -62,9 +62,13 @@ def _check(path: str) -> None:
 
 def _check_folder(file: Path) -> None:
     """A server's file holds the queues of one shard; others, added here, would be hidden from the server."""
-    manifest = file.parent / "manifest.json"
+    from bunqueue.data_folder import NAME, is_resharded
+
+    manifest = file.parent / NAME
     if manifest.exists() and (shards := json.loads(manifest.read_bytes()).get("shards")) != 1:
         raise OSError(f"it is in the folder of a server with {shards} shards; start that server instead")
+    if is_resharded(file.parent):
+        raise OSError("its folder has an interrupted reshard; run bunqueue reshard again to finish it")
 
 
 async def prepared(data_path: str | None) -> str:

@@ -166,6 +166,16 @@ def test_the_file_of_one_of_several_shards_is_left_alone(tmp_path: Path) -> None
     assert [path.name for path in tmp_path.iterdir()] == ["manifest.json"]
 
 
+def test_a_folder_that_is_becoming_one_of_several_shards_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "manifest.json").write_text('{"format": 1, "shards": 1}')
+    (tmp_path / ".reshard").mkdir()
+    (tmp_path / ".reshard" / "complete.json").write_text('{"format": 1, "old": 1, "new": 4}')
+    with Queue("q", embedded=True, data_path=tmp_path / "shard-00.db") as queue:
+        with pytest.raises(StorageError, match="run bunqueue reshard again to finish it"):
+            queue.add("n")
+    assert not (tmp_path / "shard-00.db").exists()
+
+
 def test_files_are_private(tmp_path: Path) -> None:
     with Queue("q", embedded=True, data_path=tmp_path / "jobs.db") as queue:
         queue.add("n")

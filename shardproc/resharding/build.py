@@ -1,0 +1,103 @@
+"""Making the new files.  Nothing of the old ones is touched."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+from bunqueue.data_folder import shard_file
+from shardproc.storage.transfer import Target
+
+from . import logs, records
+from .errors import UNCHANGED, ReshardError, explained
+from .inventory import Inventory, Report
+from .plan import Family, Places, families, shard_of
+
+WINDOW = 5_000  # jobs copied at a time, some 20 ms: then the progress is told
+
+
+def build(folder: Path, inventory: Inventory, report: Report) -> None:
+    """Make the files of all new shards in ``folder``, whole and on disk; ReshardError says why not."""
+    with explained(shard_file(folder, 0)), ExitStack() as opened:
+        targets = []
+        for number in range(inventory.new):
+            targets.append(Target(shard_file(folder, number)))
+            opened.callback(targets[-1].close)
+        _Build(inventory, targets, report).run()
+
+
+class _Build:
+    """Fills the targets, family by family."""
+
+    def __init__(self, inventory: Inventory, targets: list[Target], report: Report) -> None:
+        self._inventory = inventory
+        self._targets = targets
+        self._report = report
+        self._total = inventory.jobs
+        self._copied = 0
+
+    def run(self) -> None:
+        inventory = self._inventory
+        for family in families(inventory.old, inventory.new):
+            places = Places(family)
+            # The jobs of the first one keep their numbers, so that has to be the one with most of them.
+            for source in sorted(family.sources, key=inventory.jobs_of, reverse=True):
+                self._put_queues(source, family, places)
+                self._copy_jobs(source, family)
+            self._put_log(family, places)
+        if self._copied != self._total:
+            raise ReshardError(f"only {self._copied} of {self._total} jobs could be copied; {UNCHANGED}")
+        self._put_directory()
+        for number, (target, some) in enumerate(zip(self._targets, inventory.records, strict=True)):
+            self._report(f"flushing file {number + 1} of {inventory.new}")
+            target.put_records(some)
+            target.finish()
+
+    def _put_queues(self, source: int, family: Family, places: Places) -> None:
+        """The queues of a source, and where their jobs are to come from."""
+        found: dict[int, list[tuple[int, str, int]]] = {target: [] for target in family.targets}
+        moved: dict[int, list[tuple[int, int]]] = {target: [] for target in family.targets}
+        for queue in self._inventory.queues[source]:
+            target = shard_of(queue.name, self._inventory.new)
+            there = places.enter(source, queue.id, target)
+            found[target].append((there, queue.name, queue.created_at))
+            moved[target].append((queue.id, there))
+        for target in family.targets:
+            self._targets[target].put_queues(found[target])
+            self._targets[target].attach(self._inventory.sources[source], moved[target])
+
+    def _copy_jobs(self, source: int, family: Family) -> None:
+        targets = [self._targets[target] for target in family.targets]
+        file = self._inventory.sources[source]
+        with explained(file.path):
+            for after, last in file.windows(WINDOW):
+                self._copied += sum(target.copy(after, last) for target in targets)
+                self._report(f"{self._copied:,} of {self._total:,} jobs copied")
+        for each in targets:
+            each.detach()
+
+    def _put_log(self, family: Family, places: Places) -> None:
+        sources = self._inventory.sources
+        first = None
+        if len(family.sources) > 1:
+            first = max(sources[source].next_event() for source in family.sources)
+        batches = [self._log(source) for source in family.sources]
+        for target, row in logs.shared_out(batches, places, family, self._inventory.new, first):
+            self._targets[target].put_events([row])
+            self._report(f"copying the event logs of shards {family.sources[0]} to {family.sources[-1]}")
+
+    def _log(self, source: int) -> Iterator[logs.Batch]:
+        file = self._inventory.sources[source]
+        with explained(file.path):
+            yield from logs.read(source, file.events())
+
+    def _put_directory(self) -> None:
+        """Where jobs are that are elsewhere than their ids say."""
+        new = self._inventory.new
+        for file, queues in zip(self._inventory.sources, self._inventory.queues, strict=True):
+            homes = {queue.id: shard_of(queue.name, new) for queue in queues}
+            with explained(file.path):
+                ids = ((job_id, homes[queue_id]) for job_id, queue_id in file.own_ids())
+                for target, record in records.entries(ids, new):
+                    self._targets[target].put_records([record])

@@ -1,0 +1,113 @@
+"""The event logs of a family of shards: split by queue, or merged by time.
+
+Where one log becomes several, all keep its numbers: an event that is elsewhere leaves a gap, and whoever has
+read up to a number reads on from it in each of them.  Where several become one they get new numbers above all
+old ones: whoever has read up to an old number reads the whole log once more, but misses nothing.
+
+With the events stand the pushes with idempotency keys, and a log must show from when on it knows them all:
+its oldest row does, or a row with a list of none (see `shardproc.engine.idempotency.recover`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from heapq import merge
+from operator import attrgetter
+from typing import Any
+
+from msgspec import Struct
+from msgspec.msgpack import Decoder, Encoder
+
+from shardproc.storage.transfer import EventRow
+
+from .plan import Family, Places, shard_of
+
+_decode: Any = Decoder(list[list[Any] | None]).decode
+_decode_pushed: Any = Decoder(list[tuple[str, Any]]).decode
+_encode = Encoder().encode
+
+
+class Batch(Struct):
+    """A row of a log, read."""
+
+    source: int
+    first_seq: int
+    at: int
+    entries: list[Any]  # None: was forgotten on request
+    pushed: (
+        list[tuple[str, Any]] | None
+    )  # queue and key with a blank between, answer; []: older ones are lost
+    is_oldest: bool
+
+
+def read(source: int, log: Iterable[EventRow]) -> Iterator[Batch]:
+    """A log in order; msgspec.DecodeError when it is damaged."""
+    is_oldest = True
+    for first_seq, at, _, payload, pushed in log:
+        known = None if pushed is None else _decode_pushed(pushed)
+        yield Batch(source, first_seq, at, _decode(payload), known, is_oldest)
+        is_oldest = False
+
+
+def shared_out(
+    logs: Sequence[Iterator[Batch]], places: Places, family: Family, new: int, first: int | None
+) -> Iterator[tuple[int, EventRow]]:
+    """Rows of the targets' logs, in order, from the sources' logs; numbered from ``first`` on, if given.
+
+    ``new`` is the number of all shards.
+    """
+    batch, number = None, 0
+    parts: dict[int, Part] = {}
+    for batch in merge(*logs, key=attrgetter("at")):
+        if len(logs) > 1 and batch.is_oldest and batch.first_seq > 1:
+            batch.pushed = []  # other logs have older rows, but this one does not know what was before
+        parts = _split(batch, places, new)
+        if batch.is_oldest or batch.pushed == []:
+            _complete(parts, batch, family)
+        number = batch.first_seq if first is None else first
+        for target, part in parts.items():
+            yield target, part.row(number)
+        if first is not None:
+            first += len(batch.entries)
+    if batch is not None:  # a log goes on after its newest row, so each has that one
+        had = set(parts)
+        _complete(parts, batch, family)
+        for target in parts.keys() - had:
+            yield target, parts[target].row(number)
+
+
+class Part:
+    """What one target gets of a batch."""
+
+    def __init__(self, batch: Batch) -> None:
+        self._at = batch.at
+        self.entries: list[Any] = [None] * len(batch.entries)  # each stays in its position
+        self.pushed: list[tuple[str, Any]] | None = [] if batch.pushed == [] else None
+
+    def row(self, first_seq: int) -> EventRow:
+        """A row of its log."""
+        pushed = None if self.pushed is None else _encode(self.pushed)
+        return first_seq, self._at, len(self.entries), _encode(self.entries), pushed
+
+
+def _split(batch: Batch, places: Places, new: int) -> dict[int, Part]:
+    """The events and pushes of a batch by their targets."""
+    parts: dict[int, Part] = {}
+    for position, entry in enumerate(batch.entries):
+        if entry is not None:
+            target, entry[1] = places.of(batch.source, entry[1])
+            part = parts.get(target)
+            if part is None:
+                part = parts[target] = Part(batch)
+            part.entries[position] = entry
+    for key, answer in batch.pushed or ():
+        target = shard_of(key.partition(" ")[0], new)
+        part = parts.setdefault(target, Part(batch))
+        part.pushed = [*(part.pushed or ()), (key, answer)]
+    return parts
+
+
+def _complete(parts: dict[int, Part], batch: Batch, family: Family) -> None:
+    """All targets get a row, some perhaps one without any events."""
+    for target in family.targets:
+        parts.setdefault(target, Part(batch))

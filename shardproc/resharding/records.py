@@ -1,0 +1,66 @@
+"""Where records go, the settings of queues, schedules and so on: each kind says so where it is declared."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import msgspec
+
+from bunqueue.model.ids import slot_of_id
+from shardproc.engine import engine as engine  # declares all kinds
+from shardproc.engine import schedules
+from shardproc.engine.directory import KIND as DIRECTORY
+from shardproc.engine.directory import Home
+from shardproc.engine.registry import SLOTS, Apart
+from shardproc.storage.transfer import Record
+
+from .errors import UNCHANGED, ReshardError
+
+_encode = msgspec.json.Encoder().encode
+
+
+class Placing:
+    """The records of each new shard, collected from those of the old ones."""
+
+    def __init__(self, old: int, new: int) -> None:
+        self._old, self._new = old, new
+        self._found: list[dict[tuple[str, str], str]] = [{} for _ in range(new)]
+        self._unsettled: set[str] = set()
+
+    def add(self, source: int, record: Record) -> None:
+        """A record of an old shard; ReshardError when nobody knows where it belongs."""
+        kind, key, value = record
+        slot = SLOTS.get(kind)
+        if slot is None:
+            raise ReshardError(
+                f"shard {source} has records of a kind that this version does not know ({kind}):"
+                f" upgrade bunqueue; {UNCHANGED}"
+            )
+        if slot is Apart.UNSETTLED:
+            self._unsettled.add(key)
+        elif not isinstance(slot, Apart):
+            there = self._found[slot(key, value) & (self._new - 1)]
+            if kind == schedules.KIND and (kind, key) in there:
+                raise ReshardError(
+                    f"the schedule {key} is stored twice: start the server with --shards {self._old},"
+                    f" set it again and stop the server; {UNCHANGED}"
+                )
+            there[kind, key] = value
+
+    def records(self) -> list[list[Record]]:
+        """By shard; ReshardError when the old shards are not done with each other."""
+        if self._unsettled:
+            raise ReshardError(
+                f"{len(self._unsettled)} flow(s) were being pushed when the server ended: start it once with"
+                f" --shards {self._old}, which settles them, stop it and try again; {UNCHANGED}"
+            )
+        return [[(*place, value) for place, value in some.items()] for some in self._found]
+
+
+def entries(ids: Iterable[tuple[str, int]], new: int) -> Iterator[tuple[int, Record]]:
+    """The directory of ids, as (shard, record): for each job, given with its new home, that is elsewhere than
+    its id says."""
+    for job_id, home in ids:
+        pointer = slot_of_id(job_id) & (new - 1)
+        if pointer != home:
+            yield pointer, (DIRECTORY, job_id, _encode(Home(home)).decode())

@@ -1,0 +1,87 @@
+"""The moment at which new files take the place of the old ones, in steps of which each may be the last one.
+
+Until `complete` the old files are those that count, and what is in the folder `RESHARD` is of no use to
+anybody.  From then on the new ones are, and `finish` puts them in place, however often it has to begin.
+"""
+
+from __future__ import annotations
+
+import shutil
+from contextlib import suppress
+from pathlib import Path
+from typing import NoReturn
+
+import msgspec
+
+from bunqueue import data_folder
+from bunqueue.data_folder import COMPLETE, RESHARD, shard_file, sync
+
+FORMAT = 1
+
+
+class Change(msgspec.Struct):
+    """What is to be finished: the file `COMPLETE`."""
+
+    format: int
+    old: int = 0
+    new: int = 0
+
+
+def begin(folder: Path) -> Path:
+    """An empty folder for the new files."""
+    place = folder / RESHARD
+    shutil.rmtree(place, ignore_errors=True)  # what is left of a run that came to an end
+    place.mkdir(mode=0o700)
+    return place
+
+
+def give_up(folder: Path) -> None:
+    """The old files stay; what is not whole goes, as far as that is possible."""
+    if not data_folder.is_resharded(folder):
+        shutil.rmtree(folder / RESHARD, ignore_errors=True)
+
+
+def complete(folder: Path, old: int, new: int) -> None:
+    """The new files are whole and on disk: from now on they count."""
+    sync(folder / RESHARD)  # their names are, too
+    sync(folder)
+    data_folder.write_whole(folder / RESHARD / COMPLETE, Change(FORMAT, old, new))
+
+
+def finish(folder: Path) -> Change:
+    """Put the new files in place; what has changed."""
+    place = folder / RESHARD
+    change = _read(folder)
+    made = [number for number in range(change.new) if shard_file(place, number).exists()]
+    for number in made:  # first the logs of old files, which new ones of that name must never meet
+        for end in ("-wal", "-shm"):
+            Path(f"{shard_file(folder, number)}{end}").unlink(missing_ok=True)
+    sync(folder)
+    for number in made:
+        shard_file(place, number).replace(shard_file(folder, number))
+    sync(folder)
+    sync(place)
+    data_folder.write_manifest(folder, change.new)
+    for number in range(change.new, change.old):
+        for left in folder.glob(f"{shard_file(folder, number).stem}.*"):
+            left.unlink(missing_ok=True)
+    sync(folder)
+    shutil.rmtree(place)
+    with suppress(OSError):  # it is done, and would only be done again
+        sync(folder)
+    return change
+
+
+def _read(folder: Path) -> Change:
+    file = folder / RESHARD / COMPLETE
+    try:
+        change = msgspec.json.decode(file.read_bytes(), type=Change)
+    except msgspec.DecodeError as error:
+        _refuse(file, f"is damaged ({error}); restore the data folder from a backup")
+    if change.format > FORMAT:
+        _refuse(file, "was written by a newer version of bunqueue; upgrade bunqueue")
+    return change
+
+
+def _refuse(file: Path, why: str) -> NoReturn:
+    raise data_folder.DataFolderError(f"{file} {why}")

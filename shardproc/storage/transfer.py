@@ -1,0 +1,245 @@
+"""Jobs with all their rows from one file into another: what resharding does to SQLite.
+
+Jobs are numbered by their shard, so where files become one the jobs of all but one of them get other numbers.
+Their ids do not tell these; they are found like ids that clients chose, by the index of ``own_id``.
+
+A file that is being made has no journal and is not flushed before it is whole: until then nobody needs it.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import NamedTuple
+
+from bunqueue.data_folder import private, sync
+
+from . import rows
+from .database import LOCK_WAIT_S, PAGE_SIZE, own
+from .schema import CURRENT, SchemaTooNew, migrate
+
+Record = tuple[str, str, str]  # kind, key, value
+EventRow = tuple[int, int, int, bytes, bytes | None]  # first_seq, at, count, payload, pushed
+
+TransferError = sqlite3.Error  # what any method here may raise
+_DAMAGE = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT})
+
+# Tables that have rows of a job, the job's own first.
+PER_JOB = ("jobs", "locks", "completed", "large_outcomes", "dead_letters", "attempts", "job_logs")
+# The others: stragglers and meta follow from these.
+APART = ("queues", "records", "events", "stragglers", "meta")
+
+CACHE_KIB = 8192  # for each file: there may be 64 at once
+
+_EVENT = "first_seq, at, count, payload, pushed"
+_SIZES = """
+select queues.id, name, created_at, coalesce(held.jobs, 0),
+       coalesce(held.bytes, 0) + coalesce(results.bytes, 0)
+from queues
+left join (select queue_id, count(*) as jobs, sum(length(data)) as bytes from jobs group by queue_id) held
+on held.queue_id = queues.id
+left join (select queue_id, sum(coalesce(length(completed.result), length(large_outcomes.result), 0)) as bytes
+           from completed left join large_outcomes on large and large_outcomes.seq = completed.seq
+           group by queue_id) results
+on results.queue_id = queues.id
+order by queues.id
+"""
+_SPAN = """
+select coalesce(max(seq), 0),
+       coalesce((select max(cast(value as integer)) - 1 from meta where key = 'live_from'), 0)
+from jobs
+"""
+_COUNTS = """
+update queues set completed = (select count(*) from completed where queue_id = queues.id),
+                  failed = (select count(*) from dead_letters where queue_id = queues.id)
+"""
+
+
+def is_damage(error: sqlite3.Error) -> bool:
+    """Whether the file that was read is damaged."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF in _DAMAGE
+
+
+class QueueSize(NamedTuple):
+    """A queue of a file, and how much it has; ``bytes`` are those of payloads and results."""
+
+    id: int
+    name: str
+    created_at: int
+    jobs: int
+    bytes: int
+
+
+class Source:
+    """The file of a shard, for nobody else until it is closed, and never written to."""
+
+    def __init__(self, path: Path) -> None:
+        """DatabaseBusy when somebody has it; SchemaTooNew; SchemaTooOld."""
+        self.path = path
+        self._open = ExitStack()
+        with self._open:  # closed here unless all goes well
+            self._open.enter_context(own(path, LOCK_WAIT_S))
+            self.uri = _uri(path)
+            self._db = sqlite3.connect(self.uri, uri=True, isolation_level=None)
+            self._open.enter_context(closing(self._db))
+            self._db.execute(f"pragma cache_size = -{CACHE_KIB}")
+            _check_version(self._db)
+            self.last_seq = max(self._db.execute(_SPAN).fetchone())  # numbers above it are free
+            self._open = self._open.pop_all()
+
+    def problem(self) -> str | None:
+        """What is wrong with the file, if it is damaged."""
+        found: str = self._db.execute("pragma quick_check(1)").fetchone()[0]
+        return None if found == "ok" else found
+
+    def size(self) -> int:
+        """Bytes that are in use."""
+        pragmas = ("page_count", "freelist_count", "page_size")
+        pages, free, size = (int(self._db.execute(f"pragma {name}").fetchone()[0]) for name in pragmas)
+        return (pages - free) * size
+
+    def queues(self) -> list[QueueSize]:
+        return [QueueSize(*row) for row in self._db.execute(_SIZES)]
+
+    def jobs(self) -> int:
+        """How many there are, also those that belong to no queue."""
+        return int(self._db.execute("select count(*) from jobs").fetchone()[0])
+
+    def windows(self, size: int) -> Iterator[tuple[int, int]]:
+        """All jobs in pieces of that many: the numbers (after, last)."""
+        query = "select max(seq) from (select seq from jobs where seq > ? order by seq limit ?)"
+        after = -1
+        while (last := self._db.execute(query, (after, size)).fetchone()[0]) is not None:
+            yield after, last
+            after = last
+
+    def own_ids(self) -> Iterator[tuple[str, int]]:
+        """The ids that do not tell the number of their job, with the queue."""
+        return self._db.execute("select id, queue_id from jobs where own_id = 1")
+
+    def records(self) -> Iterator[Record]:
+        return self._db.execute("select kind, key, value from records")
+
+    def events(self) -> Iterator[EventRow]:
+        """The log in order."""
+        return self._db.execute(f"select {_EVENT} from events order by first_seq")
+
+    def next_event(self) -> int:
+        """The number of the first event that is not yet there."""
+        query = "select coalesce(max(first_seq + count), 1) from events"
+        return int(self._db.execute(query).fetchone()[0])
+
+    def close(self) -> None:
+        self._open.close()
+
+
+def _uri(path: Path) -> str:
+    """How to open a file so that nothing is written, also not beside it if that can be helped."""
+    log = Path(f"{path}-wal")
+    is_logged = log.exists() and log.stat().st_size > 0
+    return f"{path.absolute().as_uri()}?mode=ro" + ("" if is_logged else "&immutable=1")
+
+
+class SchemaTooOld(Exception):
+    """The file was written by an older version."""
+
+
+def _check_version(db: sqlite3.Connection) -> None:
+    version = db.execute("pragma user_version").fetchone()[0]
+    if version > CURRENT:
+        raise SchemaTooNew(f"it was written by a newer version (schema {version}): upgrade bunqueue")
+    if version < CURRENT:
+        raise SchemaTooOld("it was written by an older version: start the server once and stop it")
+
+
+class Target:
+    """A file that is being made.  Between `attach` and `detach` it takes the jobs of one source."""
+
+    def __init__(self, path: Path) -> None:
+        """``path`` must not exist."""
+        self.path = path
+        self.last_seq = 0  # numbers above it are free
+        os.close(private(str(path), os.O_WRONLY | os.O_CREAT | os.O_EXCL))
+        self._db = sqlite3.connect(path.absolute().as_uri(), uri=True, isolation_level=None)
+        execute = self._db.execute
+        execute(f"pragma page_size = {PAGE_SIZE}")
+        execute("pragma journal_mode = off")
+        execute("pragma synchronous = off")
+        execute("pragma temp_store = memory")
+        execute(f"pragma cache_size = -{CACHE_KIB}")
+        migrate(self._db)
+        execute("create temp table moved (old integer primary key, new integer not null)")
+        self._copies = [_copy(self._db, table) for table in PER_JOB]
+        execute("begin")
+
+    def attach(self, source: Source, moved: Iterable[tuple[int, int]]) -> None:
+        """Take jobs from there: those of these queues, as (their number there, their number here).
+
+        Their numbers are kept if the file has no jobs yet.
+        """
+        self._offset = self.last_seq
+        self._db.execute("commit")  # outside of which files come and go
+        self._db.execute("attach ? as source", (source.uri,))
+        self._db.execute(f"pragma source.cache_size = -{CACHE_KIB}")
+        self._db.execute("begin")
+        self._db.execute("delete from moved")
+        self._db.executemany("insert into moved values (?, ?)", moved)
+        self.last_seq += source.last_seq
+
+    def copy(self, after: int, last: int) -> int:
+        """Take the jobs with these numbers there; how many they were."""
+        span = {"after": after, "last": last, "offset": self._offset}
+        jobs, *_ = [self._db.execute(sql, span).rowcount for sql in self._copies]
+        if jobs:
+            first, end = after + 1 + self._offset, last + 1 + self._offset
+            self._db.execute(rows.NEW_STRAGGLERS, (first, end))
+        return jobs
+
+    def detach(self) -> None:
+        self._db.execute("commit")
+        self._db.execute("detach source")
+        self._db.execute("begin")
+
+    def put_queues(self, queues: Iterable[tuple[int, str, int]]) -> None:
+        self._db.executemany(rows.PUT_QUEUE, queues)
+
+    def put_records(self, records: Iterable[Record]) -> None:
+        self._db.executemany(rows.PUT_RECORD, records)
+
+    def put_events(self, events: Iterable[EventRow]) -> None:
+        self._db.executemany(f"insert into events ({_EVENT}) values (?, ?, ?, ?, ?)", events)
+
+    def finish(self) -> None:
+        """The file is whole, and on disk."""
+        self._db.execute(_COUNTS)
+        # All live jobs stand among the stragglers.
+        self._db.execute("insert into meta values ('live_from', ?)", (str(self.last_seq + 1),))
+        self._db.execute("commit")
+        self.close()
+        sync(self.path)
+
+    def close(self) -> None:
+        """Safe to call twice; what was not finished is of no use."""
+        self._db.close()
+
+
+def _copy(db: sqlite3.Connection, table: str) -> str:
+    """A statement that takes over the rows that jobs have in a table."""
+    columns = [name for _, name, *_ in db.execute(f"pragma main.table_info({table})")]
+    given = {
+        "seq": "its.seq + :offset",
+        "queue_id": "moved.new",
+        "own_id": "its.own_id or :offset > 0",
+    }
+    values = ", ".join(given.get(name, f"its.{name}") for name in columns)
+    also = " and its.queue_id = jobs.queue_id" if "queue_id" in columns else ""
+    # cross join: in this order
+    return f"""
+    insert into main.{table} ({", ".join(columns)}) select {values}
+    from source.jobs cross join moved on moved.old = jobs.queue_id
+    cross join source.{table} its on its.seq = jobs.seq{also}
+    where jobs.seq > :after and jobs.seq <= :last order by jobs.seq
+    """

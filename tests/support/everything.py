@@ -1,0 +1,275 @@
+"""A server full of whatever it can hold, and questions that show all of it.
+
+On each of ``SPREAD`` shards there is a queue; jobs of every one of these depend on jobs of every other one,
+so whatever the number of shards is, some of these pairs are on one shard and others are not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from bunqueue.protocol.commands import COMMANDS, Route
+
+from .naming import queue_on
+from .wire import Wire
+
+SPREAD = 8
+QUEUES = [queue_on(number, "main", SPREAD) for number in range(SPREAD)]
+SIDE = [queue_on(number, "side", SPREAD) for number in range(SPREAD)]  # with limits, pauses and groups
+ORDER = [queue_on(number, "order", SPREAD) for number in range(SPREAD)]  # of which nothing is pulled
+ALL = [*QUEUES, *SIDE, *ORDER]
+HOUR_MS = 3_600_000
+LONG = {"delay": 24 * HOUR_MS}
+
+# Queries that tell of this moment, or of what happened since the start.
+OF_THE_MOMENT = {
+    "WaitJob", "SubscribeEvents", "GetGroupRateLimitTtl", "DashboardQueue", "Metrics", "Prometheus", "Stats",
+    "StorageStatus", "DashboardOverview", "DashboardQueues", "CompactMemory", "GetDlqStats",
+}  # fmt: skip
+MOVING = {"rateLimitTtl", "lastHeartbeat"}  # fields of others that do, also by a restart
+
+
+@dataclass
+class Made:
+    """What was put there."""
+
+    ids: list[str] = field(default_factory=list)
+    tokens: dict[str, str] = field(default_factory=dict)  # of active jobs
+    order: dict[str, list[str]] = field(default_factory=dict)  # in which jobs of a queue have to come
+    needs: dict[str, list[str]] = field(default_factory=dict)  # job -> what has to be done before
+    delayed: list[str] = field(default_factory=list)
+    once: dict[str, str] = field(default_factory=dict)  # idempotency key -> the job that it pushed
+
+
+async def fill(wire: Wire) -> Made:
+    """Put everything there, with a connection of version 3."""
+    made = Made()
+    for number in range(SPREAD):
+        await _finished(wire, made, number)
+        await _waiting(wire, made, number)
+        await _settings(wire, made, number)
+        await _ordered(wire, made, number)
+    for number in range(SPREAD):
+        await _dependent(wire, made, number)
+    await _families(wire, made)
+    await wire.ok("AddWebhook", url="https://example.com/a", events=["job.completed"], queue=QUEUES[3])
+    hook = await wire.ok("AddWebhook", url="https://example.com/b", events=["job.failed"], secret="s")
+    await wire.ok("SetWebhookEnabled", id=hook["data"]["webhookId"], enabled=False)
+    return made
+
+
+async def push(wire: Wire, made: Made, queue: str, **options: Any) -> str:
+    job_id = str((await wire.ok("PUSH", queue=queue, **{"data": {"n": len(made.ids)}, **options}))["id"])
+    made.ids.append(job_id)
+    return job_id
+
+
+async def _finished(wire: Wire, made: Made, number: int) -> None:
+    """Jobs that are done, dead, at work, or to be tried again."""
+    queue = QUEUES[number]
+    for result in ({"small": 1}, "x" * 5000, None):
+        await push(wire, made, queue)
+        done = await wire.ok("PULL", queue=queue, owner="w")
+        await wire.ok("AddLog", id=done["job"]["id"], message=f"result {result!r:.10}")
+        await wire.ok("Progress", id=done["job"]["id"], progress=70, message="soon")
+        await wire.ok("ACK", id=done["job"]["id"], token=done["token"], result=result)
+    for options in (
+        {"jobId": f"own-done-{number}"},
+        {"removeOnComplete": True},
+        {"jobId": f"own-dead-{number}"},
+    ):
+        job_id = await push(wire, made, queue, **options)
+        token = (await wire.ok("PULL", queue=queue, owner="w"))["token"]
+        if "dead" in job_id:
+            await wire.ok("FAIL", id=job_id, token=token, error="bad", stack=["a", "b"], unrecoverable=True)
+        else:
+            await wire.ok("ACK", id=job_id, token=token, result=[number])
+    again = await push(wire, made, queue, backoff=10 * HOUR_MS, maxAttempts=4, name="again")
+    token = (await wire.ok("PULL", queue=queue, owner="w"))["token"]
+    await wire.ok("FAIL", id=again, token=token, error="not yet", stack="line 1\nline 2")
+    made.delayed.append(again)
+    for options in ({"jobId": f"own-held-{number}"}, {"timeout": 10 * HOUR_MS}, {"uniqueKey": "held"}):
+        job_id = await push(wire, made, queue, **options)
+        pulled = await wire.ok("PULL", queue=queue, owner="worker", lockTtl=HOUR_MS)
+        made.tokens[job_id] = pulled["token"]
+        await wire.ok("JobHeartbeat", id=job_id, token=pulled["token"])
+    await wire.ok("Progress", id=job_id, progress=33.5, message="at work")
+
+
+async def _waiting(wire: Wire, made: Made, number: int) -> None:
+    queue = QUEUES[number]
+    made.delayed.append(await push(wire, made, queue, **LONG, jobId=f"own-later-{number}"))
+    made.delayed.append(await push(wire, made, queue, **LONG, name="later", tags=["t"]))
+    logged = await push(wire, made, queue, jobId=f"own-waiting-{number}", keepLogs=2)
+    for line in ("one", "two", "three"):
+        await wire.ok("AddLog", id=logged, message=line, level="warn")
+    await push(wire, made, queue, uniqueKey="waiting", dedup={"ttl": HOUR_MS, "extend": True}, durable=True)
+    made.once[f"key of {queue}"] = await push(wire, made, queue, idempotencyKey=f"key of {queue}")
+    await push(wire, made, queue, data=None, ttl=30 * HOUR_MS, customId=f"custom-{number}")
+
+
+async def _settings(wire: Wire, made: Made, number: int) -> None:
+    """What is set for queues, also for some that do not exist."""
+    queue = SIDE[number]
+    for group in ("a", "b", "b/c"):
+        await push(wire, made, queue, groupId=group)
+    await wire.ok("SetGroupConcurrency", queue=queue, groupId="b/c", concurrency=number + 1)
+    await wire.ok("SetGroupRateLimit", queue=queue, groupId="a", max=5, duration=HOUR_MS)
+    await wire.ok("PauseGroup", queue=queue, groupId="b")
+    await wire.ok("SetConcurrency", queue=queue, limit=number + 2)
+    await wire.ok("RateLimit", queue=queue, limit=100 + number, duration=HOUR_MS)
+    await wire.ok("Pause", queue=queue)
+    for name in (queue, f"nobody-{number}"):
+        await wire.ok("SetDlqConfig", queue=name, config={"maxEntries": 50 + number})
+        await wire.ok("SetStallConfig", queue=name, config={"maxStalls": 2 + number})
+    await wire.ok("Cron", name=f"cron {number}", queue=queue, schedule="0 0 1 1 *", data={"n": number})
+    await wire.ok(
+        "Cron", name=f"every {number}", queue=queue, repeatEvery=HOUR_MS, jobOptions={"maxAttempts": 7}
+    )
+    await push(wire, made, f"gone-{number}", data=number)
+    await wire.ok("Obliterate", queue=f"gone-{number}")
+    made.ids.pop()
+
+
+async def _ordered(wire: Wire, made: Made, number: int) -> None:
+    queue = ORDER[number]
+    jobs = [{"data": n, "priority": n % 3, "lifo": n % 5 == 0} for n in range(20)]
+    ids = (await wire.ok("PUSHB", queue=queue, jobs=jobs))["ids"]
+    made.ids += ids
+
+    def place(n: int) -> tuple[int, bool, int]:
+        return -jobs[n]["priority"], not jobs[n]["lifo"], -n if jobs[n]["lifo"] else n
+
+    made.order[queue] = [ids[n] for n in sorted(range(20), key=place)]
+
+
+async def _dependent(wire: Wire, made: Made, number: int) -> None:
+    """A job that waits for one of each queue; one that waits for none; one that waits for a dead one."""
+    queue = QUEUES[number]
+    needs = [f"own-waiting-{other}" for other in range(SPREAD)] + [f"own-held-{(number + 1) % SPREAD}"]
+    waiting = await push(wire, made, queue, dependsOn=needs, jobId=f"own-blocked-{number}")
+    made.needs[waiting] = needs
+    done = [f"own-done-{other}" for other in range(SPREAD)]
+    made.needs[await push(wire, made, queue, dependsOn=done)] = []
+    await push(
+        wire, made, queue, dependsOn=[f"own-dead-{(number + 3) % SPREAD}"], jobId=f"own-stuck-{number}"
+    )
+
+
+async def _families(wire: Wire, made: Made) -> None:
+    """Flows over all queues, some of whose children have failed, and a parent that waits for its children."""
+    for number, policy in enumerate(("continueParentOnFailure", "ignoreDependencyOnFailure", "")):
+        children = [f"flow-{number}-child-{other}" for other in range(SPREAD)]
+        jobs = [
+            {
+                "id": child,
+                "queue": QUEUES[other],
+                "input": {"data": {}, "parentId": f"flow-{number}", "priority": 9},
+            }
+            for other, child in enumerate(children)
+        ]
+        parent = {"data": {}, "dependsOn": children, "childrenIds": children}
+        jobs.append({"id": f"flow-{number}", "queue": QUEUES[number], "input": parent})
+        if policy:
+            jobs[5]["input"][policy] = True  # type: ignore[index]
+        await wire.ok("PUSHF", jobs=jobs)
+        made.ids += [*children, f"flow-{number}"]
+        made.needs[f"flow-{number}"] = [] if number == 0 else [*children[:5], children[7]]
+        for other in (5, 6):
+            pulled = await wire.ok("PULL", queue=QUEUES[other], owner="w")
+            assert pulled["job"]["id"] == children[other]
+            if other == 5 and policy:
+                await wire.ok("FAIL", id=children[5], token=pulled["token"], error="no", unrecoverable=True)
+            else:
+                await wire.ok("ACK", id=children[other], token=pulled["token"], result={"child": other})
+    await wire.ok("UpdateParent", childId="own-waiting-2", parentId="own-later-6")
+    made.needs["own-later-6"] = ["own-waiting-2"]
+
+
+# Questions
+
+
+async def shown(wire: Wire, made: Made) -> dict[str, Any]:
+    """What the server says of all of it: every query of the protocol about every queue and job."""
+    questions: list[dict[str, Any]] = []
+    for name, spec in COMMANDS.items():
+        if spec.writes or name in OF_THE_MOMENT or spec.route is Route.ROUTER:
+            continue
+        if spec.route is Route.QUEUE:
+            questions += [
+                {"cmd": name, "queue": queue, **extra} for queue in _queues() for extra in _extra(name)
+            ]
+        elif spec.route is Route.ID:
+            key = "customId" if name == "GetJobByCustomId" else "id"
+            questions += [{"cmd": name, key: job_id} for job_id in made.ids]
+        else:
+            names = [f"cron {number}" for number in range(SPREAD)] if name == "CronGet" else [None]
+            questions += [{"cmd": name} | ({"name": cron} if cron else {}) for cron in names]
+    found = {}
+    for start in range(0, len(questions), 40):  # as many as a connection may have under way
+        some = questions[start : start + 40]
+        for question, reply in zip(some, wire.send_many(some), strict=True):
+            found[str(question)] = _still(await reply)
+    return found
+
+
+def _queues() -> list[str]:
+    return [*ALL, *(f"{name}-{number}" for name in ("nobody", "gone") for number in range(SPREAD))]
+
+
+def _extra(name: str) -> list[dict[str, Any]]:
+    """The other fields of queries about queues."""
+    if name == "GetJobs":
+        states = ["waiting", "active", "completed", "failed", "delayed", "waiting-children"]
+        return [{}, {"asc": False, "limit": 3, "offset": 2}, *({"state": state} for state in states)]
+    if name == "GetDeduplicationJobId":
+        return [{"deduplicationId": key} for key in ("held", "waiting", "nobody")]
+    if "Group" in name and name != "GetGroupsJobsCount":
+        return [{"groupId": group} for group in ("a", "b", "b/c")]
+    return [{}]
+
+
+def _still(value: Any) -> Any:
+    """A reply without what changes by itself, and with lists of all shards in one order."""
+    if isinstance(value, dict):
+        return {
+            key: sorted(_still(part), key=str) if key in ("queues", "crons") else _still(part)
+            for key, part in value.items()
+            if key not in MOVING and key != "reqId"
+        }
+    return [_still(part) for part in value] if isinstance(value, list) else value
+
+
+# Work
+
+
+async def work_off(wire: Wire, made: Made) -> list[str]:
+    """Complete all that can be; the ids in that order."""
+    done: list[str] = []
+    for queue, order in made.order.items():
+        await _work(wire, queue, done)
+        assert done[-len(order) :] == order
+    for job_id, token in made.tokens.items():
+        assert "lock token" in await wire.error("ACK", id=job_id, token=f"{token[:-1]}x")
+        await wire.ok("ACK", id=job_id, token=token, result="held")
+        done.append(job_id)
+    for queue in SIDE:
+        for command in ("Resume", "ClearConcurrency", "RateLimitClear"):
+            await wire.ok(command, queue=queue)
+        await wire.ok("ResumeGroup", queue=queue, groupId="b")
+    before = -1
+    while before < len(done):  # what was done may have let others go on
+        before = len(done)
+        for queue in (*QUEUES, *SIDE):
+            await wire.ok("PromoteJobs", queue=queue)
+            await _work(wire, queue, done)
+    return done
+
+
+async def _work(wire: Wire, queue: str, done: list[str]) -> None:
+    """Take what is ready, and complete it."""
+    while (pulled := await wire.ok("PULLB", queue=queue, count=100, owner="w"))["jobs"]:
+        ids = [job["id"] for job in pulled["jobs"]]
+        await wire.ok("ACKB", ids=ids, tokens=pulled["tokens"])
+        done += ids
