@@ -76,7 +76,7 @@ class AuthError(BunqueueError):
     code = "auth_failed"
 
 
-class TlsError(BunqueueError):
+class TlsError(BunqueueError, ConnectionError):
     """The server's certificate is not trusted, or client and server cannot agree on TLS. Nothing was sent."""
 
     code = "tls_failed"

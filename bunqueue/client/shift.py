@@ -32,7 +32,6 @@ from bunqueue.client.watch import LoopWatch
 from bunqueue.errors import (
     BunqueueError,
     ConnectionLost,
-    ConnectTimeout,
     JobInterrupted,
     JobStopped,
     JobTimeout,
@@ -103,7 +102,8 @@ class Shift:
 
     async def start(self) -> None:
         # Pulls have a connection of their own: closing it withdraws polls, whoever else talks to the server.
-        options = replace(self._endpoint.options, pool_size=1, max_command_timeouts=1)
+        given = self._endpoint.options
+        options = replace(given, pool_size=1, max_command_timeouts=1, pipelining=True)
         self._pulls: Transport = await replace(self._endpoint, options=options).open(private=True)
         self._pulls.listen(self._heard)
         # Acknowledgements share it: with the poll that follows they are one write and one transaction.
@@ -265,7 +265,7 @@ class Shift:
             logger.warning("queue %r: %s", queue, error)
         elif kind not in self._told:
             self._told.add(kind)
-            what = "cannot reach" if kind is ConnectTimeout else "lost the connection to"
+            what = "lost the connection to" if issubclass(kind, ConnectionLost) else "cannot reach"
             logger.warning("queue %r: %s %s, trying again: %s", queue, what, self._endpoint.address, error)
 
     def _settled(self, job: ActiveJob) -> None:

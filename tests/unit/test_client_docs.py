@@ -31,7 +31,7 @@ def test_every_exception_is_there() -> None:
     assert first_column("Exceptions") == errors - {"BunqueueError"}
 
 
-@pytest.mark.parametrize("name", ["README.md", "docs/client.md"])
+@pytest.mark.parametrize("name", ["README.md", "docs/client.md", "docs/connections.md"])
 def test_samples_are_python(name: str) -> None:
     samples = re.findall(r"```python\n(.*?)```", (ROOT / name).read_text(encoding="utf-8"), re.DOTALL)
     assert samples
