@@ -17,6 +17,7 @@ from bunqueue.client.jobs import Job, as_result
 from bunqueue.client.middleware import AsyncAround, Middleware, around_adding
 from bunqueue.client.places import Place
 from bunqueue.client.queue import AsyncJobHandle
+from bunqueue.client.together import AsyncTogether
 from bunqueue.errors import JobNotFound
 from bunqueue.protocol.commands import Reply, flows, query
 
@@ -137,12 +138,15 @@ class AsyncFlowProducer(AsyncClient):
         root = await self._read(job_id)
         level, seen, left = [root] if root else [], {job_id}, depth
         while level and (left is None or left > 1):
+            wanted = dict.fromkeys(child for _, children in level for child in children if child not in seen)
+            seen.update(wanted)  # somebody may have made a ring of them
+            read = await AsyncTogether.all([self._read(child) for child in wanted])
+            found = dict(zip(wanted, read, strict=True))
             below = []
             for tree, children in level:
-                found = [await self._read(child) for child in children if child not in seen]
-                seen.update(children)  # somebody may have made a ring of them
-                tree.children = [each[0] for each in found if each]
-                below += [each for each in found if each]
+                mine = [each for child in children if (each := found.pop(child, None))]
+                tree.children = [each[0] for each in mine]
+                below += mine
             level, left = below, left and left - 1
         return root[0] if root else None
 

@@ -13,6 +13,7 @@ from bunqueue.client.jobs import JobCounts, QueueInfo
 from bunqueue.client.places import Place
 from bunqueue.client.queue import AsyncQueue
 from bunqueue.client.routes import Work
+from bunqueue.client.together import AsyncTogether
 from bunqueue.client.worker import Worker
 from bunqueue.errors import OptionError
 from bunqueue.protocol.commands import Ok, query, queues, server
@@ -80,11 +81,12 @@ class AsyncQueueGroup(AsyncClient):
 
     async def counts(self) -> dict[str, JobCounts]:
         """How many jobs are in each state, by the full name of the queue."""
-        counts = {}
-        for queue in await self.list_queues():
-            reply = await self._caller.call(query.GetJobCounts(queue=queue.name), replies.CountsOfJobs)
-            counts[queue.name] = reply.counts
-        return counts
+        names = [queue.name for queue in await self.list_queues()]
+        return dict(zip(names, await AsyncTogether.all([self._counts(name) for name in names]), strict=True))
+
+    async def _counts(self, queue: str) -> JobCounts:
+        reply = await self._caller.call(query.GetJobCounts(queue=queue), replies.CountsOfJobs)
+        return reply.counts
 
     async def pause_all(self) -> None:
         """Have no more jobs of these queues given out; what runs goes on."""

@@ -17,6 +17,7 @@ from bunqueue.client.job_options import JobOptions, wire_fields
 from bunqueue.client.jobs import Job, as_result
 from bunqueue.client.middleware import Around, Middleware, around_adding
 from bunqueue.client.places import Place
+from bunqueue.client.together import Together
 from bunqueue.errors import JobNotFound
 from bunqueue.protocol.commands import Reply, flows, query
 
@@ -135,12 +136,15 @@ class FlowProducer(Client):
         root = self._read(job_id)
         level, seen, left = [root] if root else [], {job_id}, depth
         while level and (left is None or left > 1):
+            wanted = dict.fromkeys(child for _, children in level for child in children if child not in seen)
+            seen.update(wanted)  # somebody may have made a ring of them
+            read = Together.all([self._read(child) for child in wanted])
+            found = dict(zip(wanted, read, strict=True))
             below = []
             for tree, children in level:
-                found = [self._read(child) for child in children if child not in seen]
-                seen.update(children)  # somebody may have made a ring of them
-                tree.children = [each[0] for each in found if each]
-                below += [each for each in found if each]
+                mine = [each for child in children if (each := found.pop(child, None))]
+                tree.children = [each[0] for each in mine]
+                below += mine
             level, left = below, left and left - 1
         return root[0] if root else None
 
