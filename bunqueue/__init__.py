@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from bunqueue.client.routes import Route
     from bunqueue.client.service import run_forever
     from bunqueue.client.tls import TlsOptions
-    from bunqueue.client.worker import Worker, WorkerStats
+    from bunqueue.client.worker import Worker, WorkerHealth, WorkerStats
     from bunqueue.client.worker_options import WorkerOptions
     from bunqueue.errors import (
         ArgumentsError,
@@ -85,7 +85,11 @@ _WHERE = {
     ),
     "bunqueue.client.service": ("run_forever",),
     "bunqueue.client.tls": ("TlsOptions",),
-    "bunqueue.client.worker": ("Worker", "WorkerStats"),
+    "bunqueue.client.worker": (
+        "Worker",
+        "WorkerHealth",
+        "WorkerStats",
+    ),
     "bunqueue.errors": (
         "ArgumentsError",
         "AuthError",
@@ -176,6 +180,7 @@ __all__ = [
     "TlsOptions",
     "Unrecoverable",
     "Worker",
+    "WorkerHealth",
     "WorkerOptions",
     "WorkerStats",
     "current_job",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -62,8 +63,8 @@ class Polls:
     def __init__(self, orders: PollOrders, taker: Taker, transport: Transport, address: str) -> None:
         self.change = asyncio.Event()
         """Set it when there may be more room."""
-        self.worked_at = 0.0
-        """When a poll was last answered, by the loop's clock."""
+        self.heard_at = 0.0
+        """When a poll was last answered, by the monotonic clock; 0: never."""
         self._orders = orders
         self._taker = taker
         self._transport = transport
@@ -115,7 +116,7 @@ class Polls:
             finally:
                 self._asked_for -= room
                 self._under_way[queue] -= 1
-            self.worked_at = self._loop.time()
+            self.heard_at = time.monotonic()
             idle = not reply.jobs
             if not self._stopping.is_set():  # else they are left alone: closing gives them back
                 self._taker.take(reply)

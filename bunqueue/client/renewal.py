@@ -24,7 +24,7 @@ from bunqueue.client.connection_options import reconnect_delay, seconds
 from bunqueue.client.line import Line
 from bunqueue.client.replies import R, decode_reply
 from bunqueue.client.transport import Endpoint, Transport
-from bunqueue.client.watch import LOOK, LoopWatch
+from bunqueue.client.watch import LOOK
 from bunqueue.errors import BunqueueError, CommandFailed
 from bunqueue.protocol.commands import Ok, core, workers
 from bunqueue.protocol.notices import CancelNotice
@@ -103,17 +103,19 @@ class Post(Protocol):
     def told(self, notices: list[CancelNotice]) -> None:
         """Some of the jobs are to stop."""
 
+    def look(self) -> None:
+        """About once a second."""
+
 
 class Renewal:
     """The thread. `hold` and `release` are called from the worker's loop, and cost next to nothing."""
 
-    def __init__(self, endpoint: Endpoint, interval: float, post: Post, watch: LoopWatch) -> None:
+    def __init__(self, endpoint: Endpoint, interval: float, post: Post) -> None:
         """All locks are renewed every `interval` seconds, and at once after connecting."""
         self.heard_at = 0.0
         """When the server last answered, by the monotonic clock; 0: never."""
         self._interval = interval
         self._post = post
-        self._watch = watch
         self._address = endpoint.address
         local = endpoint.embedded or substitute.current is not None
         self._channel: Channel = EmbeddedChannel(endpoint) if local else LineChannel(endpoint)
@@ -171,7 +173,7 @@ class Renewal:
                 self._try()
                 pause = reconnect_delay(self._failures, random.random()) if self._failures else inf
                 due = time.monotonic() + min(pause, self._interval)
-            self._watch.look()
+            self._post.look()
             self._woken.wait(max(0.0, min(due - time.monotonic(), LOOK)))
         self._leave()
 

@@ -10,18 +10,16 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 from msgspec import MsgspecError, Raw
 
-from bunqueue.client.active_job import CANCELLED, INTERRUPTED, ActiveJob, Ending
+from bunqueue.client.active_job import CANCELLED, INTERRUPTED, ActiveJob, Ending, stopped
 from bunqueue.client.caller import AsyncCaller
-from bunqueue.client.failures import error_text, is_final
 from bunqueue.client.job_line import LoopLine
 from bunqueue.client.job_logging import forward
 from bunqueue.client.jobs import PulledJobs
+from bunqueue.client.ledger import Callbacks, Ledger
 from bunqueue.client.outcomes import Outcomes
 from bunqueue.client.polls import PollOrders, Polls
 from bunqueue.client.renewal import Renewal, heartbeat
@@ -31,15 +29,11 @@ from bunqueue.client.transport import Endpoint, Transport
 from bunqueue.client.watch import LoopWatch
 from bunqueue.errors import (
     BunqueueError,
-    ConnectionLost,
-    JobInterrupted,
-    JobStopped,
     JobTimeout,
-    LockLost,
-    Postpone,
 )
 from bunqueue.protocol.commands import core, workers
 from bunqueue.protocol.notices import CancelNotice, read_notice
+from bunqueue.vitals import memory
 
 logger = logging.getLogger("bunqueue.worker")
 
@@ -56,13 +50,12 @@ class Orders:
     polls: PollOrders
     run: RunOrders
     concurrency: int
+    max_jobs: int | None
+    max_memory: int | None
     renewal_interval: float
     ack_batch: int
     ack_delay: float
-    on_completed: Callable[[ActiveJob, Any], object] | None = None
-    on_failed: Callable[[ActiveJob, BaseException], object] | None = None
-    on_stopped: Callable[[ActiveJob, JobStopped], object] | None = None
-    on_error: Callable[[Exception], object] | None = None
+    callbacks: Callbacks
 
     @property
     def queue(self) -> str:
@@ -74,24 +67,27 @@ class Shift:
     """Polls, runs, reports. Made and used in one event loop."""
 
     def __init__(self, orders: Orders, endpoint: Endpoint) -> None:
-        self.completed = self.failed = self.lost = self.cancelled = self.interrupted = 0
         self.fatal: BaseException | None = None
         """Why it stopped by itself; `over` is set then, and `stop` still has to be called."""
+        self.worn_out: str | None = None
+        """Why it has stopped by itself in order, to be replaced by a new one."""
         self.over = asyncio.Event()
+        self._done = 0  # jobs
         self._orders = orders
         self._endpoint = endpoint
         self._caller = AsyncCaller(endpoint)
         self._line = LoopLine(self._caller)
-        self._outcomes = Outcomes(self._caller, self, batch=orders.ack_batch, delay=orders.ack_delay)
+        self._renewal = Renewal(endpoint, orders.renewal_interval, self)
+        place = (orders.queue, endpoint.address)
+        self.ledger = Ledger(orders.callbacks, *place, self._settled, self._renewal.nudge)
+        self._outcomes = Outcomes(self._caller, self.ledger, batch=orders.ack_batch, delay=orders.ack_delay)
         self._runner = Runner(orders.run, self._outcomes, self, self._line)
         self._slots: Slots[ActiveJob] = Slots(orders.concurrency, self._runner.run, self._freed)
         self._loop = asyncio.get_running_loop()
         self._watch = LoopWatch(self._loop)
-        self._renewal = Renewal(endpoint, orders.renewal_interval, self, self._watch)
         self._started_at = time.time()
         self._forwarding: logging.Handler | None = None
         self._stopping = False
-        self._told: set[type[BunqueueError]] = set()  # troubles with the connection logged since it worked
         self._hurried = False
         self._no_more_waiting = asyncio.Event()  # for handlers: none is left, or the grace is over
 
@@ -126,7 +122,7 @@ class Shift:
         return any(job.queue == queue for job in self._renewal.held.values())
 
     def take(self, reply: PulledJobs) -> None:
-        self._told.clear()
+        self.ledger.works()
         if len(reply.tokens) != len(reply.jobs):
             text = f"{self._endpoint.address} gave jobs without tokens; is it a bunqueue server?"
             self.trouble(BunqueueError(text))
@@ -198,79 +194,60 @@ class Shift:
             started_at=self._started_at * 1000,
         )
 
+    def look(self) -> None:
+        """In the renewal's thread."""
+        self._watch.look()
+        limit = self._orders.max_memory
+        if limit is not None and not self.over.is_set() and (held := memory()) > limit:
+            self._loop.call_soon_threadsafe(self._wear_out, f"it holds {held} bytes")
+
     def vitals(self) -> workers.Heartbeat:
         return workers.Heartbeat(
             id=self._orders.polls.owner,
             active_jobs=self._slots.busy,
-            processed=self.completed,
-            failed=self.failed,
+            processed=self.ledger.completed,
+            failed=self.ledger.failed,
             current_job=next(iter(self._renewal.held), None),
         )
 
-    # -- what the outcomes tell
-
-    def job_completed(self, job: ActiveJob, value: object) -> None:
-        self.completed += 1
-        self._settled(job)
-        if self._orders.on_completed:
-            _tell(self._orders.on_completed, job, value)
-
-    def job_failed(self, job: ActiveJob, error: BaseException) -> None:
-        self.failed += 1
-        self._settled(job)
-        if self._orders.on_failed:
-            _tell(self._orders.on_failed, job, error)
-        elif job.attempts + 1 >= job.max_attempts or is_final(error):
-            words = "queue %r: job %s (%s) has failed for good, in attempt %d of %d: %s"
-            attempts = (job.attempts + 1, job.max_attempts)
-            logger.warning(words, job.queue, job.id, job.name, *attempts, error_text(error))
+    # -- what becomes of jobs
 
     def timed_out(self, job: ActiveJob, error: JobTimeout) -> None:
         # The server counts the same time from a moment before, so it need not be told.
-        self.job_failed(job, error)
-
-    def job_stopped(self, job: ActiveJob, error: JobStopped) -> None:
-        if isinstance(error, JobInterrupted):
-            self.interrupted += 1
-        elif not isinstance(error, Postpone):
-            self.cancelled += 1
-        self._settled(job)
-        if self._orders.on_stopped:
-            _tell(self._orders.on_stopped, job, error)
-        else:
-            logger.info("queue %r: %s", job.queue, error)
-
-    def job_lost(self, job: ActiveJob, why: str) -> None:
-        self.lost += 1
-        self._settled(job)
-        message = (
-            f"the outcome of job {job.id} does not count: {why}; it may run again, so give the worker a "
-            f"longer lock_ttl if handlers keep Python from renewing it"
-        )
-        self._complain(LockLost(message, reason=why, queue=job.queue, job_id=job.id))
+        self.ledger.job_failed(job, error)
 
     def trouble(self, error: BunqueueError) -> None:
-        if self._stopping and isinstance(error, ConnectionLost):  # we did that ourselves; it is said again
-            logger.debug("queue %r: %s", self._orders.queue, error)
-            return
-        self._renewal.nudge()
-        self._complain(error)
-
-    def _complain(self, error: BunqueueError) -> None:
-        """Tell who wants to know of errors, else the log: there one outage is worth a line, not one a try."""
-        queue, kind = self._orders.queue, type(error)
-        if self._orders.on_error:
-            _tell(self._orders.on_error, error)
-        elif not isinstance(error, ConnectionError):
-            logger.warning("queue %r: %s", queue, error)
-        elif kind not in self._told:
-            self._told.add(kind)
-            what = "lost the connection to" if issubclass(kind, ConnectionLost) else "cannot reach"
-            logger.warning("queue %r: %s %s, trying again: %s", queue, what, self._endpoint.address, error)
+        self.ledger.trouble(error)
 
     def _settled(self, job: ActiveJob) -> None:
         self._renewal.release(job)
         self._polls.change.set()
+        self._done += 1
+        if self._done == self._orders.max_jobs:
+            self._wear_out(f"it has run {self._done} jobs")
+
+    def _wear_out(self, why: str) -> None:
+        if self.worn_out is None and not self.over.is_set():
+            logger.info("queue %r: the worker stops, as %s", self._orders.queue, why)
+            self.worn_out = why
+            self.over.set()
+
+    # -- how it is
+
+    def silence(self) -> float | None:
+        """Seconds since the server was last heard; None: never."""
+        heard_at = max(self._polls.heard_at, self._renewal.heard_at)
+        return time.monotonic() - heard_at if heard_at else None
+
+    @property
+    def age(self) -> float:
+        """Seconds since its start."""
+        return time.time() - self._started_at
+
+    @property
+    def lag(self) -> float:
+        """Seconds for which the event loop has not turned, as far as is known."""
+        return self._watch.lag
 
     # -- stopping
 
@@ -281,13 +258,13 @@ class Shift:
 
     async def stop(self, grace: float) -> None:
         """Returns when all is reported and closed. Handlers get `grace` seconds to end by themselves."""
-        self._stopping = self._line.stopping = True
+        self._stopping = self._line.stopping = self.ledger.stopping = True
         self._runner.tell_stopping()
         self._polls.stop_asking()
         end_at = self._loop.time() + grace
         timer = self._loop.call_at(end_at, self.hurry)
         for job in self._slots.withdraw():
-            self._renewal.release(job)
+            self._outcomes.stop_short(job, stopped(job, Ending(INTERRUPTED)))
         await self._withdraw_polls()
         if self._slots.busy:
             await self._no_more_waiting.wait()
@@ -330,7 +307,7 @@ class Shift:
                 f"the worker stops, and {len(self._renewal.held)} outcomes could not be "
                 f"reported to {address}; these jobs will run again"
             )
-            self._complain(BunqueueError(message, queue=queue, address=address))
+            self.ledger.complain(BunqueueError(message, queue=queue, address=address))
 
     async def _close(self) -> None:
         await self._caller.close()
@@ -341,11 +318,3 @@ class Shift:
         await asyncio.to_thread(self._renewal.stop)
         if self._forwarding is not None:
             logging.getLogger().removeHandler(self._forwarding)
-
-
-def _tell(callback: Callable[..., object], *arguments: object) -> None:
-    """Call what a user gave us; its errors are its own."""
-    try:
-        callback(*arguments)
-    except Exception:
-        logger.exception("%r failed", callback)

@@ -6,9 +6,10 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Self, Unpack
+from typing import Literal, Self, Unpack
 
 from bunqueue.client import handler_path
+from bunqueue.client.connection_options import Duration, seconds
 from bunqueue.client.places import endpoint_of
 from bunqueue.client.routes import Work
 from bunqueue.client.service import run_forever
@@ -30,6 +31,22 @@ class WorkerStats:
     interrupted: int = 0
     """Jobs that were given back because the worker stopped; the attempt does not count."""
     active: int = 0
+
+
+WorkerState = Literal["running", "stopping", "stopped"]
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerHealth:
+    """How a worker is at this moment."""
+
+    ok: bool
+    """It runs, the server answers, and the event loop turns."""
+    state: WorkerState
+    silence: float | None
+    """Seconds since the server was last heard, which is some 10 at most while all is well; None: never."""
+    loop_lag: float
+    """Seconds for which the event loop has not turned."""
 
 
 class Worker:
@@ -77,8 +94,28 @@ class Worker:
         shift = self._shift
         if shift is None:
             return WorkerStats()
-        counted = (shift.completed, shift.failed, shift.lost, shift.cancelled, shift.interrupted)
+        told = shift.ledger
+        counted = (told.completed, told.failed, told.lost, told.cancelled, told.interrupted)
         return WorkerStats(*counted, active=shift.busy)
+
+    @property
+    def worn_out(self) -> str | None:
+        """Why the worker stopped by itself: `max_jobs` or `max_memory` was reached. It can be started again,
+        but it is the process that should be."""
+        return self._shift.worn_out if self._shift is not None else None
+
+    def health(self, *, max_silence: Duration = 60_000) -> WorkerHealth:
+        """Whether the worker can work; from any thread. `max_silence` is how long the server may not have
+        answered, or the event loop not have turned: longer than a restart of the server takes."""
+        shift, limit = self._shift, seconds(max_silence, "max_silence")
+        if shift is None:
+            return WorkerHealth(False, "stopped", None, 0.0)
+        state: WorkerState = "running"
+        if self._stopping is not None:
+            state = "stopped" if self._stopping.done() else "stopping"
+        silence, lag = shift.silence(), shift.lag
+        waited = shift.age if silence is None else silence
+        return WorkerHealth(state != "stopped" and waited <= limit and lag <= limit, state, silence, lag)
 
     async def start(self) -> None:
         """Begin to take jobs, and return. A worker that runs already goes on.

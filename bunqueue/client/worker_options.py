@@ -12,6 +12,7 @@ from bunqueue.client import checks
 from bunqueue.client.active_job import ActiveJob
 from bunqueue.client.connection_options import Duration, milliseconds, seconds, shown
 from bunqueue.client.job_logging import level_of
+from bunqueue.client.ledger import Callbacks
 from bunqueue.client.middleware import Middleware, checked
 from bunqueue.client.places import Place
 from bunqueue.client.polls import PollOrders
@@ -41,6 +42,10 @@ class WorkerOptions(Place, total=False):
     """Plain functions that run in processes at a time, and processes; None: as `concurrency`."""
     recycle: Recycle
     """When a process is replaced by a new one; never unless given, but when it dies."""
+    max_jobs: int | None
+    """After so many jobs the worker stops in order, and `worn_out` says so; None: never. For what leaks."""
+    max_memory: int | None
+    """The same when its process holds more bytes than this."""
     forward_logs: int | str | None
     """Records of the standard logging from this level on, made while a handler runs, go to the job's log,
     too; None: none."""
@@ -129,14 +134,22 @@ def orders_of(queues: tuple[str, ...], handlers: Work, options: WorkerOptions) -
         polls=polls,
         run=run,
         concurrency=concurrency,
+        max_jobs=_limit("max_jobs", options.get("max_jobs")),
+        max_memory=_limit("max_memory", options.get("max_memory")),
         renewal_interval=_renewal_interval(options.get("heartbeat_interval"), lock_ttl),
         ack_batch=checks.whole("ack_batch", options.get("ack_batch", 10)),
         ack_delay=seconds(options.get("ack_delay", 50), "ack_delay"),
-        on_completed=options.get("on_completed"),
-        on_failed=options.get("on_failed"),
-        on_stopped=options.get("on_stopped"),
-        on_error=options.get("on_error"),
+        callbacks=Callbacks(
+            on_completed=options.get("on_completed"),
+            on_failed=options.get("on_failed"),
+            on_stopped=options.get("on_stopped"),
+            on_error=options.get("on_error"),
+        ),
     )
+
+
+def _limit(name: str, value: int | None) -> int | None:
+    return None if value is None else checks.whole(name, value)
 
 
 def _run_orders(handlers: Work, options: WorkerOptions) -> tuple[RunOrders, int]:

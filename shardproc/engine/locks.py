@@ -27,6 +27,7 @@ from bunqueue.protocol.configuration import changed
 from . import chores, lifecycle, moves, waiting
 from .cancelling import notice_of
 from .configs import of_queue, store
+from .dependencies import extra_of
 from .finishing import check_lengths
 from .outbox import ROW
 from .queries import known_queue
@@ -37,6 +38,7 @@ SWEEP_MS = 5_000  # the seeds' interval of lock expiry and stall checks
 SWEEP = "sweep"  # the chore of taking back
 BY_SEQ = attrgetter("seq")
 ORPHAN_MS = 30 * 60_000  # silence after which a job that nobody holds is suspect, even where stalls are not
+FREE_DROPS = 2  # connections that may end with a job before that counts as a stall
 GRACE_MS = 5_000  # after start, before the first sweep
 
 
@@ -211,7 +213,19 @@ def _give_back(state: State, client: Client, severed: bool) -> Iterator[None]:
             lock.conn = 0
             state.orphans.add(job)
         else:
-            lifecycle.release(state, job)
+            _drop(state, job)
+
+
+def _drop(state: State, job: Job) -> None:
+    """Its holder has gone before anything was heard of the job: nothing counts, but for a job that this
+    happens to again and again.  It may be what ends its workers, and has to come to an end, too."""
+    extra = extra_of(job)
+    extra.drops += 1
+    state.out.touch(job, ROW)
+    if extra.drops > FREE_DROPS:
+        lifecycle.lose(state, job, f"Whoever held the job has gone at once, {extra.drops} times by now")
+    else:
+        lifecycle.release(state, job)
 
 
 def desert(state: State) -> None:
@@ -221,7 +235,7 @@ def desert(state: State) -> None:
         if job.lock is not None and job.lock.renewed:
             lifecycle.lose(state, job, "The process that ran it has ended")
         else:
-            lifecycle.release(state, job)
+            _drop(state, job)
 
 
 def renew_all(state: State) -> None:

@@ -8,6 +8,7 @@ import logging
 import os
 import re
 import socket
+import threading
 import time
 from collections.abc import AsyncIterator
 from typing import Any
@@ -136,3 +137,77 @@ async def test_a_loop_that_turns_is_not_told_of(
         await queue.add("n")
         await eventually(lambda: worker.stats.completed == 1, "it is done")
     assert "blocked" not in caplog.text
+
+
+# -- health, and its end ----------------------------------------------------------------------------------
+
+
+async def test_health_over_a_workers_life(queue: AsyncQueue, where: Place) -> None:
+    gate = asyncio.Event()
+
+    async def handler(job: ActiveJob) -> None:
+        await gate.wait()
+
+    worker = Worker(queue.name, handler, **where)
+    assert (worker.health().ok, worker.health().state) == (False, "stopped")
+    await queue.add("n")
+    await worker.start()
+    assert worker.health().ok  # it has only begun
+    await eventually(lambda: worker.stats.active == 1, "it runs")
+    health = worker.health()
+    assert (health.ok, health.state) == (True, "running")
+    assert health.silence is not None
+    assert health.silence < 10
+    stopping = asyncio.create_task(worker.stop())
+    await eventually(lambda: worker.health().state == "stopping", "it stops")
+    assert worker.health().ok  # a probe must not kill what drains
+    gate.set()
+    await stopping
+    assert (worker.health().ok, worker.health().state) == (False, "stopped")
+
+
+async def test_a_worker_without_a_server_is_not_well(unused_tcp_port: int) -> None:
+    worker = Worker("q", print, port=unused_tcp_port, on_error=lambda error: None)
+    await worker.start()
+    assert worker.health().ok
+    await eventually(lambda: not worker.health(max_silence=200).ok, "it is not well any more")
+    assert worker.health().silence is None
+    await worker.stop()
+
+
+async def test_a_worker_whose_loop_is_blocked_is_not_well(
+    queue: AsyncQueue, where: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(renewal, "LOOK", 0.05)
+    seen: list[Any] = []
+
+    async def handler(job: ActiveJob) -> None:
+        thread = threading.Timer(0.6, lambda: seen.append(worker.health(max_silence=300)))
+        thread.start()
+        thread.join()  # blocks the loop
+
+    worker = Worker(queue.name, handler, **where)
+    await queue.add("n")
+    async with worker:
+        await eventually(lambda: worker.stats.completed == 1, "it is done")
+    (health,) = seen
+    assert not health.ok
+    assert health.loop_lag > 0.3
+
+
+@pytest.mark.parametrize(
+    ("option", "text"), [({"max_jobs": 4}, "it has run 4 jobs"), ({"max_memory": 1}, "it holds")]
+)
+async def test_what_is_worn_out_stops_in_order(
+    queue: AsyncQueue, where: Place, option: dict[str, int], text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(renewal, "LOOK", 0.05)
+    await queue.add_bulk([("n", None)] * 20)
+    worker = Worker(queue.name, lambda job: None, concurrency=2, **where, **option)
+    assert worker.worn_out is None
+    assert await asyncio.wait_for(worker.serve(), 20) is None
+    assert str(worker.worn_out).startswith(text)
+    if "max_jobs" in option:
+        assert 4 <= worker.stats.completed <= 8
+    counts = await queue.counts()
+    assert (counts.active, counts.completed) == (0, worker.stats.completed)

@@ -15,6 +15,7 @@ SWEEP_MS = 5_000
 STALL_MS = 30_000
 HOUR_MS = 3_600_000
 MAX_STALLS = 3
+FREE_DROPS = 2
 
 QUEUED, ACTIVE, COMPLETED, FAILED, GONE = "queued", "active", "completed", "failed", "gone"
 
@@ -37,6 +38,7 @@ class Job:
     state: str = QUEUED
     attempts: int = 0
     stalls: int = 0
+    drops: int = 0  # not in SEMANTICS.md: a job that ends its workers again and again has to end, too
     has_key: bool = False
     started_at: int | None = None
     finished_at: int | None = None
@@ -556,7 +558,7 @@ class Model:
         for job in jobs:
             self._requeue(job)
             job.run_at, job.finished_at = self.now, None
-            job.attempts = job.stalls = 0
+            job.attempts = job.stalls = job.drops = 0
             job.error = job.reason = job.stacktrace = None
             job.timed_out = False
             # SEMANTICS.md does not say whether it has its key again: it does when nobody else has it.
@@ -616,6 +618,10 @@ class Model:
             if job.state == ACTIVE and job.conn == conn:
                 if job.locked and (severed or job.renewed):
                     job.conn = 0
+                    continue
+                job.drops += 1
+                if job.drops > FREE_DROPS:
+                    self._lose(job, f"Whoever held the job has gone at once, {job.drops} times by now")
                 else:
                     self._requeue(job)  # no attempt lost, its place in the queue kept
         self.serve()

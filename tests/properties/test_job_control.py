@@ -299,3 +299,45 @@ def test_a_line_that_is_too_long_is_cut(driver: Driver) -> None:
     job_id = push(driver)
     driver.ask(cmd="AddLog", id=job_id, message="x" * 70_000)
     assert [len(line) for line in log(driver, job_id)] == [65_536]
+
+
+# -- jobs that end their workers ---------------------------------------------------------------------------
+
+
+def test_a_job_that_ends_its_workers_at_once_ends_as_a_dead_letter(driver: Driver) -> None:
+    """Again and again a worker is gone before it has given a sign of life; neighbours are not punished."""
+    job_id, other = push(driver, maxAttempts=3), push(driver)
+    seen = []
+    for conn in range(10, 20):
+        answer = driver.ask(conn, cmd="PULL", queue="q", owner=f"w{conn}")
+        if answer["job"]["id"] == other:
+            break
+        found = job(driver, job_id)
+        seen.append((found["attempts"], found["stallCount"]))
+        driver.disconnect(conn)
+        driver.commit()
+        driver.tick(driver.now)
+        if conn == 12:
+            driver = restarted(driver)
+    assert seen == [(0, 0)] * 3 + [(1, 1), (2, 2)]
+    (letter,) = driver.ask(cmd="Dlq", queue="q")["entries"]
+    assert (letter["job"]["id"], letter["reason"], letter["job"]["attempts"]) == (job_id, "stalled", 3)
+    assert letter["error"] == "Whoever held the job has gone at once, 5 times by now"
+    assert letter["attempts"][0]["error"].endswith("3 times by now")
+    assert job(driver, other)["attempts"] == 0
+    driver.ask(cmd="RetryDlq", queue="q")
+    for conn in range(20, 22):
+        driver.ask(conn, cmd="PULL", queue="q", owner="w")
+        driver.disconnect(conn)
+        driver.tick(driver.now)
+    assert job(driver, job_id)["attempts"] == 0
+    driver.close()
+
+
+def test_a_worker_that_stops_in_order_is_not_held_against_its_jobs(driver: Driver) -> None:
+    job_id = push(driver, maxAttempts=1)
+    for conn in range(10, 20):
+        token = driver.ask(conn, cmd="PULL", queue="q", owner="w")["token"]
+        driver.ask(conn, cmd="FAIL", id=job_id, token=token, interrupted=True)
+        driver.disconnect(conn)
+    assert job(driver, job_id)["attempts"] == 0
