@@ -116,6 +116,8 @@ class Polls:
             finally:
                 self._asked_for -= room
                 self._under_way[queue] -= 1
+                if len(self._under_way) > 1:
+                    self.change.set()  # what it did not bring, others may
             self.heard_at = time.monotonic()
             idle = not reply.jobs
             if not self._stopping.is_set():  # else they are left alone: closing gives them back
