@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from bunqueue.app.station import RateLimit
     from bunqueue.app.task import AsyncTask, PlainTask, Task
     from bunqueue.client.active_job import ActiveJob, current_job
-    from bunqueue.client.blocking import FlowProducer, JobHandle, Queue, QueueEvents, QueueGroup
+    from bunqueue.client.blocking import FlowProducer, JobGroup, JobHandle, Queue, QueueEvents, QueueGroup
     from bunqueue.client.connection_options import ConnectionOptions
     from bunqueue.client.event_stream import QueueEvent
     from bunqueue.client.events import AsyncQueueEvents
@@ -23,14 +23,16 @@ if TYPE_CHECKING:
     from bunqueue.client.flow_plan import FlowJob, FlowNode, FlowTree
     from bunqueue.client.group import AsyncQueueGroup
     from bunqueue.client.job_logging import JobLogHandler
-    from bunqueue.client.job_options import Backoff, JobOptions, NewJob
+    from bunqueue.client.job_options import JobOptions, NewJob
     from bunqueue.client.jobs import Job, JobCounts, JobProgress, QueueInfo, ServerStats
     from bunqueue.client.middleware import CallNext, Middleware
+    from bunqueue.client.option_types import Backoff, Debounce, Dedup, Repeat
     from bunqueue.client.processes import Recycle
-    from bunqueue.client.queue import AsyncJobHandle, AsyncQueue
+    from bunqueue.client.queue import AsyncJobGroup, AsyncJobHandle, AsyncQueue
     from bunqueue.client.routes import Route
     from bunqueue.client.service import run_forever
     from bunqueue.client.tls import TlsOptions
+    from bunqueue.client.views import DeadLetter, FailedAttempt, JobOutcome
     from bunqueue.client.worker import Worker, WorkerHealth, WorkerStats
     from bunqueue.client.worker_options import WorkerOptions
     from bunqueue.errors import (
@@ -43,21 +45,26 @@ if TYPE_CHECKING:
         ConnectTimeout,
         FileInUse,
         JobCancelled,
+        JobExpired,
+        JobFailed,
         JobInterrupted,
         JobNotFound,
         JobStopped,
         JobTimeout,
         LockLost,
+        NotFound,
         OptionError,
         PayloadError,
         Postpone,
         ProcessBroken,
         ProcessDied,
         ResultError,
+        ResultTimeout,
         ShardUnavailable,
         StorageError,
         TlsError,
         Unrecoverable,
+        WrongState,
     )
 
 _WHERE = {
@@ -68,17 +75,26 @@ _WHERE = {
     "bunqueue.app.bunqueue": ("Bunqueue",),
     "bunqueue.app.station": ("RateLimit",),
     "bunqueue.app.task": ("AsyncTask", "PlainTask", "Task"),
-    "bunqueue.client.blocking": ("FlowProducer", "JobHandle", "Queue", "QueueEvents", "QueueGroup"),
+    "bunqueue.client.blocking": (
+        "FlowProducer",
+        "JobGroup",
+        "JobHandle",
+        "Queue",
+        "QueueEvents",
+        "QueueGroup",
+    ),
     "bunqueue.client.connection_options": ("ConnectionOptions",),
     "bunqueue.client.event_stream": ("QueueEvent",),
     "bunqueue.client.events": ("AsyncQueueEvents",),
     "bunqueue.client.flow": ("AsyncFlowProducer",),
     "bunqueue.client.flow_plan": ("FlowJob", "FlowNode", "FlowTree"),
     "bunqueue.client.group": ("AsyncQueueGroup",),
-    "bunqueue.client.job_options": ("Backoff", "JobOptions", "NewJob"),
+    "bunqueue.client.job_options": ("JobOptions", "NewJob"),
+    "bunqueue.client.option_types": ("Backoff", "Debounce", "Dedup", "Repeat"),
+    "bunqueue.client.views": ("DeadLetter", "FailedAttempt", "JobOutcome"),
     "bunqueue.client.jobs": ("Job", "JobCounts", "JobProgress", "QueueInfo", "ServerStats"),
     "bunqueue.client.middleware": ("CallNext", "Middleware"),
-    "bunqueue.client.queue": ("AsyncJobHandle", "AsyncQueue"),
+    "bunqueue.client.queue": ("AsyncJobGroup", "AsyncJobHandle", "AsyncQueue"),
     "bunqueue.client.active_job": (
         "ActiveJob",
         "current_job",
@@ -115,6 +131,11 @@ _WHERE = {
         "StorageError",
         "TlsError",
         "Unrecoverable",
+        "JobExpired",
+        "JobFailed",
+        "NotFound",
+        "ResultTimeout",
+        "WrongState",
     ),
 }
 _MODULE_OF = {name: module for module, names in _WHERE.items() for name in names}
@@ -123,6 +144,7 @@ __all__ = [
     "ActiveJob",
     "ArgumentsError",
     "AsyncFlowProducer",
+    "AsyncJobGroup",
     "AsyncJobHandle",
     "AsyncQueue",
     "AsyncQueueEvents",
@@ -138,6 +160,10 @@ __all__ = [
     "ConnectTimeout",
     "ConnectionLost",
     "ConnectionOptions",
+    "DeadLetter",
+    "Debounce",
+    "Dedup",
+    "FailedAttempt",
     "FileInUse",
     "FlowJob",
     "FlowNode",
@@ -146,17 +172,22 @@ __all__ = [
     "Job",
     "JobCancelled",
     "JobCounts",
+    "JobExpired",
+    "JobFailed",
+    "JobGroup",
     "JobHandle",
     "JobInterrupted",
     "JobLogHandler",
     "JobNotFound",
     "JobOptions",
+    "JobOutcome",
     "JobProgress",
     "JobStopped",
     "JobTimeout",
     "LockLost",
     "Middleware",
     "NewJob",
+    "NotFound",
     "OptionError",
     "PayloadError",
     "PlainTask",
@@ -170,7 +201,9 @@ __all__ = [
     "QueueInfo",
     "RateLimit",
     "Recycle",
+    "Repeat",
     "ResultError",
+    "ResultTimeout",
     "Route",
     "ServerStats",
     "ShardUnavailable",
@@ -183,6 +216,7 @@ __all__ = [
     "WorkerHealth",
     "WorkerOptions",
     "WorkerStats",
+    "WrongState",
     "current_job",
     "run_forever",
 ]

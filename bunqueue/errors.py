@@ -150,10 +150,59 @@ class JobNotFound(CommandFailed):
     code = "job_not_found"
 
 
+class WrongState(CommandFailed):
+    """There is no such job, or it is in a state in which this cannot be done to it."""
+
+    code = "wrong_state"
+
+
+class NotFound(CommandFailed):
+    """There is no such cron job, webhook or worker."""
+
+    code = "not_found"
+
+
 class LockLost(CommandFailed):
     """The job is not held with this token any more: its lock ran out, or someone else decided the job."""
 
     code = "lock_lost"
+
+
+class JobFailed(BunqueueError):
+    """A job whose result was asked for is a dead letter.
+
+    `error` is the text of its last error, `reason` why it was the last attempt ("max_attempts_exceeded",
+    "timeout", "stalled", or "unknown" when somebody discarded it), `attempts` how many have failed.
+    """
+
+    code = "job_failed"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        error: str | None = None,
+        reason: str | None = None,
+        attempts: int = 0,
+        queue: str | None = None,
+        job_id: str | None = None,
+    ) -> None:
+        super().__init__(message, queue=queue, job_id=job_id)
+        self.error = error
+        self.reason = reason
+        self.attempts = attempts
+
+
+class JobExpired(BunqueueError):
+    """A job whose result was asked for was dropped: nobody took it within its `ttl`."""
+
+    code = "job_expired"
+
+
+class ResultTimeout(BunqueueError, TimeoutError):
+    """The job has not ended within the time that one was ready to wait. It goes on, as if nobody had."""
+
+    code = "result_timeout"
 
 
 class JobStopped(BunqueueError):
@@ -163,7 +212,7 @@ class JobStopped(BunqueueError):
 
 
 class JobCancelled(JobStopped):
-    """Somebody cancelled the job. `reason` is what they said."""
+    """Somebody cancelled the job, while it ran or before. `reason` is what they said."""
 
     code = "job_cancelled"
 

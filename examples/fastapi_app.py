@@ -40,8 +40,7 @@ async def sign_up(address: str, emails: Emails) -> dict[str, str]:
 
 @app.get("/jobs/{job_id}")
 async def look(job_id: str, emails: Emails) -> dict[str, Any]:
-    job = emails.handle(job_id)
-    return {"state": await job.state(), "result": await job.result()}
+    return {"state": await emails.get_state(job_id), "result": await emails.get_result(job_id)}
 
 
 if __name__ == "__main__":  # a request or two without a server of HTTP

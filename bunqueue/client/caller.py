@@ -12,8 +12,10 @@ from bunqueue.client import lines, requests, substitute
 from bunqueue.client.portal import check_thread, portal
 from bunqueue.client.replies import decode_reply
 from bunqueue.client.transport import Endpoint, Transport
+from bunqueue.client.waits import Waits, wait_for
 from bunqueue.errors import BunqueueError
 from bunqueue.protocol.commands import Reply
+from bunqueue.protocol.commands.events import Ended, WaitManyReply
 
 if TYPE_CHECKING:
     from bunqueue.embedded.direct import FileSession
@@ -31,6 +33,7 @@ class AsyncCaller:
         self._transport: Transport | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._substitute: substitute.Substitute | None = None  # to which the session belongs
+        self._waits: Waits | None = None
         self._closed = False
 
     async def call(self, command: Struct, reply: type[R]) -> R:
@@ -40,6 +43,12 @@ class AsyncCaller:
         except BunqueueError as error:
             raise error.with_traceback(None) from error.__cause__  # where in the client is no help
         return decode_reply(payload, reply, command, self.endpoint.address)
+
+    async def ended(self, queue: str, job_id: str, seconds: float | None) -> Ended:
+        """How a job has ended, within so many seconds. Raises TimeoutError, or BunqueueError."""
+        if self._waits is None or self._waits.loop is not asyncio.get_running_loop():
+            self._waits = Waits(self.call)
+        return await self._waits.ended(queue, job_id, seconds)
 
     async def raw(self, command: Struct) -> bytes:
         """The reply as it came."""
@@ -76,8 +85,11 @@ class AsyncCaller:
     async def close(self) -> None:
         """End the session; a later call raises ConnectionLost."""
         self._closed = True
+        loop = asyncio.get_running_loop()
+        if self._waits is not None and self._waits.loop is loop:
+            self._waits.close(self.endpoint.address)
         transport, self._transport = self._transport, None
-        if transport is not None and self._loop is asyncio.get_running_loop():
+        if transport is not None and self._loop is loop:
             await transport.close()
 
 
@@ -93,6 +105,16 @@ class Caller:
         self._file: FileSession | None = None  # of an embedded engine, once it is used
         self._closed = False
         self._lock = threading.Lock()
+
+    def ended(self, queue: str, job_id: str, seconds: float | None) -> Ended:
+        """How a job has ended, within so many seconds. Raises TimeoutError, or BunqueueError."""
+        check_thread()
+        if substitute.current is None:
+            return portal().run(self._caller.ended(queue, job_id, seconds))
+        reply = self.call(wait_for(queue, job_id, seconds), WaitManyReply)
+        if not reply.ended:
+            raise TimeoutError
+        return reply.ended[0]
 
     def call(self, command: Struct, reply: type[R]) -> R:
         """The reply to `command`. Raises BunqueueError."""

@@ -6,18 +6,20 @@ The bounds of what goes over the wire are those that the commands are declared w
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import UNSET, Raw, Struct, UnsetType
 
 from bunqueue.client.address import endpoint as endpoint
-from bunqueue.client.connection_options import shown
+from bunqueue.client.connection_options import Duration, milliseconds, shown
 from bunqueue.errors import OptionError
 from bunqueue.model.names import MAX_QUEUE_NAME, queue_name_problem
 from bunqueue.protocol.commands.base import CommandError
 from bunqueue.protocol.commands.core import IdempotencyKey
 from bunqueue.protocol.lenient import MAX_INTEGER, clean
+
+T = TypeVar("T")
 
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -53,6 +55,16 @@ def whole(name: str, value: int, lowest: int = 1) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < lowest:
         raise OptionError(f"{name}: {shown(value)} is not allowed; give a whole number from {lowest} on")
     return value
+
+
+def given(value: T | None) -> T | UnsetType:
+    """`value`, or what leaves a field out of a command."""
+    return UNSET if value is None else value
+
+
+def given_span(value: Duration | UnsetType | None, name: str) -> float | UnsetType:
+    """The same for a time, in ms."""
+    return UNSET if value is None or isinstance(value, UnsetType) else milliseconds(value, name)
 
 
 def states(known: tuple[str, ...], wanted: list[str]) -> None:

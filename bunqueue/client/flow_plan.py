@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Generic, Literal, Self, TypeVar, Unpack, cast
+from typing import Any, Generic, Self, TypeVar, Unpack, cast
 
 from msgspec import Raw
 
@@ -13,6 +13,7 @@ from bunqueue.client import checks
 from bunqueue.client.connection_options import shown
 from bunqueue.client.job_options import JobOptions, NewJob, encode_data, wire_fields
 from bunqueue.client.jobs import Job
+from bunqueue.client.option_types import POLICIES, OnFailure
 from bunqueue.errors import OptionError
 from bunqueue.model.ids import slot_of_queue
 from bunqueue.protocol.commands import flows
@@ -21,24 +22,15 @@ from bunqueue.protocol.commands.core import JobFields
 R = TypeVar("R", covariant=True)
 J = TypeVar("J", covariant=True)
 
-OnFailure = Literal["fail", "ignore", "continue", "remove", "wait"]
-"""What the failure of a child, after its last attempt, means for its parent:
-
-- `fail`: the parent fails, too, and with it its own parent if that says so;
-- `ignore`: the parent runs when the others are done, and is told the error;
-- `continue`: the parent runs at once, does not wait for the others, and is told the error;
-- `remove`: the parent runs when the others are done, and is told nothing;
-- `wait`: the parent waits on, for somebody to retry the child.
-"""
-_POLICIES = {
-    "fail": "fail_parent_on_failure",
-    "ignore": "ignore_dependency_on_failure",
-    "continue": "continue_parent_on_failure",
-    "remove": "remove_dependency_on_failure",
-    "wait": "",
-}
 MAX_JOBS = 10_000  # of one flow; the protocol's limit
-_FORBIDDEN = ("unique_key",)  # which job would a flow consist of, if the key was taken?
+_FORBIDDEN = {
+    "unique_key": "unique_key",  # which job would a flow consist of, if the key was taken?
+    "job_id": "job_id",
+    "depends_on": "depends_on",
+    "parent_id": "parent",
+    **{field: "failure_policy" for field in POLICIES.values()},
+}
+"""Fields that a flow has its own ways for, or none, and the options that they come from."""
 
 
 class FlowJob(NewJob, Generic[R]):
@@ -89,8 +81,8 @@ class FlowJob(NewJob, Generic[R]):
 
 
 def _policy(policy: OnFailure) -> OnFailure:
-    if policy not in _POLICIES:
-        raise OptionError(f"on_failure: {shown(policy)} is not allowed; give one of {', '.join(_POLICIES)}")
+    if policy not in POLICIES:
+        raise OptionError(f"on_failure: {shown(policy)} is not allowed; give one of {', '.join(POLICIES)}")
     return policy
 
 
@@ -186,7 +178,7 @@ def _fields(planned: Planned, defaults: Mapping[str, Any]) -> JobFields:
         raise OptionError(f"flow job {job.name!r} of queue {job.queue!r}: {error}") from None
     if planned.parent is not None:
         fields["parent_id"] = planned.parent.id
-        if policy := _POLICIES[job.on_failure]:
+        if policy := POLICIES[job.on_failure]:
             fields[policy] = True
     if children:
         fields["children_ids"] = fields["depends_on"] = children
@@ -202,8 +194,8 @@ def _data(job: FlowJob[Any]) -> Raw:
 
 
 def _check(fields: Mapping[str, Any]) -> None:
-    for name in _FORBIDDEN:
-        if name in fields:
+    for field, name in _FORBIDDEN.items():
+        if field in fields:
             raise OptionError(f"{name}: not possible in a flow; leave it out")
 
 

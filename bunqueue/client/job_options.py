@@ -3,28 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any, Literal, TypedDict, TypeVar, Unpack
+from datetime import datetime
+from typing import Any, TypedDict, Unpack
 
 import msgspec
 from msgspec import Raw, Struct
 
 from bunqueue.client import checks
 from bunqueue.client.connection_options import Duration, milliseconds, shown
+from bunqueue.client.option_types import (
+    POLICIES,
+    Backoff,
+    Debounce,
+    Dedup,
+    JobRef,
+    OnFailure,
+    Repeat,
+)
 from bunqueue.errors import OptionError, PayloadError
 from bunqueue.protocol.commands import core
 
-T = TypeVar("T", bound=type[Struct])
-
 _encode = msgspec.msgpack.Encoder().encode
-
-
-@dataclass(frozen=True, slots=True)
-class Backoff:
-    """The wait before a retry: always about `delay`, or doubled with each attempt; at most an hour."""
-
-    delay: Duration = 1000
-    type: Literal["fixed", "exponential"] = "exponential"
 
 
 class JobOptions(TypedDict, total=False):
@@ -47,8 +46,15 @@ class JobOptions(TypedDict, total=False):
     """Dropped if not started within this time; at most a year."""
     timeout: Duration | None
     """An attempt that takes longer has failed; at most a day."""
+    job_id: str | None
+    """An id of your own instead of a generated one, unique over the whole server. While a job with this id
+    waits or runs, adding another gives that one's handle."""
     unique_key: str | None
-    """While a job with this key waits or runs, adding another gives that one's handle."""
+    """While a job of the queue with this key waits or runs, adding another gives that one's handle."""
+    dedup: Dedup | None
+    """What else may become of a job whose `unique_key` is taken."""
+    debounce: Debounce | None
+    """Run only the last of several, when no other has come for a while."""
     remove_on_complete: bool | None
     """Forget the job and its result when it has completed."""
     remove_on_fail: bool | None
@@ -57,6 +63,29 @@ class JobOptions(TypedDict, total=False):
     """Acknowledged only when it would survive a power loss."""
     tags: Iterable[str] | None
     """Words to find it by."""
+    depends_on: Iterable[JobRef] | None
+    """Jobs of any queues that must have completed before it may run: ids or handles, at most 10,000."""
+    parent: JobRef | None
+    """The job whose child it is; `JobHandle.set_parent` has that one wait for it, flows do both at once."""
+    failure_policy: OnFailure | None
+    """What its failure for good means for its parent; unless said otherwise that one waits on."""
+    group: str | None
+    """Jobs of a group have limits of their own, and run one at a time unless their worker says otherwise."""
+    group_max_size: int | None
+    """Refused while so many jobs of its group are queued."""
+    repeat: Duration | Repeat | None
+    """Added again each time it has completed: to run so much later."""
+    stall_timeout: Duration | None
+    """Taken from its worker when that was silent for so long, whatever the queue says; at most a day."""
+    keep_logs: int | None
+    """How many lines of its log are kept; at most 100, which is the default."""
+    stack_trace_limit: int | None
+    """How many lines of a traceback are kept; default 10."""
+    size_limit: int | None
+    """Refused as too large when its data takes more bytes than these."""
+    timestamp: datetime | float | None
+    """When it was made, if that is not now: with a time zone, or in ms since the epoch. `delay` and `ttl`
+    count from then."""
     headers: Mapping[str, str] | None
     """For those on the way, such as a trace context; not part of the data. At most 16."""
 
@@ -82,12 +111,7 @@ class NewJob:
 
 def _backoff(value: Duration | Backoff, name: str) -> float | dict[str, object]:
     if isinstance(value, Backoff):
-        fields: dict[str, object] = {"delay": milliseconds(value.delay, name), "type": value.type}
-        try:
-            checks.wire(core.BackoffMap, fields)
-        except OptionError as error:
-            raise OptionError(f"{name}: {error}") from None
-        return fields
+        return _nested(core.BackoffMap, {"delay": milliseconds(value.delay, name), "type": value.type}, name)
     if isinstance(value, dict):
         raise OptionError(f"{name}: {shown(value)} is not a time; give a bunqueue.Backoff, or milliseconds")
     return milliseconds(value, name)
@@ -106,22 +130,90 @@ def _headers(value: Mapping[str, str], name: str) -> dict[str, str]:
     return dict(value)
 
 
+def _kind(kind: type) -> Callable[[Any, str], Any]:
+    """A converter that takes what is of a kind, and refuses all else."""
+
+    def check(value: Any, name: str) -> Any:
+        if not isinstance(value, kind):
+            raise OptionError(f"{name}: {shown(value)} is not allowed; give a bunqueue.{kind.__name__}")
+        return value
+
+    return check
+
+
+def _dedup(value: Dedup, name: str) -> dict[str, object]:
+    _kind(Dedup)(value, name)
+    ttl = None if value.ttl is None else milliseconds(value.ttl, f"{name}.ttl")
+    return _nested(core.Dedup, {"ttl": ttl, "extend": value.extend, "replace": value.replace}, name)
+
+
+def _repeat(value: Duration | Repeat, name: str) -> dict[str, object]:
+    repeat = value if isinstance(value, Repeat) else Repeat(value)
+    every = milliseconds(repeat.every, name)
+    return _nested(core.Repeat, {"every": every, "limit": repeat.limit}, name)
+
+
+def _nested(declared: type[Struct], fields: dict[str, object], name: str) -> dict[str, object]:
+    """The fields of a map within the options, checked."""
+    try:
+        checks.wire(declared, fields)
+    except OptionError as error:
+        raise OptionError(f"{name}: {error}") from None
+    return fields
+
+
+def job_id(value: JobRef, name: str) -> str:
+    """The id of a job that is named by it or by something that has it."""
+    found = value if isinstance(value, str) else getattr(value, "id", None)
+    if not isinstance(found, str) or not found:
+        raise OptionError(f"{name}: {shown(value)} is no job; give a handle, or the id of one")
+    return found
+
+
+def _job_ids(value: Iterable[JobRef], name: str) -> list[str]:
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        value = [value]
+    return [job_id(each, name) for each in value]
+
+
+def epoch_ms(value: datetime | float, name: str) -> float:
+    """A moment in ms since the epoch."""
+    if isinstance(value, datetime):
+        if value.tzinfo is None:
+            raise OptionError(f"{name}: {shown(value)} has no time zone; give one, such as datetime.UTC")
+        return value.timestamp() * 1000
+    return milliseconds(value, name)
+
+
+def _policy(value: OnFailure, name: str) -> str:
+    if value not in POLICIES:
+        raise OptionError(f"{name}: {shown(value)} is not allowed; give one of {', '.join(POLICIES)}")
+    return value
+
+
 _CONVERT: dict[str, Callable[[Any, str], object]] = {
     "delay": milliseconds,
     "ttl": milliseconds,
     "timeout": milliseconds,
+    "stall_timeout": milliseconds,
     "backoff": _backoff,
     "tags": _tags,
     "headers": _headers,
+    "dedup": _dedup,
+    "debounce": _kind(Debounce),
+    "repeat": _repeat,
+    "depends_on": _job_ids,
+    "parent": job_id,
+    "failure_policy": _policy,
+    "timestamp": epoch_ms,
 }
+_WIRE_NAMES = {"group": "group_id", "parent": "parent_id"}
+_SPREAD = frozenset({"debounce", "failure_policy"})
+"""Options that are several fields, or none."""
 _KNOWN = frozenset(JobOptions.__annotations__)
+_TYPES = {field.name: field.type for field in msgspec.structs.fields(core.JobFields)}
 _DECLARED = msgspec.defstruct(
-    "_Declared",
-    [
-        (field.name, field.type, None)
-        for field in msgspec.structs.fields(core.JobFields)
-        if field.name in _KNOWN
-    ],
+    "_Declared", [(name, _TYPES[_WIRE_NAMES.get(name, name)], None) for name in sorted(_KNOWN - _SPREAD)]
 )
 """The options as the wire has them, under their names in Python."""
 
@@ -142,8 +234,31 @@ def wire_fields(options: Mapping[str, object], defaults: Mapping[str, object]) -
             given[name] = convert(value, name) if convert else value
     if "priority" in given:  # the declaration leaves room for groups, which have bounds of their own
         checks.wire(core.PlainFields, {"priority": given["priority"]})
+    if not _SPREAD.isdisjoint(given):
+        _spread(given)
     checks.wire(_DECLARED, given)
-    return {**defaults, **given}
+    for name, wire_name in _WIRE_NAMES.items():
+        if name in given:
+            given[wire_name] = given.pop(name)
+    fields = {**defaults, **given}
+    if "dedup" in given and not fields.get("unique_key"):
+        raise OptionError("dedup: it says what becomes of a taken unique_key; give that, too")
+    return fields
+
+
+def _spread(given: dict[str, Any]) -> None:
+    """Put the fields in place of options that are several."""
+    debounce: Debounce | None = given.pop("debounce", None)
+    if debounce is not None:
+        for name in ("unique_key", "dedup", "delay"):
+            if name in given:
+                raise OptionError(f"{name}: debounce says that already; leave out {name} or debounce")
+        given["unique_key"] = debounce.key
+        given["delay"] = milliseconds(debounce.wait, "debounce")
+        given["dedup"] = {"replace": True}
+    policy = POLICIES.get(given.pop("failure_policy", "wait"))
+    if policy:
+        given[policy] = True
 
 
 def bulk_fields(index: int, job: NewJob, defaults: Mapping[str, object]) -> Mapping[str, Any]:
@@ -152,6 +267,15 @@ def bulk_fields(index: int, job: NewJob, defaults: Mapping[str, object]) -> Mapp
         return wire_fields(job.options, defaults)
     except OptionError as error:
         raise OptionError(f"job {index}: {error}") from None
+
+
+def check_size(data: Raw, fields: Mapping[str, Any], what: str) -> None:
+    """PayloadError, which begins with `what`, when data is larger than its `size_limit` allows."""
+    limit, size = fields.get("size_limit"), len(bytes(data))
+    if limit is not None and size > limit:
+        raise PayloadError(
+            f"{what} has {size} bytes, its size_limit is {limit}; keep large data elsewhere, send its place"
+        )
 
 
 def encode_data(data: object, what: str) -> Raw:

@@ -19,6 +19,15 @@ else:
 _TIMES = ("created_at", "run_at", "started_at", "completed_at", "last_heartbeat", "backoff", "ttl", "timeout")
 
 
+class JobMoment(Struct, frozen=True):
+    """A moment in the life of a job: the state that it got, and of a failed attempt its number and error."""
+
+    state: str
+    timestamp: float
+    error: str | None = None
+    attempt: int | None = None
+
+
 class Job(Struct, rename="camel", kw_only=True):
     """A job as the server had it at the moment of asking."""
 
@@ -27,7 +36,7 @@ class Job(Struct, rename="camel", kw_only=True):
     name: str = "default"
     data: Any = None
     state: str | None = None
-    """waiting, delayed, active, completed or failed; None in lists of dead letters."""
+    """waiting, delayed, active, completed, failed or cancelled; None in lists of dead letters."""
     priority: int = 0
     """Higher is taken first."""
     created_at: Millis
@@ -44,6 +53,19 @@ class Job(Struct, rename="camel", kw_only=True):
     timeout: Millis | None = None
     stall_count: int = 0
     unique_key: str | None = None
+    custom_id: str | None = None
+    """The `job_id` that it was added with, which is its id, too."""
+    group: str | None = msgspec.field(default=None, name="groupId")
+    parent_id: str | None = None
+    depends_on: list[str] = msgspec.field(default_factory=list)
+    """The ids of jobs that had to complete, or have to, before it runs."""
+    children_ids: list[str] = msgspec.field(default_factory=list)
+    """Those of its children, in a flow."""
+    repeat: dict[str, Any] | None = None
+    stall_timeout: Millis | None = None
+    keep_logs: int | None = None
+    size_limit: int | None = None
+    stack_trace_limit: int = 10
     tags: list[str] = msgspec.field(default_factory=list)
     headers: dict[str, str] = msgspec.field(default_factory=dict)
     """What was added with it for those on the way, such as a trace context."""
@@ -58,6 +80,10 @@ class Job(Struct, rename="camel", kw_only=True):
     """What the handler gave back; None before completion."""
     error: str | None = msgspec.field(default=None, name="failedReason")
     """The text of the last failed attempt."""
+    stacktrace: list[str] | None = None
+    """The last lines of its traceback."""
+    timeline: list[JobMoment] = msgspec.field(default_factory=list)
+    """What happened to it, at most 20 moments, the oldest first."""
 
     def __post_init__(self) -> None:
         for name in _TIMES:

@@ -15,7 +15,9 @@ from bunqueue.errors import (
     ConnectionLost,
     JobNotFound,
     LockLost,
+    NotFound,
     ShardUnavailable,
+    WrongState,
 )
 from bunqueue.protocol.commands import Reply
 from bunqueue.protocol.lenient import UNDEFINED
@@ -32,7 +34,21 @@ _LOCK_TEXTS = (
     "Lock token required",
     "Job not found or not in processing",
 )
-_NOT_FOUND = "Job not found"
+_STATE_TEXTS = ("Job not found or", "Job is ", "Cannot move job from state")
+_JOB_TEXTS = ("Job not found", "Child job not found", "Parent job not found", "Dependency job not found")
+_OTHER_TEXTS = ("Cron job not found", "Webhook not found", "Worker not found")
+_KINDS: dict[type[CommandFailed], tuple[str, ...]] = {  # the first that fits
+    ShardUnavailable: (UNAVAILABLE,),
+    LockLost: _LOCK_TEXTS,
+    WrongState: _STATE_TEXTS,
+    JobNotFound: _JOB_TEXTS,
+    NotFound: _OTHER_TEXTS,
+}
+_HINTS: dict[type[CommandFailed], str] = {
+    ShardUnavailable: "; nothing was changed, try again in a moment",
+    JobNotFound: "; it was removed, or never added to this server",
+    WrongState: "; look at its state",
+}
 
 
 class Head(Struct, rename="camel", gc=False):
@@ -110,14 +126,23 @@ def refusal(text: str, command: Struct, address: str) -> BunqueueError:
         )
     if text.startswith(UNKNOWN):
         return ConnectionLost(f"{message}, before you add them again", address=address, **names(command))
-    kind: type[CommandFailed] = CommandFailed
-    if text.startswith(UNAVAILABLE):
-        kind, message = ShardUnavailable, f"{message}; nothing was changed, try again in a moment"
-    elif text.startswith(_LOCK_TEXTS):
-        kind = LockLost
-    elif text.startswith(_NOT_FOUND):
-        kind = JobNotFound
-    return kind(message, reason=text, address=address, **names(command))
+    kind = _kind_of(text)
+    return kind(message + _HINTS.get(kind, ""), reason=text, address=address, **names(command))
+
+
+def _kind_of(text: str) -> type[CommandFailed]:
+    for kind, beginnings in _KINDS.items():
+        if text.startswith(beginnings):
+            return kind
+    return CommandFailed
+
+
+def in_queue(error: BunqueueError, queue: str) -> None:
+    """Have an error about a command that names only a job say in which queue that is, as its caller knows."""
+    if error.queue is None and error.job_id is not None:
+        error.queue = queue
+        about = f" of job {error.job_id}"
+        error.args = (str(error).replace(about, f"{about} in queue {queue!r}", 1),)
 
 
 def describe(command: Struct) -> str:

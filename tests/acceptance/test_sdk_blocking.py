@@ -28,7 +28,7 @@ def queue(shared_server: Server) -> Iterator[Queue]:
 def test_the_whole_way(queue: Queue) -> None:
     handle = queue.add("n", {"x": 1}, priority=2)
     assert isinstance(handle, JobHandle)
-    assert (handle.state(), handle.result()) == ("waiting", None)
+    assert (handle.state(), queue.get_result(handle.id)) == ("waiting", None)
     assert handle.job().data == {"x": 1}
     assert queue.get_job("nothing") is None
     many = queue.add_bulk([("a", 1), NewJob("b", 2, delay=60_000)])

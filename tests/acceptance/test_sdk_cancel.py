@@ -122,7 +122,8 @@ async def test_a_coroutine_that_goes_on_has_its_result_refused(
         await cancel(queue, handle)
         await until(worker, cancelled=1)
         assert await handle.state() == "cancelled"
-        assert await handle.result() is None
+        with pytest.raises(JobCancelled):
+            await handle.result()
 
 
 async def test_a_thread_asks_whether_it_is_to_end(queue: AsyncQueue, make_worker: MakeWorker) -> None:
@@ -159,7 +160,8 @@ async def test_a_thread_that_does_not_ask_is_not_waited_for(
         assert worker.stats.active == 1  # its place is not free before it has ended
         release.set()
         await until(worker, cancelled=1)
-        assert await handle.result() is None
+        with pytest.raises(JobCancelled):
+            await handle.result()
     assert (worker.stats.lost, worker.stats.completed) == (0, 0)
 
 

@@ -170,7 +170,7 @@ async def test_results_and_progress(queue: AsyncQueue) -> None:
         await working.wait()
         progress = await queue.progress(handle.id)
         assert (progress.progress, progress.message) == (40, "almost")
-        assert await handle.result() is None
+        assert await queue.get_result(handle.id) is None
         go_on.set()
         await done.wait()
     assert await handle.result() == {"sum": 3}

@@ -473,7 +473,7 @@ def test_a_worker_in_another_thread(bunqueue: Sandbox) -> None:
     job = EMAILS.add("n", 4)
     thread.start()
     try:
-        while not job.result():
+        while job.state() != "completed":
             bunqueue.settle()
         assert job.result() == 8
     finally:

@@ -30,8 +30,7 @@ def application(*parts: Any, inner: Any = None) -> FastAPI:
     async def add(number: int, request: Request) -> dict[str, Any]:
         queue: AsyncQueue = parts[0]
         job = await queue.add("double", number)
-        while (result := await job.result()) is None and len(parts) > 1:  # noqa: ASYNC110
-            await asyncio.sleep(0.001)  # the job runs in this very loop
+        result = await job.result() if len(parts) > 1 else None  # there is a worker, in this very loop
         return {"result": result, "state": getattr(request.state, "word", None)}
 
     return app

@@ -57,8 +57,8 @@ async def calls() -> None:
 async def adding() -> None:
     assert_type(send.add("ada", copies=2), JobHandle[Receipt])
     assert_type(await send.add_async("ada"), AsyncJobHandle[Receipt])
-    assert_type(send.add("ada").result(), Receipt | None)
-    assert_type(await (await total.add_async([1])).result(), float | None)
+    assert_type(send.add("ada").result(), Receipt)
+    assert_type(await (await total.add_async([1])).result(), float)
     assert_type(report.add().result(), None)
     assert_type(send.options(delay=5000).add("ada"), JobHandle[Receipt])
     assert_type(send.handle("id"), JobHandle[Receipt])

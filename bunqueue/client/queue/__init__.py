@@ -16,16 +16,33 @@ from bunqueue.client.connection_options import ConnectionOptions
 from bunqueue.client.job_options import JobOptions, wire_fields
 from bunqueue.client.middleware import AsyncAround, Middleware, around_adding
 from bunqueue.client.queue.adding import AsyncAdding
-from bunqueue.client.queue.dead_letters import AsyncDeadLetters
+from bunqueue.client.queue.control import AsyncControl
+from bunqueue.client.queue.crons import AsyncCrons
+from bunqueue.client.queue.dead_letters import AsyncDlq
+from bunqueue.client.queue.groups import AsyncGroups, AsyncJobGroup
 from bunqueue.client.queue.handle import AsyncJobHandle
+from bunqueue.client.queue.limits import AsyncLimiting
 from bunqueue.client.queue.looking import AsyncLooking
 from bunqueue.client.queue.monitoring import AsyncMonitoring
+from bunqueue.client.queue.unique_keys import AsyncUniqueKeys
+from bunqueue.client.queue.webhooks import AsyncWebhooks
 from bunqueue.client.tls import Tls
 
-__all__ = ["AsyncJobHandle", "AsyncQueue"]
+__all__ = ["AsyncJobGroup", "AsyncJobHandle", "AsyncQueue"]
 
 
-class AsyncQueue(AsyncAdding, AsyncLooking, AsyncDeadLetters, AsyncMonitoring):
+class AsyncQueue(
+    AsyncAdding,
+    AsyncLooking,
+    AsyncControl,
+    AsyncDlq,
+    AsyncLimiting,
+    AsyncGroups,
+    AsyncUniqueKeys,
+    AsyncCrons,
+    AsyncWebhooks,
+    AsyncMonitoring,
+):
     """A queue on a server, or in this process with `embedded=True`.
 
         async with AsyncQueue("emails") as queue:

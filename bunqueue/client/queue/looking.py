@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from bunqueue.client import checks
@@ -10,7 +10,9 @@ from bunqueue.client import jobs as replies
 from bunqueue.client.jobs import Job, JobCounts, JobProgress
 from bunqueue.client.queue.base import AsyncQueueBase
 from bunqueue.errors import JobNotFound
-from bunqueue.protocol.commands import query
+from bunqueue.protocol.commands import query, queues
+
+PAGE = 500  # jobs read at once by who wants all
 
 
 class AsyncLooking(AsyncQueueBase):
@@ -24,26 +26,61 @@ class AsyncLooking(AsyncQueueBase):
         except JobNotFound:
             return None
 
+    async def get_job_by_custom_id(self, custom_id: str) -> Job | None:
+        """The job with an id that its adder chose, if it has not ended; else None."""
+        try:
+            reply = await self._caller.call(query.GetJobByCustomId(custom_id=custom_id), replies.OneJob)
+            return reply.job
+        except JobNotFound:
+            return None
+
     async def get_jobs(
-        self, state: str | Sequence[str] | None = None, *, limit: int = 100, offset: int = 0
+        self,
+        state: str | Sequence[str] | None = None,
+        *,
+        limit: int = 100,
+        offset: int = 0,
+        newest_first: bool = False,
     ) -> list[Job]:
-        """Jobs of one state, of several, or all, oldest first; `limit` is at most 10,000."""
+        """Jobs of one state, of several, or all, in the order in which they were made; `limit` is at most
+        10,000. States are those of `JobCounts`."""
         states = [state] if isinstance(state, str) else list(state or ())
         checks.states(JobCounts.__struct_encode_fields__, states)
-        command = query.GetJobs(queue=self.name, state=states or None, limit=limit, offset=offset)
+        command = query.GetJobs(
+            queue=self.name, state=states or None, limit=limit, offset=offset, asc=not newest_first
+        )
         reply = await self._caller.call(command, replies.ManyJobs)
         return reply.jobs
 
+    async def iter_jobs(
+        self, state: str | Sequence[str] | None = None, *, newest_first: bool = False, page: int = PAGE
+    ) -> AsyncIterator[Job]:
+        """All jobs of some states, read page by page: for loops over more than one would hold at once.
+
+        The queue goes on meanwhile. A job that is there, in these states, all the time may be met twice when
+        others are added, and missed when others go; an id tells the one, asking again the other.
+        """
+        offset = 0
+        while True:
+            jobs = await self.get_jobs(state, limit=page, offset=offset, newest_first=newest_first)
+            for job in jobs:
+                yield job
+            if len(jobs) < page:
+                return
+            offset += page
+
     async def get_state(self, job_id: str) -> str:
-        """waiting, delayed, active, completed, failed, or unknown when there is no such job."""
+        """waiting, delayed, active, completed, failed, cancelled, or unknown when there is no such job."""
         return await self.handle(job_id).state()
 
     async def get_result(self, job_id: str) -> Any:
-        """What the handler gave back; None when the job has not completed or is gone."""
-        return await self.handle(job_id).result()
+        """What the handler gave back; None when the job has not completed or is gone. It does not wait:
+        `handle(job_id).result()` does."""
+        reply = await self._caller.call(query.GetResult(id=job_id), replies.Outcome)
+        return reply.result
 
     async def progress(self, job_id: str) -> JobProgress:
-        """How far an active job is. Raises JobNotFound, or CommandFailed when it is not active."""
+        """How far an active job is. Raises JobNotFound, or WrongState when it is not active."""
         return await self.handle(job_id).progress()
 
     async def counts(self) -> JobCounts:
@@ -55,3 +92,9 @@ class AsyncLooking(AsyncQueueBase):
         """How many jobs the queue has, in all states."""
         reply = await self._caller.call(query.Count(queue=self.name), query.CountReply)
         return reply.count
+
+    async def counts_per_priority(self) -> dict[int, int]:
+        """How many jobs wait for their turn or their time, by priority."""
+        command = queues.GetCountsPerPriority(queue=self.name)
+        reply = await self._caller.call(command, queues.PriorityCountsReply)
+        return {int(priority): count for priority, count in reply.counts.items()}

@@ -11,11 +11,10 @@ from django.utils import timezone
 from bunqueue.client.blocking import Queue
 from bunqueue.client.job_options import JobOptions
 from bunqueue.client.places import Place
-from bunqueue.errors import BunqueueError, JobNotFound
-from bunqueue.protocol.commands import query
+from bunqueue.errors import BunqueueError
 
 from .compat import BaseTaskBackend, Task, TaskResult, TaskResultDoesNotExist, TaskResultStatus, task_enqueued
-from .results import FoundJob, result_of
+from .results import result_of
 
 JOB_OPTIONS = "job_options"
 ANY_QUEUE = "default"  # questions about a job do not depend on it
@@ -81,11 +80,10 @@ class BunqueueBackend(BaseTaskBackend):  # type: ignore[misc]  # Django has no t
 
     def get_result(self, result_id: str) -> TaskResult:
         """What became of a task, as long as its job is kept."""
-        try:
-            found = self.queue(ANY_QUEUE)._caller.call(query.GetJob(id=result_id), FoundJob)
-        except JobNotFound:
-            raise TaskResultDoesNotExist(result_id) from None
-        return result_of(found.job, self.alias)
+        job = self.queue(ANY_QUEUE).get_job(result_id)
+        if job is None:
+            raise TaskResultDoesNotExist(result_id)
+        return result_of(job, self.alias)
 
     def check(self, **kwargs: Any) -> Iterable[checks.CheckMessage]:
         """Whether the options are what they may be."""

@@ -6,14 +6,11 @@ import builtins
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any
 
-import msgspec
 from django.conf import settings
 from django.utils.module_loading import import_string
 
 from bunqueue.client.jobs import Job
-from bunqueue.protocol.commands import Reply
 
 from .compat import Task, TaskError, TaskResult, TaskResultDoesNotExist, TaskResultStatus
 
@@ -26,17 +23,6 @@ STATUS = {
 UNKNOWN_WORKER = "unknown"  # only the number of these counts
 
 
-class TaskJob(Job, kw_only=True):
-    """A job with what is kept of its failures."""
-
-    stacktrace: list[str] | None = None
-    timeline: list[dict[str, Any]] = msgspec.field(default_factory=list)
-
-
-class FoundJob(Reply, kw_only=True):
-    job: TaskJob
-
-
 def task_named(path: str) -> Task:
     """The task at an import path.  Raises ImportError, or TypeError for what is something else."""
     found = import_string(path)
@@ -45,7 +31,7 @@ def task_named(path: str) -> Task:
     return found
 
 
-def result_of(job: TaskJob, backend: str) -> TaskResult:
+def result_of(job: Job, backend: str) -> TaskResult:
     """Raises TaskResultDoesNotExist when the job is not that of a task of this program."""
     if not isinstance(job.data, Mapping) or not {"args", "kwargs"} <= job.data.keys():
         raise TaskResultDoesNotExist(f"job {job.id} is not that of a task")
@@ -82,11 +68,11 @@ def moment(at_ms: float | None) -> datetime | None:
     return at if settings.USE_TZ else at.astimezone().replace(tzinfo=None)
 
 
-def _last(job: TaskJob) -> float | None:
-    return job.timeline[-1]["timestamp"] if job.timeline else None
+def _last(job: Job) -> float | None:
+    return job.timeline[-1].timestamp if job.timeline else None
 
 
-def _error(job: TaskJob) -> TaskError:
+def _error(job: Job) -> TaskError:
     stack = job.stacktrace or [job.error or ""]
     return TaskError(exception_class_path=_class_path(job.error or "", stack), traceback="\n".join(stack))
 

@@ -8,7 +8,7 @@ from typing import get_args
 
 from bunqueue.app.hooks import Occasion
 from bunqueue.client.event_stream import TYPES
-from bunqueue.client.flow_plan import OnFailure
+from bunqueue.client.option_types import OnFailure
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
 

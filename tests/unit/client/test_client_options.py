@@ -100,7 +100,9 @@ def test_given_options_win_over_defaults() -> None:
 
 
 def test_an_unknown_option_is_named() -> None:
-    with pytest.raises(TypeError, match="no job option 'prioriti'; there are backoff, delay"):
+    with pytest.raises(
+        TypeError, match="no job option 'prioriti'; there are backoff, debounce, dedup, delay"
+    ):
         wire_fields({"prioriti": 1}, {})
     with pytest.raises(TypeError, match="no job option"):
         AsyncQueue("q", default_job_options={"prio": 1})  # type: ignore[typeddict-unknown-key]

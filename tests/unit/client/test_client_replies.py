@@ -48,7 +48,9 @@ def test_error_texts_become_exceptions(text: str, kind: type[BunqueueError]) -> 
 
 
 def test_error_replies_are_raised_also_where_the_answer_has_no_fields() -> None:
-    with pytest.raises(JobNotFound, match=r"^GetJob of job job-1: Job not found$"):
+    with pytest.raises(
+        JobNotFound, match=r"^GetJob of job job-1: Job not found; it was removed, or never added"
+    ):
         decode(jobs.OneJob, ok=False, error="Job not found")
     with pytest.raises(CommandFailed, match=r"no reason given"):
         decode(core.AckReply, ok=False)

@@ -9,20 +9,37 @@ from typing import Self
 
 from bunqueue.client import checks
 from bunqueue.client.blocking.queue.adding import Adding
-from bunqueue.client.blocking.queue.dead_letters import DeadLetters
+from bunqueue.client.blocking.queue.control import Control
+from bunqueue.client.blocking.queue.crons import Crons
+from bunqueue.client.blocking.queue.dead_letters import Dlq
+from bunqueue.client.blocking.queue.groups import Groups, JobGroup
 from bunqueue.client.blocking.queue.handle import JobHandle
+from bunqueue.client.blocking.queue.limits import Limiting
 from bunqueue.client.blocking.queue.looking import Looking
 from bunqueue.client.blocking.queue.monitoring import Monitoring
+from bunqueue.client.blocking.queue.unique_keys import UniqueKeys
+from bunqueue.client.blocking.queue.webhooks import Webhooks
 from bunqueue.client.caller import Caller
 from bunqueue.client.connection_options import ConnectionOptions
 from bunqueue.client.job_options import JobOptions, wire_fields
 from bunqueue.client.middleware import Around, Middleware, around_adding
 from bunqueue.client.tls import Tls
 
-__all__ = ["JobHandle", "Queue"]
+__all__ = ["JobGroup", "JobHandle", "Queue"]
 
 
-class Queue(Adding, Looking, DeadLetters, Monitoring):
+class Queue(
+    Adding,
+    Looking,
+    Control,
+    Dlq,
+    Limiting,
+    Groups,
+    UniqueKeys,
+    Crons,
+    Webhooks,
+    Monitoring,
+):
     """A queue on a server, or in this process with `embedded=True`.
 
         with Queue("emails") as queue:

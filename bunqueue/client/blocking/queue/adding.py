@@ -10,7 +10,14 @@ from msgspec import UNSET
 from bunqueue.client import checks, requests
 from bunqueue.client.blocking.queue.base import QueueBase
 from bunqueue.client.blocking.queue.handle import JobHandle
-from bunqueue.client.job_options import JobOptions, NewJob, bulk_fields, encode_data, wire_fields
+from bunqueue.client.job_options import (
+    JobOptions,
+    NewJob,
+    bulk_fields,
+    check_size,
+    encode_data,
+    wire_fields,
+)
 from bunqueue.client.middleware import Around
 from bunqueue.protocol.commands import core
 from bunqueue.protocol.commands.core import JobFields, Push, PushBatch
@@ -74,6 +81,8 @@ class Adding(QueueBase):
     def _push(self, name: str, data: object, options: Mapping[str, object], key: str | None) -> Push:
         fields = wire_fields(options, self._defaults)
         payload = encode_data(data, "the data of the job")
+        if "size_limit" in fields:
+            check_size(payload, fields, "the data of the job")
         return Push(
             queue=self.name,
             name=checks.job_name(name),
@@ -88,6 +97,8 @@ class Adding(QueueBase):
             name, data = (job.name, job.data) if isinstance(job, NewJob) else job
             fields = bulk_fields(index, job, self._defaults) if isinstance(job, NewJob) else self._defaults
             payload = encode_data(data, f"the data of job {index}")
+            if "size_limit" in fields:
+                check_size(payload, fields, f"the data of job {index}")
             entries.append(JobFields(name=checks.job_name(name), data=payload, **fields))
         return PushBatch(queue=self.name, jobs=entries, idempotency_key=self._key(key))
 

@@ -3,11 +3,24 @@
 from __future__ import annotations
 
 import time
+from typing import Literal
+
+from msgspec import UNSET
 
 from bunqueue.client import jobs as replies
 from bunqueue.client.blocking.queue.base import QueueBase
 from bunqueue.client.jobs import QueueInfo, ServerStats
-from bunqueue.protocol.commands import server
+from bunqueue.errors import BunqueueError
+from bunqueue.protocol.commands import Ok, monitoring, server, workers
+from bunqueue.protocol.commands.monitoring import (
+    Overview,
+    QueueDetails,
+    QueueHistory,
+    QueueOverview,
+    ServerMetrics,
+    StorageState,
+)
+from bunqueue.protocol.commands.workers import WorkerInfo
 
 
 class Monitoring(QueueBase):
@@ -18,10 +31,59 @@ class Monitoring(QueueBase):
         reply = self._caller.call(server.ListQueues(), replies.NamesOfQueues)
         return [QueueInfo(queue) if isinstance(queue, str) else queue for queue in reply.queues]
 
+    def list_workers(self, *, all_queues: bool = False) -> list[WorkerInfo]:
+        """The workers that made themselves known: those of this queue, or all."""
+        reply = self._caller.call(workers.ListWorkers(), workers.ListWorkersReply)
+        return [worker for worker in reply.data.workers if all_queues or self.name in worker.queues]
+
     def stats(self) -> ServerStats:
-        """Numbers over the whole server."""
+        """How many jobs are in each state over the whole server, and how fast they come and go."""
         reply = self._caller.call(server.Stats(), replies.StatsOfServer)
         return reply.stats
+
+    def metrics(self) -> ServerMetrics:
+        """Totals of the server since it started, averages over all completed jobs, memory and disk."""
+        reply = self._caller.call(monitoring.Metrics(), monitoring.MetricsReply)
+        if reply.metrics is UNSET:
+            raise BunqueueError("Metrics: the server gave none; do client and server have the same version?")
+        return reply.metrics
+
+    def history(self, kind: Literal["completed", "failed"] = "completed") -> QueueHistory:
+        """How many jobs of this queue completed, or failed, in each of the last minutes."""
+        command = monitoring.Metrics(queue=self.name, type=kind)
+        reply = self._caller.call(command, monitoring.MetricsReply)
+        if reply.data is UNSET:
+            raise BunqueueError("Metrics: the server gave none; do client and server have the same version?")
+        return reply.data
+
+    def prometheus(self) -> str:
+        """All numbers as Prometheus reads them: the text exposition format, version 0.0.4."""
+        reply = self._caller.call(monitoring.Prometheus(), monitoring.PrometheusReply)
+        return reply.data.metrics
+
+    def storage_status(self) -> StorageState:
+        """Whether everything can be stored, and if not, why and since when."""
+        reply = self._caller.call(monitoring.StorageStatus(), monitoring.StorageStatusReply)
+        return reply.data
+
+    def dashboard(self) -> Overview:
+        """What the front page of a dashboard shows of the whole server."""
+        command = monitoring.DashboardOverview()
+        return (self._caller.call(command, monitoring.DashboardOverviewReply)).data
+
+    def dashboard_queues(self) -> list[QueueOverview]:
+        """All queues with their counts."""
+        command = monitoring.DashboardQueues()
+        return (self._caller.call(command, monitoring.DashboardQueuesReply)).data.queues
+
+    def dashboard_queue(self) -> QueueDetails:
+        """This queue in detail."""
+        command = monitoring.DashboardQueue(queue=self.name)
+        return (self._caller.call(command, monitoring.DashboardQueueReply)).data
+
+    def compact_memory(self) -> None:
+        """Have the server drop what it keeps for jobs that have moved on; it does so itself, only later."""
+        self._caller.call(monitoring.CompactMemory(), Ok)
 
     def ping(self) -> float:
         """How long the server takes to answer, in ms."""

@@ -1,0 +1,48 @@
+"""Made by scripts/unasync.py from client/queue/crons.py; do not edit."""
+
+from __future__ import annotations
+
+from typing import Unpack
+
+from bunqueue.client.blocking.queue.base import QueueBase
+from bunqueue.client.cron_options import CronOptions, cron_command
+from bunqueue.errors import NotFound
+from bunqueue.protocol.commands import Ok, cron
+from bunqueue.protocol.commands.cron import CronView
+
+
+class Crons(QueueBase):
+    """The part of a queue that is about its schedules. Their names are unique over the whole server."""
+
+    def upsert_cron(self, name: str, data: object = None, **options: Unpack[CronOptions]) -> CronView:
+        """Have jobs with this `data` added by the clock; for the options see `CronOptions`.
+
+            queue.upsert_cron("nightly", {"full": True}, schedule="0 3 * * *", timezone="Europe/Rome")
+
+        A schedule of this name is replaced; if its rhythm stays the same it goes on undisturbed, so this may
+        be called at each start of a program. Raises OptionError, or CommandFailed for an expression that is
+        none.
+        """
+        reply = self._caller.call(cron_command(self.name, name, data, options), cron.CronReply)
+        return reply.cron
+
+    def delete_cron(self, name: str) -> bool:
+        """Remove a schedule; False when there is none. The jobs that it has added stay."""
+        try:
+            self._caller.call(cron.CronDelete(name=name), Ok)
+        except NotFound:
+            return False
+        return True
+
+    def get_cron(self, name: str) -> CronView | None:
+        """One schedule, of whatever queue; None when there is none."""
+        try:
+            reply = self._caller.call(cron.CronGet(name=name), cron.CronReply)
+        except NotFound:
+            return None
+        return reply.cron
+
+    def list_crons(self, *, all_queues: bool = False) -> list[CronView]:
+        """The schedules of this queue, or of all, by name."""
+        reply = self._caller.call(cron.CronList(), cron.CronListReply)
+        return [each for each in reply.crons if all_queues or each.queue == self.name]

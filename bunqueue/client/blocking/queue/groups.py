@@ -1,0 +1,104 @@
+"""Made by scripts/unasync.py from client/queue/groups.py; do not edit."""
+
+from __future__ import annotations
+
+from bunqueue.client.blocking.queue.base import QueueBase
+from bunqueue.client.caller import Caller
+from bunqueue.client.connection_options import Duration, milliseconds
+from bunqueue.protocol.commands import Ok, groups
+from bunqueue.protocol.commands.groups import GroupRate
+
+
+class JobGroup:
+    """One group of a queue: `queue.group("acme")`."""
+
+    __slots__ = ("_caller", "id", "queue")
+
+    def __init__(self, caller: Caller, queue: str, group_id: str) -> None:
+        self._caller = caller
+        self.queue = queue
+        self.id = group_id
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(queue={self.queue!r}, id={self.id!r})"
+
+    def count(self) -> int:
+        """How many of its jobs are queued: all but the active ones."""
+        command = groups.GetGroupJobsCount(queue=self.queue, group_id=self.id)
+        return (self._caller.call(command, groups.GroupCountReply)).data.count
+
+    def active_count(self) -> int:
+        """How many of its jobs are active."""
+        command = groups.GetGroupActiveCount(queue=self.queue, group_id=self.id)
+        return (self._caller.call(command, groups.GroupCountReply)).data.count
+
+    def pause(self) -> bool:
+        """Give out none of its jobs until `resume`; whether that is new."""
+        command = groups.PauseGroup(queue=self.queue, group_id=self.id)
+        return (self._caller.call(command, groups.ChangeReply)).data.changed
+
+    def resume(self) -> bool:
+        """Give out its jobs again; whether that is new."""
+        command = groups.ResumeGroup(queue=self.queue, group_id=self.id)
+        return (self._caller.call(command, groups.ChangeReply)).data.changed
+
+    def is_paused(self) -> bool:
+        """Whether it is paused."""
+        command = groups.IsGroupPaused(queue=self.queue, group_id=self.id)
+        return (self._caller.call(command, groups.GroupPausedReply)).data.paused
+
+    def set_concurrency(self, limit: int) -> None:
+        """Let at most `limit` of its jobs be active at a time, whatever a worker says."""
+        command = groups.SetGroupConcurrency(queue=self.queue, group_id=self.id, concurrency=limit)
+        self._caller.call(command, Ok)
+
+    def concurrency(self) -> int | None:
+        """The limit that was set; None when there is none."""
+        command = groups.GetGroupConcurrency(queue=self.queue, group_id=self.id)
+        return (self._caller.call(command, groups.GroupConcurrencyReply)).data.concurrency
+
+    def clear_concurrency(self) -> bool:
+        """Take that limit away; whether there was one."""
+        command = groups.RemoveGroupConcurrency(queue=self.queue, group_id=self.id)
+        return bool((self._caller.call(command, groups.RemovedLimitReply)).data.removed)
+
+    def set_rate_limit(self, limit: int, *, per: Duration) -> None:
+        """Let at most `limit` of its jobs through within `per` from the first of them on."""
+        span = int(milliseconds(per, "per"))
+        command = groups.SetGroupRateLimit(queue=self.queue, group_id=self.id, max=limit, duration=span)
+        self._caller.call(command, Ok)
+
+    def rate_limit(self) -> GroupRate | None:
+        """The rate limit that was set; None when there is none."""
+        command = groups.GetGroupRateLimit(queue=self.queue, group_id=self.id)
+        return (self._caller.call(command, groups.GroupRateReply)).data.limit
+
+    def clear_rate_limit(self) -> bool:
+        """Take the rate limit away; whether there was one."""
+        command = groups.RemoveGroupRateLimit(queue=self.queue, group_id=self.id)
+        return bool((self._caller.call(command, groups.RemovedLimitReply)).data.removed)
+
+    def rate_limit_ttl(self) -> int | None:
+        """How many ms the present window of the rate limit lasts; None when none runs."""
+        command = groups.GetGroupRateLimitTtl(queue=self.queue, group_id=self.id)
+        ttl = (self._caller.call(command, groups.GroupTtlReply)).data.ttl
+        return None if ttl < 0 else ttl
+
+    def hold(self, duration: Duration) -> None:
+        """Give out none of its jobs for so long: somebody it depends on asked for a rest, say."""
+        span = int(milliseconds(duration, "duration"))
+        command = groups.RateLimitGroup(queue=self.queue, group_id=self.id, duration=span)
+        self._caller.call(command, Ok)
+
+
+class Groups(QueueBase):
+    """The part of a queue that is about its groups."""
+
+    def group(self, group_id: str) -> JobGroup:
+        """The jobs that were added with `group=group_id`; the server is not asked whether there are any."""
+        return JobGroup(self._caller, self.name, group_id)
+
+    def grouped_count(self) -> int:
+        """How many jobs of all groups are queued."""
+        command = groups.GetGroupsJobsCount(queue=self.name)
+        return (self._caller.call(command, groups.GroupCountReply)).data.count

@@ -1,0 +1,77 @@
+"""Made by scripts/unasync.py from client/queue/job_reading.py; do not edit."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from bunqueue.client import jobs as replies
+from bunqueue.client import views
+from bunqueue.client.blocking.queue.job_base import JobBase
+from bunqueue.client.connection_options import Duration, seconds
+from bunqueue.client.jobs import Job, JobProgress
+from bunqueue.client.views import JobOutcome
+from bunqueue.errors import ResultTimeout
+from bunqueue.protocol.commands import jobs, query
+from bunqueue.protocol.commands.jobs import LogLine
+
+R = TypeVar("R")
+
+
+class JobReading(JobBase[R]):
+    """The part of a job's handle that asks about it."""
+
+    __slots__ = ()
+
+    def state(self) -> str:
+        """waiting, delayed, active, completed, failed, cancelled, or unknown when it is no longer there."""
+        reply = self._ask(query.GetState(id=self.id), query.StateReply)
+        return reply.state
+
+    def job(self) -> Job:
+        """The whole job as it is now. Raises JobNotFound."""
+        reply = self._ask(query.GetJob(id=self.id), replies.OneJob)
+        return reply.job
+
+    def wait(self, timeout: Duration | None = None) -> JobOutcome[R]:
+        """Wait until the job has ended in whatever way, and say how; at most `timeout` ms, 0: look only.
+
+        Attempts that will be retried are no end. Any number of jobs may be waited for at a time. Raises
+        ResultTimeout when it has not ended in time, ResultError when its result is not of the type that the
+        typed job says.
+        """
+        limit = None if timeout is None else seconds(timeout, "timeout")
+        try:
+            ended = self._caller.ended(self.queue, self.id, limit)
+        except TimeoutError as error:
+            if type(error) is not TimeoutError:  # one of ours says more
+                raise
+            raise ResultTimeout(
+                f"job {self.id} in queue {self.queue!r} has not ended within {limit:g} s; it goes on: "
+                f"ask again, or cancel it",
+                queue=self.queue,
+                job_id=self.id,
+            ) from None
+        return views.outcome(ended, self._result_type)
+
+    def result(self, timeout: Duration | None = None) -> R:
+        """What the handler gave back, once the job has completed; waits for at most `timeout` ms.
+
+        Raises JobFailed, JobCancelled, JobExpired or JobNotFound when it ended otherwise; else as `wait`.
+        """
+        outcome = self.wait(timeout)
+        if outcome.state != "completed":
+            raise views.no_result(outcome, self.queue, self.id)
+        return outcome.result  # type: ignore[return-value]  # None is a result, too
+
+    def progress(self) -> JobProgress:
+        """How far the active job is. Raises JobNotFound, or WrongState when it is not active."""
+        reply = self._ask(query.GetProgress(id=self.id), replies.ProgressOfJob)
+        return JobProgress(reply.progress, reply.message)
+
+    def logs(self, start: int = 0, end: int = -1) -> list[LogLine]:
+        """The lines of its log, or those from `start` to `end`, both included; -1 is the last.
+
+        At most 100 are kept. Of an unknown job there are none.
+        """
+        reply = self._ask(jobs.GetLogs(id=self.id, start=start, end=end), jobs.GetLogsReply)
+        return reply.data.logs

@@ -1,0 +1,68 @@
+"""Made by scripts/unasync.py from client/queue/limits.py; do not edit."""
+
+from __future__ import annotations
+
+from bunqueue.client.blocking.queue.base import QueueBase
+from bunqueue.client.checks import given, given_span
+from bunqueue.client.connection_options import Duration, milliseconds
+from bunqueue.model.stall import StallConfig
+from bunqueue.protocol.commands import Ok, limits, stall
+from bunqueue.protocol.commands.limits import Limits
+from bunqueue.protocol.commands.stall import StallSettings
+
+
+class Limiting(QueueBase):
+    """The part of a queue that limits it. Limits hold over all workers together, and outlive a restart."""
+
+    def set_rate_limit(self, limit: int, *, per: Duration = 1000, ttl: Duration | None = None) -> None:
+        """Let `limit` jobs through in every `per`; with a `ttl` only for so long. 0 lets none through."""
+        command = limits.RateLimit(
+            queue=self.name,
+            limit=limit,
+            duration=int(milliseconds(per, "per")),
+            ttl=None if ttl is None else milliseconds(ttl, "ttl"),
+        )
+        self._caller.call(command, Ok)
+
+    def clear_rate_limit(self) -> None:
+        """Let jobs through as fast as workers take them."""
+        self._caller.call(limits.RateLimitClear(queue=self.name), Ok)
+
+    def set_concurrency(self, limit: int) -> None:
+        """Let no more than `limit` jobs be active at a time."""
+        self._caller.call(limits.SetConcurrency(queue=self.name, limit=limit), Ok)
+
+    def clear_concurrency(self) -> None:
+        """Let any number of jobs be active at a time."""
+        self._caller.call(limits.ClearConcurrency(queue=self.name), Ok)
+
+    def limits(self) -> Limits:
+        """The limits that are set, and whether they hold jobs back at present."""
+        reply = self._caller.call(limits.GetQueueLimits(queue=self.name), limits.LimitsReply)
+        return reply.data.limits
+
+    def stall_config(self) -> StallConfig:
+        """When active jobs count as stalled."""
+        reply = self._caller.call(stall.GetStallConfig(queue=self.name), stall.StallConfigReply)
+        return reply.config
+
+    def set_stall_config(
+        self,
+        *,
+        enabled: bool | None = None,
+        stall_interval: Duration | None = None,
+        max_stalls: int | None = None,
+        grace_period: Duration | None = None,
+    ) -> None:
+        """Change when active jobs count as stalled; what is not given stays as it is.
+
+        A job that was silent for `stall_interval` goes back to the queue, and the `max_stalls`-th time to the
+        dead letters. The first `grace_period` of an attempt does not count.
+        """
+        settings = StallSettings(
+            enabled=given(enabled),
+            stall_interval=given_span(stall_interval, "stall_interval"),
+            max_stalls=given(max_stalls),
+            grace_period=given_span(grace_period, "grace_period"),
+        )
+        self._caller.call(stall.SetStallConfig(queue=self.name, config=settings), Ok)

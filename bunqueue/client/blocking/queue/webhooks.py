@@ -1,0 +1,53 @@
+"""Made by scripts/unasync.py from client/queue/webhooks.py; do not edit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal
+
+from bunqueue.client.blocking.queue.base import QueueBase
+from bunqueue.errors import NotFound
+from bunqueue.protocol.commands import Ok, webhooks
+from bunqueue.protocol.commands.webhooks import WebhookInfo
+from bunqueue.protocol.commands.workers import RemovedReply
+
+WebhookEvent = Literal["job.pushed", "job.started", "job.completed", "job.failed", "job.progress"]
+
+
+class Webhooks(QueueBase):
+    """The part of a queue that is about webhooks. The server keeps them for all queues."""
+
+    def add_webhook(
+        self,
+        url: str,
+        events: Iterable[WebhookEvent],
+        *,
+        secret: str | None = None,
+        all_queues: bool = False,
+    ) -> str:
+        """Have events of this queue, or of all, sent to a URL; the id of the webhook.
+
+        What is sent is signed with the `secret`. Raises CommandFailed for an address inside the network.
+        """
+        queue = None if all_queues else self.name
+        command = webhooks.AddWebhook(url=url, events=list(events), queue=queue, secret=secret)
+        reply = self._caller.call(command, webhooks.AddWebhookReply)
+        return reply.data.webhook_id
+
+    def remove_webhook(self, webhook_id: str) -> bool:
+        """Remove a webhook; False when there is none."""
+        try:
+            self._caller.call(webhooks.RemoveWebhook(webhook_id=webhook_id), RemovedReply)
+        except NotFound:
+            return False
+        return True
+
+    def set_webhook_enabled(self, webhook_id: str, enabled: bool) -> None:
+        """Switch a webhook on or off. Raises NotFound."""
+        self._caller.call(webhooks.SetWebhookEnabled(id=webhook_id, enabled=enabled), Ok)
+
+    def list_webhooks(self, *, all_queues: bool = False) -> list[WebhookInfo]:
+        """The webhooks that are told of this queue, or all, in the order in which they were added."""
+        reply = self._caller.call(webhooks.ListWebhooks(), webhooks.ListWebhooksReply)
+        mine = (None, self.name)
+        return [hook for hook in reply.data.webhooks if all_queues or hook.queue in mine]

@@ -1,0 +1,77 @@
+"""What a schedule may be made of, and how that is said on the wire."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypedDict
+
+from bunqueue.client import checks
+from bunqueue.client.connection_options import Duration, milliseconds
+from bunqueue.client.job_options import JobOptions, encode_data, wire_fields
+from bunqueue.client.option_types import Dedup
+from bunqueue.errors import OptionError
+from bunqueue.protocol.commands.cron import Cron, SpawnOptions
+
+_ALLOWED = SpawnOptions.__struct_fields__
+
+
+class CronOptions(TypedDict, total=False):
+    """Options of a schedule: `schedule` or `every`, and what else is wanted."""
+
+    schedule: str | None
+    """A cron expression: 5 fields, 6 with leading seconds, or @hourly, @daily, ..."""
+    every: Duration | None
+    """Instead of it, so much time between two jobs."""
+    timezone: str | None
+    """For `schedule`, an IANA name such as Europe/Rome; UTC unless given."""
+    job_name: str | None
+    """What its jobs are called; "default" unless given."""
+    priority: int | None
+    """Of its jobs."""
+    limit: int | None
+    """So many jobs, then it ends; no limit unless given."""
+    immediately: bool | None
+    """Add the first job now, if the schedule is new."""
+    prevent_overlap: bool | None
+    """Add no job while the last one waits or runs; True unless given."""
+    skip_if_no_worker: bool | None
+    """Add no job while nobody works on the queue."""
+    skip_missed_on_restart: bool | None
+    """Leave out what was due while the server was down; True unless given."""
+    unique_key: str | None
+    """For its jobs; instead of a key of the schedule's own."""
+    dedup: Dedup | None
+    """What else may become of a job whose key is taken."""
+    job_options: JobOptions | None
+    """Further options of its jobs: delay, timeout, max_attempts, backoff, ttl, stall_timeout, lifo, durable,
+    remove_on_complete, remove_on_fail, tags."""
+
+
+_OWN = frozenset(CronOptions.__annotations__)
+_KEYS = ("unique_key", "dedup")
+
+
+def cron_command(queue: str, name: str, data: object, options: Mapping[str, Any]) -> Cron:
+    """The command that sets a schedule. Raises TypeError, OptionError or PayloadError."""
+    given = {option: value for option, value in options.items() if value is not None}
+    if unknown := given.keys() - _OWN:
+        raise TypeError(f"there is no option {min(unknown)!r}; there are {', '.join(sorted(_OWN))}")
+    if ("schedule" in given) == ("every" in given):
+        raise OptionError("schedule: give either a cron expression or every, such as every=60_000")
+    keys = wire_fields({key: given.pop(key) for key in _KEYS if key in given}, {})
+    if "every" in given:
+        given["repeat_every"] = int(milliseconds(given.pop("every"), "every"))
+    if "limit" in given:
+        given["max_limit"] = checks.whole("limit", given.pop("limit"))
+    if "job_name" in given:
+        checks.job_name(given["job_name"])
+    if "job_options" in given:
+        given["job_options"] = _spawn_options(given["job_options"])
+    return Cron(name=name, queue=queue, data=encode_data(data, f"the data of cron {name!r}"), **given, **keys)
+
+
+def _spawn_options(options: JobOptions) -> SpawnOptions:
+    for name in options:
+        if name not in _ALLOWED:
+            raise OptionError(f"job_options: {name} is none for a schedule; there are {', '.join(_ALLOWED)}")
+    return SpawnOptions(**wire_fields(options, {}))

@@ -1,0 +1,97 @@
+"""Taking a job out of its course, and what else may be changed of it."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from bunqueue.client.connection_options import Duration, milliseconds
+from bunqueue.client.job_options import encode_data
+from bunqueue.client.queue.job_base import AsyncJobBase
+from bunqueue.errors import WrongState
+from bunqueue.protocol.commands import Ok, dedup, dlq, jobs, query
+
+R = TypeVar("R")
+
+
+class AsyncJobControl(AsyncJobBase[R]):
+    """The part of a job's handle that changes it.
+
+    Where a job is not in a state in which that is possible, WrongState or JobNotFound is raised.
+    """
+
+    __slots__ = ()
+
+    async def cancel(self, reason: str | None = None, *, grace: Duration = 10_000) -> bool:
+        """Stop the job for good; whether it has stopped already.
+
+        One that has not begun is removed at once. The worker of one that runs is told, and within `grace` the
+        job ends as cancelled, whatever its worker makes of that: its result is refused. `wait` sees the end.
+        Raises JobNotFound or WrongState when it has ended before.
+        """
+        command = jobs.Cancel(id=self.id, running=True, reason=reason, grace=milliseconds(grace, "grace"))
+        reply = await self._ask(command, jobs.CancelReply)
+        return reply.running is not True
+
+    async def remove(self) -> bool:
+        """Remove the job with its result and its log; False when it was not there. Not an active one."""
+        reply = await self._ask(jobs.RemoveJob(id=self.id), jobs.RemovedReply)
+        return reply.data.removed
+
+    async def retry(self) -> None:
+        """Run a job again that failed for good, or that has completed: with all its attempts, and without the
+        result that it had."""
+        if (await self._ask(dlq.RetryDlq(queue=self.queue, job_id=self.id), query.CountReply)).count:
+            return
+        if (await self._ask(dlq.RetryCompleted(queue=self.queue, id=self.id), query.CountReply)).count:
+            return
+        raise WrongState(
+            f"job {self.id} in queue {self.queue!r} cannot be retried, as it has not ended, or is not there",
+            queue=self.queue,
+            job_id=self.id,
+        )
+
+    async def discard(self) -> None:
+        """Make a waiting, delayed or active job a dead letter."""
+        await self._ask(jobs.Discard(id=self.id), Ok)
+
+    async def promote(self) -> None:
+        """Let a delayed job, or a retry that waits, run now."""
+        await self._ask(jobs.Promote(id=self.id), Ok)
+
+    async def move_to_delayed(self, delay: Duration) -> None:
+        """Have a waiting, delayed or active job run `delay` from now. No attempt is counted."""
+        await self._ask(jobs.MoveToDelayed(id=self.id, delay=milliseconds(delay, "delay")), Ok)
+
+    async def move_to_wait(self) -> None:
+        """Let a waiting, delayed, active or failed job run now. An active one is taken from its worker."""
+        await self._ask(jobs.MoveToWait(id=self.id), Ok)
+
+    async def change_delay(self, delay: Duration) -> None:
+        """Have a waiting or delayed job run `delay` from now; an active one as `move_to_delayed` does."""
+        await self._ask(jobs.ChangeDelay(id=self.id, delay=milliseconds(delay, "delay")), Ok)
+
+    async def change_priority(self, priority: int, *, lifo: bool | None = None) -> None:
+        """Give a waiting or delayed job another priority; with `lifo` also say whether it goes before others
+        of that."""
+        await self._ask(jobs.ChangePriority(id=self.id, priority=priority, lifo=lifo), Ok)
+
+    async def update_data(self, data: object) -> None:
+        """Give a job that has not ended other data. A run that has begun does not see it."""
+        await self._ask(jobs.Update(id=self.id, data=encode_data(data, "the data of the job")), Ok)
+
+    async def update_progress(self, progress: float, message: str | None = None) -> None:
+        """Say how far an active job is: 0 to 100. Without a message the last one stays."""
+        await self._ask(query.Progress(id=self.id, progress=progress, message=message), Ok)
+
+    async def log(self, message: str, level: str = "info") -> None:
+        """Add a line to its log, in any state. The last 100 are kept."""
+        await self._ask(jobs.AddLog(id=self.id, message=message, level=level), jobs.AddLogReply)
+
+    async def clear_logs(self, *, keep: int = 0) -> None:
+        """Forget its log but for the last `keep` lines."""
+        await self._ask(jobs.ClearLogs(id=self.id, keep_logs=keep), Ok)
+
+    async def remove_unique_key(self) -> bool:
+        """Free the `unique_key` that it holds, so that another job may have it; False when it held none."""
+        reply = await self._ask(dedup.RemoveJobDeduplicationKey(id=self.id), dedup.RemovedReply)
+        return reply.data.removed
