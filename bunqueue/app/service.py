@@ -39,6 +39,15 @@ class Service:
         self._telling: asyncio.Task[None] | None = None
         self._started = self._over = False
 
+    def describe(self) -> list[str]:
+        """What it does, for people: a line for each queue."""
+        return [line for station in self._stations for line in self._worker(station).describe()]
+
+    @property
+    def worn_out(self) -> str | None:
+        """See `Worker.worn_out`."""
+        return next((worker.worn_out for worker in self._workers if worker.worn_out), None)
+
     # -- as a part of a program
 
     async def start(self) -> None:

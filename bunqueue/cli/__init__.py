@@ -21,6 +21,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from bunqueue.settings import SettingsError
 
     from . import reshard as reshard  # adds its command
+    from . import worker as worker
     from .server import app
 
     command = typer.main.get_command(app)

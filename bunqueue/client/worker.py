@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Literal, Self, Unpack
+from typing import Literal, Self, Unpack, cast
 
 from bunqueue.client import handler_path
 from bunqueue.client.connection_options import Duration, seconds
 from bunqueue.client.places import endpoint_of
-from bunqueue.client.routes import Work
+from bunqueue.client.routes import ANY, LOOP, PROCESS, THREAD, Work
 from bunqueue.client.service import run_forever
 from bunqueue.client.shift import Shift
 from bunqueue.client.worker_options import WorkerOptions, grace_of, name_of, orders_of, place_of, queues_of
@@ -33,6 +33,7 @@ class WorkerStats:
     active: int = 0
 
 
+PLACES = {LOOP: "the event loop", THREAD: "threads", PROCESS: "processes"}
 WorkerState = Literal["running", "stopping", "stopped"]
 
 
@@ -68,6 +69,7 @@ class Worker:
         **options: Unpack[WorkerOptions],
     ) -> None:
         self.queues = queues_of(queue)
+        self._given = handler, options
         self.name = name_of(options)
         self._endpoint = endpoint_of(place_of(options))
         self._grace = grace_of(options)
@@ -77,6 +79,22 @@ class Worker:
 
     def __repr__(self) -> str:
         return f"Worker({self.queue!r} at {self._endpoint.address}, owner={self.owner!r})"
+
+    def with_options(self, **changes: Unpack[WorkerOptions]) -> Worker:
+        """Another worker for the same jobs, which differs in these options."""
+        handler, options = self._given
+        return Worker(self.queues, handler, **cast(WorkerOptions, {**options, **changes}))
+
+    def describe(self) -> list[str]:
+        """What it does, for people: a line for each queue."""
+        orders = self._orders
+        plans = orders.run.table.plans
+        names = ", ".join("all other jobs" if name == ANY else name for name in plans)
+        what = "all jobs" if list(plans) == [ANY] else names
+        how = ", ".join(sorted(PLACES[place] for place in orders.run.table.places))
+        limit = f"{orders.concurrency} at a time" + (" in all" if len(self.queues) > 1 else "")
+        where = self._endpoint.address
+        return [f"queue {queue} at {where}: {what}, {limit}, in {how}" for queue in self.queues]
 
     @property
     def queue(self) -> str:

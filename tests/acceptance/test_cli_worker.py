@@ -1,0 +1,361 @@
+"""`bunqueue worker` as a process: what it runs, how it ends, and processes that are kept running."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.procfs import children
+from support.server import PROGRAM, ROOT, Server, StartServer
+from support.waiting import wait_until
+
+from bunqueue import JobHandle, Queue
+from bunqueue.protocol.commands import workers as staff
+
+MODULE = """
+import os, sys, time
+from pathlib import Path
+from bunqueue import Bunqueue, Worker
+
+VERSION = "first"
+
+async def send(job):
+    return {"pid": os.getpid(), "data": job.data, "version": VERSION}
+
+def slow(job):
+    print("begun", job.data, flush=True)
+    time.sleep(job.data)
+    return "done"
+
+def deadly(job):
+    if job.data == "poison":
+        os._exit(9)
+    return "fine"
+
+def broken(job):
+    sys.exit(5)
+
+worker = Worker("cli-worker", send, concurrency=3)
+routes = {"a": send, "*": slow}
+pair = [Worker("cli-pair-1", send), Worker(["cli-pair-2", "cli-pair-3"], routes, concurrency=4)]
+app = Bunqueue("cli-app", concurrency=6)
+
+@app.job
+async def greet(name: str) -> str:
+    return f"hello {name}"
+
+@app.job(queue="cli-other", run_in="process")
+def square(number: int) -> int:
+    return number ** 2
+
+number = 5
+"""
+
+
+class Command:
+    """A running `bunqueue worker`, in a folder with `tasks.py`."""
+
+    def __init__(self, folder: Path, *arguments: str, **environment: str) -> None:
+        if not (folder / "tasks.py").exists():
+            (folder / "tasks.py").write_text(MODULE)
+        self.errors = folder / "stderr"
+        with self.errors.open("ab") as errors:
+            self.popen = subprocess.Popen(
+                [sys.executable, "-c", PROGRAM, "worker", *arguments],
+                cwd=folder,
+                env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                start_new_session=True,
+            )
+
+    def said(self) -> str:
+        return self.errors.read_text()
+
+    def end(self, number: int = signal.SIGTERM, within_s: float = 30) -> int:
+        """Send a signal, and wait; the exit status."""
+        self.popen.send_signal(number)
+        return self.wait(within_s)
+
+    def wait(self, within_s: float = 30) -> int:
+        try:
+            return self.popen.wait(within_s)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"it did not end\n{self.said()}") from None
+
+    def dispose(self) -> None:
+        """Whatever has happened, leave nothing behind."""
+        if self.popen.poll() is None:
+            self.popen.kill()
+        self.popen.communicate()
+
+
+Run = Callable[..., Command]
+
+
+@pytest.fixture
+def run(tmp_path: Path, shared_server: Server) -> Iterator[Run]:
+    made: list[Command] = []
+
+    def start(*arguments: str, **environment: str) -> Command:
+        environment.setdefault("BUNQUEUE_URL", f"bunqueue://127.0.0.1:{shared_server.port}")
+        made.append(Command(tmp_path, *arguments, **environment))
+        return made[-1]
+
+    yield start
+    for command in made:
+        command.dispose()
+
+
+def queue_of(server: Server, name: str) -> Queue:
+    return Queue(name, port=server.port, default_job_options={"max_attempts": 1, "backoff": 1})
+
+
+def result(handle: JobHandle[Any]) -> Any:
+    return wait_until(lambda: handle.state() == "completed" and handle.job(), "it is done").result
+
+
+# -- what it runs ------------------------------------------------------------------------------------------
+
+
+def test_a_handler(run: Run, shared_server: Server) -> None:
+    command = run("tasks:send", "--queue", "cli-handler", "-c", "7", "--name", "mill")
+    with queue_of(shared_server, "cli-handler") as queue:
+        assert result(queue.add("n", 5))["data"] == 5
+        reply = queue._caller.call(staff.ListWorkers(), staff.ListWorkersReply)
+        (entry,) = [each for each in reply.data.workers if each.name == "mill"]
+        assert (entry.concurrency, entry.pid) == (7, command.popen.pid)
+    assert command.end() == 0
+    said = command.said()
+    place = f"127.0.0.1:{shared_server.port}"
+    assert f"queue cli-handler at {place}: all jobs, 7 at a time, in the event loop\n" in said
+    assert "stop it with Ctrl-C; once more does not wait for running jobs" in said
+
+
+def test_a_worker_by_its_usual_name(run: Run, shared_server: Server, tmp_path: Path) -> None:
+    (tmp_path / "other.py").write_text("from tasks import worker\n")
+    command = run("other", "--concurrency", "9")
+    with queue_of(shared_server, "cli-worker") as queue:
+        assert result(queue.add("n", 6))["data"] == 6
+    assert command.end(signal.SIGINT) == 0
+    assert "all jobs, 9 at a time" in command.said()
+
+
+def test_several_workers(run: Run, shared_server: Server) -> None:
+    command = run("tasks:pair")
+    for name in ("cli-pair-1", "cli-pair-2", "cli-pair-3"):
+        with queue_of(shared_server, name) as queue:
+            assert result(queue.add("a", name))["data"] == name
+    assert command.end() == 0
+    assert "queue cli-pair-3" in command.said()
+    assert "a, all other jobs, 4 at a time in all, in the event loop, threads" in command.said()
+
+
+def test_an_app(run: Run, shared_server: Server) -> None:
+    command = run("tasks:app")
+    with queue_of(shared_server, "cli-app") as queue, queue_of(shared_server, "cli-other") as other:
+        assert result(queue.add("greet", {"name": "Ada"})) == "hello Ada"
+        assert result(other.add("square", {"number": 7})) == 49
+    assert command.end() == 0
+    assert "greet, 6 at a time, in the event loop" in command.said()
+    assert "square, 6 at a time, in processes" in command.said()
+
+
+def test_the_server_by_flags(run: Run, make_server: StartServer) -> None:
+    server = make_server("--auth-token", "right")
+    server.start()
+    flags = ["--host", "127.0.0.1", "--port", str(server.port), "--token", "right"]
+    command = run("tasks:send", "-q", "q", *flags, BUNQUEUE_URL="bunqueue://127.0.0.1:1")
+    with Queue("q", port=server.port, token="right") as queue:
+        assert result(queue.add("n", 1))["data"] == 1
+    assert command.end() == 0
+
+
+# -- what it does not run ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["nothing"], "there is no module 'nothing' in "),
+        (["nothing.here:app"], "there is no module 'nothing' in "),
+        (["bad-name:app"], "'bad-name:app' is no target: give module:name, such as tasks:app"),
+        (["tasks:nothing"], "module tasks has no 'nothing'"),
+        (["tasks:number"], "tasks:number is 5; give an app, a Worker, or a function that takes a job"),
+        (["tasks:send"], "tasks:send is a handler; say which jobs it runs: --queue NAME"),
+        (["tasks:send", "-q", "not allowed"], "invalid characters"),
+        (["tasks:send", "-q", "q", "-c", "0"], "concurrency: 0 is not allowed"),
+        (["tasks:send", "-q", "q", "--run-in", "fork"], "run_in: 'fork' is not allowed"),
+        (
+            ["tasks:app", "-q", "q"],
+            "--queue: tasks:app is an app, which says itself how its queues are worked",
+        ),
+        (["tasks:app", "-c", "5"], "--concurrency: tasks:app is an app"),
+        (["tasks:worker", "-q", "q"], "--queue: tasks:worker names its own queues"),
+        (["tasks:greet"], "tasks:greet is a job of an app; name the app instead"),
+        (
+            ["tasks:send", "-q", "q", "--url", "bunqueue://x", "--port", "1"],
+            "--url says what --host and --port",
+        ),
+        (["tasks:send", "-q", "q", "--log-level", "loud"], "--log-level: 'loud' is not allowed"),
+        (["tasks:send", "-q", "q", "--processes", "2", "--bad"], "No such option: --bad"),
+        (["broken_module"], "module broken_module cannot be imported: ZeroDivisionError: division by zero"),
+        (["half"], "module half cannot be imported: No module named 'missing_library'"),
+        (["empty"], "module empty has none of app, worker, workers; say what to run: empty:name"),
+    ],
+)
+def test_what_cannot_be_run_is_told_in_a_line(
+    run: Run, tmp_path: Path, arguments: list[str], text: str
+) -> None:
+    (tmp_path / "broken_module.py").write_text("def deep():\n    return 1 / 0\n\ndeep()\n")
+    (tmp_path / "half.py").write_text("import missing_library\n")
+    (tmp_path / "empty.py").write_text("")
+    command = run(*arguments)
+    assert command.wait() == 2
+    *before, last = command.said().splitlines()
+    assert last.startswith("bunqueue: ")
+    assert text in last
+    trace = "\n".join(before)
+    assert ("Traceback" in trace) == (arguments[0] in ("broken_module", "half"))
+    assert "importlib" not in trace
+    assert "in deep" in trace or arguments[0] != "broken_module"
+
+
+# -- how it ends -------------------------------------------------------------------------------------------
+
+
+def test_running_jobs_may_end_and_a_second_signal_does_not_wait(run: Run, shared_server: Server) -> None:
+    with queue_of(shared_server, "cli-slow") as queue:
+        command = run("tasks:slow", "-q", "cli-slow")
+        handle = queue.add("n", 1.0)
+        assert command.popen.stdout is not None
+        assert command.popen.stdout.readline() == "begun 1.0\n"
+        assert command.end() == 0
+        assert handle.result() == "done"
+
+        command = run("tasks:slow", "-q", "cli-slow")
+        handle = queue.add("n", 600)
+        assert command.popen.stdout is not None
+        assert command.popen.stdout.readline() == "begun 600\n"
+        command.popen.send_signal(signal.SIGTERM)
+        with pytest.raises(subprocess.TimeoutExpired):
+            command.popen.wait(1)
+        assert command.end() == 0
+        assert (handle.state(), handle.job().attempts) == ("waiting", 0)
+
+        command = run("tasks:slow", "-q", "cli-slow", "--grace", "100")
+        assert command.popen.stdout is not None
+        assert command.popen.stdout.readline() == "begun 600\n"
+        assert command.end() == 0
+
+
+def test_exit_statuses(run: Run, shared_server: Server, make_server: StartServer) -> None:
+    with queue_of(shared_server, "cli-status") as queue:
+        queue.add_bulk([("n", 1)] * 5)
+        worn = run("tasks:send", "-q", "cli-status", "--max-jobs", "3")
+        assert worn.wait() == 75
+        assert "to be replaced: it has run 3 jobs" in worn.said()
+        queue.add("n", 1)
+        large = run("tasks:send", "-q", "cli-status", "--max-memory", "1")
+        assert large.wait() == 75
+    server = make_server("--auth-token", "right")
+    server.start()
+    refused = run("tasks:send", "-q", "q", "--port", str(server.port), "--token", "wrong")
+    assert refused.wait() == 78
+    assert "AuthError: " in refused.said()
+    assert "Traceback" not in refused.said()
+
+
+# -- several processes -------------------------------------------------------------------------------------
+
+
+def test_processes_share_the_work_and_the_dead_are_replaced(run: Run, shared_server: Server) -> None:
+    command = run("tasks:send", "-q", "cli-many", "--processes", "3")
+    pid = command.popen.pid
+    first = wait_until(lambda: len(children(pid)) == 3 and children(pid), "three run")
+    with queue_of(shared_server, "cli-many") as queue:
+        seen: set[int] = set()
+        while len(seen) < 3:
+            seen |= {result(handle)["pid"] for handle in queue.add_bulk([("n", 1)] * 10)}
+        assert seen == {process.pid for process in first}
+        first[0].kill()
+        wait_until(lambda: len({p.pid for p in children(pid)} - {first[0].pid}) == 3, "it is replaced")
+        assert "was killed by SIGKILL; another one is started in 1 s" in command.said()
+        result(queue.add("n", 1))
+    running = children(pid)
+    assert command.end() == 0
+    assert not any(process.alive for process in running)
+
+
+def test_worn_out_processes_are_replaced_at_once(run: Run, shared_server: Server) -> None:
+    command = run("tasks:send", "-q", "cli-worn", "--processes", "1", "--reload", "--max-jobs", "5")
+    with queue_of(shared_server, "cli-worn") as queue:
+        handles = queue.add_bulk([("n", 1)] * 20)
+        assert len({result(handle)["pid"] for handle in handles}) >= 3
+    assert command.end() == 0
+    assert "another one is started in" not in command.said()
+
+
+def test_what_makes_no_sense_is_not_repeated(run: Run) -> None:
+    command = run("tasks:nothing", "--processes", "2")
+    assert command.wait() == 2
+    assert command.said().count("module tasks has no 'nothing'") <= 2
+
+
+def test_processes_do_not_outlive_who_oversees_them(run: Run) -> None:
+    command = run("tasks:send", "-q", "cli-orphans", "--processes", "2")
+    running = wait_until(
+        lambda: len(children(command.popen.pid)) == 2 and children(command.popen.pid), "two run"
+    )
+    wait_until(lambda: command.said().count("queue cli-orphans") == 2, "they work")
+    command.popen.kill()
+    wait_until(lambda: not any(process.alive for process in running), "they have ended, too")
+
+
+def test_a_job_that_kills_its_worker_ends_as_a_dead_letter(run: Run, shared_server: Server) -> None:
+    """And does not keep the others from being done."""
+    with queue_of(shared_server, "cli-poison") as queue:
+        poison = queue.add("n", "poison", max_attempts=3)
+        handles = queue.add_bulk([("n", "good")] * 10)
+        command = run("tasks:deadly", "-q", "cli-poison", "--processes", "2")
+        for handle in handles:
+            assert result(handle) == "fine"
+        wait_until(lambda: poison.state() == "failed", "it is given up", within_s=90)
+        (letter,) = queue.dlq()
+        assert letter.stall_count == 3
+        assert letter.error == "Whoever held the job has gone at once, 5 times by now"
+        assert command.end() == 0
+
+
+# -- development -------------------------------------------------------------------------------------------
+
+
+def test_a_change_starts_it_anew(run: Run, shared_server: Server, tmp_path: Path) -> None:
+    command = run("tasks:send", "-q", "cli-reload", "--reload")
+    module = tmp_path / "tasks.py"
+    with queue_of(shared_server, "cli-reload") as queue:
+        assert result(queue.add("n", 1))["version"] == "first"
+        write(module, MODULE.replace('"first"', '"second"'))
+        wait_until(lambda: "tasks.py has changed" in command.said(), "it is seen")
+        wait_until(lambda: result(queue.add("n", 1))["version"] == "second", "the new one runs")
+        write(module, "this is no Python\n")
+        wait_until(lambda: "waiting for a change" in command.said(), "a mistake is waited out")
+        assert "SyntaxError" in command.said()
+        write(module, MODULE.replace('"first"', '"third"'))
+        wait_until(lambda: result(queue.add("n", 1))["version"] == "third", "the mended one runs")
+    assert command.end() == 0
+
+
+def write(path: Path, text: str) -> None:
+    """Write a file so that its time tells it."""
+    path.write_text(text)
+    later = time.time() + 2
+    os.utime(path, (later, later))
