@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 
 import bunqueue
-from bunqueue import BunqueueError, JobOptions
+from bunqueue import BunqueueError, JobOptions, WorkerOptions
+from bunqueue.client.places import Place
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "client.md").read_text(encoding="utf-8")
+WORKERS = (ROOT / "docs" / "workers.md").read_text(encoding="utf-8")
 
 
 def first_column(heading: str) -> set[str]:
@@ -21,6 +23,14 @@ def first_column(heading: str) -> set[str]:
 
 def test_every_option_of_a_job_is_there() -> None:
     assert first_column("Options of a job") == set(JobOptions.__annotations__)
+
+
+def test_every_option_of_a_worker_is_there() -> None:
+    table = WORKERS.partition("## Options\n")[2]
+    named = {
+        name for row in re.findall(r"^\|(.*?)\|", table, re.MULTILINE) for name in re.findall(r"`(\w+)`", row)
+    }
+    assert named == set(WorkerOptions.__annotations__) - set(Place.__annotations__)
 
 
 def test_every_exception_is_there() -> None:
