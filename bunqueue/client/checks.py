@@ -6,6 +6,7 @@ The bounds of what goes over the wire are those that the commands are declared w
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Any, TypeVar
 
 import msgspec
@@ -80,7 +81,14 @@ def wire(declared: type[Struct], values: Mapping[str, Any]) -> None:
         msgspec.convert(values, declared)
     except (msgspec.ValidationError, OverflowError):
         for name, value in values.items():
-            _explain(declared, name, value)
+            _explain(_loose(declared), name, value)
+
+
+@cache
+def _loose(declared: type[Struct]) -> type[Struct]:
+    """The same fields, each by itself, under their names in Python."""
+    fields = [(field.name, field.type, None) for field in msgspec.structs.fields(declared)]
+    return msgspec.defstruct("_Loose", fields)
 
 
 def _explain(declared: type[Struct], name: str, value: object) -> None:

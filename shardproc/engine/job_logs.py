@@ -5,6 +5,7 @@ from __future__ import annotations
 from bunqueue.model.job import Job
 from bunqueue.protocol.commands import CommandError, Ok
 from bunqueue.protocol.commands.jobs import (
+    MAX_LOG,
     Added,
     AddLog,
     AddLogReply,
@@ -28,7 +29,9 @@ def add_log(state: State, client: Client, command: AddLog) -> AddLogReply:
     job = find(state, command.id)
     if job is None:
         raise CommandError("Job not found")
-    state.out.logs.append(LogEntry(job.seq, state.now, command.level, command.message[:MAX_MESSAGE]))
+    kept = job.extra.keep_logs if job.extra is not None else None
+    text, most = command.message[:MAX_MESSAGE], MAX_LOG if kept is None else kept
+    state.out.logs.append(LogEntry(job.seq, state.now, command.level, text, most))
     return AddLogReply(data=Added())
 
 

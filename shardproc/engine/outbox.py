@@ -49,6 +49,7 @@ class LogEntry(Struct, gc=False):
     at: int
     level: str
     message: str
+    kept: int = 0  # of a new line: how many the job then keeps, if that is not more than all may
 
 
 class DeadLetter(Struct, gc=False):

@@ -179,7 +179,8 @@ class Store:
             out.kept_logs.clear()
         if out.logs:
             many(rows.PUT_LOG, [(e.seq, e.at, e.level, e.message, e.seq) for e in out.logs])
-            many(rows.TRIM_LOG, [(seq, seq, MAX_LOG) for seq in {entry.seq for entry in out.logs}])
+            kept = {entry.seq: min(entry.kept, MAX_LOG) for entry in out.logs}
+            many(rows.TRIM_LOG, [(seq, seq, most) for seq, most in kept.items()])
             out.logs.clear()
         if out.dirty:
             self._journal.write(out.dirty, db)
