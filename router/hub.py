@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from bunqueue.logs import get_logger
@@ -127,6 +128,15 @@ class Hub:
         link = self.links[body[0]]
         if link is not None:
             link.control(wire.LETTER, wire.CONTROL, bytes((source,)) + body[1:])
+
+    def answers_lost(self, shard: int, numbers: Iterable[int]) -> None:
+        """What these connections, or tickets, asked a shard may or may not have happened: see `link_down`."""
+        for number in numbers:
+            client = self.clients.get(number)
+            if number >= wire.TICKET:
+                self.tickets.lost(number, shard)
+            elif client is not None:
+                client.finish(wire.SEVERED)
 
     def link_down(self, link: ShardLink) -> None:
         """A shard died: what was in flight there may or may not have happened, so nobody is told.

@@ -167,6 +167,8 @@ class ShardLink(asyncio.Protocol):
             self._owner.progressed(self, wire.decode_progress(body))
         elif kind == wire.TO_PEER:
             self._hub.letter(self.shard, body)
+        elif kind == wire.LOST:
+            self._hub.answers_lost(self.shard, wire.unpack_connections(body))
         elif kind == wire.READY:
             self._owner.recovered(self)
         elif kind == wire.EVENTS:

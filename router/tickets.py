@@ -94,21 +94,26 @@ class Tickets:
         Nothing true can be said of a command that may be done in part, so its client is cut off, as
         those are that had asked that shard alone.
         """
-        for number, ticket in list(self._open.items()):
-            if shard not in ticket.gather.waiting:
-                continue
-            ticket.gather.waiting.discard(shard)
-            if ticket.partial and (ticket.gather.waiting or ticket.gather.answered):
-                self._end(number, ticket)
-                continue
-            client = self._clients.get(ticket.client)
-            if client is not None and ticket.once:
-                client.finish(SEVERED)
-            elif not ticket.lost:
-                self._tell(ticket, refusal(unavailable(shard), ticket.req_id))
-            ticket.lost.append(shard)
-            if not ticket.gather.waiting:
-                self._close(number)
+        for number in list(self._open):
+            self.lost(number, shard)
+
+    def lost(self, number: int, shard: int) -> None:
+        """A shard will not answer one of them."""
+        ticket = self._open.get(number)
+        if ticket is None or shard not in ticket.gather.waiting:
+            return
+        ticket.gather.waiting.discard(shard)
+        if ticket.partial and (ticket.gather.waiting or ticket.gather.answered):
+            self._end(number, ticket)
+            return
+        client = self._clients.get(ticket.client)
+        if client is not None and ticket.once:
+            client.finish(SEVERED)
+        elif not ticket.lost:
+            self._tell(ticket, refusal(unavailable(shard), ticket.req_id))
+        ticket.lost.append(shard)
+        if not ticket.gather.waiting:
+            self._close(number)
 
     def _close(self, number: int) -> None:
         del self._open[number]

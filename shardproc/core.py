@@ -178,6 +178,11 @@ class Shard:
         letters, self.engine.out.letters = self.engine.out.letters, []
         return letters
 
+    def lost(self) -> list[int]:
+        """The connections that nobody can answer, once that is committed."""
+        lost, self.engine.out.lost = self.engine.out.lost, []
+        return lost
+
     def _vitals(self) -> Vitals:
         return Vitals(vitals.memory(), self.store.database.size(), vitals.cpu_s(), None)
 

@@ -192,6 +192,8 @@ class Server:
             parts.append(body)
         for conn, notice in self._shard.notices:  # after the pulls that they are about
             parts.append(link.answer(conn, link.REPLIES, notice))
+        if lost := self._shard.lost():
+            parts.append(link.answer(link.CONTROL, link.LOST, link.pack_connections(lost)))
         if parts:
             self._sock.sendall(b"".join(parts))
             parts.clear()

@@ -182,6 +182,7 @@ class Forward(Message):
 
     version: int
     command: Raw
+    once: bool  # doing it twice is something else, so it is not asked again
 
 
 class Forwarded(Message):

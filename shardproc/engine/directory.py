@@ -14,7 +14,7 @@ from msgspec import Raw, Struct, json
 from bunqueue.model.ids import slot_of_id
 from bunqueue.protocol import peers as wire
 from bunqueue.protocol.codec import decode_command, encode_reply
-from bunqueue.protocol.commands import COMMANDS, Command, CommandError, ErrorReply, Route, is_slow
+from bunqueue.protocol.commands import COMMANDS, Command, CommandError, ErrorReply, Route, Spec, is_slow
 from bunqueue.protocol.commands.query import GetJobByCustomId, JobReply
 from bunqueue.protocol.framing import HEADER, frame
 from bunqueue.protocol.gather import Gather, split
@@ -219,10 +219,18 @@ def relay(state: State, client: Client, command: Command) -> bool:
 
 
 def _relay_one(state: State, client: Client, command: Command, home: int) -> Steps:
-    (answer,) = yield [(home, wire.Forward(client.version, Raw(encode_reply(command))))]
     tag = str(command.__struct_config__.tag)
+    (answer,) = yield [(home, _forward(client, COMMANDS[tag], encode_reply(command)))]
+    if answer is None:
+        state.out.lost.append(client.conn)
+        return
     client.slow += is_slow(tag, getattr(command, "timeout", None))
     state.out.replies.append((client.conn, answer.reply))
+
+
+def _forward(client: Client, spec: Spec, payload: bytes) -> wire.Forward:
+    """None answers it when the other shard has died over a command that must not be repeated."""
+    return wire.Forward(client.version, Raw(payload), spec.writes and not spec.repeatable)
 
 
 def _relay_many(state: State, client: Client, command: Command) -> Steps:
@@ -234,9 +242,10 @@ def _relay_many(state: State, client: Client, command: Command) -> Steps:
         state.out.replies.append((client.conn, ErrorReply(error=str(error), req_id=command.req_id)))
         return
     gather = Gather(spec.merge, parts, ids)
-    found = yield [
-        (shard, wire.Forward(client.version, Raw(part.frame[HEADER:]))) for shard, part in parts.items()
-    ]
+    found = yield [(shard, _forward(client, spec, part.frame[HEADER:])) for shard, part in parts.items()]
+    if None in found:
+        state.out.lost.append(client.conn)
+        return
     for shard, answer in zip(parts, found, strict=True):
         gather.add(shard, frame(bytes(answer.reply)))
     state.out.replies.append((client.conn, Raw(gather.result(command.req_id)[HEADER:])))

@@ -108,6 +108,7 @@ class Outbox:
         "kept_logs",
         "letters",
         "logs",
+        "lost",
         "notices",
         "purges",
         "pushed",
@@ -121,6 +122,7 @@ class Outbox:
     def __init__(self) -> None:
         self.replies: list[tuple[int, Reply | Raw]] = []
         self.letters: list[tuple[int, bytes]] = []  # to other shards
+        self.lost: list[int] = []  # connections that asked for what may have been done or not
         self.dirty: list[Job] = []
         self.attempts: list[Attempt] = []
         self.queues: list[QueueRow] = []

@@ -183,9 +183,17 @@ def receive(state: State, source: int, body: bytes) -> None:
 
 
 def repeat(state: State, shard: int) -> None:
-    """A shard is there, perhaps anew: ask it again what it has not answered."""
-    for number, asked in state.asked.items():
-        if asked.shard == shard:
+    """A shard is there, perhaps anew: ask it again what it has not answered.
+
+    What must not be done twice is not asked again; it gets None for an answer.
+    """
+    for number, asked in list(state.asked.items()):
+        if asked.shard != shard:
+            continue
+        if isinstance(asked.message, wire.Forward) and asked.message.once:
+            del state.asked[number]
+            _fill(state, asked.task, asked.place, None)
+        else:
             _send(state, shard, wire.ASKS, number, asked.message)
 
 

@@ -2,8 +2,9 @@
 
 Takes the place of ``python -m shardproc``.  It answers every command with what it saw of it; the queue
 name asks for more: ``hold`` is answered only when the shard is drained, ``big-N`` with N bytes, ``die``
-ends the process, ``stop`` makes it stop reading for ever.  ``FAKE_START`` and ``FAKE_END`` say how it starts
-and ends; what it hears beside commands goes to the file ``FAKE_LOG``, a JSON line each.
+ends the process, ``stop`` makes it stop reading for ever; ``lost``, also among ids, has it say that nobody
+can answer.  ``FAKE_START`` and ``FAKE_END`` say how it starts and ends; what it hears beside commands goes to
+the file ``FAKE_LOG``, a JSON line each.
 """
 
 from __future__ import annotations
@@ -92,6 +93,9 @@ class FakeShard:
             time.sleep(1000)
         if queue.startswith("hold"):
             self.held.append(reply(conn, answer))
+            return
+        if queue.startswith("lost") or "lost" in str(command.get("ids")):
+            self.tell(link.LOST, link.pack_connections([conn]))
             return
         if queue.startswith("big-"):
             answer["big"] = b"x" * int(queue.split("-")[1])

@@ -49,6 +49,20 @@ def test_a_shard_that_dies_takes_only_those_with_it_who_waited_for_it(tmp_path: 
         assert len(epochs) == 1
 
 
+def test_who_asked_what_nobody_can_answer_any_more_is_cut_off(tmp_path: Path) -> None:
+    """A shard had handed the command on to one that died; its own connection is fine."""
+    single = {"cmd": "PUSH", "queue": queue_of_shard(0, "lost")}
+    gathered = {"cmd": "ACKB", "ids": [queue_of_shard(0), queue_of_shard(1), queue_of_shard(1, "lost")]}
+    with RouterServer(tmp_path, fake=True) as server, server.connect() as bystander:
+        for asked in (single, gathered):
+            with server.connect() as victim:
+                number = victim.call(cmd="PUSH", queue=queue_of_shard(1))["conn"]
+                victim.send(asked)
+                assert victim.closed()
+            wait_for(lambda number=number: [1, number] in server.heard("severed"), "the other to be told")
+            assert bystander.call(cmd="PUSH", queue=queue_of_shard(0))["ok"]
+
+
 def test_commands_for_a_shard_that_is_down_are_refused_at_once(tmp_path: Path) -> None:
     changes = {"supervisor.FIRST_DELAY_S": 60.0, "supervisor.LAST_DELAY_S": 60.0}
     with RouterServer(tmp_path, fake=True, changes=changes) as server, server.connect() as client:
