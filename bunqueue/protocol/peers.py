@@ -33,30 +33,36 @@ class Homes(Message):
 
 
 class Claim(Message):
-    """May the asker become the home of jobs with these ids?"""
+    """May the asker become the home of jobs with these ids?
+
+    ``wait``: until flows that are being pushed are decided, if they have such ids.
+    """
 
     ids: list[str]
+    wait: bool
 
 
 class Claimed(Message):
-    """For each id: the asker's number if it is granted, else the shard that has it; -1: try again."""
+    """For each id: the asker's number if it is granted, else the shard that has it; -1: try again; -2: a flow
+    has it that is not decided."""
 
     homes: list[int]
 
 
 class Verify(Message):
-    """Is the job there and unfinished?  A finished one makes way."""
+    """Is the job there and unfinished?  A finished one makes way.  ``wait`` as in `Claim`."""
 
     ids: list[str]
+    wait: bool
 
 
 class Verified(Message):
-    """One word an id: FREE, TAKEN or BUSY."""
+    """One word an id: FREE, TAKEN, BUSY or UNDECIDED."""
 
     words: list[int]
 
 
-FREE, TAKEN, BUSY = range(3)
+FREE, TAKEN, BUSY, UNDECIDED = range(4)
 
 
 class Forget(Message):
@@ -163,9 +169,10 @@ class Decided(Message):
 
 
 class Recall(Message):
-    """What was decided about a flow?"""
+    """What was decided about a flow?  ``wait``: answer when that is known."""
 
     flow: str
+    wait: bool
 
 
 class Recalled(Message):

@@ -15,7 +15,7 @@ from bunqueue.model.job import BLOCKED, COMPLETED, FAILED, Extra, Job
 from bunqueue.protocol import peers as wire
 
 from . import blocked, peers, removed
-from .directory import locate
+from .directory import flows_decided, locate
 from .outbox import ROW
 from .peers import Steps, answers
 from .registry import at_id, recovers
@@ -64,7 +64,8 @@ def looked(state: State, ids: Iterable[str]) -> None:
 
 
 @answers(wire.Watch)
-def _watch(state: State, source: int, message: wire.Watch) -> wire.Outcomes:
+def _watch(state: State, source: int, message: wire.Watch) -> Steps:
+    yield from flows_decided(state, message.ids)
     jobs = [_outcome(state, job_id) for job_id in message.ids]
     if source != state.shard:
         for outcome in jobs:
@@ -75,7 +76,7 @@ def _watch(state: State, source: int, message: wire.Watch) -> wire.Outcomes:
 
 def _outcome(state: State, job_id: str) -> wire.Outcome:
     """What became of a job of this shard."""
-    if job_id in state.jobs or job_id in state.prepared:
+    if job_id in state.jobs:
         return wire.Outcome(job_id, wire.PENDING)
     if job_id in state.gone:
         return wire.Outcome(job_id, wire.DONE)

@@ -7,6 +7,7 @@ hint: whether the job lives only its home knows, which is asked before an id is 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 
 from msgspec import Raw, Struct, json
@@ -27,6 +28,7 @@ from .registry import Apart, handles, recovers
 from .state import RELAYED, Client, State
 
 KIND = "home"
+BUSY, UNDECIDED = -1, -2  # in place of a shard that has an id
 TRIES = 100  # to claim ids; each lasts as long as it takes to ask another shard
 
 
@@ -74,73 +76,118 @@ def _where(state: State, source: int, message: wire.Where) -> wire.Homes:
     return wire.Homes([state.directory.get(job_id, state.shard) for job_id in message.ids])
 
 
+def flows_decided(state: State, ids: Iterable[str], *, wait: bool = True) -> Steps:
+    """Have prepared jobs with these ids appear, or not; with ``wait`` False only if that is decided."""
+    ids = list(ids)
+    decided = True
+    while decided and (flows := {state.prepared[job_id] for job_id in ids if job_id in state.prepared}):
+        decided = yield from recall(state, flows, wait=wait)
+
+
+def recall(state: State, flows: Iterable[str], *, wait: bool = True) -> Steps:
+    """Ask what was decided about prepared flows, and do it; whether all are decided."""
+    flows = list(flows)
+    found = yield [(state.parts[flow].coordinator, wire.Recall(flow, wait)) for flow in flows]
+    for flow, answer in zip(flows, found, strict=True):
+        if answer.commit is not None:
+            peers.tell(state, state.shard, wire.Decide(flow, answer.commit))
+    return all(answer.commit is not None for answer in found)
+
+
 # Claiming an id
 
 
-def claim(state: State, ids: list[str]) -> Steps:
+def claim(state: State, ids: list[str], *, wait: bool = True) -> Steps:
     """Claim ids for jobs of this shard; the ones that somebody has, as ``{id: shard}``.
 
-    Whoever gets an id must push its job in the same breath.
+    Whoever gets an id must push its job in the same breath.  With ``wait`` False, ids of a flow that is being
+    pushed are refused: two flows must not wait for each other.
     """
-    for _ in range(TRIES):
-        taken = yield from _claim_once(state, ids)
+    for number in range(TRIES):
+        yield from flows_decided(state, ids, wait=wait)
+        taken = yield from _claim_once(state, ids, wait, in_turn=number > 0)
         if taken is not None:
             return taken
     raise CommandError(f"Ids like {ids[0]} are being taken by other clients all the time, try again")
 
 
-def _claim_once(state: State, ids: list[str]) -> Steps:
-    """`claim`, or None when somebody else is about to take one of them."""
+def _claim_once(state: State, ids: list[str], wait: bool, in_turn: bool) -> Steps:
+    """`claim`, or None when somebody else is about to take one of them.
+
+    Two who hold what the other one wants would get nowhere, so after the first time each asks for one id
+    after the other, in the same order, and holds only what comes before.
+    """
     taken: dict[str, int] = {}
     wanted: dict[str, int] = {}
     for job_id in ids:
-        if job_id in state.jobs or job_id in state.prepared:
+        if job_id in state.jobs:
             taken[job_id] = state.shard
         else:
             wanted[job_id] = pointer(state, job_id)
-    groups = peers.grouped(wanted)
-    if groups:
-        state.granted.update(wanted)
-        try:
-            found = yield [(shard, wire.Claim(some)) for shard, some in groups.items()]
-        finally:
-            state.granted.subtract(wanted)
-        for some, claimed in zip(groups.values(), found, strict=True):
-            for job_id, home in zip(some, claimed.homes, strict=True):
-                if home < 0:
-                    return None
-                if home != state.shard or job_id in state.jobs or job_id in state.prepared:
-                    taken[job_id] = home
-                else:
-                    _forget_finished(state, job_id)
+    at_once = list(peers.grouped(wanted).items())
+    rounds = [[(wanted[job_id], [job_id])] for job_id in sorted(wanted)] if in_turn else [at_once]
+    held: list[str] = []
+    try:
+        for asked in rounds:
+            some = [job_id for _, group in asked for job_id in group]
+            held += some
+            state.granted.update(some)
+            found = yield [(shard, wire.Claim(group, wait)) for shard, group in asked]
+            homes = [home for answer in found for home in answer.homes]
+            if not _all_settled(state, some, homes, wait):
+                return None
+            taken.update(
+                (job_id, home) for job_id, home in zip(some, homes, strict=True) if home != state.shard
+            )
+    finally:
+        state.granted -= Counter(held)
+    if any(job_id in state.prepared for job_id in wanted):  # meanwhile
+        return None
+    for job_id in wanted.keys() - taken.keys():
+        if job_id in state.jobs:  # by another push of this shard
+            taken[job_id] = state.shard
+        else:
+            _forget_finished(state, job_id)
     return taken
+
+
+def _all_settled(state: State, ids: list[str], homes: list[int], wait: bool) -> bool:
+    """Whether each of the ids is somebody's; CommandError when that will not be known soon."""
+    for job_id, home in zip(ids, homes, strict=True):
+        if not wait and (home == UNDECIDED or job_id in state.prepared):
+            raise CommandError(f"Job id {job_id} belongs to a flow that is being pushed, try again")
+    return min(homes, default=0) >= 0
 
 
 @answers(wire.Claim)
 def _claim(state: State, source: int, message: wire.Claim) -> Steps:
-    homes = {}
-    doubtful: dict[str, int] = {}
-    for job_id in message.ids:
-        home = state.directory.get(job_id, state.shard)
-        if home == state.shard:
-            word = _verify(state, job_id, own=source == state.shard)
-            homes[job_id] = -1 if word == wire.BUSY else source if word == wire.FREE else state.shard
-        elif home == source:
-            homes[job_id] = source
-        else:
-            doubtful[job_id] = home
+    ids, here = message.ids, state.shard
+    yield from flows_decided(state, ids, wait=message.wait)
+    homes = {job_id: state.directory.get(job_id, here) for job_id in ids}
+    doubtful = {job_id: home for job_id, home in homes.items() if home not in (here, source)}
     groups = peers.grouped(doubtful)
+    words: dict[str, int] = {}
     if groups:
-        found = yield [(shard, wire.Verify(some)) for shard, some in groups.items()]
-        for (shard, some), verified in zip(groups.items(), found, strict=True):
-            for job_id, word in zip(some, verified.words, strict=True):
-                moved = state.directory.get(job_id, state.shard) != shard  # meanwhile
-                busy = moved or word == wire.BUSY
-                homes[job_id] = -1 if busy else shard if word == wire.TAKEN else source
+        found = yield [(shard, wire.Verify(some, message.wait)) for shard, some in groups.items()]
+        for some, verified in zip(groups.values(), found, strict=True):
+            words.update(zip(some, verified.words, strict=True))
+    claimed = []
     for job_id, home in homes.items():
-        if home == source:
+        if state.directory.get(job_id, here) != home:  # it was given to another one meanwhile
+            claimed.append(BUSY)
+            continue
+        word = _verify(state, job_id, own=source == here) if home == here else words.get(job_id, wire.FREE)
+        claimed.append(_home(word, home, source))
+        if word == wire.FREE:
             _enter(state, job_id, source)
-    return wire.Claimed([homes[job_id] for job_id in message.ids])
+    return wire.Claimed(claimed)
+
+
+def _home(word: int, home: int, source: int) -> int:
+    """Whose an id is from now on."""
+    if word == wire.TAKEN:
+        return home
+    return {wire.FREE: source, wire.BUSY: BUSY, wire.UNDECIDED: UNDECIDED}[word]
 
 
 def _enter(state: State, job_id: str, home: int) -> None:
@@ -152,14 +199,17 @@ def _enter(state: State, job_id: str, home: int) -> None:
 
 
 @answers(wire.Verify)
-def _verified(state: State, source: int, message: wire.Verify) -> wire.Verified:
+def _verified(state: State, source: int, message: wire.Verify) -> Steps:
+    yield from flows_decided(state, message.ids, wait=message.wait)
     return wire.Verified([_verify(state, job_id) for job_id in message.ids])
 
 
 def _verify(state: State, job_id: str, *, own: bool = False) -> int:
     """Whether an id is free here; a finished job that has it is forgotten."""
-    if job_id in state.jobs or job_id in state.prepared:
+    if job_id in state.jobs:
         return wire.TAKEN
+    if job_id in state.prepared:
+        return wire.UNDECIDED
     if not own and state.granted[job_id] > 0:
         return wire.BUSY
     _forget_finished(state, job_id)
@@ -202,13 +252,18 @@ def get_job_by_custom_id(state: State, client: Client, command: GetJobByCustomId
 
 
 def relay(state: State, client: Client, command: Command) -> bool:
-    """Have the home of the job carry out a command, if that is another shard; whether it is."""
+    """Have the home of the job carry out a command, if that is another shard, and wait for a job of a flow
+    that is about to appear; whether it is one of these."""
     spec = COMMANDS[str(command.__struct_config__.tag)]
     if spec.route is Route.ID:
-        home = state.directory.get(getattr(command, spec.key))
-        if home is None:
+        job_id = getattr(command, spec.key)
+        home = state.directory.get(job_id)
+        if home is not None:
+            peers.start(state, _relay_one(state, client, command, home))
+        elif job_id in state.prepared:
+            peers.start(state, _when_decided(state, client, command, [job_id]))
+        else:
             return False
-        peers.start(state, _relay_one(state, client, command, home))
         return True
     if spec.route is Route.IDS:
         ids: list[str] = command.ids  # type: ignore[attr-defined]  # what Route.IDS promises
@@ -257,4 +312,13 @@ def _forwarded(state: State, source: int, message: wire.Forward, deliver: Delive
     state.serial += 1
     client = Client(RELAYED + state.serial, message.version)
     state.relays[client.conn] = deliver
-    carry_out(state, client, decode_command(bytes(message.command)))
+    command = decode_command(bytes(message.command))
+    spec = COMMANDS[str(command.__struct_config__.tag)]
+    key = getattr(command, spec.key)
+    peers.start(state, _when_decided(state, client, command, [key] if isinstance(key, str) else key))
+
+
+def _when_decided(state: State, client: Client, command: Command, ids: list[str]) -> Steps:
+    yield from flows_decided(state, ids)
+    if not client.closed:
+        carry_out(state, client, command)

@@ -115,7 +115,7 @@ class Engine:
         """Carry out one command; its reply, unless it parks, is in the outbox."""
         state = self.state
         state.now = now
-        if not (state.directory and directory.relay(state, client, command)):
+        if not ((state.directory or state.prepared) and directory.relay(state, client, command)):
             carry_out(state, client, command)
         # As `_serve` begins; asked here as well, because the call costs something for every command.
         if state.woken or state.settled or state.dropped or state.unblocked:

@@ -26,7 +26,7 @@ from bunqueue.protocol.commands.flows import (
 
 from . import blocked, dependencies, lifecycle
 from .dependencies import extra_of
-from .directory import locate
+from .directory import flows_decided, locate
 from .finishing import check_token
 from .outbox import ROW
 from .peers import Steps, across, answers
@@ -144,7 +144,8 @@ def remove_unprocessed_children(state: State, client: Client, command: RemoveUnp
 
 
 @answers(wire.Kin)
-def _kin(state: State, source: int, message: wire.Kin) -> wire.KinDone:
+def _kin(state: State, source: int, message: wire.Kin) -> Steps:
+    yield from flows_decided(state, [message.id])
     job = state.jobs.get(message.id)
     if job is None:
         return wire.KinDone(False)

@@ -22,7 +22,7 @@ from bunqueue.protocol.commands.flows import FlowJob, FlowJobs, FlowReply, PushF
 from bunqueue.protocol.job_view import job_list, pulled_job
 
 from . import blocked, dependencies, directory, lifecycle, peers
-from .peers import Questions, Steps, across, answers
+from .peers import Deliver, Questions, Steps, across, answers, deferred
 from .pushing import check_priority, check_size, new_job
 from .registry import Apart, handles, recovers
 from .state import Client, QueueState, State
@@ -74,21 +74,20 @@ def push_flow(state: State, client: Client, command: PushFlow) -> Steps:
         parts.setdefault(slot_of_queue(job.queue) & (state.shards - 1), []).append(job)
     flow = state.ids.job_id(0, state.now, state.next_seq)
     state.next_seq += 1
-    state.undecided.add(flow)
+    state.undecided[flow] = []
     questions: Questions = [(shard, wire.Prepare(flow, Raw(_encode(part)))) for shard, part in parts.items()]
     prepared = yield questions
-    state.undecided.discard(flow)
     error = next((answer.error for answer in prepared if answer.error), "")
-    if error:
-        for shard in parts:
-            _tell_decision(state, shard, flow, commit=False)
-        raise CommandError(error)
     others = [shard for shard in parts if shard != state.shard]
-    if others:
+    if others and not error:
         state.decisions[flow] = set(others)
         state.out.keep(DECIDED, flow, Decision(others))
     for shard in parts:
-        _tell_decision(state, shard, flow, commit=True)
+        _tell_decision(state, shard, flow, commit=not error)
+    for deliver in state.undecided.pop(flow):  # after those who have to carry it out
+        deliver(wire.Recalled(not error))
+    if error:
+        raise CommandError(error)
     shown = {
         job.id: raw
         for part, answer in zip(parts.values(), prepared, strict=True)
@@ -125,22 +124,20 @@ def recovered(state: State) -> None:
 
 def peer_is_back(state: State, shard: int) -> None:
     """A shard was restarted: it may have forgotten that it has to decide about a flow."""
-    for flow, part in state.parts.items():
-        if part.coordinator == shard:
-            peers.start(state, _recall(state, flow, shard))
+    flows = [flow for flow, part in state.parts.items() if part.coordinator == shard]
+    if flows:
+        peers.start(state, directory.recall(state, flows))
 
 
-def _recall(state: State, flow: str, coordinator: int) -> Steps:
-    (answer,) = yield [(coordinator, wire.Recall(flow))]
-    if answer.commit is not None:
-        _decide(state, coordinator, wire.Decide(flow, answer.commit))
-
-
-@answers(wire.Recall)
-def _recalled(state: State, source: int, message: wire.Recall) -> wire.Recalled:
-    if message.flow in state.undecided:
-        return wire.Recalled(None)
-    return wire.Recalled(message.flow in state.decisions)
+@deferred(wire.Recall)
+def _recalled(state: State, source: int, message: wire.Recall, deliver: Deliver) -> None:
+    waiting = state.undecided.get(message.flow)
+    if waiting is None:
+        deliver(wire.Recalled(message.flow in state.decisions))
+    elif message.wait:
+        waiting.append(deliver)
+    else:
+        deliver(wire.Recalled(None))
 
 
 # A shard that has jobs of the flow
@@ -154,7 +151,7 @@ def _prepare(state: State, source: int, message: wire.Prepare) -> Steps:
     ids = [job.id for job in jobs]
     life = state.lives[source]
     try:
-        taken = yield from directory.claim(state, ids)
+        taken = yield from directory.claim(state, ids, wait=False)
     except CommandError as error:
         return wire.Prepared(str(error))
     if life != state.lives[source]:
@@ -198,17 +195,16 @@ def _decide(state: State, source: int, message: wire.Decide) -> wire.Decided:
 
 def _appear(state: State, jobs: Sequence[FlowJob]) -> None:
     """Push prepared jobs; those that depend on others wait for these, wherever they are."""
-    outcomes: dict[str, wire.Outcome] = {}
-    for flow_job in jobs:
-        for dep in flow_job.input.depends_on or ():
-            outcomes[dep] = wire.Outcome(dep, wire.PENDING)
+    pending = {
+        dep: wire.Outcome(dep, wire.PENDING) for flow_job in jobs for dep in flow_job.input.depends_on or ()
+    }
     waiting: list[str] = []
     for flow_job in jobs:
         queue = state.queue(flow_job.queue)
         job = _job(state, queue, flow_job)
         state.totals.pushed += 1
         state.out.durable |= job.options.durable
-        if dependencies.block(state, job, outcomes):
+        if dependencies.block(state, job, pending):
             blocked.add(state, queue, job)
             waiting += job.extra.pending if job.extra is not None else ()
         else:

@@ -173,13 +173,21 @@ def receive(state: State, source: int, body: bytes) -> None:
     """A letter has come."""
     letter = wire.decode(body)
     if letter.kind == wire.ASKS:
-        _answer(state, source, letter.message, partial(_send, state, source, wire.ANSWERS, letter.number))
+        question = source, letter.number
+        if question not in state.answering:  # else it was asked again, and will be answered once
+            state.answering.add(question)
+            _answer(state, source, letter.message, partial(_answered, state, question))
     elif letter.kind == wire.TELLS:
         ANSWERS[type(letter.message)](state, source, letter.message)
     else:
         asked = state.asked.pop(letter.number, None)
         if asked is not None and asked.shard == source:
             _fill(state, asked.task, asked.place, letter.message)
+
+
+def _answered(state: State, question: tuple[int, int], answer: Any) -> None:
+    state.answering.discard(question)
+    _send(state, question[0], wire.ANSWERS, question[1], answer)
 
 
 def repeat(state: State, shard: int) -> None:

@@ -185,6 +185,7 @@ class State:
     __slots__ = (
         "_shared",
         "alarms",
+        "answering",
         "archive",
         "asked",
         "awaited",
@@ -301,7 +302,7 @@ class State:
         self.granted: Counter[str] = Counter()  # ids claimed for jobs that are not there yet
         self.prepared: dict[str, str] = {}  # ids of jobs of flows that are not decided -> the flow
         self.parts: dict[str, Any] = {}  # flow -> flows.Part, its prepared jobs
-        self.undecided: set[str] = set()  # flows that this shard has yet to decide about
+        self.undecided: dict[str, list[Callable[[Any], None]]] = {}  # flows to decide about -> who asks
         self.decisions: dict[str, set[int]] = {}  # decided flows -> the shards that have to be told
         self.awaited: dict[str, Awaited] = {}
         self.settled: list[Job] = []  # awaited jobs that were decided, to be told to who waits
@@ -312,6 +313,7 @@ class State:
         self.lives: Counter[int] = Counter()  # shard -> how often it has come (back)
         self.questions = self.ids.life()  # numbers them; those of an earlier life are never asked again
         self.asked: dict[int, Asked] = {}  # questions to other shards
+        self.answering: set[tuple[int, int]] = set()  # questions of others: shard and number
         self.relays: dict[int, Callable[[Any], None]] = {}  # who gets the replies to forwarded commands
 
     def client(self, conn: int, version: int) -> Client:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from properties.shard_world import Reply, World, state_of
+from properties.shard_world import QUEUES, Life, Reply, World, state_of
 from support.naming import queue_on
 
 SHARDS = 4
@@ -53,6 +53,15 @@ def pull(world: World, queue: str) -> tuple[str, str]:
     return reply["job"]["id"], reply["token"]
 
 
+def child(own: str, shard: int, parent: str, **options: Any) -> dict[str, Any]:
+    return {"id": own, "queue": on(shard, "q"), "input": {"data": {}, "parentId": parent, **options}}
+
+
+def parent(own: str, shard: int, children: list[str]) -> dict[str, Any]:
+    fields = {"data": {}, "dependsOn": children, "childrenIds": children}
+    return {"id": own, "queue": on(shard, "q"), "input": fields}
+
+
 def jobs_of(world: World, queues: tuple[str, ...] | list[str]) -> list[dict[str, Any]]:
     found = []
     for queue in queues:
@@ -91,3 +100,136 @@ def test_a_relayed_question_is_repeated(world: World) -> None:
     world.doomed[1] = True
     assert state_of(world, own) == "waiting"
     assert world.crashes == 1
+
+
+# Ids
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_batches_race_for_ids_with_and_without_a_past(make_world: MakeWorld, seed: int) -> None:
+    """Each id is given once, every push is answered, whoever comes first."""
+    world = make_world(seed)
+    life = Life(world)
+    ids = [on(shard, f"id{n}") for shard in range(SHARDS) for n in range(2)]
+    for own in world.rng.sample(ids, 4):  # some have lived elsewhere
+        assert world.ask(cmd="PUSH", queue=world.rng.choice(QUEUES), data=0, jobId=own)
+    while life.work():
+        pass
+    keys = []
+    for queue in world.rng.sample(QUEUES, 3):
+        mine = world.rng.sample(ids, 6)
+        keys.append(world.send(cmd="PUSHB", queue=queue, jobs=[{"data": 1, "jobId": own} for own in mine]))
+        for _ in range(world.rng.randrange(6)):
+            world.turn()
+    world.settle()
+    assert all(world.replies[key]["ok"] for key in keys), [world.replies[key] for key in keys]
+    waiting = [job["id"] for job in jobs_of(world, QUEUES) if job["state"] == "waiting"]
+    pushed = {own for key in keys for own in world.replies[key]["ids"]}
+    assert sorted(waiting) == sorted(pushed)
+    assert not any(shard.engine.state.granted for shard in world.shards)
+
+
+# Flows that are not decided
+
+
+def flow_of(world: World, number: int) -> list[dict[str, Any]]:
+    ids = [on(world.rng.randrange(SHARDS), f"child-{number}-{n}") for n in range(3)]
+    own = on(world.rng.randrange(SHARDS), f"parent-{number}")
+    jobs = [child(one, 0, own) for one in ids] + [parent(own, 0, ids)]
+    return [job | {"queue": world.rng.choice(QUEUES)} for job in jobs]
+
+
+@pytest.mark.parametrize("crash_rate", [0.0, 0.03])
+@pytest.mark.parametrize("seed", range(30))
+def test_nothing_is_promised_of_jobs_that_may_not_appear(
+    make_world: MakeWorld, seed: int, crash_rate: float
+) -> None:
+    """Pushes meet the ids of flows, some of which are refused: a push that was answered is there, and a
+    dependent waits for something that can come."""
+    world = make_world(seed, crash_rate)
+    life, refused = Life(world), on(1, "taken")
+    push_ok(world, refused)
+    promised: dict[str, str] = {}  # key of the reply -> id
+    for number in range(6):
+        jobs = flow_of(world, number)
+        if world.rng.random() < 0.6:
+            jobs.append({"id": refused, "queue": QUEUES[0], "input": {"data": {}}})
+        world.send(cmd="PUSHF", jobs=jobs)
+        for n in range(4):
+            for _ in range(world.rng.randrange(4)):
+                world.turn()
+            own, queue = world.rng.choice(jobs[:-1])["id"], world.rng.choice(QUEUES)
+            if world.rng.random() < 0.5:
+                promised[world.send(cmd="PUSH", queue=queue, data={}, jobId=own)] = own
+            else:
+                after = on(world.rng.randrange(SHARDS), f"after-{number}-{n}")
+                key = world.send(cmd="PUSH", queue=queue, data={}, jobId=after, dependsOn=[own])
+                promised[key] = after
+    world.calm()
+    for key, own in promised.items():
+        reply = world.replies.get(key)
+        if reply is None:
+            assert crash_rate, "a push was not answered"
+        elif reply["ok"]:
+            assert state_of(world, own) != "unknown", own
+        else:
+            assert reply["error"].startswith("Dependency job not found"), reply
+    for _ in range(10):
+        while life.work():
+            pass
+        life.lost_pulls_return()
+        world.settle()
+    left = [job["id"] for job in jobs_of(world, QUEUES) if job["state"] != "completed"]
+    assert left == []
+
+
+def push_ok(world: World, own: str) -> None:
+    while world.ask(cmd="PUSH", queue=on(0, "kept"), data={}, jobId=own) is None:
+        pass
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_two_flows_race_for_the_same_ids(make_world: MakeWorld, seed: int) -> None:
+    world = make_world(seed)
+    jobs = flow_of(world, 0)
+    keys = []
+    for _ in range(3):
+        keys.append(world.send(cmd="PUSHF", jobs=jobs))
+        for _ in range(world.rng.randrange(8)):
+            world.turn()
+    world.settle()
+    replies = [world.replies[key] for key in keys]
+    won = sum(reply["ok"] for reply in replies)
+    errors = [reply["error"] for reply in replies if not reply["ok"]]
+    assert won <= 1
+    assert all(TRY_AGAIN in error or (won and "already exists" in error) for error in errors), errors
+    if not won:
+        again = world.ask(cmd="PUSHF", jobs=jobs)
+        assert again is not None
+        assert again["ok"]
+
+
+def test_a_flow_is_pushed_again_before_the_old_one_is_given_up(world: World) -> None:
+    """Its client comes back as soon as the shard that decides does."""
+    jobs = [child("a", 1, "p"), parent("p", 2, ["a"])]
+    world.send(cmd="PUSHF", jobs=jobs)
+    while not world.shards[1].engine.state.parts:
+        world.turn()
+    world.crash(0)
+    for wire in [wire for wire in world.wires if 0 in wire]:  # the others hear of it
+        while world.wires[wire] and None in world.wires[wire] and wire[0] == 0:
+            world.deliver(*wire)
+    reply = world.ask(cmd="PUSHF", jobs=jobs)
+    assert reply is not None
+    assert reply["ok"], reply
+
+
+def test_who_asks_for_a_job_of_a_flow_waits_until_it_appears(world: World) -> None:
+    """Its shard was killed before it heard the decision, and the client knows that already."""
+    jobs = [child("a", 1, "p"), parent("p", 2, ["a"])]
+    key = world.send(cmd="PUSHF", jobs=jobs)
+    while key not in world.replies:
+        world.turn()
+    assert world.replies[key]["ok"]
+    world.crash(2)
+    assert state_of(world, "p") == "waiting-children"
