@@ -147,8 +147,8 @@ def remove_unprocessed_children(state: State, client: Client, command: RemoveUnp
 def _kin(state: State, source: int, message: wire.Kin) -> Steps:
     yield from flows_decided(state, [message.id])
     job = state.jobs.get(message.id)
-    if job is None:
-        return wire.KinDone(False)
+    if job is None:  # asked again to remove it?
+        return wire.KinDone(message.deed == wire.REMOVE and state.archive.find(message.id) is None)
     if message.deed == wire.JOIN:
         _join(state, job, message.other)
     elif message.deed == wire.ADOPT:

@@ -233,3 +233,17 @@ def test_who_asks_for_a_job_of_a_flow_waits_until_it_appears(world: World) -> No
     assert world.replies[key]["ok"]
     world.crash(2)
     assert state_of(world, "p") == "waiting-children"
+
+
+def test_children_are_removed_again_when_nobody_knows_whether_they_were(world: World) -> None:
+    ids = [on(shard, f"child{shard}") for shard in range(SHARDS)]
+    assert world.ask(cmd="PUSHF", jobs=[child(own, 1, "p") for own in ids] + [parent("p", 2, ids)])
+    world.settle()
+    world.send(cmd="RemoveUnprocessedChildren", id="p")
+    while world.shards[1].engine.state.jobs:
+        world.turn()
+    world.crash(2)
+    reply = world.ask(cmd="RemoveUnprocessedChildren", id="p")
+    assert reply is not None
+    assert reply["ok"], reply
+    assert state_of(world, "p") == "waiting"
