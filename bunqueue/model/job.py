@@ -114,6 +114,7 @@ class Extra(Struct, rename="camel", omit_defaults=True, gc=False):
     key_until: int | None = None  # epoch ms from which on another job may have the unique key
     auto_retries: AutoRetries | None = None  # out of the dead letters
     cancellation: Cancellation | None = None  # of an active job only
+    watched: bool = False  # other shards want to know what becomes of it
     drops: int = 0  # connections that ended while they held it, before anything was heard of it
 
     @property
@@ -138,6 +139,7 @@ class Extra(Struct, rename="camel", omit_defaults=True, gc=False):
             "auto_retries",
             "cancellation",
             "drops",
+            "watched",
         }
     )
 

@@ -17,6 +17,21 @@ class Message(Struct, tag=True, array_like=True, gc=False):
     """The base of all messages."""
 
 
+class Outcome(Message):
+    """What became of a job.  BURIED: dead, and nothing else is kept of it; the rest only of dead ones."""
+
+    id: str
+    word: int
+    child: str = ""  # "queue:id"
+    parent: str = ""
+    policy: int = 0
+    error: str = ""
+
+
+UNKNOWN, PENDING, DONE, DEAD, BURIED = range(5)
+WAIT, FAIL_PARENT, REMOVE_DEPENDENCY, IGNORE, CONTINUE = range(5)  # policies
+
+
 # The directory of ids that clients chose.
 
 
@@ -66,27 +81,13 @@ FREE, TAKEN, BUSY, UNDECIDED = range(4)
 
 
 class Forget(Message):
-    """Told: these jobs are no longer with the sender."""
+    """Told: these jobs are no longer with the sender; and what became of them, if it is worth knowing."""
 
     ids: list[str]
+    outcomes: list[Outcome | None]
 
 
 # Dependencies
-
-
-class Outcome(Message):
-    """What became of a job: UNKNOWN, PENDING, DONE or DEAD; the rest only of dead ones."""
-
-    id: str
-    word: int
-    child: str = ""  # "queue:id"
-    parent: str = ""
-    policy: int = 0
-    error: str = ""
-
-
-UNKNOWN, PENDING, DONE, DEAD = range(4)
-WAIT, FAIL_PARENT, REMOVE_DEPENDENCY, IGNORE, CONTINUE = range(5)  # policies
 
 
 class Watch(Message):
@@ -144,10 +145,14 @@ class KinDone(Message):
 
 
 class Prepare(Message):
-    """Make these jobs of a flow ready to appear; ``jobs`` is the part of the request that is the asker's."""
+    """Make these jobs of a flow ready to appear; ``jobs`` is the part of the request that is the asker's.
+
+    ``alone``: no other shard has a part of it.
+    """
 
     flow: str
     jobs: Raw
+    alone: bool
 
 
 class Prepared(Message):

@@ -8,21 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from msgspec import Raw, Struct, json
+from msgspec import Raw
 
-from bunqueue.model.durations import DAY_MS
-from bunqueue.model.job import BLOCKED, COMPLETED, FAILED, Extra, Job
+from bunqueue.model.job import BLOCKED, COMPLETED, Extra, Job
 from bunqueue.protocol import peers as wire
 
-from . import blocked, peers, removed
+from . import blocked, peers
 from .directory import flows_decided, locate
 from .outbox import ROW
+from .outcomes import outcome_of, outcome_of_ended, watch
 from .peers import Steps, answers
-from .registry import at_id, recovers
 from .state import Awaited, State
-
-GONE = "gone"
-MAX_LOST = 50_000  # removed jobs that are remembered for other shards
 
 
 def extra_of(job: Job) -> Extra:
@@ -71,6 +67,8 @@ def _watch(state: State, source: int, message: wire.Watch) -> Steps:
         for outcome in jobs:
             if outcome.word != wire.DONE:
                 state.awaited.setdefault(outcome.id, Awaited()).shards.add(source)
+            if outcome.word == wire.PENDING:
+                watch(state, state.jobs[outcome.id])
     return wire.Outcomes(jobs)
 
 
@@ -78,33 +76,7 @@ def _outcome(state: State, job_id: str) -> wire.Outcome:
     """What became of a job of this shard."""
     if job_id in state.jobs:
         return wire.Outcome(job_id, wire.PENDING)
-    if job_id in state.gone:
-        return wire.Outcome(job_id, wire.DONE)
-    job = state.archive.find(job_id)
-    if job is None:
-        return state.lost.get(job_id) or wire.Outcome(job_id, wire.UNKNOWN)
-    return outcome_of(job)
-
-
-def outcome_of(job: Job) -> wire.Outcome:
-    """What became of a decided job, and what its parent makes of that."""
-    extra = job.extra or Extra()
-    if job.state != FAILED and (job.finished_at is not None or not extra.has_policy):
-        return wire.Outcome(job.id, wire.DONE)
-    parent = extra.parent_id or ""
-    policy = _policy(extra) if parent else wire.WAIT
-    child, error = f"{job.queue}:{job.id}", job.error or job.reason or "it was removed"
-    return wire.Outcome(job.id, wire.DEAD, child, parent, policy, error)
-
-
-def _policy(extra: Extra) -> int:
-    if extra.fail_parent_on_failure:
-        return wire.FAIL_PARENT
-    if extra.remove_dependency_on_failure:
-        return wire.REMOVE_DEPENDENCY
-    if extra.continue_parent_on_failure:
-        return wire.CONTINUE
-    return wire.IGNORE if extra.ignore_dependency_on_failure else wire.WAIT
+    return outcome_of_ended(state, job_id)
 
 
 # A job that waits
@@ -159,12 +131,10 @@ def settle(state: State) -> None:
     """Tell those who wait of the jobs that were decided."""
     while state.settled:
         job = state.settled.pop()
-        outcome = outcome_of(job)
         awaited = state.awaited.get(job.id)
-        if removed.is_asked_for(state, job):
-            _remember(state, outcome)
         if awaited is None:
             continue
+        outcome = outcome_of(job)
         for shard in awaited.shards:
             peers.tell(state, shard, wire.Outcomes([outcome]))
         if outcome.word == wire.DONE:
@@ -193,7 +163,7 @@ def _hear(state: State, outcome: wire.Outcome) -> None:
 def _apply(state: State, job: Job, outcome: wire.Outcome) -> bool:
     """What an outcome means for a waiting job; whether it waits for that one no longer."""
     extra = extra_of(job)
-    if outcome.word == wire.DEAD:
+    if outcome.word != wire.DONE:
         if outcome.policy == wire.WAIT or outcome.parent != job.id:
             return False
         if outcome.policy == wire.FAIL_PARENT:
@@ -222,47 +192,6 @@ def release(state: State, job: Job, dep: str) -> None:
     state.out.touch(job, ROW)
     if job.state == BLOCKED and not extra.pending:
         blocked.unblock(state, job)
-
-
-# Jobs that were removed when they completed
-
-
-class Gone(Struct):
-    """A record: a job that was removed at that time.  It had completed, unless there is a ``parent`` to hear
-    that it is dead."""
-
-    at: int
-    child: str = ""
-    parent: str = ""
-    policy: int = 0
-    error: str = ""
-
-
-_decode_gone = json.Decoder(Gone).decode
-
-
-def _remember(state: State, outcome: wire.Outcome) -> None:
-    record = Gone(state.now, outcome.child, outcome.parent, outcome.policy, outcome.error)
-    state.out.keep(GONE, outcome.id, record)
-    state.lost[outcome.id] = outcome
-    if len(state.lost) > MAX_LOST:
-        _forget(state, next(iter(state.lost)))
-
-
-def _forget(state: State, job_id: str) -> None:
-    state.lost.pop(job_id, None)
-    state.out.keep(GONE, job_id, None)
-    state.dropped.append(job_id)  # the entry that led others here was left there until now
-
-
-@recovers(GONE, at_id)
-def _recover_gone(state: State, key: str, value: str) -> None:
-    gone = _decode_gone(value)
-    if gone.at < state.now - 7 * DAY_MS:
-        _forget(state, key)
-        return
-    word = wire.DEAD if gone.parent else wire.DONE
-    state.lost[key] = wire.Outcome(key, word, gone.child, gone.parent, gone.policy, gone.error)
 
 
 # After a restart

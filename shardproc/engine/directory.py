@@ -20,7 +20,7 @@ from bunqueue.protocol.commands.query import GetJobByCustomId, JobReply
 from bunqueue.protocol.framing import HEADER, frame
 from bunqueue.protocol.gather import Gather, split
 
-from . import lifecycle, peers
+from . import lifecycle, outcomes, peers
 from .dispatch import carry_out
 from .peers import Deliver, Steps, answers, deferred
 from .queries import Shown
@@ -217,6 +217,7 @@ def _verify(state: State, job_id: str, *, own: bool = False) -> int:
 
 
 def _forget_finished(state: State, job_id: str) -> None:
+    outcomes.forget(state, job_id)
     old = state.archive.find(job_id)
     if old is not None:
         lifecycle.forget(state, old)
@@ -227,14 +228,17 @@ def tell_dropped(state: State) -> None:
     ids, state.dropped = state.dropped, []
     for shard, some in peers.grouped({job_id: pointer(state, job_id) for job_id in ids}).items():
         if shard != state.shard:
-            peers.tell(state, shard, wire.Forget([job_id for job_id in some if job_id not in state.jobs]))
+            gone = [job_id for job_id in some if job_id not in state.jobs]
+            peers.tell(state, shard, wire.Forget(gone, [state.gone.get(job_id) for job_id in gone]))
 
 
 @answers(wire.Forget)
 def _forget(state: State, source: int, message: wire.Forget) -> None:
-    for job_id in message.ids:
+    for job_id, outcome in zip(message.ids, message.outcomes, strict=True):
         if state.directory.get(job_id) == source:
             _enter(state, job_id, state.shard)
+            if outcome is not None:  # who asks about the job will ask here
+                outcomes.keep_in_mind(state, outcome)
 
 
 @handles(GetJobByCustomId)

@@ -29,6 +29,7 @@ from .dependencies import extra_of
 from .directory import flows_decided, locate
 from .finishing import check_token
 from .outbox import ROW
+from .outcomes import watch
 from .peers import Steps, across, answers
 from .queries import find
 from .registry import handles
@@ -149,7 +150,9 @@ def _kin(state: State, source: int, message: wire.Kin) -> Steps:
     job = state.jobs.get(message.id)
     if job is None:  # asked again to remove it?
         return wire.KinDone(message.deed == wire.REMOVE and state.archive.find(message.id) is None)
-    if message.deed == wire.JOIN:
+    if message.deed == wire.FIND:
+        watch(state, job)
+    elif message.deed == wire.JOIN:
         _join(state, job, message.other)
     elif message.deed == wire.ADOPT:
         _adopt(state, job, message.other, message.queue)

@@ -21,7 +21,7 @@ from bunqueue.protocol.commands import CommandError
 from bunqueue.protocol.commands.flows import FlowJob, FlowJobs, FlowReply, PushFlow
 from bunqueue.protocol.job_view import job_list, pulled_job
 
-from . import blocked, dependencies, directory, lifecycle, peers
+from . import blocked, dependencies, directory, lifecycle, outcomes, peers
 from .peers import Deliver, Questions, Steps, across, answers, deferred
 from .pushing import check_priority, check_size, new_job
 from .registry import Apart, handles, recovers
@@ -38,6 +38,7 @@ class Part(Struct):
 
     coordinator: int
     jobs: bytes
+    alone: bool = False  # no other shard has a part
 
 
 class Decision(Struct):
@@ -75,7 +76,10 @@ def push_flow(state: State, client: Client, command: PushFlow) -> Steps:
     flow = state.ids.job_id(0, state.now, state.next_seq)
     state.next_seq += 1
     state.undecided[flow] = []
-    questions: Questions = [(shard, wire.Prepare(flow, Raw(_encode(part)))) for shard, part in parts.items()]
+    alone = len(parts) == 1
+    questions: Questions = [
+        (shard, wire.Prepare(flow, Raw(_encode(part)), alone)) for shard, part in parts.items()
+    ]
     prepared = yield questions
     error = next((answer.error for answer in prepared if answer.error), "")
     others = [shard for shard in parts if shard != state.shard]
@@ -159,7 +163,7 @@ def _prepare(state: State, source: int, message: wire.Prepare) -> Steps:
     if taken and message.flow not in state.parts:
         return wire.Prepared(f"Flow job {next(job_id for job_id in ids if job_id in taken)} already exists")
     if message.flow not in state.parts:
-        part = Part(source, bytes(message.jobs))
+        part = Part(source, bytes(message.jobs), message.alone)
         _hold(state, message.flow, part)
         state.out.keep(UNDECIDED, message.flow, part)
     return wire.Prepared(jobs=_shown(state, jobs))
@@ -189,12 +193,15 @@ def _decide(state: State, source: int, message: wire.Decide) -> wire.Decided:
         for job in jobs:
             state.prepared.pop(job.id, None)
         if message.commit:
-            _appear(state, jobs)
+            _appear(state, jobs, watched=not part.alone)
     return wire.Decided()
 
 
-def _appear(state: State, jobs: Sequence[FlowJob]) -> None:
-    """Push prepared jobs; those that depend on others wait for these, wherever they are."""
+def _appear(state: State, jobs: Sequence[FlowJob], *, watched: bool) -> None:
+    """Push prepared jobs; those that depend on others wait for these, wherever they are.
+
+    ``watched``: others may ask about them as late as their shards are back.
+    """
     pending = {
         dep: wire.Outcome(dep, wire.PENDING) for flow_job in jobs for dep in flow_job.input.depends_on or ()
     }
@@ -204,6 +211,8 @@ def _appear(state: State, jobs: Sequence[FlowJob]) -> None:
         job = _job(state, queue, flow_job)
         state.totals.pushed += 1
         state.out.durable |= job.options.durable
+        if watched:
+            outcomes.watch(state, job)
         if dependencies.block(state, job, pending):
             blocked.add(state, queue, job)
             waiting += job.extra.pending if job.extra is not None else ()

@@ -34,7 +34,7 @@ from bunqueue.model.job import (
 )
 from bunqueue.model.stall import StallConfig
 
-from . import auto_retry, events, gate, removed, timeouts, waiting
+from . import auto_retry, events, gate, outcomes, timeouts, waiting
 from .configs import of_queue
 from .delays import forget_delay
 from .events import emit
@@ -166,13 +166,13 @@ def complete(
     state.out.events.append((events.COMPLETED, queue.id, job.id))
     if queue.listeners:
         events.tell(state, queue, events.COMPLETED, job, data=Raw(result))
-    if job.id in state.awaited:
-        state.settled.append(job)
     if remove:
         job.state = REMOVED
         emit(state, events.DROPPED, job)
-        removed.completed(state, job)
+        outcomes.remember(state, job)
     else:
+        if job.id in state.awaited:
+            state.settled.append(job)
         job.state = COMPLETED
         job.result = result
         queue.completed += 1
@@ -275,7 +275,7 @@ def expire(state: State, queue: QueueState, job: Job) -> None:
     queue.waiting -= 1
     job.state, job.reason = REMOVED, EXPIRED
     emit(state, events.DROPPED, job)
-    removed.tell_parent(state, job)
+    outcomes.remember(state, job)
     _retire(state, queue, job)
 
 
@@ -283,7 +283,7 @@ def remove(state: State, queue: QueueState, job: Job, kind: int = events.DROPPED
     """Any live state to gone: nobody wants it any more; events.REMOVED is told to subscribers."""
     withdraw(state, queue, job, REMOVED)
     emit(state, kind, job)
-    removed.tell_parent(state, job)
+    outcomes.remember(state, job)
     _retire(state, queue, job)
     job.data = NIL  # entries in heaps may stay for long
 
@@ -309,12 +309,13 @@ def bury(state: State, queue: QueueState, job: Job, reason: str, *, remove: bool
     job.reason = reason
     state.totals.failed += 1
     queue.total_failed += 1
-    if job.id in state.awaited or (job.extra is not None and job.extra.has_policy):
-        state.settled.append(job)
     if remove or job.shared.options.remove_on_fail:
         job.state = REMOVED
         emit(state, events.DROPPED, job)
+        outcomes.remember(state, job)
     else:
+        if job.id in state.awaited:
+            state.settled.append(job)
         job.state = FAILED
         job.finished_at = state.now
         queue.failed += 1
@@ -379,7 +380,7 @@ def _retire(state: State, queue: QueueState, job: Job) -> None:
         release_key(queue, job)
     if job.extra is not None:
         gate.left(state, queue, job)
-        if job.state == REMOVED and job.extra.own_id and not removed.is_asked_for(state, job):
+        if job.state == REMOVED and job.extra.own_id and job.id not in state.tombstones:
             state.dropped.append(job.id)
     del state.jobs[job.id]
     if state.waits:

@@ -24,7 +24,7 @@ from bunqueue.protocol.commands.core import (
     PushReply,
 )
 from bunqueue.protocol.json_size import json_size
-from bunqueue.protocol.peers import UNKNOWN, Outcome
+from bunqueue.protocol.peers import BURIED, UNKNOWN, Outcome
 
 from . import blocked, dependencies, directory, events, idempotency, lifecycle
 from .dedup import NO_DEDUP, Claims
@@ -175,7 +175,9 @@ def _check_dependencies(
     """CommandError when one is nowhere: not on the server, and not earlier in the same batch."""
     for index, fields in enumerate(entries):
         for dep in fields.depends_on or ():
-            unknown = dep not in own[:index] if dep not in outcomes else outcomes[dep].word == UNKNOWN
+            unknown = (
+                dep not in own[:index] if dep not in outcomes else outcomes[dep].word in (UNKNOWN, BURIED)
+            )
             if unknown:
                 where = f"jobs[{index}]: " if batch else ""
                 raise CommandError(f"{where}Dependency job not found: {dep}")

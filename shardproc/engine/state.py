@@ -204,7 +204,6 @@ class State:
         "jobs",
         "listeners",
         "lives",
-        "lost",
         "minute",
         "next_queue_id",
         "next_seq",
@@ -232,6 +231,7 @@ class State:
         "timeouts",
         "timeouts_limit",
         "timetable",
+        "tombstones",
         "totals",
         "unblocked",
         "undecided",
@@ -308,8 +308,8 @@ class State:
         self.settled: list[Job] = []  # awaited jobs that were decided, to be told to who waits
         self.dropped: list[str] = []  # ids that clients chose, of jobs that are gone: not yet told
         self.unblocked: list[Job] = []  # removed ones that waited for others: not yet forgotten there
-        self.gone: dict[str, None] = {}  # removed jobs that had completed; the last of them
-        self.lost: dict[str, Outcome] = {}  # removed jobs for which other shards may have to ask; the last
+        self.gone: dict[str, Outcome] = {}  # removed jobs; the last of them
+        self.tombstones: dict[str, Outcome] = {}  # those that other shards may ask about; stored
         self.lives: Counter[int] = Counter()  # shard -> how often it has come (back)
         self.questions = self.ids.life()  # numbers them; those of an earlier life are never asked again
         self.asked: dict[int, Asked] = {}  # questions to other shards

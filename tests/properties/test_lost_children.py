@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from properties.test_shards_together import QUEUES, World, state_of
+from properties.shard_world import QUEUES, World, state_of
 
 POLICIES = {
     "failParentOnFailure": "failed",

@@ -235,6 +235,76 @@ def test_who_asks_for_a_job_of_a_flow_waits_until_it_appears(world: World) -> No
     assert state_of(world, "p") == "waiting-children"
 
 
+# Jobs of which nothing is kept
+
+
+@pytest.mark.parametrize("fails", [True, False])
+@pytest.mark.parametrize("pointer", range(SHARDS))
+def test_a_child_is_removed_before_its_parent_appears(world: World, fails: bool, pointer: int) -> None:
+    """... and all processes are killed, so that only what is stored can tell."""
+    own = on(pointer, "child")
+    gone = {"removeOnFail": True, "failParentOnFailure": True} if fails else {"removeOnComplete": True}
+    key = world.send(cmd="PUSHF", jobs=[child(own, 1, "p", **gone), parent("p", 2, [own])])
+    while key not in world.replies:
+        world.turn()
+    world.deliver(0, 1)  # the decision, which shard 2 does not hear yet
+    _, token = pull(world, on(1, "q"))
+    answer: dict[str, Any] = {"cmd": "FAIL", "unrecoverable": True} if fails else {"cmd": "ACK"}
+    key = world.send(at=1, id=own, token=token, **answer)
+    assert world.replies[key]["ok"]
+    for number in range(SHARDS):
+        world.crash(number)
+    world.settle()
+    assert state_of(world, own) == "unknown"
+    assert state_of(world, "p") == ("failed" if fails else "waiting")
+    push(world, 3, own)
+    assert state_of(world, own) == "waiting", "it can begin another life"
+
+
+@pytest.mark.parametrize("dies", ["home", "asker"])
+def test_a_dependency_is_removed_while_one_of_the_two_is_away(world: World, dies: str) -> None:
+    dep, after = on(3, "dep"), on(0, "after")
+    push(world, 1, dep, removeOnComplete=True)
+    push(world, 2, after, dependsOn=[dep])
+    _, token = pull(world, on(1, "q"))
+    world.settle()
+    world.doomed[1 if dies == "home" else 2] = True
+    world.send(at=1, cmd="ACK", id=dep, token=token)
+    world.settle()
+    for number in (1, 3):
+        world.crash(number)
+    world.settle()
+    assert state_of(world, after) == "waiting"
+
+
+@pytest.mark.parametrize("pointer", range(SHARDS))
+def test_that_a_removed_job_had_completed_is_known_everywhere(world: World, pointer: int) -> None:
+    dep, failed = on(pointer, "dep"), on(pointer, "failed")
+    push(world, 1, dep, removeOnComplete=True)
+    push(world, 1, failed, removeOnFail=True)
+    for answer in ({"cmd": "ACK"}, {"cmd": "FAIL", "unrecoverable": True}):
+        own, token = pull(world, on(1, "q"))
+        assert world.ask(id=own, token=token, **answer)
+    world.settle()
+    assert push(world, 2, on(2, "after"), dependsOn=[dep])["ok"]
+    assert state_of(world, on(2, "after")) == "waiting"
+    refused = push(world, 2, on(2, "never"), dependsOn=[failed])
+    assert refused == {"ok": False, "error": f"Dependency job not found: {failed}"}
+
+
+@pytest.mark.parametrize("shard", [1, 2])
+def test_a_dependency_that_fails_and_is_removed_has_not_completed(world: World, shard: int) -> None:
+    dep, after = on(3, "dep"), on(0, "after")
+    push(world, 1, dep, removeOnFail=True)
+    push(world, shard, after, dependsOn=[dep])
+    own, token = pull(world, on(1, "q"))
+    assert own == dep
+    assert world.ask(cmd="FAIL", id=dep, token=token, unrecoverable=True)
+    world.settle()
+    assert state_of(world, dep) == "unknown"
+    assert state_of(world, after) == "waiting-children"
+
+
 def test_children_are_removed_again_when_nobody_knows_whether_they_were(world: World) -> None:
     ids = [on(shard, f"child{shard}") for shard in range(SHARDS)]
     assert world.ask(cmd="PUSHF", jobs=[child(own, 1, "p") for own in ids] + [parent("p", 2, ids)])
