@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
@@ -139,9 +139,11 @@ class Bunqueue(Scheduling):
         await self.stop()
         await self.close_async()
 
-    def __bunqueue_workers__(self) -> list[Service]:
-        """For `bunqueue worker module:app`."""
-        return [Service(self)]
+    def __bunqueue_workers__(
+        self, queues: Sequence[str] = (), options: WorkerOptions | None = None
+    ) -> list[Service]:
+        """For `bunqueue worker module:app`, with what its flags say."""
+        return [Service(self, queues, options)]
 
 
 class _Function(Middleware):

@@ -15,12 +15,13 @@ from bunqueue.errors import OptionError
 
 logger = logging.getLogger("bunqueue.app")
 
-Occasion = Literal["startup", "shutdown", "completed", "failed", "exhausted", "error"]
+Occasion = Literal["startup", "shutdown", "completed", "failed", "exhausted", "stopped", "error"]
 """When a hook is called, and with what:
 
 - startup(), before the first job is taken; shutdown(), after the last one has ended;
 - completed(job, result), failed(job, error) after each failed attempt, exhausted(job, error) after the last
   one, when the job is a dead letter; all when the server knows;
+- stopped(job, error) when a run was ended before it was done: JobCancelled, JobInterrupted, Postpone;
 - error(error): a lost lock, a lost connection.
 """
 Hook = Callable[..., Any]

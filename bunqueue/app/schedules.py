@@ -7,19 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from msgspec import defstruct
-from msgspec.structs import fields
-
-from bunqueue.client import checks
-from bunqueue.client.connection_options import Duration, milliseconds, shown
-from bunqueue.client.job_options import encode_data, wire_fields
+from bunqueue.client.connection_options import Duration, shown
+from bunqueue.client.cron_options import SPAWN_OPTIONS, cron_command
 from bunqueue.errors import OptionError
 from bunqueue.model.schedule import ScheduleError, next_run
-from bunqueue.protocol.commands.cron import Cron, SpawnOptions
+from bunqueue.protocol.commands.cron import Cron
 
-_OPTIONS = frozenset(SpawnOptions.__struct_fields__)
-_DECLARED = defstruct("_Declared", [(field.name, field.type, None) for field in fields(Cron)])
-"""What the server is told, under its names in Python."""
+_BESIDE = frozenset({"priority", "unique_key", "dedup"})
+"""Options of jobs that a schedule has itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +32,7 @@ class Schedule:
     options: Mapping[str, Any] = field(default_factory=dict)
     """Of the jobs, as `JobOptions` has them."""
     policy: Mapping[str, Any] = field(default_factory=dict)
-    """immediately, prevent_overlap, skip_if_no_worker, skip_missed_on_restart, max_limit."""
+    """As `SchedulePolicy` has it."""
 
     def __post_init__(self) -> None:
         if (self.expression is None) == (self.every is None):
@@ -46,6 +41,8 @@ class Schedule:
             self._check_expression(self.expression)
         elif self.tz is not None:
             raise OptionError(f"schedule {self.name!r}: tz goes with a cron expression; intervals know none")
+        for name in self.options.keys() - SPAWN_OPTIONS - _BESIDE:
+            raise OptionError(f"schedule {self.name!r}: {name}: not an option of scheduled jobs")
 
     def _check_expression(self, expression: str) -> None:
         try:
@@ -54,27 +51,18 @@ class Schedule:
             raise OptionError(f"schedule {self.name!r}: {shown(expression)}: {error}") from None
 
     def command(self, defaults: Mapping[str, Any]) -> Cron:
-        """As the server is told; `defaults` are job options as the wire has them. Raises OptionError."""
-        every = None if self.every is None else milliseconds(self.every, "every")
-        given = wire_fields(self.options, defaults)
-        foreign = sorted(self.options.keys() - _OPTIONS - {"priority", "unique_key"})
-        if foreign:
-            raise OptionError(f"schedule {self.name!r}: {foreign[0]}: not an option of scheduled jobs")
-        values = {
-            "name": self.name,
-            "queue": self.queue,
+        """As the server is told; `defaults` are job options, of which schedules know not all. OptionError."""
+        options = {**defaults, **self.options}
+        said = {
             "schedule": self.expression,
-            "repeat_every": every,
+            "every": self.every,
             "timezone": self.tz,
             "job_name": self.job,
-            "unique_key": given.get("unique_key"),
-            "priority": given.get("priority", 0),
+            "job_options": {name: options[name] for name in options.keys() & SPAWN_OPTIONS} or None,
+            **{name: options[name] for name in options.keys() & _BESIDE},
             **self.policy,
         }
         try:
-            checks.wire(_DECLARED, values)
+            return cron_command(self.queue, self.name, dict(self.data), said)
         except OptionError as error:
-            raise OptionError(f"schedule {self.name!r}: {error}".replace("repeat_every", "every")) from None
-        spawn = {name: value for name, value in given.items() if name in _OPTIONS}
-        data = encode_data(dict(self.data), f"the data of schedule {self.name!r}")
-        return Cron(**values, data=data, job_options=SpawnOptions(**spawn) if spawn else None)
+            raise OptionError(f"schedule {self.name!r}: {error}") from None

@@ -28,7 +28,7 @@ class SchedulePolicy(TypedDict, total=False):
     """No run while nobody works on the queue."""
     skip_missed_on_restart: bool
     """False: one run at once for those that a server missed that was down."""
-    max_limit: int
+    limit: int
     """The schedule vanishes after so many runs."""
 
 

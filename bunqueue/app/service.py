@@ -7,16 +7,19 @@ import logging
 import random
 from typing import TYPE_CHECKING, Any
 
+from bunqueue.client import checks
 from bunqueue.client.caller import AsyncCaller
 from bunqueue.client.connection_options import Duration, milliseconds, reconnect_delay
-from bunqueue.client.job_options import wire_fields
 from bunqueue.client.worker import Worker
 from bunqueue.errors import OptionError, ShardUnavailable
 from bunqueue.protocol.commands import Reply
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from bunqueue.app.bunqueue import Bunqueue
     from bunqueue.app.station import Station
+    from bunqueue.client.worker_options import WorkerOptions
 
 logger = logging.getLogger("bunqueue.app")
 
@@ -28,11 +31,19 @@ AWAY = (ConnectionError, TimeoutError, ShardUnavailable)
 class Service:
     """One run of an app, from its start to its end; made and used in one event loop."""
 
-    def __init__(self, app: Bunqueue) -> None:
+    def __init__(
+        self, app: Bunqueue, queues: Sequence[str] = (), options: WorkerOptions | None = None
+    ) -> None:
+        """`queues`: only these of the app's; `options` come before those that the app was made with."""
         self._app = app
-        self._stations = [station for station in app._stations.values() if station.handlers]
-        if not self._stations:
+        self._options: WorkerOptions = {**app._worker_options, **(options or {})}
+        checks.whole("concurrency", self._options.get("concurrency", 1))
+        found = {name: station for name, station in app._stations.items() if station.handlers}
+        if not found:
             raise OptionError(f"{app!r} has no jobs to run; declare some with @app.job or @app.route")
+        if strange := [name for name in queues if name not in found]:
+            raise OptionError(f"{app!r} has no queue {strange[0]!r} to work; it has {', '.join(found)}")
+        self._stations = [station for name, station in found.items() if not queues or name in queues]
         self._workers: list[Worker] = []
         # Open as long as it works: an engine in memory forgets all when nobody uses it.
         self._caller = AsyncCaller(app._endpoint)
@@ -121,17 +132,19 @@ class Service:
 
     def _worker(self, station: Station) -> Worker:
         app, hooks = self._app, self._app._hooks
-        options: dict[str, Any] = {**app._worker_options, **app._place}
+        options: dict[str, Any] = {**self._options, **app._place}
+        options["concurrency"] = station.slots(self._options.get("concurrency"))
         if hooks.has("completed"):
             options["on_completed"] = lambda job, result: hooks.tell("completed", job, result)
         if hooks.has("failed", "exhausted"):
             options["on_failed"] = hooks.failed
+        if hooks.has("stopped"):
+            options["on_stopped"] = lambda job, error: hooks.tell("stopped", job, error)
         if hooks.has("error"):
             options["on_error"] = lambda error: hooks.tell("error", error)
         return Worker(
             station.queue,
             station.handlers,
-            concurrency=station.slots,
             middleware=app._middleware,
             **options,
         )
@@ -140,7 +153,7 @@ class Service:
 
     def declarations(self) -> list[Any]:
         """Schedules and limits, as commands that may be said again."""
-        defaults = wire_fields({**(self._app._default_job_options or {})}, {})
+        defaults = self._app._default_job_options or {}
         schedules = [schedule.command(defaults) for schedule in self._app._schedules.values()]
         return [
             *schedules,

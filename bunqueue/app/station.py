@@ -52,10 +52,11 @@ class Station:
             **{name: batch.run for name, batch in self.batches.items()},
         }
 
-    @property
-    def slots(self) -> int:
+    def slots(self, concurrency: int | None = None) -> int:
         """Jobs at a time: a batch is filled beside the other jobs, not instead of them."""
-        others = self.concurrency if self.tasks or self.routes else 0
+        others = (
+            (self.concurrency if concurrency is None else concurrency) if self.tasks or self.routes else 0
+        )
         return others + sum(batch.size for batch in self.batches.values())
 
     def commands(self) -> list[Command]:

@@ -86,15 +86,15 @@ def services_of(found: Any, target: str, queues: Sequence[str], options: WorkerO
 
     SettingsError for anything else, and for flags that do not go with it.
     """
-    make: Callable[[], list[Described]] | None = getattr(found, "__bunqueue_workers__", None)
+    make: Callable[..., list[Described]] | None = getattr(found, "__bunqueue_workers__", None)
     try:
         if make is not None and not isinstance(found, type):
-            _refuse(queues, options, f"{target} is an app, which says itself how its queues are worked")
-            return list(make())
+            return list(make(queues, options))
         if isinstance(found, Worker):
             found = [found]
         if isinstance(found, list | tuple) and found and all(isinstance(each, Worker) for each in found):
-            _refuse(queues, {}, f"{target} names its own queues")
+            if queues:
+                raise SettingsError(f"--queue: {target} names its own queues")
             return [worker.with_options(**options) if options else worker for worker in found]
         if hasattr(found, "__bunqueue_handler__"):
             raise SettingsError(f"{target} is a job of an app; name the app instead")
@@ -107,11 +107,3 @@ def services_of(found: Any, target: str, queues: Sequence[str], options: WorkerO
         return [Worker(list(queues), found, **options)]
     except (OptionError, TypeError) as error:
         raise SettingsError(str(error)) from error
-
-
-def _refuse(queues: Sequence[str], options: WorkerOptions, why: str) -> None:
-    if queues:
-        raise SettingsError(f"--queue: {why}")
-    if options:
-        name = next(iter(options)).replace("_", "-")
-        raise SettingsError(f"--{name}: {why}")

@@ -13,6 +13,8 @@ from bunqueue.errors import OptionError
 from bunqueue.protocol.commands.cron import Cron, SpawnOptions
 
 _ALLOWED = SpawnOptions.__struct_fields__
+SPAWN_OPTIONS = frozenset(_ALLOWED)
+"""Options of the jobs of a schedule."""
 
 
 class CronOptions(TypedDict, total=False):
@@ -60,7 +62,7 @@ def cron_command(queue: str, name: str, data: object, options: Mapping[str, Any]
         raise OptionError("schedule: give either a cron expression or every, such as every=60_000")
     keys = wire_fields({key: given.pop(key) for key in _KEYS if key in given}, {})
     if "every" in given:
-        given["repeat_every"] = int(milliseconds(given.pop("every"), "every"))
+        given["repeat_every"] = checks.whole("every", int(milliseconds(given.pop("every"), "every")))
     if "limit" in given:
         given["max_limit"] = checks.whole("limit", given.pop("limit"))
     if "job_name" in given:

@@ -319,7 +319,7 @@ async def test_schedules(app: Bunqueue) -> None:
     @app.cron("0 9 * * mon-fri", tz="Europe/Rome")
     def digest() -> None: ...
 
-    app.add_schedule(sweep.job(7), "@daily", name=f"{app.name}-weekly", max_limit=3)
+    app.add_schedule(sweep.job(7), "@daily", name=f"{app.name}-weekly", limit=3)
     async with app:
         await eventually(lambda: ran, "the schedule has run")
     assert ran == [30]
@@ -333,7 +333,7 @@ async def test_schedules(app: Bunqueue) -> None:
         (lambda app, job: app.cron("61 * * * *")(job), "schedule '.*:job': '61 ."),
         (lambda app, job: app.cron("0 9 * * *", tz="Mars/Base")(job), "unknown time zone 'Mars/Base'"),
         (lambda app, job: app.cron()(job), "give either a cron expression or every="),
-        (lambda app, job: app.cron(every=0)(job), "schedule '.*:job': every must be a positive whole"),
+        (lambda app, job: app.cron(every=0)(job), "schedule '.*:job': every: 0 is not allowed"),
         (lambda app, job: app.cron(every=1000, tz="UTC")(job), "tz goes with a cron expression"),
         (
             lambda app, job: app.cron("@daily")(app.cron("@hourly")(job)),

@@ -169,6 +169,15 @@ def test_an_app(run: Run, shared_server: Server) -> None:
     assert "square, 6 at a time, in processes" in command.said()
 
 
+def test_an_app_as_the_flags_say(run: Run, shared_server: Server) -> None:
+    command = run("tasks:app", "-q", "cli-app", "-c", "3")
+    with queue_of(shared_server, "cli-app") as queue:
+        assert result(queue.add("greet", {"name": "Ada"})) == "hello Ada"
+    assert command.end() == 0
+    assert "greet, 3 at a time, in the event loop" in command.said()
+    assert "cli-other" not in command.said()
+
+
 def test_the_server_by_flags(run: Run, make_server: StartServer) -> None:
     server = make_server("--auth-token", "right")
     server.start()
@@ -194,11 +203,8 @@ def test_the_server_by_flags(run: Run, make_server: StartServer) -> None:
         (["tasks:send", "-q", "not allowed"], "invalid characters"),
         (["tasks:send", "-q", "q", "-c", "0"], "concurrency: 0 is not allowed"),
         (["tasks:send", "-q", "q", "--run-in", "fork"], "run_in: 'fork' is not allowed"),
-        (
-            ["tasks:app", "-q", "q"],
-            "--queue: tasks:app is an app, which says itself how its queues are worked",
-        ),
-        (["tasks:app", "-c", "5"], "--concurrency: tasks:app is an app"),
+        (["tasks:app", "-q", "q"], "has no queue 'q' to work; it has cli-app, cli-other"),
+        (["tasks:app", "-c", "0"], "concurrency: 0 is not allowed"),
         (["tasks:worker", "-q", "q"], "--queue: tasks:worker names its own queues"),
         (["tasks:greet"], "tasks:greet is a job of an app; name the app instead"),
         (
