@@ -1,0 +1,36 @@
+"""A handler that takes many jobs at once, such as rows for one insert."""
+
+import asyncio
+import sqlite3
+
+from bunqueue import ActiveJob, Bunqueue
+
+app = Bunqueue("visits", embedded=True)
+database = sqlite3.connect(":memory:")
+database.execute("create table visits (page text)")
+sizes: list[int] = []
+
+
+@app.batch("visit", size=100, wait=50)
+async def insert(jobs: list[ActiveJob]) -> list[object]:
+    sizes.append(len(jobs))
+    good = [job for job in jobs if job.data]
+    database.executemany("insert into visits values (?)", [(job.data["page"],) for job in good])
+    return [None if job.data else ValueError("no data") for job in jobs]  # an exception fails that job alone
+
+
+async def main() -> None:
+    handles = await app.async_queue.add_bulk([("visit", {"page": f"/{number}"}) for number in range(250)])
+    bad = await app.add_async("visit", max_attempts=1)
+    async with app:
+        await asyncio.gather(*[handle.result(timeout=30_000) for handle in handles])
+        outcome = await bad.wait(timeout=30_000)
+    print(sizes, database.execute("select count(*) from visits").fetchone())
+    print(outcome.state, outcome.error)
+
+
+asyncio.run(main())
+
+# Output:
+# [100, 100, 51] (250,)
+# failed ValueError: no data
