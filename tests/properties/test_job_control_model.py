@@ -28,7 +28,8 @@ class Known:
     lifo: bool
     run_at: int
     data: int
-    state: str = "queued"  # or active, failed, completed, gone
+    state: str = "queued"  # or active, failed, completed, cancelled, gone
+    until: int | None = None  # of an active one: when it ends as cancelled, as somebody asked for that
 
     def place(self) -> tuple[int, ...]:
         if self.lifo:
@@ -100,14 +101,34 @@ class JobControl(RuleBasedStateMachine):
     @rule(data=st.data())
     def ack(self, data: st.DataObject) -> None:
         job = self.any(data)
-        self.ask(job.state == "active", cmd="ACK", id=job.id)
+        ended = job.state in ("active", "cancelled")
+        answer = self.ask(ended, cmd="ACK", id=job.id)
+        if ended:
+            counts = job.state == "active" and job.until is None
+            assert answer.get("data") == (None if counts else {"applied": False, "reason": "cancelled"})
         if job.state == "active":
-            job.state = "completed"
+            self.end(job, "completed")
+
+    def end(self, job: Known, state: str) -> None:
+        """An active job leaves its worker."""
+        job.state, job.until = "cancelled" if job.until is not None else state, None
 
     @rule(ms=st.sampled_from([1, 49, 1000]))
     def time_passes(self, ms: int) -> None:
         self.driver.tick(self.driver.now + ms)
         self.driver.commit()
+        for job in self.jobs:
+            if job.until is not None and job.until <= self.driver.now:
+                self.end(job, "cancelled")
+
+    @precondition(lambda self: self.jobs)
+    @rule(data=st.data(), interrupted=st.booleans())
+    def fail(self, data: st.DataObject, interrupted: bool) -> None:
+        job = self.any(data)
+        ended = job.state in ("active", "cancelled")
+        self.ask(ended, cmd="FAIL", id=job.id, interrupted=interrupted, unrecoverable=not interrupted)
+        if job.state == "active":
+            self.end(job, "queued" if interrupted else "failed")
 
     @rule()
     def crash(self) -> None:
@@ -131,6 +152,22 @@ class JobControl(RuleBasedStateMachine):
             job.state = "gone"
 
     @precondition(lambda self: self.jobs)
+    @rule(data=st.data(), grace=DELAYS)
+    def cancel_also_when_it_runs(self, data: st.DataObject, grace: int) -> None:
+        job = self.any(data)
+        live = job.state in ("queued", "active")
+        answer = self.ask(live, cmd="Cancel", id=job.id, running=True, grace=grace)
+        if live:
+            assert answer.get("running") == (True if job.state == "active" and grace else None)
+        if job.state == "queued":
+            job.state = "gone"
+        elif job.state == "active":
+            end = self.driver.now + grace
+            job.until = end if job.until is None else min(job.until, end)
+            if not grace:
+                self.end(job, "cancelled")
+
+    @precondition(lambda self: self.jobs)
     @rule(data=st.data(), priority=PRIORITIES, lifo=st.sampled_from([None, True, False]))
     def change_priority(self, data: st.DataObject, priority: int, lifo: bool | None) -> None:
         job = self.any(data)
@@ -143,7 +180,7 @@ class JobControl(RuleBasedStateMachine):
     @rule(data=st.data(), delay=DELAYS, command=st.sampled_from(["MoveToDelayed", "ChangeDelay"]))
     def delay(self, data: st.DataObject, delay: int, command: str) -> None:
         job = self.any(data)
-        movable = job.state in ("queued", "active")
+        movable = job.state in ("queued", "active") and job.until is None
         self.ask(movable, cmd=command, id=job.id, delay=delay)
         if movable:
             job.state, job.run_at = "queued", self.driver.now + delay
@@ -161,7 +198,7 @@ class JobControl(RuleBasedStateMachine):
     @rule(data=st.data())
     def move_to_wait(self, data: st.DataObject) -> None:
         job = self.any(data)
-        movable = job.state not in ("completed", "gone")
+        movable = job.state not in ("completed", "gone") and job.until is None
         self.ask(movable, cmd="MoveToWait", id=job.id)
         if movable:
             job.state, job.run_at = "queued", self.driver.now
@@ -173,7 +210,7 @@ class JobControl(RuleBasedStateMachine):
         live = job.state in ("queued", "active")
         self.ask(live, cmd="Discard", id=job.id)
         if live:
-            job.state = "failed"
+            self.end(job, "failed")
 
     @precondition(lambda self: self.jobs)
     @rule(data=st.data(), value=st.integers(1000, 2000))
@@ -208,6 +245,7 @@ class JobControl(RuleBasedStateMachine):
     @invariant()
     def the_counts_are_right(self) -> None:
         counts = Counter(self.name(job) for job in self.jobs)
+        counts["failed"] += counts["cancelled"]
         answer = self.ask(True, cmd="GetJobCounts", queue="q")["counts"]
         for name in ("waiting", "delayed", "active", "completed", "failed"):
             assert answer[name] == counts[name], name
