@@ -103,8 +103,8 @@ class Post(Protocol):
     def told(self, notices: list[CancelNotice]) -> None:
         """Some of the jobs are to stop."""
 
-    def look(self) -> None:
-        """About once a second."""
+    def look(self, frozen: float) -> None:
+        """About once a second; `frozen` is by how many seconds that is too late."""
 
 
 class Renewal:
@@ -173,8 +173,10 @@ class Renewal:
                 self._try()
                 pause = reconnect_delay(self._failures, random.random()) if self._failures else inf
                 due = time.monotonic() + min(pause, self._interval)
-            self._post.look()
-            self._woken.wait(max(0.0, min(due - time.monotonic(), LOOK)))
+            now = time.monotonic()
+            pause = max(0.0, min(due - now, LOOK))
+            self._woken.wait(pause)
+            self._post.look(time.monotonic() - now - pause)
         self._leave()
 
     def _try(self) -> None:

@@ -194,9 +194,9 @@ class Shift:
             started_at=self._started_at * 1000,
         )
 
-    def look(self) -> None:
+    def look(self, frozen: float) -> None:
         """In the renewal's thread."""
-        self._watch.look()
+        self._watch.look(frozen)
         limit = self._orders.max_memory
         if limit is not None and not self.over.is_set() and (held := memory()) > limit:
             self._loop.call_soon_threadsafe(self._wear_out, f"it holds {held} bytes")

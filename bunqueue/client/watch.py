@@ -24,7 +24,6 @@ class LoopWatch:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._thread = threading.get_ident()
-        self._looked_at = time.monotonic()
         self._asked_at: float | None = None  # None: it has answered
         self._tell_after = BLOCKED
         self._place = ""
@@ -35,11 +34,11 @@ class LoopWatch:
         asked_at = self._asked_at
         return 0.0 if asked_at is None else time.monotonic() - asked_at
 
-    def look(self) -> None:
-        """Ask the loop for a sign of life, or tell that the last one did not come."""
+    def look(self, frozen: float) -> None:
+        """Ask the loop for a sign of life, or tell that the last one did not come. `frozen`: for how many
+        seconds the looking thread itself has slept longer than it wanted to."""
         now = time.monotonic()
-        frozen, self._looked_at = now - self._looked_at, now
-        if frozen > LOOK + BLOCKED:
+        if frozen > BLOCKED:
             words = "Python stood still for %.1f s: the process was stopped, or native code kept the GIL"
             logger.warning(words, frozen)
             self._asked_at = None if self._asked_at is None else now
