@@ -76,11 +76,11 @@ class Connection(asyncio.Protocol):
         if request.tries:
             request.repeat()
         self.pending[request.id] = request
-        if not self.unsent:
-            self._loop.call_soon(self._flush)
         self.unsent.append(request)
         if idle:
             self._flush()
+        elif len(self.unsent) == 1:
+            self._loop.call_soon(self._flush)
         self._host.watch(request.deadline)
 
     def _flush(self) -> None:
