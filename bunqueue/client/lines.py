@@ -6,6 +6,7 @@ for a reply that comes late by its nature, is left to the pool in the background
 
 from __future__ import annotations
 
+import atexit
 import os
 import random
 import threading
@@ -140,15 +141,21 @@ def release(lines: Lines, endpoint: Endpoint) -> None:
     lines.close()
 
 
+def _close_all() -> None:
+    """At the end of the process, for those who never close a queue."""
+    for line in list(_all):
+        line.close()
+
+
 def _after_fork() -> None:
     """Close the child's hold on its parent's lines, so that they end when the parent closes them."""
     global _lock
     _lock = threading.Lock()
-    for line in list(_all):
-        line.close()
+    _close_all()
     for lines in _shared.values():
         lines.forget()
 
 
+atexit.register(_close_all)
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)

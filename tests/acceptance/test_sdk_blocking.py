@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import multiprocessing
 import os
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -99,3 +101,10 @@ def test_a_forked_child_gets_a_connection_of_its_own(queue: Queue) -> None:
     assert len(ids) == 80
     assert queue.count() == 81
     assert all(alive for _, _, alive in theirs)
+
+
+def test_a_queue_that_is_never_closed_is_closed_at_the_end(shared_server: Server) -> None:
+    program = f"from bunqueue import Queue; q = Queue('sdk-left-open', port={shared_server.port}); q.add('n')"
+    command = [sys.executable, "-X", "dev", "-W", "error", "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
