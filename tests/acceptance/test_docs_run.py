@@ -12,7 +12,7 @@ import pytest
 from support.server import Server
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = ["app", "coming-from", "events", "flows", "middleware", "workers"]
+PAGES = ["app", "client", "coming-from", "events", "flows", "middleware", "workers"]
 
 
 def samples(page: str) -> list[str]:

@@ -16,9 +16,12 @@ PAGE = (ROOT / "docs" / "client.md").read_text(encoding="utf-8")
 WORKERS = (ROOT / "docs" / "workers.md").read_text(encoding="utf-8")
 
 
+def section(heading: str) -> str:
+    return PAGE.partition(f"## {heading}\n")[2].partition("\n## ")[0]
+
+
 def first_column(heading: str) -> set[str]:
-    section = PAGE.partition(f"## {heading}\n")[2].partition("\n## ")[0]
-    return set(re.findall(r"^\| `(\w+)`", section, re.MULTILINE))
+    return set(re.findall(r"^\| `(\w+)`", section(heading), re.MULTILINE))
 
 
 def test_every_option_of_a_job_is_there() -> None:
@@ -39,6 +42,21 @@ def test_every_exception_is_there() -> None:
         name for name, kind in public.items() if isinstance(kind, type) and issubclass(kind, BunqueueError)
     }
     assert first_column("Exceptions") == errors - {"BunqueueError"}
+
+
+def test_every_exception_has_its_code_and_says_what_to_do() -> None:
+    rows = re.findall(r"^\| `(\w+)` \| `(\w+)` \| (.+) \| (.*)\|$", section("Exceptions"), re.MULTILINE)
+    assert len(rows) == len(first_column("Exceptions"))
+    for name, code, what, _ in rows:
+        assert getattr(bunqueue, name).code == code
+        assert what
+
+
+@pytest.mark.parametrize("kind", [bunqueue.Queue, bunqueue.JobHandle, bunqueue.JobGroup])
+def test_every_method_is_there(kind: type) -> None:
+    tables = "\n".join(line for line in PAGE.splitlines() if line.startswith("|"))
+    told = set(re.findall(r"`(\w+)(?=[(`])", tables))
+    assert {name for name in dir(kind) if not name.startswith("_")} - told == set()
 
 
 @pytest.mark.parametrize("name", ["README.md", "docs/client.md", "docs/connections.md"])
