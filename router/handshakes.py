@@ -30,6 +30,8 @@ class Handshakes:
         self._hub = hub
         self._accepting: list[asyncio.Task[None]] = []
         self._greeting: set[asyncio.Task[None]] = set()
+        self._failed = 0
+        self._reason = ""
 
     def listen(self, sock: socket, backlog: int) -> None:
         """Let clients in."""
@@ -64,8 +66,14 @@ class Handshakes:
                 ssl_shutdown_timeout=SHUTDOWN_S,
             )
         except OSError as error:  # TLS errors are such, and timeouts
-            reason = getattr(error, "reason", None) or str(error) or type(error).__name__
-            _log.info("a client failed at the TLS handshake", reason=reason)
+            self._failed += 1
+            self._reason = getattr(error, "reason", None) or str(error) or type(error).__name__
+
+    def tell(self) -> None:
+        """Say who failed since the last time: one line, however many there were."""
+        if self._failed:
+            _log.warning("clients failed at the TLS handshake", clients=self._failed, last=self._reason)
+            self._failed = 0
 
     def close(self) -> None:
         """Let nobody in any more, and give up what is half way."""

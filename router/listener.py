@@ -140,6 +140,11 @@ class TcpListener:
         assert self._handshakes is not None
         self._handshakes.context = tls
 
+    def sweep(self) -> None:
+        """Called now and then."""
+        if self._handshakes is not None:
+            self._handshakes.tell()
+
     def _refusal(self, error: OSError) -> StartError:
         hint = _HINTS.get(error.errno or 0, "check --host and --tcp-port")
         reason = os.strerror(error.errno) if error.errno in _HINTS else error.strerror

@@ -189,6 +189,7 @@ class RouterProcess:
         while True:
             await asyncio.sleep(SWEEP_S)
             self._hub.sweep()
+            self._listener.sweep()
             if could_accept is not (could_accept := files_left()) and not could_accept:
                 _log.error("no file can be opened any more, new clients are not heard; raise ulimit -n")
 

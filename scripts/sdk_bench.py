@@ -44,6 +44,7 @@ PIP += ["typing_extensions==4.16.0"]  # SAQ needs it and does not say so
 NPM = ["bun@1.4.5", "bunqueue@2.9.5", "bullmq@6.7.0", "ioredis@6.0.0"]
 PATIENCE_S = 300.0  # for one run
 SETTLE_S = 1.0  # after a run, for what it left behind
+CALM_S, CALM_SHARE = 1.0, 0.9  # the machine is at rest when it was idle for so much of so long
 
 # scenario -> unit, and jobs in a run
 SCENARIOS = {"single": ("jobs/s", 10_000), "bulk": ("jobs/s", 50_000), "drain": ("jobs/s", 20_000)}
@@ -206,7 +207,11 @@ def measure(competitor: Competitor, scenario: str, jobs: int, port: int) -> floa
 
 
 def one_round(
-    number: int, taking_part: list[Competitor], ports: dict[str, int], figures: Figures, scale: float
+    number: int,
+    taking_part: list[Competitor],
+    ports: dict[str, int],
+    figures: Figures,
+    options: argparse.Namespace,
 ) -> None:
     """Every scenario once by everybody; who begins takes turns."""
     turned = taking_part[number % len(taking_part) :] + taking_part[: number % len(taking_part)]
@@ -215,11 +220,31 @@ def one_round(
             if scenario not in competitor.scenarios or competitor.server not in ports:
                 continue
             wipe(competitor, ports[competitor.server])
-            jobs = int(SCENARIOS[scenario][1] * scale)
+            wait_for_calm(options.calm)
+            jobs = int(SCENARIOS[scenario][1] * options.scale)
             value = measure(competitor, scenario, jobs, ports[competitor.server])
             if value is not None:
                 by_name.setdefault(competitor.name, []).append(value)
                 print(f"round {number + 1} {scenario:8} {competitor.name:12} {value:,.2f}", flush=True)
+
+
+def wait_for_calm(patience_s: float) -> None:
+    """Wait until the machine has had nothing else to do for a moment; it is said when it never does."""
+    deadline = time.monotonic() + patience_s
+    while time.monotonic() < deadline:
+        before = _cpu_times()
+        time.sleep(CALM_S)
+        idle, all_of_it = (now - then for now, then in zip(_cpu_times(), before, strict=True))
+        if idle >= CALM_SHARE * all_of_it:
+            return
+    if patience_s:
+        print(f"the machine did not come to rest within {patience_s:g} s", file=sys.stderr)
+
+
+def _cpu_times() -> tuple[int, int]:
+    """Idle, and in all, of all cores since the start of the system."""
+    ticks = [int(word) for word in Path("/proc/stat").read_text().splitlines()[0].split()[1:]]
+    return ticks[3] + ticks[4], sum(ticks)
 
 
 def wipe(competitor: Competitor, port: int) -> None:
@@ -265,18 +290,22 @@ def main() -> None:
     parser.add_argument("--shards", type=int, default=2)
     parser.add_argument("--scenarios", nargs="*", default=list(SCENARIOS), choices=list(SCENARIOS))
     parser.add_argument("--scale", type=float, default=1.0, help="times the usual number of jobs")
+    parser.add_argument(
+        "--calm", type=float, default=0.0, help="seconds to wait for a quiet machine before a run (Linux)"
+    )
     names = [each.name for each in COMPETITORS]
     parser.add_argument("--only", nargs="*", default=names, choices=names)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     taking_part = [each for each in COMPETITORS if each.name in options.only]
     servers = {each.server for each in taking_part}
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the servers are stopped, too
     install(servers)
     figures: Figures = {scenario: {} for scenario in options.scenarios}
     with ExitStack() as stack:
         ports = start_servers(stack, servers, options.shards)
         for number in range(options.rounds):
-            one_round(number, taking_part, ports, figures, options.scale)
+            one_round(number, taking_part, ports, figures, options)
     print("\n" + report(figures))
     if options.json:
         options.json.write_text(json.dumps(figures, indent=2))
