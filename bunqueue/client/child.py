@@ -61,6 +61,7 @@ class Child:
         self._asking = threading.Lock()
         self._asked = 0
         self._job: ActiveJob | None = None
+        self._end: End | None = None  # the last one; it may come before its job is begun
         self._shielded = False  # a frame is being sent: what interrupts it would leave half of it
         self._handlers: dict[str, Handler] = {}
 
@@ -83,8 +84,9 @@ class Child:
         self._send(Ready())
         while (run := self._runs.get()) is not None:
             outcome = self._outcome(run)
-            sys.stdout.flush()
-            sys.stderr.flush()
+            for stream in (sys.stdout, sys.stderr):
+                with suppress(OSError, ValueError):  # nobody reads there any more
+                    stream.flush()
             self._send(outcome)
 
     def _outcome(self, run: Run) -> Done | Raised:
@@ -104,10 +106,20 @@ class Child:
         outer = current.set(job)
         self._job = job
         try:
+            self._apply(self._end)
+            job.raise_if_cancelled()
             return self._handlers[run.path](job)
         finally:
             self._job = None
             current.reset(outer)
+
+    def _apply(self, end: End | None) -> bool:
+        """Whether this is about the job that runs."""
+        job = self._job
+        if job is None or end is None or end.token != job.token:
+            return False
+        job.ending = Ending(end.why, end.reason)
+        return True
 
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
         """SIGTERM: the job that runs is to end. Others of this process mean nothing by it."""
@@ -125,9 +137,8 @@ class Child:
                 case Heard():
                     self._heard.put(message)
                 case End():
-                    job = self._job
-                    if job is not None and job.token == message.token:
-                        job.ending = Ending(message.why, message.reason)
+                    self._end = message
+                    if self._apply(message):
                         signal.pthread_kill(main, signal.SIGTERM)
                 case Stopping():
                     self.stopping = True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 from bunqueue.client.active_job import current_job
 from bunqueue.client.connection_options import shown
@@ -36,14 +37,20 @@ def _level(number: int) -> str:
     return "info" if number >= logging.INFO else "debug"
 
 
-def forward(level: int) -> JobLogHandler:
-    """Begin to; remove the handler from the root logger to end it."""
-    handler = JobLogHandler(level)
-    root = logging.getLogger()
+def forward(level: int) -> Callable[[], None]:
+    """Begin to, also with records that the root logger's own level would keep back; gives what ends it."""
+    handler, root = JobLogHandler(level), logging.getLogger()
+    before = root.level
     root.addHandler(handler)
-    if root.getEffectiveLevel() > level:
+    if before == logging.NOTSET or before > level:
         root.setLevel(level)
-    return handler
+
+    def end() -> None:
+        root.removeHandler(handler)
+        if root.level == level:
+            root.setLevel(before)
+
+    return end
 
 
 def level_of(value: int | str | None) -> int | None:

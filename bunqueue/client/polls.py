@@ -60,14 +60,14 @@ class Polls:
     Of several, each has a job here, or a poll for one under way; what is left goes to those that have more.
     """
 
-    def __init__(self, orders: PollOrders, taker: Taker, transport: Transport, address: str) -> None:
+    def __init__(self, orders: PollOrders, taker: Taker, address: str) -> None:
         self.change = asyncio.Event()
         """Set it when there may be more room."""
         self.heard_at = 0.0
         """When a poll was last answered, by the monotonic clock; 0: never."""
         self._orders = orders
         self._taker = taker
-        self._transport = transport
+        self._transport: Transport | None = None
         self._address = address
         self._asked_for = 0  # jobs that polls under way may bring
         self._under_way = dict.fromkeys(orders.queues, 0)  # polls
@@ -75,7 +75,9 @@ class Polls:
         self._loop = asyncio.get_running_loop()
         self._tasks: Sequence[asyncio.Task[None]] = ()
 
-    def start(self) -> None:
+    def start(self, transport: Transport) -> None:
+        """Poll over this connection, which nobody shares."""
+        self._transport = transport
         only = len(self._orders.queues) == 1
         queues = [queue for queue in self._orders.queues for _ in range(POLLS if only else 1)]
         self._tasks = [self._loop.create_task(self._poll(queue)) for queue in queues]
@@ -143,6 +145,7 @@ class Polls:
             lock_ttl=orders.lock_ttl,
             signals=True,
         )
+        assert self._transport is not None
         return decode_reply(await self._transport.call(command), PulledJobs, command, self._address)
 
     async def _failed(self, error: BunqueueError, failures: int) -> None:

@@ -121,12 +121,11 @@ class Runner:
     ) -> None:
         cancelled = isinstance(error, asyncio.CancelledError) and task.cancelling() > 0
         _uncancel(task)
-        wants_end = (
-            isinstance(error, KeyboardInterrupt | SystemExit) and in_loop
-        )  # else it ends that call only
-        if wants_end or isinstance(error, ProcessBroken):
+        broken = isinstance(error, ProcessBroken)
+        # In a handler's thread or process these two end that call only.
+        if broken or (in_loop and isinstance(error, KeyboardInterrupt | SystemExit)):
             self._boss.give_up(error)
-        if (cancelled or isinstance(error, ProcessBroken)) and job.ending is None:
+        if (cancelled or broken) and job.ending is None:
             job.ending = Ending(INTERRUPTED)
         if job.ending is None:
             self._outcomes.fail(job, error)

@@ -10,6 +10,7 @@ import logging
 import os
 import socket
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from msgspec import MsgspecError, Raw
@@ -27,13 +28,9 @@ from bunqueue.client.runner import Runner, RunOrders, end
 from bunqueue.client.slots import Slots
 from bunqueue.client.transport import Endpoint, Transport
 from bunqueue.client.watch import LoopWatch
-from bunqueue.errors import (
-    BunqueueError,
-    JobTimeout,
-)
+from bunqueue.errors import BunqueueError, JobTimeout
 from bunqueue.protocol.commands import core, workers
 from bunqueue.protocol.notices import CancelNotice, read_notice
-from bunqueue.vitals import memory
 
 logger = logging.getLogger("bunqueue.worker")
 
@@ -77,6 +74,7 @@ class Shift:
         self._endpoint = endpoint
         self._caller = AsyncCaller(endpoint)
         self._line = LoopLine(self._caller)
+        self._polls = Polls(orders.polls, self, endpoint.address)
         self._renewal = Renewal(endpoint, orders.renewal_interval, self)
         place = (orders.queue, endpoint.address)
         self.ledger = Ledger(orders.callbacks, *place, self._settled, self._renewal.nudge)
@@ -86,7 +84,7 @@ class Shift:
         self._loop = asyncio.get_running_loop()
         self._watch = LoopWatch(self._loop)
         self._started_at = time.time()
-        self._forwarding: logging.Handler | None = None
+        self._end_forwarding: Callable[[], None] | None = None
         self._stopping = False
         self._hurried = False
         self._no_more_waiting = asyncio.Event()  # for handlers: none is left, or the grace is over
@@ -104,12 +102,11 @@ class Shift:
         self._pulls.listen(self._heard)
         # Acknowledgements share it: with the poll that follows they are one write and one transaction.
         self._caller.use(self._pulls)
-        self._polls = Polls(self._orders.polls, self, self._pulls, self._endpoint.address)
         if self._orders.run.log_level is not None:
-            self._forwarding = forward(self._orders.run.log_level)
+            self._end_forwarding = forward(self._orders.run.log_level)
         self._outcomes.start()
         self._renewal.start()
-        self._polls.start()
+        self._polls.start(self._pulls)
 
     # -- taking jobs
 
@@ -198,7 +195,11 @@ class Shift:
         """In the renewal's thread."""
         self._watch.look(frozen)
         limit = self._orders.max_memory
-        if limit is not None and not self.over.is_set() and (held := memory()) > limit:
+        if limit is None or self.over.is_set():
+            return
+        from bunqueue.vitals import memory  # not to be had everywhere
+
+        if (held := memory()) > limit:
             self._loop.call_soon_threadsafe(self._wear_out, f"it holds {held} bytes")
 
     def vitals(self) -> workers.Heartbeat:
@@ -316,5 +317,5 @@ class Shift:
         await self._outcomes.stop()
         await asyncio.to_thread(self._runner.stop)
         await asyncio.to_thread(self._renewal.stop)
-        if self._forwarding is not None:
-            logging.getLogger().removeHandler(self._forwarding)
+        if self._end_forwarding is not None:
+            self._end_forwarding()

@@ -336,6 +336,37 @@ async def test_lines_of_a_jobs_log(queue: AsyncQueue, make_worker: MakeWorker) -
     ]
 
 
+async def test_records_of_logging_go_to_the_jobs_log(queue: AsyncQueue, make_worker: MakeWorker) -> None:
+    app, root = logging.getLogger("app.part"), logging.getLogger()
+    before = root.level, list(root.handlers)
+
+    def plain(job: ActiveJob) -> None:
+        app.warning("in a thread, %d", 2)
+
+    async def handler(job: ActiveJob) -> None:
+        app.info("in a coroutine, %d", 1)
+        app.debug("not worth it")
+        await asyncio.to_thread(plain, job)
+        try:
+            raise ValueError("caught")
+        except ValueError:
+            app.exception("with a traceback")
+        logging.getLogger("bunqueue.client").error("of the package itself")
+
+    async with make_worker(handler, forward_logs=logging.INFO) as worker:
+        app.error("where no job runs")
+        handle = await queue.add("n")
+        await until(worker, completed=1)
+    app.error("after it has stopped")
+    reply = await queue._caller.call(jobs.GetLogs(id=handle.id), jobs.GetLogsReply)
+    *lines, (level, last) = [(line.level, line.message) for line in reply.data.logs]
+    assert lines == [("info", "in a coroutine, 1"), ("warn", "in a thread, 2")]
+    assert level == "error"
+    assert last.startswith("with a traceback\nTraceback")
+    assert last.endswith("ValueError: caught")
+    assert (root.level, root.handlers) == before
+
+
 async def test_an_error_that_no_retry_would_help(queue: AsyncQueue, make_worker: MakeWorker) -> None:
     class Wrong(Unrecoverable):
         """A user's own."""

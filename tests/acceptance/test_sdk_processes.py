@@ -214,6 +214,17 @@ async def test_a_cancelled_job_ends_with_its_process_if_need_be(
             assert not is_gone(pid)  # it goes on with other jobs
 
 
+async def test_a_job_is_cancelled_while_its_process_is_being_started(
+    queue: AsyncQueue, make_worker: MakeWorker, tmp_path: Path
+) -> None:
+    async with make_worker(in_process.wait) as worker:
+        handle = await queue.add("n", str(tmp_path / "pid"))
+        await until(worker, active=1)
+        assert not await handle.cancel(grace=60_000)
+        await until(worker, cancelled=1)  # long before the grace is over
+        assert await handle.state() == "cancelled"
+
+
 async def test_a_job_that_is_out_of_time_is_told(
     queue: AsyncQueue, make_worker: MakeWorker, tmp_path: Path
 ) -> None:
