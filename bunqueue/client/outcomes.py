@@ -117,7 +117,7 @@ class Outcomes:
     def complete(self, job: ActiveJob, result: Raw, value: object) -> None:
         self._successes.append(_Success(job, result, value))
         self._empty.clear()
-        if len(self._successes) >= self._batch:
+        if len(self._successes) >= self._batch or job.timeout:  # waiting must not make it come too late
             self._due.set()
         elif self._timer is None:
             self._timer = self._loop.call_later(self._delay, self._due.set)

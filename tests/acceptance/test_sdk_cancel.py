@@ -220,7 +220,7 @@ async def test_a_coroutine_that_takes_too_long_is_stopped(queue: AsyncQueue, mak
         return "never"
 
     async with make_worker(handler, on_failed=lambda job, error: failures.append(error)) as worker:
-        handle = await queue.add("n", timeout=50)
+        handle = await queue.add("n", timeout=1500)
         await until(worker, completed=1)
     assert [type(error) for error in ended] == [JobTimeout]
     assert [type(error) for error in failures] == [JobTimeout]
