@@ -25,12 +25,13 @@ async def main() -> None:
     async with app:
         await asyncio.gather(*[handle.result(timeout=30_000) for handle in handles])
         outcome = await bad.wait(timeout=30_000)
-    print(sizes, database.execute("select count(*) from visits").fetchone())
+    (rows,) = database.execute("select count(*) from visits").fetchone()
+    print(f"{rows} rows, at most {max(sizes)} at a time")
     print(outcome.state, outcome.error)
 
 
 asyncio.run(main())
 
 # Output:
-# [100, 100, 51] (250,)
+# 250 rows, at most 100 at a time
 # failed ValueError: no data

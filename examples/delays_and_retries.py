@@ -36,7 +36,7 @@ async def check_in_later() -> str:
 
 async def main() -> None:
     async with app:
-        late = await deliver.options(delay=50).add_async("ada")
+        late = await deliver.options(delay=500).add_async("ada")
         print(await late.state())
         print(await late.result(timeout=10_000))
 

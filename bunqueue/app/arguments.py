@@ -22,6 +22,7 @@ from bunqueue.errors import ArgumentsError, ResultError
 
 _VARIABLE = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 _WHERE = re.compile(r"^(?P<problem>.*?)(?: - at `\$(?P<path>.*)`)?$", re.DOTALL)
+_MISSING = re.compile(r"Object missing required field `(.*)`")
 _STEP = re.compile(r"\.(\w+)|\[(\d+)\]")
 _encode = Encoder().encode
 
@@ -129,8 +130,9 @@ class Arguments:
     def _wrong(self, error: msgspec.ValidationError, data: object) -> ArgumentsError:
         problem, path = _parts(error)
         if not path:
-            what = "its data" if "required field" not in problem else "an argument is missing"
-            return ArgumentsError(f"job {self.name!r}: {what}: {problem}; it takes {self.shown}")
+            missing = _MISSING.fullmatch(problem)
+            what = f"missing a required argument: {missing[1]!r}" if missing else f"its data: {problem}"
+            return ArgumentsError(f"job {self.name!r}: {what}; it takes {self.shown}")
         value = shown(_at(data, path))
         return ArgumentsError(
             f"job {self.name!r}: argument {path}: {value} is not allowed: {problem}", argument=path

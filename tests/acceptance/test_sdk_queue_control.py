@@ -295,7 +295,7 @@ async def test_a_schedule_adds_jobs(queue: AsyncQueue, where: Place) -> None:
         ({"schedule": "* * * * *", "every": 5}, OptionError, "give either a cron expression or every"),
         ({"schedule": "never"}, CommandFailed, "Invalid cron expression"),
         ({"every": "often"}, OptionError, "every: 'often' is not a time"),
-        ({"every": 0}, CommandFailed, "repeatEvery must be a positive whole number of milliseconds"),
+        ({"every": 0}, OptionError, "every: 0 is not allowed; give a whole number from 1 on"),
         ({"every": 5, "limit": 0}, OptionError, "limit: 0 is not allowed; give a whole number from 1 on"),
         ({"every": 5, "job_options": {"group": "x"}}, OptionError, "group is none for a schedule; there are"),
         ({"every": 5, "evry": 5}, TypeError, "there is no option 'evry'; there are dedup, every"),

@@ -110,8 +110,8 @@ def test_what_cannot_be_sent_is_told(arguments: Arguments) -> None:
 @pytest.mark.parametrize(
     ("data", "problem"),
     [
-        (None, "an argument is missing: Object missing required field `to`; it takes (to: str, items: list"),
-        ({}, "an argument is missing: Object missing required field `to`"),
+        (None, "missing a required argument: 'to'; it takes (to: str, items: list"),
+        ({}, "missing a required argument: 'to'"),
         ([1], "its data: Expected `object`, got `array`"),
         ({"to": 5}, "argument to: 5 is not allowed"),
         ({"to": "a", "items": [{"name": "x", "count": "many"}]}, "argument items[0].count: 'many'"),
