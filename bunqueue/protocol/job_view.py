@@ -30,6 +30,7 @@ from bunqueue.model.job import (
     Moment,
     SharedOptions,
 )
+from bunqueue.protocol.numbers import number
 
 _encode = Encoder().encode
 _decode_options = Decoder(JobOptions).decode
@@ -104,8 +105,15 @@ def _option_pairs(options: JobOptions) -> bytes:
 
 
 def _extra_pairs(extra: Extra) -> bytes:
-    view = {_WIRE_NAMES[name]: getattr(extra, name) for name in _EXTRA_NAMES}
+    view = {_WIRE_NAMES[name]: _shown(getattr(extra, name)) for name in _EXTRA_NAMES}
     return _encode({**view, "childrenCompleted": 0})[_header_size(_EXTRA_FIELDS) :]
+
+
+def _shown(value: Any) -> Any:
+    """A field as every client can read it."""
+    if isinstance(value, dict):
+        return {name: _shown(entry) for name, entry in value.items()}
+    return number(value) if type(value) is int else value
 
 
 def _header_size(fields: int) -> int:
@@ -170,7 +178,7 @@ def _own(job: Job) -> _Own:
         job.attempts,
         job.stalls,
         job.unique_key,
-        job.progress,
+        100 if job.state == COMPLETED else job.progress,
         job.progress_message,
         UNSET if job.extra is None or job.extra.headers is None else job.extra.headers,
     )

@@ -291,7 +291,7 @@ class _Entries(Shown):
             retries.count,
             _float(retries.last_at),
             _float(retries.next_at),
-            None if config.max_age is None else died + config.max_age,
+            None if config.max_age is None else float(died + config.max_age),
         )
 
     def dlq_reply(self) -> DlqReply:

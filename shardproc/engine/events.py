@@ -115,7 +115,7 @@ def tell(
         fields["data"] = Raw(job.data)
     elif kind == PROGRESS:
         fields["data"] = Raw(_encode({"progress": fields["progress"], "message": message}))
-    if len(fields.get("data", b"")) > MAX_DATA:
+    if fields.get("data") and len(fields["data"]) > MAX_DATA:
         fields["data"] = UNSET
     event = Event(
         event_type=NAMES[kind],

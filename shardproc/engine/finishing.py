@@ -8,7 +8,7 @@ from itertools import islice
 from msgspec import Raw
 
 from bunqueue.model.dead_letters import CANCELLED, EXPLICIT_FAIL, TIMEOUT
-from bunqueue.model.job import ACTIVE, FAILED, NIL, UNDEFINED, WAITING, Extra, Job
+from bunqueue.model.job import ACTIVE, FAILED, UNDEFINED, WAITING, Extra, Job
 from bunqueue.protocol.commands import CommandError, ErrorReply
 from bunqueue.protocol.commands.core import (
     Ack,
@@ -75,7 +75,7 @@ def ack_batch(state: State, client: Client, command: AckBatch) -> AckBatchReply 
         if job.id not in state.jobs:  # the same id twice in one batch
             missing = missing or _NotActive(job.id)
             continue
-        result = _result(results[index]) if results else NIL
+        result = _result(results[index]) if results else None
         remove = removals[index] if removals else False
         lifecycle.complete(state, state.queues[job.queue], job, result, remove=remove)
     if missing:
@@ -144,9 +144,9 @@ def check_token(job: Job, token: str | None, *, required: bool = True) -> None:
         raise CommandError(f"Lock token required for job {job.id}")
 
 
-def _result(raw: Raw) -> bytes:
+def _result(raw: Raw) -> bytes | None:
     result = bytes(raw)
-    return NIL if result == UNDEFINED else result
+    return None if result == UNDEFINED else result
 
 
 def _held(state: State, job_id: str, token: str | None) -> Job:

@@ -38,6 +38,7 @@ from bunqueue.protocol.commands.groups import (
     SetGroupRateLimit,
     TtlOf,
 )
+from bunqueue.protocol.numbers import number
 
 from . import gate as gates
 from .group import Group, GroupRecord
@@ -98,7 +99,7 @@ def set_group_rate_limit(state: State, client: Client, command: SetGroupRateLimi
 @handles(GetGroupRateLimit)
 def get_group_rate_limit(state: State, client: Client, command: GetGroupRateLimit) -> GroupRateReply:
     found = _asked(state, command).record
-    limit = None if found.max is None else GroupRate(found.max, found.duration)
+    limit = None if found.max is None else GroupRate(number(found.max), number(found.duration))
     return GroupRateReply(data=RateOf(limit))
 
 
@@ -113,7 +114,7 @@ def remove_group_rate_limit(state: State, client: Client, command: RemoveGroupRa
 @handles(GetGroupRateLimitTtl)
 def get_group_rate_limit_ttl(state: State, client: Client, command: GetGroupRateLimitTtl) -> GroupTtlReply:
     left = _asked(state, command).window_end() - state.now
-    return GroupTtlReply(data=TtlOf(left if left > 0 else NO_WINDOW))
+    return GroupTtlReply(data=TtlOf(number(left) if left > 0 else NO_WINDOW))
 
 
 @handles(SetGroupConcurrency)
@@ -126,7 +127,8 @@ def set_group_concurrency(state: State, client: Client, command: SetGroupConcurr
 def get_group_concurrency(
     state: State, client: Client, command: GetGroupConcurrency
 ) -> GroupConcurrencyReply:
-    return GroupConcurrencyReply(data=ConcurrencyOf(_asked(state, command).record.concurrency))
+    found = _asked(state, command).record.concurrency
+    return GroupConcurrencyReply(data=ConcurrencyOf(None if found is None else number(found)))
 
 
 @handles(RemoveGroupConcurrency)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from heapq import heappush
 
-from msgspec import Raw
+from msgspec import UNSET, Raw
 
 from bunqueue.model.backoff import retry_delay
 from bunqueue.model.dead_letters import (
@@ -143,9 +143,12 @@ def activate(state: State, queue: QueueState, job: Job, client: Client, owner: s
 
 
 def complete(
-    state: State, queue: QueueState, job: Job, result: bytes, *, remove: bool | None = False
+    state: State, queue: QueueState, job: Job, result: bytes | None, *, remove: bool | None = False
 ) -> None:
-    """ACTIVE (or WAITING, by a late ack) to COMPLETED, or gone when it or its worker asked for that."""
+    """ACTIVE (or WAITING, by a late ack) to COMPLETED, or gone when it or its worker asked for that.
+
+    ``result`` is None when there is none.
+    """
     if job.state == ACTIVE:
         let_go(state, queue, job)
     else:
@@ -165,7 +168,7 @@ def complete(
         note(job, Moment("completed", state.now))
     state.out.events.append((events.COMPLETED, queue.id, job.id))
     if queue.listeners:
-        events.tell(state, queue, events.COMPLETED, job, data=Raw(result))
+        events.tell(state, queue, events.COMPLETED, job, data=UNSET if result is None else Raw(result))
     if remove:
         job.state = REMOVED
         emit(state, events.DROPPED, job)

@@ -17,6 +17,7 @@ from bunqueue.protocol.commands.limits import (
     RateLimitClear,
     SetConcurrency,
 )
+from bunqueue.protocol.numbers import number
 
 from . import gate as gates
 from .gate import Limits, TokenBucket
@@ -69,10 +70,10 @@ def get_queue_limits(state: State, client: Client, command: GetQueueLimits) -> L
         gate = queue.gate
         bucket, most = gates.bucket_of(state, queue, gate), gate.limits.concurrency
         if bucket is not None:
-            found.rate_limit = Rate(bucket.max, bucket.duration)
+            found.rate_limit = Rate(number(bucket.max), number(bucket.duration))
             at = bucket.until or bucket.next_token_at(state.now)
-            found.rate_limit_ttl = bucket.duration if at is None else at - state.now
-        found.concurrency_limit = most
+            found.rate_limit_ttl = number(bucket.duration if at is None else at - state.now)
+        found.concurrency_limit = None if most is None else number(most)
         found.maxed = most is not None and len(queue.active) >= most
     return LimitsReply(data=LimitsOfQueue(found))
 

@@ -29,6 +29,7 @@ from bunqueue.protocol.commands.cron import (
     CronView,
     SpawnOptions,
 )
+from bunqueue.protocol.numbers import number
 
 from . import pushing
 from .registry import handles, recovers
@@ -40,7 +41,6 @@ KIND = "cron"  # of the records
 MANY = 1000  # schedules shown in one slice
 MAX_A_TICK = 250  # runs before other commands have their turn: some 20 ms
 LOOK_AGAIN_MS = 3_600_000  # at a schedule whose time zone this machine does not know
-MAX_INT = 0x7FFF_FFFF  # larger numbers travel as float64, which every client can read
 
 _decode = msgspec.json.Decoder(Schedule).decode
 _NO_OPTIONS = SpawnOptions()
@@ -206,7 +206,7 @@ def _view(schedule: Schedule) -> CronView:
         job_name=schedule.job_name or DEFAULT_NAME,
         queue=schedule.queue,
         schedule=schedule.schedule or None,
-        repeat_every=float(every) if every is not None and every > MAX_INT else every,
+        repeat_every=None if every is None else number(every),
         next_run=float(schedule.next_run),
         executions=schedule.executions,
         max_limit=limit if limit is not None and limit > 0 else None,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from heapq import heapify, heappop, heappush
 
-from msgspec import UNSET, Raw
+from msgspec import UNSET, Raw, UnsetType
 
 from bunqueue.model.dead_letters import CANCELLED, EXPIRED
-from bunqueue.model.job import COMPLETED, NIL, Job
+from bunqueue.model.job import COMPLETED, Job
 from bunqueue.protocol.commands import CommandError
 from bunqueue.protocol.commands.events import Ended, WaitJob, WaitJobs, WaitManyReply, WaitReply
 from bunqueue.protocol.job_view import state_name
@@ -32,9 +32,8 @@ def wait_job(state: State, client: Client, command: WaitJob) -> WaitReply | None
         client.slow += 1
     if job.state != COMPLETED:
         return WaitReply(completed=False, state=state_name(job, client.version))
-    result = job.result or NIL
-    state.out.size += len(result)
-    return WaitReply(completed=True, result=Raw(result))
+    state.out.size += len(job.result or b"")
+    return WaitReply(completed=True, result=_shown(job.result))
 
 
 @handles(WaitJobs)
@@ -59,15 +58,19 @@ def wait_jobs(state: State, client: Client, command: WaitJobs) -> WaitManyReply 
     return WaitManyReply(ended=found)
 
 
-def completed(state: State, job: Job, result: bytes, *, kept: bool) -> None:
-    """``job`` has completed, perhaps with a result that is not kept."""
+def completed(state: State, job: Job, result: bytes | None, *, kept: bool) -> None:
+    """``job`` has completed, perhaps without a result, or with one that is not kept."""
     for wait in _waits(state, job):
         if wait.many:
-            told = Ended(id=job.id, state="completed", result=Raw(result), attempts=job.attempts)
+            told = Ended(id=job.id, state="completed", result=_shown(result), attempts=job.attempts)
             _answer(state, wait, WaitManyReply(ended=[told]))
         else:
-            _answer(state, wait, WaitReply(completed=True, result=Raw(result) if kept else UNSET))
-        state.out.size += len(result)
+            _answer(state, wait, WaitReply(completed=True, result=_shown(result if kept else None)))
+        state.out.size += len(result or b"")
+
+
+def _shown(result: bytes | None) -> Raw | UnsetType:
+    return UNSET if result is None else Raw(result)
 
 
 def ended(state: State, job: Job) -> None:
@@ -82,8 +85,7 @@ def ended(state: State, job: Job) -> None:
 def _ended(job: Job) -> Ended:
     """How a job ended that is no longer live."""
     if job.state == COMPLETED:
-        result = Raw(job.result or NIL)
-        return Ended(id=job.id, state="completed", result=result, attempts=job.attempts)
+        return Ended(id=job.id, state="completed", result=_shown(job.result), attempts=job.attempts)
     if job.reason is None:
         return Ended(id=job.id, state="unknown")
     state = job.reason if job.reason in (CANCELLED, EXPIRED) else "failed"

@@ -18,6 +18,7 @@ MAX_STALLS = 3
 FREE_DROPS = 2
 
 QUEUED, ACTIVE, COMPLETED, FAILED, GONE = "queued", "active", "completed", "failed", "gone"
+NO_RESULT = Ellipsis  # the ack named none; a singleton, also after a copy
 
 
 class Refused(Exception):
@@ -128,7 +129,7 @@ class Job:
             "childrenIds": [],
             "childrenCompleted": 0,
             "tags": self.option("tags", []),
-            "progress": self.progress,
+            "progress": 100 if self.state == COMPLETED else self.progress,
             "progressMessage": self.message,
             "removeOnComplete": self.option("removeOnComplete", False),
             "removeOnFail": self.option("removeOnFail", False),
@@ -140,7 +141,7 @@ class Job:
     def queried(self, now: int, version: int) -> dict[str, Any]:
         """The job object of GetJob, GetJobs and Dlq."""
         found = {**self.view(), "state": self.name_of_state(now, version)}
-        if self.state == COMPLETED:
+        if self.state == COMPLETED and self.result is not NO_RESULT:
             found["returnvalue"] = self.result
         if self.error is not None:
             found["failedReason"] = self.error
@@ -476,7 +477,7 @@ class Model:
             if job.state in (COMPLETED, GONE):  # named twice
                 wrong.append(f"Job not found or not in processing state: {job.id}")
             else:
-                self._complete(job, results[index] if results else None)
+                self._complete(job, results[index] if results else NO_RESULT)
         if wrong:
             self.refuse(conn, req_id, wrong[0])
         elif late:

@@ -5,7 +5,7 @@ The one place of these tests that knows how a shard is opened, fed and committed
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 import msgpack
@@ -18,6 +18,8 @@ Answer = tuple[int, dict[str, Any]]  # connection, reply
 
 START = 1_700_000_000_000
 EPOCH = "router-1"
+RESULTS = {"result", "values", "reqId"}
+PAYLOADS = RESULTS | {"data", "returnvalue"}
 
 
 def nothing(loaded: int, total: int) -> None:
@@ -28,7 +30,21 @@ def decoded(reply: msgspec.Struct) -> dict[str, Any]:
     """A reply as it is on the wire, read by the independent decoder."""
     found = msgpack.unpackb(msgspec.msgpack.encode(reply), strict_map_key=False)
     assert isinstance(found, dict)
+    assert not list(too_long(found)), "numbers which some languages read as another type"
     return found
+
+
+def too_long(value: Any, path: str = "") -> Iterator[str]:
+    """Where integers beyond 32 bits are, outside of what clients have sent themselves."""
+    if isinstance(value, dict):
+        of_clients = PAYLOADS if value.keys() & {"createdAt", "eventType"} else RESULTS
+        for name in value.keys() - of_clients:
+            yield from too_long(value[name], f"{path}.{name}")
+    elif isinstance(value, list):
+        for index, entry in enumerate(value):
+            yield from too_long(entry, f"{path}[{index}]")
+    elif isinstance(value, int) and not -(2**31) <= value < 2**32:
+        yield f"{path}: {value}"
 
 
 class Driver:

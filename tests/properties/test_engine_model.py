@@ -31,6 +31,7 @@ from properties.naive_model import (
     ACTIVE,
     COMPLETED,
     FAILED,
+    NO_RESULT,
     QUEUED,
     Delivery,
     Exactly,
@@ -591,7 +592,7 @@ class ShardMachine(RuleBasedStateMachine):
         state = "unknown" if job is None else job.name_of_state(self.model.now, version)
         assert self.look(version, cmd="GetState", id=job_id)["state"] == state
         result = self.look(version, cmd="GetResult", id=job_id)
-        if job is not None and job.state == COMPLETED:
+        if job is not None and job.state == COMPLETED and job.result is not NO_RESULT:
             assert result["result"] == job.result
         else:
             assert "result" not in result

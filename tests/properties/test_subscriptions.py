@@ -64,6 +64,20 @@ def test_the_result_of_a_job_that_is_removed_is_told(driver: Driver) -> None:
     assert [(event["eventType"], event["data"]) for event in heard(driver)] == [("completed", 1)]
 
 
+def test_a_job_without_result_completes_without_one(driver: Driver) -> None:
+    subscribe(driver)
+    job_id = driver.ask(cmd="PUSH", queue="q")["id"]
+    driver.ask(cmd="PULL", queue="q")
+    driver.ask(cmd="ACK", id=job_id)
+    (event,) = heard(driver)
+    assert event == {
+        "eventType": "completed",
+        "queue": "q",
+        "jobId": job_id,
+        "timestamp": float(driver.now),
+    }
+
+
 def test_nobody_hears_other_queues_and_nothing_is_kept_for_nobody(driver: Driver) -> None:
     subscribe(driver)
     driver.ask(cmd="PUSH", queue="other")

@@ -7,7 +7,13 @@ from typing import Annotated, ClassVar, Literal
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from bunqueue.model.durations import YEAR_MS
-from bunqueue.model.job import DEFAULT_BACKOFF_MS, DEFAULT_LOCK_TTL_MS, DEFAULT_MAX_ATTEMPTS, NIL
+from bunqueue.model.job import (
+    DEFAULT_BACKOFF_MS,
+    DEFAULT_LOCK_TTL_MS,
+    DEFAULT_MAX_ATTEMPTS,
+    NIL,
+    UNDEFINED,
+)
 from bunqueue.protocol.commands.base import (
     MAX_SAFE,
     Backoff,
@@ -294,7 +300,7 @@ class Ack(Command, tag="ACK"):
     """Complete a job; with ``removeOnComplete`` nothing is kept of it, whatever it was pushed with."""
 
     id: JobId
-    result: Raw = Raw(NIL)
+    result: Raw = Raw(UNDEFINED)
     token: Token | None = None
     remove_on_complete: bool = False
 

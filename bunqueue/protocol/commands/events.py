@@ -12,7 +12,7 @@ from bunqueue.protocol.commands.base import Command, JobId, QueueName, Reply, Ro
 class WaitReply(Reply, kw_only=True):
     """``completed`` false: its time is over, or the job can no longer complete; ``state`` tells which.
 
-    ``result`` is left out of a job that is removed on completion.
+    ``result`` is left out of a job that has none, or is removed on completion.
     """
 
     completed: bool

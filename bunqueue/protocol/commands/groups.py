@@ -19,8 +19,8 @@ class GroupCountReply(Reply, kw_only=True):
 class GroupRate(Struct, gc=False):
     """At most ``max`` jobs in ``duration`` ms from the first of them on."""
 
-    max: int
-    duration: int
+    max: float | int
+    duration: float | int
 
 
 class RateOf(Struct, gc=False):
@@ -34,7 +34,7 @@ class GroupRateReply(Reply, kw_only=True):
 class TtlOf(Struct, gc=False):
     """ms until the window of the group ends; -2 when none runs."""
 
-    ttl: int
+    ttl: float | int
 
 
 class GroupTtlReply(Reply, kw_only=True):
@@ -42,7 +42,7 @@ class GroupTtlReply(Reply, kw_only=True):
 
 
 class ConcurrencyOf(Struct, gc=False):
-    concurrency: int | None
+    concurrency: float | int | None
 
 
 class GroupConcurrencyReply(Reply, kw_only=True):

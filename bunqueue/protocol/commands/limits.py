@@ -18,7 +18,7 @@ class Rate(Struct, gc=False):
     """``max`` jobs in every ``duration`` ms."""
 
     max: float | int
-    duration: int
+    duration: float | int
 
 
 class Limits(Struct, rename="camel", gc=False):
@@ -26,7 +26,7 @@ class Limits(Struct, rename="camel", gc=False):
     -2 when there is none.  ``maxed``: as many jobs are active as may be."""
 
     rate_limit: Rate | None
-    rate_limit_ttl: int
+    rate_limit_ttl: float | int
     concurrency_limit: float | int | None
     maxed: bool
 
