@@ -89,7 +89,7 @@ class Extra(Struct, rename="camel", omit_defaults=True, gc=False):
     group_id: str | None = None
     depends_on: list[str] = []
     children_ids: list[str] = []
-    repeat: dict[str, float | int | None] | None = None
+    repeat: dict[str, float | int | str | None] | None = None
     stall_timeout: float | None = None
     keep_logs: int | None = None
     size_limit: int | None = None
@@ -113,6 +113,7 @@ class Extra(Struct, rename="camel", omit_defaults=True, gc=False):
     ignored: dict[str, str] | None = None  # the same, of children whose failure is ignored
     key_until: int | None = None  # epoch ms from which on another job may have the unique key
     auto_retries: AutoRetries | None = None  # out of the dead letters
+    repeated_by: str | None = None  # the job that followed it
     cancellation: Cancellation | None = None  # of an active job only
     watched: bool = False  # other shards want to know what becomes of it
     drops: int = 0  # connections that ended while they held it, before anything was heard of it
@@ -140,6 +141,7 @@ class Extra(Struct, rename="camel", omit_defaults=True, gc=False):
             "cancellation",
             "drops",
             "watched",
+            "repeated_by",
         }
     )
 

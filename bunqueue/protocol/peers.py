@@ -131,14 +131,15 @@ class Kin(Message):
     queue: str = ""
 
 
-FIND, JOIN, ADOPT, PART, REMOVE = range(5)  # deeds
+FIND, LOOK, JOIN, LIST, ADOPT, PART, REMOVE = range(7)  # deeds
 
 
 class KinDone(Message):
-    """``found``: there is such an unfinished job; ``queue`` is its queue."""
+    """``found``: it is done.  ``queue`` and ``state`` are those of the job; "" when there is none."""
 
     found: bool
     queue: str = ""
+    state: int = 0
 
 
 # Flows

@@ -5,9 +5,10 @@ from __future__ import annotations
 from msgspec import Raw
 from msgspec.msgpack import Decoder, Encoder
 
-from bunqueue.model.job import ACTIVE, BLOCKED, DELAYED, WAITING, Job
+from bunqueue.model.job import ACTIVE, BLOCKED, COMPLETED, DELAYED, FAILED, STATE_NAMES, WAITING, Job
 from bunqueue.protocol import peers as wire
 from bunqueue.protocol.commands import CommandError, Ok
+from bunqueue.protocol.commands.core import JobFields, Push
 from bunqueue.protocol.commands.flows import (
     ChildErrorsReply,
     ChildValues,
@@ -30,13 +31,15 @@ from .directory import flows_decided, locate
 from .finishing import check_token
 from .outbox import ROW
 from .outcomes import watch
-from .peers import Steps, across, answers
+from .peers import Questions, Steps, across, answers
 from .queries import find
 from .registry import handles
 from .state import Client, State
 
 _encode = Encoder().encode
-_decode_map = Decoder(dict[str, Raw]).decode
+_decode_map, _decode_text = Decoder(dict[str, Raw]).decode, Decoder(str).decode
+MARK = _encode("__parentId")
+LATER = "pending"  # in place of a parent: UpdateParent will name it
 
 
 @handles(GetChildrenValues)
@@ -64,16 +67,59 @@ def get_ignored(state: State, client: Client, command: GetIgnoredChildrenFailure
 @handles(UpdateParent)
 @across
 def update_parent(state: State, client: Client, command: UpdateParent) -> Steps:
+    """Either may have run already: clients that push children first name their parent when they know it."""
     child, parent = command.child_id, command.parent_id
     places = yield from locate(state, [child, parent])
     (found,) = yield [(places[child], wire.Kin(wire.FIND, child))]
-    if not found.found:
+    (at,) = yield [(places[parent], wire.Kin(wire.LOOK, parent, child))]
+    if not found.queue:
+        if at.found:  # the push of the parent named it; the child has come and gone
+            return Ok()
         raise CommandError(f"Child job not found: {child}")
-    (joined,) = yield [(places[parent], wire.Kin(wire.JOIN, parent, child))]
+    deed = wire.LIST if found.state == COMPLETED else wire.JOIN
+    (joined,) = yield [(places[parent], wire.Kin(deed, parent, child))]
     if not joined.found:
-        raise CommandError(f"Parent job not found: {parent}")
+        raise _no_parent(parent, at)
     yield [(places[child], wire.Kin(wire.ADOPT, child, parent, joined.queue))]
     return Ok()
+
+
+def _no_parent(parent: str, at: wire.KinDone) -> CommandError:
+    if at.queue:
+        return CommandError(f"Parent job {parent} is {STATE_NAMES[at.state]}: it cannot wait for a child")
+    return CommandError(f"Parent job not found: {parent}")
+
+
+# Children that are pushed as such
+
+
+def parent_of(fields: JobFields | Push) -> str | None:
+    """The job whose child a push is to become.  Its data says so, too; without that ``parentId`` is a note,
+    as the children of flows carry it."""
+    parent, data = fields.parent_id, fields.data
+    if parent is None or parent == LATER or MARK not in bytes(data):
+        return None
+    try:
+        named = _decode_text(_decode_map(data)["__parentId"])
+    except (KeyError, ValueError):
+        return None
+    return parent if named == parent else None
+
+
+def find_parents(state: State, parents: list[str]) -> Steps:
+    """Where these jobs are, as ``{id: shard}``; CommandError when one cannot wait for a child."""
+    places = yield from locate(state, parents)
+    found = yield [(shard, wire.Kin(wire.LOOK, parent)) for parent, shard in places.items()]
+    for parent, at in zip(places, found, strict=True):
+        if not at.queue or at.state in (COMPLETED, FAILED):
+            raise _no_parent(parent, at)
+    return places
+
+
+def join(places: dict[str, int], parents: list[str | None], children: list[str]) -> Questions:
+    """Have parents wait for the children that were pushed for them."""
+    pairs = zip(parents, children, strict=True)
+    return [(places[parent], wire.Kin(wire.JOIN, parent, child)) for parent, child in pairs if parent]
 
 
 @handles(RemoveChildDependency)
@@ -148,31 +194,58 @@ def remove_unprocessed_children(state: State, client: Client, command: RemoveUnp
 def _kin(state: State, source: int, message: wire.Kin) -> Steps:
     yield from flows_decided(state, [message.id])
     job = state.jobs.get(message.id)
-    if job is None:  # asked again to remove it?
-        return wire.KinDone(message.deed == wire.REMOVE and state.archive.find(message.id) is None)
+    if job is None:
+        return _finished_kin(state, message)
+    if message.deed == wire.LOOK:
+        return wire.KinDone(_lists(job, message.other), job.queue, job.state)
     if message.deed == wire.FIND:
         watch(state, job)
     elif message.deed == wire.JOIN:
         _join(state, job, message.other)
+    elif message.deed == wire.LIST:
+        _list(state, job, message.other)
     elif message.deed == wire.ADOPT:
         _adopt(state, job, message.other, message.queue)
     elif message.deed == wire.PART:
         _part(state, job, message.other)
     elif message.deed == wire.REMOVE:
         return wire.KinDone(_remove_unprocessed(state, job))
-    return wire.KinDone(True, job.queue)
+    return wire.KinDone(True, job.queue, job.state)
 
 
-def _join(state: State, parent: Job, child: str) -> None:
-    """The parent waits for one more child, if it is not at work yet."""
-    if parent.state in (WAITING, DELAYED):
-        parent = blocked.block(state, state.queues[parent.queue], parent)
+def _finished_kin(state: State, message: wire.Kin) -> wire.KinDone:
+    """The same of a job that has finished: a child may still be told who its parent is."""
+    job = state.archive.find(message.id)
+    if job is None:
+        return wire.KinDone(message.deed == wire.REMOVE)  # asked again to remove it?
+    if message.deed == wire.ADOPT:
+        _adopt(state, job, message.other, message.queue)
+        if job.state == FAILED and job.id in state.awaited:
+            state.settled.append(job)  # its parent waits, and may have a policy for this
+        return wire.KinDone(True, job.queue, job.state)
+    return wire.KinDone(_lists(job, message.other), job.queue, job.state)
+
+
+def _lists(parent: Job, child: str) -> bool:
+    return parent.extra is not None and child in parent.extra.children_ids
+
+
+def _list(state: State, parent: Job, child: str) -> None:
+    """The parent has one more child."""
     extra = extra_of(parent)
     if child not in extra.children_ids:
         extra.children_ids = [*extra.children_ids, child]
     if child not in extra.depends_on:
         extra.depends_on = [*extra.depends_on, child]
     state.out.touch(parent, ROW)
+
+
+def _join(state: State, parent: Job, child: str) -> None:
+    """The parent waits for one more child, if it is not at work yet."""
+    if parent.state in (WAITING, DELAYED):
+        parent = blocked.block(state, state.queues[parent.queue], parent)
+    _list(state, parent, child)
+    extra = extra_of(parent)
     if parent.state == ACTIVE or child in extra.pending:
         return
     extra.pending = [*extra.pending, child]

@@ -23,11 +23,17 @@ from bunqueue.protocol.job_view import job_list, pulled_job
 
 from . import blocked, dependencies, directory, lifecycle, outcomes, peers
 from .peers import Deliver, Questions, Steps, across, answers, deferred
-from .pushing import check_priority, check_size, new_job
+from .pushing import check_fields, check_size, new_job
 from .registry import Apart, handles, recovers
 from .state import Client, QueueState, State
 
 UNDECIDED, DECIDED = "flow_part", "flow"
+POLICIES = (
+    "fail_parent_on_failure",
+    "remove_dependency_on_failure",
+    "continue_parent_on_failure",
+    "ignore_dependency_on_failure",
+)
 
 _encode = Encoder().encode
 _decode_jobs = Decoder(list[FlowJob]).decode
@@ -69,7 +75,7 @@ def _recover_decision(state: State, key: str, value: str) -> None:
 def push_flow(state: State, client: Client, command: PushFlow) -> Steps:
     """See the module; the reply comes after the decision is stored, and after all were told of it."""
     jobs = command.jobs
-    _check(jobs, client.version)
+    _check(jobs, client.version, state.now)
     parts: dict[int, list[FlowJob]] = {}
     for job in jobs:
         parts.setdefault(slot_of_queue(job.queue) & (state.shards - 1), []).append(job)
@@ -224,7 +230,7 @@ def _appear(state: State, jobs: Sequence[FlowJob], *, watched: bool) -> None:
 # What a flow must be
 
 
-def _check(jobs: Sequence[FlowJob], version: int) -> None:
+def _check(jobs: Sequence[FlowJob], version: int, now: int) -> None:
     """CommandError says why a flow is refused."""
     by_id: dict[str, FlowJob] = {}
     for job in jobs:
@@ -236,7 +242,7 @@ def _check(jobs: Sequence[FlowJob], version: int) -> None:
             raise CommandError(f"duplicate flow job id: {job.id}")
         by_id[job.id] = job
     for job in jobs:
-        check_priority(job.input, version, f"flow job {job.id}: ")
+        check_fields(job.input, version, now, f"flow job {job.id}: ")
         _check_job(job, by_id)
     _check_cycles(jobs)
 
@@ -247,6 +253,8 @@ def _check_job(job: FlowJob, flow: dict[str, FlowJob]) -> None:
     if not (first[0] & 0xF0 == 0x80 or first in (b"\xde", b"\xdf")):
         raise CommandError("flow job data must be an object")
     check_size(bytes(fields.data), f"flow job {job.id}: ")
+    if sum(getattr(fields, policy) for policy in POLICIES) > 1:
+        raise CommandError(f"flow job {job.id} has more than one policy for its failure, choose one")
     if fields.unique_key is not None or fields.dedup is not None or fields.debounce_id is not None:
         raise CommandError("deduplication is not supported inside an atomic flow")
     for dep in fields.depends_on or ():

@@ -36,6 +36,7 @@ from .outbox import ROW
 from .pushing import check_size
 from .queries import find
 from .registry import handles
+from .repeating import last_of
 from .state import Client, State
 
 MOVABLE = frozenset({WAITING, DELAYED, ACTIVE})
@@ -58,7 +59,7 @@ def remove_job(state: State, client: Client, command: RemoveJob) -> RemovedReply
 
 @handles(Update)
 def update(state: State, client: Client, command: Update) -> Ok:
-    job = state.jobs.get(command.id)
+    job = state.jobs.get(command.id) or last_of(state, command.id)
     if job is None:
         raise CommandError("Job not found or cannot be updated")
     data = bytes(command.data)

@@ -145,10 +145,7 @@ def activate(state: State, queue: QueueState, job: Job, client: Client, owner: s
 def complete(
     state: State, queue: QueueState, job: Job, result: bytes | None, *, remove: bool | None = False
 ) -> None:
-    """ACTIVE (or WAITING, by a late ack) to COMPLETED, or gone when it or its worker asked for that.
-
-    ``result`` is None when there is none.
-    """
+    """ACTIVE (or WAITING, by a late ack) to COMPLETED, or gone when it or its worker asked for that."""
     if job.state == ACTIVE:
         let_go(state, queue, job)
     else:

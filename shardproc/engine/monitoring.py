@@ -116,8 +116,10 @@ def _history(state: State, name: str | None, kind: str | None) -> QueueHistory:
         return QueueHistory(HistoryMeta(0, 0.0, 0), [], 0)
     data = by_minute(queue, kind)
     total = queue.total_completed if kind == "completed" else queue.total_failed
+    if not data:
+        return QueueHistory(HistoryMeta(0, 0.0, 0), [], 0)
     minute = float(state.now // MINUTE_MS * MINUTE_MS)
-    return QueueHistory(HistoryMeta(total, minute, data[0] if data else 0), data, len(data))
+    return QueueHistory(HistoryMeta(total, minute, data[0]), data, len(data))
 
 
 @handles(Prometheus)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Mapping, Sequence
 from types import MappingProxyType
 
-from msgspec import UNSET, Raw, to_builtins
+from msgspec import UNSET, Raw
 from msgspec.msgpack import Decoder, Encoder
 
 from bunqueue.model.backoff import EXPONENTIAL
@@ -26,7 +26,7 @@ from bunqueue.protocol.commands.core import (
 from bunqueue.protocol.json_size import json_size
 from bunqueue.protocol.peers import BURIED, UNKNOWN, Outcome
 
-from . import blocked, dependencies, directory, events, idempotency, lifecycle
+from . import blocked, dependencies, directory, events, families, idempotency, lifecycle, repeating
 from .dedup import NO_DEDUP, Claims
 from .group_rules import Rooms
 from .peers import Steps, across
@@ -40,6 +40,7 @@ MAX_PRIORITY, MAX_GROUP_PRIORITY = 1_000_000, 2_097_151
 _NO_EXTRA = Extra()
 _decode_map, _decode_name = Decoder(dict[str, Raw]).decode, Decoder(JobName).decode
 _encode = Encoder().encode
+NAME = _encode("name")
 SURELY_SMALL = MAX_DATA // 6  # bytes of MessagePack: no encoding grows more than sixfold in JSON
 
 
@@ -78,7 +79,7 @@ def push(state: State, client: Client, command: Push) -> Reply | None:
     data = bytes(command.data)
     if len(data) > SURELY_SMALL:
         check_size(data)
-    check_priority(command, client.version)
+    check_fields(command, client.version, state.now)
     if client.version >= 3:
         data = lift_name(command, data)
     if is_linked(command):
@@ -93,7 +94,7 @@ def push_batch(state: State, client: Client, command: PushBatch) -> Reply | None
         return _reply(command, *known)
     payloads = _payloads(command.jobs, client.version)
     for index, fields in enumerate(command.jobs):
-        check_priority(fields, client.version, f"jobs[{index}]: ")
+        check_fields(fields, client.version, state.now, f"jobs[{index}]: ")
     if any(map(is_linked, command.jobs)):
         return push_linked(state, client, command)
     queue = _queue_of_batch(state, command.queue, payloads)
@@ -116,20 +117,25 @@ def _reply(command: idempotency.AnyPush, ids: list[str], existing: list[int]) ->
 
 
 def lift_name(fields: JobFields | PlainFields | PlainPush | Push, data: bytes) -> bytes:
-    """What older clients of version 3 put into the data, the name of the job, taken out of it.
-
-    Sets the name, and returns what is left of the data (DIFFERENCES.md, 10).
-    """
-    if fields.name is not None or b"\xa4name" not in data:
+    """`without_name` for a push; sets the name, and returns what is left of the data."""
+    if fields.name is not None or NAME not in data:
         return data
+    fields.name, data = without_name(data)
+    fields.data = Raw(data)
+    return data
+
+
+def without_name(data: bytes) -> tuple[str | None, bytes]:
+    """What older clients of version 3 put into the data, the name of the job, taken out of it
+    (DIFFERENCES.md, 10): the name, and what is left of the data."""
+    if NAME not in data:
+        return None, data
     try:
         parts = _decode_map(data)
-        fields.name = _decode_name(parts.pop("name"))
+        name = _decode_name(parts.pop("name"))
     except (KeyError, ValueError):  # no map, no name, or one that no job can have
-        return data
-    lifted = _encode(parts)
-    fields.data = Raw(lifted)
-    return lifted
+        return None, data
+    return name, _encode(parts)
 
 
 def push_fields(state: State, queue_name: str, fields: JobFields) -> str:
@@ -142,8 +148,8 @@ def push_fields(state: State, queue_name: str, fields: JobFields) -> str:
 
 
 def is_linked(fields: JobFields | Push) -> bool:
-    """Whether a push has an id of its own, or dependencies."""
-    return bool(fields.job_id or fields.custom_id or fields.depends_on)
+    """Whether a push has an id of its own, dependencies, or a parent that is to wait for it."""
+    return bool(fields.job_id or fields.custom_id or fields.depends_on or families.parent_of(fields))
 
 
 @across
@@ -154,11 +160,13 @@ def push_linked(state: State, client: Client, command: Push | PushBatch) -> Step
     known_queue(state, command.queue)
     own = [fields.job_id or fields.custom_id or "" for fields in entries]
     known = set(own)
+    parents = [families.parent_of(fields) for fields in entries]
     wanted = [dep for fields in entries for dep in fields.depends_on or () if dep not in known]
     key = idempotency.begin(state, command)
     try:
         outcomes = yield from dependencies.look_up(state, wanted)
         _check_dependencies(entries, outcomes, own, batch)
+        places = yield from families.find_parents(state, [*dict.fromkeys(filter(None, parents))])
         ids = list(dict.fromkeys(filter(None, own)))
         taken = yield from directory.claim(state, ids)
         queue = state.queues.get(command.queue) or new_queue(state, command.queue)
@@ -166,7 +174,9 @@ def push_linked(state: State, client: Client, command: Push | PushBatch) -> Step
     finally:
         dependencies.looked(state, wanted)
         state.pushed.underway.discard(key)
-    return _added(state, command, *added)
+    reply = _added(state, command, *added)
+    yield families.join(places, parents, added[0])
+    return reply
 
 
 def _check_dependencies(
@@ -309,8 +319,8 @@ def new_job(
     )
 
 
-def check_priority(fields: JobFields | Push, version: int, where: str = "") -> None:
-    """Within a group version 3 has bounds of its own."""
+def check_fields(fields: JobFields | Push, version: int, now: int, where: str = "") -> None:
+    """CommandError for what the types cannot say.  Within a group version 3 has other bounds of priority."""
     priority = fields.priority
     if fields.group_id is not None and version >= 3:
         if not 0 <= priority <= MAX_GROUP_PRIORITY:
@@ -318,6 +328,8 @@ def check_priority(fields: JobFields | Push, version: int, where: str = "") -> N
     elif not -MAX_PRIORITY <= priority <= MAX_PRIORITY:
         bound = f"at most {MAX_PRIORITY}" if priority > 0 else f"at least {-MAX_PRIORITY}"
         raise CommandError(f"{where}priority must be {bound}")
+    if fields.repeat is not None:
+        repeating.check(fields.repeat, now, where)
 
 
 def options_of(fields: JobFields | Push) -> JobOptions:
@@ -348,7 +360,7 @@ def extra_of(fields: JobFields | Push) -> Extra | None:
         group_id=fields.group_id,
         depends_on=fields.depends_on or [],
         children_ids=fields.children_ids or [],
-        repeat=None if fields.repeat is None else to_builtins(fields.repeat),
+        repeat=None if fields.repeat is None else repeating.as_map(fields.repeat),
         stall_timeout=fields.stall_timeout,
         keep_logs=fields.keep_logs,
         size_limit=fields.size_limit,

@@ -2,21 +2,74 @@
 
 from __future__ import annotations
 
+from msgspec import convert, to_builtins
 from msgspec.structs import replace
 
 from bunqueue.model.job import Extra, Job
+from bunqueue.model.schedule import ScheduleError, next_run
+from bunqueue.protocol.commands import CommandError
+from bunqueue.protocol.commands.core import Repeat
 
+from .outbox import ROW
 from .state import QueueState, State
+
+MAX_CHAIN = 1000  # completed jobs looked at to find the one that follows them all
+
+_ALWAYS = frozenset({"limit", "count"})  # fields that are shown whether they say something or not
+
+
+def check(repeat: Repeat, now: int, where: str) -> None:
+    """CommandError when it does not say when."""
+    if (repeat.every is None) == (repeat.pattern is None):
+        raise CommandError(f"{where}repeat needs either every or pattern")
+    if repeat.pattern is not None:
+        try:
+            next_run(repeat.pattern, repeat.tz, now)
+        except ScheduleError as error:
+            raise CommandError(f"{where}Invalid repeat pattern: {error}") from None
+
+
+def as_map(repeat: Repeat) -> dict[str, float | int | str | None]:
+    """As it is kept with the job."""
+    fields = to_builtins(repeat).items()
+    return {name: value for name, value in fields if value is not None or name in _ALWAYS}
+
+
+def _next_at(repeat: Repeat, now: int) -> int | None:
+    """When the next job is due, None when there is to be none."""
+    if repeat.limit is not None and repeat.count >= repeat.limit:
+        return None
+    start = 0 if repeat.start_date is None else int(repeat.start_date)
+    if repeat.pattern is not None:
+        try:
+            at = next_run(repeat.pattern, repeat.tz, max(now, start - 1))
+        except ScheduleError:  # it has run for the last time
+            return None
+    else:
+        at = max(now + max(1, int(repeat.every or 0)), start)
+    return None if repeat.end_date is not None and at > repeat.end_date else at
+
+
+def last_of(state: State, job_id: str) -> Job | None:
+    """The live job that has followed a completed one."""
+    for _ in range(MAX_CHAIN):
+        done = state.archive.find(job_id)
+        if done is None or done.extra is None or done.extra.repeated_by is None:
+            break
+        job_id = done.extra.repeated_by
+        if (job := state.jobs.get(job_id)) is not None:
+            return job
+    return None
 
 
 def successor(state: State, queue: QueueState, job: Job, extra: Extra) -> Job | None:
-    """The job that follows a completed one, due ``every`` ms from now; None when its repetitions are used up.
+    """The job that follows a completed one; None when there is to be none.
 
     It is a job of its own, with a new id; what tied the first one to other jobs is not repeated.
     """
-    repeat = extra.repeat or {}
-    every, limit, count = repeat.get("every"), repeat.get("limit"), int(repeat.get("count") or 0)
-    if not every or (limit is not None and count >= limit):
+    repeat = convert(extra.repeat, Repeat)
+    run_at = _next_at(repeat, state.now)
+    if run_at is None:
         return None
     key_ttl = extra.deduplication_ttl
     seq = state.next_seq
@@ -32,7 +85,7 @@ def successor(state: State, queue: QueueState, job: Job, extra: Extra) -> Job | 
         job.shared,
         job.priority,
         state.now,
-        state.now + max(1, int(every)),
+        run_at,
         extra=replace(
             extra,
             custom_id=None,
@@ -40,10 +93,12 @@ def successor(state: State, queue: QueueState, job: Job, extra: Extra) -> Job | 
             depends_on=[],
             children_ids=[],
             stacktrace=None,
-            repeat={**repeat, "count": count + 1},
+            repeat={**(extra.repeat or {}), "count": repeat.count + 1},
             key_until=None if key_ttl is None else state.now + int(key_ttl),
         ),
     )
+    extra.repeated_by = again.id
+    state.out.touch(job, ROW)
     if job.unique_key is not None:
         again.unique_key = job.unique_key
         again.holds_key = job.unique_key not in queue.unique

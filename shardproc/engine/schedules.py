@@ -55,6 +55,8 @@ def put(state: State, client: Client, command: Cron) -> CronReply | ErrorReply:
         _remove(state, command.name)
         return ErrorReply(error="Cron job belongs to another shard")
     data = bytes(command.data)
+    if client.version >= 3 and command.job_name is None:
+        command.job_name, data = pushing.without_name(data)
     schedule = Schedule(
         **{field: getattr(command, field) for field in CronFields.__struct_fields__},
         data=NIL if data == UNDEFINED else data,

@@ -83,7 +83,7 @@ class Journal:
             elif lock is not None and stored == JOB_ROW and job.dirty == STATE and _is_fresh(job):
                 job.stored, job.dirty = WAS_ACTIVE, CLEAN
                 locked.append(rows.fresh_lock_row(job, lock))
-            elif state == COMPLETED and stored == WAS_ACTIVE and _is_success(job):
+            elif state == COMPLETED and stored == WAS_ACTIVE and job.dirty == STATE and _is_success(job):
                 job.stored, job.dirty = JOB_ROW | COMPLETED_ROW, CLEAN
                 unlocked.append(job.seq)
                 success.append(rows.success_row(job, queue_ids[job.queue]))

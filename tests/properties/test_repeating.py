@@ -124,8 +124,74 @@ def test_a_completion_that_was_not_committed_leaves_one_job(driver: Driver) -> N
     assert len(waiting(driver)) == 1
 
 
-@pytest.mark.parametrize("every", [0, -5, "x", None])
+@pytest.mark.parametrize("every", [0, -5, "x"])
 def test_a_repetition_needs_an_interval(driver: Driver, every: object) -> None:
     reply = driver.execute(1, msgpack.packb({"cmd": "PUSH", "queue": "q", "repeat": {"every": every}}))
     assert reply[0][1]["error"] == "repeat.every must be a positive number of milliseconds, at most a year"
     assert not waiting(driver)
+
+
+@pytest.mark.parametrize(
+    ("repeat", "error"),
+    [
+        ({}, "repeat needs either every or pattern"),
+        ({"every": 5, "pattern": "* * * * *"}, "repeat needs either every or pattern"),
+        ({"pattern": "x"}, "Invalid repeat pattern: an expression has 5 fields, or 6 with leading seconds"),
+        ({"pattern": "* * * * *", "tz": "Nowhere"}, "Invalid repeat pattern: unknown time zone 'Nowhere'"),
+    ],
+)
+def test_a_repetition_has_one_rhythm(driver: Driver, repeat: object, error: str) -> None:
+    assert driver.ask(cmd="PUSH", queue="q", repeat=repeat)["error"].startswith(error)
+    assert driver.ask(cmd="PUSHB", queue="q", jobs=[{"repeat": repeat}])["error"].startswith(
+        f"jobs[0]: {error}"
+    )
+    assert not waiting(driver)
+
+
+def test_a_pattern_says_when_the_next_one_runs(driver: Driver) -> None:
+    noon = {"pattern": "0 12 * * *", "tz": "Europe/Rome", "limit": 2}
+    driver.ask(cmd="PUSH", queue="q", repeat=noon)
+    assert complete(driver)["repeat"] == {**noon, "count": 0}
+    day = 86_400_000
+    for count in (1, 2):
+        (job,) = waiting(driver)
+        local = (job["runAt"] / 3_600_000 + 1) % 24  # in November
+        assert (local, job["repeat"]["count"]) == (12, count)
+        assert driver.now < job["runAt"] <= driver.now + day
+        driver.restart()
+        wait(driver, int(job["runAt"]) - driver.now)
+        complete(driver)
+    assert not waiting(driver)
+
+
+def test_the_next_one_runs_between_two_dates(driver: Driver) -> None:
+    start, end = START + 5000, START + 5150
+    driver.ask(cmd="PUSH", queue="q", repeat={"every": 100, "startDate": start, "endDate": end})
+    complete(driver)
+    (job,) = waiting(driver)
+    assert (job["runAt"], job["repeat"]["startDate"], job["repeat"]["endDate"]) == (start, start, end)
+    wait(driver, 5000)
+    complete(driver)
+    wait(driver, 100)
+    complete(driver)
+    assert not waiting(driver), "the next time is beyond the end"
+
+
+def test_an_update_of_a_completed_job_is_for_the_one_that_follows(driver: Driver) -> None:
+    first = driver.ask(cmd="PUSH", queue="q", data="old", repeat={"every": 100})["id"]
+    for _ in range(3):
+        complete(driver)
+        wait(driver, 100)
+    driver.restart()
+    assert driver.ask(cmd="Update", id=first, data="new") == {"ok": True}
+    assert complete(driver)["data"] == "new"
+    assert [job["data"] for job in waiting(driver)] == ["new"]
+    assert driver.ask(cmd="GetJob", id=first)["job"]["data"] == "old"
+
+
+def test_a_change_right_before_the_completion_is_kept(driver: Driver) -> None:
+    """Both in one transaction."""
+    job_id = driver.ask(cmd="PUSH", queue="q", data="old")["id"]
+    take(driver)
+    driver.batch([{"cmd": "Update", "id": job_id, "data": "new"}, {"cmd": "ACK", "id": job_id}])
+    assert driver.ask(cmd="GetJob", id=job_id)["job"]["data"] == "new"

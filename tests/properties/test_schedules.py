@@ -455,3 +455,17 @@ def test_schedules_are_a_view(driver: Driver) -> None:
         ("a", "q", "n", "0 3 * * *", None, "Europe/Rome", night, 0, 3, 2),
         ("b", "q", None, None, 1000, None, 2000, 1, None, 0),
     ]
+
+
+@pytest.mark.parametrize("job_name", [None, "given"])
+def test_a_client_of_version_3_may_name_the_job_in_the_data(driver: Driver, job_name: str | None) -> None:
+    driver.versions[3] = 3
+    data = {"name": "tick", "a": 1}
+    told = driver.ask(3, cmd="Cron", name="three", queue="q", repeatEvery=100, data=data, jobName=job_name)
+    assert told["cron"]["jobName"] == (job_name or "tick")
+    put(driver, "two", "other", repeatEvery=100, data=data)
+    run(driver, START + 100)
+    (job,) = jobs(driver)
+    assert (job["name"], job["data"]) == (job_name or "tick", {"a": 1} if job_name is None else data)
+    (job,) = jobs(driver, "other")
+    assert (job["name"], job["data"]) == ("default", data)

@@ -46,7 +46,9 @@ PositiveInt = Annotated[int, Meta(ge=1, le=MAX_SAFE, extra={"problem": "must be 
 GroupId = Annotated[str, Meta(min_length=1, max_length=256)]
 IdempotencyKey = Annotated[str, Meta(min_length=1, max_length=256)]
 IdempotencyAge = Annotated[float, Meta(ge=0, le=YEAR_MS)]
-# What is allowed depends on the job and the version: the shard checks it (`pushing.check_priority`).
+Expression = Annotated[str, Meta(max_length=1024, description="5 or 6 fields, or @hourly, @daily, ...")]
+Time = Annotated[float, Meta(ge=0, le=1e15, description="epoch ms")]
+# What is allowed depends on the job and the version: the shard checks it (`pushing.check_fields`).
 AnyPriority = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
 
 
@@ -66,16 +68,26 @@ class Dedup(Struct, omit_defaults=True, gc=False):
 
 
 class Repeat(Struct, rename="camel", gc=False):
-    """Push the job again after its completion: ``every`` ms later, at most ``limit`` times."""
+    """Push the job again after its completion: ``every`` ms later, or at the next time of the cron expression
+    ``pattern`` in the time zone ``tz``; at most ``limit`` times, and only between two dates (epoch ms)."""
 
-    every: Annotated[
-        float,
-        Meta(
-            ge=1, le=YEAR_MS, extra={"problem": "must be a positive number of milliseconds, at most a year"}
-        ),
-    ]
+    every: (
+        Annotated[
+            float,
+            Meta(
+                ge=1,
+                le=YEAR_MS,
+                extra={"problem": "must be a positive number of milliseconds, at most a year"},
+            ),
+        ]
+        | None
+    ) = None
     limit: Annotated[int, Meta(ge=0)] | None = None
     count: Annotated[int, Meta(ge=0)] = 0
+    pattern: Expression | None = None
+    tz: Text | None = None
+    start_date: Time | None = None
+    end_date: Time | None = None
 
 
 Headers = Annotated[
@@ -116,7 +128,7 @@ class JobFields(Struct, kw_only=True, rename="camel", omit_defaults=True, gc=Fal
     stack_trace_limit: Annotated[int, Meta(ge=0)] | None = None
     keep_logs: Annotated[int, Meta(ge=0)] | None = None
     size_limit: Annotated[int, Meta(ge=0)] | None = None
-    timestamp: Annotated[float, Meta(ge=0, le=10**15)] | None = None  # of the push, epoch ms
+    timestamp: Time | None = None  # of the push
     headers: Headers | None = None  # for those on the way, such as W3C's traceparent; not part of the data
     fail_parent_on_failure: bool = False
     remove_dependency_on_failure: bool = False

@@ -25,12 +25,11 @@ from bunqueue.protocol.commands.base import (
     Ttl,
     command,
 )
-from bunqueue.protocol.commands.core import BackoffMap, Dedup
+from bunqueue.protocol.commands.core import BackoffMap, Dedup, Expression
 
 MAX_INTERVAL_MS = 100 * YEAR_MS
 
 ScheduleName = Annotated[str, Meta(min_length=1, max_length=256, description="unique over all queues")]
-Expression = Annotated[str, Meta(max_length=1024, description="5 or 6 fields, or @hourly, @daily, ...")]
 Interval = Annotated[
     int,
     Meta(

@@ -19,9 +19,9 @@ from bunqueue.protocol.commands.base import (
     Route,
     command,
 )
+from bunqueue.protocol.commands.core import Time
 from bunqueue.protocol.commands.query import CountReply
 
-Time = Annotated[float, Meta(ge=0, le=1e15, description="epoch ms")]
 Limit = Annotated[int, Meta(ge=0, le=100_000_000)]
 
 

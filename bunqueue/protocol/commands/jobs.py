@@ -65,7 +65,7 @@ class RemoveJob(Command, tag="RemoveJob"):
 
 @command(Route.ID, writes=True, repeatable=True, grows=True)
 class Update(Command, tag="Update"):
-    """Give a job that has not finished other data."""
+    """Give a job that has not finished other data; or, when it has, the job that repeats it."""
 
     id: JobId
     data: Raw = Raw(NIL)
