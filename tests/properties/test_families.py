@@ -232,6 +232,17 @@ def test_what_cannot_be_named(world: World) -> None:
 # -- flows
 
 
+def test_results_come_in_the_order_of_the_children(world: World) -> None:
+    children = [f"child-{n}" for n in range(6)]
+    for child, queue in zip(children, QUEUES, strict=True):
+        push(world, queue, child)
+        finish(world, queue, result=child)
+    push(world, "alpha", "parent", childrenIds=children[::-1])
+    reply = world.ask(cmd="GetChildrenValues", id="parent")
+    assert reply is not None
+    assert list(reply["data"]["values"].values()) == children[::-1]
+
+
 def test_a_child_has_one_policy(world: World) -> None:
     policies = {"failParentOnFailure": True, "ignoreDependencyOnFailure": True}
     reply = world.ask(cmd="PUSHF", jobs=[{"id": "a", "queue": "alpha", "input": {"data": {}, **policies}}])
