@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from bunqueue.model.job import Extra, Job
 from bunqueue.model.schedule import ScheduleError, next_run
 from bunqueue.protocol.commands import CommandError
-from bunqueue.protocol.commands.core import Repeat
+from bunqueue.protocol.commands.times import Repeat
 
 from .outbox import ROW
 from .state import QueueState, State

@@ -163,7 +163,7 @@ def test_who_leaves_is_forgotten(driver: Driver) -> None:
     driver.disconnect(5)
     finish(driver, first)
     finish(driver, second)
-    assert told(driver, 6) == [[{"id": second, "state": "completed", "result": None}]]
+    assert told(driver, 6) == [[{"id": second, "state": "completed"}]]
 
 
 def test_removing(driver: Driver) -> None:

@@ -40,14 +40,13 @@ from bunqueue.protocol.commands.base import (
     Ttl,
     command,
 )
+from bunqueue.protocol.commands.times import Repeat, Time
 from bunqueue.protocol.notices import CancelNotice
 
 PositiveInt = Annotated[int, Meta(ge=1, le=MAX_SAFE, extra={"problem": "must be a positive safe integer"})]
 GroupId = Annotated[str, Meta(min_length=1, max_length=256)]
 IdempotencyKey = Annotated[str, Meta(min_length=1, max_length=256)]
 IdempotencyAge = Annotated[float, Meta(ge=0, le=YEAR_MS)]
-Expression = Annotated[str, Meta(max_length=1024, description="5 or 6 fields, or @hourly, @daily, ...")]
-Time = Annotated[float, Meta(ge=0, le=1e15, description="epoch ms")]
 # What is allowed depends on the job and the version: the shard checks it (`pushing.check_fields`).
 AnyPriority = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
 
@@ -65,29 +64,6 @@ class Dedup(Struct, omit_defaults=True, gc=False):
     ttl: Ttl | None = None
     extend: bool = False
     replace: bool = False
-
-
-class Repeat(Struct, rename="camel", gc=False):
-    """Push the job again after its completion: ``every`` ms later, or at the next time of the cron expression
-    ``pattern`` in the time zone ``tz``; at most ``limit`` times, and only between two dates (epoch ms)."""
-
-    every: (
-        Annotated[
-            float,
-            Meta(
-                ge=1,
-                le=YEAR_MS,
-                extra={"problem": "must be a positive number of milliseconds, at most a year"},
-            ),
-        ]
-        | None
-    ) = None
-    limit: Annotated[int, Meta(ge=0)] | None = None
-    count: Annotated[int, Meta(ge=0)] = 0
-    pattern: Expression | None = None
-    tz: Text | None = None
-    start_date: Time | None = None
-    end_date: Time | None = None
 
 
 Headers = Annotated[

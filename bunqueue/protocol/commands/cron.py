@@ -25,7 +25,8 @@ from bunqueue.protocol.commands.base import (
     Ttl,
     command,
 )
-from bunqueue.protocol.commands.core import BackoffMap, Dedup, Expression
+from bunqueue.protocol.commands.core import BackoffMap, Dedup
+from bunqueue.protocol.commands.times import Expression
 
 MAX_INTERVAL_MS = 100 * YEAR_MS
 

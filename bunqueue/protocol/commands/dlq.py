@@ -19,8 +19,8 @@ from bunqueue.protocol.commands.base import (
     Route,
     command,
 )
-from bunqueue.protocol.commands.core import Time
 from bunqueue.protocol.commands.query import CountReply
+from bunqueue.protocol.commands.times import Time
 
 Limit = Annotated[int, Meta(ge=0, le=100_000_000)]
 
