@@ -10,13 +10,17 @@ PIP := PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install -qq
 # The constraints agree with each other, so either installation may come first.
 RUN := .venv/.installed-run
 DEV := .venv/.installed-dev
+INTEROP := .interop/.installed
+
+# The official clients of other languages; that of PyPI stands in requirements/interop.txt.
+NPM_PACKAGES := bun@1.4.5 bunqueue@2.9.5
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo install test lint format bench clean
+.PHONY: help demo install test test-interop lint format bench clean
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: $(RUN) ## run the demonstration (DEMO_PATH=folder: works through that one)
 	@$(BIN)/python scripts/demo.py
@@ -25,6 +29,9 @@ install: $(DEV) ## install everything that development needs
 
 test: $(DEV) ## run the tests
 	$(BIN)/pytest -q -n $(WORKERS) --dist worksteal
+
+test-interop: $(DEV) $(INTEROP) ## try the server with the official clients of npm and PyPI (needs npm)
+	$(BIN)/pytest -q -m interop -n $(WORKERS) --dist worksteal tests/interop
 
 lint: $(DEV) ## check style, types, imports and sizes
 	$(BIN)/ruff check .
@@ -42,7 +49,7 @@ bench: $(DEV) ## put load on a running server (ARGS="drain --port 6789 --jobs 50
 	@$(BIN)/python scripts/load_test.py $(or $(ARGS),push)
 
 clean: ## remove what tools leave behind, but keep .venv
-	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf build dist *.egg-info .interop/run-* .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +
 
 $(BIN)/python:
@@ -57,3 +64,17 @@ $(DEV): pyproject.toml requirements/run.txt requirements/dev.txt | $(BIN)/python
 	@echo "Installing what development needs into .venv"
 	@$(PIP) -c requirements/dev.txt -e '.[dev]'
 	@touch $(RUN) $@
+
+# Nothing of it is shared with .venv: the client of PyPI is imported by the name of this package.
+$(INTEROP): requirements/interop.txt Makefile
+	@command -v npm > /dev/null || { \
+		echo "make test-interop needs npm, which comes with Node.js: https://nodejs.org"; exit 1; }
+	@echo "Installing the official clients of other languages into .interop"
+	@mkdir -p .interop
+	@npm install --prefix .interop --no-save --no-package-lock --no-audit --no-fund --loglevel error \
+		$(NPM_PACKAGES) > .interop/npm.log 2>&1 || { cat .interop/npm.log; \
+		echo "npm could not install $(NPM_PACKAGES): is there a network, and a registry that npm can reach?"; exit 1; }
+	@$(PYTHON) -m venv .interop/venv
+	@PIP_DISABLE_PIP_VERSION_CHECK=1 .interop/venv/bin/python -m pip install -qq -r requirements/interop.txt || { \
+		echo "pip could not install requirements/interop.txt: is there a network?"; exit 1; }
+	@touch $@

@@ -3,7 +3,7 @@
 import { Queue, QueueEvents, Worker } from 'bunqueue/client';
 import assert from 'node:assert/strict';
 
-const connection = { host: '127.0.0.1', port: Number(process.env.PORT), commandTimeout: 5000 };
+const connection = { host: 'localhost', port: Number(process.env.PORT), commandTimeout: 5000 };
 const jobs = 200;
 const replies = (async function* () { for await (const line of console) yield line; })();
 

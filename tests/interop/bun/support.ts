@@ -1,8 +1,10 @@
-// What all scenarios need. Each file is run by `bun test` against a server of its own: its port is in PORT.
+// What all scenarios need. Each file is run by `bun test` against a server of its own: its port is in PORT, and if it
+// speaks TLS, the file of its authority in CA.
 import { afterAll } from 'bun:test';
 import { FlowProducer, Queue, QueueEvents, Worker } from 'bunqueue/client';
 
-export const connection = { host: '127.0.0.1', port: Number(process.env.PORT) };
+const { PORT, CA } = process.env;
+export const connection = { host: 'localhost', port: Number(PORT), ...(CA ? { tls: { caFile: CA } } : {}) };
 
 let serial = 0;
 export const unique = (what = 'q') => `${what}-${process.pid}-${++serial}`;

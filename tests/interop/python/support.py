@@ -1,5 +1,5 @@
 """What all scenarios need.  Each file is run by the client's own Python against a server of its own: its port
-is in PORT."""
+is in PORT, and if it speaks TLS, the file of its authority in CA."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from typing import Any
 
 from bunqueue import FlowProducer, Queue, Worker
 
-CONNECTION: dict[str, Any] = {"host": "127.0.0.1", "port": int(os.environ["PORT"])}
+CONNECTION: dict[str, Any] = {"host": "localhost", "port": int(os.environ["PORT"])}
+if "CA" in os.environ:
+    CONNECTION["tls"] = {"ca_file": os.environ["CA"]}
 
 _serial = itertools.count(1)
 
