@@ -338,7 +338,7 @@ def test_handlers_know_their_job_and_may_say_things_about_it(bunqueue: Sandbox) 
     (run,) = bunqueue.drain(handler)
     assert run.result == [False, False]
     assert current_job(None) is None
-    assert (job.job().progress, job.job().progress_message) == (40, "on the way")
+    assert (job.job().progress, job.job().progress_message) == (100, "on the way")
 
 
 def cancel(job: ActiveJob) -> None:
