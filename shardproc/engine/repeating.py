@@ -93,6 +93,7 @@ def successor(state: State, queue: QueueState, job: Job, extra: Extra) -> Job | 
             depends_on=[],
             children_ids=[],
             stacktrace=None,
+            drops=0,
             repeat={**(extra.repeat or {}), "count": repeat.count + 1},
             key_until=None if key_ttl is None else state.now + int(key_ttl),
         ),
