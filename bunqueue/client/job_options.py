@@ -21,7 +21,7 @@ from bunqueue.client.option_types import (
     Repeat,
 )
 from bunqueue.errors import OptionError, PayloadError
-from bunqueue.protocol.commands import core
+from bunqueue.protocol.commands import core, times
 
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -150,7 +150,7 @@ def _dedup(value: Dedup, name: str) -> dict[str, object]:
 def _repeat(value: Duration | Repeat, name: str) -> dict[str, object]:
     repeat = value if isinstance(value, Repeat) else Repeat(value)
     every = milliseconds(repeat.every, name)
-    return _nested(core.Repeat, {"every": every, "limit": repeat.limit}, name)
+    return _nested(times.Repeat, {"every": every, "limit": repeat.limit}, name)
 
 
 def _nested(declared: type[Struct], fields: dict[str, object], name: str) -> dict[str, object]:

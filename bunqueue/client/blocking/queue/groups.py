@@ -55,7 +55,8 @@ class JobGroup:
     def concurrency(self) -> int | None:
         """The limit that was set; None when there is none."""
         command = groups.GetGroupConcurrency(queue=self.queue, group_id=self.id)
-        return (self._caller.call(command, groups.GroupConcurrencyReply)).data.concurrency
+        limit = (self._caller.call(command, groups.GroupConcurrencyReply)).data.concurrency
+        return None if limit is None else int(limit)
 
     def clear_concurrency(self) -> bool:
         """Take that limit away; whether there was one."""
@@ -82,7 +83,7 @@ class JobGroup:
         """How many ms the present window of the rate limit lasts; None when none runs."""
         command = groups.GetGroupRateLimitTtl(queue=self.queue, group_id=self.id)
         ttl = (self._caller.call(command, groups.GroupTtlReply)).data.ttl
-        return None if ttl < 0 else ttl
+        return None if ttl < 0 else int(ttl)
 
     def hold(self, duration: Duration) -> None:
         """Give out none of its jobs for so long: somebody it depends on asked for a rest, say."""
