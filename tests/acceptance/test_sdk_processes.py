@@ -90,7 +90,7 @@ async def test_what_they_say_reaches_the_server(
     async with make_worker(in_process.talk, forward_logs="info") as worker:
         await until(worker, completed=1)
     job = await handle.job()
-    assert (job.result, job.progress, job.progress_message) == ("said", 40, "well on")
+    assert (job.result, job.progress, job.progress_message) == ("said", 100, "well on")
     lines = [("warn", "a line"), ("info", "another"), ("warn", "from logging")]
     assert await log_of(queue, handle.id) == lines
     assert capfd.readouterr().out == "and to the terminal\n"
