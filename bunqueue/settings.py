@@ -212,6 +212,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     max_connections: Annotated[
         int, Option(whole(1, 1_000_000), "How many clients may be connected at the same time.")
     ] = 10_000
+    busy_poll: Annotated[
+        int,
+        Option(whole(0, 1000), "For how many us, after prompt requests, to look for more before sleeping."),
+    ] = 200
     events_max_age: Annotated[int, Option(whole(1, 87_600), "How many hours the event log goes back.")] = 168
     events_max_count: Annotated[
         int, Option(whole(0, 1_000_000_000), "How many events the log of a shard keeps.")

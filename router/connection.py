@@ -1,9 +1,8 @@
 """One client: its bytes in, frames to the shards of their commands, replies back as they come.
 
-The hot path of the server is `ClientConnection._take`.  It costs about a microsecond a command, and
-it stays so cheap by what it does not do: no frame is decoded beyond the name and the key of its
-command, none gets an object, a task, or a number of its own; what one read holds for one shard goes
-there as one envelope.  So all that is known of commands in flight is how many there are, by shard.
+The hot path of the server is `ClientConnection._take`.  It costs about a microsecond a command, by what
+it does not do: no frame is decoded beyond the name and the key of its command, none gets an object, a
+task, or a number of its own; what one read holds for one shard goes there as one envelope.
 """
 
 from __future__ import annotations
@@ -128,6 +127,7 @@ class ClientConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self.silent = 0
+        self._hub.heard()
         if self.carry is None:
             self._take(data)
         else:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from bunqueue.busy_poll import LoopPoll
 from bunqueue.logs import get_logger
 from bunqueue.protocol import link as wire
 from bunqueue.settings import Settings
@@ -45,6 +46,7 @@ class Hub:
         self.tickets = Tickets(self.links, self.clients)
         self.refused = 0  # clients since the last sweep, because there are too many
         self.lag = LoopLag()
+        self.heard = LoopPoll(settings.busy_poll).heard
         self.tickets.additions = Additions(self).by_command
         self.draining = False
         self.lingering: dict[ClientConnection, int] = {}  # ended by us -> sweeps since

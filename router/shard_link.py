@@ -70,6 +70,7 @@ class ShardLink(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self.heard = True
+        self._hub.heard()
         if self._carry is not None:
             self._carry += data
             if len(self._carry) < self._need:

@@ -60,7 +60,7 @@ def main() -> int:
         return 1
     sock.sendall(link.answer(link.CONTROL, link.READY))
     try:
-        Server(shard, sock).run()
+        Server(shard, sock, settings.busy_poll).run()
     except Exception:
         # Memory may be ahead of the disk, or halfway: nothing of it must be told or written.  The
         # router starts a new process, which reads what was committed.

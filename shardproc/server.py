@@ -11,6 +11,7 @@ import socket
 import time
 from collections import deque
 
+from bunqueue.busy_poll import give_way
 from bunqueue.logs import get_logger
 from bunqueue.protocol import link
 from bunqueue.protocol.codec import encode_frame
@@ -24,7 +25,6 @@ READ_SIZE = 1 << 20  # more than a Unix socket buffers, so one read takes all th
 MAX_UNSENT = 8 << 20  # bytes of replies in one turn; what would cause more waits for the next
 TURN_S = 0.05  # of commands in one turn; then what is done is committed and answered
 LOOKS = 64  # commands from one look at the clock to the next
-SPIN_NS = 100_000  # longer than a client on the same machine takes to ask again
 _log = get_logger("shard")
 
 Item = tuple[int, bytes]  # kind and body of an envelope
@@ -33,16 +33,18 @@ Item = tuple[int, bytes]  # kind and body of an envelope
 class Server:
     """Serves one shard over its link to the router until the router goes or says DRAIN."""
 
-    def __init__(self, shard: Shard, sock: socket.socket) -> None:
+    def __init__(self, shard: Shard, sock: socket.socket, busy_poll_us: int = 0) -> None:
         self._shard = shard
         self._sock = sock
+        self._window = busy_poll_us * 1000  # ns
         self._splitter = link.EnvelopeSplitter(link.TO_SHARD)
         # Kept: fresh memory of that size for each read would take longer than all else about a small one.
         self._buffer = memoryview(bytearray(READ_SIZE))
         self._poll = select.poll()
         self._poll.register(sock, select.POLLIN)
         self._draining = False
-        self._busy_at = 0  # when the last batch was answered, ns; 0: nothing to look out for
+        self._answered_at = 0  # the last batch, ns
+        self._prompt = False  # it had come within the window after the one before
         self._until = 0.0  # when this turn has gone on for long enough
         self._control: list[bytes] = []  # messages to the router beside replies
         self._backlog: dict[int, deque[Item]] = {}  # of the connections that had too much to answer
@@ -62,16 +64,15 @@ class Server:
     def _wait(self, limit_ms: int) -> bool:
         """Whether there is something to read, within that time.
 
-        Who has just been answered often asks again at once, and waking a process up takes longer than
-        that: so it looks for a moment before it goes to sleep.
+        Whom it answered may ask again at once: see `bunqueue.busy_poll`.
         """
         poll = self._poll.poll
-        if self._busy_at and limit_ms:
-            end = self._busy_at + SPIN_NS
+        if self._prompt and limit_ms:
+            end = self._answered_at + self._window
             while time.monotonic_ns() < end:
                 if poll(0):
                     return True
-        self._busy_at = 0
+                give_way()
         return bool(poll(limit_ms))
 
     def _turn(self) -> bool:
@@ -79,6 +80,7 @@ class Server:
         shard = self._shard
         data = None
         if self._wait(0 if self._backlog else shard.wait_ms()):
+            self._prompt = time.monotonic_ns() - self._answered_at < self._window
             size = self._sock.recv_into(self._buffer)
             data = bytes(self._buffer[:size])
             if not data:
@@ -102,7 +104,7 @@ class Server:
             shard.work()
         self._answer()
         if data:
-            self._busy_at = time.monotonic_ns()
+            self._answered_at = time.monotonic_ns()
         return True
 
     def _receive(self, conn: int, kind: int, body: bytes, now: int) -> None:
