@@ -270,11 +270,15 @@ class Worker(Actor):
             await self._ack_batch(wire)
         while self.held:
             lease = self.held[-1]
-            if lease.failed_at or (not lease.ack_open and self.rng.random() < self.fails):
+            if lease.failed_at or (not lease.ack_open and self._dislikes(lease)):
                 await self._fail(wire, lease)
             else:
                 await self._ack(wire, lease)
             self.held.pop()
+
+    def _dislikes(self, lease: Lease) -> bool:
+        """Whether to fail a job."""
+        return self.rng.random() < self.fails
 
     def _result(self, lease: Lease) -> dict[str, Any]:
         self._answers += 1

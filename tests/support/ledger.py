@@ -119,6 +119,7 @@ class Ledger:
     fails_acked: Counter[str] = field(default_factory=Counter)
     events: Counter[str] = field(default_factory=Counter)
     broken: list[str] = field(default_factory=list)  # found while it happened
+    doomed: set[str] = field(default_factory=set)  # ids of jobs that are to fail before their last attempt
     backlog: int = 0  # how many jobs were live when somebody last looked
 
     @property
@@ -271,7 +272,8 @@ class Ledger:
             )
         if stalls > len(self.leases.get(job_id, ())):
             out.append(f"{job_id} stalled {stalls} times, more often than it was delivered")
-        if state == "failed" and attempts < job["maxAttempts"] and stalls < 3:
+        given_up = attempts < job["maxAttempts"] and stalls < 3
+        if state == "failed" and given_up and job_id not in self.doomed:
             out.append(f"{job_id} is failed after {attempts} of {job['maxAttempts']} attempts")
         return out
 

@@ -58,6 +58,7 @@ class Server:
         self.port = port
         self.host = "127.0.0.1"
         self.ready = ""  # the ready line
+        self.environ: dict[str, str] = {}  # what differs in the environment of its processes
         # A short path of its own: what a killed router leaves behind goes with it.
         self._folder = Path(tempfile.mkdtemp(prefix=folder_prefix()))
         self._stderr = self._folder / "stderr"
@@ -76,7 +77,7 @@ class Server:
         arguments = ["--tcp-port", str(self.port), "--http-port", "0"]
         arguments += ["--data-dir", str(self.data_dir), "--shards", str(self.shards), *self.flags]
         environ = {key: value for key, value in os.environ.items() if not _is_ours(key)}
-        environ |= {"PYTHONPATH": str(ROOT), "TMPDIR": str(self._folder)}
+        environ |= {"PYTHONPATH": str(ROOT), "TMPDIR": str(self._folder)} | self.environ
         with self._stderr.open("ab") as log:
             self._log_start = log.tell()
             self._router = subprocess.Popen(
