@@ -1,12 +1,23 @@
-"""What values an option of the server takes."""
+"""What values an option of the server takes.
+
+An option that names no kind of its own takes one of those at the end.
+"""
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from bunqueue.model.ids import is_power_of_two
+
+MEMORY = ":memory:"  # the ``data_dir`` that keeps nothing
+MAX_TOKENS, MAX_TOKEN_CHARS = 64, 512  # together half of what may go through the pipe to the child process
+MAX_ORIGINS = 16
+
+_TOKEN = re.compile(r"[!-+\--~]+")  # printable ASCII but space and comma
+_ORIGIN = re.compile(r"https?://([a-z0-9.-]{1,253}|\[[0-9a-f:]{2,39}\])(:[0-9]{1,5})?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,3 +60,70 @@ def one_of(*values: str | int) -> Kind:
     choices = tuple(str(value) for value in values)
     bound = f"{', '.join(choices[:-1])} or {choices[-1]}"
     return Kind(bound=bound, allows=allows, read=read, choices=choices)
+
+
+def _is_host(value: object) -> bool:
+    return isinstance(value, str) and re.fullmatch(r"[A-Za-z0-9._:%-]{1,255}", value) is not None
+
+
+def is_path(value: object) -> bool:
+    return isinstance(value, str) and 0 < len(value) <= 4096 and value.isprintable()
+
+
+def home(environ: Mapping[str, str]) -> str:
+    return environ.get("HOME") or os.path.expanduser("~")
+
+
+def _absolute(value: object, environ: Mapping[str, str]) -> object:
+    path = str(value)
+    if path == MEMORY:
+        return path
+    return os.path.abspath(home(environ) + path[1:] if path == "~" or path.startswith("~/") else path)
+
+
+def _settle_file(value: object, environ: Mapping[str, str]) -> object:
+    return value and _absolute(value, environ)
+
+
+def _read_tokens(text: str) -> object:
+    # Empty text stays text and is refused: a variable emptied by mistake must not open the server to all.
+    return tuple(part for piece in text.split(",") if (part := piece.strip())) or text
+
+
+def _are_tokens(value: object) -> bool:
+    def fits(token: object) -> bool:
+        return isinstance(token, str) and len(token) <= MAX_TOKEN_CHARS and bool(_TOKEN.fullmatch(token))
+
+    return isinstance(value, tuple) and len(value) <= MAX_TOKENS and all(map(fits, value))
+
+
+def _are_origins(value: object) -> bool:
+    def fits(origin: object) -> bool:
+        return isinstance(origin, str) and _ORIGIN.fullmatch(origin) is not None
+
+    return isinstance(value, tuple) and len(value) <= MAX_ORIGINS and all(map(fits, value))
+
+
+HOST = Kind(bound="a host name or IP address (letters, digits and . : - _ %)", allows=_is_host)
+PORT = whole(0, 65535)
+DATA_DIR = Kind(bound="a path of printable characters, or :memory:", allows=is_path, settle=_absolute)
+PEM = Kind(
+    bound="the path of a PEM file", allows=lambda value: value == "" or is_path(value), settle=_settle_file
+)
+SYNC = one_of("normal", "full")
+LEVEL = one_of("debug", "info", "warning", "error")
+TOKENS = Kind(
+    bound=f'up to {MAX_TOKENS} tokens (in the file write a list: ["..."]), '
+    f"each 1 to {MAX_TOKEN_CHARS} ASCII characters without space or comma",
+    allows=_are_tokens,
+    read=_read_tokens,
+    repeatable=True,
+    secret=True,
+)
+ORIGINS = Kind(
+    bound=f'up to {MAX_ORIGINS} origins (in the file write a list: ["..."]), each a scheme and a host in '
+    "small letters, and its port unless it is the usual one",
+    allows=_are_origins,
+    read=_read_tokens,
+    repeatable=True,
+)

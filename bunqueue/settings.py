@@ -20,13 +20,26 @@ from typing import Annotated, Any, Literal, NamedTuple, get_args
 
 import msgspec
 
-from bunqueue.setting_kinds import Kind, one_of, whole
+from bunqueue.setting_kinds import (
+    DATA_DIR,
+    HOST,
+    LEVEL,
+    MEMORY,
+    ORIGINS,
+    PEM,
+    PORT,
+    SYNC,
+    TOKENS,
+    Kind,
+    home,
+    is_path,
+    one_of,
+    whole,
+)
 
-MEMORY = ":memory:"  # the ``data_dir`` that keeps nothing
 CONFIG_VARIABLE = "BUNQUEUE_CONFIG"
 # With our prefix, but no options: not refused as unknown. The last two are for clients.
 OTHER_VARIABLES = frozenset({CONFIG_VARIABLE, "BUNQUEUE_URL", "BUNQUEUE_TOKEN"})
-MAX_TOKENS, MAX_TOKEN_CHARS = 64, 512  # together half of what may go through the pipe to the child process
 MAX_SHOWN_CHARS = 80  # of a wrong value in a message, which should stay a readable line
 
 # Kubernetes sets such variables for every service whose name begins with "bunqueue"; refusing them as unknown
@@ -34,7 +47,6 @@ MAX_SHOWN_CHARS = 80  # of a wrong value in a message, which should stay a reada
 _SERVICE_LINK = re.compile(
     r"BUNQUEUE\w*_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_\w+)?)=|BUNQUEUE\w*_PORT=\w+://"
 )
-_TOKEN = re.compile(r"[!-+\--~]+")  # printable ASCII but space and comma
 
 
 class SettingsError(ValueError):
@@ -92,66 +104,13 @@ def _cut(shown: str) -> str:
     return shown if len(shown) <= MAX_SHOWN_CHARS else shown[:MAX_SHOWN_CHARS] + "..."
 
 
-def _is_host(value: object) -> bool:
-    return isinstance(value, str) and re.fullmatch(r"[A-Za-z0-9._:%-]{1,255}", value) is not None
-
-
-def _is_path(value: object) -> bool:
-    return isinstance(value, str) and 0 < len(value) <= 4096 and value.isprintable()
-
-
-def _home(environ: Mapping[str, str]) -> str:
-    return environ.get("HOME") or os.path.expanduser("~")
-
-
-def _absolute(value: object, environ: Mapping[str, str]) -> object:
-    path = str(value)
-    if path == MEMORY:
-        return path
-    return os.path.abspath(_home(environ) + path[1:] if path == "~" or path.startswith("~/") else path)
-
-
-def _settle_file(value: object, environ: Mapping[str, str]) -> object:
-    return value and _absolute(value, environ)
-
-
-def _read_tokens(text: str) -> object:
-    # Empty text stays text and is refused: a variable emptied by mistake must not open the server to all.
-    return tuple(part for piece in text.split(",") if (part := piece.strip())) or text
-
-
-def _are_tokens(value: object) -> bool:
-    def fits(token: object) -> bool:
-        return isinstance(token, str) and len(token) <= MAX_TOKEN_CHARS and bool(_TOKEN.fullmatch(token))
-
-    return isinstance(value, tuple) and len(value) <= MAX_TOKENS and all(map(fits, value))
-
-
-_HOST = Kind(bound="a host name or IP address (letters, digits and . : - _ %)", allows=_is_host)
-_PORT = whole(0, 65535)
-_DATA_DIR = Kind(bound="a path of printable characters, or :memory:", allows=_is_path, settle=_absolute)
-_PEM = Kind(
-    bound="the path of a PEM file", allows=lambda value: value == "" or _is_path(value), settle=_settle_file
-)
-_SYNC = one_of("normal", "full")
-_LEVEL = one_of("debug", "info", "warning", "error")
-_TOKENS = Kind(
-    bound=f'up to {MAX_TOKENS} tokens (in the file write a list: ["..."]), '
-    f"each 1 to {MAX_TOKEN_CHARS} ASCII characters without space or comma",
-    allows=_are_tokens,
-    read=_read_tokens,
-    repeatable=True,
-    secret=True,
-)
-
-
 def default_data_dir(environ: Mapping[str, str] = os.environ) -> str:
     """The folder ``bunqueue`` in the user's data directory, as the platform has it."""
     if sys.platform == "darwin":
-        return os.path.join(_home(environ), "Library", "Application Support", "bunqueue")
+        return os.path.join(home(environ), "Library", "Application Support", "bunqueue")
     base = environ.get("XDG_DATA_HOME", "")
     if not os.path.isabs(base):  # the XDG specification says to ignore a relative path
-        base = os.path.join(_home(environ), ".local", "share")
+        base = os.path.join(home(environ), ".local", "share")
     return os.path.join(base, "bunqueue")
 
 
@@ -164,13 +123,15 @@ def default_shards(environ: Mapping[str, str] = os.environ) -> int:
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The server's settings. Raises ``SettingsError`` when made with a value that is not allowed."""
 
-    host: Annotated[str, Option(_HOST, "The address to listen on.")] = "127.0.0.1"
-    tcp_port: Annotated[int, Option(_PORT, "The port of the wire protocol; 0 takes any free one.")] = 6789
-    http_port: Annotated[int, Option(_PORT, "The port of an HTTP gateway; this version has none.")] = 0
+    host: Annotated[str, Option(HOST, "The address to listen on.")] = "127.0.0.1"
+    tcp_port: Annotated[int, Option(PORT, "The port of the wire protocol; 0 takes any free one.")] = 6789
+    http_port: Annotated[
+        int, Option(PORT, "The port of the HTTP gateway and its dashboard; 0 means no gateway.")
+    ] = 6790
     data_dir: Annotated[
         str,
         Option(
-            _DATA_DIR,
+            DATA_DIR,
             "The folder that keeps the jobs, a relative one below the current; :memory: keeps nothing.",
             default_text="the folder `bunqueue` in the user's data directory",
         ),
@@ -185,23 +146,35 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     ] = msgspec.field(default_factory=default_shards)
     sync: Annotated[
         Literal["normal", "full"],
-        Option(_SYNC, "What is acknowledged survives any crash; with full, a power loss too."),
+        Option(SYNC, "What is acknowledged survives any crash; with full, a power loss too."),
     ] = "normal"
     auth_token: Annotated[
         tuple[str, ...],
         Option(
-            _TOKENS,
+            TOKENS,
             "A token that clients may show; without any, every client is let in. "
             "Repeat the flag for several, separate them by commas in the variable.",
             other_variables=("AUTH_TOKENS",),
         ),
     ] = ()
+    read_only_token: Annotated[
+        tuple[str, ...],
+        Option(TOKENS, "A token with which the HTTP gateway shows everything, and lets nothing be changed."),
+    ] = ()
+    http_origin: Annotated[
+        tuple[str, ...],
+        Option(ORIGINS, "Another web site, such as https://example.com, whose pages may use the gateway."),
+    ] = ()
+    webhook_addresses: Annotated[
+        Literal["public", "any"],
+        Option(one_of("public", "any"), "Where webhooks may lead; any: into the server's own network, too."),
+    ] = "public"
     tls_cert: Annotated[
-        str, Option(_PEM, "The certificate, and those between it and its issuer; without: no TLS.")
+        str, Option(PEM, "The certificate, and those between it and its issuer; without: no TLS.")
     ] = ""
-    tls_key: Annotated[str, Option(_PEM, "The private key of the certificate, without a password.")] = ""
+    tls_key: Annotated[str, Option(PEM, "The private key of the certificate, without a password.")] = ""
     tls_client_ca: Annotated[
-        str, Option(_PEM, "Clients need a certificate that one of these has signed; without: they need none.")
+        str, Option(PEM, "Clients need a certificate that one of these has signed; without: they need none.")
     ] = ""
     rate_limit: Annotated[
         int, Option(whole(0, 1_000_000_000), "Commands a minute one connection may send; 0 means no limit.")
@@ -227,7 +200,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         int, Option(whole(0, 1_000_000_000), "How many completed jobs a queue keeps; 0: no limit.")
     ] = 1_000_000
     log_level: Annotated[
-        Literal["debug", "info", "warning", "error"], Option(_LEVEL, "The least severe messages to log.")
+        Literal["debug", "info", "warning", "error"], Option(LEVEL, "The least severe messages to log.")
     ] = "info"
     log_format: Annotated[
         Literal["text", "json"], Option(one_of("text", "json"), "The form of log lines on standard error.")
@@ -238,6 +211,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             option.check(getattr(self, option.name), option.name)
         _check_ports(self.tcp_port, self.http_port, "tcp_port", "http_port")
         _check_tls(self.tls_cert, self.tls_key, self.tls_client_ca)
+        if self.read_only_token and not self.auth_token:
+            raise SettingsError(
+                "read_only_token: give auth_token, too; without one everybody may do everything"
+            )
 
     @property
     def in_memory(self) -> bool:
@@ -349,7 +326,7 @@ def _from_file(flags: Mapping[str, object], environ: Mapping[str, str]) -> dict[
         path, origin = environ.get(CONFIG_VARIABLE), f"variable {CONFIG_VARIABLE}"
     if path is None:
         return {}
-    if not isinstance(path, str) or not _is_path(path):
+    if not isinstance(path, str) or not is_path(path):
         raise SettingsError(f"{origin}: {_cut(repr(path))} is not allowed; give the path of a TOML file")
     given = {}
     for key, value in _read_toml(path).items():

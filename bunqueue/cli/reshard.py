@@ -11,7 +11,8 @@ from typing import Annotated
 
 import typer
 
-from bunqueue.settings import MEMORY, SettingsError, resolve_settings
+from bunqueue.setting_kinds import MEMORY
+from bunqueue.settings import SettingsError, resolve_settings
 
 from .server import app, become, check_packages
 

@@ -11,9 +11,8 @@ import msgspec
 import pytest
 
 from bunqueue import settings as module
+from bunqueue.setting_kinds import MAX_TOKEN_CHARS, MAX_TOKENS
 from bunqueue.settings import (
-    MAX_TOKEN_CHARS,
-    MAX_TOKENS,
     OPTIONS,
     Settings,
     SettingsError,
@@ -40,7 +39,7 @@ def written(folder: Path, text: str) -> str:
 
 def test_defaults() -> None:
     found = load_settings({}, HOME)
-    assert (found.host, found.tcp_port, found.http_port) == ("127.0.0.1", 6789, 0)
+    assert (found.host, found.tcp_port, found.http_port) == ("127.0.0.1", 6789, 6790)
     assert (found.sync, found.auth_token, found.rate_limit, found.default_protocol) == ("normal", (), 0, 2)
     assert (found.max_connections, found.log_level, found.log_format) == (10_000, "info", "text")
     assert (found.events_max_age, found.events_max_count) == (7 * 24, 1_000_000)
@@ -93,6 +92,9 @@ def test_all_options_from_all_sources(tmp_path: Path) -> None:
         "shards": "64",
         "sync": "full",
         "auth_token": "a,b",
+        "read_only_token": "c",
+        "http_origin": "https://example.com,http://localhost:8080",
+        "webhook_addresses": "any",
         "tls_cert": "/etc/server.pem",
         "tls_key": "/etc/server.key",
         "tls_client_ca": "/etc/ca.pem",
