@@ -26,7 +26,7 @@ from .admission import MAX_SLOW, RateLimit, may_wait
 from .bounds import longest_frame
 from .flow import HELD, SHUTDOWN, SLOW_READER, ReadGate
 from .hub import MAX_LINGERING
-from .local import answer, guarded_peek, refusal, second_look
+from .local import answer, first_shard, guarded_peek, refusal, second_look
 from .routing import (
     FIRST,
     HERE,
@@ -85,6 +85,7 @@ class ClientConnection(asyncio.Protocol):
     )
 
     write: Callable[[bytes], None]  # the transport's, or one that minds how much is unread
+    limited = True  # is turned away when there are too many clients
 
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
@@ -114,7 +115,7 @@ class ClientConnection(asyncio.Protocol):
         limit = self._hub.max_connections
         if self._hub.draining:
             self.abort()
-        elif len(self._hub.clients) >= limit:
+        elif self.limited and len(self._hub.clients) >= limit:
             self._hub.refused += 1
             self.finish(wire.CLOSED, f"Too many connections (max {limit})")
         else:
@@ -283,8 +284,7 @@ class ClientConnection(asyncio.Protocol):
         for shard, batch in batches.items():
             link = links[shard]
             if link is None:
-                text = unavailable(shard)
-                out += [refusal(text, request_id(frame[HEADER:])) for frame in batch]
+                out += [refusal(unavailable(shard), request_id(frame[HEADER:])) for frame in batch]
                 continue
             in_flight[shard] = in_flight.get(shard, 0) + len(batch)
             link.send(self.number, self.kind, batch)
@@ -300,7 +300,7 @@ class ClientConnection(asyncio.Protocol):
                 self.slow += 1
             return shard
         if how == FIRST:
-            return 0
+            return first_shard(self, look, payload, out)
         if how == SUBSCRIBE:  # an earlier one goes first, so that it can be ended
             self._forward(batches, out)
             batches.clear()

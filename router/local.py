@@ -36,6 +36,7 @@ class Session(Protocol):
     tokens: tuple[bytes, ...]
     number: int
     subscription: Subscription | None
+    limited: bool
 
     @property
     def workers(self) -> Workers:
@@ -79,6 +80,14 @@ def second_look(payload: bytes, error: Exception, out: list[bytes]) -> Peek | No
     except InvalidCommand as problem:
         out.append(refusal(str(problem), problem.req_id))
         return None
+
+
+def first_shard(session: Session, look: Peek, payload: bytes | memoryview, out: list[bytes]) -> int | None:
+    """Where a command for the first shard goes; None if it was answered, as it is not for everybody."""
+    if look.spec.internal and session.limited:
+        out.append(refusal(f"Unknown command: {look.spec.name}", request_id(payload)))
+        return None
+    return 0
 
 
 def answer(session: Session, payload: bytes) -> bytes:

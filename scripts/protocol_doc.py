@@ -51,7 +51,8 @@ class Document:
 
     def _family(self, name: str) -> str:
         module = importlib.import_module(f"{commands.__name__}.{name}")
-        specs = [spec for spec in COMMANDS.values() if spec.request.__module__ == module.__name__]
+        known = [spec for spec in COMMANDS.values() if not spec.internal]
+        specs = [spec for spec in known if spec.request.__module__ == module.__name__]
         intro = paragraphs(module)
         return "\n\n".join(
             [f"### {name.replace('_', ' ').capitalize()}\n\n{intro}", *map(self._command, specs)]

@@ -23,7 +23,7 @@ from bunqueue.protocol.peers import Forwarded
 from .clock import Clock
 from .engine.engine import Engine
 from .engine.outbox import Told
-from .engine.state import Client
+from .engine.state import Client, State
 from .engine.vitals import Vitals
 from .storage.database import DISK_ERRORS, Database
 from .storage.event_log import DEFAULT_RETENTION, Retention
@@ -51,9 +51,12 @@ class Shard:
         retention: Retention = DEFAULT_RETENTION,
         clock: Clock | None = None,
         chance: Callable[[], float] = random.random,
+        prepare: Callable[[State], None] = lambda state: None,
     ) -> None:
-        """``clock`` and ``chance`` are for those who want the same to happen each time."""
+        """``clock`` and ``chance`` are for those who want the same to happen each time; ``prepare`` tells a
+        new engine what the settings say."""
         self._chance = chance
+        self._prepare = prepare
         self._clock = clock or Clock()
         database = Database(path, full_sync=full_sync, lock_wait_s=lock_wait_s)
         self.store = Store(database, retention)
@@ -66,6 +69,7 @@ class Shard:
     def _new_engine(self) -> Engine:
         engine = Engine(self.store, random.getrandbits, self._chance, *self._place)
         engine.state.vitals = self._vitals
+        self._prepare(engine.state)
         return engine
 
     def recover(self, now: int, epoch: str, progress: Callable[[int, int], None]) -> int:

@@ -19,6 +19,7 @@ from bunqueue.protocol import link
 from bunqueue.settings import Settings
 
 from .core import Shard
+from .engine.state import State
 from .resilient import ResilientShard
 from .server import Server
 from .storage.database import DISK_ERRORS, DatabaseBusy
@@ -78,12 +79,20 @@ def _open(start: Start, settings: Settings, sock: socket.socket) -> Shard:
     begun = time.monotonic()
     retention = Retention(settings.events_max_age * HOUR_MS, settings.events_max_count)
     full_sync = settings.sync == "full"
-    shard = ResilientShard(
-        path, full_sync=full_sync, shard=start.shard, shards=start.shards, retention=retention
-    )
 
-    shard.engine.state.upkeep.retention = finished.Retention(
-        settings.completed_max_age * 3600, settings.completed_max_count
+    def prepare(state: State) -> None:
+        state.upkeep.retention = finished.Retention(
+            settings.completed_max_age * 3600, settings.completed_max_count
+        )
+        state.webhooks_anywhere = settings.webhook_addresses == "any"
+
+    shard = ResilientShard(
+        path,
+        full_sync=full_sync,
+        shard=start.shard,
+        shards=start.shards,
+        retention=retention,
+        prepare=prepare,
     )
 
     def progress(loaded: int, total: int) -> None:

@@ -28,7 +28,7 @@ from bunqueue.protocol.commands import COMMANDS, Command, ErrorReply, Reply, Spe
 from bunqueue.protocol.commands.base import RequestId
 
 from .core import Shard
-from .engine.state import Client
+from .engine.state import Client, State
 from .engine.succession import Heritage, entangled, parked
 from .engine.vitals import Trouble, Vitals
 from .storage.database import DISK_ERRORS, disk_problem
@@ -72,6 +72,7 @@ class ResilientShard(Shard):
         shards: int = 1,
         lock_wait_s: float | None = None,
         retention: Retention = DEFAULT_RETENTION,
+        prepare: Callable[[State], None] = lambda state: None,
     ) -> None:
         super().__init__(
             path,
@@ -80,6 +81,7 @@ class ResilientShard(Shard):
             shards=shards,
             lock_wait_s=lock_wait_s,
             retention=retention,
+            prepare=prepare,
         )
         in_memory = path == ":memory:"
         self._folder = "the memory" if in_memory else os.path.dirname(path) or "."

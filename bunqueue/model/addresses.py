@@ -74,8 +74,11 @@ _NAME = re.compile(r"[a-z0-9_-]{1,63}(\.[a-z0-9_-]{1,63})*")
 _NUMBER = re.compile(r"0x[0-9a-f]*|[0-9]+")
 
 
-def url_problem(url: str) -> str | None:
-    """Why a webhook may not have this URL, in the words of the wire; None when it may."""
+def url_problem(url: str, *, anywhere: bool = False) -> str | None:
+    """Why a webhook may not have this URL, in the words of the wire; None when it may.
+
+    ``anywhere``: it may lead into the network, too.
+    """
     if not url:
         return "Webhook URL is required"
     if len(url) > MAX_URL:
@@ -97,7 +100,7 @@ def url_problem(url: str) -> str | None:
         place = forbidden_place(host)
     except ValueError:
         return MALFORMED
-    return None if place is None else f"Webhook URL cannot point to {place}"
+    return None if place is None or anywhere else f"Webhook URL cannot point to {place}"
 
 
 def forbidden_place(host: str) -> str | None:

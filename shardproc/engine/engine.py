@@ -40,6 +40,7 @@ from . import (
     pushing,
     queries,
     queue_control,
+    reading_events,
     schedules,
     slices,
     subscriptions,
@@ -71,6 +72,7 @@ __all__ = [
     "pushing",
     "queries",
     "queue_control",
+    "reading_events",
     "webhooks",
 ]
 

@@ -5,6 +5,7 @@ The server empties it once a batch: the rows in one transaction, then the replie
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
@@ -188,6 +189,15 @@ class Trim(NamedTuple):
     before: int | None  # where to go on; None: done
 
 
+class LogRow(NamedTuple):
+    """One row of the event log."""
+
+    first: int  # number of its first event
+    at: int  # epoch ms
+    size: int  # how many events it holds
+    entries: list[list[Any] | None]  # like EventEntry; null: was forgotten on request
+
+
 class Archive(Protocol):
     """Finished jobs, which live on disk alone.  Reads see the outbox's writes as done."""
 
@@ -209,6 +219,15 @@ class Archive(Protocol):
     def trim_events(self, queue_id: int, keep: int, before: int | None) -> Trim:
         """Forget the events of a queue but for the newest ``keep``: in a few rows of the log, from ``before``
         (None: the newest) to older ones."""
+
+    def event_bounds(self) -> tuple[int, int]:
+        """The number of the oldest event that is kept, and the number that the next one will have."""
+
+    def event_since(self, at: int) -> int:
+        """The number of the first event that happened at ``at`` or later, or that the next one will have."""
+
+    def event_rows(self, after: int) -> Iterator[LogRow]:
+        """The rows of the log that hold events with numbers above ``after``, in order."""
 
     def dead_letters(self, queue_id: int, limit: int, after: tuple[int, int]) -> list[DeadLetter]:
         """Dead letters after ``(entered_at, seq)``, oldest first."""

@@ -31,12 +31,12 @@ def pull(state: State, client: Client, command: Pull) -> PullReply | None:
     if queue is not None:
         job = _take(state, queue, client, owner, command.lock_ttl, command.group)
     if job is None and command.timeout:
-        _park(state, client, command, None).detach = command.detach
+        _park(state, client, command, None)
         return None
     if command.timeout:
         client.slow += 1
-    if job is not None and command.detach:
-        locks.detach(state, client, job)
+    if command.detach:
+        _detach(state, client, [job] if job else [])
     return _one(job, owner)
 
 
@@ -53,6 +53,8 @@ def pull_batch(state: State, client: Client, command: PullBatch) -> PullBatchRep
         return None
     if command.timeout:
         client.slow += 1
+    if command.detach:
+        _detach(state, client, jobs)
     return _many(jobs, owner)
 
 
@@ -198,6 +200,7 @@ def _park(state: State, client: Client, command: Pull | PullBatch, count: int | 
     waiter = Waiter(
         client, command.queue, command.req_id, count, owner, command.lock_ttl, deadline, group=command.group
     )
+    waiter.detach = command.detach
     client.waiters += 1
     state.waiters(command.queue).append(waiter)
     queue = state.queues.get(command.queue)
@@ -212,11 +215,19 @@ def _answer(state: State, queue: QueueState, waiter: Waiter) -> Reply | None:
     owner = waiter.owner
     if waiter.count is None:
         job = _take(state, queue, waiter.client, owner, waiter.lock_ttl, waiter.group)
-        if job is not None and waiter.detach:
-            locks.detach(state, waiter.client, job)
+        if waiter.detach:
+            _detach(state, waiter.client, [job] if job else [])
         return _one(job, owner) if job is not None else None
     jobs = _take_many(state, queue, waiter.client, waiter.count, owner, waiter.lock_ttl, waiter.group)
+    if waiter.detach:
+        _detach(state, waiter.client, jobs)
     return _many(jobs, owner) if jobs else None
+
+
+def _detach(state: State, client: Client, jobs: list[Job]) -> None:
+    """Let jobs stay active when the connection ends that they were pulled on."""
+    for job in jobs:
+        locks.detach(state, client, job)
 
 
 def _finish(state: State, waiter: Waiter, reply: Reply) -> None:

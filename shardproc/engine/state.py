@@ -216,6 +216,7 @@ class State:
         "prepared",
         "pushed",
         "questions",
+        "queue_names",
         "queues",
         "rates",
         "relays",
@@ -241,6 +242,7 @@ class State:
         "wait_ends_limit",
         "waits",
         "webhooks",
+        "webhooks_anywhere",
         "woken",
         "works",
     )
@@ -278,10 +280,10 @@ class State:
         self.waits: dict[str, list[JobWait]] = {}  # parked WaitJobs by the id of the job
         self.wait_ends: list[tuple[int, int, JobWait]] = []  # heap: (deadline, n, wait)
         self.wait_ends_limit = 256  # entries; beyond, those that are answered are dropped
-        self.listeners: dict[str, set[int]] = {}  # queue -> connections that get its events
         self.serial = 0  # numbers the entries of heaps, so that equal times never compare more
         self.woken: dict[QueueState, None] = {}  # queues with waiters that got a job, in that order
         self._know_others()
+        self._know_listeners()
         self.works: dict[Client, deque[LongWork]] = {}  # whose turn it is stands first
         self.chores: dict[object, Iterator[None]] = {}  # the oldest stands first
         self.spare = SPARE  # what is left of this tick for work that no command asked for
@@ -292,9 +294,15 @@ class State:
         self.upkeep, self.pushed = Upkeep(), PushMemory()
         self.totals, self.rates = Totals(), Rates()
         self.minute = 0  # up to which jobs a minute are booked
-        self.webhooks: dict[str, Webhook] = {}
         self.vitals: Callable[[], Vitals] = Vitals  # the process puts its own in place
         self._shared: dict[JobOptions, SharedOptions] = {}
+
+    def _know_listeners(self) -> None:
+        """Who is told what happens."""
+        self.listeners: dict[str, set[int]] = {}  # queue -> connections that get its events
+        self.queue_names: dict[int, str] = {}  # by id, also of queues that are gone; see reading_events.py
+        self.webhooks: dict[str, Webhook] = {}
+        self.webhooks_anywhere = False  # they may lead into the server's own network
 
     def _know_others(self) -> None:
         """What concerns other shards, and jobs that depend on each other."""

@@ -13,8 +13,12 @@ from bunqueue.protocol.commands.webhooks import (
     AddedWebhook,
     AddWebhook,
     AddWebhookReply,
+    DeliveriesReply,
+    Delivery,
+    GetDeliveries,
     ListWebhooks,
     ListWebhooksReply,
+    RecordDelivery,
     RemoveWebhook,
     SetWebhookEnabled,
     WebhookInfo,
@@ -44,6 +48,9 @@ class Webhook(Struct):
     success_count: int = 0
     failure_count: int = 0
     enabled: bool = True
+    places: list[int] | None = None  # as in Delivery
+    until: int | None = None
+    last_error: str | None = None
 
 
 _decode = Decoder(Webhook).decode
@@ -51,12 +58,15 @@ _decode = Decoder(Webhook).decode
 
 @recovers(KIND, lambda key, value: SLOT)
 def recover(state: State, key: str, value: str) -> None:
-    state.webhooks[key] = _decode(value)
+    hook = state.webhooks[key] = _decode(value)
+    if hook.places is not None and len(hook.places) != state.shards:  # the logs are others now
+        hook.places = None
+        state.out.keep(KIND, key, hook)
 
 
 @handles(AddWebhook)
 def add_webhook(state: State, client: Client, command: AddWebhook) -> AddWebhookReply:
-    _check(command)
+    _check(state, command)
     if len(state.webhooks) >= MAX_WEBHOOKS:
         raise CommandError(f"Too many webhooks (max {MAX_WEBHOOKS}): remove one that is no longer needed")
     hook = Webhook(
@@ -74,8 +84,8 @@ def add_webhook(state: State, client: Client, command: AddWebhook) -> AddWebhook
     )
 
 
-def _check(command: AddWebhook) -> None:
-    if problem := url_problem(command.url):
+def _check(state: State, command: AddWebhook) -> None:
+    if problem := url_problem(command.url, anywhere=state.webhooks_anywhere):
         raise CommandError(problem)
     unknown = [event for event in command.events if event not in EVENTS]
     if unknown:
@@ -133,4 +143,42 @@ def _shown(hook: Webhook) -> WebhookInfo:
         hook.success_count,
         hook.failure_count,
         hook.enabled,
+        hook.last_error,
     )
+
+
+@handles(GetDeliveries)
+def get_deliveries(state: State, client: Client, command: GetDeliveries) -> DeliveriesReply:
+    return DeliveriesReply(
+        webhooks=[
+            Delivery(
+                hook.id,
+                hook.url,
+                hook.events,
+                hook.queue,
+                hook.secret,
+                hook.enabled,
+                hook.places,
+                float(hook.created_at if hook.until is None else hook.until),
+            )
+            for hook in state.webhooks.values()
+        ]
+    )
+
+
+@handles(RecordDelivery)
+def record_delivery(state: State, client: Client, command: RecordDelivery) -> Ok:
+    hook = _known(state, command.webhook_id)
+    if command.places is not None:
+        hook.places = command.places
+    if command.until is not None:
+        hook.until = int(command.until)
+    hook.success_count += command.succeeded
+    hook.failure_count += command.failed
+    if command.at is not None:
+        hook.last_triggered = int(command.at)
+        hook.last_error = command.error
+    if command.disable:
+        hook.enabled = False
+    state.out.keep(KIND, hook.id, hook)
+    return Ok()

@@ -11,7 +11,7 @@ from msgspec.msgpack import Decoder, Encoder
 
 from bunqueue.model.durations import DAY_MS
 from bunqueue.model.events import NAMES
-from shardproc.engine.outbox import EventEntry, Pushed, PushedEntry, Trim
+from shardproc.engine.outbox import EventEntry, LogRow, Pushed, PushedEntry, Trim
 
 ROW_EVENTS = 1000  # in one row at most: what reading one event has to decode
 SLICE = 20  # rows read at once when a queue is trimmed
@@ -121,6 +121,29 @@ class EventLog:
         self._oldest = before
         self._db.execute("delete from events where first_seq < ?", (before,))
 
+    @property
+    def bounds(self) -> tuple[int, int]:
+        """See `shardproc.engine.outbox.Archive.event_bounds`."""
+        return self._oldest, self._next_seq
+
+    def since(self, at: int) -> int:
+        """See `shardproc.engine.outbox.Archive.event_since`.  Halves the log again and again: times have no
+        index, but they ascend as the numbers do."""
+        low, high = self._oldest, self._next_seq
+        while low < high:
+            middle = (low + high) // 2
+            first, count, found = self._row_of(middle)
+            if found >= at:
+                high = first
+            else:
+                low = first + count
+        return low
+
+    def _row_of(self, seq: int) -> tuple[int, int, int]:
+        query = "select first_seq, count, at from events where first_seq <= ? order by first_seq desc limit 1"
+        first, count, at = self._db.execute(query, (seq,)).fetchone()
+        return first, count, at
+
     def trim(self, queue_id: int, keep: int, before: int | None) -> Trim:
         """See `shardproc.engine.outbox.Archive.trim_events`."""
         query = (
@@ -143,15 +166,22 @@ class EventLog:
         return Trim(removed, keep, rows[-1][0] if len(rows) == SLICE else None)
 
 
-def read(db: sqlite3.Connection, after: int, limit: int) -> list[LoggedEvent]:
-    """The first ``limit`` events with a number above ``after``, in order."""
+def rows(db: sqlite3.Connection, after: int) -> Iterator[LogRow]:
+    """The rows that hold events with numbers above ``after``, in order."""
     query = (
-        "select first_seq, at, payload from events where first_seq >="
+        "select first_seq, at, count, payload from events where first_seq >="
         " (select coalesce(max(first_seq), 0) from events where first_seq <= ?) order by first_seq"
     )
+    for first_seq, at, count, payload in db.execute(query, (after + 1,)):
+        if first_seq + count > after + 1:
+            yield LogRow(first_seq, at, count, _decode(payload))
+
+
+def read(db: sqlite3.Connection, after: int, limit: int) -> list[LoggedEvent]:
+    """The first ``limit`` events with a number above ``after``, in order."""
     found: list[LoggedEvent] = []
-    for first_seq, at, payload in db.execute(query, (after + 1,)):
-        for seq, entry in enumerate(_decode(payload), first_seq):
+    for first_seq, at, _, entries in rows(db, after):
+        for seq, entry in enumerate(entries, first_seq):
             if entry is not None and seq > after and len(found) < limit:
                 kind, queue_id, job_id, *fields = entry
                 name = NAMES[kind] if kind < len(NAMES) else "unknown"

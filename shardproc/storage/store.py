@@ -14,9 +14,9 @@ from bunqueue.model.ids import seq_of_id
 from bunqueue.model.job import COMPLETED, FAILED, Job
 from bunqueue.protocol.commands.jobs import MAX_LOG
 from shardproc.engine.engine import Engine
-from shardproc.engine.outbox import Attempt, DeadLetter, LogEntry, Outbox, Place, Trim
+from shardproc.engine.outbox import Attempt, DeadLetter, LogEntry, LogRow, Outbox, Place, Trim
 
-from . import rows
+from . import event_log, rows
 from .database import Database
 from .event_log import DEFAULT_RETENTION, EventLog, Retention
 from .journal import Journal
@@ -294,6 +294,15 @@ class Store:
         self._see()
         self._open()
         return self._events.trim(queue_id, keep, before)
+
+    def event_bounds(self) -> tuple[int, int]:
+        return self._events.bounds
+
+    def event_since(self, at: int) -> int:
+        return self._events.since(at)
+
+    def event_rows(self, after: int) -> Iterator[LogRow]:
+        return event_log.rows(self._db, after)
 
     def close(self) -> None:
         self.database.close()

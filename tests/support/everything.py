@@ -25,7 +25,7 @@ LONG = {"delay": 24 * HOUR_MS}
 # Queries that tell of this moment, or of what happened since the start.
 OF_THE_MOMENT = {
     "WaitJob", "SubscribeEvents", "GetGroupRateLimitTtl", "DashboardQueue", "Metrics", "Prometheus", "Stats",
-    "StorageStatus", "DashboardOverview", "DashboardQueues", "CompactMemory", "GetDlqStats",
+    "StorageStatus", "DashboardOverview", "DashboardQueues", "CompactMemory", "GetDlqStats", "GetEvents",
 }  # fmt: skip
 MOVING = {"rateLimitTtl", "lastHeartbeat"}  # fields of others that do, also by a restart
 
@@ -194,7 +194,7 @@ async def shown(wire: Wire, made: Made) -> dict[str, Any]:
     """What the server says of all of it: every query of the protocol about every queue and job."""
     questions: list[dict[str, Any]] = []
     for name, spec in COMMANDS.items():
-        if spec.writes or name in OF_THE_MOMENT or spec.route is Route.ROUTER:
+        if spec.writes or spec.internal or name in OF_THE_MOMENT or spec.route is Route.ROUTER:
             continue
         if spec.route is Route.QUEUE:
             questions += [

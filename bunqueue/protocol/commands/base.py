@@ -94,6 +94,7 @@ class Spec:
     subscribes: bool = False  # from then on that shard sends the connection events
     partial: bool = False  # the shards that are there answer for all
     grows: bool = False  # needs more space on the disk than it frees: refused while the disk is full
+    internal: bool = False  # for the HTTP gateway alone: to all others it does not exist
 
     @cached_property  # looked at with every pull
     def default_timeout(self) -> float:
@@ -130,6 +131,7 @@ def command(
     subscribes: bool = False,
     partial: bool = False,
     grows: bool = False,
+    internal: bool = False,
 ) -> Callable[[C], C]:
     """Enter a command class in the table.  What only reads is repeatable."""
 
@@ -152,6 +154,7 @@ def command(
             subscribes,
             partial,
             grows,
+            internal,
         )
         return cls
 

@@ -272,13 +272,14 @@ class Pull(Command, tag="PULL"):
 
 @command(Route.QUEUE, PullBatchReply, writes=True, parks=True)
 class PullBatch(Command, tag="PULLB"):
-    """Take up to ``count`` jobs; waits up to ``timeout`` ms for the first."""
+    """Take up to ``count`` jobs; waits up to ``timeout`` ms for the first.  About the rest see PULL."""
 
     queue: QueueName
     count: PullCount
     timeout: PollTimeout = 0
     owner: Text | None = None
     lock_ttl: LockTtl = DEFAULT_LOCK_TTL_MS
+    detach: bool = False
     group: GroupRule | None = None
     signals: bool = False
 

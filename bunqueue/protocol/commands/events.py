@@ -6,7 +6,21 @@ from typing import Annotated
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
-from bunqueue.protocol.commands.base import Command, JobId, QueueName, Reply, Route, WaitTimeout, command
+from bunqueue.protocol.commands.base import (
+    MAX_SAFE,
+    Command,
+    JobId,
+    Merge,
+    QueueName,
+    Reply,
+    Route,
+    Text,
+    WaitTimeout,
+    command,
+)
+from bunqueue.protocol.commands.times import Time
+
+Place = Annotated[int, Meta(ge=-1, le=MAX_SAFE)]  # -1: the end of the log
 
 
 class WaitReply(Reply, kw_only=True):
@@ -50,6 +64,24 @@ class TrimReply(Reply, kw_only=True):
     data: Trimmed
 
 
+class LogPlace(Struct, gc=False):
+    """How far the log of a shard was read: ``after`` is where to go on, ``last`` the newest event there is.
+    ``missed`` of those that were asked for had been forgotten by then."""
+
+    shard: int
+    after: int
+    last: int
+    missed: int
+
+
+class EventsReply(Reply, kw_only=True):
+    """``events`` in the order in which they happened in each shard, one shard after the other: maps like
+    those of SubscribeEvents, with ``shard`` and ``seq``, their number in its log, and never with ``data``."""
+
+    events: Raw  # a list, encoded event by event
+    places: list[LogPlace]
+
+
 @command(Route.ID, WaitReply, parks=True)
 class WaitJob(Command, tag="WaitJob"):
     """Wait up to ``timeout`` ms for a job to complete."""
@@ -78,6 +110,24 @@ class SubscribeEvents(Command, tag="SubscribeEvents"):
 @command(Route.ROUTER, since=3)
 class UnsubscribeEvents(Command, tag="UnsubscribeEvents"):
     """Get no more events."""
+
+
+@command(Route.ALL, EventsReply, merge=Merge.CONCAT, partial=True)
+class GetEvents(Command, tag="GetEvents"):
+    """Read the event logs: of every shard at most ``limit`` events after a place, all kinds in all queues
+    unless some are named.
+
+    ``after`` has a number for each shard, as the last answer gave them; -1 stands for the end of the log.
+    Without it ``since`` (epoch ms) says when to begin, or else the oldest event does.  What is not wanted is
+    passed over, some thousands of events at a time: there is more to read while ``after`` is below ``last``.
+    """
+
+    after: Annotated[list[Place], Meta(max_length=64)] | None = None
+    since: Time | None = None
+    limit: Annotated[int, Meta(ge=0, le=10_000)] = 1000
+    queues: Annotated[list[QueueName], Meta(max_length=1000)] | None = None
+    types: Annotated[list[Text], Meta(max_length=64)] | None = None
+    job_id: JobId | None = None
 
 
 @command(Route.QUEUE, TrimReply, writes=True, repeatable=True, heavy=True, since=3)

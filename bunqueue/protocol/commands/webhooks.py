@@ -6,7 +6,9 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from bunqueue.protocol.commands.base import Command, QueueName, Reply, Route, Text, command
+from bunqueue.protocol.commands.base import Command, Message, Ok, QueueName, Reply, Route, Text, command
+from bunqueue.protocol.commands.events import Place
+from bunqueue.protocol.commands.times import Time
 from bunqueue.protocol.commands.workers import RemovedReply
 
 EVENTS = ("job.pushed", "job.started", "job.completed", "job.failed", "job.progress")
@@ -36,6 +38,7 @@ class WebhookInfo(Struct, rename="camel", gc=False):
     success_count: int
     failure_count: int
     enabled: bool
+    last_error: str | None = None  # of the last delivery, if it failed
 
 
 class WebhookStats(Struct, rename="camel", gc=False):
@@ -82,3 +85,39 @@ class SetWebhookEnabled(Command, tag="SetWebhookEnabled"):
 
     id: Text
     enabled: bool
+
+
+class Delivery(Struct, rename="camel", gc=False):
+    """A webhook as who delivers it must know it."""
+
+    id: str
+    url: str
+    events: list[str]
+    queue: str | None
+    secret: str | None
+    enabled: bool
+    places: list[int] | None  # of each shard the last event that was delivered; null: not known
+    until: float  # when the last of these happened, or the webhook was made, epoch ms
+
+
+class DeliveriesReply(Reply, kw_only=True):
+    webhooks: list[Delivery]
+
+
+@command(Route.FIRST, DeliveriesReply, internal=True)
+class GetDeliveries(Command, tag="GetDeliveries"):
+    """All webhooks, with their secrets and how far they were delivered."""
+
+
+@command(Route.FIRST, Ok, writes=True, internal=True)
+class RecordDelivery(Command, tag="RecordDelivery"):
+    """Store how far a webhook was delivered, and what came of it."""
+
+    webhook_id: Text
+    places: Annotated[list[Place], Meta(max_length=64)] | None = None
+    until: Time | None = None
+    succeeded: Annotated[int, Meta(ge=0)] = 0
+    failed: Annotated[int, Meta(ge=0)] = 0
+    at: Time | None = None
+    error: Message | None = None  # of the last attempt, if it failed
+    disable: bool = False

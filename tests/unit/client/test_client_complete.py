@@ -27,6 +27,7 @@ ELSEWHERE = {
     **dict.fromkeys(["Hello", "Auth"], "each connection"),
     "PUSHF": "FlowProducer",
     **dict.fromkeys(["SubscribeEvents", "UnsubscribeEvents"], "QueueEvents"),
+    **dict.fromkeys(["GetEvents", "GetDeliveries", "RecordDelivery"], "the HTTP gateway"),
     "WaitJobs": "JobHandle.wait and result, through client/waits.py",
     "WaitJob": "WaitJobs does the same for many",
     "MoveToWaitingChildren": "to be said by the worker that holds the job",

@@ -37,6 +37,7 @@ def test_life_of_a_webhook(tmp_path: Path) -> None:
         "successCount": 0,
         "failureCount": 0,
         "enabled": False,
+        "lastError": None,
     }
     driver.close()
 
