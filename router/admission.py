@@ -1,55 +1,17 @@
-"""Who may send, and how much: tokens, commands a minute, long polls in flight.
-
-Pure: the time comes from the caller.
-"""
+"""Who may send, and how much: tokens, commands a minute, long polls in flight.  Pure."""
 
 from __future__ import annotations
 
-import hmac
-from collections import deque
-from collections.abc import Sequence
+from bunqueue.model.admission import RateLimit, token_is_known
 
 from .routing import Peek
 
+__all__ = ["MAX_SLOW", "RateLimit", "may_wait", "token_is_known"]
+
 MAX_SLOW = 50  # long polls and gathered commands in flight on one connection; the seeds' limit for all
-_TICKS_A_SECOND = 10  # how exactly the window slides
-_WINDOW = 60 * _TICKS_A_SECOND  # so a connection keeps at most 601 numbers, whatever its limit
 
 
 def may_wait(look: Peek) -> bool:
     """Whether the shard may answer a command of the slow kinds late: it then counts as slow."""
     spec = look.spec
     return spec.heavy or spec.is_slow(look.timeout)  # what is heavy only has no timeout
-
-
-def token_is_known(given: str, tokens: Sequence[bytes]) -> bool:
-    """Whether ``given`` is one of ``tokens``.  Takes equally long whichever it is, or none."""
-    candidate = given.encode("utf-8", "surrogatepass")
-    known = False
-    for token in tokens:
-        known |= hmac.compare_digest(candidate, token)
-    return known
-
-
-class RateLimit:
-    """At most ``limit`` commands within any minute, for one connection."""
-
-    __slots__ = ("_counts", "_left")
-
-    def __init__(self, limit: int) -> None:
-        self._left = limit
-        self._counts: deque[list[int]] = deque()  # [tick, commands in it], oldest first
-
-    def admit(self, now_s: float) -> bool:
-        """Count one command, unless it is one too many.  ``now_s`` never goes back."""
-        counts, tick = self._counts, int(now_s * _TICKS_A_SECOND)
-        while counts and counts[0][0] < tick - _WINDOW:
-            self._left += counts.popleft()[1]
-        if not self._left:
-            return False
-        self._left -= 1
-        if counts and counts[-1][0] == tick:
-            counts[-1][1] += 1
-        else:
-            counts.append([tick, 1])
-        return True

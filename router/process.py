@@ -19,8 +19,10 @@ from bunqueue.settings import Settings, SettingsError
 from bunqueue.systemd import notify
 
 from .errors import BAD_USAGE, FAILED, StartError
+from .gateway import Gateway
 from .hub import SWEEP_S, Hub
 from .listener import TcpListener, connections_within_file_limit, files_left
+from .sockets import BoundSockets
 from .supervisor import COMMAND, Supervisor
 from .tls import server_context
 
@@ -94,7 +96,9 @@ class RouterProcess:
         self._settings = settings
         self._hub = Hub(settings)
         self._supervisor = Supervisor(self._hub, settings, command)
-        self._listener = TcpListener(self._hub, settings.host, settings.tcp_port)
+        self._sockets = BoundSockets(settings.host, settings.tcp_port, "--tcp-port")
+        self._listener = TcpListener(self._hub, self._sockets)
+        self._gateway = Gateway(self._hub, settings)
         self._sweeper: asyncio.Task[None] | None = None
         self._signalled_at: float | None = None
         self._measurer: asyncio.Task[None] | None = None
@@ -120,8 +124,10 @@ class RouterProcess:
             self._data = own_data_folder(folder)  # first: of two new servers only one may write
             open_data_folder(folder, settings.shards)
         self._hub.max_connections = connections_within_file_limit(settings.max_connections)
-        self._listener.bind()
+        self._sockets.bind()
+        self._gateway.bind()
         await self._supervisor.start()
+        await self._gateway.start(self._supervisor.folder.gateway_socket)
         await self._listener.start(tls)
         if tls is not None:
             asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._renew_certificate)
@@ -137,19 +143,16 @@ class RouterProcess:
 
     def _announce(self) -> None:
         """The one line on standard output that scripts and people wait for."""
-        settings, address = self._settings, self._listener.address
-        where = f"tcp={address} shards={settings.shards} data={settings.data_dir} sync={settings.sync}"
+        settings, address = self._settings, self._sockets.address
+        http = self._gateway.sockets.address if self._gateway.wanted else None
+        web = f" http={http}" if http else ""
+        where = f"tcp={address}{web} shards={settings.shards} data={settings.data_dir} sync={settings.sync}"
         with suppress(OSError):  # nobody reads it
             print(f"bunqueue ready {where} pid={os.getpid()}", flush=True)
         notify("READY=1")
-        _log.info("ready", tcp=address, shards=settings.shards, tls=bool(settings.tls_cert))
-        if not settings.auth_token and not settings.tls_client_ca and not self._listener.is_local:
+        _log.info("ready", tcp=address, http=http, shards=settings.shards, tls=bool(settings.tls_cert))
+        if not settings.auth_token and not settings.tls_client_ca and not self._sockets.is_local:
             _log.warning("anyone who reaches this address is let in; set --auth-token", tcp=address)
-        if settings.http_port:
-            _log.warning(
-                "this version has no HTTP gateway, nothing listens there; --http-port 0 silences this",
-                http_port=settings.http_port,
-            )
 
     def _renew_certificate(self) -> None:
         """SIGHUP: the files are new. If they are wrong, the certificate of before goes on."""
@@ -160,6 +163,7 @@ class RouterProcess:
         else:
             assert tls is not None
             self._listener.renew(tls)
+            self._gateway.renew_certificate()
             _log.info("the TLS certificate is renewed", certificate=self._settings.tls_cert)
 
     async def _stop(self) -> None:
@@ -170,6 +174,7 @@ class RouterProcess:
             _log.info("stopping", connections=len(hub.clients))
         notify("STOPPING=1")
         self._listener.close()
+        await self._gateway.stop()  # first, while there is somebody to answer what it still asks
         hub.draining = True
         for client in hub.clients.values():
             client.stop_reading()
@@ -200,5 +205,6 @@ class RouterProcess:
             self._signalled_at = now
             serving.cancel()
         elif now - self._signalled_at > AGAIN_S:
+            self._gateway.kill()
             self._supervisor.kill()
             os._exit(FAILED)

@@ -72,6 +72,12 @@ class Supervisor:
         self._stopping = False
         self._links_gone = asyncio.Event()
 
+    @property
+    def folder(self) -> RuntimeFolder:
+        """Where the sockets of the server's own processes are, once it was started."""
+        assert self._folder is not None
+        return self._folder
+
     async def start(self) -> None:
         """Start all shards; returns when all are ready.  StartError if one cannot be."""
         loop = asyncio.get_running_loop()

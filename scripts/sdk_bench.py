@@ -163,7 +163,14 @@ def start_servers(stack: ExitStack, wanted: set[str], shards: int) -> dict[str, 
     """The ports of those that run."""
     folder = stack.enter_context(tempfile.TemporaryDirectory())
     ports = {name: free_port() for name in ("ours", "reference", "redis")}
-    ours = [str(Path(sys.executable).with_name("bunqueue")), "start", "--log-level", "error"]
+    ours = [
+        str(Path(sys.executable).with_name("bunqueue")),
+        "start",
+        "--http-port",
+        "0",
+        "--log-level",
+        "error",
+    ]
     ours += ["--tcp-port", str(ports["ours"]), "--data-dir", f"{folder}/ours", "--shards", str(shards)]
     commands = {"ours": ours}
     bun = Path(_bun()[0])

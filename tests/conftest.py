@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.server import Server, StartServer, dispose
+from support.server import Server, StartServer, dispose, quiet_port
 
 
 @pytest.fixture
@@ -14,8 +14,14 @@ def make_server(tmp_path: Path) -> Iterator[StartServer]:
     """Makes servers, not yet started, whose processes end with the test: ``make_server(*flags, ...)``."""
     made: list[Server] = []
 
-    def make(*flags: str, data_dir: Path | str = tmp_path / "data", shards: int = 2, port: int = 0) -> Server:
-        server = Server(data_dir, *flags, shards=shards, port=port)
+    def make(
+        *flags: str,
+        data_dir: Path | str = tmp_path / "data",
+        shards: int = 2,
+        port: int = 0,
+        http_port: int = 0,
+    ) -> Server:
+        server = Server(data_dir, *flags, shards=shards, port=port, http_port=http_port)
         made.append(server)
         return server
 
@@ -36,6 +42,17 @@ def server(make_server: StartServer) -> Server:
 def shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """One server for all tests of a module; each uses queues of its own."""
     server = Server(tmp_path_factory.mktemp("shared") / "data")
+    try:
+        server.start()
+        yield server
+    finally:
+        dispose(server)
+
+
+@pytest.fixture(scope="module")
+def web_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """One server with the HTTP gateway for all tests of a module; each uses queues of its own."""
+    server = Server(tmp_path_factory.mktemp("web") / "data", http_port=quiet_port())
     try:
         server.start()
         yield server

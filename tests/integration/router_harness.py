@@ -70,7 +70,8 @@ class RouterServer:
         **settings: Any,
     ) -> None:
         self.folder = folder
-        self.settings = Settings(**{"tcp_port": 0, "shards": 2, "data_dir": str(folder / "data"), **settings})
+        usual = {"tcp_port": 0, "http_port": 0, "shards": 2, "data_dir": str(folder / "data")}
+        self.settings = Settings(**{**usual, **settings})
         self._command = [sys.executable, str(FAKE_SHARD)] if fake else None
         self._changes = dict(changes or {})
         self._environ = dict(environ or {})

@@ -190,11 +190,6 @@ def test_an_open_door_is_warned_of(tmp_path: Path, settings: dict[str, Any], sai
         assert ("anyone who reaches this address is let in; set --auth-token" in server.log()) is said
 
 
-def test_a_gateway_that_is_not_there_is_warned_of(tmp_path: Path) -> None:
-    with RouterServer(tmp_path, fake=True, http_port=1) as server:
-        wait_for(lambda: "this version has no HTTP gateway" in server.log())
-
-
 def test_files_in_an_open_folder_are_private(tmp_path: Path) -> None:
     data = tmp_path / "data"
     data.mkdir(mode=0o755)

@@ -51,6 +51,13 @@ def children(pid: int) -> list[Process]:
     return sorted(out, key=lambda child: (child.started, child.pid))
 
 
+def command_line(pid: int) -> bytes:
+    """The arguments of a process, with NUL between them; none of one that is gone."""
+    with suppress(OSError):
+        return (PROC / str(pid) / "cmdline").read_bytes()
+    return b""
+
+
 def started_with(variable: str) -> list[Process]:
     """The living processes that have this ``NAME=value`` in their environment, wherever they hang."""
     wanted = variable.encode()

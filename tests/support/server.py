@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from .procfs import Process, children, open_files, started_with
+from .procfs import Process, children, command_line, open_files, started_with
 from .reaper import folder_prefix
 from .waiting import wait_until
 from .wire import Address
@@ -24,7 +24,7 @@ from .wire import Address
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = "import sys; from bunqueue.cli import main; sys.exit(main())"
 READY = re.compile(
-    r"bunqueue ready tcp=(?P<host>\S+):(?P<port>\d+) shards=(?P<shards>\d+)"
+    r"bunqueue ready tcp=(?P<host>\S+):(?P<port>\d+)( http=(?P<http>\S+))? shards=(?P<shards>\d+)"
     r" data=(?P<data>.+) sync=(?P<sync>\w+) pid=(?P<pid>\d+)\n"
 )
 READY_S = 60.0
@@ -51,8 +51,12 @@ class NotStarted(Exception):
 class Server:
     """One server on one data folder; it may be started again after it ended."""
 
-    def __init__(self, data_dir: Path | str, *flags: str, shards: int = 2, port: int = 0) -> None:
+    def __init__(
+        self, data_dir: Path | str, *flags: str, shards: int = 2, port: int = 0, http_port: int = 0
+    ) -> None:
+        """``http_port``: 0 for a server without the HTTP gateway; see `quiet_port`."""
         self.data_dir = data_dir
+        self.http_port = http_port
         self.shards = shards
         self.flags = flags
         self.port = port
@@ -74,7 +78,7 @@ class Server:
     def launch(self) -> None:
         """Start it and do not wait."""
         assert self._router is None, "it runs"
-        arguments = ["--tcp-port", str(self.port), "--http-port", "0"]
+        arguments = ["--tcp-port", str(self.port), "--http-port", str(self.http_port)]
         arguments += ["--data-dir", str(self.data_dir), "--shards", str(self.shards), *self.flags]
         environ = {key: value for key, value in os.environ.items() if not _is_ours(key)}
         environ |= {"PYTHONPATH": str(ROOT), "TMPDIR": str(self._folder)} | self.environ
@@ -187,7 +191,17 @@ class Server:
 
     def shard_processes(self) -> list[Process]:
         """The shard processes that run now."""
-        return children(self.pid)
+        return [child for child in children(self.pid) if not _is_gateway(child)]
+
+    def gateway(self) -> Process:
+        """The process of the HTTP gateway; waits until there is one."""
+        found = wait_until(lambda: [*filter(_is_gateway, children(self.pid))], "there is a gateway")
+        return found[0]
+
+    @property
+    def url(self) -> str:
+        """Of the HTTP gateway."""
+        return f"http://{self.host}:{self.http_port}"
 
     def shard(self, number: int) -> Process:
         """The process of one shard, told by the file that it has open; waits until there is one."""
@@ -239,6 +253,10 @@ def dispose(server: Server) -> None:
     log = server.whole_log()
     server.dispose()
     sys.stderr.write(f"--- log of the server on {server.data_dir}\n{log[-MAX_LOG:]}\n")
+
+
+def _is_gateway(process: Process) -> bool:
+    return b"bunqueue.gateway" in command_line(process.pid)
 
 
 def _is_ours(variable: str) -> bool:

@@ -1,0 +1,46 @@
+"""Whom to let in, and how often: tokens and commands a minute.
+
+Pure: the time comes from the caller.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections import deque
+from collections.abc import Sequence
+
+_TICKS_A_SECOND = 10  # how exactly the window slides
+_WINDOW = 60 * _TICKS_A_SECOND  # so a client costs at most 601 numbers, whatever its limit
+
+
+def token_is_known(given: str, tokens: Sequence[bytes]) -> bool:
+    """Whether ``given`` is one of ``tokens``.  Takes equally long whichever it is, or none."""
+    candidate = given.encode("utf-8", "surrogatepass")
+    known = False
+    for token in tokens:
+        known |= hmac.compare_digest(candidate, token)
+    return known
+
+
+class RateLimit:
+    """At most ``limit`` commands within any minute."""
+
+    __slots__ = ("_counts", "_left")
+
+    def __init__(self, limit: int) -> None:
+        self._left = limit
+        self._counts: deque[list[int]] = deque()  # [tick, commands in it], oldest first
+
+    def admit(self, now_s: float) -> bool:
+        """Count one command, unless it is one too many.  ``now_s`` never goes back."""
+        counts, tick = self._counts, int(now_s * _TICKS_A_SECOND)
+        while counts and counts[0][0] < tick - _WINDOW:
+            self._left += counts.popleft()[1]
+        if not self._left:
+            return False
+        self._left -= 1
+        if counts and counts[-1][0] == tick:
+            counts[-1][1] += 1
+        else:
+            counts.append([tick, 1])
+        return True

@@ -1,0 +1,179 @@
+"""The HTTP gateway's process: started with the server, started again when it dies, ended with it.
+
+It is an ordinary client of the router, over a socket that only this user can reach; so it needs no token, and
+no limit is meant for it.  The router binds the port and keeps it: while the gateway is away, clients wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+
+import msgspec
+
+from bunqueue.logs import get_logger
+from bunqueue.settings import Settings
+
+from .connection import ClientConnection
+from .errors import StartError
+from .hub import Hub
+from .routing import peek
+from .sockets import BoundSockets
+
+COMMAND = (sys.executable, "-P", "-m", "bunqueue.gateway")
+READY = b"ready\n"
+BACKLOG = 1024  # what may wait while the gateway is away; the kernel caps it (net.core.somaxconn)
+GIVE_UP = 3  # failures before the first start: what keeps it from starting will not go away by itself
+FIRST_DELAY_S, LAST_DELAY_S = 0.1, 5.0  # before a restart; doubled each time
+HEALTHY_S = 10.0  # one that ran this long starts anew with the first delay
+STOP_S = 8.0  # to answer what it was asked; then it is killed
+
+_log = get_logger("router")
+
+
+class GatewayConnection(ClientConnection):
+    """A connection of the gateway's."""
+
+    __slots__ = ()
+
+    limited = False
+
+    def __init__(self, hub: Hub) -> None:
+        super().__init__(hub)
+        self.known = True
+        self._rate = None
+        self._decode = peek
+
+
+class Gateway:
+    """The process, if the settings want one."""
+
+    def __init__(self, hub: Hub, settings: Settings, command: Sequence[str] = COMMAND) -> None:
+        self._hub = hub
+        self._settings = settings
+        self._command = command
+        self.sockets = BoundSockets(settings.host, settings.http_port, "--http-port")
+        self._server: asyncio.Server | None = None
+        self._process: asyncio.subprocess.Process | None = None
+        self._keeper: asyncio.Task[None] | None = None
+        self._stopping = False
+        self._path = ""
+
+    @property
+    def wanted(self) -> bool:
+        """Whether there is to be one."""
+        return bool(self._settings.http_port)
+
+    def bind(self) -> None:
+        """Take the port.  StartError if that is not possible."""
+        if self.wanted:
+            self.sockets.bind()
+
+    async def start(self, path: str) -> None:
+        """Start it; returns when it is ready.  StartError if it cannot be.  It connects to ``path``."""
+        if not self.wanted:
+            return
+        loop = asyncio.get_running_loop()
+        self._path = path
+        self._started: asyncio.Future[None] = loop.create_future()
+        self._server = await loop.create_unix_server(lambda: GatewayConnection(self._hub), path)
+        try:
+            for sock in self.sockets.sockets:
+                sock.listen(BACKLOG)
+        except OSError as error:
+            raise self.sockets.refusal(error) from error
+        self._keeper = loop.create_task(self._keep())
+        await self._started
+
+    async def stop(self) -> None:
+        """Let it answer what it was asked, and end it; safe to call twice."""
+        self._stopping = True
+        keeper, self._keeper = self._keeper, None
+        process = self._process
+        if keeper is not None:
+            if process is None or process.returncode is not None:
+                keeper.cancel()  # it waits to start the process again
+            elif process.stdin is not None:
+                process.stdin.close()  # which is how it hears of the end
+            _, late = await asyncio.wait([keeper], timeout=STOP_S)
+            if late:
+                _log.warning("the HTTP gateway did not stop in time and is killed")
+                self.kill()
+                await asyncio.wait([keeper])
+        if self._server is not None:
+            self._server.close()
+        self.sockets.close()
+
+    def kill(self) -> None:
+        """End the process, if there is one, now."""
+        if self._process is not None and self._process.returncode is None:
+            with suppress(ProcessLookupError):
+                self._process.kill()
+
+    def renew_certificate(self) -> None:
+        """Have it read the certificate anew."""
+        if self._process is not None and self._process.returncode is None:
+            with suppress(ProcessLookupError):
+                self._process.send_signal(signal.SIGHUP)
+
+    async def _keep(self) -> None:
+        """Run the process, again and again."""
+        loop = asyncio.get_running_loop()
+        delay, failures = FIRST_DELAY_S, 0
+        while not self._stopping:
+            begun, status = loop.time(), ""
+            try:
+                status = str(await self._run())
+            except Exception as error:  # no process, say; whatever it is, the gateway is not given up
+                status = str(error)
+                self.kill()
+            if self._stopping:
+                return
+            failures += 1
+            ran = loop.time() - begun
+            _log.error("the HTTP gateway ended", status=status, ran_s=round(ran, 1))
+            if failures >= GIVE_UP and not self._started.done():
+                text = f"the HTTP gateway ended {GIVE_UP} times before it was ready (last status {status})"
+                why = "the lines above say why; --http-port 0 starts the server without it"
+                self._started.set_exception(StartError(f"{text}; {why}"))
+                return
+            if ran >= HEALTHY_S:
+                delay = FIRST_DELAY_S
+            await asyncio.sleep(delay)
+            delay = min(delay * 2, LAST_DELAY_S)
+
+    async def _run(self) -> int:
+        """One process, from start to end; its exit status, negative for a signal."""
+        descriptors = [sock.fileno() for sock in self.sockets.sockets]
+        # A session of its own keeps a terminal's Ctrl-C away: the router decides when it ends.
+        process = self._process = await asyncio.create_subprocess_exec(
+            *self._command,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            pass_fds=descriptors,
+            start_new_session=True,
+        )
+        if self._stopping:
+            self.kill()
+        assert process.stdin is not None
+        assert process.stdout is not None
+        with suppress(ConnectionError, RuntimeError):  # uvloop's word for a pipe that has closed
+            process.stdin.write(self._handover(descriptors))
+            await process.stdin.drain()
+        if await process.stdout.readline() == READY:
+            _log.info("the HTTP gateway is ready", http=self.sockets.address)
+            if not self._started.done():
+                self._started.set_result(None)
+        return await process.wait()
+
+    def _handover(self, descriptors: list[int]) -> bytes:
+        """What it is told when it starts: a line.  Its input stays open: the end of it means the end."""
+        told = {
+            "socket": self._path,
+            "descriptors": descriptors,
+            "settings": self._settings.to_json().decode(),
+        }
+        return msgspec.json.encode(told) + b"\n"

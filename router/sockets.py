@@ -1,0 +1,81 @@
+"""Sockets that are bound at once and listen later: a port in use is found out early."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+from ipaddress import ip_address
+from typing import Any
+
+from .errors import StartError
+
+# A peer that vanished without a word is noticed after 60 + 4 x 15 s of silence.
+_KEEPALIVE = (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 15), ("TCP_KEEPCNT", 4))
+
+_HINTS = {
+    errno.EADDRINUSE: "stop the other server, or choose another port with {flag}",
+    errno.EACCES: "choose a port above 1023 with {flag}",
+    errno.EADDRNOTAVAIL: "choose an address of this machine with --host",
+}
+
+
+class BoundSockets:
+    """The TCP sockets of one port, on every address of a host."""
+
+    def __init__(self, host: str, port: int, flag: str) -> None:
+        """``flag``: the option that says the port, for errors."""
+        self._host = host
+        self._port = port
+        self._flag = flag
+        self.sockets: list[socket.socket] = []
+
+    @property
+    def address(self) -> str:
+        """``host:port``, with the port that it really is."""
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        return f"{host}:{self._port}"
+
+    @property
+    def is_local(self) -> bool:
+        """Whether only this machine reaches the sockets."""
+        return all(ip_address(sock.getsockname()[0].partition("%")[0]).is_loopback for sock in self.sockets)
+
+    def bind(self) -> None:
+        """Take the port on every address that the host stands for."""
+        try:
+            found = socket.getaddrinfo(
+                self._host, self._port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            )
+            for family, _, _, _, address in dict.fromkeys(found):
+                self._bind(family, list(address))
+        except OSError as error:
+            self.close()
+            raise self.refusal(error) from error
+
+    def _bind(self, family: int, address: list[Any]) -> None:
+        sock = socket.socket(family, socket.SOCK_STREAM)
+        self.sockets.append(sock)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        # Accepted sockets inherit these, so that they cost nothing there.
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for name, value in _KEEPALIVE:
+            if hasattr(socket, name):
+                sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+        if family == socket.AF_INET6:
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        sock.bind((address[0], self._port, *address[2:]))
+        self._port = sock.getsockname()[1]  # when any was asked for, all addresses get the same
+
+    def refusal(self, error: OSError) -> StartError:
+        """What to say when they cannot be used."""
+        hint = _HINTS.get(error.errno or 0, "check --host and {flag}").format(flag=self._flag)
+        reason = os.strerror(error.errno) if error.errno in _HINTS else error.strerror
+        return StartError(f"cannot listen on {self.address}: {reason}; {hint}")
+
+    def close(self) -> None:
+        """Give the port back."""
+        for sock in self.sockets:
+            sock.close()
+        self.sockets.clear()
