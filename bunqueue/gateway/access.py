@@ -1,0 +1,179 @@
+"""Who may do what: tokens, web pages of other origins, requests a minute.
+
+A browser sends requests to this server for any page that asks it to, also where the server is reached from
+that machine alone.  So what comes from a page of another origin is refused, unless the settings name that
+origin; and without tokens, a name in the address that does not mean this machine is refused, too (DNS
+rebinding).
+"""
+
+from __future__ import annotations
+
+import enum
+import time
+from collections.abc import Iterable
+from ipaddress import ip_address
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import HTTPConnection
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from bunqueue.model.admission import RateLimit, token_is_known
+from bunqueue.settings import Settings
+
+from . import status
+from .problems import Problem, refusal
+
+MAX_PEERS = 10_000  # addresses whose requests are counted; then counting starts anew
+METHODS = "GET, POST, PUT, PATCH, DELETE"
+# Nobody can register names below these, so no stranger can have them mean this machine.
+PRIVATE_SUFFIXES = (".local", ".localhost", ".internal", ".lan", ".home.arpa", ".test")
+
+
+class Role(enum.IntEnum):
+    """What somebody may do."""
+
+    NOBODY = 0
+    READER = 1
+    WRITER = 2
+
+
+class Access:
+    """The rules of one server."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._writers = _encoded(settings.auth_token)
+        self._readers = _encoded(settings.read_only_token)
+        self.origins = frozenset(settings.http_origin)
+        self._hosts = {settings.host.lower(), *(urlsplit(origin).hostname for origin in self.origins)}
+        self._limit = settings.rate_limit
+        self._rates: dict[str, RateLimit] = {}
+
+    def role_of(self, token: str | None) -> Role:
+        """What a token is good for; without tokens in the settings, everybody may do everything."""
+        if not self._writers:
+            return Role.WRITER
+        if token is None:
+            return Role.NOBODY
+        writes, reads = token_is_known(token, self._writers), token_is_known(token, self._readers)
+        return Role.WRITER if writes else Role.READER if reads else Role.NOBODY
+
+    def is_foreign(self, headers: Headers) -> bool:
+        """Whether a page of another site, which nobody has allowed, sends this."""
+        origin = headers.get("origin")
+        if origin is not None:
+            return origin not in self.origins and urlsplit(origin).netloc != headers.get("host")
+        return headers.get("sec-fetch-site") == "cross-site" and headers.get("sec-fetch-mode") != "navigate"
+
+    def is_misnamed(self, headers: Headers) -> bool:
+        """Whether it was sent to a name that does not mean this server; with tokens that does no harm."""
+        if self._writers:
+            return False
+        name = urlsplit("//" + headers.get("host", "")).hostname or ""
+        private = "." not in name or name.endswith(PRIVATE_SUFFIXES)
+        return not (private or name in self._hosts or _is_address(name))
+
+    def admit(self, peer: str) -> bool:
+        """Count a request of an address, unless it is one too many."""
+        if not self._limit:
+            return True
+        rate = self._rates.get(peer)
+        if rate is None:
+            if len(self._rates) >= MAX_PEERS:
+                self._rates.clear()
+            rate = self._rates[peer] = RateLimit(self._limit)
+        return rate.admit(time.monotonic())
+
+
+def _encoded(tokens: Iterable[str]) -> tuple[bytes, ...]:
+    return tuple(token.encode() for token in tokens)
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def bearer(headers: Headers) -> str | None:
+    """The token of a request."""
+    scheme, _, token = headers.get("authorization", "").partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else None
+
+
+def need(connection: HTTPConnection, role: Role, what: str) -> None:
+    """Problem unless whoever asks may do this."""
+    found: Role = connection.state.role
+    if found >= role:
+        return
+    if found is Role.NOBODY:
+        text = "Not authenticated: send the header Authorization: Bearer TOKEN, with a token of the server"
+        raise Problem(status.UNAUTHORIZED, text, {"WWW-Authenticate": "Bearer"})
+    raise Problem(status.FORBIDDEN, f"this token may only read: {what} needs one that may write")
+
+
+class Guard:
+    """Lets requests through to the application, with what they may do in ``state.role``."""
+
+    def __init__(self, app: ASGIApp, access: Access) -> None:
+        self._app = app
+        self._access = access
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] not in ("http", "websocket"):
+            await self._app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        origin = headers.get("origin")
+        allowed = origin if origin in self._access.origins else None
+        is_http = scope["type"] == "http"
+        no = self._refusal(scope, headers)
+        if no is None and is_http and allowed and scope["method"] == "OPTIONS":
+            no = _preflight()
+        scope.setdefault("state", {})["role"] = self._access.role_of(bearer(headers))
+        dressed = _dress(send, allowed) if is_http else send
+        if no is not None:
+            await no(scope, receive, dressed)
+        else:
+            await self._app(scope, receive, dressed)
+
+    def _refusal(self, scope: Scope, headers: Headers) -> Response | None:
+        if self._access.is_foreign(headers):
+            text = (
+                f"pages of {headers.get('origin', 'another site')} may not use this server; see http_origin"
+            )
+            return refusal(status.FORBIDDEN, text)
+        if self._access.is_misnamed(headers):
+            text = "without tokens the server answers to addresses and private names only; see http_origin"
+            return refusal(status.FORBIDDEN, text)
+        peer = (scope.get("client") or ("",))[0]
+        return None if self._access.admit(peer) else refusal(status.TOO_MANY, "Rate limit exceeded")
+
+
+def _preflight() -> Response:
+    allowed = {
+        "Access-Control-Allow-Methods": METHODS,
+        "Access-Control-Allow-Headers": "Authorization, Content-Type, Last-Event-ID",
+        "Access-Control-Max-Age": "600",
+    }
+    return Response(status_code=204, headers=allowed)
+
+
+def _dress(send: Send, origin: str | None) -> Send:
+    """Give every answer the headers that all have."""
+
+    async def dressed(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers = MutableHeaders(scope=message)
+            headers.setdefault("Cache-Control", "no-store")
+            headers.setdefault("X-Content-Type-Options", "nosniff")
+            headers.setdefault("Referrer-Policy", "no-referrer")
+            if origin is not None:
+                headers["Access-Control-Allow-Origin"] = origin
+                headers.add_vary_header("Origin")
+        await send(message)
+
+    return dressed

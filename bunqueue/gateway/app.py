@@ -1,0 +1,122 @@
+"""The application: which address leads where."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import cache
+from importlib import metadata
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+from starlette.routing import BaseRoute, Route, WebSocketRoute
+from starlette.types import ASGIApp
+
+from bunqueue.settings import Settings
+
+from . import status
+from .access import Access, Guard, Role, need
+from .backend import Backend, Unanswered
+from .carrying import Carrier
+from .feed import Feed
+from .health import Health
+from .line import RouterGone
+from .log_reader import LogReader
+from .openapi import document
+from .pages import Pages
+from .problems import Problem, answer, on_failure, on_http_error, on_problem
+from .reference import POLICY, page
+from .resources import RESOURCES
+from .sse import Events
+from .transcode import write_json
+from .webhooks.deliverer import Deliverer
+from .websocket import Sockets
+
+
+class Application:
+    """Everything that answers requests, of one server."""
+
+    def __init__(self, settings: Settings, socket: str) -> None:
+        self.backend = Backend(socket)
+        self.feed = Feed(LogReader(self.backend), settings.shards)
+        self._carrier = Carrier(self.backend)
+        self._events = Events(self.feed, settings.shards)
+        self._health = Health(self._carrier, version())
+        access = Access(settings)
+        self._sockets = Sockets(self._carrier, self.feed, access, settings.shards)
+        self._deliverer = Deliverer(
+            self.backend, shards=settings.shards, anywhere=settings.webhook_addresses == "any"
+        )
+        app = Starlette(
+            routes=self._routes(),
+            exception_handlers={
+                Problem: on_problem,
+                HTTPException: on_http_error,
+                Exception: on_failure,
+            },
+        )
+        app.router.redirect_slashes = False
+        self.asgi: ASGIApp = Guard(Pages(app), access)
+
+    def _routes(self) -> list[BaseRoute]:
+        health, carrier = self._health, self._carrier
+        return [
+            Route("/health", health.health),
+            Route("/healthz", health.alive),
+            Route("/ready", health.ready),
+            Route("/prometheus", health.prometheus),
+            Route("/events", self._events.endpoint),
+            WebSocketRoute("/ws", self._sockets.endpoint),
+            Route("/webhooks/{webhookId}/test", self._try_webhook, methods=["POST"]),
+            Route("/openapi.json", self._document),
+            Route("/docs", self._reference),
+            Route("/commands/{command}", carrier.command, methods=["POST"]),
+            *(Route(each.path, carrier.resource(each), methods=[each.method]) for each in RESOURCES),
+        ]
+
+    async def _document(self, request: Request) -> Response:
+        return answer(_documented()[0])
+
+    async def _reference(self, request: Request) -> Response:
+        headers = {"Content-Security-Policy": POLICY, "Cache-Control": "no-cache"}
+        return HTMLResponse(_documented()[1], headers=headers)
+
+    async def _try_webhook(self, request: Request) -> Response:
+        """POST /webhooks/{webhookId}/test: whether a delivery would arrive."""
+        need(request, Role.WRITER, "a test delivery")
+        try:
+            found = await self._deliverer.trial(request.path_params["webhookId"])
+        except (RouterGone, Unanswered):
+            raise Problem(status.UNAVAILABLE, "the webhooks cannot be read at present, try again") from None
+        if found is None:
+            raise Problem(status.NOT_FOUND, "Webhook not found")
+        return answer(write_json({"ok": True, "data": found}))
+
+    def start(self) -> None:
+        """Do what nobody has to ask for."""
+        self._deliverer.start()
+
+    async def stop(self) -> None:
+        """End what would go on for ever, so that the rest can come to its end."""
+        self.feed.close()
+        await asyncio.gather(self._sockets.close(), self._deliverer.stop())
+
+    def close(self) -> None:
+        """End the connections to the router."""
+        self.backend.close()
+
+
+@cache
+def _documented() -> tuple[bytes, str]:
+    """The OpenAPI document and its page, made when they are first asked for."""
+    found = document(version())
+    return write_json(found), page(found)
+
+
+def version() -> str:
+    """The version of the package; of a source tree that was never installed there is none."""
+    try:
+        return metadata.version("bunqueue")
+    except metadata.PackageNotFoundError:
+        return "unknown"

@@ -1,0 +1,59 @@
+"""Text in a path or a query as what the field of a command takes.  What does not fit is left for the server
+to refuse, in its own words.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from types import NoneType, UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+import msgspec
+from msgspec import Struct, UnsetType
+
+from .transcode import NotJson, read_json
+
+UNTOLD = ("req_id",)  # fields that belong to a connection
+
+
+@cache
+def wire_fields(request: type[Struct]) -> dict[str, Any]:
+    """The fields of a command by their names on the wire, with their types."""
+    hints = get_type_hints(request)
+    found = msgspec.structs.fields(request)
+    return {field.encode_name: hints[field.name] for field in found if field.name not in UNTOLD}
+
+
+@cache
+def _kinds(request: type[Struct], name: str) -> tuple[frozenset[Any], frozenset[Any]]:
+    """The types that a field takes, and those of its entries if it takes a list."""
+    kinds: set[Any] = set()
+    entries: set[Any] = set()
+    for kind in _alternatives(wire_fields(request).get(name, str)):
+        kinds.add(get_origin(kind) or kind)
+        if get_origin(kind) is list:
+            entries.update(_alternatives(get_args(kind)[0]))
+    return frozenset(kinds), frozenset(entries)
+
+
+def _alternatives(kind: Any) -> tuple[Any, ...]:
+    return get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
+
+
+def from_texts(request: type[Struct], name: str, texts: list[str]) -> Any:
+    """The value that a field has in a query; named several times it is a list."""
+    kinds, entries = _kinds(request, name)
+    if list in kinds and not (len(texts) == 1 and texts[0].startswith("[")):
+        if len(texts) > 1 or str not in kinds:
+            return [_value(text, entries) for text in texts]
+    return _value(texts[-1], kinds)
+
+
+def _value(text: str, kinds: frozenset[Any]) -> Any:
+    """What a text stands for.  Numbers, truth, maps and data are written as in JSON."""
+    if kinds <= {str, NoneType, UnsetType}:
+        return text
+    try:
+        return read_json(text.encode())
+    except (NotJson, UnicodeEncodeError):
+        return text

@@ -1,0 +1,132 @@
+"""From a request to a command, and from its reply to an answer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from bunqueue.protocol.commands import Spec
+
+from . import status
+from .access import Role, need
+from .arguments import from_texts
+from .backend import Backend, Busy, Unanswered
+from .bodies import Bodies
+from .line import RouterGone
+from .problems import Problem, answer
+from .resources import DEFAULTS, OF_A_CONNECTION, OFFERED, Resource
+from .transcode import NotJson, read_packed, write_json
+
+MAX_WAIT_MS = 600_000  # the longest that any command waits
+
+Endpoint = Callable[[Request], Awaitable[Response]]
+
+
+class Carrier:
+    """Carries out commands for HTTP."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self._bodies = Bodies()
+
+    def resource(self, resource: Resource) -> Endpoint:
+        """The endpoint of a resource."""
+        spec = resource.spec
+        role = Role.WRITER if spec.writes else Role.READER
+
+        async def endpoint(request: Request) -> Response:
+            need(request, role, spec.name)
+            given = await self._bodies.read(request)
+            if not resource.has_body:
+                given |= _from_query(request, spec)
+            fields = {**given, **request.path_params}
+            return shown(await self.carry_out(spec, fields, request))
+
+        return endpoint
+
+    async def command(self, request: Request) -> Response:
+        """POST /commands/{command}: any command."""
+        name = request.path_params["command"]
+        spec = OFFERED.get(name)
+        if spec is None:
+            need(request, Role.READER, name)
+            hint = "; /events and /ws do what it does" if name in OF_A_CONNECTION else ""
+            raise Problem(status.NOT_FOUND, f"Unknown command: {name}{hint}")
+        need(request, Role.WRITER if spec.writes else Role.READER, name)
+        fields = await self._bodies.read(request)
+        return shown(await self.carry_out(spec, fields, request))
+
+    async def carry_out(
+        self, spec: Spec, fields: dict[str, Any], request: Request | None = None
+    ) -> dict[str, Any]:
+        """The reply to a command.  Raises Problem; a refusal of the server's is a reply like others.
+
+        When who sent the ``request`` leaves while the command waits, the server gives it up.
+        """
+        fields = {**DEFAULTS.get(spec.name, {}), **fields}
+        try:
+            payload = await self._call(spec, fields, request)
+            reply: dict[str, Any] = read_packed(payload)
+        except RouterGone as error:
+            raise Problem(status.UNAVAILABLE, _lost(error)) from None
+        except Unanswered:
+            raise Problem(status.UNAVAILABLE, f"{spec.name} was not answered in time; {_UNKNOWN}") from None
+        except Busy:
+            raise Problem(status.UNAVAILABLE, "too many requests wait already, try again") from None
+        except NotJson as error:
+            raise Problem(status.NO_JSON, str(error)) from None
+        except (TypeError, ValueError, OverflowError, RecursionError) as error:
+            raise Problem(status.INVALID, f"a value cannot be sent to the server: {error}") from None
+        reply.pop("reqId", None)
+        return reply
+
+    async def _call(self, spec: Spec, fields: dict[str, Any], request: Request | None) -> bytes:
+        timeout = fields.get("timeout")
+        if not spec.parks or not spec.is_slow(timeout):
+            return await self._backend.call(spec.name, fields)
+        longest = timeout if isinstance(timeout, int | float) else spec.default_timeout
+        waiting = self._backend.wait(spec.name, fields, min(longest, MAX_WAIT_MS))
+        return await (waiting if request is None else _while_there(request, waiting))
+
+
+_UNKNOWN = "nobody knows whether it was carried out, so look before you repeat it"
+
+
+def _lost(error: RouterGone) -> str:
+    if error.asked:
+        return f"a part of the server restarted before it answered: {_UNKNOWN}"
+    return "the server is not there at present; nothing was changed, try again"
+
+
+def _from_query(request: Request, spec: Spec) -> dict[str, Any]:
+    query = request.query_params
+    return {name: from_texts(spec.request, name, query.getlist(name)) for name in dict.fromkeys(query.keys())}
+
+
+async def _while_there(request: Request, waiting: Awaitable[bytes]) -> bytes:
+    """The result of ``waiting``, which is cancelled when the client leaves."""
+    task = asyncio.ensure_future(waiting)
+    gone = asyncio.create_task(_until_gone(request))
+    try:
+        await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise Problem(status.BAD_REQUEST, "the client has left")  # nobody reads it
+        return await task
+    finally:
+        gone.cancel()
+        task.cancel()
+
+
+async def _until_gone(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def shown(reply: dict[str, Any]) -> Response:
+    """A reply as an answer."""
+    code = 200 if reply.get("ok") else status.status_of(str(reply.get("error")))
+    return answer(write_json(reply), code)

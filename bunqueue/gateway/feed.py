@@ -1,0 +1,218 @@
+"""What happens on the whole server, for any number of listeners: read once from the shards' logs, kept for a
+while.
+
+There is no buffer for a listener.  The feed keeps the last events, and a listener is a place among them; who
+is so slow that its place has been forgotten is told how many events it missed, and goes on with the oldest.
+So what all of them together cost in memory does not depend on how they read.
+
+Nobody is to notice the feed: the more processor time the gateway takes, the longer the feed waits between two
+looks at the logs, and when more happens than it reads it leaves events out, and says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator
+from contextlib import suppress
+
+from bunqueue.logs import get_logger
+
+from .entries import Entry, Filter, Places, lost
+from .log_reader import LogReader, LogUnreadable, Page
+
+MAX_KEPT = 10_000  # events; about 5 MB
+PAGE = 500  # events of each shard at one look
+FIRST_PAUSE_S, LAST_PAUSE_S = 0.05, 1.0  # between two looks
+SHARE = 12  # seconds of rest for each second of work: less than a tenth of a core
+RETRY_S = 0.5  # when the router is away
+CHUNK = 64 * 1024  # bytes that a listener gets at once
+MAX_CATCH_UP = 100_000  # events of each shard that are read again for one who comes back
+CATCHING_UP = 4  # listeners at the same time
+QUIET_S = 15.0
+
+_log = get_logger("gateway")
+
+
+class Feed:
+    """All events from now on, for as long as anybody listens."""
+
+    def __init__(self, reader: LogReader, shards: int) -> None:
+        self._reader = reader
+        self._entries: list[Entry] = []
+        self._base = 0  # the index of the first of these, had none been forgotten
+        self._floor: Places = [-1] * shards  # where the logs were before the first of these
+        self._head: Places = [-1] * shards  # and after the last
+        self._chunks: dict[tuple[Filter, int], tuple[list[Entry], int]] = {}  # since the last look
+        self._news = asyncio.Event()
+        self._follower: asyncio.Task[None] | None = None
+        self._beginning = asyncio.Lock()
+        self._catching_up = asyncio.Semaphore(CATCHING_UP)
+        self.listeners = 0
+        self.closed = False
+
+    async def listen(
+        self, wanted: Filter, places: Places | None = None, quiet_s: float = QUIET_S
+    ) -> AsyncGenerator[list[Entry], None]:
+        """First nothing: now it hears.  Then events as they come, some at once; after ``quiet_s`` seconds
+        without any, none.
+
+        With ``places`` those since then come first.  It ends when the feed is closed.  Raises what reading
+        the logs raises.
+        """
+        self.listeners += 1
+        try:
+            await self._begin()
+            at, known = self._end, None
+            yield []
+            if places is not None:
+                async for entries in self._catch_up(wanted, places):
+                    yield entries
+                at, known = self._base, places
+            while not self.closed:
+                if at < self._base:
+                    missed, at = self._base - at, self._base
+                    yield [lost(missed, self._floor)]
+                    continue
+                entries, at = self._chunk(wanted, at)
+                if known is not None:
+                    entries = [entry for entry in entries if entry.seq > known[entry.shard] or entry.seq < 0]
+                    if at == self._end and _reached(self._head, known):
+                        known = None
+                if entries:
+                    yield entries
+                elif at == self._end and not await self._wait(quiet_s):
+                    yield []
+        finally:
+            self.listeners -= 1
+            if not self.listeners:
+                self._stop()
+
+    def close(self) -> None:
+        """End it for all listeners."""
+        self.closed = True
+        self._stop()
+        self._news.set()
+
+    @property
+    def _end(self) -> int:
+        """The index that the next entry will have."""
+        return self._base + len(self._entries)
+
+    async def _wait(self, limit_s: float) -> bool:
+        """Whether there is news within that time."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(limit_s):
+                await self._news.wait()
+                return True
+        return False
+
+    def _chunk(self, wanted: Filter, at: int) -> tuple[list[Entry], int]:
+        """The next entries from an index on that somebody wants, and the index after what was looked at.
+
+        Listeners mostly want the same, and are at the same place: so it is found once for all of them.
+        """
+        found = self._chunks.get((wanted, at))
+        if found is None:
+            found = self._chunks[wanted, at] = self._find(wanted, at)
+        return found
+
+    def _find(self, wanted: Filter, at: int) -> tuple[list[Entry], int]:
+        entries: list[Entry] = []
+        size = 0
+        for index in range(at - self._base, len(self._entries)):
+            entry = self._entries[index]
+            if wanted.wants(entry):
+                if size > CHUNK:
+                    return entries, self._base + index
+                entries.append(entry)
+                size += len(entry.body)
+        return entries, self._end
+
+    # Those who come back
+
+    async def _catch_up(self, wanted: Filter, places: Places) -> AsyncGenerator[list[Entry], None]:
+        """What happened after ``places``, which are moved on, until the entries that are kept join on."""
+        async with self._catching_up:
+            while not self.closed and not _reached(places, self._floor):
+                page = await self._reader.read(places, PAGE, wanted)
+                entries = page.entries(places)
+                page.settle(places)
+                if skipped := page.missed + _skip(places, page, MAX_CATCH_UP):
+                    entries.append(lost(skipped, places))
+                if entries:
+                    yield entries
+
+    # The logs
+
+    async def _begin(self) -> None:
+        async with self._beginning:
+            if (self._follower is None or self._follower.done()) and not self.closed:
+                page = await self._reader.read([-1] * len(self._head), 0)
+                page.settle(self._head)
+                self._floor = list(self._head)
+                self._follower = asyncio.get_running_loop().create_task(self._follow())
+
+    def _stop(self) -> None:
+        """Nobody listens: read no more, and keep nothing."""
+        follower, self._follower = self._follower, None
+        if follower is not None:
+            follower.cancel()
+        self._base = self._end
+        self._entries.clear()
+        self._chunks.clear()
+        self._head = [-1] * len(self._head)
+
+    async def _follow(self) -> None:
+        """Look at the logs, again and again."""
+        worked = time.process_time()
+        while True:
+            try:
+                page = await self._reader.read(self._head, PAGE)
+            except LogUnreadable as error:
+                _log.warning("the event logs cannot be read, trying on", error=str(error))
+                await asyncio.sleep(RETRY_S)
+                continue
+            self._take(page)
+            now = time.process_time()
+            pause = (now - worked) * SHARE
+            worked = now
+            await asyncio.sleep(min(max(pause, FIRST_PAUSE_S), LAST_PAUSE_S))
+
+    def _take(self, page: Page) -> None:
+        """Keep new entries, forget old ones, and wake those who listen."""
+        fresh = page.entries(self._head)
+        page.settle(self._head)
+        skipped = page.missed + _skip(self._head, page, PAGE)
+        if skipped:
+            fresh.append(lost(skipped, self._head))
+        if not fresh:
+            return
+        self._entries += fresh
+        self._chunks.clear()
+        if len(self._entries) > MAX_KEPT:
+            self._forget(len(self._entries) - MAX_KEPT * 3 // 4)
+        news, self._news = self._news, asyncio.Event()
+        news.set()
+
+    def _forget(self, count: int) -> None:
+        for entry in self._entries[:count]:
+            if entry.seq >= 0:
+                self._floor[entry.shard] = entry.seq
+        del self._entries[:count]
+        self._base += count
+
+
+def _reached(places: Places, others: Places) -> bool:
+    return all(place >= other for place, other in zip(places, others, strict=True))
+
+
+def _skip(places: Places, page: Page, most: int) -> int:
+    """Move on where more than ``most`` events are still to be read; how many that leaves out."""
+    skipped = 0
+    for place in page.places:
+        behind = place["last"] - places[place["shard"]]
+        if behind > most:
+            skipped += behind - most
+            places[place["shard"]] = place["last"] - most
+    return skipped

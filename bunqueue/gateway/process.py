@@ -1,0 +1,133 @@
+"""The life of the gateway's process: it starts when the router says so, and ends when the router does.
+
+The router hands over the listening sockets and one line on standard input, which stays open: its end is the
+sign to stop.  Requests that are under way are answered; streams of events end at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import msgspec
+import uvicorn
+
+from bunqueue.logs import configure_logging, get_logger
+from bunqueue.settings import Settings
+
+from .app import Application
+
+READY = b"ready\n"
+STOP_S = 5  # for requests under way
+KEEP_ALIVE_S = 30  # for the next request on a connection
+NICE = 5  # what people look at must not take the processor from the queues
+MAX_LINE = 256 * 1024
+MAX_CONNECTIONS = 4000  # beyond, requests are answered with 503
+
+_log = get_logger("gateway")
+
+
+class Start(msgspec.Struct):
+    """What the router hands over."""
+
+    socket: str
+    descriptors: list[int]
+    settings: str
+
+
+def main() -> int:
+    """Run the gateway; the exit status."""
+    start = msgspec.json.decode(sys.stdin.buffer.readline(MAX_LINE), type=Start)
+    settings = Settings.from_json(start.settings)
+    configure_logging(settings.log_level, settings.log_format)
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the router decides when it ends
+    with suppress(OSError):
+        os.nice(NICE)
+    try:
+        import uvloop
+    except ImportError:  # does not exist for every platform
+        return asyncio.run(serve(start, settings))
+    return uvloop.run(serve(start, settings))
+
+
+async def serve(start: Start, settings: Settings) -> int:
+    """Serve until standard input ends."""
+    application = Application(settings, start.socket)
+    sockets = [socket.socket(fileno=descriptor) for descriptor in start.descriptors]
+    server = _Server(uvicorn.Config(application.asgi, **_options(settings)))
+    loop = asyncio.get_running_loop()
+    application.start()
+    serving = loop.create_task(server.serve(sockets=sockets))
+    stopped = asyncio.Event()
+    loop.add_reader(sys.stdin.fileno(), _heard, stopped)
+    loop.add_signal_handler(signal.SIGTERM, stopped.set)
+    loop.add_signal_handler(signal.SIGHUP, _renew, server, settings)
+    stopping = loop.create_task(stopped.wait())
+    await asyncio.wait((serving, stopping), return_when=asyncio.FIRST_COMPLETED)
+    loop.remove_reader(sys.stdin.fileno())
+    await application.stop()
+    server.should_exit = True
+    stopping.cancel()
+    await serving
+    application.close()
+    return 0 if server.started else 1
+
+
+def _options(settings: Settings) -> dict[str, Any]:
+    """As uvicorn has them."""
+    options: dict[str, Any] = {
+        "lifespan": "off",
+        "log_config": None,
+        "access_log": False,
+        "server_header": False,
+        "proxy_headers": False,
+        "limit_concurrency": MAX_CONNECTIONS,
+        "timeout_keep_alive": KEEP_ALIVE_S,
+        "timeout_graceful_shutdown": STOP_S,
+        "ws": "websockets-sansio",
+        "ws_max_size": 16 * 1024 * 1024,
+    }
+    if settings.tls_cert:
+        options |= {"ssl_certfile": settings.tls_cert, "ssl_keyfile": settings.tls_key}
+        if settings.tls_client_ca:
+            options |= {"ssl_ca_certs": settings.tls_client_ca, "ssl_cert_reqs": 2}
+    return options
+
+
+class _Server(uvicorn.Server):
+    """Says when it listens, and leaves signals to others."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            sys.stdout.buffer.write(READY)
+            sys.stdout.buffer.flush()
+
+
+def _heard(stopped: asyncio.Event) -> None:
+    """Something came on standard input: nothing but its end does."""
+    if not os.read(sys.stdin.fileno(), 4096):
+        stopped.set()
+
+
+def _renew(server: _Server, settings: Settings) -> None:
+    """The certificate's files are new.  If they are wrong, the one of before goes on."""
+    context = server.config.ssl
+    if context is None:
+        return
+    try:
+        context.load_cert_chain(settings.tls_cert, settings.tls_key)
+    except OSError as error:
+        _log.error("the TLS certificate was not renewed", error=str(error))

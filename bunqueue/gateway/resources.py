@@ -1,0 +1,210 @@
+"""The table of resources: which method and path stand for which command.
+
+The names in a path are fields of the command, and so are those of a query (GET, DELETE) or of the body (POST,
+PUT). Everything else about a resource, its description too, follows from the command's declaration.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from bunqueue.protocol.commands import COMMANDS, Spec
+
+OF_A_CONNECTION = frozenset({"Hello", "Auth", "SubscribeEvents", "UnsubscribeEvents"})
+"""Commands that mean nothing to HTTP, where /events and /ws do what they do."""
+OFFERED: Mapping[str, Spec] = {
+    name: spec for name, spec in COMMANDS.items() if not spec.internal and name not in OF_A_CONNECTION
+}
+
+
+DEFAULTS: Mapping[str, Mapping[str, Any]] = {"PULL": {"detach": True}, "PULLB": {"detach": True}}
+"""What commands say here unless they say something else: a job that was pulled stays with whoever pulled it,
+as there is no connection whose end could be its end."""
+
+
+@dataclass(frozen=True)
+class Resource:
+    """One method of one path."""
+
+    method: str
+    path: str
+    command: str
+    tag: str
+
+    @property
+    def spec(self) -> Spec:
+        return COMMANDS[self.command]
+
+    @property
+    def names(self) -> list[str]:
+        """The fields that stand in the path."""
+        return re.findall(r"{(\w+)}", self.path)
+
+    @property
+    def has_body(self) -> bool:
+        """Whether the other fields come in a body, and not in the query."""
+        return self.method in ("POST", "PUT")
+
+
+def _group(tag: str, prefix: str, *rows: tuple[str, str, str]) -> list[Resource]:
+    return [Resource(method, prefix + path, command, tag) for method, path, command in rows]
+
+
+RESOURCES: tuple[Resource, ...] = (
+    *_group(
+        "Queues",
+        "/queues",
+        ("GET", "", "DashboardQueues"),
+        ("GET", "/{queue}", "DashboardQueue"),
+        ("DELETE", "/{queue}", "Obliterate"),
+        ("POST", "/{queue}/pause", "Pause"),
+        ("POST", "/{queue}/resume", "Resume"),
+        ("GET", "/{queue}/paused", "IsPaused"),
+        ("POST", "/{queue}/drain", "Drain"),
+        ("POST", "/{queue}/clean", "Clean"),
+        ("POST", "/{queue}/promote", "PromoteJobs"),
+        ("POST", "/{queue}/retry-completed", "RetryCompleted"),
+        ("GET", "/{queue}/counts", "GetJobCounts"),
+        ("GET", "/{queue}/count", "Count"),
+        ("GET", "/{queue}/priorities", "GetCountsPerPriority"),
+        ("GET", "/{queue}/metrics", "Metrics"),
+        ("GET", "/{queue}/stall-config", "GetStallConfig"),
+        ("PUT", "/{queue}/stall-config", "SetStallConfig"),
+        ("POST", "/{queue}/trim-events", "TrimEvents"),
+    ),
+    *_group(
+        "Jobs of a queue",
+        "/queues/{queue}",
+        ("POST", "/jobs", "PUSH"),
+        ("GET", "/jobs", "PULL"),
+        ("POST", "/jobs/bulk", "PUSHB"),
+        ("POST", "/jobs/pull", "PULL"),
+        ("POST", "/jobs/pull-bulk", "PULLB"),
+        ("GET", "/jobs/list", "GetJobs"),
+        ("POST", "/jobs/wait", "WaitJobs"),
+        ("GET", "/unique-keys/{deduplicationId}", "GetDeduplicationJobId"),
+        ("DELETE", "/unique-keys/{deduplicationId}", "RemoveDeduplicationKey"),
+    ),
+    *_group(
+        "Jobs",
+        "/jobs",
+        ("POST", "/ack", "ACKB"),
+        ("POST", "/heartbeat", "JobHeartbeatB"),
+        ("POST", "/extend-locks", "ExtendLocks"),
+        ("GET", "/{id}", "GetJob"),
+        ("DELETE", "/{id}", "RemoveJob"),
+        ("POST", "/{id}/ack", "ACK"),
+        ("POST", "/{id}/fail", "FAIL"),
+        ("POST", "/{id}/cancel", "Cancel"),
+        ("POST", "/{id}/heartbeat", "JobHeartbeat"),
+        ("POST", "/{id}/extend-lock", "ExtendLock"),
+        ("GET", "/{id}/state", "GetState"),
+        ("GET", "/{id}/result", "GetResult"),
+        ("POST", "/{id}/wait", "WaitJob"),
+        ("GET", "/{id}/progress", "GetProgress"),
+        ("PUT", "/{id}/progress", "Progress"),
+        ("GET", "/{id}/logs", "GetLogs"),
+        ("POST", "/{id}/logs", "AddLog"),
+        ("DELETE", "/{id}/logs", "ClearLogs"),
+        ("PUT", "/{id}/data", "Update"),
+        ("PUT", "/{id}/priority", "ChangePriority"),
+        ("PUT", "/{id}/delay", "ChangeDelay"),
+        ("POST", "/{id}/promote", "Promote"),
+        ("POST", "/{id}/move-to-delayed", "MoveToDelayed"),
+        ("POST", "/{id}/move-to-wait", "MoveToWait"),
+        ("POST", "/{id}/discard", "Discard"),
+        ("DELETE", "/{id}/unique-key", "RemoveJobDeduplicationKey"),
+    ),
+    *_group("Jobs", "/custom-ids", ("GET", "/{customId}", "GetJobByCustomId")),
+    *_group(
+        "Flows",
+        "",
+        ("POST", "/flows", "PUSHF"),
+        ("GET", "/jobs/{id}/children/results", "GetChildrenValues"),
+        ("GET", "/jobs/{id}/children/failures", "GetFailedChildrenValues"),
+        ("GET", "/jobs/{id}/children/ignored", "GetIgnoredChildrenFailures"),
+        ("DELETE", "/jobs/{id}/children", "RemoveUnprocessedChildren"),
+        ("PUT", "/jobs/{childId}/parent", "UpdateParent"),
+        ("DELETE", "/jobs/{id}/parent", "RemoveChildDependency"),
+        ("POST", "/jobs/{id}/wait-for-children", "MoveToWaitingChildren"),
+    ),
+    *_group(
+        "Dead letters",
+        "/queues/{queue}/dlq",
+        ("GET", "", "Dlq"),
+        ("DELETE", "", "PurgeDlq"),
+        ("POST", "/retry", "RetryDlq"),
+        ("GET", "/stats", "GetDlqStats"),
+        ("GET", "/config", "GetDlqConfig"),
+        ("PUT", "/config", "SetDlqConfig"),
+        ("DELETE", "/{jobId}", "RemoveDlqJob"),
+        ("POST", "/{jobId}/retry", "RetryDlq"),
+    ),
+    *_group(
+        "Limits",
+        "/queues/{queue}",
+        ("GET", "/limits", "GetQueueLimits"),
+        ("PUT", "/rate-limit", "RateLimit"),
+        ("DELETE", "/rate-limit", "RateLimitClear"),
+        ("PUT", "/concurrency", "SetConcurrency"),
+        ("DELETE", "/concurrency", "ClearConcurrency"),
+    ),
+    *_group(
+        "Groups",
+        "/queues/{queue}/groups",
+        ("GET", "/count", "GetGroupsJobsCount"),
+        ("GET", "/{groupId}/count", "GetGroupJobsCount"),
+        ("GET", "/{groupId}/active", "GetGroupActiveCount"),
+        ("POST", "/{groupId}/pause", "PauseGroup"),
+        ("POST", "/{groupId}/resume", "ResumeGroup"),
+        ("GET", "/{groupId}/paused", "IsGroupPaused"),
+        ("POST", "/{groupId}/hold", "RateLimitGroup"),
+        ("GET", "/{groupId}/rate-limit", "GetGroupRateLimit"),
+        ("PUT", "/{groupId}/rate-limit", "SetGroupRateLimit"),
+        ("DELETE", "/{groupId}/rate-limit", "RemoveGroupRateLimit"),
+        ("GET", "/{groupId}/rate-limit/ttl", "GetGroupRateLimitTtl"),
+        ("GET", "/{groupId}/concurrency", "GetGroupConcurrency"),
+        ("PUT", "/{groupId}/concurrency", "SetGroupConcurrency"),
+        ("DELETE", "/{groupId}/concurrency", "RemoveGroupConcurrency"),
+    ),
+    *_group(
+        "Cron",
+        "/crons",
+        ("GET", "", "CronList"),
+        ("POST", "", "Cron"),
+        ("GET", "/{name}", "CronGet"),
+        ("PUT", "/{name}", "Cron"),
+        ("DELETE", "/{name}", "CronDelete"),
+    ),
+    *_group(
+        "Workers",
+        "/workers",
+        ("GET", "", "ListWorkers"),
+        ("POST", "", "RegisterWorker"),
+        ("DELETE", "/{workerId}", "UnregisterWorker"),
+        ("POST", "/{id}/heartbeat", "Heartbeat"),
+    ),
+    *_group(
+        "Webhooks",
+        "/webhooks",
+        ("GET", "", "ListWebhooks"),
+        ("POST", "", "AddWebhook"),
+        ("DELETE", "/{webhookId}", "RemoveWebhook"),
+        ("PUT", "/{id}/enabled", "SetWebhookEnabled"),
+    ),
+    *_group(
+        "Server",
+        "",
+        ("GET", "/stats", "Stats"),
+        ("GET", "/metrics", "Metrics"),
+        ("GET", "/overview", "DashboardOverview"),
+        ("GET", "/storage", "StorageStatus"),
+        ("GET", "/ping", "Ping"),
+        ("GET", "/queue-names", "ListQueues"),
+        ("GET", "/events/log", "GetEvents"),
+        ("POST", "/compact", "CompactMemory"),
+    ),
+)

@@ -1,0 +1,69 @@
+"""JSON to MessagePack and back, of values whose kinds are nobody's business here.
+
+What JSON cannot say is said in the nearest way: bytes as Base64, "undefined" and NaN as null, keys that are
+no texts as texts.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from msgspec.msgpack import Ext
+
+MAX_DEPTH = 200  # of what is changed by hand; no job is nested so deeply
+
+_read_json = msgspec.json.Decoder().decode
+_write_json = msgspec.json.Encoder().encode
+
+
+class NotJson(ValueError):
+    """It cannot be read, or said."""
+
+
+def _extension(code: int, data: memoryview) -> object:
+    return Ext(code, bytes(data))
+
+
+_read_packed = msgspec.msgpack.Decoder(ext_hook=_extension).decode
+
+
+def read_json(body: bytes) -> Any:
+    """The value of a JSON text.  NotJson says what is wrong with it."""
+    try:
+        return _read_json(body)
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
+        raise NotJson(f"the body is no JSON: {error}") from None
+
+
+def read_packed(payload: bytes) -> Any:
+    """The value of a MessagePack text.  NotJson if another language wrote what Python cannot read."""
+    try:
+        return _read_packed(payload)
+    except (msgspec.DecodeError, ValueError, TypeError, RecursionError) as error:
+        raise NotJson(f"the answer cannot be shown as JSON: {error}") from None
+
+
+def write_json(value: Any) -> bytes:
+    """``value`` as JSON."""
+    try:
+        return _write_json(value)
+    except (TypeError, ValueError, RecursionError, msgspec.MsgspecError):
+        return _write_json(_plain(value, 0))
+
+
+def _plain(value: Any, depth: int) -> Any:
+    """``value`` in the words of JSON."""
+    if depth > MAX_DEPTH:
+        return "..."
+    if isinstance(value, dict):
+        return {_key(key): _plain(item, depth + 1) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item, depth + 1) for item in value]
+    if isinstance(value, Ext):
+        return None
+    return value
+
+
+def _key(key: Any) -> str:
+    return key if isinstance(key, str) else _write_json(_plain(key, 0)).decode()

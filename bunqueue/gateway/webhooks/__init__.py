@@ -1,0 +1,1 @@
+"""Webhooks: events of the logs sent to others over HTTP."""

@@ -1,0 +1,61 @@
+"""What a webhook sends: the body, and the headers that prove who sent it.  Pure."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from typing import Any
+
+from bunqueue.gateway.transcode import write_json
+from bunqueue.protocol.commands.webhooks import EVENTS
+
+# Kinds of events in the log, and what they are called here.
+NAMES = dict(zip(("pushed", "pulled", "completed", "failed", "progress"), EVENTS, strict=True))
+KINDS = {name: kind for kind, name in NAMES.items()}
+TEST = "webhook.test"
+SIGNATURE = "X-Bunqueue-Signature"
+_OWN = ("eventType", "queue", "jobId", "timestamp", "shard", "seq")
+
+Headers = dict[str, str]
+
+
+def body_of(event: dict[str, Any]) -> bytes:
+    """The body for an event of the log."""
+    more = {name: value for name, value in event.items() if name not in _OWN}
+    told = {
+        "id": delivery_id(event),
+        "event": NAMES[event["eventType"]],
+        "timestamp": int(event["timestamp"]),
+        "queue": event["queue"],
+        "jobId": event["jobId"],
+        "data": more,
+    }
+    return write_json(told)
+
+
+def delivery_id(event: dict[str, Any]) -> str:
+    """Names an event for ever; a repeated delivery has the same."""
+    return f"{event['shard']}-{event['seq']}"
+
+
+def trial_body(now_ms: int) -> bytes:
+    """The body of a delivery that only tries whether deliveries arrive."""
+    return write_json({"id": f"test-{now_ms}", "event": TEST, "timestamp": now_ms, "data": {}})
+
+
+def headers_of(name: str, delivery: str, body: bytes, secret: str | None, now_s: int) -> Headers:
+    """The headers for a body; signed if there is a secret."""
+    headers = {
+        "Content-Type": "application/json",
+        "User-Agent": "bunqueue-webhook",
+        "X-Bunqueue-Event": name,
+        "X-Bunqueue-Delivery": delivery,
+    }
+    if secret:
+        headers[SIGNATURE] = f"t={now_s},v1={signature(body, secret, now_s)}"
+    return headers
+
+
+def signature(body: bytes, secret: str, now_s: int) -> str:
+    """HMAC-SHA256, in hexadecimal, of the time in seconds, a dot and the body."""
+    return hmac.new(secret.encode(), b"%d." % now_s + body, hashlib.sha256).hexdigest()

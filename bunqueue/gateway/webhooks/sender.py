@@ -1,0 +1,96 @@
+"""Sends one request to a URL that a stranger may have chosen.
+
+The host's name is looked up here, each address is checked, and the connection is made to the checked address
+and to no other; so a name cannot mean one thing to the check and another to the connection.  Redirects are
+not followed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Mapping
+from functools import cache
+from urllib.parse import SplitResult, urlsplit
+
+import h11
+
+from bunqueue.model.addresses import is_forbidden_address, url_problem
+
+TIMEOUT_S = 10.0  # for all of it
+MAX_ANSWER = 64 * 1024  # bytes of an answer that are read
+PORTS = {"http": 80, "https": 443}
+
+
+class NotSent(Exception):
+    """It was not sent, or nobody answered."""
+
+
+async def post(url: str, headers: Mapping[str, str], body: bytes, *, anywhere: bool) -> int:
+    """The status that the receiver answers.  ``anywhere``: also one inside the network.  NotSent says why
+    not.
+    """
+    if problem := url_problem(url, anywhere=anywhere):
+        raise NotSent(problem)
+    parts = urlsplit(url)
+    try:
+        async with asyncio.timeout(TIMEOUT_S):
+            return await _post(parts, headers, body, anywhere)
+    except TimeoutError:
+        raise NotSent(f"no answer within {TIMEOUT_S:g} s") from None
+    except (OSError, h11.ProtocolError, UnicodeError) as error:
+        raise NotSent(" ".join(str(error).split()) or type(error).__name__) from None
+
+
+async def _post(parts: SplitResult, headers: Mapping[str, str], body: bytes, anywhere: bool) -> int:
+    host, port = str(parts.hostname), parts.port or PORTS[parts.scheme]
+    address = await _address(host, port, anywhere)
+    tls = _context() if parts.scheme == "https" else None
+    reader, writer = await asyncio.open_connection(
+        address, port, ssl=tls, server_hostname=host if tls else None, limit=MAX_ANSWER
+    )
+    try:
+        return await _exchange(reader, writer, parts, headers, body)
+    finally:
+        writer.transport.abort()
+
+
+async def _address(host: str, port: int, anywhere: bool) -> str:
+    """The first address of a host that may be connected to."""
+    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    addresses = [str(each[4][0]) for each in found]
+    for address in addresses:
+        if anywhere or not is_forbidden_address(address.partition("%")[0]):
+            return address
+    raise NotSent(f"{host} leads into the server's own network")
+
+
+async def _exchange(
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+    parts: SplitResult,
+    headers: Mapping[str, str],
+    body: bytes,
+) -> int:
+    target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    name = parts.netloc.rpartition("@")[2]
+    all_headers = {"Host": name, **headers, "Content-Length": str(len(body)), "Connection": "close"}
+    peer = h11.Connection(h11.CLIENT, max_incomplete_event_size=MAX_ANSWER)
+    request = h11.Request(method="POST", target=target, headers=list(all_headers.items()))
+    for event in (request, h11.Data(data=body), h11.EndOfMessage()):
+        writer.write(peer.send(event) or b"")
+    await writer.drain()
+    while True:
+        found = peer.next_event()
+        if found is h11.NEED_DATA:
+            peer.receive_data(await reader.read(4096))
+        elif isinstance(found, h11.Response):
+            return int(found.status_code)
+        elif isinstance(found, h11.ConnectionClosed):
+            raise NotSent("the connection was closed before an answer came")
+
+
+@cache
+def _context() -> ssl.SSLContext:
+    return ssl.create_default_context()
