@@ -15,7 +15,10 @@ if TYPE_CHECKING:
     from bunqueue.app.station import RateLimit
     from bunqueue.app.task import AsyncTask, PlainTask, Task
     from bunqueue.client.active_job import ActiveJob, current_job
-    from bunqueue.client.blocking import FlowProducer, JobGroup, JobHandle, Queue, QueueEvents, QueueGroup
+    from bunqueue.client.blocking.events import QueueEvents
+    from bunqueue.client.blocking.flow import FlowProducer
+    from bunqueue.client.blocking.group import QueueGroup
+    from bunqueue.client.blocking.queue import JobGroup, JobHandle, Queue
     from bunqueue.client.connection_options import ConnectionOptions
     from bunqueue.client.event_stream import QueueEvent
     from bunqueue.client.events import AsyncQueueEvents
@@ -75,14 +78,10 @@ _WHERE = {
     "bunqueue.app.bunqueue": ("Bunqueue",),
     "bunqueue.app.station": ("RateLimit",),
     "bunqueue.app.task": ("AsyncTask", "PlainTask", "Task"),
-    "bunqueue.client.blocking": (
-        "FlowProducer",
-        "JobGroup",
-        "JobHandle",
-        "Queue",
-        "QueueEvents",
-        "QueueGroup",
-    ),
+    "bunqueue.client.blocking.events": ("QueueEvents",),
+    "bunqueue.client.blocking.flow": ("FlowProducer",),
+    "bunqueue.client.blocking.group": ("QueueGroup",),
+    "bunqueue.client.blocking.queue": ("JobGroup", "JobHandle", "Queue"),
     "bunqueue.client.connection_options": ("ConnectionOptions",),
     "bunqueue.client.event_stream": ("QueueEvent",),
     "bunqueue.client.events": ("AsyncQueueEvents",),

@@ -6,7 +6,9 @@ import asyncio
 from collections.abc import Iterable
 from typing import Any, TypeVar, Unpack
 
-from bunqueue.client.blocking import FlowProducer, JobHandle, Queue, QueueEvents
+from bunqueue.client.blocking.events import QueueEvents
+from bunqueue.client.blocking.flow import FlowProducer
+from bunqueue.client.blocking.queue import JobHandle, Queue
 from bunqueue.client.events import AsyncQueueEvents, EventType
 from bunqueue.client.flow import AsyncFlowProducer
 from bunqueue.client.flow_plan import FlowJob

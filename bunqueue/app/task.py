@@ -18,7 +18,7 @@ from bunqueue.client.routes import RunIn
 
 if TYPE_CHECKING:
     from bunqueue.app.adding import Adding
-    from bunqueue.client.blocking import JobHandle
+    from bunqueue.client.blocking.queue import JobHandle
     from bunqueue.client.queue import AsyncJobHandle
 
 P = ParamSpec("P")

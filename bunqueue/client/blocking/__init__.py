@@ -1,8 +1,4 @@
-"""The blocking twins of the asynchronous client, made by `scripts/unasync.py`."""
+"""The blocking twins of the asynchronous client, made by `scripts/unasync.py`.
 
-from bunqueue.client.blocking.events import QueueEvents
-from bunqueue.client.blocking.flow import FlowProducer
-from bunqueue.client.blocking.group import QueueGroup
-from bunqueue.client.blocking.queue import JobGroup, JobHandle, Queue
-
-__all__ = ["FlowProducer", "JobGroup", "JobHandle", "Queue", "QueueEvents", "QueueGroup"]
+Nothing is imported here: who only wants `queue` must not pay for workers, which `group` brings.
+"""

@@ -8,7 +8,7 @@ from typing import Any, cast
 from django.core import checks
 from django.utils import timezone
 
-from bunqueue.client.blocking import Queue
+from bunqueue.client.blocking.queue import Queue
 from bunqueue.client.job_options import JobOptions
 from bunqueue.client.places import Place
 from bunqueue.errors import BunqueueError
