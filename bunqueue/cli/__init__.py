@@ -8,25 +8,25 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-BAD_USAGE = 2
-"""Exit status for wrong flags and settings: repeating the command cannot help."""
-INTERRUPTED = 130
-"""128 + SIGINT, as shells have it."""
+from .exits import FAILED, INTERRUPTED, USAGE
+
+BAD_USAGE = USAGE
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run ``bunqueue`` with ``arguments``, or those of the process, and return the exit status."""
     import typer
 
+    from bunqueue.errors import BunqueueError
     from bunqueue.settings import SettingsError
 
-    from . import reshard as reshard  # adds its command
-    from . import worker as worker
-    from .server import app
+    from .long_work import Declined
+    from .program import app
 
     command = typer.main.get_command(app)
     try:
         status = command.main(arguments, prog_name="bunqueue", standalone_mode=False)
+        sys.stdout.flush()
     except typer.TyperException as error:
         message = error.format_message()
         if message.startswith("Usage:"):  # no command was given: the error is the help
@@ -34,15 +34,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return error.exit_code
         return _refuse(_with_hint(message, error), error.exit_code)
     except SettingsError as error:
-        return _refuse(str(error), BAD_USAGE)
-    except typer.Abort:
+        return _refuse(str(error), USAGE)
+    except BunqueueError as error:
+        return _tell(error)
+    except Declined:
+        return _refuse("nothing was changed", FAILED)
+    except (typer.Abort, KeyboardInterrupt):
         return _refuse("interrupted", INTERRUPTED)
+    except BrokenPipeError:
+        from .output import pipe_closed
+
+        return pipe_closed()
     return status if isinstance(status, int) else 0
 
 
 def _with_hint(message: str, error: Exception) -> str:
     context = getattr(error, "ctx", None)  # where the parser was; not every error knows
     return f"{message.rstrip('.')}; try {context.command_path} --help" if message and context else message
+
+
+def _tell(error: Exception) -> int:
+    """An error of the client or the server, in the words of the command line."""
+    from .telling import status_of, words_of
+
+    return _refuse(words_of(error), status_of(error))
 
 
 def _refuse(message: str, status: int) -> int:

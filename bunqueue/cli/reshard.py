@@ -14,7 +14,9 @@ import typer
 from bunqueue.setting_kinds import MEMORY
 from bunqueue.settings import SettingsError, resolve_settings
 
-from .server import app, become, check_packages
+from .server import become, check_packages
+
+app = typer.Typer(pretty_exceptions_enable=False, rich_markup_mode=None)
 
 
 @app.command()

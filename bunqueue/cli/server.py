@@ -1,4 +1,4 @@
-"""``bunqueue start``, ``config show`` and ``version``: what concerns the server as a whole.
+"""``bunqueue start`` and ``version``: what concerns the server as a whole.
 
 The flags are made from the table of settings, so this file names none but ``--config``. ``start`` imports
 nothing of the server: it replaces itself with the router's process and hands it the settings through a pipe.
@@ -25,16 +25,7 @@ MAX_SETTINGS_BYTES = 65536
 """What a pipe holds before anyone reads from it; more would block for ever."""
 SERVER_PACKAGES = ("router", "shardproc")
 
-# Plain help: the drawn one gives every flag a value called <bool>, and takes longer to load.
-app = typer.Typer(
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-    context_settings={"max_content_width": 120},
-    help="A job queue server.",
-)
-config_app = typer.Typer(no_args_is_help=True, help="Look at the settings.")
-app.add_typer(config_app, name="config")
+app = typer.Typer(pretty_exceptions_enable=False, rich_markup_mode=None)
 
 
 def _parameter(name: str, annotation: object) -> inspect.Parameter:
@@ -77,24 +68,6 @@ def with_settings(command: Callable[[dict[str, object]], None]) -> Callable[...,
     return run
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
-        version()
-        raise typer.Exit
-
-
-@app.callback()
-def _root(
-    show_version: Annotated[
-        bool,
-        typer.Option(
-            "--version", help="Print the version and leave.", callback=_print_version, is_eager=True
-        ),
-    ] = False,
-) -> None:
-    pass
-
-
 @app.command()
 def version() -> None:
     """Print the version."""
@@ -114,21 +87,12 @@ def start(flags: dict[str, object]) -> None:
 
     Instead of the flag --tcp-port you may set the variable BUNQUEUE_TCP_PORT or the key tcp_port of the file,
     and so on; --config has a variable only. A flag beats a variable, and a variable beats the file.
+
+    Example: bunqueue start --data-dir ./data --shards 2
     """
     settings = resolve_settings(flags, os.environ).settings
     check_packages()
     _become_router(settings)
-
-
-@config_app.command("show")
-@with_settings
-def show(flags: dict[str, object]) -> None:
-    """Print the effective settings and where each came from. Takes the flags of start; hides tokens."""
-    settings, sources = resolve_settings(flags, os.environ)
-    lines = [f"{option.name} = {option.show(getattr(settings, option.name))}" for option in OPTIONS]
-    width = max(map(len, lines))
-    for option, line in zip(OPTIONS, lines, strict=True):
-        print(f"{line:{width}}  # {sources[option.name]}")
 
 
 @contextmanager

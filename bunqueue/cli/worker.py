@@ -1,4 +1,6 @@
-"""``bunqueue worker``: runs the workers of a program, in this process or in several that are kept running."""
+"""``bunqueue worker``: runs the workers of a program, in this process or in several that are kept running;
+and ``bunqueue worker list``: those that the server knows.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +10,19 @@ import sys
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
+from typer.core import TyperGroup
 
 from bunqueue.settings import SettingsError
 
-from .server import app
+from .output import Column, Kind, plain
+from .session import Session
+from .shared import CONNECTION, NAMES, Verb, extend, given, keeper, parameters_of, point_at, verb
 
 if TYPE_CHECKING:
     from bunqueue.client.worker_options import WorkerOptions
 
 LEVELS = ("debug", "info", "warning", "error")
-NOT_PASSED_ON = {"processes", "reload", "url", "host", "port", "token", "overseen", "target"}
+NOT_PASSED_ON = {"processes", "reload", "overseen", "target", *NAMES}
 """Of the parameters: what concerns the overseer alone, or is in the environment."""
 
 
@@ -41,18 +46,50 @@ Grace = Annotated[float | None, _text("MS", "How long running jobs may take to e
 MaxJobs = Annotated[int | None, _text("N", "After so many a process is replaced.")]
 MaxMemory = Annotated[int | None, _text("MIB", "Beyond that a process is replaced.")]
 Name = Annotated[str | None, _text("NAME", "In the server's list of workers.")]
-Url = Annotated[str | None, _text("URL", "bunqueue://TOKEN@HOST:PORT, where the program names no server.")]
-Host = Annotated[str | None, _text("HOST", "Instead of --url.")]
-Port = Annotated[int | None, _text("PORT", "Instead of --url.")]
-Token = Annotated[str | None, _text("TOKEN", "Others see it; the variable BUNQUEUE_TOKEN they do not.")]
 Folder = Annotated[str, typer.Option(metavar="DIR", help="Where the module is.")]
 Reload = Annotated[bool, typer.Option("--reload", help="Start anew when a file below --app-dir changes.")]
 Level = Annotated[str, typer.Option(metavar="|".join(LEVELS))]
 
 
-@app.command()
-def worker(
-    context: typer.Context,
+RUN = "run"
+WORKERS = (
+    Column("name"),
+    Column("hostname", title="host"),
+    Column("pid", Kind.TEXT),
+    Column("queues", Kind.DATA),
+    Column("status", Kind.STATE),
+    Column("activeJobs", Kind.NUMBER, "active"),
+    Column("concurrency", Kind.NUMBER, "of"),
+    Column("processedJobs", Kind.NUMBER, "done"),
+    Column("failedJobs", Kind.NUMBER, "failed"),
+    Column("uptime", Kind.SPAN, "up"),
+    Column("id", Kind.ID),
+)
+OfQueue = Annotated[str | None, _text("QUEUE", "Only those that work on this queue.", "--queue", "-q")]
+
+
+class _RunUnlessSaid(TyperGroup):
+    """``worker tasks:app`` is ``worker run tasks:app``."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if args and args[0] not in self.commands and args[0] not in ("--help", "-h"):
+            args = [RUN, *args]
+        return super().parse_args(ctx, args)
+
+
+app = typer.Typer(
+    cls=_RunUnlessSaid,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    help="Run workers of a program, or list those that the server knows.\n\n"
+    "bunqueue worker tasks:app is the same as bunqueue worker run tasks:app.",
+)
+app.callback()(keeper())
+
+
+def _run_command(
+    *,
     target: Target,
     queue: Queues = None,
     concurrency: Concurrency = None,
@@ -62,35 +99,48 @@ def worker(
     max_jobs: MaxJobs = None,
     max_memory: MaxMemory = None,
     name: Name = None,
-    url: Url = None,
-    host: Host = None,
-    port: Port = None,
-    token: Token = None,
     app_dir: Folder = ".",
     reload: Reload = False,
     log_level: Level = "info",
     overseen: Annotated[bool, typer.Option(hidden=True)] = False,
 ) -> None:
+    """What the command takes beside the way to the server."""
+
+
+def _worker(context: typer.Context, **flags: Any) -> None:
     """Run workers until SIGTERM or SIGINT; a second signal does not wait for running jobs.
 
     Exit status: 0 stopped; 75 worn out, start it again; 2 for a wrong target or flag and 78 when the server
     refuses the token, where starting again would not help; 1 for anything else.
     """
-    _configure_logging(log_level)
-    _point_at(url, host, port, token)
-    if processes > 1 or reload:
-        raise typer.Exit(_oversee(context, processes, app_dir if reload else None))
-    options = {
-        "concurrency": concurrency,
-        "run_in": run_in,
-        "grace": grace,
-        "max_jobs": max_jobs,
-        "max_memory": None if max_memory is None else max_memory << 20,
-        "name": name,
-    }
-    given = {key: value for key, value in options.items() if value is not None}
-    sys.path.insert(0, os.path.abspath(app_dir))
-    raise typer.Exit(_run(target, queue or [], given, overseen=overseen))
+    _configure_logging(flags["log_level"])
+    point_at(given(context, flags))
+    if flags["processes"] > 1 or flags["reload"]:
+        raise typer.Exit(_oversee(context, flags["processes"], flags["app_dir"] if flags["reload"] else None))
+    memory = flags["max_memory"]
+    options = {key: flags[key] for key in ("concurrency", "run_in", "grace", "max_jobs", "name")}
+    options["max_memory"] = None if memory is None else memory << 20
+    chosen = {key: value for key, value in options.items() if value is not None}
+    sys.path.insert(0, os.path.abspath(flags["app_dir"]))
+    raise typer.Exit(_run(flags["target"], flags["queue"] or [], chosen, overseen=flags["overseen"]))
+
+
+extend(_worker, parameters_of(_run_command), CONNECTION)
+_EXAMPLES = "\n".join(
+    (
+        "bunqueue worker tasks:app --processes 4",
+        "bunqueue worker tasks:send --queue emails --concurrency 20 --reload",
+    )
+)
+app.command(RUN, cls=Verb, epilog=_EXAMPLES)(_worker)
+
+
+@verb(app, "bunqueue worker list", "bunqueue worker list --queue emails", name="list")
+def list_(session: Session, queue: OfQueue = None) -> None:
+    """List the workers that have made themselves known, the server's and those of one queue."""
+    found = session.queue(queue or "all").list_workers(all_queues=queue is None)
+    rows = [plain(each) for each in found]
+    session.out.rows(rows, WORKERS, none="no worker has made itself known")
 
 
 def _configure_logging(level: str) -> None:
@@ -98,22 +148,6 @@ def _configure_logging(level: str) -> None:
         raise SettingsError(f"--log-level: {level!r} is not allowed; give one of {', '.join(LEVELS)}")
     layout = "%(asctime)s %(levelname)s %(name)s %(message)s"
     logging.basicConfig(level=level.upper(), format=layout, stream=sys.stderr)
-
-
-def _point_at(url: str | None, host: str | None, port: int | None, token: str | None) -> None:
-    """Where the server is, for everything in this process and its children that does not say it itself."""
-    from bunqueue.client.address import TOKEN_VARIABLE, URL_VARIABLE
-    from bunqueue.client.transport import HOST, PORT
-
-    if host is not None or port is not None:
-        if url is not None:
-            raise SettingsError("--url says what --host and --port say; give one or the other")
-        where = f"[{host}]" if host and ":" in host else host or HOST
-        url = f"bunqueue://{where}:{PORT if port is None else port}"
-    if url is not None:
-        os.environ[URL_VARIABLE] = url
-    if token is not None:
-        os.environ[TOKEN_VARIABLE] = token
 
 
 def _oversee(context: typer.Context, processes: int, watched: str | None) -> int:
@@ -128,7 +162,7 @@ def _oversee(context: typer.Context, processes: int, watched: str | None) -> int
         for each in value if isinstance(value, list | tuple) else [value]:
             if each is not None and key not in NOT_PASSED_ON:
                 flags += [f"--{key.replace('_', '-')}", str(each)]
-    command = [sys.executable, "-m", "bunqueue", "worker", *flags]
+    command = [sys.executable, "-m", "bunqueue", "worker", RUN, *flags]
     return oversee(command, processes, None if watched is None else lambda: changes([watched]))
 
 

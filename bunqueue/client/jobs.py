@@ -147,6 +147,13 @@ class ManyJobs(Reply, kw_only=True):
     jobs: list[Job]
 
 
+class PulledJob(Reply, kw_only=True):
+    """None: there was no job."""
+
+    job: Job | None
+    token: str | None = None
+
+
 class PulledJobs(Reply, kw_only=True):
     """Each job is decoded by itself later, so that one broken payload spoils no other."""
 

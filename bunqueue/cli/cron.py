@@ -1,0 +1,244 @@
+"""``bunqueue cron``: schedules, which push jobs by the clock."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Annotated, Any
+
+from bunqueue.settings import SettingsError
+
+from . import completing
+from .job_options import given, with_job_options
+from .long_work import confirm
+from .output import Column, Kind
+from .session import Session
+from .shared import noun, verb
+from .values import SPAN, Yes, argument, data, option, span
+
+if TYPE_CHECKING:
+    from bunqueue.protocol.commands.cron import CronView
+
+app = noun("Schedules: list, add, delete them, and see when they run.")
+
+CRONS = (
+    Column("name", Kind.ID),
+    Column("queue"),
+    Column("schedule", Kind.TEXT),
+    Column("repeatEvery", Kind.SPAN, "every"),
+    Column("timezone", Kind.TEXT, "time zone"),
+    Column("nextRun", Kind.TIME, "next run"),
+    Column("executions", Kind.NUMBER, "runs"),
+)
+CRON = (
+    *CRONS,
+    Column("maxLimit", Kind.NUMBER, "at most"),
+    Column("jobName"),
+    Column("priority", Kind.NUMBER),
+)
+RUNS = (Column("at", Kind.TIME, "here"), Column("local", Kind.TEXT, "there"), Column("in", Kind.SPAN))
+# As bunqueue.client.cron_options has them, which is not loaded for a help text.
+OF_JOBS = (
+    "delay",
+    "timeout",
+    "max_attempts",
+    "backoff",
+    "ttl",
+    "stall_timeout",
+    "lifo",
+    "remove_on_complete",
+    "remove_on_fail",
+    "durable",
+    "tags",
+)
+MAX_RUNS = 1000
+
+Name = Annotated[str, argument("NAME", "The name of the schedule.", completing.crons)]
+MaybeName = Annotated[str | None, argument("[NAME]", "The name of a schedule.", completing.crons)]
+Queue = Annotated[
+    str, option("--queue", "-q", about="Where its jobs go.", metavar="QUEUE", complete=completing.queues)
+]
+OfQueue = Annotated[
+    str | None,
+    option("--queue", "-q", about="Only of this queue.", metavar="QUEUE", complete=completing.queues),
+]
+Data = Annotated[
+    Any, option("--data", "-D", about="The data of its jobs: JSON, @FILE or -.", metavar="DATA", parser=data)
+]
+Expression = Annotated[
+    str | None,
+    option(
+        "--schedule", "-s", about="5 fields, 6 with leading seconds, or @hourly, @daily, ...", metavar="CRON"
+    ),
+]
+Every = Annotated[
+    float | None,
+    option("--every", "-e", about="Instead, so much time between two.", metavar=SPAN, parser=span),
+]
+Zone = Annotated[
+    str | None, option("--timezone", "-z", about="Such as Europe/Rome. Default: UTC.", metavar="ZONE")
+]
+JobName = Annotated[str | None, option("--job-name", about="What its jobs are called.", metavar="NAME")]
+Priority = Annotated[int | None, option("--priority", "-P", about="Of its jobs.", metavar="N")]
+MaxRuns = Annotated[int | None, option("--limit", about="So many jobs, then it ends.", metavar="N")]
+Immediately = Annotated[bool, option("--immediately", about="The first job now, if it is new.")]
+Overlap = Annotated[
+    bool | None,
+    option(
+        "--prevent-overlap/--allow-overlap", about="Whether no job is added while the last one waits or runs."
+    ),
+]
+NoWorker = Annotated[bool, option("--skip-if-no-worker", about="Add no job while nobody works on the queue.")]
+Missed = Annotated[
+    bool | None,
+    option(
+        "--skip-missed/--catch-up", about="What was due while the server was down: left out, or made up for."
+    ),
+]
+UniqueKey = Annotated[str | None, option("--unique-key", "-u", about="For its jobs.", metavar="KEY")]
+HowMany = Annotated[int, option("--count", "-n", about="How many. Default: 10.", metavar="N")]
+
+
+@verb(app, "bunqueue cron list", "bunqueue cron list --queue reports", name="list")
+def list_(session: Session, queue: OfQueue = None) -> None:
+    """List the schedules of all queues, or of one, by name."""
+    found = session.queue(queue or "all").list_crons(all_queues=queue is None)
+    session.out.rows(found, CRONS, none="there are no schedules")
+
+
+@verb(
+    app,
+    "bunqueue cron add nightly --queue reports --schedule '0 3 * * *' --timezone Europe/Rome",
+    """bunqueue cron add pulse --queue checks --every 30s --data '{"deep": false}' --max-attempts 1""",
+)
+@with_job_options(OF_JOBS)
+def add(
+    session: Session,
+    name: Name,
+    queue: Queue,
+    data: Data = None,
+    schedule: Expression = None,
+    every: Every = None,
+    timezone: Zone = None,
+    job_name: JobName = None,
+    priority: Priority = None,
+    limit: MaxRuns = None,
+    immediately: Immediately = False,
+    prevent_overlap: Overlap = None,
+    skip_if_no_worker: NoWorker = False,
+    skip_missed: Missed = None,
+    unique_key: UniqueKey = None,
+    **options: Any,
+) -> None:
+    """Add a schedule, or replace the one of that name.
+
+    Give --schedule or --every. If the rhythm stays the same, the old one's goes on undisturbed.
+    """
+    if (schedule is None) == (every is None):
+        raise SettingsError("--schedule: give either that, or --every")
+    cron = session.queue(queue).upsert_cron(
+        name,
+        data,
+        schedule=schedule,
+        every=every,
+        timezone=timezone,
+        job_name=job_name,
+        priority=priority,
+        limit=limit,
+        immediately=immediately or None,
+        prevent_overlap=prevent_overlap,
+        skip_if_no_worker=skip_if_no_worker or None,
+        skip_missed_on_restart=skip_missed,
+        unique_key=unique_key,
+        job_options=given(options) or None,
+    )
+    session.out.record(cron, CRON)
+
+
+def _found(session: Session, name: str) -> CronView:
+    from bunqueue.protocol.commands import cron
+
+    return session.call(cron.CronGet(name=name), cron.CronReply).cron
+
+
+@verb(app, "bunqueue cron get nightly")
+def get(session: Session, name: Name) -> None:
+    """Print a schedule."""
+    session.out.record(_found(session, name), CRON)
+
+
+@verb(app, "bunqueue cron delete nightly --yes")
+def delete(session: Session, name: Name, yes: Yes = False) -> None:
+    """Remove a schedule; the jobs that it has added stay."""
+    from bunqueue.protocol.commands import Ok
+    from bunqueue.protocol.commands.cron import CronDelete
+
+    cron = _found(session, name)
+    confirm(f"Remove schedule {name} of queue {cron.queue}?", yes)
+    session.call(CronDelete(name=name), Ok)
+    session.out.done(f"schedule {name} is removed", {"name": name, "removed": True})
+
+
+@verb(
+    app,
+    "bunqueue cron next nightly",
+    "bunqueue cron next --schedule '30 2 * * *' --timezone Europe/Rome --count 5",
+    name="next",
+)
+def next_(
+    session: Session,
+    name: MaybeName = None,
+    schedule: Expression = None,
+    timezone: Zone = None,
+    count: HowMany = 10,
+) -> None:
+    """Print when a schedule runs next; or when an expression would, without asking any server.
+
+    Into a pipe goes the moment in epoch ms, the same in the schedule's time zone, and how many ms it is off.
+    """
+    from bunqueue.client import checks
+
+    checks.whole("count", count)
+    if count > MAX_RUNS:
+        raise SettingsError(f"--count must be at most {MAX_RUNS}, not {count}")
+    if (name is None) == (schedule is None):
+        raise SettingsError("NAME: give that of a schedule, or --schedule")
+    now = time.time_ns() // 1_000_000
+    if name is not None:
+        cron = _found(session, name)
+        runs, timezone = _runs_of(cron, count), cron.timezone
+    else:
+        runs = _runs(str(schedule), timezone, now, count)
+    session.out.rows([_row(at, timezone, now) for at in runs], RUNS, none="it never runs again")
+
+
+def _runs_of(cron: CronView, count: int) -> list[int]:
+    if cron.max_limit is not None and cron.max_limit > 0:
+        count = min(count, cron.max_limit - cron.executions)
+    first = int(cron.next_run)
+    if cron.schedule is None:
+        every = int(cron.repeat_every or 0)
+        return [first + every * number for number in range(count)]
+    return [first, *_runs(cron.schedule, cron.timezone, first, count - 1)][: max(0, count)]
+
+
+def _runs(expression: str, timezone: str | None, after: int, count: int) -> list[int]:
+    from bunqueue.model.schedule import ScheduleError, next_run
+
+    runs: list[int] = []
+    try:
+        while len(runs) < count:
+            after = next_run(expression, timezone, after)
+            runs.append(after)
+    except ScheduleError as error:
+        if not runs:
+            zone = f" in {timezone}" if timezone else ""
+            raise SettingsError(f"--schedule: {expression!r}{zone} is not allowed: {error}") from None
+    return runs
+
+
+def _row(at: int, timezone: str | None, now: int) -> dict[str, Any]:
+    from datetime import datetime
+    from zoneinfo import ZoneInfo
+
+    local = datetime.fromtimestamp(at / 1000, ZoneInfo(timezone or "UTC"))
+    return {"at": at, "local": local.strftime("%a %Y-%m-%d %H:%M:%S %Z"), "in": at - now}

@@ -1,0 +1,202 @@
+"""``bunqueue dlq``: dead letters, the jobs that failed for good."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from .completing import one_of
+from .human import plural
+from .long_work import confirm, watched
+from .output import Column, Kind, plain
+from .session import Session
+from .shared import noun, verb
+from .values import SPAN, JobId, QueueName, Yes, ago, option, span
+
+app = noun("Dead letters: list, retry, purge them.")
+
+REASONS = (
+    "explicit_fail",
+    "max_attempts_exceeded",
+    "timeout",
+    "stalled",
+    "ttl_expired",
+    "worker_lost",
+    "unknown",
+)
+LETTERS = (
+    Column("id", Kind.ID),
+    Column("name"),
+    Column("enteredAt", Kind.TIME, "since"),
+    Column("reason"),
+    Column("attempts", Kind.NUMBER),
+    Column("error"),
+)
+STATS = (
+    Column("total", Kind.NUMBER),
+    Column("byReason", Kind.DATA),
+    Column("pendingRetry", Kind.NUMBER, "retry due"),
+    Column("expired", Kind.NUMBER),
+    Column("oldestEntry", Kind.TIME, "oldest"),
+    Column("newestEntry", Kind.TIME, "newest"),
+)
+CONFIG = (
+    Column("autoRetry", Kind.FLAG, "retried by themselves"),
+    Column("autoRetryInterval", Kind.SPAN, "every"),
+    Column("maxAutoRetries", Kind.NUMBER, "at most so often"),
+    Column("maxAge", Kind.SPAN, "kept for"),
+    Column("maxEntries", Kind.NUMBER, "kept at most"),
+)
+
+Limit = Annotated[int, option("--limit", "-n", about="At most so many. Default: 100.", metavar="N")]
+Offset = Annotated[int, option("--offset", about="Leave out so many at the beginning.", metavar="N")]
+Reason = Annotated[
+    str | None,
+    option(
+        "--reason", about=f"{', '.join(REASONS)}, or cancelled.", metavar="REASON", complete=one_of(*REASONS)
+    ),
+]
+Older = Annotated[
+    float | None, option("--older-than", about="Dead for longer than this.", metavar=SPAN, parser=span)
+]
+Newer = Annotated[
+    float | None, option("--newer-than", about="Dead for less than this.", metavar=SPAN, parser=span)
+]
+OneJob = Annotated[str | None, option("--id", about="Only this job.", metavar="ID")]
+Count = Annotated[int | None, option("--count", "-n", about="At most so many, the oldest.", metavar="N")]
+AutoRetry = Annotated[
+    bool | None, option("--auto-retry/--no-auto-retry", about="Whether they are retried by themselves.")
+]
+Interval = Annotated[
+    float | None, option("--auto-retry-interval", about="How often.", metavar=SPAN, parser=span)
+]
+MaxRetries = Annotated[int | None, option("--max-auto-retries", about="At most so often.", metavar="N")]
+MaxAge = Annotated[
+    str | None, option("--max-age", about="Removed after this time; never: kept.", metavar=f"{SPAN}|never")
+]
+MaxEntries = Annotated[int | None, option("--max-entries", about="Beyond, the oldest goes.", metavar="N")]
+
+
+def _which(reason: str | None, older_than: float | None, newer_than: float | None) -> Any:
+    """A filter; an age is told to the server as a moment."""
+    given = {"reason": reason, "older_than": ago(older_than), "newer_than": ago(newer_than)}
+    return {name: value for name, value in given.items() if value is not None}
+
+
+@verb(
+    app,
+    "bunqueue dlq list emails",
+    "bunqueue dlq list emails --reason timeout --newer-than 1h --json",
+    name="list",
+    patient=True,
+)
+def list_(
+    session: Session,
+    queue: QueueName,
+    reason: Reason = None,
+    older_than: Older = None,
+    newer_than: Newer = None,
+    limit: Limit = 100,
+    offset: Offset = 0,
+) -> None:
+    """List dead letters of a queue, the oldest first. JSON has their jobs and all their attempts."""
+    which = _which(reason, older_than, newer_than)
+    found = session.queue(queue).dlq_entries(limit=limit, offset=offset, **which)
+    if session.out.as_json:
+        session.out.rows(found, LETTERS, none="")
+        return
+    rows = []
+    for letter in found:
+        row = plain(letter)
+        rows.append({**row, "id": letter.job.id, "name": letter.job.name, "attempts": len(letter.attempts)})
+    session.out.rows(rows, LETTERS, none="there are no such dead letters")
+
+
+@verb(
+    app,
+    "bunqueue dlq retry emails --id 01980f2e-...",
+    "bunqueue dlq retry emails --reason timeout --newer-than 1d",
+    "bunqueue dlq retry emails",
+    patient=True,
+)
+def retry(
+    session: Session,
+    queue: QueueName,
+    job_id: OneJob = None,
+    count: Count = None,
+    reason: Reason = None,
+    older_than: Older = None,
+    newer_than: Newer = None,
+) -> None:
+    """Give dead letters all their attempts again: one, those that are described, or all. Prints how many."""
+    which = _which(reason, older_than, newer_than)
+    found = session.queue(queue)
+    again = watched(
+        f"retrying dead letters of {queue}",
+        lambda: found.retry_dlq(job_id, count=count, **which),
+        lambda: found.counts().failed,
+    )
+    _must_be_there(queue, job_id, again)
+    session.out.done(f"{plural(again)} run again", {"queue": queue, "count": again}, "count")
+
+
+@verb(app, "bunqueue dlq remove emails 01980f2e-... --yes")
+def remove(session: Session, queue: QueueName, job_id: JobId, yes: Yes = False) -> None:
+    """Remove one dead letter."""
+    confirm(f"Remove dead letter {job_id} of queue {queue}?", yes)
+    _must_be_there(queue, job_id, session.queue(queue).remove_dlq_job(job_id))
+    session.out.done(f"removed dead letter {job_id}", {"queue": queue, "id": job_id, "removed": True})
+
+
+def _must_be_there(queue: str, job_id: str | None, found: int | bool) -> None:
+    from bunqueue.errors import NotFound
+
+    if job_id is not None and not found:
+        raise NotFound(f"queue {queue} has no dead letter {job_id}")
+
+
+@verb(app, "bunqueue dlq purge emails", "bunqueue dlq purge emails --yes", patient=True)
+def purge(session: Session, queue: QueueName, yes: Yes = False) -> None:
+    """Remove all dead letters of a queue. Prints how many."""
+    found = session.queue(queue)
+    if not yes:
+        confirm(f"Remove all {plural(found.counts().failed, 'dead letter')} of queue {queue}?", yes)
+    count = watched(f"purging {queue}", found.purge_dlq, lambda: found.counts().failed)
+    said = f"removed {plural(count, 'dead letter')} of queue {queue}"
+    session.out.done(said, {"queue": queue, "count": count}, "count")
+
+
+@verb(app, "bunqueue dlq stats emails", patient=True)
+def stats(session: Session, queue: QueueName) -> None:
+    """Print the dead letters of a queue in numbers."""
+    session.out.record(session.queue(queue).dlq_stats(), STATS)
+
+
+@verb(
+    app,
+    "bunqueue dlq config emails",
+    "bunqueue dlq config emails --auto-retry --auto-retry-interval 1h --max-auto-retries 5",
+    "bunqueue dlq config emails --max-age never",
+)
+def config(
+    session: Session,
+    queue: QueueName,
+    auto_retry: AutoRetry = None,
+    auto_retry_interval: Interval = None,
+    max_auto_retries: MaxRetries = None,
+    max_age: MaxAge = None,
+    max_entries: MaxEntries = None,
+) -> None:
+    """Print how dead letters of a queue are kept and retried; with options, change that first."""
+    from msgspec import UNSET
+
+    found = session.queue(queue)
+    given = (auto_retry, auto_retry_interval, max_auto_retries, max_age, max_entries)
+    if any(each is not None for each in given):
+        found.set_dlq_config(
+            auto_retry=auto_retry,
+            auto_retry_interval=auto_retry_interval,
+            max_auto_retries=max_auto_retries,
+            max_age=UNSET if max_age is None else None if max_age == "never" else span(max_age),
+            max_entries=max_entries,
+        )
+    session.out.record(found.dlq_config(), CONFIG)

@@ -1,0 +1,141 @@
+"""``bunqueue doctor``: looks for what commonly goes wrong, and says what to do about it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import typer
+
+from . import exits
+from .human import plural, span_of
+from .output import Column, Kind
+from .session import Session
+from .shared import verb
+
+app = typer.Typer(pretty_exceptions_enable=False, rich_markup_mode=None)
+
+OK, WARNING, PROBLEM = "ok", "warning", "problem"
+FINDINGS = (Column("status", Kind.STATE), Column("check"), Column("finding"))
+
+OLD_MS = 600_000
+"""A job that waits longer than this waits for something that does not come."""
+CLOCK_MS = 2000
+"""By which clocks may differ before ages and delays that people compare are wrong."""
+LAG_S = 0.25
+"""Of the router's event loop; beyond, every command is late."""
+MAX_NAMES = 5
+
+
+class Finding(NamedTuple):
+    """What one look has found."""
+
+    status: str
+    check: str
+    finding: str
+
+
+@verb(app, "bunqueue doctor", "bunqueue doctor --json | jq '.[] | select(.status != \"ok\")'")
+def doctor(session: Session) -> None:
+    """Look for what commonly goes wrong: storage, shards, clocks, queues without workers, dead letters.
+
+    Changes nothing. Exit status: 0 when there is no problem, warnings or not; 1 when there is one.
+    """
+    findings = list(_findings(session))
+    rows = [finding._asdict() for finding in findings]
+    session.out.rows(rows, FINDINGS, none="")
+    if any(finding.status == PROBLEM for finding in findings):
+        raise typer.Exit(exits.FAILED)
+
+
+def _findings(session: Session) -> Iterator[Finding]:
+    queue = session.queue("all")
+    yield from _server(session)
+    storage = queue.storage_status()
+    trouble = storage.error or ("the disk is full" if storage.disk_full else None)
+    yield Finding(PROBLEM if trouble else OK, "storage", trouble or "everything can be stored")
+    from .top_numbers import samples_of, server_now
+
+    samples = samples_of(queue.prometheus())
+    now = server_now(samples, None, 0)
+    down = [each.name for each in now.processes if not each.up]
+    yield Finding(
+        PROBLEM if down else OK,
+        "shards",
+        f"{', '.join(down)} down: see the server's log" if down else "all take commands",
+    )
+    lag = samples.get(("event_loop_lag_seconds", frozenset()), 0.0)
+    late = lag > LAG_S
+    yield Finding(
+        WARNING if late else OK,
+        "router",
+        f"its event loop was {span_of(lag * 1000)} late: is the machine overloaded?" if late else "quick",
+    )
+    yield from _queues(now, queue.list_queues(), queue.list_workers(all_queues=True))
+    yield from _schedules(queue.list_crons(all_queues=True))
+
+
+def _server(session: Session) -> Iterator[Finding]:
+    from bunqueue import __version__
+    from bunqueue.protocol.commands import server
+
+    greeting = session.call(server.Hello(protocol_version=2), server.HelloReply)
+    begin = time.time() * 1000
+    pong = session.call(server.Ping(), server.PingReply)
+    end = time.time() * 1000
+    address = session.endpoint.address
+    yield Finding(OK, "connection", f"{address} answers in {end - begin:.1f} ms")
+    same = greeting.version == __version__
+    versions = f"server {greeting.version}, this program {__version__}"
+    yield Finding(OK if same else WARNING, "versions", versions)
+    off = pong.data.time - (begin + end) / 2
+    apart = abs(off) > CLOCK_MS
+    said = f"the server's is {span_of(abs(off))} {'ahead' if off > 0 else 'behind'}: synchronise them"
+    yield Finding(WARNING if apart else OK, "clocks", said if apart else "agree")
+
+
+def _queues(now: Any, queues: Any, workers: Any) -> Iterator[Finding]:
+    stale = [worker.name for worker in workers if worker.status == "stale"]
+    yield Finding(
+        WARNING if stale else OK,
+        "workers",
+        f"not heard of for 30 s: {_some(stale)}" if stale else f"{plural(len(workers), 'worker')} known",
+    )
+    worked = {name for worker in workers for name in worker.queues}
+    paused = {queue.name for queue in queues if queue.paused}
+    alone = [each.name for each in now.queues if each.waiting and each.name not in worked]
+    yield Finding(
+        WARNING if alone else OK,
+        "queues without workers",
+        f"jobs wait in {_some(alone)}, where no worker has made itself known" if alone else "none",
+    )
+    old = [f"{each.name} ({span_of(each.oldest)})" for each in now.queues if each.oldest > OLD_MS]
+    yield Finding(
+        WARNING if old else OK,
+        "old jobs",
+        f"in {_some(old)}: more workers, or a limit? bunqueue queue jobs QUEUE" if old else "none waits long",
+    )
+    held = sorted(each.name for each in now.queues if each.name in paused and each.waiting)
+    yield Finding(
+        WARNING if held else OK,
+        "paused queues",
+        f"jobs wait in {_some(held)}: bunqueue queue resume QUEUE" if held else "none holds jobs back",
+    )
+    dead = [f"{each.name} ({each.dlq:,})" for each in now.queues if each.dlq]
+    yield Finding(
+        WARNING if dead else OK,
+        "dead letters",
+        f"in {_some(dead)}: bunqueue dlq list QUEUE" if dead else "none",
+    )
+
+
+def _schedules(crons: Any) -> Iterator[Finding]:
+    late = [cron.name for cron in crons if cron.next_run < time.time() * 1000 - OLD_MS]
+    said = f"should have run: {_some(late)}" if late else f"{plural(len(crons), 'schedule')}, none is late"
+    yield Finding(WARNING if late else OK, "schedules", said)
+
+
+def _some(names: list[str]) -> str:
+    shown = ", ".join(names[:MAX_NAMES])
+    return shown if len(names) <= MAX_NAMES else f"{shown} and {len(names) - MAX_NAMES} more"

@@ -1,0 +1,58 @@
+"""Values as people read them. What goes into pipes stays as it is: times in epoch ms, spans in ms."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+_SHORT = {"\t": "\\t", "\n": "\\n", "\r": "\\r"}
+_UNITS = ((86_400, "d"), (3600, "h"), (60, "m"))
+
+
+def printable(text: str) -> str:
+    """Without what would move the cursor, colour the screen, or end a field or a line."""
+    return _CONTROL.sub(lambda found: _SHORT.get(found[0]) or f"\\x{ord(found[0]):02x}", text)
+
+
+def time_of(ms: float) -> str:
+    """A moment, in the time zone of this machine."""
+    try:
+        return datetime.fromtimestamp(ms / 1000).strftime("%Y-%m-%d %H:%M:%S")
+    except (ValueError, OverflowError, OSError):
+        return f"{ms:.0f}"
+
+
+def span_of(ms: float) -> str:
+    """A span: 0 ms, 250 ms, 1.5 s, 3m 20s, 2h 5m, 3d 4h."""
+    if ms < 1000:
+        return f"{ms:.0f} ms" if ms >= 10 or ms == int(ms) else f"{ms:.1f} ms"
+    seconds = ms / 1000
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    whole = int(seconds)
+    for index, (size, unit) in enumerate(_UNITS):
+        if whole >= size:
+            rest = whole % size
+            smaller, name = _UNITS[index + 1] if index + 1 < len(_UNITS) else (1, "s")
+            return f"{whole // size}{unit} {rest // smaller}{name}"
+    return f"{whole} s"
+
+
+def number_of(value: float) -> str:
+    """A number: 1,234 or 12.5."""
+    return f"{int(value):,}" if value == int(value) else f"{value:,.1f}"
+
+
+def size_of(size: float) -> str:
+    """Bytes: 512 B, 1.2 KB, 3.4 MB."""
+    for unit in ("B", "KB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.1f} TB"
+
+
+def plural(count: int, word: str = "job") -> str:
+    """1 job, 1,234 jobs."""
+    return f"{count:,} {word}{'' if count == 1 else 's'}"

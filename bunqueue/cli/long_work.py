@@ -1,0 +1,119 @@
+"""Work that takes its time: a progress bar on the terminal, once it has taken some, and asking beforehand."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, TypeVar
+
+import typer
+
+from bunqueue.errors import BunqueueError
+from bunqueue.settings import SettingsError
+
+T = TypeVar("T")
+
+UNNOTICED_S = 0.4
+"""What is done sooner needs no bar."""
+STEP_S = 0.15
+
+
+class Declined(Exception):
+    """The person asked said no."""
+
+
+def confirm(question: str, yes: bool) -> None:
+    """Ask before something is destroyed. Raises Declined, or SettingsError where nobody can be asked."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise SettingsError(f"{question} Nobody is there to be asked: give --yes to do it")
+    if not typer.confirm(question, err=True):
+        raise Declined
+
+
+def _bar(what: str, total: float | None, *, sizes: bool = False) -> Any:
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        MofNCompleteColumn,
+        Progress,
+        SpinnerColumn,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
+    amount = DownloadColumn() if sizes else MofNCompleteColumn()
+    columns = [SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), amount, TimeRemainingColumn()]
+    progress = Progress(*columns, console=Console(stderr=True), transient=True)
+    progress.add_task(what, total=total)
+    return progress
+
+
+@contextmanager
+def advancing(what: str, total: float | None, *, sizes: bool = False) -> Iterator[Callable[[float], None]]:
+    """A bar that is told how far it is; nothing where standard error is no terminal."""
+    if not sys.stderr.isatty():
+        yield lambda done: None
+        return
+    progress: Any = None
+    began = time.monotonic()
+
+    def advance(done: float) -> None:
+        nonlocal progress
+        if progress is None:
+            if time.monotonic() - began < UNNOTICED_S:
+                return
+            progress = _bar(what, total, sizes=sizes)
+            progress.start()
+        progress.update(progress.task_ids[0], completed=done)
+
+    try:
+        yield advance
+    finally:
+        if progress is not None:
+            progress.stop()
+
+
+@contextmanager
+def waiting(what: str) -> Iterator[None]:
+    """A sign on the terminal that something is waited for."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status(what):
+        yield
+
+
+def watched(what: str, work: Callable[[], T], left: Callable[[], int]) -> T:
+    """What ``work`` gives, which runs in a thread of its own while ``left`` tells how many jobs remain."""
+    if not sys.stderr.isatty():
+        return work()
+    total = left()
+    outcome: list[Any] = []
+
+    def run() -> None:
+        try:
+            outcome.append((work(), None))
+        except BaseException as error:
+            outcome.append((None, error))
+
+    thread = threading.Thread(target=run, daemon=True)  # Ctrl-C leaves it: the server goes on to the end
+    thread.start()
+    with advancing(what, total) as advance:
+        thread.join(UNNOTICED_S)
+        while thread.is_alive():
+            with suppress(BunqueueError):  # that is the work's to tell
+                advance(total - left())
+            thread.join(STEP_S)
+    result, error = outcome[0]
+    if error is not None:
+        raise error
+    found: T = result
+    return found

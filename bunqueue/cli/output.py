@@ -1,0 +1,143 @@
+"""What verbs say, and the three kinds in which it is said.
+
+- On a terminal: tables and sentences for people.
+- Into a pipe or file: lines of fields separated by tabs, without a heading; a record is a line ``name,
+  value`` for each field, a sentence is the one value that matters, or nothing. Values are as in JSON.
+- With ``--json``: one JSON document with the names of the wire protocol; of streams one a line.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from enum import Enum
+from typing import Any, NamedTuple
+
+import msgspec
+
+from .exits import PIPE_CLOSED
+from .human import printable
+
+
+class Kind(Enum):
+    """What a value is, for people."""
+
+    TEXT = "text"
+    ID = "id"  # never cut
+    STATE = "state"
+    NUMBER = "number"
+    TIME = "time"  # epoch ms
+    SPAN = "span"  # ms
+    SIZE = "size"  # bytes
+    FLAG = "flag"
+    DATA = "data"  # anything that JSON can say
+
+
+class Column(NamedTuple):
+    """A field of what is shown: its name as in JSON, what it is, and its heading for people."""
+
+    name: str
+    kind: Kind = Kind.TEXT
+    title: str = ""
+
+    @property
+    def heading(self) -> str:
+        return self.title or re.sub(r"([a-z])([A-Z])", r"\1 \2", self.name).lower()
+
+
+Row = Mapping[str, Any]
+
+
+def plain(value: object) -> Any:
+    """A reply as JSON has it: maps, lists, texts, numbers."""
+    return msgspec.to_builtins(value, str_keys=True, enc_hook=str)
+
+
+def encoded(value: object) -> str:
+    """JSON on one line."""
+    return msgspec.json.encode(value, enc_hook=str).decode()
+
+
+def field(value: object) -> str:
+    """A value between tabs."""
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        return printable(value)
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    return encoded(value)
+
+
+def pipe_closed() -> int:
+    """Whoever read the output has gone: the exit status; nor must Python try to flush the rest at the end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return PIPE_CLOSED
+
+
+class Output:
+    """Writes to standard output."""
+
+    def __init__(self, *, as_json: bool) -> None:
+        self.as_json = as_json
+
+    @property
+    def is_terminal(self) -> bool:
+        """Whether people read it."""
+        return not self.as_json and sys.stdout.isatty()
+
+    def rows(self, rows: Iterable[object], columns: Sequence[Column], *, none: str) -> None:
+        """A list; ``none`` is what people are told of an empty one."""
+        shown: list[Row] = [plain(row) for row in rows]
+        if self.as_json:
+            self._write(encoded(shown))
+        elif not self.is_terminal:
+            for row in shown:
+                self._write("\t".join(field(row.get(column.name)) for column in columns))
+        elif shown:
+            from . import tables
+
+            tables.table(shown, columns)
+        else:
+            self._write(none)
+
+    def record(self, value: object, columns: Sequence[Column], *, whole: object = None) -> None:
+        """One thing with its fields. JSON has all of ``whole``, where that is more."""
+        row: Row = plain(value)
+        if self.as_json:
+            self._write(encoded(plain(whole) if whole is not None else row))
+        elif self.is_terminal:
+            from . import tables
+
+            tables.record(row, columns)
+        else:
+            for column in columns:
+                self._write(f"{column.name}\t{field(row.get(column.name))}")
+
+    def done(self, sentence: str, facts: Row, bare: str | None = None) -> None:
+        """What was done, for people; for programs the facts, and in a pipe that one which matters."""
+        if self.as_json:
+            self._write(encoded(plain(facts)))
+        elif self.is_terminal:
+            self._write(printable(sentence))
+        elif bare is not None:
+            self._write(field(plain(facts[bare])))
+
+    def line(self, value: object, text: str) -> None:
+        """An entry of a stream: as JSON the value, else the text."""
+        self._write(encoded(plain(value)) if self.as_json else text)
+        sys.stdout.flush()
+
+    def text(self, text: str) -> None:
+        """As it is."""
+        self._write(text.rstrip("\n"))
+
+    def note(self, text: str) -> None:
+        """For people beside the output, on standard error."""
+        print(text, file=sys.stderr)
+
+    @staticmethod
+    def _write(text: str) -> None:
+        print(text)

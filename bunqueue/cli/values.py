@@ -1,0 +1,108 @@
+"""What users write, and the values that it stands for; and the arguments that many verbs have."""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from . import completing
+
+_UNITS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
+_PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d|w)")
+_SPAN = re.compile(rf"(?:{_PART.pattern})+")
+SPAN = "TIME"
+"""The metavar of a span of time."""
+
+
+def span(text: str | float) -> float:
+    """A span of time in ms: a plain number, or parts with units, such as 90s, 1.5h or 1h30m."""
+    if not isinstance(text, str):  # a default
+        return text
+    if re.fullmatch(r"[0-9]+(\.[0-9]+)?", text):
+        return _whole(float(text))
+    if not _SPAN.fullmatch(text):
+        raise typer.BadParameter(f"{text!r} is no span of time; give ms, or 500ms, 30s, 5m, 2h, 7d, 1h30m.")
+    return _whole(sum(float(amount) * _UNITS[unit] for amount, unit in _PART.findall(text)))
+
+
+def _whole(number: float) -> float:
+    return int(number) if number.is_integer() else number
+
+
+def whole(text: str | int) -> int:
+    """A whole number. Raises BadParameter."""
+    try:
+        return int(text)
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is no whole number.") from None
+
+
+def data(text: str) -> object:
+    """JSON, from the command line itself, from ``@FILE``, or from standard input (``-``).
+
+    Raises BadParameter.
+    """
+    import msgspec
+
+    source = _source(text)
+    try:
+        return msgspec.json.decode(source)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise typer.BadParameter(
+            f"{_cut(source)} is no JSON ({error}); texts need double quotes inside single ones: '\"text\"'."
+        ) from None
+
+
+def _source(text: str) -> bytes:
+    if text == "-":
+        return sys.stdin.buffer.read()
+    if not text.startswith("@"):
+        return text.encode("utf-8", "surrogateescape")
+    try:
+        return Path(text[1:]).read_bytes()
+    except OSError as error:
+        raise typer.BadParameter(f"{text[1:]!r} cannot be read: {error.strerror}.") from None
+
+
+def _cut(source: bytes) -> str:
+    shown = source.decode("utf-8", "replace").strip()
+    return repr(shown if len(shown) <= 60 else shown[:60] + "...")
+
+
+def ago(age: float | None) -> float | None:
+    """The moment that was so long ago, in epoch ms."""
+    return None if age is None else time.time() * 1000 - age
+
+
+def option(
+    *names: str,
+    about: str,
+    metavar: str | None = None,
+    parser: Callable[[str], Any] | None = None,
+    complete: Any = None,
+) -> Any:
+    """An option whose default, if any, its help says in words."""
+    return typer.Option(
+        *names, metavar=metavar, help=about, show_default=False, parser=parser, autocompletion=complete
+    )
+
+
+def argument(
+    metavar: str, about: str, complete: Any = None, parser: Callable[[str], Any] | None = None
+) -> Any:
+    """An argument."""
+    return typer.Argument(
+        metavar=metavar, help=about, show_default=False, autocompletion=complete, parser=parser
+    )
+
+
+QueueName = Annotated[str, argument("QUEUE", "The name of the queue.", completing.queues)]
+JobId = Annotated[str, argument("ID", "The id of the job.")]
+Yes = Annotated[bool, option("--yes", "-y", about="Do not ask whether it is meant.")]
+JsonData = Annotated[Any, argument("DATA", "JSON, @FILE, or - for standard input.", parser=data)]
