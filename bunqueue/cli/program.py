@@ -11,10 +11,9 @@ from importlib import import_module
 from typing import Annotated, Any, NamedTuple
 
 import typer
-from typer.core import TyperGroup
 from typer.main import get_group
 
-from .shared import extend, given, refuse_shared
+from .shared import Noun, extend, given, refuse_shared
 
 
 class Entry(NamedTuple):
@@ -94,7 +93,7 @@ class _Loaded(MutableMapping[str, Any]):
         return len(COMMANDS)
 
 
-class _Program(TyperGroup):
+class _Program(Noun):
     """The root of all commands."""
 
     def __init__(self, **attributes: Any) -> None:

@@ -13,14 +13,15 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Annotated, Any, NamedTuple, TypeVar
 
 import typer
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 
 from bunqueue.errors import OptionError
 from bunqueue.settings import SettingsError
 
 from .output import pipe_closed
+from .reading import plainly_read
 from .session import Session
-from .values import whole
+from .values import number, whole
 
 F = TypeVar("F", bound=Callable[..., None])
 
@@ -79,11 +80,17 @@ JSON = _flag("Write JSON, with the names that the wire protocol has.", "--json")
 SHARED = (*CONNECTION, JSON)
 NAMES = frozenset(option.name for option in SHARED)
 
+_READERS: dict[Any, Callable[[str], Any]] = {
+    kind: reader for reader, plain in ((whole, int), (number, float)) for kind in (plain, plain | None)
+}
 _CONTEXT = inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
 
 
 class Verb(TyperCommand):
     """A command whose help shows the shared options apart from its own, and examples as they are."""
+
+    def get_params(self, ctx: Any) -> Any:
+        return plainly_read(super().get_params(ctx))
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": [], "Any command": []}
@@ -111,6 +118,13 @@ class Verb(TyperCommand):
             with formatter.section("Examples"):
                 for line in self.epilog.splitlines():
                     formatter.write(f"  {line}\n")
+
+
+class Noun(TyperGroup):
+    """A group of verbs."""
+
+    def get_params(self, ctx: Any) -> Any:
+        return plainly_read(super().get_params(ctx))
 
 
 def given(context: typer.Context, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -179,14 +193,16 @@ def parameters_of(function: Callable[..., Any]) -> list[inspect.Parameter]:
     ]
     for parameter in parameters:
         kind = getattr(parameter.annotation, "__origin__", None)
-        if kind in (int, int | None):
-            parameter.annotation.__metadata__[0].parser = whole
+        if kind in _READERS:
+            declared = parameter.annotation.__metadata__[0]
+            declared.parser = declared.parser or _READERS[kind]
     return parameters
 
 
 def noun(about: str, **settings: Any) -> typer.Typer:
     """A group of verbs, which takes the shared options as well."""
     app = typer.Typer(
+        cls=Noun,
         help=about,
         no_args_is_help=True,
         pretty_exceptions_enable=False,

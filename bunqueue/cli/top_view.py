@@ -17,6 +17,8 @@ from .top_numbers import RATES, ProcessNow, QueueNow, ServerNow
 BARS = " ▁▂▃▄▅▆▇█"
 SAMPLES = 40
 """Moments in the little charts."""
+BESIDE_CHARTS = 64
+"""Characters that the numbers left and right of the charts need."""
 OLD_MS, VERY_OLD_MS = 60_000, 600_000
 """From which age on a waiting job is worth a colour."""
 MAX_WORKERS, MAX_PROCESSES = 8, 9
@@ -70,7 +72,7 @@ def draw(screen: Screen, width: int, height: int) -> RenderableType:
     room = max(3, height - used)
     queues = _queues(screen, room)
     title = _title(f"queues ({len(server.queues) + server.omitted}), by {screen.sort}")
-    return Group(_head(screen, width), _speeds(screen), title, queues, *below, _foot(screen))
+    return Group(_head(screen, width), _speeds(screen, width), title, queues, *below, _foot(screen))
 
 
 def _height(table: Table) -> int:
@@ -93,7 +95,7 @@ def _head(screen: Screen, width: int) -> RenderableType:
     return line
 
 
-def _speeds(screen: Screen) -> RenderableType:
+def _speeds(screen: Screen, width: int) -> RenderableType:
     """Speeds with their charts, and beside them what there is."""
     server = screen.server
     assert server is not None
@@ -106,7 +108,7 @@ def _speeds(screen: Screen) -> RenderableType:
     for justify in ("left", "right", "left", "left", "right", "left", "right"):
         grid.add_column(justify=justify, no_wrap=True)
     for name, (state, count), (what, amount) in zip(RATES, jobs, right, strict=True):
-        chart = Text(spark(screen.history[name]), style=RATE_COLOURS[name])
+        chart = Text(spark(screen.history[name], width - BESIDE_CHARTS), style=RATE_COLOURS[name])
         label = "started" if name == "pulled" else name
         style = "red" if state == "dead" and count != "0" else ""
         grid.add_row(
@@ -115,12 +117,14 @@ def _speeds(screen: Screen) -> RenderableType:
     return grid
 
 
-def spark(values: Sequence[float]) -> str:
-    """A little chart, as high as the highest of the values."""
+def spark(values: Sequence[float], room: int = SAMPLES) -> str:
+    """A little chart, as high as the highest of the values; of the newest, where there is little room."""
+    room = max(0, min(room, SAMPLES))
+    values = values[len(values) - room :] if len(values) > room else values
     top = max(values, default=0.0)
     last = len(BARS) - 1
     drawn = "".join(BARS[0 if not value else max(1, round(value / top * last))] for value in values)
-    return drawn.rjust(SAMPLES)
+    return drawn.rjust(room)
 
 
 def _rate(value: float | None) -> str:

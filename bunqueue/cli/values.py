@@ -43,6 +43,14 @@ def whole(text: str | int) -> int:
         raise typer.BadParameter(f"{text!r} is no whole number.") from None
 
 
+def number(text: str | float) -> float:
+    """A number. Raises BadParameter."""
+    try:
+        return float(text)
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is no number.") from None
+
+
 def data(text: str) -> object:
     """JSON, from the command line itself, from ``@FILE``, or from standard input (``-``).
 

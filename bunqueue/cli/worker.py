@@ -10,13 +10,12 @@ import sys
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
-from typer.core import TyperGroup
 
 from bunqueue.settings import SettingsError
 
 from .output import Column, Kind, plain
 from .session import Session
-from .shared import CONNECTION, NAMES, Verb, extend, given, keeper, parameters_of, point_at, verb
+from .shared import CONNECTION, NAMES, Noun, Verb, extend, given, keeper, parameters_of, point_at, verb
 
 if TYPE_CHECKING:
     from bunqueue.client.worker_options import WorkerOptions
@@ -68,7 +67,7 @@ WORKERS = (
 OfQueue = Annotated[str | None, _text("QUEUE", "Only those that work on this queue.", "--queue", "-q")]
 
 
-class _RunUnlessSaid(TyperGroup):
+class _RunUnlessSaid(Noun):
     """``worker tasks:app`` is ``worker run tasks:app``."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:

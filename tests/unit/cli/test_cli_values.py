@@ -112,3 +112,5 @@ def test_little_charts() -> None:
     assert spark([]) == " " * 40
     assert spark([0, 1, 4, 8]).strip() == "▁▄█"
     assert len(spark([1.0] * 40)) == 40
+    assert spark([8, 4, 2, 1], 2) == "█▄"
+    assert spark([1, 2], -3) == ""
