@@ -1,0 +1,139 @@
+"""A courier with its times cut short: when it gives up, what it records, and what it never leaves out."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from support.receiver import Receiver, receiving
+from support.waiting import eventually
+
+from bunqueue.gateway.entries import Filter, Places
+from bunqueue.gateway.log_reader import EVERYTHING, LogReader, LogUnreadable, Page
+from bunqueue.gateway.webhooks import courier as module
+from bunqueue.gateway.webhooks.courier import Courier
+from bunqueue.protocol.commands.webhooks import Delivery, RecordDelivery
+
+SHARDS = 2
+
+
+class Log(LogReader):
+    """The logs of two shards, which tell at most what is asked for."""
+
+    def __init__(self, counts: list[int]) -> None:
+        self.counts = counts
+        self.away: set[int] = set()  # shards
+        self.asked: list[tuple[Places | None, float | None]] = []
+
+    async def read(
+        self, after: Places | None, limit: int, wanted: Filter = EVERYTHING, since: float | None = None
+    ) -> Page:
+        self.asked.append((None if after is None else list(after), since))
+        if len(self.away) == SHARDS:
+            raise LogUnreadable("all are away")
+        events: list[dict[str, Any]] = []
+        places = []
+        for shard, last in enumerate(self.counts):
+            if shard in self.away:
+                continue
+            begin = 0 if after is None else after[shard]
+            found = range(begin + 1, min(last, begin + limit) + 1)
+            events += [_event(shard, seq) for seq in found]
+            places.append({"shard": shard, "after": found[-1] if found else begin, "last": last, "missed": 0})
+        return Page(events, places)
+
+
+def _event(shard: int, seq: int) -> dict[str, Any]:
+    job = f"{shard}/{seq}"
+    return {
+        "eventType": "failed",
+        "queue": f"q{shard}",
+        "jobId": job,
+        "timestamp": 1000.0 * seq,
+        "shard": shard,
+        "seq": seq,
+    }
+
+
+class Case:
+    """A courier, and what it recorded."""
+
+    def __init__(self, receiver: Receiver, log: Log, places: Places | None = None) -> None:
+        self.records: list[RecordDelivery] = []
+        hook = Delivery("hook", receiver.url, ["job.failed"], None, None, True, places, 5.0)
+        self.courier = Courier(
+            hook, log, self._record, shards=SHARDS, anywhere=True, first_delay_s=0.001, max_failures=4
+        )
+
+    async def _record(self, news: RecordDelivery) -> None:
+        self.records.append(news)
+
+    @property
+    def places(self) -> Places | None:
+        return self.records[-1].places
+
+
+@pytest.fixture(autouse=True)
+def short_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LOOK_S", 0.01)
+    monkeypatch.setattr(module, "RETRY_S", 0.01)
+    monkeypatch.setattr(module, "RECORD_S", 0.0)
+
+
+async def test_it_gives_up_after_so_many_failures() -> None:
+    with receiving() as receiver:
+        receiver.status = 500
+        case = Case(receiver, Log([3, 0]))
+        await asyncio.wait_for(case.courier.run(), 20)
+        assert len(receiver.deliveries) == 4
+        assert case.records[-1].disable
+        assert sum(record.failed for record in case.records) == 4
+        assert case.places == [0, 0]  # so the first one comes again
+        assert case.records[-1].error == "500 is no success"
+
+
+async def test_failures_in_a_row_are_counted_anew_after_a_success() -> None:
+    with receiving() as receiver:
+        receiver.statuses = [500, 500, 500, 200, 500, 500, 500]
+        case = Case(receiver, Log([2, 0]))
+        task = asyncio.create_task(case.courier.run())
+        await eventually(lambda: len(receiver.arrived()) == 2, "both arrive")
+        await eventually(lambda: case.records and case.places == [2, 0], "the place is recorded")
+        task.cancel()
+        await asyncio.wait((task,))
+        assert not any(record.disable for record in case.records)
+
+
+async def test_a_shard_that_is_away_at_the_beginning_is_waited_for() -> None:
+    with receiving() as receiver:
+        log = Log([2, 2])
+        log.away = {1}
+        task = asyncio.create_task(Case(receiver, log).courier.run())
+        await eventually(lambda: len(log.asked) > 3, "it asked several times")
+        assert receiver.deliveries == []
+        assert set(map(str, log.asked)) == {"(None, 5.0)"}
+        log.away = set()
+        await eventually(lambda: len(receiver.arrived()) == 4, "all arrive")
+        log.away = {0}
+        log.counts = [3, 3]
+        await eventually(lambda: len(receiver.arrived()) == 5, "that of the other shard arrives")
+        log.away = set()
+        await eventually(lambda: len(receiver.arrived()) == 6, "and that of this one")
+        task.cancel()
+        await asyncio.wait((task,))
+        ids = [message["jobId"] for message in receiver.arrived()]
+        assert [job for job in ids if job[0] == "0"] == ["0/1", "0/2", "0/3"]
+        assert [job for job in ids if job[0] == "1"] == ["1/1", "1/2", "1/3"]
+
+
+async def test_it_goes_on_where_it_was() -> None:
+    with receiving() as receiver:
+        case = Case(receiver, Log([5, 9]), places=[4, 9])
+        task = asyncio.create_task(case.courier.run())
+        await eventually(lambda: len(receiver.arrived()) == 1, "the one that is left arrives")
+        task.cancel()
+        await asyncio.wait((task,))
+        assert receiver.arrived()[0]["id"] == "0-5"
+        assert case.places == [5, 9]
+        assert case.records[-1].until == 5000.0
