@@ -5,8 +5,9 @@ There is no buffer for a listener.  The feed keeps the last events, and a listen
 is so slow that its place has been forgotten is told how many events it missed, and goes on with the oldest.
 So what all of them together cost in memory does not depend on how they read.
 
-Nobody is to notice the feed: the more processor time the gateway takes, the longer the feed waits between two
-looks at the logs, and when more happens than it reads it leaves events out, and says so.
+Nobody is to notice the feed: the more processor time the gateway takes, and the more it sends to all
+listeners together, the longer the feed waits between two looks at the logs, and the less it reads.  When more
+happens than that, it leaves events out, and says so.
 """
 
 from __future__ import annotations
@@ -22,9 +23,12 @@ from .entries import Entry, Filter, Places, lost
 from .log_reader import LogReader, LogUnreadable, Page
 
 MAX_KEPT = 10_000  # events; about 5 MB
-PAGE = 500  # events of each shard at one look
+PAGE, SMALLEST_PAGE = 500, 20  # events of each shard at one look
+BEHIND = 5_000  # events of each shard that may wait to be read; of more, the oldest are left out
 FIRST_PAUSE_S, LAST_PAUSE_S = 0.05, 1.0  # between two looks
-SHARE = 12  # seconds of rest for each second of work: less than a tenth of a core
+SHORT_S, LONG_S = 0.1, 0.3  # pauses after which a page may grow, and has to shrink
+SHARE = 20  # seconds of rest for each second of work: a twentieth of a core
+RATE = 8 << 20  # bytes a second, to all listeners together
 RETRY_S = 0.5  # when the router is away
 CHUNK = 64 * 1024  # bytes that a listener gets at once
 MAX_CATCH_UP = 100_000  # events of each shard that are read again for one who comes back
@@ -43,7 +47,9 @@ class Feed:
         self._base = 0  # the index of the first of these, had none been forgotten
         self._floor: Places = [-1] * shards  # where the logs were before the first of these
         self._head: Places = [-1] * shards  # and after the last
-        self._chunks: dict[tuple[Filter, int], tuple[list[Entry], int]] = {}  # since the last look
+        self._chunks: dict[tuple[Filter, int], tuple[list[Entry], int, int]] = {}  # since the last look
+        self._sent = 0  # bytes since the last look, to all listeners
+        self._page = PAGE
         self._news = asyncio.Event()
         self._follower: asyncio.Task[None] | None = None
         self._beginning = asyncio.Lock()
@@ -74,7 +80,8 @@ class Feed:
                     missed, at = self._base - at, self._base
                     yield [lost(missed, self._floor)]
                     continue
-                entries, at = self._chunk(wanted, at)
+                entries, at, size = self._chunk(wanted, at)
+                self._sent += size
                 if known is not None:
                     entries = [entry for entry in entries if entry.seq > known[entry.shard] or entry.seq < 0]
                     if at == self._end and _reached(self._head, known):
@@ -107,8 +114,9 @@ class Feed:
                 return True
         return False
 
-    def _chunk(self, wanted: Filter, at: int) -> tuple[list[Entry], int]:
-        """The next entries from an index on that somebody wants, and the index after what was looked at.
+    def _chunk(self, wanted: Filter, at: int) -> tuple[list[Entry], int, int]:
+        """The next entries from an index on that somebody wants, the index after what was looked at, and how
+        many bytes they are.
 
         Listeners mostly want the same, and are at the same place: so it is found once for all of them.
         """
@@ -117,17 +125,17 @@ class Feed:
             found = self._chunks[wanted, at] = self._find(wanted, at)
         return found
 
-    def _find(self, wanted: Filter, at: int) -> tuple[list[Entry], int]:
+    def _find(self, wanted: Filter, at: int) -> tuple[list[Entry], int, int]:
         entries: list[Entry] = []
         size = 0
         for index in range(at - self._base, len(self._entries)):
             entry = self._entries[index]
             if wanted.wants(entry):
                 if size > CHUNK:
-                    return entries, self._base + index
+                    return entries, self._base + index, size
                 entries.append(entry)
                 size += len(entry.body)
-        return entries, self._end
+        return entries, self._end, size
 
     # Those who come back
 
@@ -168,22 +176,26 @@ class Feed:
         worked = time.process_time()
         while True:
             try:
-                page = await self._reader.read(self._head, PAGE)
+                page = await self._reader.read(self._head, self._page)
             except LogUnreadable as error:
                 _log.warning("the event logs cannot be read, trying on", error=str(error))
                 await asyncio.sleep(RETRY_S)
                 continue
             self._take(page)
             now = time.process_time()
-            pause = (now - worked) * SHARE
-            worked = now
-            await asyncio.sleep(min(max(pause, FIRST_PAUSE_S), LAST_PAUSE_S))
+            pause = max((now - worked) * SHARE, self._sent / RATE, FIRST_PAUSE_S)
+            worked, self._sent = now, 0
+            if pause > LONG_S:
+                self._page = max(self._page // 2, SMALLEST_PAGE)
+            elif pause < SHORT_S:
+                self._page = min(self._page * 2, PAGE)
+            await asyncio.sleep(min(pause, LAST_PAUSE_S))
 
     def _take(self, page: Page) -> None:
         """Keep new entries, forget old ones, and wake those who listen."""
         fresh = page.entries(self._head)
         page.settle(self._head)
-        skipped = page.missed + _skip(self._head, page, PAGE)
+        skipped = page.missed + _skip(self._head, page, BEHIND)
         if skipped:
             fresh.append(lost(skipped, self._head))
         if not fresh:
