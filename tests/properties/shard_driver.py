@@ -6,7 +6,7 @@ The one place of these tests that knows how a shard is opened, fed and committed
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import msgpack
 import msgspec
@@ -51,6 +51,7 @@ class Driver:
     """A shard and its clock."""
 
     kind = Shard
+    options: ClassVar[dict[str, Any]] = {}  # of the shard, beside those that are asked for below
 
     def __init__(
         self,
@@ -74,7 +75,9 @@ class Driver:
 
     def open(self, live: Collection[int] = ()) -> None:
         shard, shards = self.place
-        self.shard = self.kind(self.path, full_sync=self.full_sync, shard=shard, shards=shards)
+        self.shard = self.kind(
+            self.path, full_sync=self.full_sync, shard=shard, shards=shards, **self.options
+        )
         self.shard.recover(self.now, self.epoch, nothing)
         self.shard.engine.adopt(live, self.now)
 

@@ -9,13 +9,15 @@ import errno
 import random
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import msgpack
 import pytest
 from properties.shard_driver import START, Answer, Driver
 
+from bunqueue.model.retention import Retention
 from bunqueue.protocol import peers
+from shardproc.engine.state import State
 from shardproc.resilient import PROBE_MS, Mode, ResilientShard, StorageFailed
 
 BIG = "x" * 50_000
@@ -233,6 +235,28 @@ def test_counters_go_on(driver: Full) -> None:
     metrics = driver.ask(cmd="Metrics")["metrics"]
     assert (metrics["totalPushed"], metrics["totalPulled"], metrics["totalCompleted"]) == (4, 1, 1)
     assert driver.ask(cmd="Stats")["stats"]["waiting"] == 2
+
+
+def for_ever(state: State) -> None:
+    state.upkeep.retention = Retention(max_age_s=0, max_count=0)
+
+
+class KeepsForEver(Full):
+    options: ClassVar[dict[str, Any]] = {"prepare": for_ever}
+
+
+def test_what_is_kept_for_ever_is_so_after_a_full_disk(tmp_path: Path) -> None:
+    driver = KeepsForEver(str(tmp_path / "shard.db"))
+    job = driver.ask(**push())["id"]
+    driver.ask(cmd="PULL", queue="q")
+    driver.ask(cmd="ACK", id=job, result=1)
+    fill(driver)
+    driver.unlimit()
+    for _ in range(3):
+        driver.passes(8 * 86_400_000)
+    assert driver.mode is Mode.NORMAL
+    assert driver.ask(cmd="GetResult", id=job)["result"] == 1
+    driver.close()
 
 
 def test_a_disk_that_is_almost_full_at_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
