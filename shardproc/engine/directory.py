@@ -224,12 +224,14 @@ def _forget_finished(state: State, job_id: str) -> None:
 
 
 def tell_dropped(state: State) -> None:
-    """Jobs with ids of their own are gone for good: their entries may go, too."""
+    """Jobs with ids of their own are gone for good: their entries may go, too.
+
+    Not those of ids that are being claimed again: the entry may have been made for the new job already."""
     ids, state.dropped = state.dropped, []
-    for shard, some in peers.grouped({job_id: pointer(state, job_id) for job_id in ids}).items():
+    gone = (job_id for job_id in ids if job_id not in state.jobs and not state.granted[job_id])
+    for shard, some in peers.grouped({job_id: pointer(state, job_id) for job_id in gone}).items():
         if shard != state.shard:
-            gone = [job_id for job_id in some if job_id not in state.jobs]
-            peers.tell(state, shard, wire.Forget(gone, [state.gone.get(job_id) for job_id in gone]))
+            peers.tell(state, shard, wire.Forget(some, [state.gone.get(job_id) for job_id in some]))
 
 
 @answers(wire.Forget)

@@ -129,6 +129,23 @@ def test_batches_race_for_ids_with_and_without_a_past(make_world: MakeWorld, see
     assert not any(shard.engine.state.granted for shard in world.shards)
 
 
+def test_an_id_is_removed_and_pushed_again_in_one_breath(world: World) -> None:
+    """The entry that leads to the new job must not go with the old one."""
+    own = on(3, "own")
+    push(world, 1, own)
+    _, token = pull(world, on(1, "q"))
+    assert world.ask(cmd="ACK", id=own, token=token) == {"ok": True}
+    world.settle()
+    removed = world.send(cmd="RemoveJob", id=own)
+    pushed = world.send(cmd="PUSH", queue=on(1, "q"), data="new", jobId=own)
+    world.settle()
+    assert world.replies[removed] == {"ok": True, "data": {"removed": True}}
+    assert world.replies[pushed] == {"ok": True, "id": own}
+    assert state_of(world, own) == "waiting"
+    _, token = pull(world, on(1, "q"))
+    assert world.ask(cmd="ACK", id=own, token=token) == {"ok": True}
+
+
 # Flows that are not decided
 
 
