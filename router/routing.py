@@ -5,8 +5,8 @@ one tagged union of these decodes a payload: known names, required keys and thei
 in C, everything else is skipped there.  What the union refuses, `look_again` decodes in full, to say
 in words what is wrong, or to find that it was all right after all.
 
-Routing never hashes more than `MAX_HASHED` characters: hashing is Python, and one client must not
-keep all others waiting with an id of megabytes.
+Routing never hashes more than some hundred characters: hashing is Python, and one client must not
+keep all others waiting with a name of megabytes.
 """
 
 from __future__ import annotations
@@ -36,7 +36,6 @@ SUBSCRIBE = 7  # the shard of the queue, which sends events from then on
 
 ONE_SHARD = frozenset({QUEUE, ID, FIRST})  # what goes to several counts as slow anyway
 
-MAX_HASHED = MAX_QUEUE_NAME  # characters; longer names are refused by any shard, longer ids exist nowhere
 MAX_CACHED_QUEUES = 100_000  # some 20 MB of names and numbers; then the cache starts anew
 
 MAX_IDS = 10_000  # in one command that is not all for one queue; ten times what one pull may give
@@ -144,8 +143,8 @@ class Routes:
         known = self.queues.get(name)
         if known is not None:
             return known
-        if len(name) > MAX_HASHED:
-            return slot_of_queue(name[:MAX_HASHED]) & self._mask
+        if len(name) > MAX_QUEUE_NAME:  # any shard refuses it
+            return slot_of_queue(name[:MAX_QUEUE_NAME]) & self._mask
         if len(self.queues) >= MAX_CACHED_QUEUES:
             self.queues.clear()
         shard = self.queues[name] = slot_of_queue(name) & self._mask
@@ -157,7 +156,7 @@ class Routes:
             shard = self._tags.get(job_id[13:18])
             if shard is not None:
                 return shard
-        return slot_of_id(job_id[:MAX_HASHED]) & self._mask
+        return slot_of_id(job_id) & self._mask
 
     def of_ids(self, ids: bytes | memoryview | Raw) -> int | None:
         """The shard of all these ids, a MessagePack list (0 if it is empty).

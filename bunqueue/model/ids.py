@@ -13,6 +13,7 @@ from collections.abc import Callable
 SLOTS = 4096  # what fits into rand_a, 64 times the largest number of shards
 MAX_SHARDS = 64
 UUID_LENGTH = 36
+MAX_HASHED = 256  # characters of an id: hashing is Python, and ids may come ten thousand at a time
 
 # int(text, 16) alone would take signs, blanks and underscores, too.
 _TAG = re.compile("-7[0-9a-f]{3}")
@@ -38,10 +39,11 @@ def slot_of_queue(queue: str) -> int:
 
 
 def slot_of_id(job_id: str) -> int:
-    """The slot that an id or a lock token carries, or the slot of its hash for foreign ids."""
+    """The slot that an id or a lock token carries, or the slot of its hash for foreign ids: of the beginning
+    of long ones."""
     if len(job_id) == UUID_LENGTH and _TAG.fullmatch(job_id, 13, 18):
         return int(job_id[15:18], 16)
-    return slot_of_queue(job_id)
+    return slot_of_queue(job_id[:MAX_HASHED])
 
 
 def is_power_of_two(number: int) -> bool:

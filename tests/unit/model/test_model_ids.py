@@ -149,6 +149,11 @@ def test_foreign_ids_have_the_slot_of_their_hash(foreign: str) -> None:
     assert seq_of_id(foreign) is None
 
 
+def test_of_long_ids_the_beginning_counts() -> None:
+    assert slot_of_id("x" * 256 + "one") == slot_of_id("x" * 256 + "two") == fnv1a32("x" * 256) % 4096
+    assert slot_of_id("x" * 255 + "1") != slot_of_id("x" * 255 + "2")
+
+
 @pytest.mark.parametrize("middle", ["-01", "+ff", " 1f", "1_f", "0x1", "\N{ARABIC-INDIC DIGIT ONE}11"])
 def test_what_only_looks_like_an_id_is_foreign(middle: str) -> None:
     text = f"018bcfe5-6800-7{middle}-8000-000000000001"

@@ -42,6 +42,7 @@ def packed(ids: object) -> bytes:
 # An id as clients may make them: anything at all, among it what looks like one of ours.
 ANY_ID = st.one_of(
     st.text(max_size=50),
+    st.text(min_size=250, max_size=300),
     st.integers(0, 4095).map(lambda slot: ids_of(slot, 1)[0]),
     st.uuids().map(str),
     st.text(min_size=36, max_size=36),
