@@ -158,17 +158,18 @@ def push_linked(state: State, client: Client, command: Push | PushBatch) -> Step
     batch = isinstance(command, PushBatch)
     entries: Sequence[JobFields | Push] = command.jobs if isinstance(command, PushBatch) else [command]
     known_queue(state, command.queue)
-    own = [fields.job_id or fields.custom_id or "" for fields in entries]
-    known = set(own)
+    own: dict[str, int] = {}  # ids that the jobs bring with them -> where they stand first
+    for index, fields in enumerate(entries):
+        if job_id := fields.job_id or fields.custom_id:
+            own.setdefault(job_id, index)
     parents = [families.parent_of(fields) for fields in entries]
-    wanted = [dep for fields in entries for dep in fields.depends_on or () if dep not in known]
+    wanted = [dep for fields in entries for dep in fields.depends_on or () if dep not in own]
     key = idempotency.begin(state, command)
     try:
         outcomes = yield from dependencies.look_up(state, wanted)
         _check_dependencies(entries, outcomes, own, batch)
         places = yield from families.find_parents(state, [*dict.fromkeys(filter(None, parents))])
-        ids = list(dict.fromkeys(filter(None, own)))
-        taken = yield from directory.claim(state, ids)
+        taken = yield from directory.claim(state, list(own))
         queue = state.queues.get(command.queue) or new_queue(state, command.queue)
         added = _add(state, queue, entries, [bytes(fields.data) for fields in entries], taken, outcomes)
     finally:
@@ -180,14 +181,12 @@ def push_linked(state: State, client: Client, command: Push | PushBatch) -> Step
 
 
 def _check_dependencies(
-    entries: Sequence[JobFields | Push], outcomes: dict[str, Outcome], own: list[str], batch: bool
+    entries: Sequence[JobFields | Push], outcomes: dict[str, Outcome], own: dict[str, int], batch: bool
 ) -> None:
     """CommandError when one is nowhere: not on the server, and not earlier in the same batch."""
     for index, fields in enumerate(entries):
         for dep in fields.depends_on or ():
-            unknown = (
-                dep not in own[:index] if dep not in outcomes else outcomes[dep].word in (UNKNOWN, BURIED)
-            )
+            unknown = outcomes[dep].word in (UNKNOWN, BURIED) if dep in outcomes else own[dep] >= index
             if unknown:
                 where = f"jobs[{index}]: " if batch else ""
                 raise CommandError(f"{where}Dependency job not found: {dep}")

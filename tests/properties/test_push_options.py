@@ -91,3 +91,29 @@ def test_headers_are_bounded(driver: Driver, headers: object, text: str) -> None
     batch = driver.ask(cmd="PUSHB", queue="q", jobs=[{}, {"headers": headers}])
     assert batch["error"].endswith(text)
     assert driver.ask(cmd="Count", queue="q")["count"] == 0
+
+
+def test_jobs_of_a_batch_may_depend_on_those_before_them(driver: Driver) -> None:
+    chain = [{"jobId": "a"}, {"jobId": "b", "dependsOn": ["a"]}, {"jobId": "c", "dependsOn": ["a", "b"]}]
+    assert driver.ask(cmd="PUSHB", queue="q", jobs=chain)["ids"] == ["a", "b", "c"]
+    for job_id in ("a", "b", "c"):
+        assert driver.ask(cmd="PULLB", queue="q", count=5)["jobs"][0]["id"] == job_id
+        assert driver.ask(cmd="ACK", id=job_id)["ok"]
+
+
+@pytest.mark.parametrize(
+    ("jobs", "missing"),
+    [
+        ([{"dependsOn": ["b"]}, {"jobId": "b"}], "b"),
+        ([{"jobId": "a", "dependsOn": ["a"]}], "a"),
+        ([{}, {"jobId": "b", "dependsOn": [""]}], ""),
+    ],
+    ids=["later", "itself", "of no name"],
+)
+def test_what_a_batch_cannot_wait_for_is_refused(
+    driver: Driver, jobs: list[dict[str, object]], missing: str
+) -> None:
+    place = next(index for index, job in enumerate(jobs) if "dependsOn" in job)
+    error = f"jobs[{place}]: Dependency job not found: {missing}"
+    assert driver.ask(cmd="PUSHB", queue="q", jobs=jobs) == {"ok": False, "error": error}
+    assert driver.ask(cmd="Count", queue="q")["count"] == 0
