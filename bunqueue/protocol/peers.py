@@ -96,6 +96,12 @@ class Watch(Message):
     ids: list[str]
 
 
+class Unwatch(Message):
+    """Told: nobody waits for these jobs any more at the sender's."""
+
+    ids: list[str]
+
+
 class Outcomes(Message):
     """The answer to Watch, in its order; and told by itself when jobs are decided."""
 
@@ -203,8 +209,8 @@ class Forwarded(Message):
 
 
 _Any = Union[  # noqa: UP007
-    Where, Homes, Claim, Claimed, Verify, Verified, Forget, Watch, Outcomes, Values, ValuesAre, Kin, KinDone,
-    Prepare, Prepared, Decide, Decided, Recall, Recalled, Forward, Forwarded,
+    Where, Homes, Claim, Claimed, Verify, Verified, Forget, Watch, Unwatch, Outcomes, Values, ValuesAre, Kin,
+    KinDone, Prepare, Prepared, Decide, Decided, Recall, Recalled, Forward, Forwarded,
 ]  # fmt: skip
 
 ASKS, ANSWERS, TELLS = range(3)

@@ -34,7 +34,7 @@ def extra_of(job: Job) -> Extra:
 def look_up(state: State, ids: Iterable[str]) -> Steps:
     """What became of jobs anywhere, as ``{id: Outcome}``; those that are pending are watched from now on.
 
-    News that come later are kept until `looked` is called.
+    News that come later are kept until `looked` is called, which has to follow.
     """
     ids = list(dict.fromkeys(ids))
     for job_id in ids:
@@ -47,6 +47,8 @@ def look_up(state: State, ids: Iterable[str]) -> Steps:
     outcomes: dict[str, wire.Outcome] = {}
     for some, answer in zip(groups.values(), found, strict=True):
         outcomes.update(zip(some, answer.jobs, strict=True))
+    for job_id, outcome in outcomes.items():
+        state.awaited[job_id].is_watched |= outcome.word != wire.DONE
     return outcomes
 
 
@@ -70,6 +72,19 @@ def _watch(state: State, source: int, message: wire.Watch) -> Steps:
             if outcome.word == wire.PENDING:
                 watch(state, state.jobs[outcome.id])
     return wire.Outcomes(jobs)
+
+
+@answers(wire.Unwatch)
+def _unwatch(state: State, source: int, message: wire.Unwatch) -> None:
+    for job_id in message.ids:
+        _forget_watcher(state, job_id, source)
+
+
+def _forget_watcher(state: State, job_id: str, shard: int) -> None:
+    awaited = state.awaited.get(job_id)
+    if awaited is not None:
+        awaited.shards.discard(shard)
+        _drop_idle(state, job_id, awaited)
 
 
 def _outcome(state: State, job_id: str) -> wire.Outcome:
@@ -120,8 +135,11 @@ def _wait_no_more(state: State, job: Job, dep: str) -> None:
 
 
 def _drop_idle(state: State, job_id: str, awaited: Awaited) -> None:
-    if not awaited.jobs and not awaited.shards and not awaited.lookers:
-        state.awaited.pop(job_id, None)
+    """Forget that somebody waited for a job, if nobody does; its shard need not tell us any more."""
+    if awaited.jobs or awaited.shards or awaited.lookers or state.awaited.pop(job_id, None) is None:
+        return
+    if awaited.is_watched and awaited.shard != state.shard:
+        peers.tell(state, awaited.shard, wire.Unwatch([job_id]))
 
 
 # News
@@ -154,6 +172,7 @@ def _hear(state: State, outcome: wire.Outcome) -> None:
     if awaited is None or outcome.word in (wire.PENDING, wire.UNKNOWN):
         return
     awaited.done = outcome.word == wire.DONE
+    awaited.is_watched &= not awaited.done
     for job in list(awaited.jobs):
         if job.state == BLOCKED and _apply(state, job, outcome):
             awaited.jobs.pop(job, None)
@@ -216,7 +235,9 @@ def _ask_again(state: State, ids: list[str]) -> Steps:
 
 
 def peer_is_back(state: State, shard: int) -> None:
-    """A shard was restarted: it does not know any more who waits for its jobs."""
+    """A shard was restarted: it does not know any more who waits for its jobs, and asks itself anew."""
+    for job_id in [job_id for job_id, awaited in state.awaited.items() if shard in awaited.shards]:
+        _forget_watcher(state, job_id, shard)
     ask_again(state, [job_id for job_id, awaited in state.awaited.items() if awaited.shard == shard])
 
 

@@ -84,13 +84,14 @@ class JobWait(Struct, eq=False):
 class Awaited:
     """A job that others wait for."""
 
-    __slots__ = ("done", "jobs", "lookers", "shard", "shards")
+    __slots__ = ("done", "is_watched", "jobs", "lookers", "shard", "shards")
 
     def __init__(self) -> None:
         self.jobs: dict[Job, None] = {}  # blocked ones of this shard
         self.shards: set[int] = set()  # others that want to be told
         self.lookers = 0  # tasks that have asked what became of it
         self.shard = -1  # where it is, as far as is known
+        self.is_watched = False  # that shard will tell us what becomes of it
         self.done = False  # has completed since it was looked up
 
 

@@ -146,6 +146,43 @@ def test_an_id_is_removed_and_pushed_again_in_one_breath(world: World) -> None:
     assert world.ask(cmd="ACK", id=own, token=token) == {"ok": True}
 
 
+# Who waits for whom
+
+
+def nobody_waits(world: World) -> bool:
+    return not any(shard.engine.state.awaited for shard in world.shards)
+
+
+def test_a_refused_push_leaves_nothing_behind(world: World) -> None:
+    """Neither where it was pushed nor where its dependencies were looked for."""
+    missing = [on(shard, f"missing{n}") for shard in range(SHARDS) for n in range(3)]
+    push(world, 1, on(1, "there"))
+    refused = push(world, 2, "own", dependsOn=[on(1, "there"), *missing])
+    assert refused["error"].startswith("Dependency job not found: ")
+    world.settle()
+    assert nobody_waits(world)
+
+
+@pytest.mark.parametrize("dies", [None, 1, 2])
+def test_who_is_gone_waits_for_nobody(world: World, dies: int | None) -> None:
+    """The job that others depended on is not done for a long time; it would be told to nobody."""
+    dep, after = on(1, "dep"), on(2, "after")
+    push(world, 1, dep)
+    push(world, 2, after, dependsOn=[dep])
+    assert not nobody_waits(world)
+    if dies is not None:
+        world.crash(dies)
+        world.settle()
+    assert world.ask(cmd="Cancel", id=after) == {"ok": True}
+    world.settle()
+    assert nobody_waits(world)
+    push(world, 2, after, dependsOn=[dep])
+    _, token = pull(world, on(1, "q"))
+    assert world.ask(cmd="ACK", id=dep, token=token) == {"ok": True}
+    world.settle()
+    assert state_of(world, after) == "waiting"
+
+
 # Flows that are not decided
 
 

@@ -40,7 +40,7 @@ def test_a_life_with_crashes(tmp_path: Path, shards: int, seed: int) -> None:
         state = shard.engine.state
         left = (state.parts, state.prepared, state.decisions, state.asked, state.undecided)
         assert not any(left), left
-        assert not any(awaited.jobs or awaited.lookers for awaited in state.awaited.values())
+        assert not state.awaited
     world.close()
 
 
