@@ -11,13 +11,15 @@ from .state import State
 
 
 def plan(state: State, job: Job) -> None:
-    """A job became a dead letter: when it is to be tried again."""
+    """A job became a dead letter: when it is to be tried again.  Not by itself what somebody stopped, nor what
+    has children to wait for, of which one has failed: they would not be waited for."""
     config = of_queue(state, job.queue, DlqConfig)
     retries = job.extra.auto_retries if job.extra is not None else None
     if config.auto_retry or retries is not None:
         job.extra = job.extra or Extra()
         retries = job.extra.auto_retries = retries or AutoRetries()
-        again = config.auto_retry and retries.count < config.max_auto_retries and job.reason != CANCELLED
+        again = config.auto_retry and retries.count < config.max_auto_retries
+        again = again and job.reason != CANCELLED and not job.extra.pending
         retries.next_at = state.now + int(config.auto_retry_interval) if again else None
         state.out.touch(job, ROW)
 

@@ -34,8 +34,11 @@ def discard(state: State, queue: QueueState, job: Job) -> None:
 
 def revive(state: State, queue: QueueState, job: Job, *, by_itself: bool = False) -> None:
     """FAILED or COMPLETED to WAITING with all its attempts, as RetryDlq and RetryCompleted ask, or by
-    itself; ``job`` is from the archive."""
+    itself; ``job`` is from the archive.  If it was a child's failure that made it a dead letter, it waits for
+    its children no more: who asks wants it to run."""
     note(job, Moment("waiting", state.now))
+    if job.extra is not None:
+        job.extra.pending, job.extra.parked = [], False
     if job.state == FAILED:
         queue.failed -= 1
     else:

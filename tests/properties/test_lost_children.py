@@ -67,6 +67,13 @@ def fail(world: World, child: str, number: int) -> None:
     world.ask(cmd="FAIL", id=child, error="no", unrecoverable=True)
 
 
+def ask(world: World, **request: Any) -> dict[str, Any]:
+    """A command that nothing keeps from being answered."""
+    reply = world.ask(**request)
+    assert reply is not None
+    return reply
+
+
 ENDS = [cancel, drain, clean, obliterate, expire, fail]
 
 
@@ -111,6 +118,46 @@ def test_removing_what_a_parent_wants_no_more_does_not_fail_it(tmp_path: Path, s
     assert world.ask(cmd="RemoveUnprocessedChildren", id=parent) == {"ok": True}
     work_off(world)
     assert (state_of(world, child), state_of(world, parent)) == ("unknown", "waiting")
+    world.close()
+
+
+@pytest.mark.parametrize("pulled", [False, True])
+@pytest.mark.parametrize("shards", [1, 4])
+def test_a_failed_parent_that_is_retried_runs_also_after_a_restart(
+    tmp_path: Path, shards: int, pulled: bool
+) -> None:
+    world = World(tmp_path, shards, 1, crash_rate=0.0)
+    parent, child = make(world, "failParentOnFailure")
+    fail(world, child, 0)
+    world.settle()
+    assert ask(world, cmd="RetryDlq", queue=QUEUES[3])["count"] == 1
+    assert state_of(world, parent) == "waiting"
+    if pulled:
+        assert ask(world, cmd="PULL", queue=QUEUES[3])["job"]["id"] == parent
+    for number in range(shards):
+        world.crash(number)
+        world.settle()
+    assert state_of(world, parent) == ("active" if pulled else "waiting")
+    if not pulled:
+        assert ask(world, cmd="PULL", queue=QUEUES[3])["job"]["id"] == parent
+    assert ask(world, cmd="ACK", id=parent) == {"ok": True}
+    assert state_of(world, parent) == "completed"
+    world.close()
+
+
+def test_a_parent_that_failed_by_its_child_is_not_retried_by_itself(tmp_path: Path) -> None:
+    """It would run without its children."""
+    world = World(tmp_path, 1, 1, crash_rate=0.0)
+    config = {"autoRetry": True, "autoRetryInterval": 1000}
+    for queue in (QUEUES[0], QUEUES[3]):
+        assert ask(world, cmd="SetDlqConfig", queue=queue, config=config) == {"ok": True}
+    parent, child = make(world, "failParentOnFailure")
+    fail(world, child, 0)
+    planned = []
+    for queue in (QUEUES[0], QUEUES[3]):
+        entries = ask(world, cmd="Dlq", queue=queue)["entries"]
+        planned += [(entry["job"]["id"], entry["nextRetryAt"]) for entry in entries]
+    assert planned == [(child, world.now + 1000), (parent, None)]
     world.close()
 
 
