@@ -152,9 +152,8 @@ class Shard:
 
     def commit(self) -> list[tuple[int, Reply | Raw]]:
         """Commit; after that the replies, with their connections, and the letters may leave."""
-        out = self.engine.out
-        self.store.commit(out)
-        self.store.settle(self.engine.state.next_seq, len(self.engine.state.jobs))
+        out, state = self.engine.out, self.engine.state
+        self.store.commit(out, state.next_seq, len(state.jobs))
         self.told = out.told
         if out.told:
             out.told = {}
@@ -163,7 +162,7 @@ class Shard:
             out.notices = []
         replies, out.replies = out.replies, []
         out.size = 0
-        return self._relay(replies) if self.engine.state.relays else replies
+        return self._relay(replies) if state.relays else replies
 
     def _relay(self, replies: list[tuple[int, Reply | Raw]]) -> list[tuple[int, Reply | Raw]]:
         """Hand on the replies to commands that other shards forwarded; the others."""

@@ -118,10 +118,15 @@ class Store:
             self._open()
             self._events.forget(oldest)
 
-    def commit(self, out: Outbox) -> None:
-        """Make everything the outbox asks for durable; after it the replies may leave."""
+    def commit(self, out: Outbox, next_seq: int, live: int) -> None:
+        """Make everything the outbox asks for durable; after it the replies may leave.
+
+        The next start shall look at no more than about twice the ``live`` jobs: the number of the next one
+        tells how many there were."""
         if out.writes:
             self._write(out)
+        if next_seq - self._journal.live_from >= 2 * live + MANY:
+            self._settle()
         if not self._in_transaction:
             return
         self._db.execute("commit")
@@ -130,13 +135,11 @@ class Store:
             self.database.flush()
             out.durable = False
 
-    def settle(self, next_seq: int, live: int) -> None:
-        """Have the next start look at no more than about twice the live jobs.  Right after a commit; call it
-        often, it does little at once, and nothing as long as few jobs have finished."""
-        if next_seq - self._journal.live_from < 2 * live + MANY:
-            return
+    def _settle(self) -> None:
+        """Have the next start pass over some more finished jobs.  Part of the batch's transaction: if this
+        fails, the batch must not be there either."""
         first, end = self._journal.live_from, self._journal.live_from + SETTLE
-        self._db.execute("begin immediate")
+        self._open()
         self._db.execute(rows.NEW_STRAGGLERS, (first, end))
         self._db.execute("insert or replace into meta values ('live_from', ?)", (str(end),))
         # Of those that were found live before, many have finished since.
@@ -146,7 +149,6 @@ class Store:
         ).fetchone()[0]
         if span is not None:
             self._db.execute(rows.OLD_STRAGGLERS, (self._cleaned, span))
-        self._db.execute("commit")
         self._journal.live_from, self._cleaned = end, span or 0
 
     def _write(self, out: Outbox) -> None:

@@ -99,18 +99,18 @@ def install() -> None:
         Server._answer,
     )
 
-    def noting_send(state: Any, shard: int, kind: int, number: int, message: Any) -> None:
+    def noting_send(state: Any, shard: int, kind: int, number: int, message: Any) -> int:
         crash.note("sends", type(message).__name__, state.shard)
-        send(state, shard, kind, number, message)
+        return send(state, shard, kind, number, message)
 
     def noting_receive(state: Any, source: int, body: bytes) -> None:
         crash.note("receives", type(wire.decode(body).message).__name__, state.shard)
         receive(state, source, body)
 
-    def before_commit(self: Store, out: Any) -> None:
+    def before_commit(self: Store, out: Any, next_seq: int, live: int) -> None:
         if crash.at("before commit"):
             crash.strike()
-        store(self, out)
+        store(self, out, next_seq, live)
 
     def after_commit(self: ResilientShard) -> Any:
         replies = commit(self)

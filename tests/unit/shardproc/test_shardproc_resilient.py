@@ -105,6 +105,24 @@ def test_a_batch_that_cannot_be_committed_has_not_happened(driver: Full) -> None
     assert (job["id"], job["data"]) == (kept, "kept")
 
 
+def test_what_the_next_start_need_not_look_at_is_noted_with_the_batch(
+    driver: Full, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A batch whose reply says that it was refused is not there, whatever failed."""
+    for _ in range(3):
+        driver.ask(**push(removeOnComplete=True))
+        driver.ask(cmd="ACK", id=driver.ask(cmd="PULL", queue="q")["job"]["id"])
+    noted = "select value from meta where key = 'live_from'"
+    monkeypatch.setattr("shardproc.storage.store.MANY", 0)
+    monkeypatch.setattr("shardproc.storage.rows.NEW_STRAGGLERS", "insert into nowhere values (?, ?)")
+    monkeypatch.setattr("shardproc.storage.database._FULL", 1)  # stands for the disk: SQLITE_ERROR
+    refused = driver.turn(push(), push())
+    monkeypatch.undo()
+    assert [reply["ok"] for _, reply in refused] == [False, False]
+    assert driver.ask(cmd="Count", queue="q")["count"] == 0
+    assert driver.rows(noted) == []
+
+
 def test_what_needs_no_space_goes_on(driver: Full) -> None:
     ids = [driver.ask(**push())["id"] for _ in range(3)]
     first = driver.ask(cmd="PULL", queue="q", owner="w")
