@@ -92,8 +92,7 @@ class ResilientShard(Shard):
         self._probe_at = 0
         self._probe_every = PROBE_MS
         self._recovered_at = -CALM_MS
-        self._gone: dict[int, bool] = {}  # connections that ended while nothing could be written: severed?
-        self._mail: list[Callable[[int], None]] = []  # what other shards said meanwhile; takes the time
+        self._missed: list[Callable[[int], None]] = []  # what happened while nothing could be changed
         self._heard = False  # from another shard, in this batch
         self._end: Exception | None = None  # of the process, as soon as the answers are sent
 
@@ -131,9 +130,9 @@ class ResilientShard(Shard):
         except DISK_ERRORS as error:
             self._fail(error)
             return self._clock.now_ms()
-        mail, self._mail = self._mail, []
-        for letter in mail:
-            letter(now)
+        missed, self._missed = self._missed, []
+        for happens in missed:
+            happens(now)
         return now
 
     def work(self) -> None:
@@ -145,14 +144,18 @@ class ResilientShard(Shard):
             self._fail(error)
 
     def disconnect(self, conn: int, now: int, *, severed: bool) -> None:
+        again = partial(self._disconnect, conn, severed)
         if self._mode in (Mode.FAILED, Mode.READ_ONLY):
-            self._gone[conn] = severed
+            self._missed.append(again)
             return
         try:
             super().disconnect(conn, now, severed=severed)
         except DISK_ERRORS as error:
-            self._gone[conn] = severed
+            self._missed.append(again)
             self._fail(error)
+
+    def _disconnect(self, conn: int, severed: bool, now: int) -> None:
+        self.disconnect(conn, now, severed=severed)
 
     def receive(self, source: int, body: bytes, now: int) -> None:
         self._hear(partial(super().receive, source, body), now)
@@ -163,7 +166,7 @@ class ResilientShard(Shard):
     def _hear(self, what: Callable[[int], None], now: int) -> None:
         """Something of another shard: it waits while nothing can be changed."""
         if self._mode in (Mode.FAILED, Mode.READ_ONLY):
-            self._mail.append(partial(self._hear, what))
+            self._missed.append(partial(self._hear, what))
             return
         self._heard = True
         try:
@@ -304,9 +307,6 @@ class ResilientShard(Shard):
         self.store.attach(self.engine.out)
         self._ticked_at = now
         self.engine.returned(now)
-        gone, self._gone = self._gone, {}
-        for conn, severed in gone.items():
-            self.disconnect(conn, now, severed=severed)
 
     def _recovered(self, now: int) -> None:
         assert self._trouble is not None

@@ -200,6 +200,25 @@ def test_who_left_meanwhile_has_left(driver: Full) -> None:
     assert driver.held() == {}
 
 
+def test_who_left_with_a_batch_that_failed_has_left(driver: Full) -> None:
+    """The usual trouble, in which most goes on."""
+    job = driver.ask(conn=5, **push())["id"]
+    driver.ask(conn=5, cmd="SubscribeEvents", queue="q")
+    driver.ask(conn=5, cmd="PULL", queue="q")
+    driver.limit(4)
+    client = driver.shard.client(1, 2)
+    for request in (push(BIG), {"cmd": "GetJob", "id": "x"}):  # the second one has the first one written
+        driver.shard.execute(client, msgpack.packb(request), driver.now)
+    assert driver.mode is Mode.FAILED
+    driver.shard.disconnect(5, driver.now, severed=False)
+    driver.commit()
+    assert driver.mode is Mode.NO_GROWTH
+    driver.passes()
+    assert driver.ask(cmd="GetState", id=job)["state"] == "waiting"
+    assert 5 not in driver.shard.engine.state.clients
+    assert driver.shard.engine.state.listeners == {}
+
+
 def test_parked_commands_are_answered(driver: Full) -> None:
     """The router counts what is in flight: each command has one answer."""
     client = driver.shard.client(7, 2)
