@@ -8,7 +8,6 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable
-from contextlib import suppress
 
 from msgspec import Raw
 from msgspec.msgpack import Decoder
@@ -114,10 +113,15 @@ class Shard:
 
     def execute_unheard(self, client: Client, payload: bytes, now: int) -> None:
         """Carry out a command whose client has left: only if it changes something."""
-        with suppress(InvalidCommand):
+        try:
             command = decode_command(payload)
-            if COMMANDS[str(command.__struct_config__.tag)].writes:
+        except InvalidCommand:
+            return
+        if COMMANDS[str(command.__struct_config__.tag)].writes:
+            try:
                 self.engine.handle(client, command, now)
+            except DISK_ERRORS as error:
+                self._failed(error, client, command)
 
     def work(self) -> None:
         """Long work, for SLICES_S or one slice, whichever is longer."""
@@ -165,16 +169,17 @@ class Shard:
         return self._relay(replies) if state.relays else replies
 
     def _relay(self, replies: list[tuple[int, Reply | Raw]]) -> list[tuple[int, Reply | Raw]]:
-        """Hand on the replies to commands that other shards forwarded; the others."""
-        relays = self.engine.state.relays
-        rest = []
+        """Hand on the replies to commands that other shards forwarded; the others, and those that were
+        waiting for the ones of this shard."""
+        relays, out = self.engine.state.relays, self.engine.out
         for conn, reply in replies:
             deliver = relays.pop(conn, None)
             if deliver is None:
-                rest.append((conn, reply))
+                out.replies.append((conn, reply))
             else:
                 deliver(Forwarded(Raw(encode_reply(reply))))
-        return rest
+        left, out.replies = out.replies, []
+        return left
 
     def letters(self) -> list[tuple[int, bytes]]:
         """What is to be said to other shards, once it is committed."""

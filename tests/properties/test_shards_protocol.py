@@ -102,6 +102,25 @@ def test_a_relayed_question_is_repeated(world: World) -> None:
     assert world.crashes == 1
 
 
+def test_the_last_part_of_an_answer_is_of_the_shard_itself(world: World) -> None:
+    """A batch waits for a job that is about to appear; its reply leaves when that is there, not later."""
+    elsewhere, own = on(1, "elsewhere"), on(1, "a")
+    push(world, 2, elsewhere)
+    world.settle()
+    parts = {own: on(1, "q"), "b": on(3, "q")}
+    jobs = [{"id": job, "queue": queue, "input": {"data": {}}} for job, queue in parts.items()]
+    world.send(cmd="PUSHF", jobs=jobs)
+    while not world.shards[1].engine.state.parts:
+        world.turn()
+    key = world.send(at=1, cmd="JobHeartbeatB", ids=[elsewhere, own])
+    for wire in ((1, 2), (2, 1)):
+        while world.wires.get(wire):
+            world.deliver(*wire)
+    assert key not in world.replies
+    world.settle()
+    assert world.replies[key] == {"ok": True, "data": {"ok": True, "count": 0}}
+
+
 # Ids
 
 
