@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from bunqueue.model.job import Extra, Job
 from bunqueue.model.schedule import ScheduleError, next_run
 from bunqueue.protocol.commands import CommandError
+from bunqueue.protocol.commands.base import MAX_SAFE
 from bunqueue.protocol.commands.times import Repeat
 
 from .outbox import ROW
@@ -65,7 +66,8 @@ def last_of(state: State, job_id: str) -> Job | None:
 def successor(state: State, queue: QueueState, job: Job, extra: Extra) -> Job | None:
     """The job that follows a completed one; None when there is to be none.
 
-    It is a job of its own, with a new id; what tied the first one to other jobs is not repeated.
+    It is a job of its own, with a new id; what tied the first one to other jobs is not repeated, nor what has
+    happened to it.
     """
     repeat = convert(extra.repeat, Repeat)
     run_at = _next_at(repeat, state.now)
@@ -93,8 +95,13 @@ def successor(state: State, queue: QueueState, job: Job, extra: Extra) -> Job | 
             depends_on=[],
             children_ids=[],
             stacktrace=None,
+            own_id=False,
+            failures=None,
+            ignored=None,
+            auto_retries=None,
+            watched=False,
             drops=0,
-            repeat={**(extra.repeat or {}), "count": repeat.count + 1},
+            repeat={**(extra.repeat or {}), "count": min(repeat.count + 1, MAX_SAFE)},
             key_until=None if key_ttl is None else state.now + int(key_ttl),
         ),
     )

@@ -131,6 +131,42 @@ def test_a_repetition_needs_an_interval(driver: Driver, every: object) -> None:
     assert not waiting(driver)
 
 
+@pytest.mark.parametrize("field", ["count", "limit"])
+@pytest.mark.parametrize("number", [2**53, 2**62])
+def test_repetitions_can_be_counted(driver: Driver, field: str, number: int) -> None:
+    """Also those that are still to come."""
+    push = {"cmd": "PUSH", "queue": "q"}
+    refused = driver.ask(**push, repeat={"every": 100, field: number})
+    assert refused["error"] == f"repeat.{field} must be at most {2**53 - 1}"
+    assert driver.ask(**push, repeat={"every": 100, field: 2**53 - 1})["ok"]
+    for _ in range(3):
+        complete(driver)
+        driver.restart()
+        wait(driver, 100)
+    assert len(waiting(driver)) == 1
+
+
+def test_what_has_happened_to_a_job_is_not_repeated(driver: Driver) -> None:
+    config = {"autoRetry": True, "autoRetryInterval": 1000, "maxAutoRetries": 1}
+    driver.ask(cmd="SetDlqConfig", queue="q", config=config)
+    driver.ask(cmd="PUSH", queue="child", jobId="c", parentId="first", continueParentOnFailure=True)
+    family = {"dependsOn": ["c"], "childrenIds": ["c"], "jobId": "first"}
+    driver.ask(cmd="PUSH", queue="q", maxAttempts=1, repeat={"every": 100}, **family)
+    driver.ask(cmd="PULL", queue="child")
+    driver.ask(cmd="FAIL", id="c", error="no", unrecoverable=True)
+    for _ in range(2):  # each of them fails once, and is retried by itself once
+        first = take(driver)
+        assert first is not None
+        driver.ask(cmd="FAIL", id=first["id"])
+        wait(driver, 120_000)
+        assert complete(driver)["id"] == first["id"]
+        wait(driver, 100)
+    (second,) = waiting(driver)
+    assert driver.ask(cmd="GetFailedChildrenValues", id="first")["values"] == {"child:c": "no"}
+    assert driver.ask(cmd="GetFailedChildrenValues", id=second["id"])["values"] == {}
+    assert driver.rows("select own_id from jobs where id = ?", second["id"]) == [(0,)]
+
+
 @pytest.mark.parametrize(
     ("repeat", "error"),
     [

@@ -7,10 +7,11 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from bunqueue.model.durations import YEAR_MS
-from bunqueue.protocol.commands.base import Text
+from bunqueue.protocol.commands.base import MAX_SAFE, Text
 
 Expression = Annotated[str, Meta(max_length=1024, description="5 or 6 fields, or @hourly, @daily, ...")]
 Time = Annotated[float, Meta(ge=0, le=1e15, description="epoch ms")]
+Times = Annotated[int, Meta(ge=0, le=MAX_SAFE)]  # how often
 
 
 class Repeat(Struct, rename="camel", gc=False):
@@ -28,8 +29,8 @@ class Repeat(Struct, rename="camel", gc=False):
         ]
         | None
     ) = None
-    limit: Annotated[int, Meta(ge=0)] | None = None
-    count: Annotated[int, Meta(ge=0)] = 0
+    limit: Times | None = None
+    count: Times = 0
     pattern: Expression | None = None
     tz: Text | None = None
     start_date: Time | None = None
