@@ -257,7 +257,8 @@ def _check_job(job: FlowJob, flow: dict[str, FlowJob]) -> None:
         raise CommandError(f"flow job {job.id} has more than one policy for its failure, choose one")
     if fields.unique_key is not None or fields.dedup is not None or fields.debounce_id is not None:
         raise CommandError("deduplication is not supported inside an atomic flow")
-    for dep in fields.depends_on or ():
+    deps = dict.fromkeys(fields.depends_on or ())
+    for dep in deps:
         if dep == job.id:
             raise CommandError(f"flow job cannot depend on itself: {dep}")
         if dep not in flow:
@@ -265,7 +266,7 @@ def _check_job(job: FlowJob, flow: dict[str, FlowJob]) -> None:
     if fields.parent_id is not None and fields.parent_id not in flow:
         raise CommandError(f"flow parent not found: {fields.parent_id}")
     for child in fields.children_ids or ():
-        if child not in (fields.depends_on or ()):
+        if child not in deps:
             raise CommandError(f"flow child is missing from dependencies: {child}")
 
 

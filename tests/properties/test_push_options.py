@@ -117,3 +117,15 @@ def test_what_a_batch_cannot_wait_for_is_refused(
     error = f"jobs[{place}]: Dependency job not found: {missing}"
     assert driver.ask(cmd="PUSHB", queue="q", jobs=jobs) == {"ok": False, "error": error}
     assert driver.ask(cmd="Count", queue="q")["count"] == 0
+
+
+@pytest.mark.parametrize("field", ["dependsOn", "childrenIds"])
+def test_ids_that_stay_with_a_job_are_bounded(driver: Driver, field: str) -> None:
+    """A job must be deliverable."""
+    refused = driver.ask(cmd="PUSH", queue="q", **{field: ["a", "x" * 1025]})
+    assert refused["error"] == f"{field}[1] must be at most 1024 characters"
+
+
+def test_the_id_of_a_job_of_a_flow_is_bounded(driver: Driver) -> None:
+    jobs = [{"id": "x" * 1025, "queue": "q", "input": {"data": {}}}]
+    assert driver.ask(cmd="PUSHF", jobs=jobs)["error"] == "jobs[0]: id must be at most 1024 characters"

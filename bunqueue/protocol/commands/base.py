@@ -208,6 +208,7 @@ Key = Annotated[str, Meta(max_length=1024)]
 Message = Annotated[str, Meta(max_length=4096)]
 PullCount = Annotated[int, Meta(ge=1, le=1000)]
 Ids = Annotated[list[JobId], Meta(max_length=10_000)]
+KeptIds = Annotated[list[Key], Meta(max_length=10_000)]  # that are stored with a job, and shown with it
 Tokens = Annotated[list[Token | None], Meta(max_length=10_000)]
 PageSize = Annotated[int, Meta(ge=0, le=10_000)]
 Offset = Annotated[int, Meta(ge=0, le=1_000_000_000)]

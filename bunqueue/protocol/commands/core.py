@@ -22,6 +22,7 @@ from bunqueue.protocol.commands.base import (
     Ids,
     JobId,
     JobName,
+    KeptIds,
     Key,
     LockTtl,
     MaxAttempts,
@@ -92,9 +93,9 @@ class JobFields(Struct, kw_only=True, rename="camel", omit_defaults=True, gc=Fal
     durable: bool = False
     job_id: Key | None = None
     custom_id: Key | None = None  # another word for job_id
-    depends_on: Ids | None = None
+    depends_on: KeptIds | None = None
     parent_id: Key | None = None
-    children_ids: Ids | None = None
+    children_ids: KeptIds | None = None
     group_max_size: Annotated[int, Meta(ge=1)] | None = None  # not pushed when so many are queued
     repeat: Repeat | None = None
     dedup: Dedup | None = None

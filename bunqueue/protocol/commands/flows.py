@@ -6,14 +6,14 @@ from typing import Annotated
 
 from msgspec import Meta, Raw, Struct
 
-from bunqueue.protocol.commands.base import Command, JobId, Reply, Route, Token, command
+from bunqueue.protocol.commands.base import Command, JobId, Key, Reply, Route, Token, command
 from bunqueue.protocol.commands.core import JobFields
 
 
 class FlowJob(Struct, kw_only=True, rename="camel", gc=False):
     """One job of a flow; ``input`` is what a push of it would carry."""
 
-    id: str
+    id: Key
     queue: str
     input: JobFields
 
