@@ -28,6 +28,7 @@ from bunqueue.protocol.commands.workers import (
 )
 
 MAX_PER_CONNECTION = 1000
+MAX_QUEUES = 10_000  # of all workers of a connection; some 3 MB here, and as much where the queues are
 STALE_MS = 30_000  # of silence
 
 
@@ -61,16 +62,12 @@ class Workers:
 
     def register(self, conn: int, command: RegisterWorker, now: int) -> RegisterWorkerReply:
         """Enter a worker, or update the one of that id."""
-        queues = command.queues or []
+        queues = list(dict.fromkeys(command.queues or ()))
         for queue in queues:
             if problem := queue_name_problem(queue):
                 raise CommandError(problem)
         worker_id = command.worker_id or str(uuid.uuid4())
-        own = self._of_conn.get(conn, set())
-        if worker_id not in own and len(own) >= MAX_PER_CONNECTION:
-            raise CommandError(
-                f"Too many workers on one connection (max {MAX_PER_CONNECTION}): unregister some first"
-            )
+        self._check_room(conn, worker_id, len(queues))
         worker = self._workers.get(worker_id)
         if worker is None:
             since = now if command.started_at is None else int(command.started_at)
@@ -89,6 +86,18 @@ class Workers:
         self._of_conn.setdefault(conn, set()).add(worker_id)
         fields = asdict(_shown(worker, now))
         return RegisterWorkerReply(data=Registered(worker_id=worker_id, **fields))
+
+    def _check_room(self, conn: int, worker_id: str, queues: int) -> None:
+        """CommandError when a connection would have too many workers, or these too many queues."""
+        others = self._of_conn.get(conn, set()) - {worker_id}
+        if len(others) >= MAX_PER_CONNECTION:
+            raise CommandError(
+                f"Too many workers on one connection (max {MAX_PER_CONNECTION}): unregister some first"
+            )
+        if queues + sum(len(self._workers[other].queues) for other in others) > MAX_QUEUES:
+            raise CommandError(
+                f"Too many queues of the workers on one connection (max {MAX_QUEUES}): unregister some first"
+            )
 
     def unregister(self, worker_id: str) -> RemovedReply:
         """Take a worker off the list."""

@@ -8,6 +8,7 @@ from msgspec import Meta, Struct
 
 from bunqueue.protocol.commands.base import Command, QueueName, Reply, Route, Text, command
 from bunqueue.protocol.commands.core import HeartbeatReply
+from bunqueue.protocol.commands.times import Time
 
 WorkerId = Annotated[str, Meta(max_length=256)]
 Amount = Annotated[int, Meta(ge=0, le=10**15)]
@@ -80,7 +81,7 @@ class RegisterWorker(Command, tag="RegisterWorker"):
     concurrency: Annotated[int, Meta(ge=0, le=1_000_000)] = 1
     hostname: Text = "unknown"
     pid: Amount = 0
-    started_at: Annotated[float, Meta(ge=0)] | None = None
+    started_at: Time | None = None
 
 
 @command(Route.ROUTER, RemovedReply, writes=True, repeatable=True)

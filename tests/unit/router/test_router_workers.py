@@ -8,7 +8,7 @@ import pytest
 
 from bunqueue.protocol.commands import CommandError
 from bunqueue.protocol.commands.workers import Heartbeat, RegisterWorker
-from router.workers import MAX_PER_CONNECTION, STALE_MS, Workers
+from router.workers import MAX_PER_CONNECTION, MAX_QUEUES, STALE_MS, Workers
 
 NOW = 1_700_000_000_000
 
@@ -113,6 +113,20 @@ def test_one_connection_cannot_fill_the_list() -> None:
     register(workers, worker_id="5", name="again")
     assert len(ids(workers)) == MAX_PER_CONNECTION
     register(workers, conn=2)
+
+
+def test_one_connection_cannot_name_queues_without_end() -> None:
+    workers = Workers()
+    names = [f"q{number}" for number in range(MAX_QUEUES // 2)]
+    for worker_id in ("a", "b"):
+        register(workers, worker_id=worker_id, queues=names)
+    with pytest.raises(CommandError, match=f"max {MAX_QUEUES}"):
+        register(workers, worker_id="c", queues=["q"])
+    assert ids(workers) == ["a", "b"]
+    register(workers, worker_id="b", queues=names[1:])
+    register(workers, worker_id="c", queues=["q", "q"])
+    assert workers.staff["q"] == 1, "a queue that is named twice counts once"
+    register(workers, conn=2, queues=names)
 
 
 def test_queue_names_are_checked() -> None:
