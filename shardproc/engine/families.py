@@ -24,6 +24,7 @@ from bunqueue.protocol.commands.flows import (
     RemoveUnprocessedChildren,
     UpdateParent,
 )
+from bunqueue.protocol.lenient import DECODE_ERRORS
 
 from . import blocked, dependencies, lifecycle
 from .dependencies import extra_of
@@ -101,7 +102,7 @@ def parent_of(fields: JobFields | Push) -> str | None:
         return None
     try:
         named = _decode_text(_decode_map(data)["__parentId"])
-    except (KeyError, ValueError):
+    except (KeyError, *DECODE_ERRORS):
         return None
     return parent if named == parent else None
 
@@ -258,7 +259,7 @@ def _adopt(state: State, child: Job, parent: str, queue: str) -> None:
     extra_of(child).parent_id = parent
     try:
         fields = _decode_map(child.data)
-    except ValueError:  # its data is no map
+    except DECODE_ERRORS:  # its data is no map
         fields = None
     if fields is not None:
         fields["__parentId"] = Raw(_encode(parent))

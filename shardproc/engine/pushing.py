@@ -24,6 +24,7 @@ from bunqueue.protocol.commands.core import (
     PushReply,
 )
 from bunqueue.protocol.json_size import json_size
+from bunqueue.protocol.lenient import DECODE_ERRORS
 from bunqueue.protocol.peers import BURIED, UNKNOWN, Outcome
 
 from . import blocked, dependencies, directory, events, families, idempotency, lifecycle, repeating
@@ -133,7 +134,7 @@ def without_name(data: bytes) -> tuple[str | None, bytes]:
     try:
         parts = _decode_map(data)
         name = _decode_name(parts.pop("name"))
-    except (KeyError, ValueError):  # no map, no name, or one that no job can have
+    except (KeyError, *DECODE_ERRORS):  # no map, no name, or one that no job can have; or as deep as it gets
         return None, data
     return name, _encode(parts)
 

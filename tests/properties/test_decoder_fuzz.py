@@ -646,6 +646,21 @@ def test_hostile_payloads_are_refused(payload: bytes) -> None:
     assert reply["error"]
 
 
+@pytest.mark.parametrize("field", ["name", "__parentId"])
+def test_nesting_that_is_just_allowed(field: str) -> None:
+    """The engine looks into data that the decoder has taken, from a place where the stack is deeper."""
+    bench = Bench()
+    taken = 0
+    for depth in range(850, 1000):
+        data = b"\x82" + pack(field) + pack("n") + b"\xa1x" + b"\x91" * depth + b"\xc0"
+        payload = b"\x85" + PUSH_HEAD[1:] + b"\xa8parentId\xa1n\xa6repeat\xc0\xa4data" + data
+        ((_, reply),) = bench.execute(3, payload, version=3)
+        taken += reply["ok"]
+        assert reply["ok"] or reply["error"] in ("Invalid command format", "Parent job not found: n")
+    assert field != "name" or 0 < taken < 150
+    bench.close()
+
+
 LARGE = "x" * 2_000_000  # above SURELY_SMALL: the engine looks into the payload
 
 
