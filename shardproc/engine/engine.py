@@ -181,7 +181,8 @@ class Engine:
     def next_moment(self) -> int:
         """When something is due beside the rounds that look after locks and retention; NEVER: nothing is."""
         state, deadline = self.state, NEVER
-        for heap in (state.delays, state.timeouts, state.poll_ends, state.wait_ends, state.alarms):
+        polls, waits = state.poll_ends.heap, state.wait_ends.heap
+        for heap in (state.delays, state.timeouts, polls, waits, state.alarms):
             if heap and heap[0][0] < deadline:
                 deadline = heap[0][0]
         due = state.timetable.next_at()
@@ -319,6 +320,5 @@ class Engine:
 
     def _end_polls(self) -> None:
         state = self.state
-        ends, now = state.poll_ends, state.now
-        while ends and ends[0][0] <= now:
-            pulling.end_poll(state, heappop(ends)[2])
+        while (waiter := state.poll_ends.pop_due(state.now)) is not None:
+            pulling.end_poll(state, waiter)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from heapq import heappush
 
 from msgspec import UNSET, Raw
 
@@ -206,8 +205,7 @@ def _park(state: State, client: Client, command: Pull | PullBatch, count: int | 
     queue = state.queues.get(command.queue)
     if queue is not None and queue.gate is not None:
         gate.arm(state, queue, queue.gate)
-    state.serial += 1
-    heappush(state.poll_ends, (deadline, state.serial, waiter))
+    state.poll_ends.add(deadline, waiter)
     return waiter
 
 

@@ -18,6 +18,7 @@ from bunqueue.protocol.commands import CommandError
 from bunqueue.protocol.job_view import DEFAULT_OPTIONS, MAX_SHARED, share_options
 
 from .chores import SPARE
+from .deadlines import Deadlines
 from .outbox import Archive, Outbox, QueueRow
 from .peers import Asked
 from .push_memory import PushMemory
@@ -240,7 +241,6 @@ class State:
         "upkeep",
         "vitals",
         "wait_ends",
-        "wait_ends_limit",
         "waits",
         "webhooks",
         "webhooks_anywhere",
@@ -276,11 +276,10 @@ class State:
         self.stale_delays = 0  # of these entries, about how many are of jobs that left before
         self.timeouts_limit = 256  # entries; beyond, those of ended attempts are dropped
         self.timeouts: list[tuple[int, int, str]] = []  # heap: (at, n, job id)
-        self.poll_ends: list[tuple[int, int, Waiter]] = []  # heap: (deadline, n, waiter)
+        self.poll_ends: Deadlines[Waiter] = Deadlines()
         self.alarms: list[tuple[int, int, QueueState]] = []  # heap: (when a gate may open, n, queue)
         self.waits: dict[str, list[JobWait]] = {}  # parked WaitJobs by the id of the job
-        self.wait_ends: list[tuple[int, int, JobWait]] = []  # heap: (deadline, n, wait)
-        self.wait_ends_limit = 256  # entries; beyond, those that are answered are dropped
+        self.wait_ends: Deadlines[JobWait] = Deadlines()
         self.serial = 0  # numbers the entries of heaps, so that equal times never compare more
         self.woken: dict[QueueState, None] = {}  # queues with waiters that got a job, in that order
         self._know_others()

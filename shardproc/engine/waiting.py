@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from heapq import heapify, heappop, heappush
-
 from msgspec import UNSET, Raw, UnsetType
 
 from bunqueue.model.dead_letters import CANCELLED, EXPIRED
@@ -94,9 +92,7 @@ def _ended(job: Job) -> Ended:
 
 def end_waits(state: State) -> None:
     """Answer those whose time is over."""
-    ends, now = state.wait_ends, state.now
-    while ends and ends[0][0] <= now:
-        wait = heappop(ends)[2]
+    while (wait := state.wait_ends.pop_due(state.now)) is not None:
         if wait.done:
             continue
         _forget(state, wait)
@@ -131,12 +127,7 @@ def _park(state: State, wait: JobWait, timeout: float) -> None:
     client.waiters += 1
     for job_id in wait.job_ids:
         state.waits.setdefault(job_id, []).append(wait)
-    state.serial += 1
-    heappush(state.wait_ends, (state.now + max(1, int(timeout)), state.serial, wait))
-    if len(state.wait_ends) > state.wait_ends_limit:
-        state.wait_ends = [end for end in state.wait_ends if not end[2].done]
-        heapify(state.wait_ends)
-        state.wait_ends_limit = max(256, 2 * len(state.wait_ends))
+    state.wait_ends.add(state.now + max(1, int(timeout)), wait)
 
 
 def _forget(state: State, wait: JobWait) -> None:

@@ -49,11 +49,25 @@ def test_polls_leave_nothing_in_memory() -> None:
     driver.tick(driver.now + 1000)
     driver.commit()
     state = driver.shard.engine.state
-    assert not state.poll_ends
+    assert not state.poll_ends.heap
     assert not state.rooms
     assert not state.queues, "a pull does not create a queue"
     assert set(state.clients) == {10 + number for number in range(0, 200, 2)}
     driver.close()
+
+
+def test_polls_that_are_answered_do_not_pile_up_until_their_time() -> None:
+    driver = Driver()
+    driver.execute(2, poll("other", 60_000))
+    for _ in range(2000):
+        driver.execute(1, poll("q", 60_000))
+        driver.ask(2, cmd="PUSH", queue="q", removeOnComplete=True)
+        driver.commit()
+    state = driver.shard.engine.state
+    assert len(state.poll_ends.heap) <= 300
+    ((conn, reply),) = driver.tick(driver.now + 60_000)
+    driver.close()
+    assert (conn, reply["job"]) == (2, None), "who waits is answered when its time is over"
 
 
 def poll(queue: str, timeout: int, req_id: int = 0) -> bytes:
