@@ -12,9 +12,9 @@ from typing import Any, Union
 from msgspec import UNSET, Raw, Struct
 from msgspec.msgpack import Decoder, Encoder
 
-from bunqueue.protocol.commands import COMMANDS, Command, CommandError, Reply
+from bunqueue.protocol.commands import COMMANDS, Command, CommandError, ErrorReply, Reply
 from bunqueue.protocol.commands.base import RequestId
-from bunqueue.protocol.framing import frame
+from bunqueue.protocol.framing import MAX_FRAME, frame
 from bunqueue.protocol.lenient import DECODE_ERRORS, clean
 
 _AnyCommand: Any = Union[tuple(spec.request for spec in COMMANDS.values())]  # noqa: UP007
@@ -89,6 +89,10 @@ def _decode_leniently(payload: bytes) -> Command:
     return command
 
 
-def encode_frame(reply: Reply | Raw) -> bytes:
-    """A reply as a frame, ready to send."""
-    return frame(encode_reply(reply))
+def encode_frame(reply: Reply | Raw | dict[str, Any]) -> bytes:
+    """A reply as a frame, ready to send; of one that does not fit into a frame, an error that says so."""
+    payload = encode_reply(reply)
+    if len(payload) > MAX_FRAME:
+        text = f"The answer of {len(payload)} bytes does not fit into a frame (max {MAX_FRAME})"
+        payload = encode_reply(ErrorReply(error=text, req_id=request_id(payload)))
+    return frame(payload)

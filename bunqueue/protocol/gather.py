@@ -14,10 +14,10 @@ from msgspec import UNSET, Raw
 from msgspec.msgpack import Decoder
 from msgspec.structs import fields, replace
 
-from bunqueue.protocol.codec import encode_reply
-from bunqueue.protocol.commands import Command, CommandError, ErrorReply, Merge, Spec
+from bunqueue.protocol.codec import encode_frame, encode_reply
+from bunqueue.protocol.commands import Command, CommandError, Merge, Spec
 from bunqueue.protocol.commands.base import RequestId
-from bunqueue.protocol.framing import HEADER, MAX_FRAME, frame
+from bunqueue.protocol.framing import HEADER, frame
 
 # Numbers of which the largest or the smallest counts, and not the sum.
 LARGEST = frozenset({"uptime", "timestamp", "prevTS"})
@@ -120,11 +120,7 @@ class Gather:
                 self._add(merged)
         if req_id is not UNSET:
             merged["reqId"] = req_id
-        payload = encode_reply(merged)
-        if len(payload) > MAX_FRAME:
-            text = f"The answer of {len(payload)} bytes does not fit into a frame (max {MAX_FRAME})"
-            payload = encode_reply(ErrorReply(error=text, req_id=req_id))
-        return frame(payload)
+        return encode_frame(merged)
 
     def _place_of_error(self, shard: int) -> int:
         """Where the job that an error is about stands in the command: its id ends the text.

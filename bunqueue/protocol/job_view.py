@@ -120,7 +120,8 @@ def _header_size(fields: int) -> int:
     return 1 if fields < 16 else 3
 
 
-_NO_EXTRA = _extra_pairs(Extra())
+_NOTHING = Extra()
+_NO_EXTRA = _extra_pairs(_NOTHING)
 DEFAULT_OPTIONS = share_options(JobOptions())
 
 
@@ -219,6 +220,13 @@ def queried_job(job: Job, state: str) -> bytes:
         own.cancelling = True
         fields += 1
     return _assemble(_encode(own), fields, job)
+
+
+def size_beside_data(job: Job) -> int:
+    """Bytes that a job takes in an answer beside its data, about: what of it may be long."""
+    extra, texts = job.extra or _NOTHING, [moment.error or "" for moment in job.timeline or ()]
+    texts += [*extra.depends_on, *extra.children_ids, *(extra.stacktrace or ())]
+    return len(job.shared.wire) + sum(len(text.encode()) for text in texts)
 
 
 # The usual case, a job on its first attempt, is packed in one call: the constant bytes between the

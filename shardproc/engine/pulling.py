@@ -10,7 +10,7 @@ from msgspec import UNSET, Raw
 from bunqueue.model.job import Job
 from bunqueue.protocol.commands import Reply
 from bunqueue.protocol.commands.core import GroupRule, Pull, PullBatch, PullBatchReply, PullReply
-from bunqueue.protocol.job_view import job_list, pulled_job
+from bunqueue.protocol.job_view import DEFAULT_OPTIONS, job_list, pulled_job, size_beside_data
 
 from . import chores, gate, lifecycle, locks
 from .group import Policy, policy_of
@@ -18,7 +18,7 @@ from .queries import known_queue
 from .registry import handles
 from .state import Client, QueueState, State, Waiter
 
-MAX_REPLY = 32 * 1024 * 1024  # bytes of payload in one answer, half of what a frame may hold
+MAX_REPLY = 32 * 1024 * 1024  # bytes of jobs in one answer, half of what a frame may hold
 
 
 @handles(Pull)
@@ -161,7 +161,7 @@ def _take_many(
     ttl: int,
     group: GroupRule | None,
 ) -> list[Job]:
-    """Take up to ``count`` jobs, fewer when their payloads would not fit into one answer."""
+    """Take up to ``count`` jobs, fewer when they would not fit into one answer."""
     jobs: list[Job] = []
     size = 0
     while len(jobs) < count:
@@ -169,6 +169,8 @@ def _take_many(
         if job is None:
             break
         size += len(job.data)
+        if job.timeline is not None or job.extra is not None or job.shared is not DEFAULT_OPTIONS:
+            size += size_beside_data(job)
         if size > MAX_REPLY and jobs:
             queue.ready.push(job)  # for the next pull
             break

@@ -36,7 +36,7 @@ from .registry import handles
 from .slices import Steps, sliced
 from .state import Client, QueueState, State
 
-MAX_REPLY = 60 * 1024 * 1024  # bytes of payload; a frame holds 64 MiB
+MAX_REPLY = 60 * 1024 * 1024  # bytes of jobs; a frame holds 64 MiB
 SLICE = 200  # jobs put into an answer at a time
 ALL = LIVE | FINISHED
 STATES = {
@@ -72,8 +72,9 @@ class Shown:
     def add(self, jobs: list[Job]) -> None:
         """More jobs; CommandError when all of them would not fit into a frame."""
         for job in jobs:
-            self.grow(len(job.data) + len(job.result or b""))
-            self._jobs.append(queried_job(job, self._name_of(job, self._version)))
+            shown = queried_job(job, self._name_of(job, self._version))
+            self.grow(len(shown))
+            self._jobs.append(shown)
 
     def grow(self, size: int) -> None:
         """The answer grows by so many bytes, if it may."""

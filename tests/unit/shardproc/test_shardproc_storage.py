@@ -730,3 +730,36 @@ def test_a_batch_of_jobs_with_long_texts_fits_into_a_frame(field: dict[str, Any]
     frame, _ = frame_of(driver, cmd="PULLB", queue="q", count=10)
     driver.close()
     assert len(frame) - HEADER <= MAX_FRAME
+
+
+def test_jobs_that_failed_at_length_fit_into_a_frame() -> None:
+    """A job without data tells each of its failures, in up to 64 Ki characters."""
+    driver, count = Driver(), 45
+    ids = driver.ask(cmd="PUSHB", queue="q", jobs=[{"maxAttempts": 20, "backoff": 0}] * count)["ids"]
+    for _ in range(6):
+        while driver.ask(cmd="PULLB", queue="q", count=20)["jobs"]:
+            pass
+        for job_id in ids:
+            driver.ask(cmd="FAIL", id=job_id, error="\N{ROCKET}" * 65_536)
+    _, listed = frame_of(driver, cmd="GetJobs", queue="q")
+    assert "too large" in listed["error"]
+    frame, pulled = frame_of(driver, cmd="PULLB", queue="q", count=1000)
+    driver.close()
+    assert len(frame) - HEADER <= MAX_FRAME
+    assert 0 < len(pulled["jobs"]) < count
+
+
+def test_an_answer_that_fits_into_no_frame_is_an_error() -> None:
+    driver = Driver()
+    children = [f"c{number}" for number in range(8)]
+    for child in children:
+        driver.ask(cmd="PUSH", queue="q", jobId=child)
+        driver.ask(cmd="PULL", queue="q")
+        driver.ask(cmd="ACK", id=child, result="r" * (9 * MIB))
+    parent = driver.ask(cmd="PUSH", queue="q", childrenIds=children)["id"]
+    frame, reply = frame_of(driver, cmd="GetChildrenValues", id=parent, reqId=7)
+    driver.close()
+    assert reply["ok"] is False
+    assert reply["reqId"] == 7
+    assert reply["error"].endswith(f"does not fit into a frame (max {MAX_FRAME})")
+    assert len(frame) < 1000
