@@ -11,8 +11,8 @@ from .state import State
 
 
 def plan(state: State, job: Job) -> None:
-    """A job became a dead letter: when it is to be tried again.  Not by itself what somebody stopped, nor what
-    has children to wait for, of which one has failed: they would not be waited for."""
+    """A job became a dead letter: when it is to be tried again.  Not what somebody stopped, nor what had to
+    wait for children of which one failed: it would run without them."""
     config = of_queue(state, job.queue, DlqConfig)
     retries = job.extra.auto_retries if job.extra is not None else None
     if config.auto_retry or retries is not None:

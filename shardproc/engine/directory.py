@@ -265,7 +265,7 @@ def relay(state: State, client: Client, command: Command) -> bool:
         job_id = getattr(command, spec.key)
         home = state.directory.get(job_id)
         if home is not None:
-            peers.start(state, _relay_one(state, client, command, home))
+            _start(state, client, command, _relay_one(state, client, command, home))
         elif job_id in state.prepared:
             peers.start(state, _when_decided(state, client, command, [job_id]))
         else:
@@ -274,9 +274,18 @@ def relay(state: State, client: Client, command: Command) -> bool:
     if spec.route is Route.IDS:
         ids: list[str] = command.ids  # type: ignore[attr-defined]  # what Route.IDS promises
         if any(job_id in state.directory for job_id in ids):
-            peers.start(state, _relay_many(state, client, command))
+            _start(state, client, command, _relay_many(state, client, command))
             return True
     return False
+
+
+def _start(state: State, client: Client, command: Command, steps: Steps) -> None:
+    """Have other shards carry out a command, unless too much waits for them already."""
+    if peers.has_room(state):
+        peers.start(state, steps)
+        return
+    client.slow += is_slow(str(command.__struct_config__.tag), getattr(command, "timeout", None))
+    state.out.replies.append((client.conn, ErrorReply(error=peers.TOO_MUCH, req_id=command.req_id)))
 
 
 def _relay_one(state: State, client: Client, command: Command, home: int) -> Steps:

@@ -22,6 +22,10 @@ from bunqueue.protocol.commands import Command, CommandError, ErrorReply, Reply
 if TYPE_CHECKING:
     from .state import Client, State
 
+MAX_ASKED = 256 << 20  # bytes of questions without an answer: what a shard that is down may keep waiting here
+COST = 1000  # bytes that a question takes beside what it says, about
+TOO_MUCH = "Shard unavailable: too many commands wait for other shards already, try again"
+
 Questions = list[tuple[int, wire.Message]]
 Steps = Generator[Questions, list[Any], Any]
 Deliver = Callable[[Any], None]  # takes the result, or a CommandError
@@ -69,12 +73,20 @@ class Asked(Struct, eq=False):
     message: wire.Message
     task: Task
     place: int
+    size: int
+
+
+def has_room(state: State) -> bool:
+    """Whether one more command may wait for other shards: what waits is kept, and nobody else counts it."""
+    return state.asked_size < MAX_ASKED
 
 
 def across(steps_of: Callable[[State, Client, Any], Steps]) -> Callable[[State, Client, Any], Reply | None]:
     """A generator of questions as the handler of a command."""
 
     def handler(state: State, client: Client, command: Command) -> Reply | None:
+        if not has_room(state):
+            raise CommandError(TOO_MUCH)
         results: list[Any] = []
         work = start(state, steps_of(state, client, command), results.append)
         if not results:
@@ -134,8 +146,17 @@ def _ask(state: State, task: Task, place: int, shard: int, message: wire.Message
         _answer(state, shard, message, partial(_fill, state, task, place))
         return
     state.questions += 1
-    state.asked[state.questions] = Asked(shard, message, task, place)
-    _send(state, shard, wire.ASKS, state.questions, message)
+    size = COST + _send(state, shard, wire.ASKS, state.questions, message)
+    state.asked[state.questions] = Asked(shard, message, task, place, size)
+    state.asked_size += size
+
+
+def _forget(state: State, number: int) -> Asked | None:
+    """A question that is asked no more."""
+    asked = state.asked.pop(number, None)
+    if asked is not None:
+        state.asked_size -= asked.size
+    return asked
 
 
 def _fill(state: State, task: Task, place: int, answer: Any) -> None:
@@ -165,8 +186,11 @@ def tell(state: State, shard: int, message: wire.Message) -> None:
         _send(state, shard, wire.TELLS, 0, message)
 
 
-def _send(state: State, shard: int, kind: int, number: int, message: Any) -> None:
-    state.out.letters.append((shard, wire.encode(wire.Letter(kind, number, message))))
+def _send(state: State, shard: int, kind: int, number: int, message: Any) -> int:
+    """Send a letter; how long it is."""
+    letter = wire.encode(wire.Letter(kind, number, message))
+    state.out.letters.append((shard, letter))
+    return len(letter)
 
 
 def receive(state: State, source: int, body: bytes) -> None:
@@ -180,7 +204,7 @@ def receive(state: State, source: int, body: bytes) -> None:
     elif letter.kind == wire.TELLS:
         ANSWERS[type(letter.message)](state, source, letter.message)
     else:
-        asked = state.asked.pop(letter.number, None)
+        asked = _forget(state, letter.number)
         if asked is not None and asked.shard == source:
             _fill(state, asked.task, asked.place, letter.message)
 
@@ -199,7 +223,7 @@ def repeat(state: State, shard: int) -> None:
         if asked.shard != shard:
             continue
         if isinstance(asked.message, wire.Forward) and asked.message.once:
-            del state.asked[number]
+            _forget(state, number)
             _fill(state, asked.task, asked.place, None)
         else:
             _send(state, shard, wire.ASKS, number, asked.message)

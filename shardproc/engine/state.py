@@ -190,6 +190,7 @@ class State:
         "answering",
         "archive",
         "asked",
+        "asked_size",
         "awaited",
         "away_until",
         "chance",
@@ -321,6 +322,7 @@ class State:
         self.lives: Counter[int] = Counter()  # shard -> how often it has come (back)
         self.questions = self.ids.life()  # numbers them; those of an earlier life are never asked again
         self.asked: dict[int, Asked] = {}  # questions to other shards
+        self.asked_size = 0  # bytes of these, about
         self.answering: set[tuple[int, int]] = set()  # questions of others: shard and number
         self.relays: dict[int, Callable[[Any], None]] = {}  # who gets the replies to forwarded commands
 

@@ -10,6 +10,8 @@ import pytest
 from properties.shard_world import QUEUES, Life, Reply, World, state_of
 from support.naming import queue_on
 
+from shardproc.engine.peers import TOO_MUCH
+
 SHARDS = 4
 TRY_AGAIN = "belongs to a flow that is being pushed, try again"
 
@@ -119,6 +121,28 @@ def test_the_last_part_of_an_answer_is_of_the_shard_itself(world: World) -> None
     assert key not in world.replies
     world.settle()
     assert world.replies[key] == {"ok": True, "data": {"ok": True, "count": 0}}
+
+
+def test_no_more_than_so_much_waits_for_other_shards(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of them may be down for long, and its clients go on asking."""
+    monkeypatch.setattr("shardproc.engine.peers.MAX_ASKED", 10_000)
+    own = on(3, "own")
+    push(world, 1, own)
+    world.settle()
+    commands: list[Reply] = [
+        {"cmd": "Update", "id": own, "data": "x" * 1000},
+        {"cmd": "PUSH", "queue": on(3, "q"), "dependsOn": [on(1, "nobody")]},
+    ]
+    refused = {"ok": False, "error": TOO_MUCH}
+    keys = [world.send(**commands[number % 2]) for number in range(40)]
+    waiting = [key for key in keys if key not in world.replies]
+    assert 0 < len(waiting) < 20
+    assert all(world.replies[key] == refused for key in keys if key not in waiting)
+    world.settle()
+    answers = [world.replies[key] for key in waiting]
+    assert sum(reply["ok"] for reply in answers) == (len(waiting) + 1) // 2
+    assert not any(shard.engine.state.asked_size for shard in world.shards)
+    assert world.ask(**commands[0]) == {"ok": True}
 
 
 # Ids
