@@ -213,8 +213,8 @@ class Engine:
         if recover is not None:
             recover(self.state, key, value)
 
-    def recover_pushed(self, batches: Iterable[tuple[int, list[PushedEntry]]], now: int) -> None:
-        """Pushes with idempotency keys as they were stored, with their times, the newest first."""
+    def recover_pushed(self, batches: Iterable[tuple[int, list[PushedEntry] | None]], now: int) -> None:
+        """Pushes with idempotency keys as they were stored, batch by batch, the newest first."""
         idempotency.recover(self.state, batches, now)
 
     def recover_jobs(self, jobs: Iterable[Job], now: int) -> None:

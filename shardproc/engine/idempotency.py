@@ -22,12 +22,15 @@ MAX_KEPT = 100_000  # single ids, or runs of ids; about 30 MB
 AnyPush = PlainPush | PlainPushBatch | Push | PushBatch
 
 
-def recover(state: State, batches: Iterable[tuple[int, list[PushedEntry]]], now: int) -> None:
-    """What was stored, with its times, the newest first; an empty batch stands for all that are lost."""
+def recover(state: State, batches: Iterable[tuple[int, list[PushedEntry] | None]], now: int) -> None:
+    """What was stored, with its times, the newest first; None of batches without such pushes, and an empty
+    list for all that are lost.  Reads no further back than it has to."""
     memory = state.pushed
     for at, pushed in batches:
         if at <= now - KEPT_MS:
             return
+        if pushed is None:
+            continue
         if not pushed or memory.weight > MAX_KEPT:
             memory.forgotten_at = at
             return

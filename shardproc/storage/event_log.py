@@ -82,13 +82,12 @@ class EventLog:
             self._db.execute(_INSERT, row)
         self._next_seq += len(entries)
 
-    def pushed(self) -> Iterator[tuple[int, list[PushedEntry]]]:
-        """When something was pushed with idempotency keys, and what; the newest first.  At the end of a log
-        whose older rows were forgotten comes the time of the oldest, with nothing."""
+    def pushed(self) -> Iterator[tuple[int, list[PushedEntry] | None]]:
+        """When each batch was, and what was pushed in it with idempotency keys; the newest first.  At the end
+        of a log whose older rows were forgotten comes the time of the oldest, with an empty list."""
         at = 0
         for at, pushed in self._db.execute("select at, pushed from events order by first_seq desc"):
-            if pushed is not None:
-                yield at, _decode_pushed(pushed)
+            yield at, None if pushed is None else _decode_pushed(pushed)
         if self._oldest > 1:
             yield at, []
 

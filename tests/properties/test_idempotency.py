@@ -155,6 +155,21 @@ def test_what_the_event_log_has_lost_is_not_known_after_a_restart(driver: Driver
     assert push(driver, key="fresh", idempotencyAge=0)["ok"]
 
 
+def test_a_start_does_not_read_the_whole_log(driver: Driver) -> None:
+    for _ in range(50):
+        push(driver, key=None)
+        driver.now += idempotency.KEPT_MS // 5
+    read: list[int] = []
+
+    def batches() -> Iterator[tuple[int, Any]]:
+        for at, pushed in driver.shard.store._events.pushed():
+            read.append(at)
+            yield at, pushed
+
+    driver.shard.engine.recover_pushed(batches(), driver.now)
+    assert len(read) == 6
+
+
 def test_keys_that_cannot_be_are_refused(driver: Driver) -> None:
     assert push(driver, key="")["error"] == "idempotencyKey must be a non-empty string"
     assert push(driver, key="k" * 257)["error"] == "idempotencyKey must be at most 256 characters"
