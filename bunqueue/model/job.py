@@ -8,7 +8,8 @@
                                             FAILED ──RetryDlq──► WAITING
 
 Whether a job that is not active is waiting or delayed is a question of its ``run_at`` alone.  A job
-that depends on others is BLOCKED before that, until the last of them has completed.
+that depends on others is BLOCKED before that, until the last of them has completed; so is one that gets
+children later, unless it is at work: then its worker may say that it waits for them.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ STATE_NAMES = ("waiting", "delayed", "active", "completed", "failed", "unknown",
 TRANSITIONS: dict[int, frozenset[int]] = {
     # COMPLETED: a late ack after a lost lock
     WAITING: frozenset({DELAYED, ACTIVE, COMPLETED, FAILED, REMOVED, BLOCKED}),
-    DELAYED: frozenset({WAITING, FAILED, REMOVED}),
-    ACTIVE: frozenset({WAITING, DELAYED, COMPLETED, FAILED, REMOVED}),
+    DELAYED: frozenset({WAITING, FAILED, REMOVED, BLOCKED}),
+    ACTIVE: frozenset({WAITING, DELAYED, COMPLETED, FAILED, REMOVED, BLOCKED}),
     COMPLETED: frozenset({WAITING, REMOVED}),
     FAILED: frozenset({WAITING, REMOVED}),
     REMOVED: frozenset(),

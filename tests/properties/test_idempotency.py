@@ -167,7 +167,7 @@ def test_a_start_does_not_read_the_whole_log(driver: Driver) -> None:
             yield at, pushed
 
     driver.shard.engine.recover_pushed(batches(), driver.now)
-    assert len(read) == 6
+    assert len(read) == 5
 
 
 def test_keys_that_cannot_be_are_refused(driver: Driver) -> None:

@@ -20,10 +20,6 @@ LATER = {
     ("completed", "unknown"),
     ("failed", "unknown"),
     ("waiting", "waiting-children"),
-    ("waiting-children", "waiting"),
-    ("waiting-children", "delayed"),
-    ("waiting-children", "failed"),
-    ("waiting-children", "unknown"),
 }
 
 
@@ -46,6 +42,24 @@ class Life(Driver):
 
     def state(self, job_id: str) -> str:
         return str(self.ask(cmd="GetState", id=job_id)["state"])
+
+
+def live_with_others(life: Life) -> None:
+    """What dependencies and children do to a job."""
+    dep = life.push(priority=9)
+    after, later, gone = (life.push(priority=8, dependsOn=[dep], delay=delay) for delay in (0, 50, 0))
+    assert life.ask(cmd="Cancel", id=gone)["ok"]
+    life.pull()
+    life.ask(cmd="ACK", id=dep)
+    assert [life.state(job_id) for job_id in (after, later)] == ["waiting", "delayed"]
+    assert life.pull()["job"]["id"] == after
+    assert life.ask(cmd="MoveToWaitingChildren", id=after)["ok"]
+    assert life.ask(cmd="UpdateParent", childId=life.push(), parentId=later)["ok"]
+    life.push(priority=9, jobId="child", parentId="parent", failParentOnFailure=True)
+    parent = life.push(jobId="parent", dependsOn=["child"])
+    life.pull()
+    life.ask(cmd="FAIL", id="child", unrecoverable=True)
+    assert life.state(parent) == "failed"
 
 
 def live_through_everything(life: Life) -> None:
@@ -122,6 +136,7 @@ def live_through_everything(life: Life) -> None:
     life.pull(conn=2)
     life.disconnect(2)
     assert life.state(stalled) == "waiting"
+    live_with_others(life)
 
 
 def test_every_change_is_in_the_table_and_every_row_is_used(tmp_path: Path) -> None:
