@@ -11,45 +11,50 @@ MINUTES = 24 * 60  # that are remembered
 
 
 class History:
-    """Completed and failed jobs of one queue by minute, the newest first."""
+    """Completed and failed jobs of one queue by minute.  Most minutes of most queues are idle, and cost
+    nothing."""
 
-    __slots__ = ("completed", "failed", "told_completed", "told_failed")
+    __slots__ = ("minutes", "since", "told_completed", "told_failed")
 
-    def __init__(self) -> None:
-        self.completed: deque[int] = deque(maxlen=MINUTES)
-        self.failed: deque[int] = deque(maxlen=MINUTES)
+    def __init__(self, since: int) -> None:
+        self.since = since  # the first minute that is known
+        self.minutes: deque[tuple[int, int, int]] = deque()  # (minute, completed, failed), the oldest first
         self.told_completed = self.told_failed = 0  # totals of the queue that are in there
 
 
 def book(state: State) -> None:
-    """Close the minutes that have passed; called every few seconds."""
-    minute = state.now // MINUTE_MS
-    passed, state.minute = min(minute - state.minute, MINUTES), max(minute, state.minute)
-    if passed > 0:
+    """Close the minute that has passed; called every few seconds."""
+    minute, closed = state.now // MINUTE_MS, state.minute
+    if minute > closed:
+        state.minute = minute
         for queue in state.queues.values():
-            _close(queue, passed)
+            _close(queue, closed, minute - MINUTES)
 
 
-def _close(queue: QueueState, passed: int) -> None:
+def _close(queue: QueueState, minute: int, oldest: int) -> None:
     history = queue.history
     if history is None:
         if not queue.total_completed and not queue.total_failed:
             return
-        history = queue.history = History()
-    history.completed.appendleft(queue.total_completed - history.told_completed)
-    history.failed.appendleft(queue.total_failed - history.told_failed)
-    history.told_completed, history.told_failed = queue.total_completed, queue.total_failed
-    idle = [0] * (passed - 1)
-    history.completed.extendleft(idle)
-    history.failed.extendleft(idle)
+        history = queue.history = History(minute)
+    completed = queue.total_completed - history.told_completed
+    failed = queue.total_failed - history.told_failed
+    if completed or failed:
+        history.minutes.append((minute, completed, failed))
+        history.told_completed, history.told_failed = queue.total_completed, queue.total_failed
+    while history.minutes and history.minutes[0][0] < oldest:
+        history.minutes.popleft()
 
 
-def by_minute(queue: QueueState, what: str) -> list[int]:
+def by_minute(state: State, queue: QueueState, what: str) -> list[int]:
     """Jobs a minute, the newest minute, which is still running, first."""
     completed = what == "completed"
     total = queue.total_completed if completed else queue.total_failed
     history = queue.history
     if history is None:
         return [total] if total else []
-    told = history.told_completed if completed else history.told_failed
-    return [total - told, *(history.completed if completed else history.failed)]
+    counts = [0] * (1 + min(state.minute - history.since, MINUTES))
+    counts[0] = total - (history.told_completed if completed else history.told_failed)
+    for minute, *done in history.minutes:
+        counts[state.minute - minute] = done[0 if completed else 1]
+    return counts

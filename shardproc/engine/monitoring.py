@@ -114,7 +114,7 @@ def _history(state: State, name: str | None, kind: str | None) -> QueueHistory:
     queue = state.queues.get(name)
     if queue is None:
         return QueueHistory(HistoryMeta(0, 0.0, 0), [], 0)
-    data = by_minute(queue, kind)
+    data = by_minute(state, queue, kind)
     total = queue.total_completed if kind == "completed" else queue.total_failed
     if not data:
         return QueueHistory(HistoryMeta(0, 0.0, 0), [], 0)

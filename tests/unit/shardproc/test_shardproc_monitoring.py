@@ -88,6 +88,22 @@ def test_jobs_a_minute() -> None:
     assert (total, sum(minutes), len(minutes)) == (3, 0, MINUTES + 1)
 
 
+def test_idle_minutes_of_a_queue_cost_nothing() -> None:
+    driver = Driver()
+    for _ in range(3):
+        work(driver)
+        minute_passes(driver, 100)
+    kept = driver.shard.engine.state.queues["q"].history
+    assert kept is not None
+    assert len(kept.minutes) == 3
+    _, minutes = history(driver)
+    assert [place for place, count in enumerate(minutes) if count] == [100, 200, 300]
+    for _ in range(MINUTES):
+        minute_passes(driver)
+    assert not kept.minutes
+    assert sum(history(driver)[1]) == 0
+
+
 def test_what_metrics_refuses() -> None:
     driver = Driver()
     kind = {"ok": False, "error": "Metrics type must be 'completed' or 'failed'"}
