@@ -123,6 +123,17 @@ def join(places: dict[str, int], parents: list[str | None], children: list[str])
     return [(places[parent], wire.Kin(wire.JOIN, parent, child)) for parent, child in pairs if parent]
 
 
+def join_again(state: State, parents: list[str | None], children: list[str]) -> Steps:
+    """`join` for children that were pushed before: of parents that have not heard of them.
+
+    There may be another number of children, as nothing keeps a client from pushing something else."""
+    pairs = [(parent, child) for parent, child in zip(parents, children, strict=False) if parent]
+    places = yield from locate(state, [parent for parent, _ in pairs])
+    found = yield [(places[parent], wire.Kin(wire.LOOK, parent, child)) for parent, child in pairs]
+    unheard = [pair for pair, at in zip(pairs, found, strict=True) if not at.found]
+    yield [(places[parent], wire.Kin(wire.JOIN, parent, child)) for parent, child in unheard]
+
+
 @handles(RemoveChildDependency)
 @across
 def remove_child_dependency(state: State, client: Client, command: RemoveChildDependency) -> Steps:

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Container, Mapping, Sequence
 from types import MappingProxyType
 
-from msgspec import UNSET, Raw
-from msgspec.msgpack import Decoder, Encoder
+from msgspec import UNSET
 
 from bunqueue.model.backoff import EXPONENTIAL
 from bunqueue.model.job import DEFAULT_NAME, NIL, UNDEFINED, Extra, Job, JobOptions
 from bunqueue.protocol.commands import CommandError, Reply
-from bunqueue.protocol.commands.base import JobName
 from bunqueue.protocol.commands.core import (
     BackoffMap,
     JobFields,
@@ -24,12 +22,12 @@ from bunqueue.protocol.commands.core import (
     PushReply,
 )
 from bunqueue.protocol.json_size import json_size
-from bunqueue.protocol.lenient import DECODE_ERRORS
 from bunqueue.protocol.peers import BURIED, UNKNOWN, Outcome
 
 from . import blocked, dependencies, directory, events, families, idempotency, lifecycle, repeating
 from .dedup import NO_DEDUP, Claims
 from .group_rules import Rooms
+from .old_names import lift_name
 from .peers import Steps, across
 from .queries import known_queue
 from .registry import handles
@@ -39,9 +37,6 @@ MAX_DATA = 10 * 1024 * 1024  # characters of JSON text; the seeds' limit
 MAX_BYTES = 4 * MAX_DATA  # of MessagePack: all that such a text may need, and it fits into an answer
 MAX_PRIORITY, MAX_GROUP_PRIORITY = 1_000_000, 2_097_151
 _NO_EXTRA = Extra()
-_decode_map, _decode_name = Decoder(dict[str, Raw]).decode, Decoder(JobName).decode
-_encode = Encoder().encode
-NAME = _encode("name")
 SURELY_SMALL = MAX_DATA // 6  # bytes of MessagePack: no encoding grows more than sixfold in JSON
 
 
@@ -75,8 +70,8 @@ def push_plain_batch(state: State, client: Client, command: PlainPushBatch) -> R
 
 @handles(Push)
 def push(state: State, client: Client, command: Push) -> Reply | None:
-    if command.idempotency_key is not None and (known := idempotency.answered(state, command)):
-        return _reply(command, *known)
+    if command.idempotency_key is not None and idempotency.answered(state, command):
+        return push_again(state, client, command)
     data = bytes(command.data)
     if len(data) > SURELY_SMALL:
         check_size(data)
@@ -91,8 +86,8 @@ def push(state: State, client: Client, command: Push) -> Reply | None:
 
 @handles(PushBatch)
 def push_batch(state: State, client: Client, command: PushBatch) -> Reply | None:
-    if command.idempotency_key is not None and (known := idempotency.answered(state, command)):
-        return _reply(command, *known)
+    if command.idempotency_key is not None and idempotency.answered(state, command):
+        return push_again(state, client, command)
     payloads = _payloads(command.jobs, client.version)
     for index, fields in enumerate(command.jobs):
         check_fields(fields, client.version, state.now, f"jobs[{index}]: ")
@@ -117,28 +112,6 @@ def _reply(command: idempotency.AnyPush, ids: list[str], existing: list[int]) ->
     return PushBatchReply(ids=ids, existing=existing or UNSET)
 
 
-def lift_name(fields: JobFields | PlainFields | PlainPush | Push, data: bytes) -> bytes:
-    """`without_name` for a push; sets the name, and returns what is left of the data."""
-    if fields.name is not None or NAME not in data:
-        return data
-    fields.name, data = without_name(data)
-    fields.data = Raw(data)
-    return data
-
-
-def without_name(data: bytes) -> tuple[str | None, bytes]:
-    """What older clients of version 3 put into the data, the name of the job, taken out of it
-    (DIFFERENCES.md, 10): the name, and what is left of the data."""
-    if NAME not in data:
-        return None, data
-    try:
-        parts = _decode_map(data)
-        name = _decode_name(parts.pop("name"))
-    except (KeyError, *DECODE_ERRORS):  # no map, no name, or one that no job can have; or as deep as it gets
-        return None, data
-    return name, _encode(parts)
-
-
 def push_fields(state: State, queue_name: str, fields: JobFields) -> str:
     """Push a job that the server itself makes; its id, as a client would be told it."""
     queue = state.queues.get(queue_name) or new_queue(state, queue_name)
@@ -156,8 +129,7 @@ def is_linked(fields: JobFields | Push) -> bool:
 @across
 def push_linked(state: State, client: Client, command: Push | PushBatch) -> Steps:
     """All that is asked of other shards comes first; then the jobs are added at once, or none is."""
-    batch = isinstance(command, PushBatch)
-    entries: Sequence[JobFields | Push] = command.jobs if isinstance(command, PushBatch) else [command]
+    batch, entries = isinstance(command, PushBatch), _entries(command)
     known_queue(state, command.queue)
     own: dict[str, int] = {}  # ids that the jobs bring with them -> where they stand first
     for index, fields in enumerate(entries):
@@ -179,6 +151,20 @@ def push_linked(state: State, client: Client, command: Push | PushBatch) -> Step
     reply = _added(state, command, *added)
     yield families.join(places, parents, added[0])
     return reply
+
+
+@across
+def push_again(state: State, client: Client, command: Push | PushBatch) -> Steps:
+    """What a push with that key was answered, as it has been carried out; but if this shard died right then,
+    the parents of its jobs have not heard of them."""
+    known = idempotency.answered(state, command)
+    assert known is not None
+    yield from families.join_again(state, [families.parent_of(job) for job in _entries(command)], known[0])
+    return _reply(command, *known)
+
+
+def _entries(command: Push | PushBatch) -> Sequence[JobFields | Push]:
+    return command.jobs if isinstance(command, PushBatch) else [command]
 
 
 def _check_dependencies(

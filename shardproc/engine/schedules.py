@@ -31,7 +31,7 @@ from bunqueue.protocol.commands.cron import (
 )
 from bunqueue.protocol.numbers import number
 
-from . import pushing
+from . import old_names, pushing
 from .registry import handles, recovers
 from .slices import Steps, sliced
 from .state import Client, State
@@ -56,7 +56,7 @@ def put(state: State, client: Client, command: Cron) -> CronReply | ErrorReply:
         return ErrorReply(error="Cron job belongs to another shard")
     data = bytes(command.data)
     if client.version >= 3 and command.job_name is None:
-        command.job_name, data = pushing.without_name(data)
+        command.job_name, data = old_names.without_name(data)
     schedule = Schedule(
         **{field: getattr(command, field) for field in CronFields.__struct_fields__},
         data=NIL if data == UNDEFINED else data,

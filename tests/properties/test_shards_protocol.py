@@ -226,6 +226,34 @@ def test_who_is_gone_waits_for_nobody(world: World, dies: int | None) -> None:
     assert state_of(world, after) == "waiting"
 
 
+@pytest.mark.parametrize("step", range(8))
+def test_the_parent_of_a_repeated_push_waits_whenever_its_shard_died(world: World, step: int) -> None:
+    """The job may be there, and its parent not have heard of it."""
+    mother = on(3, "mother")
+    push(world, 1, mother)
+    world.settle()
+    request = {
+        "cmd": "PUSH",
+        "queue": on(2, "q"),
+        "data": {"__parentId": mother},
+        "parentId": mother,
+        "idempotencyKey": "key",
+    }
+    world.send(**request)
+    for _ in range(step):
+        world.turn()
+    world.doomed[2] = True
+    world.settle()
+    world.doomed.clear()
+    reply = world.ask(**request)
+    assert reply is not None
+    assert state_of(world, mother) == "waiting-children"
+    (job,) = jobs_of(world, [on(2, "q")])
+    assert job["id"] == reply["id"]
+    other = world.ask(cmd="PUSHB", queue=on(2, "q"), jobs=[{"tags": ["a"]}] * 3, idempotencyKey="key")
+    assert other == {"ok": True, "ids": [reply["id"]]}, "whatever else comes with the key"
+
+
 # Flows that are not decided
 
 

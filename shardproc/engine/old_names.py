@@ -1,0 +1,35 @@
+"""Names of jobs as older clients of version 3 push them: within the data (DIFFERENCES.md, 10)."""
+
+from __future__ import annotations
+
+from msgspec import Raw
+from msgspec.msgpack import Decoder, Encoder
+
+from bunqueue.protocol.commands.base import JobName
+from bunqueue.protocol.commands.core import JobFields, PlainFields, PlainPush, Push
+from bunqueue.protocol.lenient import DECODE_ERRORS
+
+_decode_map, _decode_name = Decoder(dict[str, Raw]).decode, Decoder(JobName).decode
+_encode = Encoder().encode
+_NAME = _encode("name")
+
+
+def lift_name(fields: JobFields | PlainFields | PlainPush | Push, data: bytes) -> bytes:
+    """`without_name` for a push; sets the name, and returns what is left of the data."""
+    if fields.name is not None or _NAME not in data:
+        return data
+    fields.name, data = without_name(data)
+    fields.data = Raw(data)
+    return data
+
+
+def without_name(data: bytes) -> tuple[str | None, bytes]:
+    """The name of a job in its data, taken out of it: the name, and what is left of the data."""
+    if _NAME not in data:
+        return None, data
+    try:
+        parts = _decode_map(data)
+        name = _decode_name(parts.pop("name"))
+    except (KeyError, *DECODE_ERRORS):  # no map, no name, or one that no job can have; or as deep as it gets
+        return None, data
+    return name, _encode(parts)
