@@ -76,12 +76,14 @@ def begin(state: State, command: AnyPush) -> str:
 
 def remember(state: State, command: AnyPush, ids: list[str], existing: list[int]) -> None:
     """A push has been carried out."""
+    if not ids:  # an empty batch adds nothing the next time, too
+        return
     key, memory = full_key(command), state.pushed
     answer: str | Pushed
     if len(ids) == 1 and not existing:
         answer = ids[0]
     else:
-        plain = ids and isinstance(command, PlainPushBatch)  # its ids are one run
+        plain = isinstance(command, PlainPushBatch)  # its ids are one run
         answer = Pushed([(ids[0], len(ids))] if plain else _runs(ids), existing)
     memory.known[key] = answer
     memory.weight += _weight(answer)

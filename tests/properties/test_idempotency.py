@@ -81,6 +81,18 @@ def test_a_batch_is_answered_as_the_first_time(driver: Driver, jobs: list[dict[s
     assert count(driver) == before
 
 
+@pytest.mark.parametrize("options", [{}, {"tags": ["a"]}], ids=["plain", "full"])
+def test_a_key_that_comes_with_something_else_is_answered_all_the_same(
+    driver: Driver, options: dict[str, Any]
+) -> None:
+    assert bulk(driver) == {"ok": True, "ids": []}
+    first = push(driver, **options)["id"]
+    assert bulk(driver) == bulk(driver, options, options) == {"ok": True, "ids": [first]}
+    several = bulk(driver, options, options, key="several")["ids"]
+    assert push(driver, key="several", **options)["id"] == several[0]
+    assert count(driver) == 3
+
+
 def test_the_answer_says_what_is_not_new(driver: Driver) -> None:
     assert "existing" not in push(driver, key=None, uniqueKey="k")
     assert push(driver, uniqueKey="k")["existing"] is True
