@@ -54,7 +54,9 @@ def _next_run(expression: str, timezone: str, after: int) -> int:
     rule, zone = _Rule(_fields(expression)), _zone(timezone)
     try:
         return _first(rule, zone, after)
-    except OverflowError:
+    except ScheduleError:
+        raise
+    except (OverflowError, ValueError, OSError):  # of `datetime`, which ends with the year 9999
         raise ScheduleError("the time is out of range") from None
 
 

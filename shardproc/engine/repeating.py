@@ -25,9 +25,14 @@ def check(repeat: Repeat, now: int, where: str) -> None:
         raise CommandError(f"{where}repeat needs either every or pattern")
     if repeat.pattern is not None:
         try:
-            next_run(repeat.pattern, repeat.tz, now)
+            next_run(repeat.pattern, repeat.tz, _not_before(repeat, now))
         except ScheduleError as error:
             raise CommandError(f"{where}Invalid repeat pattern: {error}") from None
+
+
+def _not_before(repeat: Repeat, now: int) -> int:
+    """The time after which a job may be repeated."""
+    return max(now, int(repeat.start_date or 0) - 1)
 
 
 def as_map(repeat: Repeat) -> dict[str, float | int | str | None]:
@@ -40,14 +45,13 @@ def _next_at(repeat: Repeat, now: int) -> int | None:
     """When the next job is due, None when there is to be none."""
     if repeat.limit is not None and repeat.count >= repeat.limit:
         return None
-    start = 0 if repeat.start_date is None else int(repeat.start_date)
     if repeat.pattern is not None:
         try:
-            at = next_run(repeat.pattern, repeat.tz, max(now, start - 1))
+            at = next_run(repeat.pattern, repeat.tz, _not_before(repeat, now))
         except ScheduleError:  # it has run for the last time
             return None
     else:
-        at = max(now + max(1, int(repeat.every or 0)), start)
+        at = max(now + max(1, int(repeat.every or 0)), int(repeat.start_date or 0))
     return None if repeat.end_date is not None and at > repeat.end_date else at
 
 

@@ -174,6 +174,7 @@ def test_what_has_happened_to_a_job_is_not_repeated(driver: Driver) -> None:
         ({"every": 5, "pattern": "* * * * *"}, "repeat needs either every or pattern"),
         ({"pattern": "x"}, "Invalid repeat pattern: an expression has 5 fields, or 6 with leading seconds"),
         ({"pattern": "* * * * *", "tz": "Nowhere"}, "Invalid repeat pattern: unknown time zone 'Nowhere'"),
+        ({"pattern": "* * * * *", "startDate": 1e15}, "Invalid repeat pattern: the time is out of range"),
     ],
 )
 def test_a_repetition_has_one_rhythm(driver: Driver, repeat: object, error: str) -> None:

@@ -308,3 +308,10 @@ def test_it_runs_as_the_rules_say_minute_by_minute(data: st.DataObject, name: st
 def test_aliases_are_expressions() -> None:
     for text in ALIASES.values():
         assert len(text.split()) == 5
+
+
+@pytest.mark.parametrize("zone", [None, "Europe/Rome"])
+@pytest.mark.parametrize("after_ms", [253_402_300_799_000, 10**15])
+def test_the_calendar_ends_with_the_year_9999(zone: str | None, after_ms: int) -> None:
+    with pytest.raises(ScheduleError, match=r"out of range|no such date"):
+        next_run("* * * * *", zone, after_ms)
