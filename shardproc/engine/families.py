@@ -70,6 +70,7 @@ def get_ignored(state: State, client: Client, command: GetIgnoredChildrenFailure
 def update_parent(state: State, client: Client, command: UpdateParent) -> Steps:
     """Either may have run already: clients that push children first name their parent when they know it."""
     child, parent = command.child_id, command.parent_id
+    check_other(parent, child)
     places = yield from locate(state, [child, parent])
     (found,) = yield [(places[child], wire.Kin(wire.FIND, child))]
     (at,) = yield [(places[parent], wire.Kin(wire.LOOK, parent, child))]
@@ -83,6 +84,12 @@ def update_parent(state: State, client: Client, command: UpdateParent) -> Steps:
         raise _no_parent(parent, at)
     yield [(places[child], wire.Kin(wire.ADOPT, child, parent, joined.queue))]
     return Ok()
+
+
+def check_other(parent: str | None, child: str | None) -> None:
+    """CommandError when a job is to wait for itself."""
+    if parent is not None and parent == child:
+        raise CommandError(f"Job {child} cannot be its own parent")
 
 
 def _no_parent(parent: str, at: wire.KinDone) -> CommandError:

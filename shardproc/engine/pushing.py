@@ -136,6 +136,8 @@ def push_linked(state: State, client: Client, command: Push | PushBatch) -> Step
         if job_id := fields.job_id or fields.custom_id:
             own.setdefault(job_id, index)
     parents = [families.parent_of(fields) for fields in entries]
+    for fields, parent in zip(entries, parents, strict=True):
+        families.check_other(parent, fields.job_id or fields.custom_id)
     wanted = [dep for fields in entries for dep in fields.depends_on or () if dep not in own]
     key = idempotency.begin(state, command)
     try:

@@ -102,6 +102,14 @@ def test_a_child_of_nobody_is_refused_and_leaves_nothing(world: World) -> None:
     assert state_of(world, "c") == "unknown"
 
 
+def test_nobody_waits_for_himself(world: World) -> None:
+    push(world, "alpha", "own")
+    refused = {"ok": False, "error": "Job own cannot be its own parent"}
+    assert push_child(world, "alpha", "own", "own") == refused
+    assert world.ask(cmd="UpdateParent", childId="own", parentId="own") == refused
+    assert state_of(world, "own") == "waiting"
+
+
 @pytest.mark.parametrize(
     "data", [{}, {"__parentId": "other"}, {"__parentId": 5}, {"in": {"__parentId": "p"}}, 1]
 )
