@@ -56,6 +56,7 @@ class Store:
         ``epoch`` names the life of the router: connection numbers of an earlier one mean nothing.
         """
         self.attach(engine.out)
+        engine.state.now = now  # records may be too old to be kept
         if self._enter(epoch):
             engine.new_life(now)
         self._time = lambda: engine.state.now

@@ -417,6 +417,23 @@ def test_that_a_removed_job_had_completed_is_known_everywhere(world: World, poin
     assert refused == {"ok": False, "error": f"Dependency job not found: {failed}"}
 
 
+def test_what_became_of_a_removed_job_is_forgotten_after_a_week(world: World) -> None:
+    own = on(3, "own")
+    push(world, 1, own, removeOnComplete=True)
+    push(world, 2, on(0, "after"), dependsOn=[own])
+    _, token = pull(world, on(1, "q"))
+    assert world.ask(cmd="ACK", id=own, token=token) == {"ok": True}
+    world.settle()
+    for days, known in ((6, True), (2, False)):
+        world.now += days * 86_400_000
+        world.crash(1)
+        world.settle()
+        assert (own in world.shards[1].engine.state.tombstones) == known
+        assert (own in world.shards[3].engine.state.directory) == known
+    world.crash(1)
+    assert own not in world.shards[1].engine.state.tombstones
+
+
 @pytest.mark.parametrize("shard", [1, 2])
 def test_a_dependency_that_fails_and_is_removed_has_not_completed(world: World, shard: int) -> None:
     dep, after = on(3, "dep"), on(0, "after")
