@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import islice
 
 from msgspec import Raw
 
@@ -27,6 +26,7 @@ from .state import Client, State
 
 TOO_LATE = "already-finalized"
 MAX_STACK = 16_384  # characters of a stack trace that are kept with the attempt
+PYTHONS = "Traceback (most recent call last)"  # in the first line of such a traceback
 MAX_LINE, MAX_LINES = 1024, 100  # characters and lines of one that are kept with the job
 
 
@@ -113,11 +113,16 @@ def _too_late(state: State, late: _TooLate) -> AckReply:
 
 
 def _keep_stack(state: State, job: Job, stack: str | list[str]) -> None:
-    """Show the first lines of a stack trace with the job."""
+    """Show the lines of a stack trace with the job that are nearest to its error: the first, but of Python's
+    tracebacks, which name the innermost call last, the last."""
     job.extra = job.extra or Extra()
-    lines = stack.splitlines() if isinstance(stack, str) else stack
-    stripped = (line.strip()[:MAX_LINE] for line in lines)
-    job.extra.stacktrace = list(islice(filter(None, stripped), min(job.extra.stack_trace_limit, MAX_LINES)))
+    lines = [line for line in (stack.splitlines() if isinstance(stack, str) else stack) if line.strip()]
+    limit = min(job.extra.stack_trace_limit, MAX_LINES)
+    if lines and PYTHONS in lines[0]:
+        kept = [line.rstrip()[:MAX_LINE] for line in lines[max(0, len(lines) - limit) :]]
+    else:
+        kept = [line.strip()[:MAX_LINE] for line in lines[:limit]]
+    job.extra.stacktrace = kept
     state.out.touch(job, ROW)
 
 

@@ -105,6 +105,31 @@ def test_a_task_that_fails(bunqueue: Sandbox, signals: list[tuple[str, str]]) ->
     assert signals[-1] == ("finished", "FAILED")
 
 
+def test_a_traceback_is_kept_whole_with_the_innermost_call_at_its_end(bunqueue: Sandbox) -> None:
+    result = tasks.deeply_broken.enqueue()
+    bunqueue.drain(run_task)
+    result.refresh()
+    (error,) = result.errors
+    assert error.exception_class is LookupError
+    lines = error.traceback.splitlines()
+    assert lines[0] == "Traceback (most recent call last):"
+    assert lines[-1] == "LookupError: down here"
+    assert lines[-2].strip() == 'raise LookupError("down here")'
+    assert "in deeply_broken" in error.traceback
+
+
+def test_the_end_of_a_task_is_told_when_it_is_the_end(
+    bunqueue: Sandbox, signals: list[tuple[str, str]]
+) -> None:
+    tasks.hopeless.enqueue()
+    bunqueue.drain(run_task)
+    assert signals == [("enqueued", "READY"), ("started", "RUNNING"), ("finished", "FAILED")]
+    signals.clear()
+    tasks.put_off.enqueue()
+    bunqueue.drain(run_task)
+    assert signals == [("enqueued", "READY"), ("started", "RUNNING")]
+
+
 def test_attempts_where_the_settings_say_so(bunqueue: Sandbox, signals: list[tuple[str, str]]) -> None:
     result = tasks.flaky.enqueue(3)
     bunqueue.drain(run_task)

@@ -69,3 +69,34 @@ def test_a_completed_job_is_at_a_hundred(driver: Driver) -> None:
     driver.ask(cmd="ACK", id=job_id)
     job = driver.ask(cmd="GetJob", id=job_id)["job"]
     assert (job["progress"], job["progressMessage"]) == (100, "half")
+
+
+JAVASCRIPT = ["Error: no", "  at deep (a.js:3)", "", "  at main (a.js:9)"]
+PYTHON = [
+    "Traceback (most recent call last):",
+    '  File "a.py", line 9, in main',
+    "    deep()",
+    "",
+    '  File "a.py", line 3, in deep',
+    '    raise LookupError("no")',
+    "LookupError: no",
+]
+
+
+@pytest.mark.parametrize(
+    ("stack", "kept"),
+    [
+        (JAVASCRIPT, ["Error: no", "at deep (a.js:3)"]),
+        ("\n".join(JAVASCRIPT), ["Error: no", "at deep (a.js:3)"]),
+        (PYTHON, ['    raise LookupError("no")', "LookupError: no"]),
+        ("\n".join(PYTHON), ['    raise LookupError("no")', "LookupError: no"]),
+    ],
+)
+@pytest.mark.parametrize("limit", [2, 0])
+def test_of_a_stack_that_end_is_kept_where_the_error_is(
+    driver: Driver, stack: object, kept: list[str], limit: int
+) -> None:
+    job_id = driver.ask(cmd="PUSH", queue="q", stackTraceLimit=limit)["id"]
+    driver.ask(cmd="PULL", queue="q")
+    driver.ask(cmd="FAIL", id=job_id, error="no", stack=stack)
+    assert driver.ask(cmd="GetJob", id=job_id)["job"]["stacktrace"] == kept[:limit]

@@ -17,6 +17,10 @@ from .compat import BaseTaskBackend, Task, TaskResult, TaskResultDoesNotExist, T
 from .results import result_of
 
 JOB_OPTIONS = "job_options"
+DEFAULTS: JobOptions = {
+    "max_attempts": 1,
+    "stack_trace_limit": 100,
+}  # tracebacks are kept whole, as Django does
 ANY_QUEUE = "default"  # questions about a job do not depend on it
 
 
@@ -35,7 +39,7 @@ class BunqueueBackend(BaseTaskBackend):  # type: ignore[misc]  # Django has no t
     def __init__(self, alias: str, params: Mapping[str, Any]) -> None:
         super().__init__(alias, params)
         options = dict(self.options)
-        self.job_options = cast("JobOptions", {"max_attempts": 1, **options.pop(JOB_OPTIONS, {})})
+        self.job_options = cast("JobOptions", {**DEFAULTS, **options.pop(JOB_OPTIONS, {})})
         self.place = cast("Place", options)
         self._queues: dict[str, Queue] = {}
 

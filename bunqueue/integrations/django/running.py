@@ -8,6 +8,8 @@ from django.db import close_old_connections
 from django.utils import timezone
 
 from bunqueue.client.active_job import ActiveJob
+from bunqueue.client.failures import is_final
+from bunqueue.errors import Postpone
 
 from .compat import (
     Task,
@@ -47,7 +49,8 @@ def _run(task: Task, result: TaskResult, job: ActiveJob) -> Any:
         kind = type(error)
         path = f"{kind.__module__}.{kind.__qualname__}"
         result.errors.append(TaskError(exception_class_path=path, traceback=_traceback(error)))
-        if job.attempts + 1 >= job.max_attempts:
+        last = job.attempts + 1 >= job.max_attempts or is_final(error)
+        if last and not isinstance(error, Postpone):
             _end(result, TaskResultStatus.FAILED)
             task_finished.send(sender=sender, task_result=result)
         raise

@@ -5,6 +5,8 @@ import threading
 
 from django.db import connection
 
+from bunqueue import Postpone, Unrecoverable
+
 try:
     from django.tasks import task
 except ImportError:
@@ -27,6 +29,27 @@ async def add_later(one, two):
 @task
 def broken():
     raise ConnectionError("no route to the mail server")
+
+
+def deep(level):
+    if level:
+        deep(level - 1)
+    raise LookupError("down here")
+
+
+@task
+def deeply_broken():
+    deep(8)
+
+
+@task(backend="patient")
+def hopeless():
+    raise Unrecoverable("the account is closed")
+
+
+@task
+def put_off():
+    raise Postpone(60_000)
 
 
 @task(backend="patient")
