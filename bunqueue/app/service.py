@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from bunqueue.client import checks
 from bunqueue.client.caller import AsyncCaller
-from bunqueue.client.connection_options import Duration, milliseconds, reconnect_delay
+from bunqueue.client.connection_options import Duration, reconnect_delay
 from bunqueue.client.worker import Worker
 from bunqueue.errors import OptionError, ShardUnavailable
 from bunqueue.protocol.commands import Reply
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("bunqueue.app")
 
+HOOKS_PATIENCE = 5.0  # seconds for hooks that still run when all jobs have ended
 MAX_DELAY = 5.0  # seconds between attempts to tell the server what it has to know
 AWAY = (ConnectionError, TimeoutError, ShardUnavailable)
 """The server cannot be reached, for the moment."""
@@ -73,8 +74,7 @@ class Service:
 
     async def stop(self, grace: Duration | None = None) -> None:
         """See `Bunqueue.stop`."""
-        grace_ms = None if grace is None else milliseconds(grace, "grace")
-        await asyncio.gather(*[worker.stop(grace_ms=grace_ms) for worker in self._workers])
+        await asyncio.gather(*[worker.stop(grace=grace) for worker in self._workers])
         await self._finish()
 
     # -- as the purpose of a program: what `run_forever` wants
@@ -126,9 +126,11 @@ class Service:
         self._started = False
         if self._telling is not None:
             self._telling.cancel()
-        await self._app._hooks.settle()
-        await self._app._hooks.call("shutdown")
-        await self._caller.close()
+        try:
+            await self._app._hooks.settle(HOOKS_PATIENCE)
+            await self._app._hooks.call("shutdown")
+        finally:
+            await self._caller.close()
 
     def _worker(self, station: Station) -> Worker:
         app, hooks = self._app, self._app._hooks

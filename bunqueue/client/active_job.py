@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar, overload
 from msgspec import Raw, Struct
 from msgspec.msgpack import Decoder
 
+from bunqueue.client.job_options import encode_data
 from bunqueue.client.jobs import Job
 from bunqueue.errors import JobCancelled, JobInterrupted, JobStopped, JobTimeout
 from bunqueue.protocol.commands import jobs, query
@@ -72,6 +73,7 @@ class ActiveJob:
     __slots__ = (
         "_line",
         "attempts",
+        "carried",
         "data",
         "ending",
         "halt",
@@ -106,6 +108,8 @@ class ActiveJob:
         """For the worker: why the run is to end; `cancelled` is for handlers."""
         self.halt: Callable[[], object] | None = None
         """For the worker: makes the handler end, as long as it runs."""
+        self.carried: tuple[tuple[str, Raw], ...] = ()
+        """For the worker: what `carry` was told."""
         self._line = line
 
     def __repr__(self) -> str:
@@ -117,9 +121,22 @@ class ActiveJob:
         """Decode the data. Raises MsgspecError, or what a wrong payload makes Python raise."""
         self.data = _decode_data(self.data)
 
+    def is_of(self, line: JobLine) -> bool:
+        """For the worker: whether what it says goes that way."""
+        return self._line is line
+
     def job(self) -> Job:
         """Everything about the job, as it was when it was pulled."""
         return _decode_job(self.raw)
+
+    def carry(self, path: str, **values: object) -> None:
+        """For middleware: have what it sets around a run be there in a process of its own, too.
+
+        `path`, "package.module:function", leads to a function that gives a context manager when it is called
+        with these values; a handler that runs in a process runs within it. Elsewhere nothing is done: there
+        handlers see the middleware's own context. Raises PayloadError for what MessagePack has not.
+        """
+        self.carried = (*self.carried, (path, encode_data(values, f"what {path} is carried")))
 
     # -- what it says
 

@@ -76,6 +76,9 @@ class AsyncCaller:
     async def open(self) -> Transport:
         loop, current = asyncio.get_running_loop(), substitute.current
         transport = await self.endpoint.open(known=self.known)
+        if self._closed:  # meanwhile
+            await transport.close()
+            return transport  # which says so
         if self._transport is not None and self._loop is loop and self._substitute is current:
             await transport.close()  # somebody else was faster
             return self._transport
@@ -109,9 +112,12 @@ class Caller:
     def ended(self, queue: str, job_id: str, seconds: float | None) -> Ended:
         """How a job has ended, within so many seconds. Raises TimeoutError, or BunqueueError."""
         check_thread()
+        command = wait_for(queue, job_id, seconds)
+        if self._closed:
+            raise requests.closed(command, self.endpoint.address)
         if substitute.current is None:
             return portal().run(self._caller.ended(queue, job_id, seconds))
-        reply = self.call(wait_for(queue, job_id, seconds), WaitManyReply)
+        reply = self.call(command, WaitManyReply)
         if not reply.ended:
             raise TimeoutError
         return reply.ended[0]

@@ -12,13 +12,13 @@ import socket
 import sys
 import threading
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from queue import SimpleQueue
 from types import FrameType
 from typing import Any
 
 from msgspec import Raw, Struct
-from msgspec.msgpack import Encoder
+from msgspec.msgpack import Decoder, Encoder
 
 from bunqueue import errors
 from bunqueue.client.active_job import ActiveJob, Ending, Handler, current, stopped
@@ -38,15 +38,15 @@ from bunqueue.client.child_messages import (
     send,
     to_child,
 )
-from bunqueue.client.connection_options import milliseconds
-from bunqueue.client.failures import error_stack, error_text, is_final
-from bunqueue.client.handler_path import imported
+from bunqueue.client.failures import checked, error_stack, error_text, is_final, postponed, well_formed
+from bunqueue.client.handler_path import imported, object_at
 from bunqueue.client.job_line import DONE
 from bunqueue.client.job_options import encode_data
 from bunqueue.errors import BunqueueError, Postpone
 from bunqueue.vitals import memory
 
 _encode = Encoder().encode
+_decode = Decoder().decode
 
 
 class Child:
@@ -78,7 +78,7 @@ class Child:
         if setup.log_level is not None:
             from bunqueue.client.job_logging import forward
 
-            forward(setup.log_level)
+            forward(setup.log_level, self)
         signal.signal(signal.SIGTERM, self._interrupt)
         threading.Thread(target=self._listen, name="bunqueue-child", daemon=True).start()
         self._send(Ready())
@@ -93,10 +93,11 @@ class Child:
         try:
             value = self._run(run)
             return Done(encode_data(value, "the result of the handler"), memory())
-        except BaseException as error:
+        except BaseException as raised:
             self._job = None
-            delay = milliseconds(error.delay, "delay") if isinstance(error, Postpone) else None
-            text = error_text(error) if delay is None else str(error)
+            error = checked(raised)
+            delay = postponed(error) if isinstance(error, Postpone) else None
+            text = error_text(error) if delay is None else well_formed(str(error))
             return Raised(text, error_stack(error), is_final(error), delay, memory())
 
     def _run(self, run: Run) -> Any:
@@ -108,7 +109,10 @@ class Child:
         try:
             self._apply(self._end)
             job.raise_if_cancelled()
-            return self._handlers[run.path](job)
+            with ExitStack() as around:
+                for path, values in run.around:
+                    around.enter_context(object_at(path)(**_decode(values)))
+                return self._handlers[run.path](job)
         finally:
             self._job = None
             current.reset(outer)

@@ -27,6 +27,7 @@ class Run(Struct, tag="run", gc=False):
     job: Raw
     data: Raw  # middleware may have changed it
     token: str
+    around: tuple[tuple[str, Raw], ...]  # paths of context managers, and their arguments
 
 
 class End(Struct, tag="end", gc=False):

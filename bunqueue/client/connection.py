@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
+from contextlib import suppress
 from typing import Protocol, cast
 
 from msgspec import MsgspecError
@@ -189,6 +191,13 @@ class Connection(asyncio.Protocol):
         self.reason = reason
         if self._transport is not None:
             self._transport.abort()
+
+    def hang_up(self) -> None:
+        """Without the event loop, which is closed; the socket itself goes with the last reference to it."""
+        sock = self._transport.get_extra_info("socket") if self._transport is not None else None
+        if sock is not None:
+            with suppress(OSError, ValueError):  # uvloop has closed it already
+                sock.shutdown(socket.SHUT_RDWR)
 
     async def close(self) -> None:
         """Send what is waiting and end the connection."""

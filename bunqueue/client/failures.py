@@ -6,8 +6,12 @@ import traceback
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
+
+from bunqueue.client import checks
 from bunqueue.client.connection_options import milliseconds
-from bunqueue.errors import JobInterrupted, Postpone, Unrecoverable
+from bunqueue.errors import JobInterrupted, JobStopped, OptionError, Postpone, Unrecoverable
+from bunqueue.protocol.commands.base import Delay
 from bunqueue.protocol.commands.core import Fail
 from bunqueue.protocol.commands.jobs import MoveToDelayed
 
@@ -17,7 +21,12 @@ if TYPE_CHECKING:
 PACKAGE = __package__.partition(".")[0]
 _FINAL = "__bunqueue_final__"
 MAX_ERROR = 2_000  # characters of an error's text; enough for a person, small enough for every list
+HEADING = "Traceback (most recent call last)"
 MAX_STACK = 8_000  # characters of a traceback, its end: that is where the error is
+
+
+class _Postponed(Struct):
+    delay: Delay
 
 
 class ChildError(Exception):
@@ -36,8 +45,13 @@ def error_text(error: BaseException) -> str:
         message = str(error)
     except Exception as problem:  # a broken __str__ must not cost the report of the failure
         message = f"(its text cannot be had: {type(problem).__name__})"
-    text = f"{type(error).__name__}: {message}" if message else type(error).__name__
+    text = well_formed(f"{type(error).__name__}: {message}" if message else type(error).__name__)
     return text if len(text) <= MAX_ERROR else text[: MAX_ERROR - 3] + "..."
+
+
+def well_formed(text: str) -> str:
+    """Text that can be sent: half characters, as names of files may have, are written out."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def error_stack(error: BaseException) -> list[str]:
@@ -51,7 +65,10 @@ def error_stack(error: BaseException) -> list[str]:
         text = "".join(traceback.format_exception(type(error), error, trace))
     except Exception:  # formatting runs foreign code: __str__, __repr__, source loaders
         return []
-    return text[-MAX_STACK:].splitlines()
+    lines = well_formed(text)[-MAX_STACK:].splitlines()
+    if len(text) > MAX_STACK:  # servers know by the first line in which direction to read
+        lines[0] = f"{HEADING}: ... and, at its end:"
+    return lines
 
 
 def _is_ours(trace: TracebackType) -> bool:
@@ -72,15 +89,37 @@ def made_final(error: BaseException) -> BaseException:
     return error
 
 
+def postponed(error: Postpone) -> float:
+    """By how many ms. Raises OptionError for what is no delay, or too long."""
+    delay = milliseconds(error.delay, "Postpone: delay")
+    checks.wire(_Postponed, {"delay": delay})
+    return delay
+
+
+def checked(error: BaseException) -> BaseException:
+    """What a handler raised; instead of a Postpone that cannot be, the OptionError that says why."""
+    try:
+        if isinstance(error, Postpone):
+            postponed(error)
+    except OptionError as problem:
+        return problem.with_traceback(error.__traceback__)
+    return error
+
+
 def fail_command(job: ActiveJob, error: BaseException, text: str = "") -> Fail | MoveToDelayed:
     """How a worker says that an attempt failed, or is put off; `text` stands for the error's own."""
     if isinstance(error, Postpone):
-        return MoveToDelayed(id=job.id, delay=milliseconds(error.delay, "delay"), token=job.token)
+        return MoveToDelayed(id=job.id, delay=postponed(error), token=job.token)
     return Fail(
         id=job.id,
         error=text or error_text(error),
         token=job.token,
         stack=error_stack(error) or None,
-        interrupted=isinstance(error, JobInterrupted),
         unrecoverable=is_final(error),
     )
+
+
+def stop_command(job: ActiveJob, error: JobStopped) -> Fail:
+    """How a worker says that it has ended a run."""
+    interrupted = isinstance(error, JobInterrupted)
+    return Fail(id=job.id, error=str(error), token=job.token, interrupted=interrupted)

@@ -68,18 +68,23 @@ def _look_up(module: Any, path: str) -> Any:
     return found
 
 
+def object_at(path: str) -> Any:
+    """What stands at a path; None when nothing does. Raises whatever importing its module raises."""
+    name, _, names = path.rpartition(":")
+    if not name.endswith(".py"):
+        return _look_up(None, path)
+    if name not in _mains:
+        _mains[name] = runpy.run_path(name, run_name=MAIN)
+    first, _, rest = names.partition(".")
+    found = _mains[name].get(first)
+    for attribute in filter(None, rest.split(".")):
+        found = getattr(found, attribute, None)
+    return found
+
+
 def handler_at(path: str) -> Handler:
     """The handler at a path. Raises whatever importing it raises."""
-    name, _, names = path.rpartition(":")
-    if name.endswith(".py"):
-        if name not in _mains:
-            _mains[name] = runpy.run_path(name, run_name=MAIN)
-        first, _, rest = names.partition(".")
-        found = _mains[name].get(first)
-        for attribute in filter(None, rest.split(".")):
-            found = getattr(found, attribute, None)
-    else:
-        found = _look_up(None, path)
+    found = object_at(path)
     make: Callable[[], Handler] | None = getattr(found, _MAKE, None)
     handler: Any = found if make is None else make()
     if not callable(handler):

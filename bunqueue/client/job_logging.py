@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable
 
-from bunqueue.client.active_job import current_job
+from bunqueue.client.active_job import ActiveJob, JobLine, current_job
 from bunqueue.client.connection_options import shown
 from bunqueue.errors import OptionError
 
@@ -20,12 +21,16 @@ class JobLogHandler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         job = current_job(None)
-        if job is None or record.name.partition(".")[0] == OWN:
+        if job is None or not self.wants(job) or record.name.partition(".")[0] == OWN:
             return
         try:
             job.log_soon(self.format(record), _level(record.levelno))
         except Exception:
             self.handleError(record)
+
+    def wants(self, job: ActiveJob) -> bool:
+        """Whether the records of this job are meant."""
+        return True
 
 
 def _level(number: int) -> str:
@@ -37,18 +42,58 @@ def _level(number: int) -> str:
     return "info" if number >= logging.INFO else "debug"
 
 
-def forward(level: int) -> Callable[[], None]:
-    """Begin to, also with records that the root logger's own level would keep back; gives what ends it."""
-    handler, root = JobLogHandler(level), logging.getLogger()
-    before = root.level
+class _Forwarder(JobLogHandler):
+    """The same for the jobs of one worker: others in this process forward theirs themselves, or do not."""
+
+    def __init__(self, level: int, line: JobLine) -> None:
+        super().__init__(level)
+        self._line = line
+
+    def wants(self, job: ActiveJob) -> bool:
+        return job.is_of(self._line)
+
+
+class _Floor:
+    """Keeps the root logger's level as low as those need who forward, and puts it back with the last one."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._levels: list[int] = []
+        self._before = self._set = logging.NOTSET
+
+    def enter(self, level: int) -> None:
+        root = logging.getLogger()
+        with self._lock:
+            if not self._levels:
+                self._before = self._set = root.level
+            self._levels.append(level)
+            self._lower(root)
+
+    def leave(self, level: int) -> None:
+        root = logging.getLogger()
+        with self._lock:
+            self._levels.remove(level)
+            if root.level == self._set:  # else somebody else has set it meanwhile
+                self._lower(root)
+
+    def _lower(self, root: logging.Logger) -> None:
+        self._set = min(self._before, *self._levels) if self._levels else self._before
+        root.setLevel(self._set)
+
+
+_floor = _Floor()
+
+
+def forward(level: int, line: JobLine) -> Callable[[], None]:
+    """Begin to, for the jobs of a worker, also with records that the root logger's own level would keep back;
+    gives what ends it."""
+    handler, root = _Forwarder(level, line), logging.getLogger()
     root.addHandler(handler)
-    if before == logging.NOTSET or before > level:
-        root.setLevel(level)
+    _floor.enter(level)
 
     def end() -> None:
         root.removeHandler(handler)
-        if root.level == level:
-            root.setLevel(before)
+        _floor.leave(level)
 
     return end
 

@@ -7,7 +7,9 @@ the next one, with the same tokens, so that they can only be about the same atte
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
+from collections.abc import Callable
 from itertools import count
 from typing import NamedTuple, Protocol, TypeVar
 
@@ -16,7 +18,7 @@ from msgspec import Raw, Struct
 from bunqueue.client.active_job import CANCELLED, ActiveJob, Ending, stopped
 from bunqueue.client.caller import AsyncCaller
 from bunqueue.client.connection_options import reconnect_delay
-from bunqueue.client.failures import error_text, fail_command
+from bunqueue.client.failures import checked, error_text, fail_command, stop_command
 from bunqueue.client.jobs import OneJob
 from bunqueue.errors import (
     BunqueueError,
@@ -26,12 +28,15 @@ from bunqueue.errors import (
     JobNotFound,
     JobStopped,
     LockLost,
+    PayloadError,
+    Postpone,
     ShardUnavailable,
 )
 from bunqueue.protocol.commands import Reply, core, query
 from bunqueue.protocol.commands.core import Ack, AckBatch
 
 R = TypeVar("R", bound=Reply)
+logger = logging.getLogger("bunqueue.worker")
 
 MAX_BATCH = 500  # acknowledgements in one command: what queued up while the last one was on its way
 MAX_BATCH_BYTES = 8 << 20  # of results in one command; a frame holds 64 MiB
@@ -72,17 +77,32 @@ class _Failure(NamedTuple):
     text: str
 
 
+class _Stop(NamedTuple):
+    job: ActiveJob
+    error: JobStopped
+
+
 class Outcomes:
     """Reports outcomes in the background; `start` it, and `drain` it before `stop`."""
 
-    def __init__(self, caller: AsyncCaller, listener: Listener, *, batch: int, delay: float) -> None:
-        """An acknowledgement waits for `batch` of them, at most `delay` seconds."""
+    def __init__(
+        self,
+        caller: AsyncCaller,
+        listener: Listener,
+        give_up: Callable[[BaseException], None],
+        *,
+        batch: int,
+        delay: float,
+    ) -> None:
+        """An acknowledgement waits for `batch` of them, at most `delay` seconds. `give_up` is called when
+        nothing can be reported any more."""
         self._caller = caller
         self._listener = listener
+        self._give_up = give_up
         self._batch = batch
         self._delay = delay
         self._successes: list[_Success] = []
-        self._failures: list[_Failure] = []
+        self._failures: list[_Failure | _Stop] = []
         self._due = asyncio.Event()
         self._empty = asyncio.Event()
         self._empty.set()
@@ -97,6 +117,7 @@ class Outcomes:
 
     def start(self) -> None:
         self._task = self._loop.create_task(self._work())
+        self._task.add_done_callback(self._ended)
 
     async def drain(self) -> None:
         """Wait until the server knows everything."""
@@ -123,14 +144,17 @@ class Outcomes:
             self._timer = self._loop.call_later(self._delay, self._due.set)
 
     def fail(self, job: ActiveJob, error: BaseException, text: str = "") -> None:
-        """`text` stands for the error's own."""
+        """What its handler raised; `text` stands for the error's own."""
+        error = checked(error)
         self._failures.append(_Failure(job, error, text or error_text(error)))
         self._empty.clear()
         self._due.set()
 
     def stop_short(self, job: ActiveJob, error: JobStopped) -> None:
-        """Its run was ended: JobCancelled or JobInterrupted."""
-        self.fail(job, error, str(error))
+        """The worker has ended its run: JobCancelled or JobInterrupted."""
+        self._failures.append(_Stop(job, error))
+        self._empty.clear()
+        self._due.set()
 
     def flush(self) -> None:
         """Do not wait for more: there will be none for a while."""
@@ -149,13 +173,19 @@ class Outcomes:
             successes = self._take()
             failures, self._failures = self._failures[:MAX_SINGLES], self._failures[MAX_SINGLES:]
             if failures:
-                await asyncio.gather(self._complete(successes), *map(self._fail, failures))
+                await asyncio.gather(self._complete(successes), *map(self._tell, failures))
             else:
                 await self._complete(successes)
             if self._failures or len(self._successes) >= self._batch:
                 self._due.set()
             elif not self._successes:
                 self._empty.set()
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """An error that nobody foresaw must end the worker, not silence it."""
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("outcomes of jobs cannot be reported any more", exc_info=error)
+            self._give_up(error)
 
     def _take(self) -> list[_Success]:
         size = 0
@@ -200,8 +230,8 @@ class Outcomes:
             if not by_us:
                 self._listener.job_lost(job, reply.reason)
                 return
-        elif isinstance(reply, CommandFailed):  # the server does not take this result
-            await self._fail(_Failure(job, reply, f"the server refused the result: {reply.reason}"))
+        elif isinstance(reply, CommandFailed):  # the server does not take this result, or no frame holds it
+            await self._fail(_Failure(job, reply, f"the result was refused: {reply.reason}"))
             return
         elif reply.data:
             self._too_late(job, reply.data.reason)
@@ -213,10 +243,17 @@ class Outcomes:
         gone = "unknown" if job.remove_on_complete else "completed"
         return isinstance(reply, query.StateReply) and reply.state in ("completed", gone)
 
+    async def _tell(self, what: _Failure | _Stop) -> None:
+        if isinstance(what, _Failure):
+            await self._fail(what)
+        else:
+            await self._persist(stop_command(*what), core.AckReply)
+            self._listener.job_stopped(*what)  # whatever the answer: the job is not ours any more
+
     async def _fail(self, failure: _Failure) -> None:
         job, error, text = failure
         reply, unsure = await self._persist(fail_command(job, error, text), core.AckReply)
-        if isinstance(error, JobStopped):  # whatever the answer: the job is not ours any more
+        if isinstance(error, Postpone):
             self._listener.job_stopped(job, error)
         elif isinstance(reply, CommandFailed) and not (unsure and await self._has_failed(job)):
             self._listener.job_lost(job, reply.reason)
@@ -250,6 +287,8 @@ class Outcomes:
         for failures in count(1):
             try:
                 return await self._caller.call(command, reply), unsure
+            except PayloadError as error:  # it will not fit another time either
+                return CommandFailed(str(error), reason=str(error)), unsure
             except BunqueueError as error:
                 if isinstance(error, CommandFailed) and not _passes(error):
                     return error, unsure

@@ -11,11 +11,8 @@ import logging
 import random
 import ssl
 from collections import deque
-from collections.abc import Coroutine
 from contextlib import suppress
 from math import inf
-from typing import Any
-from weakref import WeakKeyDictionary
 
 from msgspec import Struct
 
@@ -92,6 +89,12 @@ class Pool:
         while self._backlog:
             request = self._backlog.popleft()
             _fail(request, requests.closed(request.command, self._address))
+
+    def abandon(self) -> None:
+        """Its event loop was closed, and can close nothing any more: have the server see the end."""
+        self._closed = True
+        for connection in self._connections:
+            connection.hang_up()
 
     # -- sending
 
@@ -306,53 +309,3 @@ class Pool:
 def _fail(request: Request, error: BunqueueError) -> None:
     if not request.future.done():
         request.future.set_exception(error)
-
-
-class _Shared:
-    """A pool and how many use it."""
-
-    def __init__(self, pool: Pool) -> None:
-        self.pool = pool
-        self.users = 0
-
-
-_pools: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Endpoint, _Shared]] = WeakKeyDictionary()
-
-
-class _Lease:
-    """One user's part in a shared pool. Implements `Transport`."""
-
-    def __init__(self, endpoint: Endpoint, pools: dict[Endpoint, _Shared], known: bool) -> None:
-        shared = pools.get(endpoint)
-        if shared is None:
-            shared = pools[endpoint] = _Shared(Pool(endpoint))
-        shared.users += 1
-        shared.pool.reached |= known
-        self._shared: _Shared | None = shared
-        self._pools = pools
-        self._endpoint = endpoint
-
-    def call(self, command: Struct, *, timeout: float | None = None) -> Coroutine[Any, Any, bytes]:
-        if self._shared is None:
-            raise requests.closed(command, self._endpoint.address)
-        return self._shared.pool.call(command, timeout=timeout)
-
-    def listen(self, hear: Hear | None) -> None:
-        raise RuntimeError("others share this session; open a private one to listen")
-
-    async def close(self) -> None:
-        shared, self._shared = self._shared, None
-        if shared is None:
-            return
-        shared.users -= 1
-        if not shared.users:
-            del self._pools[self._endpoint]
-            await shared.pool.close()
-
-
-def lease(endpoint: Endpoint, *, known: bool = False) -> _Lease:
-    """A part in the pool that all users of `endpoint` in this event loop share.
-
-    `known`: the server was reached before, over another connection.
-    """
-    return _Lease(endpoint, _pools.setdefault(asyncio.get_running_loop(), {}), known)

@@ -21,7 +21,7 @@ from msgspec import Raw
 from msgspec.msgpack import Decoder, Encoder
 
 from bunqueue.client import checks
-from bunqueue.client.active_job import ActiveJob, JobLine
+from bunqueue.client.active_job import INTERRUPTED, ActiveJob, Ending, JobLine, stopped
 from bunqueue.client.child_messages import (
     Broken,
     Done,
@@ -41,7 +41,7 @@ from bunqueue.client.child_messages import (
 )
 from bunqueue.client.connection_options import Duration, seconds
 from bunqueue.client.failures import ChildError, made_final
-from bunqueue.errors import Postpone, ProcessBroken, ProcessDied
+from bunqueue.errors import JobStopped, Postpone, ProcessBroken, ProcessDied
 from bunqueue.protocol.commands import jobs, query
 
 logger = logging.getLogger("bunqueue.worker")
@@ -75,10 +75,9 @@ class Recycle:
 
 
 class Process:
-    """One of them, used by one thread at a time, but for `end` and `kill`. Raises ProcessBroken when it does
-    not come about."""
+    """One of them, used by one thread at a time, but for what ends it. `prepare` it before its first job."""
 
-    def __init__(self, setup: Setup) -> None:
+    def __init__(self) -> None:
         self.jobs = 0
         self.memory = 0
         self.born_at = time.monotonic()
@@ -87,6 +86,14 @@ class Process:
         self._job: ActiveJob | None = None
         with theirs:
             self._popen = _spawn(theirs.fileno())
+
+    @property
+    def lives(self) -> bool:
+        """Whether it can run a job, as far as one can see."""
+        return self._popen.poll() is None
+
+    def prepare(self, setup: Setup) -> None:
+        """Returns when it has imported its handlers. Raises ProcessBroken when it cannot."""
         self._send(setup)
         match self._receive():
             case Ready():
@@ -95,18 +102,17 @@ class Process:
                 problem = f"it cannot import its handlers: {text}"
             case _:
                 problem = f"it {self._death()} before it was ready"
-        self.close()
         raise ProcessBroken(f"no process can be started to run handlers in: {problem}")
 
     def run(self, job: ActiveJob, path: str, line: JobLine) -> Any:
-        """What the handler gives back. Raises ChildError, or ProcessDied; then this is of no use any more."""
+        """What the handler gives back. Raises ChildError, JobStopped when the job was ended before it began,
+        or ProcessDied; then this is of no use any more."""
         self._job = job
-        self.jobs += 1
         job.halt = partial(self._halt, job)
         try:
-            self._send(Run(path, job.raw, Raw(_encode(job.data)), job.token))
-            if job.ending is not None:  # since a moment ago
-                job.halt()
+            job.raise_if_cancelled()  # from now on `halt` sees to it
+            self.jobs += 1
+            self._send(Run(path, job.raw, Raw(_encode(job.data)), job.token, job.carried))
             while True:
                 match self._receive():
                     case Say() as said:
@@ -157,6 +163,11 @@ class Process:
         self._send(Stopping())
 
     # -- ends
+
+    def halt_birth(self, job: ActiveJob) -> None:
+        """The job is to end that it was begun for: only a worker that stops has no use for it then."""
+        if job.ending is not None and job.ending.why == INTERRUPTED:
+            self._kill_group()
 
     def _halt(self, job: ActiveJob) -> None:
         """In the loop's thread: end the job, and when its time is over the process."""
@@ -228,13 +239,14 @@ class Processes:
         self._lock = threading.Lock()
         self._idle: list[Process] = []
         self._all: set[Process] = set()
+        self._stopped = False
 
     def run(self, job: ActiveJob, path: str) -> Any:
-        """What the handler gives back. Raises ChildError, ProcessDied or ProcessBroken."""
-        process = self._take()
+        """What the handler gives back. Raises ChildError, JobStopped, ProcessDied or ProcessBroken."""
+        process = self._take(job)
         try:
             value = process.run(job, path, self._line)
-        except (ChildError, Postpone):
+        except (ChildError, JobStopped):
             self._give_back(process)
             raise
         except BaseException:
@@ -243,14 +255,35 @@ class Processes:
         self._give_back(process)
         return value
 
-    def _take(self) -> Process:
-        with self._lock:
-            if self._idle:
-                return self._idle.pop()
-        process = Process(self._setup)
+    def _take(self, job: ActiveJob) -> Process:
+        while (idle := self._take_idle()) is not None:
+            if idle.lives:
+                return idle
+            self._discard(idle)  # it died between two jobs, which costs none of them an attempt
+        return self._begin(job)
+
+    def _begin(self, job: ActiveJob) -> Process:
+        """A new one. A worker that stops does not wait for it."""
+        process = Process()
         with self._lock:
             self._all.add(process)
-        return process
+        job.halt = partial(process.halt_birth, job)
+        try:
+            job.raise_if_cancelled()
+            if not self._stopped:
+                process.prepare(self._setup)
+                return process
+        except BaseException:
+            self._discard(process)
+            if not self._stopped and job.ending is None:
+                raise
+        self._discard(process)
+        job.ending = job.ending or Ending(INTERRUPTED)
+        raise stopped(job, job.ending)
+
+    def _take_idle(self) -> Process | None:
+        with self._lock:
+            return self._idle.pop() if self._idle else None
 
     def _give_back(self, process: Process) -> None:
         why = self._worn_out(process)
@@ -284,8 +317,9 @@ class Processes:
             process.tell_stopping()
 
     def stop(self) -> None:
-        """End them; blocks for a moment."""
+        """End them; blocks for a moment. No other one is begun."""
         with self._lock:
+            self._stopped = True
             processes, self._all, self._idle = list(self._all), set(), []
         for process in processes:
             process.hang_up()

@@ -19,8 +19,9 @@ from typing import Protocol
 from msgspec import Struct
 
 from bunqueue.client import substitute
-from bunqueue.client.active_job import ActiveJob
+from bunqueue.client.active_job import INTERRUPTED, ActiveJob, Ending, stopped
 from bunqueue.client.connection_options import reconnect_delay, seconds
+from bunqueue.client.failures import stop_command
 from bunqueue.client.line import Line
 from bunqueue.client.replies import R, decode_reply
 from bunqueue.client.transport import Endpoint, Transport
@@ -93,6 +94,10 @@ class EmbeddedChannel:
 
 class Post(Protocol):
     """What a renewal says of a worker, and whom it tells what it hears. All called in its thread."""
+
+    @property
+    def gone(self) -> bool:
+        """The worker's event loop was closed before it was stopped: nobody is there any more."""
 
     def registration(self) -> workers.RegisterWorker:
         """Who the worker is."""
@@ -167,7 +172,7 @@ class Renewal:
 
     def _work(self) -> None:
         due = 0.0  # at once: the worker makes itself known
-        while not self._stopping:
+        while not (self._stopping or self._post.gone):
             if time.monotonic() >= due or self._woken.is_set():
                 self._woken.clear()
                 self._try()
@@ -177,6 +182,8 @@ class Renewal:
             pause = max(0.0, min(due - now, LOOK))
             self._woken.wait(pause)
             self._post.look(time.monotonic() - now - pause)
+        if not self._stopping:
+            self._give_back()
         self._leave()
 
     def _try(self) -> None:
@@ -222,6 +229,15 @@ class Renewal:
             self._registered = False
             logger.debug("%s does not list this worker: %s", self._address, error)
         self._beat_at = now + BEAT
+
+    def _give_back(self) -> None:
+        """Nobody else does, and locks that are kept for ever would keep the jobs from everybody."""
+        held = self.held.values()
+        words = "the event loop was closed before the worker was stopped; %d jobs that it held at %s go back"
+        logger.warning(words, len(held), self._address)
+        for job in held:
+            with suppress(OSError, BunqueueError):
+                self._channel.call(stop_command(job, stopped(job, Ending(INTERRUPTED))), core.AckReply)
 
     def _leave(self) -> None:
         """The last word: what has been done in all."""

@@ -20,6 +20,8 @@ ANY = "*"
 """Instead of a name: jobs for which there is nothing else."""
 UNKNOWN_MS = 30_000  # until a job is looked at again whose name nobody here knows: a deploy may be under way
 
+MAX_TOLD = 1000  # names of jobs that are told; who makes names up would fill the log, and the memory
+
 RunIn = Literal["thread", "process"]
 LOOP, THREAD, PROCESS = "loop", "thread", "process"
 
@@ -79,7 +81,7 @@ class Table:
 
 async def unknown(job: ActiveJob) -> None:
     """Put a job back that nothing here runs."""
-    if (job.queue, job.name) not in _told:
+    if (job.queue, job.name) not in _told and len(_told) < MAX_TOLD:
         _told.add((job.queue, job.name))
         words = "queue %r: nothing here runs jobs called %r; they wait for a worker that does"
         logger.warning(words, job.queue, job.name)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple, Protocol
@@ -30,6 +29,7 @@ from bunqueue.client.routes import ANY, LOOP, PROCESS, THREAD, Plan, Table
 from bunqueue.client.threads import Threads
 from bunqueue.errors import JobTimeout, ProcessBroken
 
+PROCESS_PATIENCE = 3.0  # seconds that a process has to end a job that is interrupted
 OUT_OF_TIME = 5.0  # seconds that a process has to end a job whose time is over
 
 
@@ -120,7 +120,8 @@ class Runner:
         self, job: ActiveJob, error: BaseException, task: asyncio.Task[None], *, in_loop: bool
     ) -> None:
         cancelled = isinstance(error, asyncio.CancelledError) and task.cancelling() > 0
-        _uncancel(task)
+        if job.ending is not None:
+            _uncancel(task)
         broken = isinstance(error, ProcessBroken)
         # In a handler's thread or process these two end that call only.
         if broken or (in_loop and isinstance(error, KeyboardInterrupt | SystemExit)):
@@ -160,8 +161,11 @@ class Runner:
         assert self._waiters is not None
         running = self._waiters.run(partial(self._run_there, path), job)
         while not running.done():  # a slot that is to end waits for the process, which is told to end, too
-            with suppress(asyncio.CancelledError):
+            try:
                 await asyncio.wait([running])
+            except asyncio.CancelledError:
+                if job.ending is None:
+                    end(job, Ending(INTERRUPTED, grace=PROCESS_PATIENCE))
         succeeded, value = running.result()
         if not succeeded:
             raise value
@@ -205,6 +209,7 @@ def _runs(task: asyncio.Task[None]) -> bool:
 
 
 def _uncancel(task: asyncio.Task[None]) -> None:
-    """What was meant for one job must not reach the next one of its slot."""
-    while task.cancelling():
+    """What was meant for one job must not reach the next one of its slot. Who says it twice may mean the
+    slot, as an event loop does that ends; that does no harm, there will be another one."""
+    if task.cancelling() == 1:
         task.uncancel()

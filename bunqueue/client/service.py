@@ -57,7 +57,7 @@ async def _serve(workers: tuple[Service, ...]) -> BaseException | None:
             stop()  # the others go with the first
 
     with _signals(on_signal):
-        problems = await asyncio.gather(*map(serve, workers))
+        problems = await asyncio.gather(*map(serve, workers), return_exceptions=True)
     return next((problem for problem in problems if problem is not None), None)
 
 

@@ -24,7 +24,7 @@ from bunqueue.client.ledger import Callbacks, Ledger
 from bunqueue.client.outcomes import Outcomes
 from bunqueue.client.polls import PollOrders, Polls
 from bunqueue.client.renewal import Renewal, heartbeat
-from bunqueue.client.runner import Runner, RunOrders, end
+from bunqueue.client.runner import PROCESS_PATIENCE, Runner, RunOrders, end
 from bunqueue.client.slots import Slots
 from bunqueue.client.transport import Endpoint, Transport
 from bunqueue.client.watch import LoopWatch
@@ -35,8 +35,7 @@ from bunqueue.protocol.notices import CancelNotice, read_notice
 logger = logging.getLogger("bunqueue.worker")
 
 MAX_UNREPORTED = 1000  # outcomes waiting to be reported beyond which no more jobs are taken
-STOP_PATIENCE = 5.0  # seconds for cancelled handlers to end, and again for the last reports
-PROCESS_PATIENCE = 3.0  # of these for processes, before they are killed
+STOP_PATIENCE = PROCESS_PATIENCE + 2.0  # seconds for cancelled handlers to end, again for the last reports
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +77,9 @@ class Shift:
         self._renewal = Renewal(endpoint, orders.renewal_interval, self)
         place = (orders.queue, endpoint.address)
         self.ledger = Ledger(orders.callbacks, *place, self._settled, self._renewal.nudge)
-        self._outcomes = Outcomes(self._caller, self.ledger, batch=orders.ack_batch, delay=orders.ack_delay)
+        self._outcomes = Outcomes(
+            self._caller, self.ledger, self.give_up, batch=orders.ack_batch, delay=orders.ack_delay
+        )
         self._runner = Runner(orders.run, self._outcomes, self, self._line)
         self._slots: Slots[ActiveJob] = Slots(orders.concurrency, self._runner.run, self._freed)
         self._loop = asyncio.get_running_loop()
@@ -88,6 +89,11 @@ class Shift:
         self._stopping = False
         self._hurried = False
         self._no_more_waiting = asyncio.Event()  # for handlers: none is left, or the grace is over
+
+    @property
+    def gone(self) -> bool:
+        """Whether its event loop was closed before it was stopped."""
+        return self._loop.is_closed()
 
     @property
     def busy(self) -> int:
@@ -103,7 +109,7 @@ class Shift:
         # Acknowledgements share it: with the poll that follows they are one write and one transaction.
         self._caller.use(self._pulls)
         if self._orders.run.log_level is not None:
-            self._end_forwarding = forward(self._orders.run.log_level)
+            self._end_forwarding = forward(self._orders.run.log_level, self._line)
         self._outcomes.start()
         self._renewal.start()
         self._polls.start(self._pulls)
@@ -158,6 +164,8 @@ class Shift:
         """Stop for a reason of our own."""
         if self.fatal is None:
             self.fatal = error
+            if isinstance(error, BunqueueError):  # what handlers raise is their jobs' outcome, too
+                self.ledger.complain(error)
         self.over.set()
 
     # -- what the server tells unasked

@@ -83,7 +83,7 @@ class Slots(Generic[J]):
             finally:
                 self.busy -= 1
                 self._freed()
-            if self._closing:  # also when the handler took no notice of being cancelled
+            if self._closing or task.cancelling():  # also when the handler took no notice of being cancelled
                 return
             if _differs(self._context):
                 break

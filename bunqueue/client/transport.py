@@ -99,7 +99,8 @@ class Endpoint:
 
             transport: Transport = await shared_transport(self.data_path)
             return transport
-        from bunqueue.client import pool
+        from bunqueue.client.leases import lease
+        from bunqueue.client.pool import Pool
 
         # A private session is a worker's, which itself tells of a server that is not there.
-        return pool.Pool(self, quiet=True) if private else pool.lease(self, known=known)
+        return Pool(self, quiet=True) if private else lease(self, known=known)

@@ -121,7 +121,7 @@ class _Watch:
 
     async def _watch(self, ids: list[str], seconds: float) -> None:
         """One command. It ends with the patience of the first who waits."""
-        first = min(until for job_id in ids for _, until in self.waiting[job_id])
+        first = min((until for job_id in ids for _, until in self.waiting.get(job_id, ())), default=0.0)
         timeout = max(0.0, min(seconds, first - self._loop.time())) * 1000
         try:
             reply = await self._ask(WaitJobs(queue=self._queue, ids=ids, timeout=timeout), WaitManyReply)

@@ -76,6 +76,7 @@ class Worker:
         self._orders = orders_of(self.queues, handler, options)
         self._shift: Shift | None = None
         self._stopping: asyncio.Task[None] | None = None
+        self._watching: asyncio.Task[None] | None = None
 
     def __repr__(self) -> str:
         return f"Worker({self.queue!r} at {self._endpoint.address}, owner={self.owner!r})"
@@ -133,44 +134,59 @@ class Worker:
             state = "stopped" if self._stopping.done() else "stopping"
         silence, lag = shift.silence(), shift.lag
         waited = shift.age if silence is None else silence
-        return WorkerHealth(state != "stopped" and waited <= limit and lag <= limit, state, silence, lag)
+        works = state != "stopped" and shift.fatal is None
+        return WorkerHealth(works and waited <= limit and lag <= limit, state, silence, lag)
 
     async def start(self) -> None:
         """Begin to take jobs, and return. A worker that runs already goes on.
 
-        Does not wait for a connection. Raises what opening the file of an embedded queue raises.
+        Does not wait for a connection. Raises what opening the file of an embedded queue raises. When the
+        worker cannot go on, or is worn out, it stops by itself; that is logged, and `health` tells it.
         """
         if handler_path.importing:
             raise RuntimeError(
                 f"{self!r} starts while its handlers are imported for another process; put what starts it "
                 f'under if __name__ == "__main__":'
             )
+        self._forget_if_gone()
         if self._stopping is not None:
             if not self._stopping.done():
                 await asyncio.shield(self._stopping)
             self._shift = self._stopping = None
         if self._shift is None:
-            self._shift = Shift(self._orders, self._endpoint)
+            shift = self._shift = Shift(self._orders, self._endpoint)
             try:
-                await self._shift.start()
+                await shift.start()
             except BaseException:
                 self._shift = None
                 raise
+            self._watching = asyncio.create_task(self._stop_when_over(shift))
 
-    async def stop(self, *, grace_ms: float | None = None) -> None:
+    def _forget_if_gone(self) -> None:
+        """An event loop that has ended took the run with it."""
+        if self._shift is not None and self._shift.gone:
+            self._shift = self._stopping = None
+
+    async def _stop_when_over(self, shift: Shift) -> None:
+        await shift.over.wait()
+        if self._shift is shift:
+            await self.stop()
+
+    async def stop(self, *, grace: Duration | None = None) -> None:
         """Take no more jobs, let handlers end, report, close. Safe to call twice.
 
-        After `grace_ms` (None: the worker's own `grace`) handlers that still run are cancelled, or left
+        After `grace` (None: the worker's own) handlers that still run are cancelled, or left
         behind in their threads, and their attempts fail as interrupted.
         """
+        patience = self._grace if grace is None else seconds(grace, "grace")
+        self._forget_if_gone()
         shift = self._shift
         if shift is None:
             return
-        grace = self._grace if grace_ms is None else grace_ms / 1000
         if self._stopping is None:
             shift.over.set()
-            self._stopping = asyncio.create_task(shift.stop(grace))
-        elif grace <= 0:
+            self._stopping = asyncio.create_task(shift.stop(patience))
+        elif patience <= 0:
             shift.hurry()
         try:
             await asyncio.shield(self._stopping)

@@ -14,7 +14,7 @@ from bunqueue.client.middleware import CallNext, Middleware
 from bunqueue.integrations import missing
 
 try:
-    from opentelemetry import propagate, trace
+    from opentelemetry import context, propagate, trace
     from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode
 except ImportError as error:
     raise missing("opentelemetry", error) from None
@@ -87,6 +87,10 @@ class OpenTelemetry(Middleware):
             set_status_on_exception=False,
             **self._relation(producer, again=again),
         ) as span:
+            carrier: dict[str, str] = {}
+            propagate.inject(carrier)
+            if carrier:
+                job.carry(f"{__name__}:{continued.__name__}", carrier=carrier)
             with _failing(span):
                 return await call_next(job)
 
@@ -97,6 +101,16 @@ class OpenTelemetry(Middleware):
         added = trace.get_current_span(producer).get_span_context()
         nobody = trace.set_span_in_context(trace.INVALID_SPAN)
         return {"context": nobody, "links": [Link(added)] if added.is_valid else []}
+
+
+@contextmanager
+def continued(carrier: Mapping[str, str]) -> Iterator[None]:
+    """In a process of a handler: what was current in its worker is so here, the span of the run above all."""
+    token = context.attach(propagate.extract(carrier))
+    try:
+        yield
+    finally:
+        context.detach(token)
 
 
 def _attributes(queue: str | None, name: str, operation: str, kind: str) -> dict[str, Any]:

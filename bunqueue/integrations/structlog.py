@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from bunqueue.client.middleware import CallNext, Middleware
@@ -38,5 +39,11 @@ class JobContext(Middleware):
             headers = job.job().headers
             values = {name: headers[header] for name, header in self._bind.items() if header in headers}
         values |= {"queue": job.queue, "job": job.name, "job_id": job.id, "attempt": job.attempts + 1}
-        with bound_contextvars(**values):
+        job.carry(f"{__name__}:{bound.__name__}", **values)
+        with bound(**values):
             return await call_next(job)
+
+
+def bound(**values: Any) -> AbstractContextManager[None]:
+    """These values are bound, in the worker and in a process of a handler."""
+    return bound_contextvars(**values)

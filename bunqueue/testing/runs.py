@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 from msgspec import Struct
 
 from bunqueue.client.active_job import CANCELLED, TIMED_OUT, ActiveJob, Ending, current, stopped
-from bunqueue.client.failures import fail_command
+from bunqueue.client.failures import checked, fail_command, stop_command
 from bunqueue.client.job_line import DONE
 from bunqueue.client.job_options import encode_data
 from bunqueue.client.jobs import Job, OneJob, PulledJobs
@@ -189,7 +189,8 @@ class Runs:
         else:
             self._note(job, "completed" if counted else "lost", result=result)
 
-    def _failed(self, job: ActiveJob, error: Exception) -> None:
+    def _failed(self, job: ActiveJob, raised: Exception) -> None:
+        error = checked(raised)
         if isinstance(error, Postpone):
             counted = self._report(fail_command(job, error), lambda: self._job(job).state == "delayed")
             self._note(job, "postponed" if counted else "lost", error=error)
@@ -201,7 +202,7 @@ class Runs:
         """The run was ended while the handler was at it."""
         error = stopped(job, ending)
         if ending.why == CANCELLED:
-            self._report(fail_command(job, error, str(error)), lambda: True)
+            self._report(stop_command(job, error), lambda: True)
         self._note(job, "cancelled" if ending.why == CANCELLED else "timed out", error=error)
 
     def _report(self, command: Struct, was_done: Callable[[], bool]) -> bool:

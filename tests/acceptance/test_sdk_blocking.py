@@ -65,7 +65,7 @@ def test_a_closed_queue_stays_closed(queue: Queue) -> None:
     handle = queue.add("n")
     queue.close()
     queue.close()
-    for call in (lambda: queue.add("n"), handle.state):
+    for call in (lambda: queue.add("n"), handle.state, handle.wait):
         with pytest.raises(BunqueueError, match="is closed; open a new one"):
             call()
 

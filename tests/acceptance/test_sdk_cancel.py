@@ -49,7 +49,7 @@ async def make_worker(queue: AsyncQueue, where: Place) -> AsyncIterator[MakeWork
 
     yield make
     for worker in made:
-        await worker.stop(grace_ms=0)
+        await worker.stop(grace=0)
 
 
 async def cancel(queue: AsyncQueue, handle: AsyncJobHandle, **fields: Any) -> bool:
@@ -279,7 +279,7 @@ async def test_what_is_interrupted_costs_no_attempt_and_runs_again_elsewhere(
     await worker.start()
     await until(worker, active=1)
     async with make_worker(lambda job: "elsewhere") as other:
-        await worker.stop(grace_ms=0)
+        await worker.stop(grace=0)
         await until(other, completed=1)
     assert await handle.result() == "elsewhere"
     assert [type(error) for error in told] == [JobInterrupted]
@@ -365,6 +365,38 @@ async def test_records_of_logging_go_to_the_jobs_log(queue: AsyncQueue, make_wor
     assert last.startswith("with a traceback\nTraceback")
     assert last.endswith("ValueError: caught")
     assert (root.level, root.handlers) == before
+
+
+async def test_each_worker_forwards_what_its_own_jobs_log(
+    queue: AsyncQueue, make_worker: MakeWorker, where: Place
+) -> None:
+    root = logging.getLogger()
+    before = root.level, list(root.handlers)
+
+    async def handler(job: ActiveJob) -> None:
+        logging.getLogger("app").info("once")
+
+    silent = f"{queue.name}-silent"
+    async with (
+        AsyncQueue(silent, **where) as other,
+        make_worker(handler, forward_logs="info"),
+        Worker(silent, handler, **where),
+    ):
+        async with make_worker(handler, forward_logs="debug"):
+            first = await queue.add("n")
+            await first.result(20_000)
+        second, unheard = await queue.add("n"), await other.add("n")
+        await second.result(20_000)
+        await unheard.result(20_000)
+        for handle, lines in ((first, 1), (second, 1), (unheard, 0)):
+
+            async def has_them(handle: AsyncJobHandle = handle, lines: int = lines) -> bool:
+                return len(await handle.logs()) == lines
+
+            await eventually(has_them, f"{lines} lines are there")
+    assert (root.level, root.handlers) == before
+    for handle, lines in ((first, 1), (second, 1), (unheard, 0)):
+        assert [line.message for line in await queue.handle(handle.id).logs()] == ["once"] * lines
 
 
 async def test_an_error_that_no_retry_would_help(queue: AsyncQueue, make_worker: MakeWorker) -> None:

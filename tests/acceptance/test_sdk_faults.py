@@ -41,7 +41,7 @@ async def working(queue: str, handler: Callable[[ActiveJob], Any], **options: An
     try:
         yield worker
     finally:
-        await worker.stop(grace_ms=0)
+        await worker.stop(grace=0)
 
 
 async def until(worker: Worker, **counts: int) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import app_in_process, in_process
+from support import app_in_process, in_process, slow_to_import
 from support.procfs import children
 from support.server import ROOT, Server
 from support.waiting import eventually, wait_until
@@ -44,7 +44,7 @@ async def make_worker(queue: AsyncQueue, where: Place) -> AsyncIterator[MakeWork
 
     yield make
     for worker in made:
-        await worker.stop(grace_ms=0)
+        await worker.stop(grace=0)
 
 
 async def until(worker: Worker, **counts: int) -> None:
@@ -244,7 +244,7 @@ async def test_a_stop_interrupts_them_after_the_grace(
     await worker.start()
     handle = await queue.add("n", str(path))
     await eventually(path.exists, "it runs")
-    await worker.stop(grace_ms=0)
+    await worker.stop(grace=0)
     assert path.with_suffix(".ended").read_text().startswith("JobInterrupted: ")
     assert is_gone(int(path.read_text()))
     job = await handle.job()
@@ -259,6 +259,53 @@ async def test_they_are_told_of_the_stop(queue: AsyncQueue, make_worker: MakeWor
     await eventually(path.exists, "it runs")
     await worker.stop()
     assert await handle.result() == "up to here"
+
+
+async def test_one_that_is_still_being_started_ends_with_the_worker(
+    queue: AsyncQueue, make_worker: MakeWorker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "pid"
+    monkeypatch.setenv("SLOW_TO_IMPORT", str(path))
+    worker = make_worker(slow_to_import.handler)
+    handle = await queue.add("n")
+    await worker.start()
+    await eventually(lambda: path.exists() and path.read_text(), "its process imports")
+    await worker.stop(grace=0)
+    assert is_gone(int(path.read_text()))
+    assert worker._shift is not None
+    assert worker._shift.fatal is None
+    job = await handle.job()
+    assert (job.state, job.attempts) == ("waiting", 0)
+
+
+async def test_one_that_died_between_two_jobs_costs_no_attempt(
+    queue: AsyncQueue, make_worker: MakeWorker
+) -> None:
+    async with make_worker(in_process.whoami) as worker:
+        first = await (await queue.add("n")).result()
+        os.kill(first["pid"], signal.SIGKILL)
+        assert worker._shift is not None
+        (idle,) = worker._shift._runner._processes._idle
+        await asyncio.to_thread(idle._popen.wait)
+        second = await (await queue.add("n")).result(20_000)
+    assert second["pid"] != first["pid"]
+
+
+async def test_what_middleware_carries_is_around_the_handler_there(
+    queue: AsyncQueue, make_worker: MakeWorker
+) -> None:
+    class Tenant(Middleware):
+        async def running(self, job: ActiveJob, call_next: CallNext) -> Any:
+            job.carry("support.in_process:around", tenant=job.data)
+            return await call_next(job)
+
+    handles = [await queue.add("n", tenant) for tenant in ("acme", "ajax")]
+    async with make_worker(in_process.see_around, middleware=[Tenant()]):
+        results = [await handle.result(20_000) for handle in handles]
+    (acme,), (ajax,) = results
+    assert acme.startswith("{'tenant': 'acme'} in ")
+    assert ajax.startswith("{'tenant': 'ajax'} in ")
+    assert str(os.getpid()) not in acme
 
 
 # -- when they are replaced --------------------------------------------------------------------------------

@@ -15,7 +15,8 @@ import pytest
 from support.server import Server
 from support.waiting import eventually
 
-from bunqueue import ActiveJob, AsyncQueue, AuthError, Job, NewJob, Worker
+from bunqueue import ActiveJob, AsyncQueue, AuthError, Job, JobCancelled, NewJob, Postpone, Worker
+from bunqueue.client import requests
 
 _numbers = itertools.count()
 
@@ -41,7 +42,7 @@ async def make_worker(queue: AsyncQueue, shared_server: Server) -> AsyncIterator
 
     yield make
     for worker in made:
-        await worker.stop(grace_ms=0)
+        await worker.stop(grace=0)
 
 
 async def until(worker: Worker, **counts: int) -> None:
@@ -161,6 +162,12 @@ def broken_text() -> Exception:
         (ExceptionGroup("several", [ValueError("x")]), "ExceptionGroup: several (1 sub-exception)"),
         (broken_text(), "BrokenError: (its text cannot be had: RuntimeError)"),
         (ValueError("\N{SNOWMAN}\n" * 5), "ValueError: " + "\N{SNOWMAN}\n" * 5),
+        (ValueError("caf\udce9.txt"), "ValueError: caf\\udce9.txt"),  # a file's name that is no UTF-8
+        (JobCancelled("of another job"), "JobCancelled: of another job"),
+        (
+            Postpone("5s"),
+            "OptionError: Postpone: delay: '5s' is not a time; give milliseconds or a timedelta",
+        ),  # type: ignore[arg-type]
     ],
 )
 @pytest.mark.parametrize("in_thread", [False, True])
@@ -184,7 +191,9 @@ async def test_whatever_a_handler_raises_fails_its_job_and_nothing_else(
     job = await bad.job()
     assert (job.state, job.error) == ("failed", text)
     assert await good.result() == "fine"
-    assert told == [(bad.id, error)]
+    ((told_id, told_error),) = told
+    assert told_id == bad.id
+    assert told_error is error or isinstance(error, Postpone)
 
 
 async def test_dead_letters_are_logged_unless_somebody_is_told(
@@ -239,6 +248,18 @@ async def test_a_result_that_cannot_be_sent_fails_the_job(
     job = await only_job(queue)
     assert job.error is not None
     assert job.error.startswith("PayloadError: the result of the handler cannot be encoded")
+
+
+async def test_a_result_beyond_what_a_frame_holds_fails_its_job_alone(
+    queue: AsyncQueue, make_worker: MakeWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(requests, "MAX_FRAME", 50_000)
+    large, small = await queue.add_bulk([("n", 100_000), ("n", 10)])
+    async with make_worker(lambda job: "x" * job.data, concurrency=2) as worker:
+        await until(worker, completed=1, failed=1)
+    assert await small.result() == "x" * 10
+    assert "has 100" in str((await large.job()).error)
+    assert "keep large data elsewhere" in str((await large.job()).error)
 
 
 async def test_data_that_cannot_be_decoded_fails_the_job_alone(
@@ -395,7 +416,7 @@ async def test_after_the_grace_handlers_are_cancelled_and_their_job_goes_back(
     worker = make_worker(handler)
     await worker.start()
     await eventually(lambda: worker.stats.active == 1, "it runs")
-    await worker.stop(grace_ms=50)
+    await worker.stop(grace=50)
     assert cleaned.is_set()
     job = await handle.job()
     assert (job.state, job.attempts, job.error) == ("waiting", 0, None)
@@ -414,7 +435,7 @@ async def test_a_handler_may_finish_when_it_is_cancelled(queue: AsyncQueue, make
     worker = make_worker(handler)
     await worker.start()
     await eventually(lambda: worker.stats.active == 1, "it runs")
-    await worker.stop(grace_ms=0)
+    await worker.stop(grace=0)
     assert await handle.result() == "saved"
 
 
@@ -424,7 +445,7 @@ async def test_a_thread_that_does_not_end_is_left_behind(queue: AsyncQueue, make
     worker = make_worker(lambda job: release.wait(60))
     await worker.start()
     await eventually(lambda: worker.stats.active == 1, "it runs")
-    await worker.stop(grace_ms=50)
+    await worker.stop(grace=50)
     release.set()
     assert (await handle.job()).state == "waiting"
 
@@ -489,10 +510,34 @@ async def test_a_wrong_token_ends_run(make_server: Any) -> None:
         await asyncio.wait_for(
             Worker("q", print, port=server.port, token="wrong", on_error=errors.append).run(), 20
         )
+    assert isinstance(errors[-1], AuthError)
     async with AsyncQueue("q", port=server.port, token="right") as queue:
         await queue.add("n")
         async with Worker("q", lambda job: 1, port=server.port, token="right") as worker:
             await until(worker, completed=1)
+
+
+async def test_a_worker_that_was_only_started_tells_that_it_cannot_go_on(
+    make_server: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = make_server("--auth-token", "right")
+    server.start()
+    async with Worker("q", print, port=server.port, token="wrong") as worker:
+        await eventually(lambda: worker.health().state == "stopped", "it has stopped by itself")
+        assert not worker.health().ok
+    assert "refuses this client: Invalid token; give the token of that server" in caplog.text
+
+
+async def test_a_worker_that_was_only_started_stops_when_it_is_worn_out(
+    queue: AsyncQueue, make_worker: MakeWorker
+) -> None:
+    await queue.add_bulk([("n", None)] * 500)
+    async with make_worker(lambda job: None, max_jobs=3) as worker:
+        await eventually(lambda: worker.health().state == "stopped", "it has stopped by itself")
+        assert worker.worn_out == "it has run 3 jobs"
+    counts = await queue.counts()
+    assert 3 <= counts.completed < 500
+    assert (counts.completed + counts.waiting, counts.active) == (500, 0)
 
 
 async def test_bulk_of_everything(queue: AsyncQueue, make_worker: MakeWorker) -> None:

@@ -12,12 +12,14 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanContext, SpanKind, StatusCode
+from support import traced
 from support.server import Server
 from support.waiting import eventually
 from support.wire import Wire
 
 from bunqueue import ActiveJob, AsyncQueue, NewJob, Queue, Worker
 from bunqueue.integrations.opentelemetry import OpenTelemetry
+from bunqueue.integrations.structlog import JobContext
 from bunqueue.testing import Sandbox
 
 
@@ -180,3 +182,25 @@ async def test_over_a_server_with_a_client_of_another_language(
     assert span.parent is not None
     assert f"{span.parent.trace_id:032x}-{span.parent.span_id:016x}" == theirs[3:-3]
     assert inside == [span.get_span_context()]
+
+
+async def test_handlers_in_processes_are_within_the_span_of_their_run(server: Server, traces: Traces) -> None:
+    tracing = OpenTelemetry(tracer_provider=traces.provider)
+    async with AsyncQueue("emails", port=server.port, middleware=[tracing]) as queue:
+        job = await queue.add("n")
+        worker = Worker("emails", traced.handler, run_in="process", port=server.port, middleware=[tracing])
+        async with worker:
+            seen = await job.result(30_000)
+    (run,) = traces.named("process emails")
+    trace_id, span_id = identity(run.get_span_context())
+    assert seen == {"trace": f"{trace_id:032x}", "parent": f"{span_id:016x}"}
+
+
+async def test_handlers_in_processes_have_what_structlog_binds(server: Server) -> None:
+    async with AsyncQueue("emails", port=server.port) as queue:
+        job = await queue.add("n", headers={"x-tenant": "acme"})
+        around = JobContext(bind={"tenant": "x-tenant"})
+        handler = traced.logging_handler
+        async with Worker("emails", handler, run_in="process", port=server.port, middleware=[around]):
+            seen = await job.result(30_000)
+    assert seen == {"queue": "emails", "job": "n", "job_id": job.id, "attempt": 1, "tenant": "acme"}

@@ -8,6 +8,8 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,21 @@ def whoami(job: ActiveJob) -> dict[str, Any]:
     """The process, and how many jobs it has seen."""
     _seen.append(job.id)
     return {"pid": os.getpid(), "jobs": len(_seen), "name": __name__, "current": current_job().id}
+
+
+_around: list[str] = []
+
+
+@contextmanager
+def around(**values: str) -> Iterator[None]:
+    """What a middleware has carried here."""
+    _around.append(f"{values} in {os.getpid()}")
+    yield
+    _around.clear()
+
+
+def see_around(job: ActiveJob) -> list[str]:
+    return list(_around)
 
 
 def die(job: ActiveJob) -> str:

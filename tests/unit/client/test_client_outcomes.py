@@ -15,9 +15,13 @@ from bunqueue import (
     CommandFailed,
     ConnectionLost,
     Job,
+    JobCancelled,
+    JobInterrupted,
     JobNotFound,
     JobStopped,
     LockLost,
+    PayloadError,
+    Postpone,
     ShardUnavailable,
 )
 from bunqueue.client import outcomes as module
@@ -93,7 +97,9 @@ class Bench:
     def __init__(self, delay: float = FAR) -> None:
         self.caller = StubCaller()
         self.notes = Notes()
-        self.outcomes = Outcomes(cast(AsyncCaller, self.caller), self.notes, batch=10, delay=delay)
+        self.fatal: list[BaseException] = []
+        caller = cast(AsyncCaller, self.caller)
+        self.outcomes = Outcomes(caller, self.notes, self.fatal.append, batch=10, delay=delay)
         self.outcomes.start()
 
     def complete(self, *numbers: int) -> None:
@@ -223,8 +229,69 @@ async def test_a_result_that_the_server_refuses_fails_the_job() -> None:
     bench.complete(1)
     await bench.outcomes.drain()
     assert bench.notes.failed == ["j1"]
-    assert bench.caller.sent[-1].error == "the server refused the result: result too large"
+    assert bench.caller.sent[-1].error == "the result was refused: result too large"
     await bench.outcomes.stop()
+
+
+async def test_what_does_not_fit_into_a_frame_costs_its_own_job_only() -> None:
+    def script(command: Any) -> Any:
+        ids = command.ids if isinstance(command, core.AckBatch) else [command.id]
+        fits = isinstance(command, core.Fail) or "j1" not in ids
+        return None if fits else PayloadError("ACK of job j1 has 70000000 bytes, a frame holds 67108864")
+
+    bench = Bench()
+    bench.caller.script = script
+    bench.complete(1, 2)
+    await asyncio.wait_for(bench.outcomes.drain(), 5)
+    assert bench.notes.completed == [("j2", 2)]
+    assert bench.notes.failed == ["j1"]
+    (failure,) = [command for command in bench.caller.sent if isinstance(command, core.Fail)]
+    assert str(failure.error).startswith("the result was refused: ACK of job j1 has 70000000 bytes")
+    await bench.outcomes.stop()
+
+
+@pytest.mark.parametrize(
+    ("delay", "text"),
+    [
+        ("5s", "OptionError: Postpone: delay: '5s' is not a time; give milliseconds or a timedelta"),
+        (-1, "OptionError: delay must be at least 0, not -1"),
+        (float("nan"), "OptionError: delay"),
+        (10**12, "OptionError: delay must be at most 31536000000, not 1000000000000"),
+    ],
+)
+async def test_a_postpone_that_cannot_be_fails_the_attempt(delay: Any, text: str) -> None:
+    bench = Bench()
+    bench.outcomes.fail(job(1), Postpone(delay))
+    bench.complete(2)
+    await asyncio.wait_for(bench.outcomes.drain(), 5)
+    (failure,) = [command for command in bench.caller.sent if isinstance(command, core.Fail)]
+    assert failure.error.startswith(text)
+    assert (bench.notes.failed, bench.notes.completed, bench.notes.stopped) == (["j1"], [("j2", 2)], [])
+    await bench.outcomes.stop()
+
+
+async def test_that_another_job_was_stopped_is_a_failure_like_any_other() -> None:
+    bench = Bench()
+    for number, error in enumerate([JobCancelled("of a child"), JobInterrupted("elsewhere")]):
+        bench.outcomes.fail(job(number), error)
+    bench.outcomes.stop_short(job(2), JobInterrupted("here"))
+    await bench.outcomes.drain()
+    assert bench.notes.failed == ["j0", "j1"]
+    assert [stopped for stopped, _ in bench.notes.stopped] == ["j2"]
+    assert [command.interrupted for command in bench.caller.sent] == [False, False, True]
+    await bench.outcomes.stop()
+
+
+async def test_who_reports_does_not_die_in_silence(caplog: pytest.LogCaptureFixture) -> None:
+    bench = Bench()
+    bench.caller.script = lambda command: ZeroDivisionError("nobody foresaw it")
+    bench.complete(1)
+    bench.outcomes.flush()
+    await bench.turns()
+    assert [str(error) for error in bench.fatal] == ["nobody foresaw it"]
+    assert "outcomes of jobs cannot be reported any more" in caplog.text
+    await bench.outcomes.stop()
+    assert len(bench.fatal) == 1
 
 
 async def test_late_answers_count_as_lost() -> None:

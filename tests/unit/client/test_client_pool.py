@@ -24,8 +24,10 @@ from bunqueue import (
     ConnectTimeout,
     PayloadError,
 )
+from bunqueue.client import leases
 from bunqueue.client import pool as module
-from bunqueue.client.pool import Pool, lease
+from bunqueue.client.leases import lease
+from bunqueue.client.pool import Pool
 from bunqueue.client.transport import Endpoint
 from bunqueue.protocol.commands import core, dlq, query
 from bunqueue.protocol.framing import MAX_FRAME
@@ -510,7 +512,7 @@ async def test_queues_of_one_server_share_connections(fake: FakeServer) -> None:
         await a.close()
         await b.add("x")
         assert len(fake.peers) == 1
-    pools = module._pools[asyncio.get_running_loop()]
+    pools = leases._pools[asyncio.get_running_loop()]
     assert not pools
 
 
