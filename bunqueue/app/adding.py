@@ -56,9 +56,13 @@ class Adding:
     def get_queue(self, name: str | None = None) -> Queue:
         """One of the app's queues; None: its own."""
         name = name or self.name
-        if name not in self._queues:
-            self._queues[name] = Queue(name, **self._client_options())
-        return self._queues[name]
+        found = self._queues.get(name)
+        if found is None:
+            made = Queue(name, **self._client_options())
+            found = self._queues.setdefault(name, made)
+            if found is not made:  # another thread was faster
+                made.close()
+        return found
 
     def get_async_queue(self, name: str | None = None) -> AsyncQueue:
         """As `get_queue`, for coroutines."""
@@ -129,7 +133,8 @@ class Adding:
         for name, some in _by_queue(jobs).items():
             queue = self.get_queue(name)
             for (place, job), handle in zip(some, queue.add_bulk(job for _, job in some), strict=True):
-                handles[place] = queue.handle(handle.id, job.result_type)
+                handle.result_type = job.result_type
+                handles[place] = handle
         return [handles[place] for place in range(len(handles))]
 
     async def add_bulk_async(self, jobs: Iterable[FlowJob[R]]) -> list[AsyncJobHandle[R]]:
@@ -138,7 +143,8 @@ class Adding:
         for name, some in _by_queue(jobs).items():
             queue = self.get_async_queue(name)
             for (place, job), handle in zip(some, await queue.add_bulk(job for _, job in some), strict=True):
-                handles[place] = queue.handle(handle.id, job.result_type)
+                handle.result_type = job.result_type
+                handles[place] = handle
         return [handles[place] for place in range(len(handles))]
 
     # -- the end

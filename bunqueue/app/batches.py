@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from contextvars import Context
 from typing import Any
 
-from bunqueue.client import checks
+from bunqueue.client import checks, substitute
 from bunqueue.client.active_job import ActiveJob
 from bunqueue.client.connection_options import Duration, seconds, shown
 from bunqueue.client.threads import Threads
@@ -27,7 +27,7 @@ class Batch:
         self._wait = seconds(wait, "wait")
         self._jobs: list[tuple[ActiveJob, asyncio.Future[Any]]] = []
         self._timer: asyncio.TimerHandle | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], list[asyncio.Future[Any]]] = {}
 
     async def run(self, job: ActiveJob) -> Any:
         """The result of one job; it is run together with others."""
@@ -39,8 +39,19 @@ class Batch:
         if len(self._jobs) >= self.size:
             self._go()
         elif len(self._jobs) == 1:
-            self._timer = loop.call_later(self._wait, self._go)
-        return await future
+            wait = self._wait if substitute.current is None else 0.0  # in a sandbox time stands still
+            self._timer = loop.call_later(wait, self._go)
+        try:
+            return await future
+        except asyncio.CancelledError:
+            self._cancel_if_unwanted(future)
+            raise
+
+    def _cancel_if_unwanted(self, future: asyncio.Future[Any]) -> None:
+        """When all jobs of a batch have been ended, its handler is, too."""
+        for task, futures in self._tasks.items():
+            if future in futures and all(each.done() for each in futures):
+                task.cancel()
 
     def _go(self) -> None:
         if self._timer is not None:
@@ -49,8 +60,8 @@ class Batch:
         if jobs:
             # In a context of its own: what belongs to one of the jobs must not be taken for all of them.
             task = asyncio.get_running_loop().create_task(self._run(jobs), context=Context())
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._tasks[task] = [future for _, future in jobs]
+            task.add_done_callback(self._tasks.pop)
 
     async def _run(self, jobs: list[tuple[ActiveJob, asyncio.Future[Any]]]) -> None:
         try:

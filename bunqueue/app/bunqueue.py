@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
@@ -11,6 +11,7 @@ from bunqueue.app.scheduling import Scheduling
 from bunqueue.app.service import Service
 from bunqueue.app.station import RateLimit
 from bunqueue.client import checks
+from bunqueue.client.active_job import ActiveJob
 from bunqueue.client.connection_options import Duration
 from bunqueue.client.job_options import JobOptions, wire_fields
 from bunqueue.client.middleware import CallNext, Middleware, checked
@@ -21,7 +22,9 @@ from bunqueue.client.worker_options import WorkerOptions
 from bunqueue.errors import OptionError
 
 K = TypeVar("K", bound=Hook)
-Runs = TypeVar("Runs", bound=Callable[..., Any])
+RunMiddleware = Callable[[ActiveJob, CallNext], Awaitable[Any]]
+"""What `Bunqueue.use` takes instead of an object: a coroutine function around runs."""
+M = TypeVar("M", bound=Middleware | RunMiddleware)
 
 
 class Bunqueue(Scheduling):
@@ -88,7 +91,7 @@ class Bunqueue(Scheduling):
 
         return enter
 
-    def use(self, middleware: Any) -> Any:
+    def use(self, middleware: M) -> M:
         """Add middleware, inside of that which is there: an object, or a coroutine function around runs.
 
             @app.use
@@ -149,10 +152,10 @@ class Bunqueue(Scheduling):
 class _Function(Middleware):
     """A coroutine function around runs."""
 
-    def __init__(self, function: Callable[..., Any]) -> None:
+    def __init__(self, function: RunMiddleware) -> None:
         if not callable(function):
             raise TypeError(f"use: {function!r} is neither middleware nor a coroutine function")
         self._function = function
 
-    async def running(self, job: Any, call_next: CallNext) -> Any:
+    async def running(self, job: ActiveJob, call_next: CallNext) -> Any:
         return await self._function(job, call_next)

@@ -55,7 +55,7 @@ class Hooks:
         """Call them now, coroutines in the background; what one raises is logged."""
         for hook in self._hooks[occasion]:
             if inspect.iscoroutinefunction(hook):
-                task = asyncio.get_running_loop().create_task(_run(hook, arguments))
+                task = asyncio.get_running_loop().create_task(_run(hook, arguments), name=repr(hook))
                 self._running.add(task)
                 task.add_done_callback(self._running.discard)
             else:
@@ -70,10 +70,16 @@ class Hooks:
         if job.attempts + 1 >= job.max_attempts or is_final(error):
             self.tell("exhausted", job, error)
 
-    async def settle(self) -> None:
-        """Wait for those in the background."""
-        if self._running:
-            await asyncio.wait(self._running)
+    async def settle(self, patience: float) -> None:
+        """Wait for those in the background; those that take longer than `patience` seconds are cancelled."""
+        if not self._running:
+            return
+        _, late = await asyncio.wait(self._running, timeout=patience)
+        for task in late:
+            logger.warning("%s takes too long, and is cancelled: the app stops", task.get_name())
+            task.cancel()
+        if late:
+            await asyncio.wait(late, timeout=patience)
 
 
 async def _run(hook: Hook, arguments: tuple[Any, ...]) -> None:

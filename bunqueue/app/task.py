@@ -71,14 +71,16 @@ class Task(Generic[P, R]):
         data = self._arguments.data(args, kwargs)
         queue = self._app.get_queue(self.queue)
         handle = queue.add(self.name, data, **self._options)
-        return queue.handle(handle.id, self._arguments.result_type)
+        handle.result_type = self._arguments.result_type
+        return handle
 
     async def add_async(self, *args: P.args, **kwargs: P.kwargs) -> AsyncJobHandle[R]:
         """As `add`, for coroutines."""
         data = self._arguments.data(args, kwargs)
         queue = self._app.get_async_queue(self.queue)
         handle = await queue.add(self.name, data, **self._options)
-        return queue.handle(handle.id, self._arguments.result_type)
+        handle.result_type = self._arguments.result_type
+        return handle
 
     def job(self, *args: P.args, **kwargs: P.kwargs) -> FlowJob[R]:
         """What `add` would add: for `app.add_bulk`, flows and schedules. Raises ArgumentsError."""

@@ -17,6 +17,7 @@ BAD_USAGE, WORN_OUT, BAD_CONFIG = 2, 75, 78
 that the server refuses (EX_CONFIG). Starting again helps in the second case only."""
 FIRST_PAUSE, MAX_PAUSE = 1.0, 30.0  # seconds before a process that failed is replaced; doubled each time
 LONG_LIFE = 60.0  # seconds after which a failure is the first one again
+SHORT_LIFE = 5.0  # seconds; what ends sooner, though in order, is not started again without a pause
 CHANGED_PATIENCE = 2.0  # seconds for processes to end when the program has changed; then they are hurried
 
 
@@ -68,6 +69,7 @@ class Crew:
             status = await self._run_once()
             if self._stopping:
                 return
+            lived = time.monotonic() - begun
             if status in (BAD_USAGE, BAD_CONFIG):
                 if not self._waits_for_change:
                     self._status = status
@@ -75,10 +77,10 @@ class Crew:
                     return
                 say("waiting for a change")
                 await self._first(self._changed, None)
-            elif status in (0, WORN_OUT) or self._changed.is_set():
+            elif status == WORN_OUT or self._changed.is_set() or (status == 0 and lived > SHORT_LIFE):
                 pause = 0.0
             else:
-                pause = FIRST_PAUSE if time.monotonic() - begun > LONG_LIFE else pause * 2 or FIRST_PAUSE
+                pause = FIRST_PAUSE if lived > LONG_LIFE else pause * 2 or FIRST_PAUSE
                 pause = min(pause, MAX_PAUSE)
                 say(f"process {number + 1} {described(status)}; another one is started in {pause:g} s")
                 await self._first(self._stopped, pause)

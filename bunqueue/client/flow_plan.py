@@ -11,7 +11,7 @@ from msgspec import Raw
 
 from bunqueue.client import checks
 from bunqueue.client.connection_options import shown
-from bunqueue.client.job_options import JobOptions, NewJob, encode_data, wire_fields
+from bunqueue.client.job_options import JobOptions, NewJob, check_size, encode_data, wire_fields
 from bunqueue.client.jobs import Job
 from bunqueue.client.option_types import POLICIES, OnFailure
 from bunqueue.errors import OptionError
@@ -173,6 +173,7 @@ def _fields(planned: Planned, defaults: Mapping[str, Any]) -> JobFields:
     try:
         fields = {**wire_fields(job.options, defaults)}
         data = _data(job)
+        check_size(data, fields, f"the data of flow job {job.name!r}")
         _check(fields)
     except OptionError as error:
         raise OptionError(f"flow job {job.name!r} of queue {job.queue!r}: {error}") from None

@@ -80,7 +80,7 @@ class JobOptions(TypedDict, total=False):
     keep_logs: int | None
     """How many lines of its log are kept; at most 100, which is the default."""
     stack_trace_limit: int | None
-    """How many lines of a traceback are kept; default 10."""
+    """How many lines of a traceback are kept, the last ones; default 10, at most 100."""
     size_limit: int | None
     """Refused as too large when its data takes more bytes than these."""
     timestamp: datetime | float | None

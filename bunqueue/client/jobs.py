@@ -81,7 +81,7 @@ class Job(Struct, rename="camel", kw_only=True):
     error: str | None = msgspec.field(default=None, name="failedReason")
     """The text of the last failed attempt."""
     stacktrace: list[str] | None = None
-    """The last lines of its traceback."""
+    """The last `stack_trace_limit` lines of its traceback."""
     timeline: list[JobMoment] = msgspec.field(default_factory=list)
     """What happened to it, at most 20 moments, the oldest first."""
 

@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import threading
 import time
+from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import Any
 
@@ -27,6 +28,7 @@ from bunqueue import (
     Unrecoverable,
     current_job,
 )
+from bunqueue.app import service
 from bunqueue.client.places import Place
 from bunqueue.protocol.commands.jobs import Cancel, CancelReply
 
@@ -39,8 +41,10 @@ class Receipt(msgspec.Struct):
 
 
 @pytest.fixture
-def app(where: Place) -> Bunqueue:
-    return Bunqueue(f"app-{next(_numbers)}", **where)
+async def app(where: Place) -> AsyncIterator[Bunqueue]:
+    app = Bunqueue(f"app-{next(_numbers)}", **where)
+    yield app
+    await app.close_async()
 
 
 async def outcome(handle: AsyncJobHandle[Any], state: str = "completed") -> Any:
@@ -270,6 +274,43 @@ async def test_batches(app: Bunqueue) -> None:
         assert "batch 'wrong' got 1 jobs and gave [1, 2]" in ((await bad.job()).error or "")
 
 
+async def test_a_batch_ends_with_the_last_of_its_jobs(app: Bunqueue) -> None:
+    begun, ended = asyncio.Event(), asyncio.Event()
+
+    @app.batch("index", size=2, wait=60_000)
+    async def index(jobs: list[ActiveJob]) -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    handles = [await app.add_async("index") for _ in range(2)]
+    async with app:
+        await begun.wait()
+        await handles[0].cancel()
+        await outcome(handles[0], "cancelled")
+        assert not ended.is_set()  # the other one goes on
+        await app.stop(grace=0)
+        assert ended.is_set()
+        assert await handles[1].state() == "waiting"
+
+
+async def test_a_handle_tells_whether_there_was_such_a_job_already(app: Bunqueue) -> None:
+    @app.job(unique_key="once")
+    async def work() -> int:
+        return 1
+
+    first, second = await work.add_async(), await work.add_async()
+    assert (first.created, second.created, second.id) == (True, False, first.id)
+    (third,) = await app.add_bulk_async([work.job()])
+    assert third.created is False
+    other = await asyncio.to_thread(work.options(unique_key="other").add)
+    again, *_ = await asyncio.to_thread(app.add_bulk, [work.options(unique_key="other").job()])
+    assert (other.created, again.created) == (True, False)
+    assert other.result_type is int
+
+
 async def test_bulks_of_typed_jobs(app: Bunqueue) -> None:
     other = f"{app.name}-b"
 
@@ -393,6 +434,36 @@ async def test_hooks(app: Bunqueue) -> None:
     assert told[1] == ("completed", "work", "done")
     assert sorted(told[2:5]) == [("exhausted", "no"), ("failed", 0, "no"), ("failed", 1, "no")]
     assert told[5:] == ["shutdown"]
+
+
+async def test_hooks_that_hang_do_not_keep_an_app_from_stopping(
+    app: Bunqueue, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(service, "HOOKS_PATIENCE", 0.05)
+    told: list[str] = []
+
+    @app.job
+    async def work() -> None: ...
+
+    @app.on("completed")
+    async def hang(job: ActiveJob, result: Any) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            told.append("cancelled")
+
+    @app.on("shutdown")
+    async def shutdown() -> None:
+        told.append("shutdown")
+        raise RuntimeError("no database")
+
+    await app.start()
+    await outcome(await work.add_async())
+    with pytest.raises(RuntimeError, match="no database"):
+        await app.stop()
+    assert told == ["cancelled", "shutdown"]
+    assert "takes too long, and is cancelled: the app stops" in caplog.text
+    await app.close_async()
 
 
 async def test_middleware_of_an_app(app: Bunqueue) -> None:

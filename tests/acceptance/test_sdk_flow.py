@@ -45,6 +45,12 @@ async def ended(handle: AsyncJobHandle, state: str = "completed") -> None:
     await eventually(is_so, f"{handle} is {state}")
 
 
+async def test_the_data_of_a_flow_may_be_bounded(flows: AsyncFlowProducer, queues: tuple[str, str]) -> None:
+    large = FlowJob("n", {"text": "x" * 100}, queue=queues[0], size_limit=50)
+    with pytest.raises(PayloadError, match=r"the data of flow job 'n' has 108 bytes, its size_limit is 50"):
+        await flows.add(FlowJob("m", queue=queues[1]).after(large))
+
+
 async def test_a_parent_runs_after_its_children_and_gets_their_results_in_order(
     flows: AsyncFlowProducer, where: Place, queues: tuple[str, str]
 ) -> None:

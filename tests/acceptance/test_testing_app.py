@@ -47,6 +47,21 @@ def test_an_app_is_drained_with_all_of_its_queues(bunqueue: Sandbox) -> None:
     ]
 
 
+def test_a_batch_is_not_waited_for(bunqueue: Sandbox) -> None:
+    batches = Bunqueue("batches", host="queues.example.com")
+    seen: list[int] = []
+
+    @batches.batch("index", size=100, wait=600_000)
+    async def index(jobs: list[ActiveJob]) -> list[int]:
+        seen.append(len(jobs))
+        return [job.data * 2 for job in jobs]
+
+    batches.add("index", 1)
+    batches.add("index", 2)
+    assert [run.result for run in bunqueue.drain(batches)] == [2, 4]
+    assert seen == [1, 1]
+
+
 def test_what_was_added_is_said_as_it_is_added(bunqueue: Sandbox) -> None:
     welcome.options(delay=timedelta(hours=1)).add("ada@example.com", language="it")
     bunqueue.assert_added(welcome)

@@ -59,6 +59,38 @@ def test_every_method_is_there(kind: type) -> None:
     assert {name for name in dir(kind) if not name.startswith("_")} - told == set()
 
 
+PAGES = "\n".join(page.read_text(encoding="utf-8") for page in sorted((ROOT / "docs").glob("*.md")))
+CODE = " ".join(re.findall(r"```.*?```|`[^`\n]+`", PAGES, re.DOTALL))
+KINDS = [
+    bunqueue.ActiveJob,
+    bunqueue.Bunqueue,
+    bunqueue.ConnectionOptions,
+    bunqueue.FlowProducer,
+    bunqueue.Middleware,
+    bunqueue.QueueEvents,
+    bunqueue.QueueGroup,
+    bunqueue.Recycle,
+    bunqueue.TlsOptions,
+    bunqueue.Worker,
+    bunqueue.WorkerHealth,
+    bunqueue.WorkerStats,
+]
+INTERNAL = {
+    bunqueue.ActiveJob: {"carried", "ending", "halt", "is_of", "open", "raw"},
+    bunqueue.ConnectionOptions: {"depth", "retry_delay"},
+}
+
+
+def test_every_public_name_is_on_some_page() -> None:
+    assert [name for name in bunqueue.__all__ if not re.search(rf"\b{name}\b", CODE)] == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_all_that_a_kind_can_do_is_on_some_page(kind: type) -> None:
+    names = {name for name in dir(kind) if not name.startswith("_")} - INTERNAL.get(kind, set())
+    assert sorted(name for name in names if not re.search(rf"\b{name}\b", CODE)) == []
+
+
 @pytest.mark.parametrize("name", ["README.md", "docs/client.md", "docs/connections.md"])
 def test_samples_are_python(name: str) -> None:
     samples = re.findall(r"```python\n(.*?)```", (ROOT / name).read_text(encoding="utf-8"), re.DOTALL)

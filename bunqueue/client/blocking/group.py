@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Any, Unpack
+from typing import Unpack, cast
 
 from bunqueue.client import jobs as replies
 from bunqueue.client.blocking.base import Client
@@ -15,6 +15,7 @@ from bunqueue.client.places import Place
 from bunqueue.client.routes import Work
 from bunqueue.client.together import Together
 from bunqueue.client.worker import Worker
+from bunqueue.client.worker_options import WorkerOptions
 from bunqueue.errors import OptionError
 from bunqueue.protocol.commands import Ok, query, queues, server
 
@@ -60,9 +61,9 @@ class QueueGroup(Client):
             self._queues[name] = Queue(full, default_job_options=options, **self._place)
         return self._queues[name]
 
-    def worker(self, name: str, handler: Work, **options: Any) -> Worker:
+    def worker(self, name: str, handler: Work, /, **options: Unpack[WorkerOptions]) -> Worker:
         """A worker for the queue `name` of this namespace; the options are those of `Worker`."""
-        return Worker(self.full_name(name), handler, **{**self._place, **options})
+        return Worker(self.full_name(name), handler, **cast(WorkerOptions, {**self._place, **options}))
 
     def close(self) -> None:
         """Give up the connections, also those of the queues that were made here; safe to call twice."""

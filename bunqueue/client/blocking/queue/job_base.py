@@ -18,7 +18,7 @@ A = TypeVar("A", bound=Reply)
 class JobBase(Generic[R]):
     """The parts of `JobHandle` inherit from this."""
 
-    __slots__ = ("_caller", "_result_type", "created", "id", "queue")
+    __slots__ = ("_caller", "created", "id", "queue", "result_type")
 
     def __init__(
         self,
@@ -30,7 +30,8 @@ class JobBase(Generic[R]):
         created: bool | None = None,
     ) -> None:
         self._caller = caller
-        self._result_type = result_type
+        self.result_type = result_type
+        """What its result is converted to."""
         self.queue = queue
         self.id = job_id
         self.created = created

@@ -51,7 +51,7 @@ class JobReading(JobBase[R]):
                 queue=self.queue,
                 job_id=self.id,
             ) from None
-        return views.outcome(ended, self._result_type)
+        return views.outcome(ended, self.result_type)
 
     def result(self, timeout: Duration | None = None) -> R:
         """What the handler gave back, once the job has completed; waits for at most `timeout` ms.
