@@ -52,6 +52,7 @@ COMMANDS = {
     "doctor": Entry("doctor", "Look for what commonly goes wrong.", True),
     "config": Entry("config", "Look at the settings of the server.", local=True),
     "reshard": Entry("reshard", "Change the number of shards of a data folder.", True, True),
+    "adopt": Entry("adopt", "Make the file of embedded queues the data folder of a server.", True, True),
     "completion": Entry("completion", "Print what a shell needs to complete commands.", True, True),
     "version": Entry("server", "Print the version.", True, True),
 }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import threading
 from pathlib import Path
@@ -29,7 +28,7 @@ def open_engine(path: str) -> EmbeddedEngine:
     engine = engines.get(path)
     if engine is None or engine.closed:
         try:
-            _check(path)
+            check(path)
             engine = engines[path] = EmbeddedEngine(path, again=engine is not None)
         except DatabaseBusy:
             raise FileInUse(
@@ -43,7 +42,7 @@ def open_engine(path: str) -> EmbeddedEngine:
     return engine
 
 
-def _check(path: str) -> None:
+def check(path: str) -> None:
     """Raise OSError for what cannot be an engine's file, before anything is put beside it."""
     file = Path(path)
     if path == MEMORY:
@@ -65,10 +64,19 @@ def _check_folder(file: Path) -> None:
     from bunqueue.data_folder import NAME, is_resharded
 
     manifest = file.parent / NAME
-    if manifest.exists() and (shards := json.loads(manifest.read_bytes()).get("shards")) != 1:
+    if manifest.exists() and (shards := _shards(manifest)) != 1:
         raise OSError(f"it is in the folder of a server with {shards} shards; start that server instead")
     if is_resharded(file.parent):
         raise OSError("its folder has an interrupted reshard; run bunqueue reshard again to finish it")
+
+
+def _shards(manifest: Path) -> int:
+    from bunqueue.data_folder import DataFolderError, shards_of
+
+    try:
+        return shards_of(manifest.parent)
+    except DataFolderError as error:
+        raise OSError(str(error)) from None
 
 
 async def prepared(data_path: str | None) -> str:

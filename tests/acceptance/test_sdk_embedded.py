@@ -115,6 +115,15 @@ def test_a_file_belongs_to_one_process(tmp_path: Path) -> None:
             assert queue.count() == 2
 
 
+def test_a_damaged_manifest_beside_a_file_is_told(tmp_path: Path) -> None:
+    (tmp_path / "manifest.json").write_text("{")
+    with (
+        Queue("q", embedded=True, data_path=tmp_path / "jobs.db") as queue,
+        pytest.raises(StorageError, match=r"has a damaged manifest\.json"),
+    ):
+        queue.add("n")
+
+
 @pytest.mark.parametrize(
     ("name", "text"),
     [
@@ -137,15 +146,54 @@ def test_a_path_that_cannot_be_used_is_named_and_left_alone(tmp_path: Path, name
     assert (place / "notes.txt").read_text() == "hello"
 
 
+def adopt(file: Path, folder: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "bunqueue", "adopt", str(file), "--data-dir", str(folder)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_what_cannot_be_taken_over_is_left_alone(tmp_path: Path) -> None:
+    file, folder = tmp_path / "jobs.db", tmp_path / "data"
+    notes = tmp_path / "notes.txt"
+    notes.write_text("hello")
+    for wrong, text in ((tmp_path / "none.db", "there is no file "), (notes, "it is something else than")):
+        done = adopt(wrong, folder)
+        assert done.returncode == 2
+        assert text in done.stderr
+    with Queue("q", embedded=True, data_path=file) as queue:
+        queue.add("n")
+        assert "is in use by another process; end that one first" in adopt(file, folder).stderr
+    assert not (folder / "manifest.json").exists()
+    assert adopt(file, folder).returncode == 0
+    with Queue("q", embedded=True, data_path=file) as queue:
+        queue.add("n")
+    assert "has jobs already, in shard-00.db" in adopt(file, folder).stderr
+    assert file.exists()
+    with Queue("q", embedded=True, data_path=folder / "shard-00.db") as queue:
+        assert queue.count() == 1
+
+
+def test_taking_over_goes_on_after_an_interruption(tmp_path: Path) -> None:
+    """At the worst moment: the folder is there, the file is not in it."""
+    file, folder = tmp_path / "jobs.db", tmp_path / "data"
+    with Queue("q", embedded=True, data_path=file) as queue:
+        queue.add("n")
+    folder.mkdir()
+    (folder / "manifest.json").write_text('{"format": 1, "shards": 1}')
+    assert adopt(file, folder).returncode == 0
+    with Queue("q", embedded=True, data_path=folder / "shard-00.db") as queue:
+        assert queue.count() == 1
+
+
 def test_a_server_with_one_shard_takes_over_the_file_and_gives_it_back(
     tmp_path: Path, make_server: StartServer
 ) -> None:
     file, folder = tmp_path / "jobs.db", tmp_path / "data"
     with Queue("q", embedded=True, data_path=file) as queue:
         job_id = queue.add("n", 1, unique_key="only").id
-    folder.mkdir()
-    (folder / "manifest.json").write_text('{"format": 1, "shards": 1}')
-    file.rename(folder / "shard-00.db")
+    done = adopt(file, folder)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.endswith(f"start the server: bunqueue start --data-dir {folder} --shards 1\n")
+    assert not file.exists()
     server = make_server(data_dir=folder, shards=1)
     server.start()
     with Queue("q", port=server.port) as queue:

@@ -1,0 +1,69 @@
+"""The file of embedded queues as the only shard of a new data folder, for a server to take over.
+
+Whatever interrupts it, the file is whole, at its old place or at its new one; doing it again finishes it.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from pathlib import Path
+
+from bunqueue.data_folder import (
+    DataFolderError,
+    open_data_folder,
+    own_data_folder,
+    refuse,
+    shard_file,
+    sync,
+)
+from bunqueue.errors import BunqueueError
+
+from . import files
+
+LOCK_WAIT_S = 1.0  # for a process that is about to end
+
+
+def adopt(file: Path, folder: Path) -> None:
+    """Move the file into the folder, which is made if need be. Raises BunqueueError or DataFolderError."""
+    target = shard_file(folder, 0)
+    with own_data_folder(folder):
+        if target.exists():
+            refuse(folder, f"has jobs already, in {target.name}; choose another --data-dir")
+        if not file.is_file():
+            raise BunqueueError(f"there is no file {file}; give the data_path of embedded queues")
+        _settle(file)
+        open_data_folder(folder, shards=1)
+        _move(file, target)
+
+
+def _settle(file: Path) -> None:
+    """Have all of it in the one file, of today's format, with nobody at it."""
+    from shardproc.storage.database import Database, DatabaseBusy, DatabaseError
+    from shardproc.storage.schema import SchemaTooNew
+
+    try:
+        files.check(str(file))
+        Database(str(file), full_sync=True, lock_wait_s=LOCK_WAIT_S).close()  # empties what is beside it
+    except DatabaseBusy:
+        raise BunqueueError(f"{file} is in use by another process; end that one first") from None
+    except (OSError, DatabaseError, SchemaTooNew) as error:
+        raise BunqueueError(f"{file} cannot be taken over: {error}") from error
+    if Path(f"{file}-wal").exists():
+        raise BunqueueError(f"{file} is still being read by another program; end that one first")
+
+
+def _move(file: Path, target: Path) -> None:
+    try:
+        file.rename(target)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise DataFolderError(f"{file} cannot be moved to {target}: {error.strerror}") from error
+        copy = target.with_name(f".{target.name}.new")  # left behind by a crash, and then written over
+        shutil.copyfile(file, copy)
+        os.chmod(copy, 0o600)
+        sync(copy)
+        copy.rename(target)
+        file.unlink()
+    sync(target.parent)
