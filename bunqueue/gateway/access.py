@@ -98,6 +98,15 @@ def _is_address(name: str) -> bool:
     return True
 
 
+def is_lured(headers: Headers) -> bool:
+    """Whether a browser may have been made to send a GET by a page of another site.
+
+    Browsers say where a GET comes from only to servers with TLS and on their own machine, so of others nobody
+    knows; programs are no browsers.
+    """
+    return "Mozilla/" in headers.get("user-agent", "") and headers.get("sec-fetch-site") != "same-origin"
+
+
 def bearer(headers: Headers) -> str | None:
     """The token of a request."""
     scheme, _, token = headers.get("authorization", "").partition(" ")

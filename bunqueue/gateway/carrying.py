@@ -12,7 +12,7 @@ from starlette.responses import Response
 from bunqueue.protocol.commands import Spec
 
 from . import status
-from .access import Role, need
+from .access import Role, is_lured, need
 from .arguments import from_texts
 from .backend import Backend, Busy, Unanswered
 from .bodies import Bodies
@@ -40,6 +40,9 @@ class Carrier:
 
         async def endpoint(request: Request) -> Response:
             need(request, role, spec.name)
+            if spec.writes and request.method == "GET" and is_lured(request.headers):
+                text = "a browser may be made to send a GET by any page: send POST to {}/pull"
+                raise Problem(status.FORBIDDEN, text.format(request.url.path))
             given = await self._bodies.read(request)
             if not resource.has_body:
                 given |= _from_query(request, spec)

@@ -1,7 +1,7 @@
 """The dashboard's files, and its one page for every address that a browser shows.
 
 A browser that opens an address asks for HTML, a program does not: so /queues/mail is the dashboard's page to
-the one, and the queue's numbers to the other.
+the one, and the queue's numbers to the other.  So following a link, from wherever it comes, changes nothing.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Pages:
         index = self._folder / INDEX
         if index.is_file():
             return FileResponse(index, headers=HEADERS)
-        return RedirectResponse("/docs", headers={"Vary": "Accept"}) if path == "/" else None
+        return RedirectResponse("/docs", headers={"Vary": "Accept"})
 
     async def _file(self, scope: Scope) -> Response | None:
         """A file of the dashboard's; only those with a dot in their name, which no resource has to have."""

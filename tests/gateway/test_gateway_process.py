@@ -4,6 +4,7 @@ it.
 
 from __future__ import annotations
 
+import signal
 import socket
 import ssl
 from pathlib import Path
@@ -12,7 +13,7 @@ import httpx2
 import pytest
 from support.certificates import Authority
 from support.server import NotStarted, Server, StartServer, quiet_port
-from support.waiting import eventually
+from support.waiting import eventually, wait_until
 from support.web import client, fresh_queue
 
 WRITER, READER = "may-write", "may-read"
@@ -143,6 +144,20 @@ async def test_other_sites_may_not_use_it(web_server: Server, headers: dict[str,
         assert (await web.get("/stats", headers=headers)).status_code == code
 
 
+async def test_no_page_makes_a_browser_pull_a_job(web_server: Server) -> None:
+    queue = fresh_queue()
+    browser = {"User-Agent": "Mozilla/5.0 (X11; Linux x86_64)"}
+    async with client(web_server) as web:
+        await web.post(f"/queues/{queue}/jobs", json={})
+        path = f"/queues/{queue}/jobs"
+        shown = await web.get(path, headers={**browser, "Accept": "text/html"})  # a link was followed
+        assert "job" not in shown.text or shown.headers["content-type"].startswith("text/html")
+        refused = await web.get(path, headers={**browser, "Accept": "image/*"})
+        assert (refused.status_code, "POST" in refused.json()["error"]) == (403, True)
+        assert (await web.get(f"/queues/{queue}/counts")).json()["counts"]["active"] == 0
+        assert (await web.post(f"{path}/pull", headers=browser)).json()["job"] is not None
+
+
 async def test_sites_that_may_use_it(make_server: StartServer) -> None:
     site = "https://ops.example.com"
     server = make_server("--http-origin", site, http_port=quiet_port())
@@ -180,3 +195,13 @@ async def test_over_tls(make_server: StartServer, tmp_path: Path) -> None:
     async with client(server) as web:
         with pytest.raises(httpx2.TransportError):
             await web.get("/ping")
+
+    def shown() -> bytes | None:
+        with socket.create_connection((server.host, server.http_port)) as sock:
+            with trusting.wrap_socket(sock, server_hostname="localhost") as tls:
+                return tls.getpeercert(binary_form=True)
+
+    before = shown()
+    authority.issue()  # in the place of the one before
+    server.signal(signal.SIGHUP)
+    wait_until(lambda: shown() != before, "the new certificate is shown")

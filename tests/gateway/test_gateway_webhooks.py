@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import os
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,8 +14,8 @@ from typing import Any
 
 import pytest
 from support.receiver import Receiver, receiving
-from support.server import Server, dispose, quiet_port
-from support.waiting import eventually
+from support.server import PROGRAM, ROOT, Server, dispose, quiet_port
+from support.waiting import eventually, wait_until
 from support.web import client, fresh_queue
 from support.wire import Wire
 
@@ -167,6 +170,38 @@ async def test_nothing_is_lost_by_a_restart(tmp_path: Path, receiver: Receiver, 
             assert len(receiver.arrived()) == len(jobs), (
                 "what was told before an orderly end is not told again"
             )
+    finally:
+        dispose(server)
+
+
+def reshard(folder: Path, shards: int) -> None:
+    command = [sys.executable, "-c", PROGRAM, "reshard", "--data-dir", str(folder), "--shards", str(shards)]
+    subprocess.run(command, check=True, capture_output=True, env={**os.environ, "PYTHONPATH": str(ROOT)})
+
+
+async def test_nothing_is_lost_by_another_number_of_shards(tmp_path: Path, receiver: Receiver) -> None:
+    folder, queues = tmp_path / "data", [fresh_queue(0), fresh_queue(1)]
+    jobs: list[str] = []
+    server = Server(folder, "--webhook-addresses", "any", http_port=quiet_port())
+    try:
+        server.start()
+        async with await Wire.open(server.address) as wire:
+            await add(wire, receiver, None, "job.pushed")
+            jobs += [(await wire.ok("PUSH", queue=queue, data=1))["id"] for queue in queues]
+            receiver.wait_for(2)
+            receiver.status = 503  # so that some are left for later
+            jobs += [(await wire.ok("PUSH", queue=queue, data=2))["id"] for queue in queues]
+        assert server.stop() == 0
+    finally:
+        dispose(server)
+    reshard(folder, 4)
+    receiver.status = 200
+    server = Server(folder, "--webhook-addresses", "any", shards=4, http_port=quiet_port())
+    try:
+        server.start()
+        async with await Wire.open(server.address) as wire:
+            jobs += [(await wire.ok("PUSH", queue=queue, data=3))["id"] for queue in queues]
+        wait_until(lambda: set(jobs) <= {each["jobId"] for each in receiver.arrived()}, "all arrive")
     finally:
         dispose(server)
 
