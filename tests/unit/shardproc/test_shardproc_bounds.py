@@ -154,6 +154,23 @@ def test_a_sweep_of_many_silent_jobs_is_quick() -> None:
     assert took < 0.6, "linear, it takes a tenth of that"
 
 
+def chain_s(count: int) -> float:
+    """Processor time to push jobs in one batch, of which each depends on the one before."""
+    jobs: list[dict[str, Any]] = [{"jobId": "0"}]
+    jobs += [{"jobId": str(number), "dependsOn": [str(number - 1)]} for number in range(1, count)]
+    driver = Driver()
+    begun = time.process_time()
+    assert driver.ask(cmd="PUSHB", queue="q", jobs=jobs)["ok"]
+    took = time.process_time() - begun
+    driver.close()
+    return took
+
+
+def test_a_long_chain_in_one_batch_takes_no_longer_by_job() -> None:
+    short, long = chain_s(4_000), chain_s(16_000)
+    assert long < 8 * short, "linear, it takes four times as long; ten times if each looks at all before"
+
+
 @pytest.mark.parametrize("command", ["ListQueues", "Stats", "Prometheus", "DashboardOverview"])
 def test_looking_at_very_many_queues_goes_in_slices(command: str) -> None:
     driver, count = Driver(), 3 * QUEUES_A_SLICE
