@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from support.naming import queue_on
-from support.server import Server
+from support.server import Server, StartServer
+from support.waiting import eventually
 from support.wire import Wire
 
 from shardproc.storage.event_log import read
@@ -96,3 +97,53 @@ async def test_the_log_on_disk_outlives_a_kill(server: Server) -> None:
         with closing(sqlite3.connect(Path(server.data_dir) / f"shard-{shard:02d}.db")) as db:
             events = read(db, 0, 10)
         assert [(event.seq, event.kind, event.job_id) for event in events] == [(1, "pushed", job_id)]
+
+
+async def test_the_log_is_read_page_by_page(server: Server) -> None:
+    queues = [queue_on(shard) for shard in (0, 1)]
+    async with await Wire.open(server.address) as wire:
+        for queue in queues:
+            await wire.ok("PUSHB", queue=queue, jobs=[{}] * 30)
+        between = (await wire.ok("GetEvents", limit=1))["events"][0]["timestamp"]
+        job = (await wire.ok("PUSH", queue=queues[0]))["id"]
+        await wire.ok("Pause", queue=queues[1])
+        seen: list[tuple[int, int]] = []
+        after = [0, 0]
+        while True:
+            page = await wire.ok("GetEvents", after=after, limit=7)
+            seen += [(event["shard"], event["seq"]) for event in page["events"]]
+            assert len(page["events"]) <= 14
+            after = [place["after"] for place in page["places"]]
+            if after == [place["last"] for place in page["places"]]:
+                break
+        assert sorted(seen) == [(shard, seq) for shard in (0, 1) for seq in range(1, 32)]
+        for question, kinds in (
+            ({"after": after}, []),
+            ({"after": [-1, -1]}, []),
+            ({"jobId": job}, ["pushed"]),
+            ({"types": ["paused"]}, ["paused"]),
+            ({"queues": ["nobody"]}, []),
+            ({"queues": [queues[1]], "types": ["pushed"], "limit": 2}, ["pushed", "pushed"]),
+            ({"since": time.time() * 1000 + 60_000}, []),
+        ):
+            page = await wire.ok("GetEvents", **question)
+            assert [event["eventType"] for event in page["events"]] == kinds, question
+        assert len((await wire.ok("GetEvents", since=between))["events"]) == 62
+        assert (await wire.ok("GetEvents", after=[99, -1]))["places"][0]["after"] == 31
+
+
+async def test_events_that_were_forgotten_are_counted(make_server: StartServer) -> None:
+    server = make_server("--events-max-count", "0")
+    server.start()
+    queue = queue_on(0)
+    async with await Wire.open(server.address) as wire:
+        for _ in range(5):
+            await wire.ok("PUSHB", queue=queue, jobs=[{}] * 1000)
+
+        async def forgotten() -> int:
+            found: int = (await wire.ok("GetEvents", after=[0, 0], limit=0))["places"][0]["missed"]
+            return found
+
+        await eventually(forgotten, "the oldest events are gone")
+        page = await wire.ok("GetEvents", after=[0, 0], limit=1)
+        assert page["events"][0]["seq"] == page["places"][0]["missed"] + 1
