@@ -51,7 +51,12 @@ except ImportError as error:
 
 @pytest.mark.parametrize(
     ("module", "library"),
-    [("opentelemetry", "opentelemetry"), ("structlog", "structlog"), ("django", "django")],
+    [
+        ("opentelemetry", "opentelemetry"),
+        ("structlog", "structlog"),
+        ("sqlalchemy", "sqlalchemy"),
+        ("django", "django"),
+    ],
 )
 def test_what_is_missing_is_told(module: str, library: str) -> None:
     script = WITHOUT.format(module=module, library=library)

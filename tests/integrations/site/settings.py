@@ -7,7 +7,7 @@ USE_TZ = True
 DATABASES = {
     "default": {"ENGINE": "django.db.backends.sqlite3", "NAME": os.environ.get("SITE_DB", ":memory:")}
 }
-INSTALLED_APPS = ["bunqueue.integrations.django", "shop"]
+INSTALLED_APPS = ["bunqueue.integrations.django", "bunqueue.integrations.django.outbox", "shop"]
 TASKS = {
     "default": {
         "BACKEND": "bunqueue.integrations.django.BunqueueBackend",

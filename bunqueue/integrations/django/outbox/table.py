@@ -1,0 +1,63 @@
+"""The outbox as its relay has it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+
+from django.db import close_old_connections, connections, router, transaction
+
+from bunqueue.integrations.outbox import Row
+
+from .models import OutboxJob
+
+
+class DjangoBatch:
+    """Implements `bunqueue.integrations.outbox.Batch`."""
+
+    def __init__(self, rows: Sequence[Row]) -> None:
+        self.rows = rows
+        self._done: list[int] = []
+        self._refused: list[tuple[int, str]] = []
+
+    def done(self, row: Row) -> None:
+        """Forget it."""
+        self._done.append(row.id)
+
+    def refused(self, row: Row, why: str) -> None:
+        """Keep it for people."""
+        self._refused.append((row.id, why))
+
+    def write(self, using: str) -> None:
+        """What was said, to the database."""
+        jobs = OutboxJob.objects.using(using)
+        if self._done:
+            jobs.filter(pk__in=self._done).delete()
+        for pk, why in self._refused:
+            jobs.filter(pk=pk).update(error=why)
+
+
+class DjangoOutbox:
+    """Implements `bunqueue.integrations.outbox.Outbox`."""
+
+    def __init__(self, using: str | None = None) -> None:
+        """`using`: the alias of a database; None: where the model is written."""
+        self._using = using or router.db_for_write(OutboxJob)
+
+    @contextmanager
+    def batch(self, limit: int) -> Iterator[DjangoBatch]:
+        """The oldest rows. Where the database can do that, they are locked, and those that another relay has
+        locked are left out; elsewhere two relays may bring the same row, which adds one job."""
+        close_old_connections()
+        locks = connections[self._using].features.has_select_for_update_skip_locked
+        with transaction.atomic(using=self._using) if locks else nullcontext():
+            batch = DjangoBatch(self._read(limit, locks=locks))
+            yield batch
+            batch.write(self._using)
+
+    def _read(self, limit: int, *, locks: bool) -> list[Row]:
+        found = OutboxJob.objects.using(self._using).filter(error__isnull=True).order_by("pk")
+        if locks:
+            found = found.select_for_update(skip_locked=True)
+        columns = found.values_list("pk", "command", "created_at")[:limit]
+        return [Row(pk, bytes(command), at.timestamp()) for pk, command, at in columns]

@@ -1,0 +1,176 @@
+"""Jobs that belong to a database transaction: written into a table with it, brought to the server by a relay.
+
+What was rolled back is never added, and what was committed is added once the server is there. The tables are
+those of `bunqueue.integrations.django.outbox` and `bunqueue.integrations.sqlalchemy`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, suppress
+from typing import Any, NamedTuple, Protocol, Unpack, cast
+
+import msgspec
+
+from bunqueue.client import checks, requests
+from bunqueue.client.caller import Caller
+from bunqueue.client.connection_options import Duration, reconnect_delay, seconds
+from bunqueue.client.job_options import JobOptions, encode_data, wire_fields
+from bunqueue.client.places import Place, endpoint_of
+from bunqueue.client.service import run_forever
+from bunqueue.errors import BunqueueError, CommandFailed, ShardUnavailable
+from bunqueue.protocol.commands import core, query
+
+logger = logging.getLogger("bunqueue.outbox")
+
+FORGOTTEN_S = 240.0  # seconds after which one does not rely on the server to know a key; it does for 300
+MAX_DELAY = 30.0  # seconds between attempts while something is wrong
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(core.Push).decode
+
+
+class Row(NamedTuple):
+    """A job in the table."""
+
+    id: Any
+    command: bytes
+    """What adds it, see `packed`."""
+    written_at: float
+    """Seconds since the epoch."""
+
+
+class Batch(Protocol):
+    """Some rows; what is said of them holds when the block ends."""
+
+    @property
+    def rows(self) -> Sequence[Row]:
+        """The oldest first."""
+
+    def done(self, row: Row) -> None:
+        """Forget it: the server has it."""
+
+    def refused(self, row: Row, why: str) -> None:
+        """Keep it for people to look at; it is not tried again."""
+
+
+class Outbox(Protocol):
+    """A table of jobs that are to be added."""
+
+    def batch(self, limit: int) -> AbstractContextManager[Batch]:
+        """The oldest rows. No transaction that others wait for may go on within the block."""
+
+
+def packed(queue: str, name: str, data: object, options: JobOptions) -> tuple[str, bytes]:
+    """The id of a job, and the command that adds it. Raises OptionError, PayloadError or TypeError.
+
+    Unless `options` give it an id it gets one here, so that the job is known before it is added; `delay` and
+    `ttl` count from now.
+    """
+    fields = {**wire_fields(options, {})}
+    if "delay" in fields or "ttl" in fields:
+        fields.setdefault("timestamp", time.time() * 1000)
+    key = requests.new_key()
+    job_id = cast(str, fields.setdefault("job_id", key))
+    command = core.Push(
+        queue=checks.queue_name(queue),
+        name=checks.job_name(name),
+        data=encode_data(data, "the data of the job"),
+        idempotency_key=key,
+        **fields,
+    )
+    return job_id, _encode(command)
+
+
+class Relay:
+    """Brings the jobs of an outbox to the server, in their order; several relays may share the work.
+
+    A row goes when the server has its job. Should a relay die in between, the next one adds the job again,
+    under the same id and with the same key: that adds nothing while the server knows either, which it does
+    for five minutes in any case, and for longer as long as the job is there.
+    """
+
+    def __init__(
+        self, outbox: Outbox, *, batch: int = 100, pause: Duration = 500, **place: Unpack[Place]
+    ) -> None:
+        """`pause`: between two looks at the table, when it was empty."""
+        self._outbox = outbox
+        self._batch = checks.whole("batch", batch)
+        self._pause = seconds(pause, "pause")
+        self._caller = Caller(endpoint_of(place))
+        self._over: asyncio.Event | None = None
+        self._stopped = False
+
+    def run_once(self) -> int:
+        """Bring what is there, at most a batch; how many rows that were. Raises BunqueueError, or what the
+        database raises."""
+        problem: BunqueueError | None = None
+        with self._outbox.batch(self._batch) as batch:
+            for row in batch.rows:
+                try:
+                    self._bring(_decode(row.command), time.time() - row.written_at)
+                    batch.done(row)
+                except (CommandFailed, msgspec.MsgspecError) as error:
+                    if isinstance(error, ShardUnavailable):
+                        problem = error
+                        break
+                    logger.error("a job of the outbox is refused, and stays there: %s", error)
+                    batch.refused(row, str(error))
+                except BunqueueError as error:
+                    problem = error
+                    break
+        if problem is not None:
+            raise problem
+        return len(batch.rows)
+
+    def _bring(self, command: core.Push, age: float) -> None:
+        if age > FORGOTTEN_S and command.job_id is not None:
+            found = self._caller.call(query.GetState(id=command.job_id), query.StateReply)
+            if found.state != "unknown":  # by a relay that could not say so any more
+                return
+        self._caller.call(command, core.PushReply)
+
+    def close(self) -> None:
+        """Give up the connection."""
+        self._caller.close()
+
+    # -- as a service, for `bunqueue.run_forever`
+
+    def run_forever(self) -> None:
+        """Until SIGTERM or SIGINT."""
+        run_forever(self)
+
+    def stop_soon(self, *, hurry: bool = False) -> None:
+        """Have `serve` end."""
+        self._stopped = True
+        if self._over is not None:
+            self._over.set()
+
+    async def serve(self) -> BaseException | None:
+        """Bring jobs until `stop_soon` is called. Trouble is logged, and passes."""
+        self._over, failures = asyncio.Event(), 0
+        try:
+            while not self._stopped:
+                try:
+                    found = await asyncio.to_thread(self.run_once)
+                    pause, failures = (0.0 if found == self._batch else self._pause), 0
+                except Exception as error:
+                    failures += 1
+                    pause = min(reconnect_delay(failures, random.random()), MAX_DELAY)
+                    self._tell(error, failures)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(pause):
+                        await self._over.wait()
+        finally:
+            await asyncio.to_thread(self.close)
+        return None
+
+    def _tell(self, error: Exception, failures: int) -> None:
+        if failures == 1 and isinstance(error, BunqueueError):
+            logger.warning("the outbox waits: %s", error)
+        elif failures == 1:
+            logger.exception("the outbox waits")
