@@ -127,7 +127,7 @@ class EventLog:
 
     def since(self, at: int) -> int:
         """See `shardproc.engine.outbox.Archive.event_since`.  Halves the log again and again: times have no
-        index, but they ascend as the numbers do."""
+        index, but they ascend as the numbers do.  These have gaps where the number of shards has changed."""
         low, high = self._oldest, self._next_seq
         while low < high:
             middle = (low + high) // 2
@@ -135,7 +135,7 @@ class EventLog:
             if found >= at:
                 high = first
             else:
-                low = first + count
+                low = max(first + count, middle + 1)
         return low
 
     def _row_of(self, seq: int) -> tuple[int, int, int]:

@@ -54,6 +54,23 @@ def test_the_life_of_a_job(driver: Driver) -> None:
     assert events[6].fields == {}, "the result is in the table of completed jobs"
 
 
+@pytest.mark.parametrize("gap", [(), (1,), (3, 4, 5, 6, 7, 8), (2, 4, 6, 8), (1, 2, 3, 9)])
+def test_reading_from_a_time_on_where_numbers_are_missing(driver: Driver, gap: tuple[int, ...]) -> None:
+    """As in a log whose other half went to another shard."""
+    start = driver.now
+    for _ in range(10):
+        driver.now += 1000
+        driver.ask(cmd="PUSH", queue="q")
+    for number in gap:
+        driver.rows("delete from events where first_seq = ?", number)
+    driver.restart()
+    for second in range(12):
+        reply = driver.ask(cmd="GetEvents", since=start + 1000 * second)
+        left = [number for number in range(max(1, second), 11) if number not in gap]
+        assert [event["seq"] for event in reply["events"]] == left
+        assert reply["places"][0]["after"] == reply["places"][0]["last"] == 10
+
+
 def test_how_else_a_life_may_go(driver: Driver) -> None:
     gone = driver.ask(cmd="PUSH", queue="q", removeOnComplete=True)["id"]
     driver.ask(cmd="PULL", queue="q")
