@@ -15,6 +15,8 @@ BAD_USAGE = USAGE
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run ``bunqueue`` with ``arguments``, or those of the process, and return the exit status."""
+    import logging
+
     import typer
 
     from bunqueue.errors import BunqueueError
@@ -23,6 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from .long_work import Declined
     from .program import app
 
+    logging.getLogger("bunqueue").addHandler(logging.NullHandler())  # errors are told once, by us
     command = typer.main.get_command(app)
     try:
         status = command.main(arguments, prog_name="bunqueue", standalone_mode=False)

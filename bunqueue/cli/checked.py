@@ -12,14 +12,19 @@ from bunqueue.client.blocking.queue import Queue
 from bunqueue.client.caller import Caller
 from bunqueue.client.connection_options import shown
 from bunqueue.errors import OptionError
+from bunqueue.model.dead_letters import DlqConfig
+from bunqueue.model.stall import StallConfig
 from bunqueue.protocol.commands import Reply
 from bunqueue.protocol.commands.base import CommandError
 from bunqueue.protocol.commands.core import Push, PushBatch
+from bunqueue.protocol.commands.dlq import SetDlqConfig
+from bunqueue.protocol.commands.stall import SetStallConfig
 from bunqueue.protocol.lenient import clean
 
 R = TypeVar("R", bound=Reply)
 
 _CHECKED_ALREADY = (Push, PushBatch)  # option by option, as they are made
+_CONFIGS: dict[type[Struct], type[Struct]] = {SetStallConfig: StallConfig, SetDlqConfig: DlqConfig}
 _encode = Encoder().encode
 _decode_fields = Decoder(dict[str, Raw]).decode
 
@@ -46,6 +51,8 @@ class CheckedQueue(Queue):
 def check(command: Struct) -> None:
     """Raise OptionError for a command that its declaration does not allow."""
     kind = type(command)
+    if isinstance(queue := getattr(command, "queue", None), str):
+        checks.queue_name(queue)
     try:
         payload = _encode(command)
     except ValueError:  # texts that are not Unicode, say: the client tells when it encodes them
@@ -54,6 +61,9 @@ def check(command: Struct) -> None:
         fields = _decode_fields(payload)
         fields.pop("cmd", None)
         clean(kind, fields)
+        if kind in _CONFIGS:  # whose bounds the server looks at when it has put all of it together
+            kind, command = _CONFIGS[kind], command.config  # type: ignore[attr-defined]
+            clean(kind, _decode_fields(_encode(command)))
     except CommandError as error:
         raise OptionError(_in_python(kind, str(error), command)) from None
 

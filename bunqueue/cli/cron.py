@@ -135,6 +135,8 @@ def add(
     """
     if (schedule is None) == (every is None):
         raise SettingsError("--schedule: give either that, or --every")
+    if schedule is not None:
+        _runs(schedule, timezone, 0, 1)  # refuses what is none
     cron = session.queue(queue).upsert_cron(
         name,
         data,
@@ -155,9 +157,13 @@ def add(
 
 
 def _found(session: Session, name: str) -> CronView:
+    from bunqueue.errors import NotFound
     from bunqueue.protocol.commands import cron
 
-    return session.call(cron.CronGet(name=name), cron.CronReply).cron
+    try:
+        return session.call(cron.CronGet(name=name), cron.CronReply).cron
+    except NotFound:
+        raise NotFound(f"there is no schedule {name!r}; bunqueue cron list") from None
 
 
 @verb(app, "bunqueue cron get nightly")

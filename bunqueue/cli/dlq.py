@@ -33,7 +33,7 @@ LETTERS = (
 )
 STATS = (
     Column("total", Kind.NUMBER),
-    Column("byReason", Kind.DATA),
+    Column("byReason", Kind.COUNTS),
     Column("pendingRetry", Kind.NUMBER, "retry due"),
     Column("expired", Kind.NUMBER),
     Column("oldestEntry", Kind.TIME, "oldest"),

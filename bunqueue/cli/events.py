@@ -87,6 +87,7 @@ Follow = Annotated[
     "bunqueue events emails --type failed --type stalled",
     "bunqueue events emails --job 01980f2e-... --count 1 --for 30s",
     "bunqueue events --json | jq 'select(.terminal)'",
+    patient=True,
 )
 def events(
     session: Session,
@@ -112,6 +113,7 @@ def events(
         raise SettingsError(f"--count: {count} is not allowed; give a whole number from 1 on")
     if follow and (count is not None or lasting is not None):
         raise SettingsError("--follow: --count and --for say when it ends; give one or the other")
+    session.ping()
     for queue in queues or ():
         session.queue(queue)  # refuses what is no name
     ear = _Ear(session, frozenset(types or ()), frozenset(job_ids or ()))

@@ -35,7 +35,8 @@ def span_of(ms: float) -> str:
         if whole >= size:
             rest = whole % size
             smaller, name = _UNITS[index + 1] if index + 1 < len(_UNITS) else (1, "s")
-            return f"{whole // size}{unit} {rest // smaller}{name}"
+            more = f" {rest // smaller}{name}" if rest // smaller else ""
+            return f"{whole // size}{unit}{more}"
     return f"{whole} s"
 
 

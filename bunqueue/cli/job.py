@@ -99,7 +99,7 @@ def _print_result(session: Session, job_id: str, value: object) -> None:
         session.out.text(encoded(plain(value)))
 
 
-@verb(app, "bunqueue job wait 01980f2e-... --timeout 5m")
+@verb(app, "bunqueue job wait 01980f2e-... --timeout 5m", patient=True)
 def wait(session: Session, job_id: JobId, timeout: Timeout = None) -> None:
     """Wait until a job has ended, and print what it gave back, as JSON.
 

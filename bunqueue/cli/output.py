@@ -32,6 +32,7 @@ class Kind(Enum):
     SPAN = "span"  # ms
     SIZE = "size"  # bytes
     FLAG = "flag"
+    COUNTS = "counts"  # a map of numbers
     DATA = "data"  # anything that JSON can say
 
 

@@ -20,8 +20,10 @@ _TLS = {
     "tls_key": "key_file",
     "tls_server_name": "server_name",
 }
-REFUSED_MS = 250
-"""How long to wait while nothing listens: a program that starts with its server waits, a person does not."""
+HASTY = ConnectionOptions(refused_timeout=250, connect_timeout=5000, max_reconnect_attempts=2)
+"""A program that starts with its server waits for it, a person does not."""
+PATIENT_MS = 3_600_000
+"""How long a command may take whose work grows with the queue, or that waits."""
 
 
 def url_of(place: Mapping[str, Any], environ: Mapping[str, str] = os.environ) -> str | None:
@@ -54,6 +56,8 @@ def _with_tls(url: str, query: dict[str, str]) -> str:
 def endpoint_of(
     place: Mapping[str, Any],
     timeout_ms: int | None = None,
+    *,
+    patient: bool = False,
     environ: Mapping[str, str] = os.environ,
 ) -> Endpoint:
     """The server that the options and the environment mean. Raises OptionError or SettingsError.
@@ -66,7 +70,7 @@ def endpoint_of(
     if url is not None:
         parse_url(url, "--url" if place.get("url") else "server")
         environ = {**environ, URL_VARIABLE: url}
-    options = ConnectionOptions(refused_timeout=REFUSED_MS)
+    options = ConnectionOptions(command_timeout=PATIENT_MS) if patient else HASTY
     if timeout_ms is not None:
         options = replace(options, command_timeout=timeout_ms)
     return endpoint(token=place.get("token"), connection=options, environ=environ)

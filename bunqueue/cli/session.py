@@ -20,18 +20,16 @@ if TYPE_CHECKING:
 
 R = TypeVar("R", bound="Reply")
 
-PATIENT_MS = 3_600_000
-"""How long a command may take whose work grows with the queue."""
-
 
 class Session:
     """One verb's. The connection is made when it is first needed, and the client loaded as late."""
 
     def __init__(self, place: Mapping[str, Any], *, patient: bool = False) -> None:
         self.out = Output(as_json=bool(place.get("json")))
-        self.timeout_ms = PATIENT_MS if patient else None
+        self.timeout_ms: int | None = None
         """How long a command may take; None: as the client has it. To be set before the first one."""
         self._place = place
+        self._patient = patient
         self._caller: Caller | None = None
 
     def __enter__(self) -> Self:
@@ -49,7 +47,7 @@ class Session:
         """Where the server is."""
         from .place import endpoint_of
 
-        return endpoint_of(self._place, self.timeout_ms)
+        return endpoint_of(self._place, self.timeout_ms, patient=self._patient)
 
     @property
     def caller(self) -> Caller:
@@ -57,8 +55,21 @@ class Session:
         if self._caller is None:
             from .checked import CheckedCaller
 
+            if self._patient:
+                self._look()
             self._caller = CheckedCaller(self.endpoint)
         return self._caller
+
+    def _look(self) -> None:
+        """Raise BunqueueError now when the server is not there: a patient client would wait for it."""
+        with Session(self._place) as hasty:
+            hasty.ping()
+
+    def ping(self) -> None:
+        """Whether the server is there. Raises BunqueueError."""
+        from bunqueue.protocol.commands import server
+
+        self.call(server.Ping(), server.PingReply)
 
     def call(self, command: Struct, reply: type[R]) -> R:
         """The reply to a command. Raises BunqueueError."""
@@ -73,9 +84,14 @@ class Session:
     def found(self, job_id: str) -> Job:
         """A job as it is now. Raises JobNotFound."""
         from bunqueue.client import jobs as replies
+        from bunqueue.errors import JobNotFound
         from bunqueue.protocol.commands import query
 
-        return self.call(query.GetJob(id=job_id), replies.OneJob).job
+        try:
+            return self.call(query.GetJob(id=job_id), replies.OneJob).job
+        except JobNotFound:
+            text = f"there is no job {job_id!r}; it was removed, or never added to this server"
+            raise JobNotFound(text) from None
 
     def job(self, job_id: str) -> JobHandle[Any]:
         """The handle of a job that is there. Raises JobNotFound."""

@@ -105,6 +105,8 @@ def _text(value: Any, kind: Kind) -> str:
         if shown is not None:
             return shown(value)
     if kind is Kind.DATA or not isinstance(value, str):
+        if kind is Kind.COUNTS:
+            return ", ".join(f"{name} {count:,}" for name, count in value.items() if count) or "none"
         return ", ".join(value) if _is_texts(value) else encoded(value)
     return value
 

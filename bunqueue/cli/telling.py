@@ -46,6 +46,8 @@ _WORDS = {
     "raise ConnectionOptions(command_timeout=...)": "give it longer: --url bunqueue://HOST?command_timeout=MS",
     "JobHandle.retry() gives it": "bunqueue job retry ID gives it",
 }
+# What the protocol calls a verb's `limit`.
+_ALSO = {"max": "limit", "concurrency": "limit", "count": "limit"}
 
 
 def status_of(error: Exception) -> int:
@@ -64,11 +66,12 @@ def words_of(error: Exception) -> str:
 def as_usage(error: BunqueueError, context: Any) -> str:
     """An error about an option, with the flag or argument instead of the option's name in Python."""
     text = words_of(error)
-    for name in re.findall(r"\w+", text)[:3]:
-        for parameter in context.command.params:
-            if parameter.name == name:
-                argument = parameter.param_type_name == "argument"
-                shown = parameter.metavar.strip("[]") if argument else max(parameter.opts, key=len)
-                before, after = text.split(name, 1)
-                return f"{before}{shown}{after}"
-    return text
+    found = re.match(r"\w+", text)
+    params = {param.name: param for param in context.command.params}
+    if found is None:
+        return text
+    param = params.get(found[0]) or params.get(_ALSO.get(found[0]))
+    if param is None:
+        return text
+    shown = param.metavar.strip("[]") if param.param_type_name == "argument" else max(param.opts, key=len)
+    return f"{shown}{text[found.end() :]}"

@@ -152,7 +152,7 @@ def test_schedules(cli: Cli) -> None:
     cli("cron", "delete", "pulse", "--yes")
     cli("cron", "get", "pulse", status=exits.NOT_FOUND)
     cli("cron", "delete", "pulse", "--yes", status=exits.NOT_FOUND)
-    refused = cli("cron", "add", "odd", "-q", "c", "-s", "99 * * * *", status=exits.FAILED)
+    refused = cli("cron", "add", "odd", "-q", "c", "-s", "99 * * * *", status=exits.USAGE)
     assert "99" in refused.err
 
 
@@ -244,7 +244,9 @@ def test_tokens_and_tls_and_nobody_there(make_server: StartServer) -> None:
     by_variable = {"BUNQUEUE_TOKEN": "right"}
     assert cli.program("stats", "--port", str(server.port), env=by_variable).status == 0
     assert cli("stats", "--tls", "-t", "right", status=exits.NO_CONNECTION).err.count("\n") == 1
+    assert cli("ping", "--host", "nowhere.invalid", status=exits.NO_CONNECTION).err.count("\n") == 1
     server.stop()
+    assert cli("queue", "drain", "q", "--yes", status=exits.NO_CONNECTION).err.count("\n") == 1
     began = time.monotonic()
     lost = cli("stats", status=exits.NO_CONNECTION)
     assert "Start one with: bunqueue start" in lost.err

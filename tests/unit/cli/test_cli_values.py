@@ -40,7 +40,7 @@ def test_data() -> None:
 @pytest.mark.parametrize(
     ("ms", "text"),
     [(0, "0 ms"), (0.25, "0.2 ms"), (999, "999 ms"), (1500, "1.5 s"), (59_990, "60.0 s"), (200_000, "3m 20s"),
-     (7_500_000, "2h 5m"), (273_600_000, "3d 4h")],
+     (7_500_000, "2h 5m"), (3_600_000, "1h"), (273_600_000, "3d 4h")],
 )  # fmt: skip
 def test_spans_for_people(ms: float, text: str) -> None:
     assert human.span_of(ms) == text
