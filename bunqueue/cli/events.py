@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from bunqueue.model.events import NAMES
 from bunqueue.settings import SettingsError
 
 from . import completing, exits
 from .human import printable
-from .output import encoded, plain
+from .output import Output, Row, encoded, field, plain
 from .session import Session
 from .shared import verb
 from .values import SPAN, argument, option, span
@@ -76,8 +76,15 @@ Jobs = Annotated[
 ]
 Count = Annotated[int | None, option("--count", "-n", about="So many events, then it ends.", metavar="N")]
 Lasting = Annotated[float | None, option("--for", about="So long, then it ends.", metavar=SPAN, parser=span)]
+Since = Annotated[
+    float | None,
+    option("--since", about="What has happened since so long ago, from the log.", metavar=SPAN, parser=span),
+]
 Follow = Annotated[
-    bool, option("--follow", "-f", about="Until Ctrl-C, which is so unless --count or --for say else.")
+    bool,
+    option(
+        "--follow", "-f", about="Until Ctrl-C: with --since; else it is so unless --count or --for say else."
+    ),
 ]
 
 
@@ -86,6 +93,7 @@ Follow = Annotated[
     "bunqueue events --follow",
     "bunqueue events emails --type failed --type stalled",
     "bunqueue events emails --job 01980f2e-... --count 1 --for 30s",
+    "bunqueue events emails --since 1h --type failed",
     "bunqueue events --json | jq 'select(.terminal)'",
     patient=True,
 )
@@ -96,26 +104,33 @@ def events(
     job_ids: Jobs = None,
     count: Count = None,
     lasting: Lasting = None,
+    since: Since = None,
     follow: Follow = False,
 ) -> None:
-    """Print what happens in queues from now on, one event a line.
+    """Print what happens in queues from now on, one event a line; with --since, what has happened.
 
     Into a pipe go the moment in epoch ms, the type, the queue, the job, and details as JSON, separated by
     tabs. With --json each line is a JSON object. An event "lost" says that some are missing, as the
     connection broke, or the reader was too slow. Listening is told on standard error when it has begun.
 
+    With --since the server's log is read, and followed if --follow says so. It has more types of events, but
+    not the data of jobs.
+
     Exit status: 5 when the time is over before --count events.
     """
-    for each in types or ():
-        if each not in TYPES:
-            raise SettingsError(f"--type: {each!r} is not allowed; give one of {', '.join(TYPES)}")
+    _check_types(types or [], TYPES if since is None else NAMES)
     if count is not None and count < 1:
         raise SettingsError(f"--count: {count} is not allowed; give a whole number from 1 on")
     if follow and (count is not None or lasting is not None):
         raise SettingsError("--follow: --count and --for say when it ends; give one or the other")
+    if since is not None and lasting is not None:
+        raise SettingsError("--for: with --since it ends by itself; give --count or --follow")
     session.ping()
     for queue in queues or ():
         session.queue(queue)  # refuses what is no name
+    if since is not None:
+        _replay(session, queues, types, job_ids, time.time() * 1000 - since, count, follow)
+        return
     ear = _Ear(session, frozenset(types or ()), frozenset(job_ids or ()))
     try:
         enough = asyncio.run(ear.listen(queues or [], count, lasting))
@@ -123,6 +138,45 @@ def events(
         raise typer.Exit(exits.INTERRUPTED) from None
     if count is not None and not enough:
         raise typer.Exit(exits.TIMED_OUT)
+
+
+def _check_types(types: list[str], known: tuple[str, ...]) -> None:
+    for each in types:
+        if each not in known:
+            raise SettingsError(f"--type: {each!r} is not allowed; give one of {', '.join(known)}")
+
+
+def _replay(
+    session: Session,
+    queues: list[str] | None,
+    types: list[str] | None,
+    jobs: list[str] | None,
+    since: float,
+    count: int | None,
+    follow: bool,
+) -> None:
+    """Print from the log, which knows more kinds of events, but not the data of jobs."""
+    from .event_log import replay
+
+    one = jobs[0] if jobs and len(jobs) == 1 else None
+    wanted = {"queues": queues or None, "types": types or None, "job_id": one}
+    printed = 0
+
+    def emit(event: Row) -> bool:
+        nonlocal printed
+        if not jobs or event.get("jobId") in jobs:
+            _print(session.out, event)
+            printed += 1
+        return printed == count
+
+    try:
+        replay(session, wanted, since, follow, emit)
+    except KeyboardInterrupt:
+        raise typer.Exit(exits.INTERRUPTED) from None
+
+
+def _print(out: Output, row: Row) -> None:
+    out.line(row, _coloured(row) if out.is_terminal else _tabbed(row))
 
 
 class _Ear:
@@ -136,8 +190,6 @@ class _Ear:
         self._heard: asyncio.Queue[QueueEvent] = asyncio.Queue(BUFFER)
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._looked = asyncio.Event()
-        show = _coloured if session.out.is_terminal else _tabbed
-        self._show: Callable[[QueueEvent], str] = show
 
     async def listen(self, queues: list[str], count: int | None, lasting: float | None) -> bool:
         """Whether ``count`` events came within ``lasting`` ms. Raises BunqueueError."""
@@ -174,7 +226,7 @@ class _Ear:
         left = count
         while left is None or left > 0:
             event = await self._heard.get()
-            self._session.out.line(event, self._show(event))
+            _print(self._session.out, plain(event))
             left = None if left is None else left - 1
 
     # -- hearing
@@ -236,22 +288,22 @@ class _Ear:
             looking.result()
 
 
-def _details(event: QueueEvent) -> dict[str, Any]:
-    row = plain(event)
+def _details(row: Row) -> dict[str, Any]:
     return {name: row[name] for name in DETAILS if row.get(name) not in (None, False)}
 
 
-def _tabbed(event: QueueEvent) -> str:
-    details = _details(event)
-    cells = (str(event.timestamp), event.type, event.queue, event.job_id, encoded(details) if details else "")
-    return "\t".join(printable(cell) for cell in cells)
+def _tabbed(row: Row) -> str:
+    details = _details(row)
+    cells = (field(row["timestamp"]), row["eventType"], row["queue"], row.get("jobId") or "")
+    return "\t".join(map(printable, (*cells, encoded(details) if details else "")))
 
 
-def _coloured(event: QueueEvent) -> str:
-    clock = time.strftime("%H:%M:%S", time.localtime(event.timestamp / 1000))
-    kind = typer.style(f"{event.type:<10}", fg=COLOURS.get(event.type))
-    details = "  ".join(f"{name} {_short(value)}" for name, value in _details(event).items())
-    line = f"{clock}.{event.timestamp % 1000:03}  {kind}  {printable(event.queue)}  {printable(event.job_id)}"
+def _coloured(row: Row) -> str:
+    at = int(row["timestamp"])
+    clock = time.strftime("%H:%M:%S", time.localtime(at / 1000))
+    kind = typer.style(f"{row['eventType']:<10}", fg=COLOURS.get(row["eventType"]))
+    details = "  ".join(f"{name} {_short(value)}" for name, value in _details(row).items())
+    line = f"{clock}.{at % 1000:03}  {kind}  {printable(row['queue'])}  {printable(row.get('jobId') or '')}"
     return f"{line}  {details}" if details else line
 
 

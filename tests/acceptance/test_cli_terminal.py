@@ -170,6 +170,39 @@ def test_events_of_all_queues_also_new_ones(cli: Cli) -> None:
     assert {"eventType", "queue", "jobId", "timestamp"} <= json.loads(lines[-1]).keys()
 
 
+def test_events_that_have_happened(cli: Cli) -> None:
+    ids = [cli("push", "past", str(number)).value for number in range(3)]
+    cli("pull", "past")
+    cli("ack", ids[0])
+    rows = [line.split("\t") for line in cli("events", "past", "--since", "1h").out.splitlines()]
+    kinds = [row[1:4] for row in rows]
+    assert kinds[:3] == [["pushed", "past", each] for each in ids]
+    assert ["completed", "past", ids[0]] in kinds
+    assert [row[0] for row in rows] == sorted(row[0] for row in rows)
+    only = cli("events", "--since", "1h", "--type", "pushed", "--job", ids[1], "--json").out
+    assert json.loads(only)["jobId"] == ids[1]
+    assert cli("events", "past", "--since", "1h", "--count", "1").out.count("\n") == 1
+    assert cli("events", "past", "--since", "1h", "--type", "stalled").out == ""
+    refused = cli("events", "past", "--since", "1h", "--type", "lost", status=exits.USAGE)
+    assert "'lost' is not allowed" in refused.err
+
+
+def test_the_log_is_followed(cli: Cli) -> None:
+    first = cli("push", "tail", "1").value
+    with subprocess.Popen(
+        command("events", "tail", "--since", "1h", "--follow", "--type", "pushed"),
+        env=cli.environ(),
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        assert first in process.stdout.readline()
+        second = cli("push", "tail", "2").value
+        assert second in process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+    assert process.returncode == exits.INTERRUPTED
+
+
 def test_events_end_in_time(cli: Cli) -> None:
     assert cli("events", "silent", "--for", "100ms").out == ""
     cli("events", "silent", "--count", "1", "--for", "100ms", status=exits.TIMED_OUT)
