@@ -58,6 +58,7 @@ class Health:
             "status": "healthy" if problem is None else "degraded",
             "version": self._version,
             "uptime": round(time.monotonic() - self._since, 3),
+            "role": request.state.role.name.lower(),
         }
         if problem is not None:
             body["error"] = problem

@@ -29,6 +29,7 @@ from bunqueue.protocol.commands.monitoring import (
 )
 from bunqueue.protocol.job_view import queried_job, state_name
 
+from .history import MINUTE_MS, by_minute
 from .monitoring import storage_state
 from .queries import counts_of, known_queue
 from .registry import handles
@@ -43,6 +44,7 @@ PREVIEW_BYTES = 1024 * 1024  # their payloads together
 QUEUES_A_SLICE = 200
 JOBS_A_SLICE = 5_000
 MAX_CRONS = 100
+RATE_MINUTES = 5  # over which rates of queues are taken
 
 
 @handles(DashboardOverview)
@@ -88,13 +90,14 @@ def dashboard_queues(state: State, client: Client, command: DashboardQueues) -> 
     for number, name in enumerate(list(state.queues), 1):
         queue = state.queues.get(name)
         if queue is not None:
-            found.append(_overview_of(queue))
+            found.append(_overview_of(queue, state.now))
         if number % QUEUES_A_SLICE == 0:
             yield
     return DashboardQueuesReply(data=QueueOverviews(found, float(state.now)))
 
 
-def _overview_of(queue: QueueState) -> QueueOverview:
+def _overview_of(queue: QueueState, now: int) -> QueueOverview:
+    oldest = queue.ready.oldest()
     prioritized = queue.ready.prioritized()
     return QueueOverview(
         queue.name,
@@ -104,7 +107,22 @@ def _overview_of(queue: QueueState) -> QueueOverview:
         len(queue.active),
         queue.failed,
         queue.paused,
+        queue.completed,
+        queue.total_completed,
+        queue.total_failed,
+        _per_minute(queue, "completed", now),
+        _per_minute(queue, "failed", now),
+        0.0 if oldest is None else float(max(0, now - oldest)),
+        len(queue.blocked),
     )
+
+
+def _per_minute(queue: QueueState, what: str, now: int) -> float:
+    """Jobs a minute over the running minute and those before it."""
+    counts = by_minute(queue, what)[:RATE_MINUTES]
+    if not counts:
+        return 0.0
+    return sum(counts) / (len(counts) - 1 + max(now % MINUTE_MS, 1000) / MINUTE_MS)
 
 
 @handles(DashboardQueue)

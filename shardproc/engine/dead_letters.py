@@ -11,6 +11,7 @@ from bunqueue.model.dead_letters import CANCELLED, REASONS, UNKNOWN, AutoRetries
 from bunqueue.model.job import COMPLETED, FAILED, Job
 from bunqueue.protocol.commands import Ok
 from bunqueue.protocol.commands.dlq import (
+    CountDlq,
     Dlq,
     DlqConfigReply,
     DlqFilter,
@@ -75,6 +76,20 @@ def dlq(state: State, client: Client, command: Dlq) -> Steps:
             yield
         answer.add_dead(rows)
     return answer.dlq_reply()
+
+
+@handles(CountDlq)
+@sliced
+def count_dlq(state: State, client: Client, command: CountDlq) -> Steps:
+    queue = known_queue(state, command.queue)
+    if queue is None or command.filter is None:
+        return CountReply(count=0 if queue is None else queue.failed)
+    count = 0
+    for step, rows in enumerate(_walk(state, queue, command.filter)):
+        if step:
+            yield
+        count += len(rows)
+    return CountReply(count=count)
 
 
 @handles(RetryDlq)
@@ -149,7 +164,7 @@ def get_dlq_stats(state: State, client: Client, command: GetDlqStats) -> Steps:
     pending = _wanted(state, command.queue, DlqFilter(retriable=True))
     expired = _wanted(state, command.queue, DlqFilter(expired=True))
     stats = DlqStats(0, dict.fromkeys(REASONS, 0), {command.queue: 0}, 0, 0, None, None)
-    for step, rows in enumerate(_walk(state, queue, lambda row: True)):
+    for step, rows in enumerate(_walk(state, queue, _ALL)):
         if step:
             yield
         for row in rows:
@@ -171,7 +186,7 @@ def _chosen(
 ) -> Iterator[list[DeadLetter]]:
     """The page of a queue's dead letters that a filter chooses, in steps of at most SLICE."""
     skip = chosen.offset
-    for rows in _walk(state, queue, _wanted(state, queue.name if queue else "", chosen)):
+    for rows in _walk(state, queue, chosen):
         some = rows[skip : skip + limit]
         skip = max(0, skip - len(rows))
         limit -= len(some)
@@ -181,15 +196,25 @@ def _chosen(
             return
 
 
-def _walk(state: State, queue: QueueState | None, wanted: Wanted) -> Iterator[list[DeadLetter]]:
-    """The dead letters of a queue that are wanted, oldest first, step by step; those that die meanwhile are
-    not looked at."""
+def _walk(state: State, queue: QueueState | None, chosen: DlqFilter) -> Iterator[list[DeadLetter]]:
+    """The dead letters of a queue that a filter lets through, oldest first, step by step; those that die
+    meanwhile are not looked at."""
     until, after = state.now, (0, 0)
+    wanted = _wanted(state, queue.name if queue else "", chosen)
     while queue is not None and (rows := state.archive.dead_letters(queue.id, ROWS, after)):
         after = (rows[-1].entered_at, rows[-1].seq)
-        yield [row for row in rows if row.entered_at <= until and wanted(row)]
+        found = [row for row in rows if row.entered_at <= until and wanted(row)]
+        yield _matching(state, found, chosen)
         if len(rows) < ROWS:
             return
+
+
+def _matching(state: State, found: list[DeadLetter], chosen: DlqFilter) -> list[DeadLetter]:
+    """Those with the name and the error that a filter asks for, which stand with the jobs."""
+    if not found or (chosen.name is None and chosen.error is None):
+        return found
+    seqs = state.archive.matching([row.seq for row in found], chosen.name, chosen.error)
+    return [row for row in found if row.seq in seqs]
 
 
 def _wanted(state: State, queue: str, chosen: DlqFilter) -> Wanted:

@@ -245,11 +245,15 @@ class Archive(Protocol):
 
         Looks at fewer when their payloads are large."""
 
+    def matching(self, seqs: list[int], name: str | None, error: str | None) -> set[int]:
+        """Those of these dead letters whose job has that name, and whose error has that text in it."""
+
     def due_retries(self, queue_id: int, until: int, limit: int) -> list[int]:
         """Numbers of dead letters that are to be tried again by themselves at ``until`` at the latest."""
 
-    def attempts(self, seqs: list[int]) -> dict[int, list[Attempt]]:
-        """The failed attempts of these jobs, the last ones of each, in order."""
+    def attempts(self, seqs: list[int], interrupted: bool = False) -> dict[int, list[Attempt]]:
+        """The failed attempts of these jobs, the last ones of each, in order; also those that were
+        ``interrupted``, if they are wanted."""
 
     def log(self, seq: int) -> list[LogEntry]:
         """The log of a live or finished job, oldest first."""

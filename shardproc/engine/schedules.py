@@ -25,7 +25,12 @@ from bunqueue.protocol.commands.cron import (
     CronGet,
     CronList,
     CronListReply,
+    CronNext,
+    CronPause,
     CronReply,
+    CronResume,
+    CronRuns,
+    CronRunsReply,
     CronView,
     SpawnOptions,
 )
@@ -64,7 +69,7 @@ def put(state: State, client: Client, command: Cron) -> CronReply | ErrorReply:
     )
     known = state.timetable.by_name.get(command.name)
     if known is not None and known.queue == command.queue:
-        schedule.executions = known.executions
+        schedule.executions, schedule.paused = known.executions, known.paused
         schedule.next_run = known.next_run if _rhythm(known) == _rhythm(command) else first
     _keep(state, schedule)
     return CronReply(cron=_view(schedule))
@@ -79,10 +84,48 @@ def delete(state: State, client: Client, command: CronDelete) -> Ok:
 
 @handles(CronGet)
 def get(state: State, client: Client, command: CronGet) -> CronReply:
-    schedule = state.timetable.by_name.get(command.name)
+    return CronReply(cron=_view(_known(state, command.name)))
+
+
+def _known(state: State, name: str) -> Schedule:
+    schedule = state.timetable.by_name.get(name)
     if schedule is None:
         raise CommandError("Cron job not found")
+    return schedule
+
+
+@handles(CronPause)
+def pause(state: State, client: Client, command: CronPause) -> CronReply:
+    return _set_paused(state, command.name, True)
+
+
+@handles(CronResume)
+def resume(state: State, client: Client, command: CronResume) -> CronReply:
+    return _set_paused(state, command.name, False)
+
+
+def _set_paused(state: State, name: str, paused: bool) -> CronReply:
+    schedule = _known(state, name)
+    schedule.paused = paused
+    _keep(state, schedule)
     return CronReply(cron=_view(schedule))
+
+
+@handles(CronNext)
+def next_runs(state: State, client: Client, command: CronNext) -> CronRunsReply:
+    schedule = _known(state, command.name)
+    left, limit = command.count, schedule.max_limit
+    if limit is not None and limit > 0:
+        left = min(left, limit - schedule.executions)
+    runs: list[int] = []
+    at = schedule.next_run
+    while left > len(runs):
+        runs.append(at)
+        try:
+            at = _next_after(schedule, at, at)
+        except CommandError:  # there is no such date any more
+            break
+    return CronRunsReply(data=CronRuns([float(run) for run in runs]))
 
 
 @handles(CronList)
@@ -126,7 +169,7 @@ def _run(state: State, schedule: Schedule) -> None:
         _remove(state, schedule.name)
         return
     missed = schedule.next_run < state.away_until and schedule.skip_missed_on_restart
-    if not missed and not (schedule.skip_if_no_worker and not _has_worker(state, schedule.queue)):
+    if not missed and not schedule.paused and not (schedule.skip_if_no_worker and not has_worker(state, schedule.queue)):
         schedule.executions += 1
         # Whether it gives a job is decided by the rules of a push: its unique key may be taken.
         with suppress(CommandError):
@@ -191,7 +234,7 @@ def _job_fields(schedule: Schedule) -> JobFields:
     )
 
 
-def _has_worker(state: State, queue_name: str) -> bool:
+def has_worker(state: State, queue_name: str) -> bool:
     """Whether somebody works on a queue: says so, waits for its jobs, or has one in hand."""
     if queue_name in state.staffed or any(
         not waiter.done and not waiter.client.closed for waiter in state.parked(queue_name)
@@ -214,4 +257,5 @@ def _view(schedule: Schedule) -> CronView:
         max_limit=limit if limit is not None and limit > 0 else None,
         timezone=schedule.timezone,
         priority=schedule.priority,
+        paused=schedule.paused,
     )

@@ -17,6 +17,7 @@ class Schedule(CronFields, kw_only=True, rename="camel", omit_defaults=True, eq=
     data: bytes = NIL  # of the jobs, MessagePack
     next_run: int  # epoch ms
     executions: int = 0
+    paused: bool = False
 
 
 class Timetable:

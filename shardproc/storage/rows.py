@@ -216,6 +216,13 @@ DEAD_LETTERS = """
 select finished_at, seq, reason, next_retry_at from dead_letters
 where queue_id = ? and (finished_at, seq) > (?, ?) order by finished_at, seq limit ?
 """
+MATCHING = """
+select jobs.seq from json_each(:seqs) asked
+join jobs on jobs.seq = asked.value
+join dead_letters on dead_letters.seq = jobs.seq
+where (:name is null or jobs.name = :name)
+and (:error is null or instr(lower(dead_letters.error), lower(:error)) > 0)
+"""
 DUE_RETRIES = """
 select seq from dead_letters where queue_id = ? and next_retry_at <= ? order by next_retry_at limit ?
 """

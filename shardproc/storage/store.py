@@ -6,6 +6,7 @@ the few reads of the engine's `Archive`.
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections.abc import Callable, Iterator
 
@@ -267,11 +268,17 @@ class Store:
         self._see()
         return [seq for (seq,) in self._db.execute(rows.DUE_RETRIES, (queue_id, until, limit))]
 
-    def attempts(self, seqs: list[int]) -> dict[int, list[Attempt]]:
+    def matching(self, seqs: list[int], name: str | None, error: str | None) -> set[int]:
+        self._see()
+        asked = {"seqs": json.dumps(seqs), "name": name, "error": error}
+        return {seq for (seq,) in self._db.execute(rows.MATCHING, asked)}
+
+    def attempts(self, seqs: list[int], interrupted: bool = False) -> dict[int, list[Attempt]]:
         self._see()
         found = {}
+        hidden = "" if interrupted else INTERRUPTED
         for seq in seqs:
-            past = self._db.execute(rows.ATTEMPTS, (seq, INTERRUPTED, MAX_PAST)).fetchall()
+            past = self._db.execute(rows.ATTEMPTS, (seq, hidden, MAX_PAST)).fetchall()
             if past:
                 found[seq] = [Attempt(*row) for row in reversed(past)]
         return found

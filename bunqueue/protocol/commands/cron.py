@@ -89,6 +89,7 @@ class CronView(Struct, kw_only=True, rename="camel", gc=False):
     max_limit: int | None
     timezone: str | None
     priority: int
+    paused: bool = False
 
 
 class CronReply(Reply, kw_only=True):
@@ -126,6 +127,38 @@ class CronGet(Command, tag="CronGet"):
     """One schedule."""
 
     name: ScheduleName
+
+
+@command(Route.ALL, CronReply, merge=Merge.ANY, writes=True, repeatable=True)
+class CronPause(Command, tag="CronPause"):
+    """Have a schedule push no jobs until CronResume; its runs meanwhile are left out."""
+
+    name: ScheduleName
+
+
+@command(Route.ALL, CronReply, merge=Merge.ANY, writes=True, repeatable=True)
+class CronResume(Command, tag="CronResume"):
+    """Have a schedule push jobs again, from its next time on."""
+
+    name: ScheduleName
+
+
+class CronRuns(Struct, gc=False):
+    runs: list[float]
+
+
+class CronRunsReply(Reply, kw_only=True):
+    """Epoch ms; fewer than asked for when there are no more."""
+
+    data: CronRuns
+
+
+@command(Route.ALL, CronRunsReply, merge=Merge.ANY)
+class CronNext(Command, tag="CronNext"):
+    """The next times at which a schedule runs."""
+
+    name: ScheduleName
+    count: Annotated[int, Meta(ge=1, le=100)] = 10
 
 
 @command(Route.ALL, CronListReply, merge=Merge.SORTED, heavy=True)

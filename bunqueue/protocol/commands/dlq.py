@@ -17,6 +17,7 @@ from bunqueue.protocol.commands.base import (
     QueueName,
     Reply,
     Route,
+    Text,
     command,
 )
 from bunqueue.protocol.commands.query import CountReply
@@ -28,11 +29,13 @@ Limit = Annotated[int, Meta(ge=0, le=100_000_000)]
 class DlqFilter(Struct, rename="camel", omit_defaults=True, gc=False):
     """Which dead letters are meant: those to which all that is given applies.
 
-    ``olderThan`` and ``newerThan`` compare ``enteredAt``; ``retriable`` are those whose automatic retry is
+    ``name`` is that of the job, ``error`` a part of the error's text, in capitals or not; ``olderThan`` and ``newerThan`` compare ``enteredAt``; ``retriable`` are those whose automatic retry is
     due, ``expired`` those which the next maintenance will remove.
     """
 
     reason: str | None = None
+    name: Text | None = None
+    error: Text | None = None
     older_than: Time | None = None
     newer_than: Time | None = None
     retriable: bool | None = None
@@ -57,6 +60,14 @@ class Dlq(Command, tag="Dlq"):
 
     queue: QueueName
     count: PageSize = 1000
+    filter: DlqFilter | None = None
+
+
+@command(Route.QUEUE, CountReply, heavy=True, since=3)
+class CountDlq(Command, tag="CountDlq"):
+    """How many dead letters of a queue a filter lets through; its ``limit`` and ``offset`` do not count."""
+
+    queue: QueueName
     filter: DlqFilter | None = None
 
 

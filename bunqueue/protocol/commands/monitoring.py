@@ -176,7 +176,7 @@ class DashboardOverviewReply(Reply, kw_only=True):
     data: Overview
 
 
-class QueueOverview(Struct, gc=False):
+class QueueOverview(Struct, rename="camel", gc=False):
     """``waiting`` are ready jobs without a priority, ``prioritized`` those with one."""
 
     name: str
@@ -186,6 +186,13 @@ class QueueOverview(Struct, gc=False):
     active: int
     dlq: int
     paused: bool
+    completed: int
+    total_completed: int  # since the start
+    total_failed: int
+    completed_per_min: float  # over the last minutes, five at most
+    failed_per_min: float
+    oldest_ms: float  # how long the job that is ready longest has been so
+    blocked: int  # jobs that depend on others
 
 
 class QueueOverviews(Struct, gc=False):
