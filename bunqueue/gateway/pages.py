@@ -29,7 +29,6 @@ ALWAYS_API = (
     "/stats",
     "/openapi.json",
     "/docs",
-    "/events",
     "/ws",
 )
 """Addresses that are the same for browsers."""

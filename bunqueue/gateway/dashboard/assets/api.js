@@ -1,0 +1,100 @@
+// The server, as the dashboard talks to it: commands, each a POST to /commands/NAME, and the stream of events.
+// The token is kept for as long as the tab is open, and sent with each request; there are no cookies.
+
+const KEY = "bunqueue-token";
+let role = "nobody";
+
+/** What the server refuses, in its own words. */
+export class Refused extends Error {
+  constructor(message, status) {
+    super(message);
+    this.status = status;
+  }
+}
+
+export const setToken = (token) => (token ? sessionStorage.setItem(KEY, token) : sessionStorage.removeItem(KEY));
+export const hasToken = () => sessionStorage.getItem(KEY) !== null;
+/** Whether this user may change things. */
+export const mayWrite = () => role === "writer";
+export const mayRead = () => role !== "nobody";
+
+function headers(more = {}) {
+  const token = sessionStorage.getItem(KEY);
+  return token ? { Authorization: `Bearer ${token}`, ...more } : more;
+}
+
+async function answer(response) {
+  const reply = await response.json().catch(() => ({ ok: false, error: `the server answered ${response.status}` }));
+  if (response.status === 401) document.dispatchEvent(new CustomEvent("token-needed"));
+  if (!response.ok || reply.ok === false) throw new Refused(reply.error || `status ${response.status}`, response.status);
+  return reply;
+}
+
+/** Carry out a command of the protocol; Refused says why not. */
+export async function call(name, fields = {}, signal = undefined) {
+  const request = { method: "POST", headers: headers({ "Content-Type": "application/json" }), body: JSON.stringify(fields), signal };
+  return answer(await reach(`/commands/${name}`, request));
+}
+
+export async function testWebhook(id) {
+  const request = { method: "POST", headers: headers({ "Content-Type": "application/json" }), body: "{}" };
+  return answer(await reach(`/webhooks/${encodeURIComponent(id)}/test`, request));
+}
+
+async function reach(path, request) {
+  try {
+    return await fetch(path, request);
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new Refused("The server cannot be reached", 0);
+  }
+}
+
+/** Learn what the token is good for; the server's version. */
+export async function greet() {
+  const response = await reach("/health", { headers: headers() });
+  const health = await response.json();
+  role = health.role || "nobody";
+  return health;
+}
+
+/**
+ * Listen to events until `signal` aborts.  Goes on where it was after a lost connection.
+ * @param {{queue?: string[], event?: string[], job?: string}} filter
+ */
+export async function listen(filter, onEvent, signal, onState = () => {}) {
+  const query = new URLSearchParams();
+  for (const [name, value] of Object.entries(filter)) for (const each of [value].flat()) if (each) query.append(name, each);
+  let last = "";
+  while (!signal.aborted) {
+    try {
+      const more = last ? { "Last-Event-ID": last } : {};
+      const response = await fetch(`/events?${query}`, { headers: headers(more), signal });
+      if (!response.ok) throw new Error(`status ${response.status}`);
+      onState("live");
+      for await (const event of parse(response.body)) {
+        last = event.id || last;
+        onEvent(event.data);
+      }
+    } catch (error) {
+      if (signal.aborted) return;
+    }
+    onState("away");
+    await new Promise((resume) => setTimeout(resume, 2000));
+  }
+}
+
+async function* parse(body) {
+  const reader = body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  for (;;) {
+    const { done, value } = await reader.read();
+    if (done) return;
+    const blocks = (rest + value).split("\n\n");
+    rest = blocks.pop();
+    for (const block of blocks) {
+      const fields = Object.fromEntries(block.split("\n").map((line) => [line.slice(0, line.indexOf(": ")), line.slice(line.indexOf(": ") + 2)]));
+      if (fields.data) yield { id: fields.id, data: JSON.parse(fields.data) };
+    }
+  }
+}

@@ -1,0 +1,56 @@
+// Elements made by hand.  Text is always text: nothing here ever parses HTML, so no payload can become markup.
+
+const SVG = "http://www.w3.org/2000/svg";
+
+function build(element, props, children) {
+  for (const [name, value] of Object.entries(props || {})) {
+    if (value === undefined || value === null || value === false) continue;
+    if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+    else if (name === "value" || name === "checked" || name === "disabled") element[name] = value;
+    else element.setAttribute(name, value === true ? "" : value);
+  }
+  add(element, children);
+  return element;
+}
+
+function add(element, children) {
+  for (const child of children.flat(Infinity)) {
+    if (child !== null && child !== undefined && child !== false) element.append(child);
+  }
+}
+
+/** An HTML element: h("a", {href, class, onclick}, children...). */
+export const h = (tag, props, ...children) => build(document.createElement(tag), props, children);
+
+/** An SVG element. */
+export const s = (tag, props, ...children) => build(document.createElementNS(SVG, tag), props, children);
+
+/** Put other children into an element. */
+export function fill(element, ...children) {
+  element.replaceChildren();
+  add(element, children);
+  return element;
+}
+
+/** Set text only where it differs, so that screen readers and selections are left alone. */
+export function text(element, value) {
+  if (element.textContent !== value) element.textContent = value;
+}
+
+/** What stands where there is nothing to show. */
+export const empty = (title, ...hint) =>
+  h("div", { class: "empty" }, h("p", { class: "empty-title" }, title), hint.length ? h("p", {}, hint) : null);
+
+/** Grey lines in place of what is being loaded. */
+export const skeleton = (lines = 4) =>
+  h("div", { class: "skeleton", "aria-hidden": "true" }, Array.from({ length: lines }, () => h("span")));
+
+export const card = (title, extra, ...children) =>
+  h("section", { class: "card" },
+    title ? h("div", { class: "card-head" }, h("h2", {}, title), extra) : null, children);
+
+export const button = (label, onclick, kind = "") =>
+  h("button", { type: "button", class: `button ${kind}`, onclick }, label);
+
+/** The state of a job, never told by its colour alone. */
+export const badge = (state) => h("span", { class: "badge", "data-state": state }, state.replace("waiting-children", "waits for jobs"));

@@ -1,0 +1,52 @@
+// Numbers, sizes and times as people read them.
+
+const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
+const short = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
+const stamp = new Intl.DateTimeFormat("en-GB", {
+  day: "2-digit", month: "short", hour: "2-digit", minute: "2-digit", second: "2-digit",
+});
+const day = new Intl.DateTimeFormat("en-GB", {
+  weekday: "short", day: "2-digit", month: "short", year: "numeric", hour: "2-digit", minute: "2-digit", second: "2-digit",
+});
+
+export const num = (value) => whole.format(value);
+/** 12.3K where a number has little room. */
+export const compact = (value) => (Math.abs(value) < 10000 ? whole.format(value) : short.format(value));
+export const rate = (value) => (value >= 100 ? compact(value) : value >= 10 ? value.toFixed(0) : value.toFixed(value ? 1 : 0));
+
+/** ms as 340 ms, 2.1 s, 4 min 10 s, 3 h 5 min, 2 d 4 h. */
+export function duration(ms) {
+  if (ms < 0) return `-${duration(-ms)}`;
+  if (ms < 1) return ms ? "<1 ms" : "0 ms";
+  if (ms < 1000) return `${Math.round(ms)} ms`;
+  const seconds = ms / 1000;
+  if (seconds < 60) return `${seconds < 10 ? seconds.toFixed(1) : Math.round(seconds)} s`;
+  const units = [["d", 86400], ["h", 3600], ["min", 60], ["s", 1]];
+  const at = units.findIndex(([, size]) => seconds >= size);
+  const [unit, size] = units[at];
+  const first = Math.floor(seconds / size);
+  const rest = at + 1 < units.length ? Math.floor((seconds - first * size) / units[at + 1][1]) : 0;
+  return rest ? `${first} ${unit} ${rest} ${units[at + 1][0]}` : `${first} ${unit}`;
+}
+
+export const time = (at) => stamp.format(at);
+export const moment = (at) => day.format(at);
+
+/** "3 s ago", "in 5 min". */
+export function relative(at, now = Date.now()) {
+  const apart = at - now;
+  if (Math.abs(apart) < 1000) return "now";
+  return apart > 0 ? `in ${duration(apart)}` : `${duration(-apart)} ago`;
+}
+
+export function megabytes(value) {
+  if (value >= 1024) return `${(value / 1024).toFixed(1)} GB`;
+  return `${value < 10 ? value.toFixed(1) : Math.round(value)} MB`;
+}
+
+export const percent = (part, all) => (all ? `${((100 * part) / all).toFixed(part && part / all < 0.1 ? 1 : 0)} %` : "–");
+
+/** Ids of jobs are long and alike in front: their end tells them apart. */
+export const shortId = (id) => (id.length > 20 ? `…${id.slice(-12)}` : id);
+
+export const plural = (count, noun) => `${num(count)} ${noun}${count === 1 ? "" : "s"}`;

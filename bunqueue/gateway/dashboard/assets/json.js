@@ -1,0 +1,28 @@
+// JSON with colours, made of text nodes.  What is very large is cut, and says so.
+
+import { button, h } from "./dom.js";
+
+const MAX_SHOWN = 60_000; // characters
+const TOKEN = /("(?:\\.|[^"\\])*")(\s*:)?|\b(true|false|null)\b|(-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)/g;
+
+export function json(value, label = "JSON") {
+  const whole = value === undefined ? "" : JSON.stringify(value, null, 2);
+  const cut = whole.length > MAX_SHOWN;
+  const source = cut ? whole.slice(0, MAX_SHOWN) : whole;
+  const code = h("code");
+  let last = 0;
+  for (const match of source.matchAll(TOKEN)) {
+    const [all, string, colon, word, number] = match;
+    code.append(source.slice(last, match.index));
+    const kind = string ? (colon ? "key" : "string") : word ? "word" : number ? "number" : "";
+    code.append(h("span", { class: `j-${kind}` }, string || all), colon || "");
+    last = match.index + all.length;
+  }
+  code.append(source.slice(last));
+  const copy = button("Copy", async (event) => {
+    await navigator.clipboard?.writeText(whole);
+    event.target.textContent = "Copied";
+  }, "small copy");
+  return h("div", { class: "json" }, copy, h("pre", { tabindex: "0", "aria-label": label }, code),
+    cut ? h("p", { class: "muted" }, `The first ${MAX_SHOWN.toLocaleString("en")} of ${whole.length.toLocaleString("en")} characters; Copy takes all.`) : null);
+}

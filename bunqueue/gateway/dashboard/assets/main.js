@@ -1,0 +1,75 @@
+// The beginning: the frame around all views, who is there, and which view an address shows.
+
+import { greet, hasToken, mayRead, mayWrite, setToken } from "./api.js";
+import { fill, h } from "./dom.js";
+import { help, shortcuts } from "./keyboard.js";
+import { go, route, start } from "./router.js";
+import * as theme from "./theme.js";
+import { cron } from "./views/cron.js";
+import { dlq } from "./views/dlq.js";
+import { events } from "./views/events.js";
+import { job } from "./views/job.js";
+import { login } from "./views/login.js";
+import { overview } from "./views/overview.js";
+import { queue } from "./views/queue.js";
+import { webhooks } from "./views/webhooks.js";
+import { workers } from "./views/workers.js";
+
+const VIEWS = [["/", "Overview"], ["/dlq", "Dead letters"], ["/cron", "Schedules"], ["/workers", "Workers"],
+  ["/webhooks", "Webhooks"], ["/events", "Events"]];
+
+function frame() {
+  fill(document.getElementById("nav"), VIEWS.map(([href, name]) => h("a", { href }, name)));
+  const find = h("input", { id: "find", class: "find", type: "text", placeholder: "Job id", "aria-label": "Go to a job by its id", autocomplete: "off", spellcheck: "false" });
+  const form = h("form", { role: "search", onsubmit: (event) => {
+    event.preventDefault();
+    if (find.value.trim()) go(`/jobs/${encodeURIComponent(find.value.trim())}`);
+    find.value = "";
+  } }, find);
+  const tool = (label, sign, onclick) => h("button", { type: "button", class: "tool", title: label, "aria-label": label, onclick }, sign);
+  fill(document.getElementById("tools"), form,
+    mayWrite() || !mayRead() ? null : h("span", { class: "badge", title: "This token may look at everything and change nothing" }, "read only"),
+    tool("Switch between light and dark", "◐", theme.toggle),
+    tool("Keyboard shortcuts", "?", help),
+    hasToken() ? h("button", { type: "button", class: "button small", onclick: leave }, "Log out") : null);
+}
+
+async function leave() {
+  setToken(null);
+  await enter();
+  if (mayRead()) go("/");
+}
+
+/** Learn what this user may do; without a token that may read, ask for one. */
+async function enter() {
+  await greet().catch(() => {});
+  frame();
+  document.body.dataset.role = mayWrite() ? "writer" : "reader";
+  return mayRead();
+}
+
+route("/", "Overview", overview);
+route("/queues/:name", "Queue", queue);
+route("/jobs/:id", "Job", job);
+route("/dlq", "Dead letters", dlq);
+route("/dlq/:name", "Dead letters", dlq);
+route("/cron", "Schedules", cron);
+route("/workers", "Workers", workers);
+route("/webhooks", "Webhooks", webhooks);
+route("/events", "Events", events);
+route("/login", "Log in", (context) => login(context, enter));
+
+function toLogin() {
+  if (location.pathname === "/login") return;
+  const back = location.pathname + location.search;
+  go(`/login${back === "/" ? "" : `?to=${encodeURIComponent(back)}`}`, { replace: true });
+}
+
+theme.apply();
+shortcuts();
+document.addEventListener("token-needed", toLogin);
+const known = await enter();
+if (!known && location.pathname !== "/login") {
+  history.replaceState(null, "", `/login${location.pathname === "/" ? "" : `?to=${encodeURIComponent(location.pathname + location.search)}`}`);
+}
+start();

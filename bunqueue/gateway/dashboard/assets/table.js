@@ -1,0 +1,90 @@
+// Tables that stay: a refresh changes the rows that differ, so that focus, selection and scroll survive it.
+
+import { empty, fill, h, skeleton } from "./dom.js";
+
+/**
+ * Columns: {name, title, cell(row) -> node or text, class, sort(row) -> value}.
+ * Options: key(row), none (an element for no rows), label, sorted ([column, descending]), onsort.
+ */
+export function table({ columns, key, none, label, onsort, sorted }) {
+  const known = new Map(); // key -> {row element, what it shows}
+  const head = h("tr", {}, columns.map((column) => header(column)));
+  const body = h("tbody");
+  const element = h("div", { class: "table-wrap" },
+    h("table", { "aria-label": label }, h("thead", {}, head), body));
+  const holder = h("div", {}, skeleton(5));
+  body.addEventListener("keydown", walk);
+
+  function header(column) {
+    const props = { class: column.class, scope: "col" };
+    if (!onsort || !column.sort) return h("th", props, column.title ?? "");
+    const direction = sorted?.[0] === column.name ? (sorted[1] ? "descending" : "ascending") : null;
+    return h("th", { ...props, "aria-sort": direction },
+      h("button", { type: "button", class: "plain sort", onclick: () => onsort(column.name) }, column.title));
+  }
+
+  function update(rows) {
+    if (!rows.length) {
+      known.clear();
+      body.replaceChildren();
+      if (holder.firstChild !== none) fill(holder, none || empty("Nothing here"));
+      return;
+    }
+    if (holder.firstChild !== element) fill(holder, element);
+    const seen = new Set();
+    let before = body.firstChild;
+    for (const row of rows) {
+      const id = key(row);
+      seen.add(id);
+      const entry = known.get(id) || { element: h("tr"), shows: "" };
+      known.set(id, entry);
+      draw(entry, row);
+      if (entry.element === before) before = before.nextSibling;
+      else body.insertBefore(entry.element, before);
+    }
+    for (const [id, entry] of known) if (!seen.has(id)) { entry.element.remove(); known.delete(id); }
+  }
+
+  function draw(entry, row) {
+    const cells = columns.map((column) => h("td", { class: column.class, "data-title": column.title || null }, column.cell(row)));
+    const shows = cells.map((cell) => cell.outerHTML).join("");
+    if (shows === entry.shows) return;
+    const old = entry.element.children;
+    const focused = entry.element.contains(document.activeElement);
+    entry.shows = shows;
+    cells.forEach((cell, place) => {
+      // The cell with the focus in it is left as it is until the focus moves on.
+      if (!old[place]) entry.element.append(cell);
+      else if (old[place].outerHTML !== cell.outerHTML && !(focused && old[place].contains(document.activeElement))) old[place].replaceWith(cell);
+    });
+  }
+
+  function resort(now) {
+    sorted = now;
+    fill(head, columns.map((column) => header(column)));
+  }
+
+  return { element: holder, update, resort };
+}
+
+/** Arrow keys go from row to row, keeping to the column. */
+function walk(event) {
+  const step = { ArrowDown: 1, j: 1, ArrowUp: -1, k: -1 }[event.key];
+  const row = event.target.closest("tr");
+  if (!step || !row || event.target.matches("input[type=text], textarea, select") || event.ctrlKey || event.metaKey) return;
+  const next = step > 0 ? row.nextElementSibling : row.previousElementSibling;
+  const place = [...row.children].findIndex((cell) => cell.contains(event.target));
+  const wanted = next?.children[place]?.querySelector("a, button, input") || next?.querySelector("a, button, input");
+  if (wanted) { event.preventDefault(); wanted.focus(); }
+}
+
+/** Newer and older, or next and previous: `page` from 0 on. */
+export function pager({ page, more, total, size, onpage }) {
+  if (!page && !more) return null;
+  const turn = (to, label, able) =>
+    h("button", { type: "button", class: "button small", disabled: !able, onclick: () => onpage(to) }, label);
+  const first = page * size + 1;
+  const where = total === undefined ? `Page ${page + 1}` : `${first.toLocaleString("en")}–${Math.min(total, first + size - 1).toLocaleString("en")} of ${total.toLocaleString("en")}`;
+  return h("nav", { class: "pager", "aria-label": "Pages" },
+    turn(page - 1, "Previous", page > 0), h("span", {}, where), turn(page + 1, "Next", more));
+}

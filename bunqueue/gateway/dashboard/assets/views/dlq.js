@@ -1,0 +1,127 @@
+// Dead letters, of one queue or of all: chosen by name, error, reason and date, tried again or removed in bulk.
+
+import { call, mayWrite } from "../api.js";
+import { attempt, confirm, toast } from "../dialogs.js";
+import { badge, button, empty, fill, h, text } from "../dom.js";
+import { moment, plural, relative, shortId } from "../format.js";
+import { keepFresh } from "../live.js";
+import { go, setQuery } from "../router.js";
+import { pager, table } from "../table.js";
+
+const SIZE = 50;
+const EVERY_MS = 10_000;
+const MAX_QUEUES = 20; // of which dead letters are shown together; those with the most
+const REASONS = [["", "any reason"], ["max_attempts_exceeded", "attempts used up"], ["explicit_fail", "failed for good"], ["timeout", "timeout"], ["stalled", "stalled"], ["cancelled", "cancelled"], ["unknown", "discarded"]];
+const WORDS = Object.fromEntries(REASONS);
+
+function filterOf(query) {
+  const at = (name, more = 0) => (query[name] ? new Date(`${query[name]}T00:00`).getTime() + more : undefined);
+  const filter = { name: query.name, error: query.error, reason: query.reason, newerThan: at("from", -1), olderThan: at("to", 86_400_000) };
+  return Object.values(filter).some((value) => value !== undefined) ? filter : undefined;
+}
+
+function form(query, queues, chosen) {
+  const field = (name, label, props) => h("label", {}, h("span", {}, label), h("input", { name, value: query[name] ?? "", autocomplete: "off", ...props }));
+  const select = (name, label, options, value) => h("label", {}, h("span", {}, label), h("select", { name }, options.map(([key, word]) => h("option", { value: key, selected: key === value }, word))));
+  const names = queues.map(({ name, dlq: count }) => [name, `${name} (${count})`]);
+  if (chosen && !names.some(([name]) => name === chosen)) names.unshift([chosen, chosen]);
+  const element = h("form", { class: "filters", role: "search", "aria-label": "Filter" },
+    select("queue", "Queue", [["", "all queues"], ...names], chosen ?? ""), field("error", "Error has", { type: "search", placeholder: "text" }),
+    field("name", "Job name", { type: "text" }), select("reason", "Reason", REASONS, query.reason ?? ""),
+    field("from", "From", { type: "date" }), field("to", "To", { type: "date" }), h("button", { type: "submit", class: "button" }, "Filter"));
+  const apply = () => {
+    const { queue, ...rest } = Object.fromEntries(new FormData(element));
+    const kept = new URLSearchParams(Object.entries(rest).filter(([, value]) => value));
+    go(`/dlq${queue ? `/${encodeURIComponent(queue)}` : ""}${kept.size ? `?${kept}` : ""}`);
+  };
+  element.addEventListener("submit", (event) => { event.preventDefault(); apply(); });
+  element.addEventListener("change", (event) => { if (event.target.matches("select, [type=date]")) apply(); });
+  return element;
+}
+
+export function dlq({ params, query, main, signal }) {
+  const chosen = params.name, filter = filterOf(query), page = Number(query.page) || 0;
+  const selected = new Map(); // id -> entry
+  let queues = [], total = 0, drawn = "";
+  const note = h("p", { class: "problem" }), bulk = h("div", { class: "actions" }), filters = h("div"), foot = h("div"), hidden = h("p", { class: "muted pad" });
+  const list = table({ columns: columns(), key: (entry) => entry.job.id, label: "Dead letters",
+    none: filter ? empty("Nothing matches this filter") : empty("No dead letters", "Jobs that used up their attempts wait here for a person.") });
+  fill(main, h("div", { class: "page-head" }, h("h1", {}, "Dead letters"), note, bulk), filters, h("section", { class: "card flush" }, list.element, foot, hidden));
+
+  function columns() {
+    const tick = (entry) => h("input", { type: "checkbox", "aria-label": `Select ${entry.job.id}`, checked: selected.has(entry.job.id), onchange: (event) => {
+      if (event.target.checked) selected.set(entry.job.id, entry);
+      else selected.delete(entry.job.id);
+      drawBulk();
+    } });
+    return [...(mayWrite() ? [{ name: "tick", title: "", class: "tick", cell: tick }] : []),
+      { name: "id", title: "Job", class: "id", cell: ({ job }) => h("a", { href: `/jobs/${encodeURIComponent(job.id)}`, title: job.id }, shortId(job.id)) },
+      ...(chosen ? [] : [{ name: "queue", title: "Queue", class: "name", cell: ({ job }) => h("a", { href: `/queues/${encodeURIComponent(job.queue)}` }, job.queue) }]),
+      { name: "name", title: "Name", class: "name", cell: ({ job }) => job.name },
+      { name: "error", title: "Error", class: "wide preview", cell: ({ error }) => h("span", { class: "bad" }, (error || "").slice(0, 200)) },
+      { name: "reason", title: "Reason", cell: ({ reason }) => badge(WORDS[reason] || reason) },
+      { name: "attempts", title: "Attempts", class: "number", cell: ({ job }) => job.attempts || "" },
+      { name: "when", title: "Died", class: "number", cell: ({ enteredAt }) => h("time", { title: moment(enteredAt) }, relative(enteredAt)) }];
+  }
+
+  function drawBulk() {
+    const key = `${selected.size}/${total}`;
+    if (!mayWrite() || key === drawn) return;
+    drawn = key;
+    const some = [...selected.values()];
+    fill(bulk, some.length
+      ? [button(`Retry ${plural(some.length, "selected job")}`, () => retrySelected(some), "primary"), button(`Remove ${plural(some.length, "selected job")}`, () => removeSelected(some), "bad")]
+      : total ? [button(filter ? `Retry all ${total} that match` : `Retry all ${total}`, retryAll, "primary"), filter ? null : button("Purge", purge, "bad")] : null);
+  }
+
+  const where = chosen ? `of ${chosen}` : "of all queues";
+  const retrySelected = async (some) => {
+    if (await attempt(() => each(some, ({ job }) => call("RetryDlq", { queue: job.queue, jobId: job.id })), `${plural(some.length, "job")} waits for another try`)) done();
+  };
+  const removeSelected = (some) => confirm({ title: `Remove ${plural(some.length, "dead letter")}?`, body: "The jobs go with their data and their history.", action: "Remove", submit: async () => {
+    await each(some, ({ job }) => call("RemoveDlqJob", { queue: job.queue, jobId: job.id }));
+    toast(`${plural(some.length, "dead letter")} removed`);
+    done();
+  } });
+  const retryAll = () => confirm({ title: `Retry ${plural(total, "dead letter")}?`, body: `All ${filter ? "that match the filter " : ""}${where} go back to their queues, with all their attempts.`, action: "Retry", submit: async () => {
+    const replies = await each(queues, (queue) => call("RetryDlq", { queue: queue.name, filter }));
+    toast(`${plural(replies.reduce((sum, reply) => sum + reply.count, 0), "job")} back in the queue`);
+    done();
+  } });
+  const purge = () => confirm({ title: `Purge ${plural(total, "dead letter")}?`, body: `All dead letters ${where} are removed. They cannot be brought back.`, action: "Purge", typed: chosen, submit: async () => {
+    const replies = await each(queues, (queue) => call("PurgeDlq", { queue: queue.name }));
+    toast(`${plural(replies.reduce((sum, reply) => sum + reply.count, 0), "dead letter")} removed`);
+    done();
+  } });
+  function done() { selected.clear(); fresh.refresh(); }
+
+  async function refresh() {
+    try {
+      const all = (await call("DashboardQueues", {}, signal)).data.queues.filter((queue) => queue.dlq).sort((a, b) => b.dlq - a.dlq);
+      if (!filters.firstChild || !filters.contains(document.activeElement)) fill(filters, form(query, all.slice(0, 500), chosen));
+      queues = chosen ? all.filter((queue) => queue.name === chosen) : all;
+      const shown = queues.slice(0, chosen ? 1 : MAX_QUEUES);
+      const counts = filter ? await each(queues, (queue) => call("CountDlq", { queue: queue.name, filter }, signal)) : queues.map((queue) => ({ count: queue.dlq }));
+      total = counts.reduce((sum, { count }) => sum + count, 0);
+      const pages = await each(shown, (queue) => call("Dlq", { queue: queue.name, filter: { ...filter, limit: SIZE, offset: chosen ? page * SIZE : 0 } }, signal));
+      const entries = pages.flatMap((reply) => reply.entries).sort((a, b) => b.enteredAt - a.enteredAt).slice(0, SIZE);
+      list.update(entries);
+      for (const id of selected.keys()) if (!entries.some((entry) => entry.job.id === id)) selected.delete(id);
+      drawBulk();
+      fill(foot, chosen ? pager({ page, size: SIZE, total, more: total > (page + 1) * SIZE, onpage: (to) => setQuery({ page: to || null }) }) : null);
+      text(hidden, !chosen && total > entries.length ? `${entries.length} of ${total} are shown: choose a queue to see all of its dead letters.` : "");
+      hidden.hidden = !hidden.textContent;
+      text(note, "");
+    } catch (error) {
+      if (!signal.aborted) text(note, error.message);
+    }
+  }
+  const fresh = keepFresh({ every: EVERY_MS, filter: { event: ["failed", "retried"], queue: chosen }, signal, refresh });
+}
+
+/** One after the other: a queue of a million dead letters is work enough at a time. */
+async function each(list, work) {
+  const found = [];
+  for (const entry of list) found.push(await work(entry));
+  return found;
+}

@@ -1,0 +1,87 @@
+// What can be done with a job, by its state.
+
+import { call, mayWrite } from "../api.js";
+import { ask, attempt, confirm, readJson, toast } from "../dialogs.js";
+import { button, fill } from "../dom.js";
+import { go } from "../router.js";
+
+const LIVE = ["waiting", "prioritized", "delayed", "waiting-children"];
+
+/** Draws the buttons that fit the job's state; gives a function to call with the job as it is now, or null. */
+export function jobActions(id, box, refresh) {
+  let shown = "";
+  return (job) => {
+    const now = job ? `${job.state}${job.cancelling}` : "";
+    if (now === shown || !mayWrite()) return;
+    shown = now;
+    fill(box, job ? buttons(id, job, refresh) : null);
+  };
+}
+
+function buttons(id, job, refresh) {
+  const { state } = job;
+  const then = async (work, done) => { if (await attempt(work, done)) refresh(); };
+  const dead = state === "failed" || state === "cancelled";
+  return [
+    dead ? button("Retry", () => then(() => retry(job), "It waits for another try"), "primary") : null,
+    state === "completed" ? button("Run again", () => then(() => call("RetryCompleted", { queue: job.queue, id }), "It runs again")) : null,
+    state === "delayed" ? button("Run now", () => then(() => call("Promote", { id }), "It may run now"), "primary") : null,
+    LIVE.includes(state) ? button("Data", () => editData(id, job, refresh)) : null,
+    LIVE.includes(state) ? button("Priority", () => editPriority(id, job, refresh)) : null,
+    state === "active" && !job.cancelling ? button("Cancel", () => cancel(id, job, refresh), "bad") : null,
+    LIVE.includes(state) ? button("Cancel", () => cancel(id, job, refresh), "bad") : null,
+    ["waiting", "prioritized", "delayed", "active"].includes(state) ? button("Discard", () => discard(id, job, refresh), "bad") : null,
+    state !== "active" ? button("Remove", () => remove(id, job), "bad") : null,
+  ];
+}
+
+async function retry(job) {
+  const { count } = await call("RetryDlq", { queue: job.queue, jobId: job.id });
+  if (!count) throw new Error("The job is no dead letter any more");
+}
+
+function cancel(id, job, refresh) {
+  const active = job.state === "active";
+  return ask({ title: `Cancel ${job.name}?`, danger: true, action: "Cancel the job",
+    body: active ? "Its worker is told to stop, and the job ends as cancelled within 10 s." : "The job has not begun; it will be removed.",
+    fields: active ? [{ name: "reason", label: "Reason", hint: "shown with the job" }] : [],
+    submit: async ({ reason }) => {
+      const { running } = await call("Cancel", { id, running: active, reason });
+      toast(running ? "It is being stopped" : "It is cancelled");
+      refresh();
+    } });
+}
+
+function discard(id, job, refresh) {
+  return confirm({ title: `Discard ${job.name}?`, body: "It becomes a dead letter without another attempt. From there it can be retried.", action: "Discard", submit: async () => {
+    await call("Discard", { id });
+    toast("It is a dead letter now");
+    refresh();
+  } });
+}
+
+function remove(id, job) {
+  return confirm({ title: `Remove ${job.name}?`, body: `The job ${id} goes with its data, result, attempts and log. It cannot be brought back.`, action: "Remove", submit: async () => {
+    const { data } = await call("RemoveJob", { id });
+    toast(data.removed ? "The job is removed" : "It was not there any more");
+    go(`/queues/${encodeURIComponent(job.queue)}`);
+  } });
+}
+
+function editData(id, job, refresh) {
+  return ask({ title: `Data of ${job.name}`, action: "Save", fields: [{ name: "data", label: "As JSON", kind: "area", rows: 14, value: JSON.stringify(job.data, null, 2) }],
+    submit: async ({ data }) => {
+      await call("Update", { id, data: readJson(data, "data") ?? null });
+      toast("The data is changed");
+      refresh();
+    } });
+}
+
+function editPriority(id, job, refresh) {
+  return ask({ title: `Priority of ${job.name}`, action: "Save", fields: [{ name: "priority", label: "Priority", kind: "number", value: job.priority, required: true, hint: "a higher one goes first" }],
+    submit: async ({ priority }) => {
+      await call("ChangePriority", { id, priority });
+      toast("The priority is changed");
+      refresh();
+    } });
+}

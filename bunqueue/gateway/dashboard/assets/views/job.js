@@ -1,0 +1,152 @@
+// One job: what it carries, what became of every attempt, and why it waits.
+
+import { call } from "../api.js";
+import { badge, card, empty, fill, h, skeleton, text } from "../dom.js";
+import { duration, moment, num, relative, time } from "../format.js";
+import { json } from "../json.js";
+import { keepFresh } from "../live.js";
+import { flowOf } from "./job-flow.js";
+import { jobActions } from "./job-actions.js";
+
+const EVERY_MS = 10_000;
+const FINISHED = ["completed", "failed", "cancelled"];
+
+/** Change an element only when what it shows differs: open details and selections stay. */
+function part(make) {
+  const element = h("div", { class: "part" });
+  let last = "";
+  return { element, update(...values) {
+    const now = JSON.stringify(values) ?? "";
+    if (now === last) return;
+    last = now;
+    fill(element, make(...values));
+  } };
+}
+
+function waiting(reasons) {
+  if (!reasons.length) return null;
+  return h("section", { class: "why", "aria-label": "Why it is waiting" }, h("h2", {}, reasons[0].kind === "turn" ? "Ready to run" : "Why it is waiting"),
+    h("ul", {}, reasons.map((reason) => h("li", { "data-kind": reason.kind }, sentence(reason),
+      reason.ids.length ? h("span", { class: "ids" }, reason.ids.slice(0, 10).map((id) => [" ", h("a", { href: `/jobs/${encodeURIComponent(id)}` }, id)]), reason.ids.length > 10 ? " …" : null) : null))));
+}
+
+function sentence({ text: words, until }) {
+  const start = words.charAt(0).toUpperCase() + words.slice(1);
+  return until === null ? start : [start, ": ", h("time", { title: moment(until) }, `${relative(until)}, at ${time(until)}`)];
+}
+
+function attempts(list) {
+  if (!list.length) return empty("No attempt has failed");
+  return h("ol", { class: "attempts" }, [...list].reverse().map((attempt, place) => h("li", {},
+    h("div", { class: "attempt-head" }, h("b", {}, `Attempt ${attempt.number}`), badge(attempt.outcome.replaceAll("_", " ")),
+      h("span", { class: "muted" }, [attempt.startedAt ? `ran ${duration(attempt.endedAt - attempt.startedAt)}, ` : "", "ended ", h("time", { title: moment(attempt.endedAt) }, time(attempt.endedAt)), attempt.worker ? ` on ${attempt.worker}` : ""])),
+    attempt.error ? h("p", { class: "error" }, attempt.error) : null,
+    attempt.stack ? h("details", { open: place === 0 }, h("summary", {}, "Stack"), h("pre", { tabindex: "0" }, attempt.stack)) : null)));
+}
+
+function logs({ logs: lines, count }) {
+  if (!lines.length) return empty("Nothing was logged");
+  return [h("ol", { class: "logs" }, lines.map((line) => h("li", { "data-level": line.level },
+    h("time", { title: moment(line.timestamp) }, time(line.timestamp)), h("span", { class: "level" }, line.level), h("span", {}, line.message)))),
+  count > lines.length ? h("p", { class: "muted" }, `The last ${num(lines.length)} of ${num(count)} lines.`) : null];
+}
+
+function timeline(moments) {
+  return h("ol", { class: "timeline" }, moments.map((entry, place) => {
+    const before = place ? moments[place - 1].timestamp : null;
+    return h("li", { "data-state": entry.state }, h("b", {}, entry.state), h("time", { title: moment(entry.timestamp) }, time(entry.timestamp)),
+      before === null ? null : h("span", { class: "muted" }, `after ${duration(entry.timestamp - before)}`), entry.error ? h("p", { class: "error" }, entry.error.slice(0, 200)) : null);
+  }));
+}
+
+function facts(job) {
+  const ran = job.startedAt && job.completedAt ? duration(job.completedAt - job.startedAt) : null;
+  const rows = [["Queue", h("a", { href: `/queues/${encodeURIComponent(job.queue)}` }, job.queue)], ["Attempts", `${job.attempts} of ${job.maxAttempts} failed`],
+    ["Priority", job.priority || null], ["Added", when(job.createdAt)], ["Due", job.runAt > job.createdAt ? when(job.runAt) : null],
+    ["Started", job.startedAt ? when(job.startedAt) : null], ["Completed", job.completedAt ? when(job.completedAt) : null], ["Took", ran],
+    ["Group", job.groupId], ["Unique key", job.uniqueKey], ["Custom id", job.customId], ["Backoff", `${duration(job.backoff)}, ${job.backoffConfig?.type ?? "exponential"}`],
+    ["Timeout", job.timeout ? duration(job.timeout) : null], ["Expires", job.ttl ? when(job.createdAt + job.ttl) : null], ["Tags", job.tags?.length ? job.tags.join(", ") : null],
+    ["Order", job.lifo ? "last in, first out" : null], ["Stalled", job.stallCount ? `${job.stallCount} times` : null],
+    ["Repeats", job.repeat ? JSON.stringify(job.repeat) : null]];
+  return h("dl", { class: "facts" }, rows.filter(([, value]) => value !== null && value !== undefined && value !== "").map(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]));
+}
+
+const when = (at) => h("time", { title: relative(at) }, moment(at));
+
+function progress(state, value, message) {
+  if (state !== "active" && !(value && state !== "completed") && !message) return null;
+  return h("div", { class: "progress" }, h("progress", { max: 100, value: String(value || 0), "aria-label": "Progress" }), h("span", {}, `${Math.round(value || 0)} %`, message ? ` · ${message}` : ""));
+}
+
+export function job({ params, main, signal }) {
+  const { id } = params;
+  const parts = { why: part(waiting), progress: part(progress), data: part((value) => json(value, "Data")), result: part((value) => (value === undefined ? null : card("Result", null, json(value, "Result")))),
+    failed: part((reason) => (reason ? h("p", { class: "error big" }, reason) : null)), attempts: part(attempts), logs: part(logs), timeline: part(timeline), facts: part(facts), flow: part(flowOf) };
+  const title = h("h1", {}, "Job");
+  const status = h("span");
+  const crumbs = h("p", { class: "crumbs" }, h("a", { href: "/" }, "Queues"));
+  const note = h("p", { class: "problem" });
+  const actions = h("div", { class: "actions" });
+  const body = h("div", {}, skeleton(8));
+  fill(main, crumbs, h("div", { class: "page-head" }, title, status, note, actions), h("p", { class: "job-id" }, h("code", {}, id)), body);
+  const drawActions = jobActions(id, actions, () => fresh.refresh());
+  let placed = false, flow = null, flowOfState = "";
+
+  function place(found) {
+    if (placed) return;
+    placed = true;
+    fill(crumbs, h("a", { href: "/" }, "Queues"), " / ", h("a", { href: `/queues/${encodeURIComponent(found.queue)}` }, found.queue));
+    document.title = `${found.name} · ${found.queue} · bunqueue`;
+    fill(body, parts.why.element, parts.progress.element, parts.failed.element, h("div", { class: "split" },
+      h("div", {}, card("Data", null, parts.data.element), parts.result.element, card("Failed attempts", null, parts.attempts.element), card("Log", null, parts.logs.element)),
+      h("div", {}, card("Details", null, parts.facts.element), card("Timeline", null, parts.timeline.element), parts.flow.element)));
+  }
+
+  async function refresh() {
+    try {
+      const [{ job: found }, past, why, log] = await Promise.all([call("GetJob", { id }, signal), call("GetAttempts", { id }, signal),
+        call("WhyWaiting", { id }, signal), call("GetLogs", { id }, signal)]);
+      if (!flow || flowOfState !== found.state) {
+        flow = await related(found, signal);
+        flowOfState = found.state;
+      }
+      place(found);
+      text(title, found.name);
+      fill(status, badge(found.cancelling ? "stopping" : found.state));
+      parts.why.update(FINISHED.includes(found.state) ? [] : why.data.reasons);
+      parts.progress.update(found.state, found.progress, found.progressMessage);
+      parts.failed.update(found.state === "completed" ? null : found.failedReason);
+      parts.data.update(found.data);
+      parts.result.update(found.returnvalue);
+      parts.attempts.update(past.data.attempts);
+      parts.logs.update(log.data);
+      parts.timeline.update(found.timeline);
+      parts.facts.update(found);
+      parts.flow.update(flow);
+      drawActions(found);
+      text(note, "");
+    } catch (error) {
+      if (signal.aborted) return;
+      text(note, "");
+      if (error.status === 404) {
+        drawActions(null);
+        fill(status);
+        fill(body, empty(error.message, "It may have been removed: by its options, by hand, or because it finished long ago."));
+        placed = false;
+      } else text(note, error.message);
+    }
+  }
+  const fresh = keepFresh({ every: EVERY_MS, filter: { job: id }, signal, refresh });
+}
+
+/** The jobs around this one, with their states; at most 30 each way. */
+async function related(found, signal) {
+  const look = async (id) => {
+    const reply = await call("GetState", { id }, signal).catch(() => null);
+    return { id, state: reply?.state ?? "unknown" };
+  };
+  const some = (ids) => Promise.all((ids || []).slice(0, 30).map(look));
+  const others = (found.dependsOn || []).filter((id) => !(found.childrenIds || []).includes(id));
+  const [parent, children, depends] = await Promise.all([found.parentId ? look(found.parentId) : null, some(found.childrenIds), some(others)]);
+  return { parent, children, depends, more: Math.max(0, (found.childrenIds || []).length - 30) };
+}

@@ -1,0 +1,83 @@
+// What can be done with a queue.  Everything that destroys says what and how many, and asks first.
+
+import { call, mayWrite } from "../api.js";
+import { ask, attempt, confirm, readJson, toast } from "../dialogs.js";
+import { button, fill, h } from "../dom.js";
+import { num, plural } from "../format.js";
+import { go } from "../router.js";
+
+const CLEANED = [["completed", "Completed"], ["failed", "Dead letters"], ["waiting", "Waiting"], ["delayed", "Delayed"]];
+
+/** Draws the buttons; gives a function to call with newer counts. */
+export function queueActions(queue, box, refresh) {
+  if (!mayWrite()) return () => {};
+  let counts = {}, paused = null;
+  const menu = h("div", { class: "menu", popover: "auto", id: "queue-menu" });
+  const more = h("button", { type: "button", class: "button", popovertarget: "queue-menu" }, "More");
+  const then = async (work, done) => { menu.hidePopover?.(); if (await attempt(work, done)) refresh(); };
+  const pause = button("Pause", () => then(() => call(paused ? "Resume" : "Pause", { queue }), () => (paused ? `${queue} goes on` : `${queue} is paused`)));
+  const entry = (label, onclick, kind = "") => button(label, () => { menu.hidePopover?.(); onclick(); }, `entry ${kind}`);
+  fill(menu,
+    entry("Run delayed jobs now", () => then(() => call("PromoteJobs", { queue }), (reply) => `${plural(reply.count, "job")} may run now`)),
+    entry("Clean…", () => clean(queue, refresh)),
+    entry("Drain…", () => drain(queue, counts, refresh)),
+    entry("Obliterate…", () => obliterate(queue, counts), "bad"));
+  fill(box, button("Add job", () => addJob(queue, refresh), "primary"), pause, more, menu);
+  // Below its button, as far as the window reaches.
+  menu.addEventListener("beforetoggle", () => {
+    const place = more.getBoundingClientRect();
+    menu.style.top = `${place.bottom + 6}px`;
+    menu.style.left = `${Math.max(8, Math.min(place.left, window.innerWidth - 228))}px`;
+  });
+  return (found, isPaused) => {
+    counts = found;
+    paused = isPaused;
+    pause.textContent = paused ? "Resume" : "Pause";
+  };
+}
+
+function addJob(queue, refresh) {
+  return ask({ title: `Add a job to ${queue}`, action: "Add job", fields: [
+    { name: "name", label: "Name", value: "default" },
+    { name: "data", label: "Data, as JSON", kind: "area", value: "{}" },
+    { name: "priority", label: "Priority", kind: "number", hint: "a higher one goes first" },
+    { name: "delay", label: "Delay, ms", kind: "number" },
+    { name: "maxAttempts", label: "Attempts", kind: "number", hint: "3 unless set" },
+    { name: "groupId", label: "Group" },
+  ], submit: async ({ data, ...rest }) => {
+    const { id } = await call("PUSH", { queue, data: readJson(data, "data"), ...rest });
+    toast(h("span", {}, "Added ", h("a", { href: `/jobs/${encodeURIComponent(id)}` }, id)));
+    refresh();
+  } });
+}
+
+function clean(queue, refresh) {
+  return ask({ title: `Clean ${queue}`, body: "Removes jobs of one state, the oldest first. They cannot be brought back.", action: "Remove jobs", danger: true, fields: [
+    { name: "state", label: "State", kind: "choice", options: CLEANED },
+    { name: "hours", label: "Older than, hours", kind: "number", value: 24, min: 0, required: true },
+    { name: "limit", label: "At most", kind: "number", value: 1000, min: 1, required: true },
+  ], submit: async ({ state, hours, limit }) => {
+    const { count } = await call("Clean", { queue, state, grace: hours * 3_600_000, limit });
+    toast(`${plural(count, "job")} removed`);
+    refresh();
+  } });
+}
+
+function drain(queue, counts, refresh) {
+  const count = ["waiting", "prioritized", "paused", "delayed"].reduce((sum, state) => sum + (counts[state] || 0), 0);
+  return confirm({ title: `Drain ${queue}?`, body: `${plural(count, "waiting or delayed job")} will be removed. What is active goes on; what has finished stays.`, action: "Drain", submit: async () => {
+    const reply = await call("Drain", { queue });
+    toast(`${plural(reply.count, "job")} removed`);
+    refresh();
+  } });
+}
+
+function obliterate(queue, counts) {
+  const count = Object.values(counts).reduce((sum, each) => sum + each, 0);
+  return confirm({ title: `Obliterate ${queue}?`, body: `The queue goes with everything in it: ${num(count)} jobs in all states, their results and logs, its limits and settings. Nothing of it can be brought back.`,
+    typed: queue, action: "Obliterate", submit: async () => {
+      await call("Obliterate", { queue });
+      toast(`${queue} is gone`);
+      go("/");
+    } });
+}

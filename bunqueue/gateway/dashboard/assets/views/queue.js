@@ -1,0 +1,103 @@
+// One queue: its jobs by state, page by page, and what can be done with it.
+
+import { call } from "../api.js";
+import { minuteBars } from "../charts.js";
+import { badge, card, empty, fill, h, text } from "../dom.js";
+import { compact, duration, moment, num, relative, shortId } from "../format.js";
+import { keepFresh } from "../live.js";
+import { setQuery } from "../router.js";
+import { pager, table } from "../table.js";
+import { queueActions } from "./queue-actions.js";
+import { limits } from "./queue-limits.js";
+
+const SIZE = 50;
+const EVERY_MS = 8000;
+const STATES = [["", "All"], ["waiting", "Waiting"], ["prioritized", "Prioritized"], ["paused", "Paused"], ["active", "Active"], ["delayed", "Delayed"],
+  ["waiting-children", "Waits for jobs"], ["completed", "Completed"], ["failed", "Dead letters"]];
+
+function when(job) {
+  if (job.state === "completed" && job.completedAt) return ["completed", job.completedAt];
+  if (job.state === "delayed") return ["due", job.runAt];
+  if (job.state === "active" && job.startedAt) return ["started", job.startedAt];
+  const last = job.timeline?.[job.timeline.length - 1];
+  return job.state === "failed" && last ? ["failed", last.timestamp] : ["added", job.createdAt];
+}
+
+function took(job) {
+  if (job.state === "completed" && job.startedAt) return duration(job.completedAt - job.startedAt);
+  if (job.state === "active") return job.progress ? `${Math.round(job.progress)} %` : "runs";
+  return "";
+}
+
+const COLUMNS = [
+  { name: "id", title: "Job", class: "id", cell: (job) => h("a", { href: `/jobs/${encodeURIComponent(job.id)}`, title: job.id }, shortId(job.id)) },
+  { name: "name", title: "Name", class: "name", cell: (job) => job.name },
+  { name: "state", title: "State", cell: (job) => badge(job.state) },
+  { name: "data", title: "Data", class: "wide preview", cell: (job) => (job.failedReason && job.state === "failed" ? h("span", { class: "bad" }, job.failedReason.slice(0, 160)) : (JSON.stringify(job.data) ?? "").slice(0, 120)) },
+  { name: "priority", title: "Priority", class: "number", cell: (job) => job.priority || "" },
+  { name: "attempts", title: "Attempts", class: "number", cell: (job) => (job.attempts ? `${job.attempts} / ${job.maxAttempts}` : "") },
+  { name: "took", title: "Took", class: "number", cell: took },
+  { name: "when", title: "When", class: "number", cell: (job) => { const [what, at] = when(job); return h("time", { title: moment(at) }, `${what} ${relative(at)}`); } },
+];
+
+function tabs(state) {
+  const counts = Object.fromEntries(STATES.map(([name]) => [name, h("span", { class: "count" })]));
+  const links = STATES.map(([name, label]) => h("a", { href: `?${name ? `state=${name}` : ""}`, "aria-current": name === state ? "page" : null, "data-state": name }, label, " ", counts[name]));
+  return { element: h("nav", { class: "tabs", "aria-label": "States" }, links), update(found) {
+    const all = Object.values(found).reduce((sum, count) => sum + count, 0);
+    STATES.forEach(([name], place) => {
+      const count = name ? found[name] || 0 : all;
+      text(counts[name], compact(count));
+      links[place].hidden = !count && name !== state && ["prioritized", "paused", "waiting-children"].includes(name);
+    });
+  } };
+}
+
+export function queue({ params, query, main, signal }) {
+  const { name } = params;
+  const state = query.state || "";
+  const page = Math.max(0, Number(query.page || 0)) || 0;
+  const oldest = query.order === "oldest";
+  const status = h("span");
+  const note = h("p", { class: "problem" });
+  const actions = h("div", { class: "actions" });
+  const strip = tabs(state);
+  const bars = h("div", { class: "plot" });
+  const foot = h("div");
+  const word = STATES.find(([key]) => key === state)?.[1].toLowerCase();
+  const list = table({ columns: COLUMNS, key: (job) => job.id, label: `Jobs of ${name}`,
+    none: state ? empty(`No ${word === "dead letters" ? word : `${word} jobs`}`) : empty("This queue has no jobs", "Add one, or look whether its name is right.") });
+  const order = h("select", { "aria-label": "Order", onchange: () => setQuery({ order: order.value === "oldest" ? "oldest" : null, page: null }) },
+    h("option", { value: "newest", selected: !oldest }, "newest first"), h("option", { value: "oldest", selected: oldest }, "oldest first"));
+  const extra = limits(name, () => fresh.refresh());
+  fill(main, h("p", { class: "crumbs" }, h("a", { href: "/" }, "Queues")),
+    h("div", { class: "page-head" }, h("h1", {}, name, " ", status), note, actions),
+    card("Finished attempts in the last hour", null, bars),
+    h("section", { class: "card flush" }, h("div", { class: "card-head tabbed" }, strip.element, order), list.element, foot), extra.element);
+  const drawActions = queueActions(name, actions, () => fresh.refresh());
+
+  async function refresh() {
+    try {
+      const [counts, jobs, paused, done, failed] = await Promise.all([
+        call("GetJobCounts", { queue: name }, signal),
+        call("GetJobs", { queue: name, state: state || undefined, limit: SIZE, offset: page * SIZE, asc: oldest }, signal),
+        call("IsPaused", { queue: name }, signal),
+        call("Metrics", { queue: name, type: "completed" }, signal),
+        call("Metrics", { queue: name, type: "failed" }, signal)]);
+      strip.update(counts.counts);
+      fill(status, paused.paused ? badge("paused") : null);
+      drawActions(counts.counts, paused.paused);
+      list.update(jobs.jobs);
+      const total = state ? counts.counts[state] : Object.values(counts.counts).reduce((sum, count) => sum + count, 0);
+      fill(foot, pager({ page, size: SIZE, total: Math.max(total, page * SIZE + jobs.jobs.length), more: jobs.jobs.length === SIZE && total > (page + 1) * SIZE, onpage: (to) => setQuery({ page: to || null }) }));
+      fill(bars, minuteBars(done.data.data, failed.data.data));
+      await extra.refresh(signal);
+      text(note, "");
+    } catch (error) {
+      if (!signal.aborted) text(note, error.message);
+    }
+  }
+  const fresh = keepFresh({ every: EVERY_MS, filter: { queue: name }, signal, refresh });
+}
+
+export const jobsOf = (count) => `${num(count)} ${count === 1 ? "job" : "jobs"}`;

@@ -1,0 +1,50 @@
+// The workers that have made themselves known, and what they have done.
+
+import { call } from "../api.js";
+import { badge, empty, fill, h, text } from "../dom.js";
+import { duration, moment, num, plural, relative } from "../format.js";
+import { keepFresh } from "../live.js";
+import { pager, table } from "../table.js";
+
+const EVERY_MS = 3000;
+const SIZE = 50;
+const COLUMNS = [
+  { name: "name", title: "Worker", class: "name", cell: (worker) => [worker.name, worker.status && worker.status !== "active" ? [" ", badge(worker.status)] : null] },
+  { name: "queues", title: "Queues", cell: (worker) => h("span", { class: "links" }, worker.queues.slice(0, 5).map((queue, place) => [place ? ", " : null, h("a", { href: `/queues/${encodeURIComponent(queue)}` }, queue)]), worker.queues.length > 5 ? ` and ${worker.queues.length - 5} more` : null) },
+  { name: "host", title: "Where", cell: (worker) => h("span", { class: "muted" }, `${worker.hostname}, process ${worker.pid}`) },
+  { name: "busy", title: "Busy", class: "number", cell: (worker) => [`${num(worker.activeJobs)} of ${num(worker.concurrency)} `, h("meter", { max: worker.concurrency || 1, value: String(worker.activeJobs), "aria-label": "Busy" })] },
+  { name: "done", title: "Done", class: "number", cell: (worker) => num(worker.processedJobs) },
+  { name: "failed", title: "Failed", class: "number", cell: (worker) => (worker.failedJobs ? h("span", { class: "bad" }, num(worker.failedJobs)) : h("span", { class: "none" }, "0")) },
+  { name: "up", title: "Up", class: "number", cell: (worker) => h("time", { title: moment(worker.registeredAt) }, duration(Date.now() - worker.registeredAt)) },
+  { name: "seen", title: "Heard of", class: "number", cell: (worker) => relative(worker.lastSeen) },
+];
+
+export function workers({ main, signal }) {
+  const note = h("p", { class: "problem" });
+  const count = h("span", { class: "muted" });
+  const foot = h("div");
+  let found = [], page = 0, wanted = "";
+  const search = h("input", { type: "search", placeholder: "Find a worker", "aria-label": "Find a worker", oninput: () => { wanted = search.value.toLowerCase(); page = 0; draw(); } });
+  const list = table({ columns: COLUMNS, key: (worker) => worker.id, label: "Workers",
+    none: empty("No worker is connected", "Start one: ", h("code", {}, "bunqueue worker tasks:app")) });
+  fill(main, h("div", { class: "page-head" }, h("h1", {}, "Workers"), note),
+    h("section", { class: "card flush" }, h("div", { class: "card-head" }, count, search), list.element, foot));
+
+  function draw() {
+    const some = found.filter((worker) => `${worker.name} ${worker.hostname} ${worker.queues.join(" ")}`.toLowerCase().includes(wanted));
+    const busy = some.reduce((sum, worker) => sum + worker.activeJobs, 0);
+    const room = some.reduce((sum, worker) => sum + worker.concurrency, 0);
+    text(count, `${plural(some.length, "worker")}, ${num(busy)} of ${num(room)} places busy`);
+    list.update(some.slice(page * SIZE, (page + 1) * SIZE));
+    fill(foot, pager({ page, size: SIZE, total: some.length, more: some.length > (page + 1) * SIZE, onpage: (to) => { page = to; draw(); } }));
+  }
+  keepFresh({ every: EVERY_MS, signal, refresh: async () => {
+    try {
+      found = (await call("ListWorkers", {}, signal)).data.workers;
+      draw();
+      text(note, "");
+    } catch (error) {
+      if (!signal.aborted) text(note, error.message);
+    }
+  } });
+}
