@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import random
 import signal
 
@@ -95,11 +94,15 @@ async def main() -> None:
     running = [asyncio.create_task(worker.run()) for worker in workers]
     running += [asyncio.create_task(feed(queue, name)) for name, queue in queues.items()]
     running.append(asyncio.create_task(schedules(queues["exports"])))
-    await stop.wait()
+    running.append(asyncio.create_task(stop.wait()))
+    while not stop.is_set():
+        done, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+        running = [task for task in running if task not in done]
+        for task in done:
+            task.result()  # what has gone wrong ends the program
     for task in running:
         task.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await asyncio.gather(*running, return_exceptions=True)
+    await asyncio.gather(*running, return_exceptions=True)
 
 
 if __name__ == "__main__":
