@@ -81,7 +81,8 @@ async def schedules(queue: AsyncQueue) -> None:
 
 async def main() -> None:
     """Until SIGINT or SIGTERM."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    form = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=form)
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=6789)
     options = parser.parse_args()

@@ -169,7 +169,8 @@ def _run(state: State, schedule: Schedule) -> None:
         _remove(state, schedule.name)
         return
     missed = schedule.next_run < state.away_until and schedule.skip_missed_on_restart
-    if not missed and not schedule.paused and not (schedule.skip_if_no_worker and not has_worker(state, schedule.queue)):
+    unstaffed = schedule.skip_if_no_worker and not has_worker(state, schedule.queue)
+    if not (missed or schedule.paused or unstaffed):
         schedule.executions += 1
         # Whether it gives a job is decided by the rules of a push: its unique key may be taken.
         with suppress(CommandError):

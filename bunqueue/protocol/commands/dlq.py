@@ -29,8 +29,9 @@ Limit = Annotated[int, Meta(ge=0, le=100_000_000)]
 class DlqFilter(Struct, rename="camel", omit_defaults=True, gc=False):
     """Which dead letters are meant: those to which all that is given applies.
 
-    ``name`` is that of the job, ``error`` a part of the error's text, in capitals or not; ``olderThan`` and ``newerThan`` compare ``enteredAt``; ``retriable`` are those whose automatic retry is
-    due, ``expired`` those which the next maintenance will remove.
+    ``name`` is that of the job, ``error`` a part of the error's text, in capitals or not; ``olderThan`` and
+    ``newerThan`` compare ``enteredAt``; ``retriable`` are those whose automatic retry is due, ``expired``
+    those which the next maintenance will remove.
     """
 
     reason: str | None = None

@@ -1,5 +1,4 @@
-"""What people ask who look after queues: what became of each attempt, why a job waits, which groups there are,
-and how each shard is."""
+"""What people ask who look after queues: attempts, why a job waits, groups, how shards are."""
 
 from __future__ import annotations
 
@@ -50,8 +49,8 @@ class WaitReason(Struct, gc=False):
     """One thing that holds a job back.
 
     ``kind`` is paused, group-paused, concurrency, group-concurrency, rate-limit, group-rate-limit, delay,
-    retry, dependencies, no-worker or turn; ``until`` (epoch ms) is when it ends by itself, where that is known;
-    ``ids`` are those of the jobs that it waits for, the first 100.
+    retry, dependencies, no-worker or turn; ``until`` (epoch ms) is when it ends by itself, where that is
+    known; ``ids`` are those of the jobs that it waits for, the first 100.
     """
 
     kind: str
