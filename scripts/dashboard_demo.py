@@ -95,11 +95,11 @@ async def main() -> None:
     running = [asyncio.create_task(worker.run()) for worker in workers]
     running += [asyncio.create_task(feed(queue, name)) for name, queue in queues.items()]
     running.append(asyncio.create_task(schedules(queues["exports"])))
-    running.append(asyncio.create_task(stop.wait()))
+    over = asyncio.create_task(stop.wait())
     while not stop.is_set():
-        done, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+        done, _ = await asyncio.wait([over, *running], return_when=asyncio.FIRST_COMPLETED)
         running = [task for task in running if task not in done]
-        for task in done:
+        for task in done - {over}:
             task.result()  # what has gone wrong ends the program
     for task in running:
         task.cancel()

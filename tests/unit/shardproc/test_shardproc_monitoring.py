@@ -186,6 +186,14 @@ def test_storage_status_tells_of_trouble() -> None:
     assert driver.ask(cmd="DashboardOverview")["data"]["storage"] == trouble
 
 
+def test_the_age_of_the_oldest_waiting_job() -> None:
+    driver = Driver()
+    push(driver)
+    driver.tick(driver.now + 700)
+    push(driver)
+    assert driver.ask(cmd="DashboardQueues")["data"]["queues"][0]["oldestMs"] == 700
+
+
 def test_dashboards() -> None:
     driver = Driver()
     push(driver)
@@ -203,7 +211,15 @@ def test_dashboards() -> None:
         "active": 0,
         "dlq": 0,
         "paused": False,
+        "completed": 0,
+        "totalCompleted": 0,
+        "totalFailed": 0,
+        "completedPerMin": 0,
+        "failedPerMin": 0,
+        "oldestMs": 0,
+        "blocked": 0,
     }
+    assert (other["totalFailed"], other["failedPerMin"] > 0) == (1, True)
     assert (other["name"], other["dlq"]) == ("dead", 1)
 
     details = driver.ask(cmd="DashboardQueue", queue="q")["data"]

@@ -1,0 +1,78 @@
+"""A server with a shop's jobs flowing through it, and a browser that looks at it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import httpx2
+import pytest
+from playwright.sync_api import Playwright, sync_playwright
+from support.browser import DESK, Api, Visit, Visitor, open_context
+from support.server import ROOT, Server, dispose, quiet_port
+from support.waiting import wait_until
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """One server for all tests of a module, with workers, schedules and jobs that never end."""
+    flags = ("--webhook-addresses", "any")
+    server = Server(tmp_path_factory.mktemp("shop") / "data", *flags, http_port=quiet_port())
+    try:
+        server.start()
+        with Flow(server):
+            yield server
+    finally:
+        dispose(server)
+
+
+class Flow:
+    """Jobs flow through a server for as long as this is open."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+
+    def __enter__(self) -> None:
+        program = [sys.executable, str(ROOT / "scripts/dashboard_demo.py"), "--port", str(self._server.port)]
+        self._process = subprocess.Popen(program, cwd=ROOT, stderr=subprocess.PIPE)
+        wait_until(self._flows, "jobs are completed")
+
+    def _flows(self) -> bool:
+        assert self._process.poll() is None, (self._process.stderr or sys.stdin).read()
+        stats = httpx2.get(f"{self._server.url}/stats", trust_env=False).json()["stats"]
+        return bool(stats["completed"] > 20)
+
+    def __exit__(self, *_: object) -> None:
+        self._process.terminate()
+        self._process.communicate(timeout=30)
+
+
+@pytest.fixture(scope="session")
+def playwright() -> Iterator[Playwright]:
+    with sync_playwright() as found:
+        yield found
+
+
+@pytest.fixture
+def visit(playwright: Playwright) -> Iterator[Visit]:
+    """Opens browsers: ``visit(server, size=..., dark=...)``; all are checked when the test ends."""
+    visitors: list[Visitor] = []
+
+    def come(server: Server, size: tuple[int, int] = DESK, *, dark: bool = False) -> Visitor:
+        visitor = Visitor(open_context(playwright, size, dark=dark).new_page(), server.url)
+        visitors.append(visitor)
+        return visitor
+
+    yield come
+    for visitor in visitors:
+        browser = visitor.page.context.browser
+        assert browser is not None
+        browser.close()
+    for visitor in visitors:
+        visitor.check()
+
+
+@pytest.fixture
+def api(shop: Server) -> Api:
+    return Api(shop)

@@ -1,0 +1,140 @@
+"""The front page, the frame around all pages, and pages that look on."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from playwright.sync_api import Page, expect
+from support.browser import PHONE, Api, Visit
+from support.server import Server
+from support.web import fresh_queue
+
+PATHS = ("/", "/queues/invoices", "/dlq", "/cron", "/workers", "/webhooks", "/events", "/login")
+
+
+def heading(page: Page) -> str:
+    return page.locator("h1").inner_text()
+
+
+def test_the_overview_shows_what_flows(visit: Visit, shop: Server) -> None:
+    page = visit(shop).go("/")
+    rows = page.locator("tbody tr")
+    expect(rows.filter(has_text="emails")).to_have_count(1)
+    completed = page.locator(".tiles [data-kind=rate] dd")
+    expect(completed).not_to_have_text(re.compile("^(–|0)$"))
+    expect(page.locator(".tiles [data-kind=workers] dd")).to_have_text("5")
+    expect(page.locator(".shard")).to_have_count(2)
+    expect(page.locator(".shard .dot.good")).to_have_count(2)
+    # Two answers make a line, and rates are told beside it.
+    for kind in ("added", "completed"):
+        expect(page.locator(f".chart .line[data-kind={kind}]").first).to_have_attribute("d", re.compile("L"))
+    expect(page.get_by_role("img", name=re.compile("Throughput: added [1-9]"))).to_be_visible()
+
+
+def test_queues_are_found_and_sorted(visit: Visit, shop: Server, api: Api) -> None:
+    queue = fresh_queue()
+    for _ in range(3):
+        api.push(queue)
+    page = visit(shop).go("/")
+    page.get_by_role("button", name="Waiting").click()
+    expect(page.locator("th[aria-sort=descending]")).to_have_text("Waiting")
+    page.keyboard.press("/")
+    page.keyboard.type(queue)
+    expect(page.locator("tbody tr")).to_have_count(1)
+    expect(page.locator("tbody tr td.number").first).to_have_text("3")
+    page.get_by_role("link", name=queue).click()
+    expect(page.locator("h1")).to_contain_text(queue)
+    page.go_back()
+    expect(page.locator("h1")).to_have_text("Overview")
+
+
+def test_keyboard_alone_is_enough(visit: Visit, shop: Server) -> None:
+    page = visit(shop).go("/")
+    expect(page.locator("tbody tr").first).to_be_visible()
+    page.keyboard.press("Tab")
+    expect(page.locator(".skip")).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(page.locator("main")).to_be_focused()
+    page.keyboard.press("?")
+    expect(page.get_by_role("dialog")).to_contain_text("Dead letters")
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    page.keyboard.press("ArrowDown")
+    expect(page.get_by_role("link", name="emails")).to_be_focused()
+    page.keyboard.press("ArrowDown")
+    expect(page.get_by_role("link", name="exports")).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(page.locator("h1")).to_contain_text("exports")
+    for key, title in (("d", "Dead letters"), ("c", "Schedules"), ("w", "Workers"), ("o", "Overview")):
+        page.keyboard.press("g")
+        page.keyboard.press(key)
+        expect(page.locator("h1")).to_have_text(title)
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_every_page_fits_a_phone(visit: Visit, shop: Server, dark: bool) -> None:
+    visitor = visit(shop, PHONE, dark=dark)
+    for path in PATHS:
+        page = visitor.go(path)
+        expect(page.locator("h1")).to_be_visible()
+        expect(page.locator(".skeleton")).to_have_count(0)
+        assert visitor.overflow() <= 0, path
+        assert page.evaluate("document.documentElement.dataset.theme") == ("dark" if dark else "light")
+
+
+def test_the_theme_is_kept(visit: Visit, shop: Server) -> None:
+    page = visit(shop).go("/cron")
+    page.get_by_role("button", name="Switch between light and dark").click()
+    expect(page.locator("html")).to_have_attribute("data-theme", "dark")
+    page.reload()
+    expect(page.locator("html")).to_have_attribute("data-theme", "dark")
+
+
+def test_a_hidden_tab_asks_for_nothing(visit: Visit, shop: Server) -> None:
+    page = visit(shop).go("/")
+    expect(page.locator("tbody tr").first).to_be_visible()
+    show = "(hidden) => { Object.defineProperty(document, 'hidden', {configurable: true, get: () => hidden});"
+    show += "document.dispatchEvent(new Event('visibilitychange')); }"
+    page.evaluate(show, True)
+    page.wait_for_timeout(500)  # what was under way comes to its end
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.wait_for_timeout(3000)  # longer than between two refreshes
+    assert asked == []
+    with page.expect_request("**/commands/DashboardOverview"):
+        page.evaluate(show, False)
+
+
+def test_an_unknown_address_says_so(visit: Visit, shop: Server) -> None:
+    page = visit(shop).go("/nothing/here")
+    expect(page.get_by_text("There is no such page")).to_be_visible()
+
+
+def test_workers_are_listed(visit: Visit, shop: Server) -> None:
+    page = visit(shop).go("/workers")
+    expect(page.locator("tbody tr")).to_have_count(5)
+    page.get_by_role("searchbox").fill("invoices")
+    expect(page.locator("tbody tr")).to_have_count(1)
+    expect(page.locator("tbody tr")).to_contain_text("of 4")
+
+
+def test_events_come_as_they_happen(visit: Visit, shop: Server, api: Api) -> None:
+    page = visit(shop).go("/events")
+    expect(page.locator("tbody tr").first).to_be_visible()
+    queue = fresh_queue()
+    page.get_by_label("Only of this queue").fill(queue)
+    page.keyboard.press("Enter")
+    expect(page).to_have_url(re.compile(f"queue={queue}"))
+    expect(page.locator(".dot.good")).to_be_visible()
+    job = api.push(queue)
+    expect(page.locator("tbody tr")).to_have_count(1)
+    expect(page.locator("tbody tr")).to_contain_text("pushed")
+    page.get_by_role("button", name="Pause").click()
+    api("Discard", id=job)
+    expect(page.get_by_text(re.compile(r"[1-9]\d* held back"))).to_be_visible()
+    expect(page.locator("tbody tr")).to_have_count(1)
+    page.get_by_role("button", name="Go on").click()
+    expect(page.locator("tbody")).to_contain_text("discarded")
+    page.get_by_role("button", name="Clear").click()
+    expect(page.get_by_text("Nothing has happened yet")).to_be_visible()
