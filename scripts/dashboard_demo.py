@@ -14,7 +14,7 @@ import signal
 
 from bunqueue import ActiveJob, AsyncQueue, Worker
 
-RATES = {"emails": 14, "thumbnails": 9, "invoices": 4, "search-index": 20, "exports": 0.6}  # jobs a second
+RATES = {"emails": 10, "thumbnails": 4, "invoices": 4, "search-index": 20, "exports": 0.15}  # jobs a second
 FAILING = {"emails": 0.03, "thumbnails": 0.02, "invoices": 0.12, "search-index": 0.0, "exports": 0.1}
 WORK_S = {"emails": 0.25, "thumbnails": 0.5, "invoices": 0.4, "search-index": 0.04, "exports": 6.0}
 PLACES = {"emails": 6, "thumbnails": 4, "invoices": 4, "search-index": 3, "exports": 2}

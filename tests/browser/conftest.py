@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import httpx2
 import pytest
-from playwright.sync_api import Playwright, sync_playwright
-from support.browser import DESK, Api, Visit, Visitor, open_context
+from playwright.sync_api import Browser, sync_playwright
+from support.browser import DESK, Api, Visit, Visitor, launch, open_context
 from support.server import ROOT, Server, dispose, quiet_port
 from support.waiting import wait_until
 
@@ -49,26 +49,27 @@ class Flow:
 
 
 @pytest.fixture(scope="session")
-def playwright() -> Iterator[Playwright]:
-    with sync_playwright() as found:
+def browser() -> Iterator[Browser]:
+    """One browser for all tests; each has profiles of its own."""
+    with sync_playwright() as playwright:
+        found = launch(playwright)
         yield found
+        found.close()
 
 
 @pytest.fixture
-def visit(playwright: Playwright) -> Iterator[Visit]:
+def visit(browser: Browser) -> Iterator[Visit]:
     """Opens browsers: ``visit(server, size=..., dark=...)``; all are checked when the test ends."""
     visitors: list[Visitor] = []
 
     def come(server: Server, size: tuple[int, int] = DESK, *, dark: bool = False) -> Visitor:
-        visitor = Visitor(open_context(playwright, size, dark=dark).new_page(), server.url)
+        visitor = Visitor(open_context(browser, size, dark=dark).new_page(), server.url)
         visitors.append(visitor)
         return visitor
 
     yield come
     for visitor in visitors:
-        browser = visitor.page.context.browser
-        assert browser is not None
-        browser.close()
+        visitor.page.context.close()
     for visitor in visitors:
         visitor.check()
 

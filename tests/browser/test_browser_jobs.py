@@ -16,7 +16,7 @@ def test_jobs_page_by_page_and_by_state(visit: Visit, shop: Server, api: Api) ->
     api.push(queue, name="later", delay=600_000)
     page = visit(shop).go(f"/queues/{queue}")
     expect(page.locator("tbody tr")).to_have_count(50)
-    expect(page.get_by_text("1–50 of 121")).to_be_visible()
+    expect(page.get_by_text("50 of 121")).to_be_visible()
     page.get_by_role("button", name="Next").click()
     page.get_by_role("button", name="Next").click()
     expect(page.locator("section .table-wrap").first.locator("tbody tr")).to_have_count(21)
@@ -81,7 +81,7 @@ def test_a_queue_is_emptied_only_when_that_is_meant(visit: Visit, shop: Server, 
     api.push(queue)
     act(page, "More")
     act(page, "Clean…")
-    page.get_by_label("State").select_option("Waiting")
+    page.get_by_label("State", exact=True).select_option("Waiting")
     page.get_by_label("Older than, hours").fill("0")
     page.get_by_role("dialog").get_by_role("button", name="Remove jobs").click()
     toast(page, "1 job removed")
@@ -179,10 +179,7 @@ def test_a_flow_is_walked(visit: Visit, shop: Server, api: Api) -> None:
 
 
 def test_a_job_that_is_not_there(visit: Visit, shop: Server) -> None:
-    visitor = visit(shop)
-    for _ in range(3):  # the job, its attempts, and why it waits
-        visitor.expect_refusal(404)
-    page = visitor.go("/")
+    page = visit(shop).go("/")
     page.get_by_label("Go to a job by its id").fill("no-such-job")
     page.keyboard.press("Enter")
     expect(page.get_by_text("Job not found")).to_be_visible()

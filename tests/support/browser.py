@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import httpx2
 import pytest
-from playwright.sync_api import BrowserContext, ConsoleMessage, Page, Playwright, Request, expect
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Playwright, Request, expect
 
 from .server import Server
 
@@ -76,13 +76,14 @@ class Visitor:
         return width
 
 
-def open_context(
-    playwright: Playwright, size: tuple[int, int] = DESK, *, dark: bool = False
-) -> BrowserContext:
-    """A fresh profile of a headless browser."""
-    browser = playwright.chromium.launch(
-        executable_path=chromium(), args=["--no-sandbox", "--disable-dev-shm-usage"]
-    )
+def launch(playwright: Playwright) -> Browser:
+    """A headless browser."""
+    arguments = ["--no-sandbox", "--disable-dev-shm-usage"]
+    return playwright.chromium.launch(executable_path=chromium(), args=arguments)
+
+
+def open_context(browser: Browser, size: tuple[int, int] = DESK, *, dark: bool = False) -> BrowserContext:
+    """A fresh profile of a browser."""
     return browser.new_context(
         viewport={"width": size[0], "height": size[1]},
         color_scheme="dark" if dark else "light",

@@ -12,7 +12,12 @@ export class Refused extends Error {
   }
 }
 
-export const setToken = (token) => (token ? sessionStorage.setItem(KEY, token) : sessionStorage.removeItem(KEY));
+export const setToken = (token) => sessionStorage.setItem(KEY, token);
+/** Nobody is there any more. */
+export function forget() {
+  sessionStorage.removeItem(KEY);
+  role = "nobody";
+}
 export const hasToken = () => sessionStorage.getItem(KEY) !== null;
 /** Whether this user may change things. */
 export const mayWrite = () => role === "writer";

@@ -1,6 +1,6 @@
 // The beginning: the frame around all views, who is there, and which view an address shows.
 
-import { greet, hasToken, mayRead, mayWrite, setToken } from "./api.js";
+import { forget, greet, hasToken, mayRead, mayWrite } from "./api.js";
 import { fill, h } from "./dom.js";
 import { help, shortcuts } from "./keyboard.js";
 import { go, route, start } from "./router.js";
@@ -35,9 +35,9 @@ function frame() {
 }
 
 async function leave() {
-  setToken(null);
+  forget();
+  toLogin(); // before anything else is asked for
   await enter();
-  if (mayRead()) go("/");
 }
 
 /** Learn what this user may do; without a token that may read, ask for one. */

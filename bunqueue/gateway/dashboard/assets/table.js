@@ -50,12 +50,10 @@ export function table({ columns, key, none, label, onsort, sorted }) {
     const shows = cells.map((cell) => cell.outerHTML).join("");
     if (shows === entry.shows) return;
     const old = entry.element.children;
-    const focused = entry.element.contains(document.activeElement);
     entry.shows = shows;
     cells.forEach((cell, place) => {
-      // The cell with the focus in it is left as it is until the focus moves on.
       if (!old[place]) entry.element.append(cell);
-      else if (old[place].outerHTML !== cell.outerHTML && !(focused && old[place].contains(document.activeElement))) old[place].replaceWith(cell);
+      else if (old[place].outerHTML !== cell.outerHTML) exchange(old[place], cell);
     });
   }
 
@@ -65,6 +63,14 @@ export function table({ columns, key, none, label, onsort, sorted }) {
   }
 
   return { element: holder, update, resort };
+}
+
+/** Put another cell in place of one, with the focus where it was. */
+function exchange(old, cell) {
+  const able = "a, button, input";
+  const place = [...old.querySelectorAll(able)].indexOf(document.activeElement);
+  old.replaceWith(cell);
+  if (place >= 0) cell.querySelectorAll(able)[place]?.focus({ preventScroll: true });
 }
 
 /** Arrow keys go from row to row, keeping to the column. */

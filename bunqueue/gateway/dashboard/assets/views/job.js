@@ -90,7 +90,7 @@ export function job({ params, main, signal }) {
   const body = h("div", {}, skeleton(8));
   fill(main, crumbs, h("div", { class: "page-head" }, title, status, note, actions), h("p", { class: "job-id" }, h("code", {}, id)), body);
   const drawActions = jobActions(id, actions, () => fresh.refresh());
-  let placed = false, flow = null, flowOfState = "";
+  let placed = false, gone = false, flow = null, flowOfState = "";
 
   function place(found) {
     if (placed) return;
@@ -102,8 +102,17 @@ export function job({ params, main, signal }) {
       h("div", {}, card("Details", null, parts.facts.element), card("Timeline", null, parts.timeline.element), parts.flow.element)));
   }
 
+  function missing() {
+    if (gone) return;
+    gone = true; // ids are not given twice
+    drawActions(null);
+    fill(status);
+    fill(body, empty("Job not found", "It may have been removed: by its options, by hand, or because it finished long ago."));
+  }
+
   async function refresh() {
     try {
+      if (gone || (await call("GetState", { id }, signal)).state === "unknown") return missing();
       const [{ job: found }, past, why, log] = await Promise.all([call("GetJob", { id }, signal), call("GetAttempts", { id }, signal),
         call("WhyWaiting", { id }, signal), call("GetLogs", { id }, signal)]);
       if (!flow || flowOfState !== found.state) {
@@ -127,13 +136,8 @@ export function job({ params, main, signal }) {
       text(note, "");
     } catch (error) {
       if (signal.aborted) return;
-      text(note, "");
-      if (error.status === 404) {
-        drawActions(null);
-        fill(status);
-        fill(body, empty(error.message, "It may have been removed: by its options, by hand, or because it finished long ago."));
-        placed = false;
-      } else text(note, error.message);
+      if (error.status === 404) missing();
+      else text(note, error.message);
     }
   }
   const fresh = keepFresh({ every: EVERY_MS, filter: { job: id }, signal, refresh });

@@ -1,6 +1,6 @@
 // Asks for a token where the server wants one.
 
-import { mayRead, setToken } from "../api.js";
+import { forget, mayRead, setToken } from "../api.js";
 import { fill, h } from "../dom.js";
 import { go } from "../router.js";
 
@@ -15,7 +15,7 @@ export function login({ main, query }, enter) {
       go(to.startsWith("/") && !to.startsWith("//") ? to : "/", { replace: true });
       return;
     }
-    setToken(null);
+    forget();
     problem.textContent = "The server does not know this token.";
     token.select();
   } },
