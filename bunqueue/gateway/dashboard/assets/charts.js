@@ -99,7 +99,7 @@ export function minuteBars(completed, failed, minutes = 60) {
   });
   const sum = (list) => list.reduce((total, value) => total + value, 0);
   return s("svg", { class: "bars", viewBox: `0 0 ${WIDTH} 60`, role: "img", preserveAspectRatio: "none",
-    "aria-label": `In the last hour ${sum(all.map(([good]) => good))} attempts completed and ${sum(all.map(([, bad]) => bad))} failed` }, bars);
+    "aria-label": `In the last hour ${sum(all.map(([good]) => good))} jobs completed and ${sum(all.map(([, bad]) => bad))} failed` }, bars);
 }
 
 /** How a queue's jobs are spread over the states, as one bar. */

@@ -72,7 +72,7 @@ export function queue({ params, query, main, signal }) {
   const extra = limits(name, () => fresh.refresh());
   fill(main, h("p", { class: "crumbs" }, h("a", { href: "/" }, "Queues")),
     h("div", { class: "page-head" }, h("h1", {}, name, " ", status), note, actions),
-    card("Finished attempts in the last hour", null, bars),
+    card("Finished jobs in the last hour", null, bars),
     h("section", { class: "card flush" }, h("div", { class: "card-head tabbed" }, strip.element, order), list.element, foot), extra.element);
   const drawActions = queueActions(name, actions, () => fresh.refresh());
 
