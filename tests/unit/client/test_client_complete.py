@@ -11,7 +11,8 @@ from typing import get_type_hints
 import pytest
 
 import bunqueue
-from bunqueue.client import active_job, blocking, job_options, queue
+from bunqueue.client import active_job, job_options, queue
+from bunqueue.client.blocking import queue as blocking
 from bunqueue.client.cron_options import CronOptions
 from bunqueue.client.queue.adding import AsyncAdding
 from bunqueue.protocol.commands import COMMANDS
