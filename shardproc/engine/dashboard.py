@@ -90,13 +90,13 @@ def dashboard_queues(state: State, client: Client, command: DashboardQueues) -> 
     for number, name in enumerate(list(state.queues), 1):
         queue = state.queues.get(name)
         if queue is not None:
-            found.append(_overview_of(queue, state.now))
+            found.append(_overview_of(state, queue))
         if number % QUEUES_A_SLICE == 0:
             yield
     return DashboardQueuesReply(data=QueueOverviews(found, float(state.now)))
 
 
-def _overview_of(queue: QueueState, now: int) -> QueueOverview:
+def _overview_of(state: State, queue: QueueState) -> QueueOverview:
     oldest = queue.ready.oldest()
     prioritized = queue.ready.prioritized()
     return QueueOverview(
@@ -110,19 +110,19 @@ def _overview_of(queue: QueueState, now: int) -> QueueOverview:
         queue.completed,
         queue.total_completed,
         queue.total_failed,
-        _per_minute(queue, "completed", now),
-        _per_minute(queue, "failed", now),
-        0.0 if oldest is None else float(max(0, now - oldest)),
+        _per_minute(state, queue, "completed"),
+        _per_minute(state, queue, "failed"),
+        0.0 if oldest is None else float(max(0, state.now - oldest)),
         len(queue.blocked),
     )
 
 
-def _per_minute(queue: QueueState, what: str, now: int) -> float:
+def _per_minute(state: State, queue: QueueState, what: str) -> float:
     """Jobs a minute over the running minute and those before it."""
-    counts = by_minute(queue, what)[:RATE_MINUTES]
+    counts = by_minute(state, queue, what)[:RATE_MINUTES]
     if not counts:
         return 0.0
-    return sum(counts) / (len(counts) - 1 + max(now % MINUTE_MS, 1000) / MINUTE_MS)
+    return sum(counts) / (len(counts) - 1 + max(state.now % MINUTE_MS, 1000) / MINUTE_MS)
 
 
 @handles(DashboardQueue)
