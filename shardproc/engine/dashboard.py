@@ -29,7 +29,7 @@ from bunqueue.protocol.commands.monitoring import (
 )
 from bunqueue.protocol.job_view import queried_job, state_name
 
-from .history import MINUTE_MS, by_minute
+from .history import lately
 from .monitoring import storage_state
 from .queries import counts_of, known_queue
 from .registry import handles
@@ -44,7 +44,7 @@ PREVIEW_BYTES = 1024 * 1024  # their payloads together
 QUEUES_A_SLICE = 200
 JOBS_A_SLICE = 5_000
 MAX_CRONS = 100
-RATE_MINUTES = 5  # over which rates of queues are taken
+RATE_MINUTES = 4  # before the running one, over which rates of queues are taken
 
 
 @handles(DashboardOverview)
@@ -110,19 +110,10 @@ def _overview_of(state: State, queue: QueueState) -> QueueOverview:
         queue.completed,
         queue.total_completed,
         queue.total_failed,
-        _per_minute(state, queue, "completed"),
-        _per_minute(state, queue, "failed"),
+        *lately(state, queue, RATE_MINUTES),
         0.0 if oldest is None else float(max(0, state.now - oldest)),
         len(queue.blocked),
     )
-
-
-def _per_minute(state: State, queue: QueueState, what: str) -> float:
-    """Jobs a minute over the running minute and those before it."""
-    counts = by_minute(state, queue, what)[:RATE_MINUTES]
-    if not counts:
-        return 0.0
-    return sum(counts) / (len(counts) - 1 + max(state.now % MINUTE_MS, 1000) / MINUTE_MS)
 
 
 @handles(DashboardQueue)

@@ -194,6 +194,25 @@ def test_the_age_of_the_oldest_waiting_job() -> None:
     assert driver.ask(cmd="DashboardQueues")["data"]["queues"][0]["oldestMs"] == 700
 
 
+def test_rates_of_queues_are_those_of_the_last_minutes() -> None:
+    driver = Driver()
+    driver.tick(START - START % MINUTE_MS + MINUTE_MS)
+
+    def rate() -> float:
+        return float(driver.ask(cmd="DashboardQueues")["data"]["queues"][0]["completedPerMin"])
+
+    for _ in range(30):
+        work(driver)
+    driver.tick(driver.now + MINUTE_MS // 2)
+    assert rate() == 60
+    driver.tick(driver.now + MINUTE_MS)
+    assert rate() == 20  # 30 in one and a half minutes
+    driver.tick(driver.now + 3 * MINUTE_MS)
+    assert rate() == 30 / 4.5
+    driver.tick(driver.now + MINUTE_MS)
+    assert rate() == 0
+
+
 def test_dashboards() -> None:
     driver = Driver()
     push(driver)

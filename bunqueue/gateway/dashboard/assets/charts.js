@@ -8,7 +8,7 @@ const SPAN_MS = 300_000; // that a line chart shows
 function ceiling(value) {
   if (value <= 0) return 1;
   const power = 10 ** Math.floor(Math.log10(value));
-  return [1, 2, 2.5, 5, 10].map((step) => step * power).find((step) => step >= value * 1.02);
+  return [1, 2, 2.5, 5, 10, 20].map((step) => step * power).find((step) => step >= value * 1.02);
 }
 
 function grid(top, format) {
