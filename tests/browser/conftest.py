@@ -48,9 +48,9 @@ class Flow:
         self._process.communicate(timeout=30)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # no longer: its event loop is in the way of tests that have one
 def browser() -> Iterator[Browser]:
-    """One browser for all tests; each has profiles of its own."""
+    """One browser for all tests of a module; each has profiles of its own."""
     with sync_playwright() as playwright:
         found = launch(playwright)
         yield found
