@@ -20,6 +20,7 @@ NAME = "manifest.json"
 LOCK = "server.lock"
 FORMAT = 1
 RESHARD = ".reshard"  # where `bunqueue reshard` makes new files; without `COMPLETE` in it nobody needs it
+DATABASE = b"SQLite format 3\0"  # how every file of jobs begins, unless it is empty
 COMPLETE = "complete.json"  # they are whole and take the place of the old ones, whatever happens
 
 
@@ -35,12 +36,14 @@ class Manifest(msgspec.Struct):
 
 
 def open_data_folder(folder: Path, shards: int) -> None:
-    """Make ``folder`` and its manifest if need be.  DataFolderError unless it is a folder for ``shards``."""
+    """Make ``folder`` and its manifest if need be.  DataFolderError unless it is a folder for ``shards`` whose
+    files can be what they should be."""
     with _usable(folder):
         if is_resharded(folder):
             refuse(folder, "has an interrupted reshard: run bunqueue reshard again to finish it")
         found = _read(folder)
         if found is None:
+            _check_files(folder)
             write_manifest(folder, shards)
         elif found.shards != shards:
             refuse(
@@ -48,6 +51,29 @@ def open_data_folder(folder: Path, shards: int) -> None:
                 f"was made for {found.shards} shards, not {shards}; start with --shards {found.shards}, "
                 f"change it with bunqueue reshard --shards {shards}, or choose another --data-dir",
             )
+        else:
+            _check_files(folder)
+
+
+def _check_files(folder: Path) -> None:
+    """Refuse what would stop a shard again and again, and jobs that SQLite would throw away in silence."""
+    for file in sorted(folder.glob("shard-*.db")):
+        if not may_be_database(file):
+            refuse(folder, f"has a {file.name} that is no database; restore that file from a backup of the folder")
+    for log in sorted(folder.glob("*.db-wal")):
+        file = log.with_name(log.name.removesuffix("-wal"))
+        if log.stat().st_size and not (file.exists() and file.stat().st_size):
+            refuse(
+                folder,
+                f"has a {log.name}, which holds the newest jobs of {file.name}, but not that file; "
+                f"put both there, or take {log.name} away",
+            )
+
+
+def may_be_database(file: Path) -> bool:
+    """Whether an existing file begins as those of SQLite do, or is empty."""
+    with file.open("rb") as opened:
+        return opened.read(len(DATABASE)) in (b"", DATABASE)
 
 
 def own_data_folder(folder: Path) -> TextIO:
@@ -146,4 +172,10 @@ def _read(folder: Path) -> Manifest | None:
     if found.format > FORMAT:
         newer = f"a newer version of bunqueue (format {found.format})"
         refuse(folder, f"was written by {newer}; upgrade bunqueue")
+    if found.shards < 1:
+        refuse(
+            folder,
+            f"has a {NAME} that does not say for how many shards it is: write "
+            f'{{"format": {FORMAT}, "shards": N}} there, or restore that file from a backup of the folder',
+        )
     return found

@@ -16,8 +16,8 @@ from bunqueue.integrations.opentelemetry import OpenTelemetry
 
 def one_line(span: ReadableSpan) -> str:
     context = span.get_span_context()
-    links = "".join(f", linked to {link.context.trace_id:x}" for link in span.links)
-    return f"{context.trace_id if context else 0:x} {span.kind.name:8} {span.name}{links}\n"
+    links = "".join(f", linked to {link.context.trace_id:032x}" for link in span.links)
+    return f"{context.trace_id if context else 0:032x} {span.kind.name:8} {span.name}{links}\n"
 
 
 provider = TracerProvider()

@@ -122,10 +122,11 @@ class RouterProcess:
         if not settings.in_memory:
             folder = Path(settings.data_dir)
             self._data = own_data_folder(folder)  # first: of two new servers only one may write
-            open_data_folder(folder, settings.shards)
         self._hub.max_connections = connections_within_file_limit(settings.max_connections)
         self._sockets.bind()
         self._gateway.bind()
+        if self._data is not None:  # last: a start that fails must not settle the number of shards
+            open_data_folder(folder, settings.shards)
         await self._supervisor.start()
         await self._gateway.start(self._supervisor.folder.gateway_socket)
         await self._listener.start(tls)

@@ -22,7 +22,7 @@ from .core import Shard
 from .engine.state import State
 from .resilient import ResilientShard
 from .server import Server
-from .storage.database import DISK_ERRORS, DatabaseBusy
+from .storage.database import DatabaseBusy, DatabaseError
 from .storage.event_log import Retention
 from .storage.schema import SchemaTooNew
 
@@ -56,7 +56,7 @@ def main() -> int:
     sock.sendall(link.answer(link.CONTROL, link.HELLO, link.encode(hello)))
     try:
         shard = _open(start, settings, sock)
-    except (DatabaseBusy, SchemaTooNew, *DISK_ERRORS) as error:
+    except (DatabaseBusy, SchemaTooNew, DatabaseError) as error:
         _log.error("cannot open the data", error=str(error))
         return 1
     sock.sendall(link.answer(link.CONTROL, link.READY))

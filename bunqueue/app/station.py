@@ -18,7 +18,10 @@ from bunqueue.protocol.commands.base import Command
 
 @dataclass(frozen=True, slots=True)
 class RateLimit:
-    """At most `max` jobs in every `per` (ms or a timedelta), over all workers of the queue."""
+    """`max` jobs in every `per` (ms or a timedelta), over all workers of the queue.
+
+    A token bucket, see `Queue.set_rate_limit`: after a rest `max` at once, then one every `per / max`.
+    """
 
     max: int
     per: Duration = 1000

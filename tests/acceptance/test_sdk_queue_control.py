@@ -193,6 +193,15 @@ async def test_limits_of_a_queue(queue: AsyncQueue) -> None:
     assert (limits.rate_limit, limits.concurrency_limit) == (None, None)
 
 
+@pytest.mark.parametrize("limit", [0, -1, 1.5, True, "10"])
+async def test_a_limit_that_no_job_could_keep_is_refused(queue: AsyncQueue, limit: Any) -> None:
+    for call in (queue.set_rate_limit, queue.set_concurrency):
+        with pytest.raises(OptionError, match=f"limit: {limit!r} is not allowed; give a whole number from 1"):
+            await call(limit)
+    limits = await queue.limits()
+    assert (limits.rate_limit, limits.concurrency_limit) == (None, None)
+
+
 async def test_when_jobs_stall(queue: AsyncQueue) -> None:
     assert (await queue.stall_config()).stall_interval == 30_000
     await queue.set_stall_config(stall_interval=timedelta(minutes=1), max_stalls=5)

@@ -99,6 +99,7 @@ def test_a_port_in_use_is_said_before_anything_is_loaded(tmp_path: Path) -> None
         assert status == 1
         assert f"cannot listen on 127.0.0.1:{port}: Address already in use" in line
         assert "--tcp-port" in line
+        assert not (tmp_path / "data" / "manifest.json").exists()  # another --shards may follow
 
 
 def test_a_host_that_is_not_ours_is_refused(tmp_path: Path) -> None:

@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import bunqueue
 from bunqueue import BunqueueError, JobOptions, WorkerOptions
 from bunqueue.client.places import Place
+from bunqueue.testing import Sandbox
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "client.md").read_text(encoding="utf-8")
 WORKERS = (ROOT / "docs" / "workers.md").read_text(encoding="utf-8")
+
+
+@pytest.fixture
+def sandbox() -> Iterator[Sandbox]:
+    with Sandbox() as sandbox:
+        yield sandbox
 
 
 def section(heading: str) -> str:
@@ -89,6 +98,15 @@ def test_every_public_name_is_on_some_page() -> None:
 def test_all_that_a_kind_can_do_is_on_some_page(kind: type) -> None:
     names = {name for name in dir(kind) if not name.startswith("_")} - INTERNAL.get(kind, set())
     assert sorted(name for name in names if not re.search(rf"\b{name}\b", CODE)) == []
+
+
+def test_the_typed_sample_of_the_readme_runs(sandbox: Sandbox) -> None:
+    page = (ROOT / "README.md").read_text(encoding="utf-8")
+    (sample,) = [code for code in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "Bunqueue(" in code]
+    names: dict[str, Any] = {"__name__": "sample"}
+    exec(sample, names)
+    names["welcome"].add("ada@example.com")
+    assert [run.outcome for run in sandbox.drain(names["app"])] == ["completed"]
 
 
 @pytest.mark.parametrize("name", ["README.md", "docs/client.md", "docs/connections.md"])

@@ -63,6 +63,36 @@ def test_a_damaged_manifest_is_refused(tmp_path: Path, text: str) -> None:
     assert (tmp_path / "manifest.json").read_text() == text
 
 
+@pytest.mark.parametrize("text", ['{"format": 1}', '{"format": 1, "shards": 0}', '{"format": 1, "shards": -2}'])
+def test_a_manifest_without_shards_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "manifest.json").write_text(text)
+    problem = refusal(tmp_path, 2)
+    assert "does not say for how many shards it is" in problem
+    assert "--shards" not in problem
+
+
+def test_a_shard_that_is_no_database_is_refused(tmp_path: Path) -> None:
+    open_data_folder(tmp_path, 2)
+    (tmp_path / "shard-00.db").touch()  # as a crash at the first start leaves it
+    open_data_folder(tmp_path, 2)
+    (tmp_path / "shard-01.db").write_text("minutes of the meeting")
+    assert "has a shard-01.db that is no database; restore that file" in refusal(tmp_path, 2)
+
+
+@pytest.mark.parametrize("name", ["shard-01.db", "jobs.db"])
+def test_a_log_without_its_file_is_refused(tmp_path: Path, name: str) -> None:
+    open_data_folder(tmp_path, 2)
+    log = tmp_path / f"{name}-wal"
+    log.touch()
+    open_data_folder(tmp_path, 2)
+    log.write_bytes(b"jobs")
+    assert f"has a {log.name}, which holds the newest jobs of {name}, but not" in refusal(tmp_path, 2)
+    (tmp_path / name).touch()
+    assert log.name in refusal(tmp_path, 2)  # SQLite would throw it away
+    (tmp_path / name).write_bytes(b"SQLite format 3\0")
+    open_data_folder(tmp_path, 2)
+
+
 def test_shards_without_a_manifest_are_refused(tmp_path: Path) -> None:
     (tmp_path / "shard-00.db").touch()
     assert "no manifest.json" in refusal(tmp_path, 2)

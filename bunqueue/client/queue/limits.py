@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bunqueue.client.checks import given, given_span
+from bunqueue.client.checks import given, given_span, whole
 from bunqueue.client.connection_options import Duration, milliseconds
 from bunqueue.client.queue.base import AsyncQueueBase
 from bunqueue.model.stall import StallConfig
@@ -15,10 +15,17 @@ class AsyncLimiting(AsyncQueueBase):
     """The part of a queue that limits it. Limits hold over all workers together, and outlive a restart."""
 
     async def set_rate_limit(self, limit: int, *, per: Duration = 1000, ttl: Duration | None = None) -> None:
-        """Let `limit` jobs through in every `per`; with a `ttl` only for so long. 0 lets none through."""
+        """Let `limit` jobs start in every `per` (ms or a timedelta); with a `ttl` only for so long.
+
+        It is a token bucket: after a rest up to `limit` jobs start at once, and from then on one every
+        `per / limit`, evenly. So within a single `per` up to twice the `limit` may start, and in the long run
+        `limit` in each. (A group's limit is counted in windows.) To let no job start, `pause` the queue.
+
+        Raises OptionError unless `limit` is a whole number from 1 on.
+        """
         command = limits.RateLimit(
             queue=self.name,
-            limit=limit,
+            limit=whole("limit", limit),
             duration=int(milliseconds(per, "per")),
             ttl=None if ttl is None else milliseconds(ttl, "ttl"),
         )
@@ -29,8 +36,12 @@ class AsyncLimiting(AsyncQueueBase):
         await self._caller.call(limits.RateLimitClear(queue=self.name), Ok)
 
     async def set_concurrency(self, limit: int) -> None:
-        """Let no more than `limit` jobs be active at a time."""
-        await self._caller.call(limits.SetConcurrency(queue=self.name, limit=limit), Ok)
+        """Let no more than `limit` jobs be active at a time. To let none start, `pause` the queue.
+
+        Raises OptionError unless `limit` is a whole number from 1 on.
+        """
+        command = limits.SetConcurrency(queue=self.name, limit=whole("limit", limit))
+        await self._caller.call(command, Ok)
 
     async def clear_concurrency(self) -> None:
         """Let any number of jobs be active at a time."""

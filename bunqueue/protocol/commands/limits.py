@@ -41,8 +41,8 @@ class LimitsReply(Reply, kw_only=True):
 
 @command(Route.QUEUE, writes=True, repeatable=True)
 class RateLimit(Command, tag="RateLimit"):
-    """Let ``limit`` jobs through at once, and as many in every ``duration`` ms.  With a ``ttl`` it ends by
-    itself after so many ms."""
+    """Let ``limit`` jobs through in every ``duration`` ms: after a rest as many at once, then one every
+    ``duration / limit`` ms.  With a ``ttl`` it ends by itself after so many ms."""
 
     queue: QueueName
     limit: Limit
