@@ -36,8 +36,8 @@ class Manifest(msgspec.Struct):
 
 
 def open_data_folder(folder: Path, shards: int) -> None:
-    """Make ``folder`` and its manifest if need be.  DataFolderError unless it is a folder for ``shards`` whose
-    files can be what they should be."""
+    """Make ``folder`` and its manifest if need be.  DataFolderError unless it is a folder for ``shards``, and
+    its files can be what they should be."""
     with _usable(folder):
         if is_resharded(folder):
             refuse(folder, "has an interrupted reshard: run bunqueue reshard again to finish it")
@@ -59,7 +59,10 @@ def _check_files(folder: Path) -> None:
     """Refuse what would stop a shard again and again, and jobs that SQLite would throw away in silence."""
     for file in sorted(folder.glob("shard-*.db")):
         if not may_be_database(file):
-            refuse(folder, f"has a {file.name} that is no database; restore that file from a backup of the folder")
+            refuse(
+                folder,
+                f"has a {file.name} that is no database; restore that file from a backup of the folder",
+            )
     for log in sorted(folder.glob("*.db-wal")):
         file = log.with_name(log.name.removesuffix("-wal"))
         if log.stat().st_size and not (file.exists() and file.stat().st_size):

@@ -91,6 +91,8 @@ class Service:
         return next((problem for problem in problems if problem is not None), None)
 
     async def _serve(self, worker: Worker) -> BaseException | None:
+        if self._over:  # said after it was looked at above, and before this worker could hear it
+            return None
         try:
             return await worker.serve()
         finally:

@@ -37,6 +37,7 @@ def run_forever(*workers: Service) -> None:
 async def _serve(workers: tuple[Service, ...]) -> BaseException | None:
     loop = asyncio.get_running_loop()
     first: float | None = None
+    over = False
 
     def on_signal() -> None:
         nonlocal first
@@ -47,10 +48,14 @@ async def _serve(workers: tuple[Service, ...]) -> BaseException | None:
             stop(hurry=True)
 
     def stop(*, hurry: bool = False) -> None:
+        nonlocal over
+        over = True
         for worker in workers:
             worker.stop_soon(hurry=hurry)
 
     async def serve(worker: Service) -> BaseException | None:
+        if over:  # it has not begun, so it could not be told
+            return None
         try:
             return await worker.serve()
         finally:

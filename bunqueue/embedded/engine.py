@@ -119,6 +119,16 @@ class EmbeddedEngine:
                 self._close()
             return self.closed
 
+    def close(self) -> None:
+        """End all sessions, and close the file."""
+        with self.lock:
+            if self.closed:
+                return
+            with self._breaking():
+                self._end(set(self._sessions))
+                self._deliver(None)
+                self._close()
+
     def run(self, session: Session, payloads: list[bytes], here: AbstractEventLoop | None = None) -> None:
         """Carry out commands of a session, commit, and give all sessions their replies."""
         with self.lock:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import os
 import threading
 from pathlib import Path
@@ -120,5 +121,14 @@ def _after_fork() -> None:
     engines.clear()
 
 
+def _at_exit() -> None:
+    """Queues that nobody closed end with the process: all of a file is in it then, and nothing beside it."""
+    with lock:
+        for engine in engines.values():
+            engine.close()
+        engines.clear()
+
+
+atexit.register(_at_exit)
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)

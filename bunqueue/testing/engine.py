@@ -135,10 +135,22 @@ class SandboxEngine(EmbeddedEngine):
         engine = self._shard.engine
         queues = engine.state.queues.values()
         if any(queue.active for queue in queues):
-            return engine.next_deadline()
+            return min(engine.next_deadline(), self._limits_open())
+        moment = min(engine.next_moment(), self._limits_open())
         if any(queue.completed or queue.failed for queue in queues):
-            return min(engine.next_moment(), now + ROUND_MS)
-        return engine.next_moment()
+            return min(moment, now + ROUND_MS)
+        return moment
+
+    def _limits_open(self) -> int:
+        """When a limit lets the next job through.  The engine looks only where a pull is parked, and a drain
+        parks none."""
+        from shardproc.engine.engine import NEVER
+        from shardproc.engine.gate import opens_at
+
+        state = self._shard.engine.state
+        held = [queue for queue in state.queues.values() if queue.waiting and not queue.paused and queue.gate]
+        times = [opens_at(state, queue, queue.gate) for queue in held if queue.gate is not None]
+        return min((at for at in times if at is not None), default=NEVER)
 
     def _finish(self) -> None:
         """Do all that is due by now."""

@@ -166,15 +166,20 @@ def freed(state: State, queue: QueueState, gate: Gate, job: Job) -> None:
         state.woken[queue] = None
 
 
-def arm(state: State, queue: QueueState, gate: Gate) -> None:
-    """Pulls are parked while jobs wait: have the engine look again when time lets a job through."""
+def opens_at(state: State, queue: QueueState, gate: Gate) -> int | None:
+    """The next moment at which time may let a job through; None: it does not."""
     bucket, groups, now = bucket_of(state, queue, gate), gate.groups, state.now
     may: list[int | None] = [] if groups is None else [groups.opens_at(now)]
     if bucket is not None:
         may += [bucket.next_token_at(now), bucket.until]
-    times = [at for at in may if at is not None and at > now]
-    if times and not 0 < gate.alarm <= min(times):
-        gate.alarm = min(times)
+    return min((at for at in may if at is not None and at > now), default=None)
+
+
+def arm(state: State, queue: QueueState, gate: Gate) -> None:
+    """Pulls are parked while jobs wait: have the engine look again when time lets a job through."""
+    at = opens_at(state, queue, gate)
+    if at is not None and not 0 < gate.alarm <= at:
+        gate.alarm = at
         state.serial += 1
         heappush(state.alarms, (gate.alarm, state.serial, queue))
 

@@ -533,6 +533,19 @@ async def test_an_app_that_cannot_start_cleans_up_and_can_try_again(app: Bunqueu
     assert told == ["startup", "shutdown"] * 2
 
 
+async def test_a_stop_that_comes_just_before_its_workers_start_is_heard(app: Bunqueue) -> None:
+    @app.job
+    async def work() -> int:
+        return 1
+
+    @app.on("startup")
+    def startup() -> None:  # it is called before the workers' tasks have had a turn
+        asyncio.get_running_loop().call_soon(run.stop_soon)
+
+    run = service.Service(app)
+    assert await asyncio.wait_for(run.serve(), 20) is None
+
+
 async def test_an_app_can_work_again(app: Bunqueue) -> None:
     @app.job
     async def work() -> int:

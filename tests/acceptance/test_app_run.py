@@ -133,6 +133,7 @@ def test_many_processes_that_start_at_once_make_one_schedule(server: Server, sta
         wait_until(lambda: queue.counts().completed, "the schedule has run")
     for process in processes:
         process.send_signal(signal.SIGTERM)
+    assert [process.wait(60) for process in processes] == [0] * 4
     # Not `communicate`: it knows nothing of what `readline` has read ahead.
     printed = [process.stdout.read() for process in processes if process.stdout is not None]
     assert sum("tick" in text for text in printed) == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sqlite3
 import stat
 import subprocess
 import sys
@@ -204,6 +205,33 @@ def test_a_server_with_one_shard_takes_over_the_file_and_gives_it_back(
     server.stop()
     with Queue("q", embedded=True, data_path=folder / "shard-00.db") as queue:
         assert queue.counts() == JobCounts(waiting=1)
+
+
+UNCLOSED = """
+import asyncio, sys
+from bunqueue import AsyncQueue, Queue
+queue = Queue("q", embedded=True, data_path=sys.argv[1])
+for number in range(5):
+    queue.add("n", number)
+
+async def main():
+    await AsyncQueue("q", embedded=True, data_path=sys.argv[1]).add("n", 5)
+
+asyncio.run(main())
+if sys.argv[2] == "error":
+    raise LookupError("the program ends with an error")
+"""
+
+
+@pytest.mark.parametrize("end", ["quietly", "error"])
+def test_what_nobody_closed_is_whole_at_the_end_of_the_process(tmp_path: Path, end: str) -> None:
+    file = tmp_path / "jobs.db"
+    command = [sys.executable, "-W", "ignore", "-c", UNCLOSED, file, end]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert ("LookupError" in done.stderr, done.returncode) == (end == "error", int(end == "error")), done
+    assert not file.with_name("jobs.db-wal").exists()
+    with sqlite3.connect(file) as database:
+        assert database.execute("select count(*) from job_history").fetchone() == (6,)
 
 
 def test_the_file_of_one_of_several_shards_is_left_alone(tmp_path: Path) -> None:

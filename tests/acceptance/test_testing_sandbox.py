@@ -620,3 +620,32 @@ def test_plans_that_cannot_be(bunqueue: Sandbox) -> None:
     bunqueue.faults.refuse("add", "no")
     bunqueue.faults.clear()
     EMAILS.add("n")
+
+
+# -- limits
+
+
+def starts(bunqueue: Sandbox, begun: int) -> list[int]:
+    return [run.at - begun for run in bunqueue.drain({"emails": double}, within=10 * SECOND)]
+
+
+def test_time_goes_on_to_when_a_rate_lets_the_next_job_through(bunqueue: Sandbox) -> None:
+    EMAILS.set_rate_limit(2, per=SECOND)
+    EMAILS.add_bulk([("n", number) for number in range(7)])
+    assert starts(bunqueue, bunqueue.now_ms) == [0, 0, 500, 1000, 1500, 2000, 2500]
+
+
+def test_as_does_that_of_a_group(bunqueue: Sandbox) -> None:
+    EMAILS.group("acme").set_rate_limit(2, per=SECOND)
+    for number in range(5):
+        EMAILS.add("n", number, group="acme")
+    EMAILS.add("n", 5)
+    assert starts(bunqueue, bunqueue.now_ms) == [0, 0, 0, 1000, 1000, 2000]
+
+
+def test_and_the_end_of_a_limit(bunqueue: Sandbox) -> None:
+    EMAILS.set_rate_limit(1, per=HOUR, ttl=3 * SECOND)
+    EMAILS.group("acme").hold(5 * SECOND)
+    EMAILS.add_bulk([("n", number) for number in range(3)])
+    EMAILS.add("n", 3, group="acme")
+    assert starts(bunqueue, bunqueue.now_ms) == [0, 3000, 3000, 5000]

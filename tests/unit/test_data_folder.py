@@ -63,7 +63,9 @@ def test_a_damaged_manifest_is_refused(tmp_path: Path, text: str) -> None:
     assert (tmp_path / "manifest.json").read_text() == text
 
 
-@pytest.mark.parametrize("text", ['{"format": 1}', '{"format": 1, "shards": 0}', '{"format": 1, "shards": -2}'])
+@pytest.mark.parametrize(
+    "text", ['{"format": 1}', '{"format": 1, "shards": 0}', '{"format": 1, "shards": -2}']
+)
 def test_a_manifest_without_shards_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "manifest.json").write_text(text)
     problem = refusal(tmp_path, 2)
