@@ -13,7 +13,6 @@ from bunqueue.errors import FileInUse, StorageError
 from .engine import EmbeddedEngine
 
 MEMORY = ":memory:"
-HEADER = b"SQLite format 3\0"  # how every database begins that is not empty
 
 engines: dict[str, EmbeddedEngine] = {}
 """The open ones by path; to be touched with `lock` held only."""
@@ -45,6 +44,8 @@ def open_engine(path: str) -> EmbeddedEngine:
 
 def check(path: str) -> None:
     """Raise OSError for what cannot be an engine's file, before anything is put beside it."""
+    from bunqueue.data_folder import may_be_database
+
     file = Path(path)
     if path == MEMORY:
         return
@@ -52,11 +53,8 @@ def check(path: str) -> None:
         raise NotADirectoryError(f"there is no folder {file.parent}; make it first")
     if file.is_dir():
         raise IsADirectoryError("it is a folder; data_path names a file in one, such as jobs.db")
-    if file.exists():
-        with file.open("rb") as opened:
-            head = opened.read(len(HEADER))
-        if head and head != HEADER:
-            raise OSError("it is something else than the file of a queue; give another data_path")
+    if file.exists() and not may_be_database(file):
+        raise OSError("it is something else than the file of a queue; give another data_path")
     _check_folder(file)
 
 
