@@ -6,7 +6,9 @@ import asyncio
 import errno
 import os
 import time
+from collections.abc import Iterable
 from functools import cache
+from hashlib import blake2b
 from itertools import count
 
 from msgspec import Raw, Struct
@@ -42,6 +44,15 @@ def next_number() -> int:
 def new_key() -> str:
     """An idempotency key that nobody else has; not even a copy of this process, forked or of a snapshot."""
     return os.urandom(12).hex()
+
+
+def content_hash(jobs: Iterable[tuple[str, Raw]]) -> str:
+    """What tells apart pushes of other names and data, for keys that programs choose."""
+    digest = blake2b(digest_size=8)
+    for name, data in jobs:
+        payload = bytes(data)
+        digest.update(b"%d %d " % (len(name), len(payload)) + name.encode() + payload)
+    return digest.hexdigest()
 
 
 def is_repeatable(command: Struct, knows_pushes: bool) -> bool:

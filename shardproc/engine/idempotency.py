@@ -46,13 +46,16 @@ def full_key(command: AnyPush) -> str:
 
 
 def answered(state: State, command: AnyPush) -> tuple[list[str], list[int]] | None:
-    """What a push with that key was answered: ids, and which of them existed; None: there was none.
+    """What a push with that key is answered: ids, and which of them existed; None: there was none.
 
-    CommandError when that cannot be told.
+    CommandError when that cannot be told, or it was a push of something else.
     """
     key, memory = full_key(command), state.pushed
     if (answer := memory.known.get(key)) is not None:
-        return ([answer], []) if isinstance(answer, str) else (_ids(answer.runs), answer.existing)
+        known = answer if isinstance(answer, str) else _checked(answer, command)
+        ids, existing = ([known], []) if isinstance(known, str) else (_ids(known.runs), known.existing)
+        # Who was told before, and not he whose answer was lost, learns that they are not new.
+        return ids, existing if command.idempotency_age else list(range(len(ids)))
     if key in memory.underway:
         raise CommandError("Shard unavailable: the push with this idempotencyKey is still under way")
     first_sent = state.now - int(command.idempotency_age)
@@ -62,6 +65,20 @@ def answered(state: State, command: AnyPush) -> tuple[list[str], list[int]] | No
             " forgotten; look whether its jobs are there"
         )
     return None
+
+
+def _checked(answer: Pushed, command: AnyPush) -> Pushed:
+    theirs = _hash(command)
+    if answer.hash is not None and theirs is not None and answer.hash != theirs:
+        raise CommandError(
+            f"idempotencyKey {command.idempotency_key!r} was used a moment ago to push something else"
+            f" ({answer.runs[0][0]}); give each push a key of its own, and repeat it with the same name and data"
+        )
+    return answer
+
+
+def _hash(command: AnyPush) -> str | None:
+    return command.idempotency_hash if isinstance(command, Push | PushBatch) else None
 
 
 def begin(state: State, command: AnyPush) -> str:
@@ -80,11 +97,12 @@ def remember(state: State, command: AnyPush, ids: list[str], existing: list[int]
         return
     key, memory = full_key(command), state.pushed
     answer: str | Pushed
-    if len(ids) == 1 and not existing:
+    given = _hash(command)
+    if len(ids) == 1 and not existing and given is None:
         answer = ids[0]
     else:
         plain = isinstance(command, PlainPushBatch)  # its ids are one run
-        answer = Pushed([(ids[0], len(ids))] if plain else _runs(ids), existing)
+        answer = Pushed([(ids[0], len(ids))] if plain else _runs(ids), existing, given)
     memory.known[key] = answer
     memory.weight += _weight(answer)
     if memory.batches and memory.batches[-1][0] == state.now:

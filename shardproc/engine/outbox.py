@@ -78,10 +78,11 @@ EventEntry = tuple[int, int, str] | tuple[int, int, str, dict[str, Any]]
 class Pushed(Struct, array_like=True, gc=False):
     """What a push with an idempotency key was answered: runs ``(first id, how many)`` of ids that differ by
     1 in their last 12 digits, and the places of those jobs that were there before.  Of one new job its id
-    stands instead of all this."""
+    stands instead of all this, unless what it was is to be known, too."""
 
     runs: list[tuple[str, int]]
     existing: list[int]
+    hash: str | None = None  # of what was pushed, as its client gave it
 
 
 PushedEntry = tuple[str, str | Pushed]  # queue and idempotency key with a blank between, answer

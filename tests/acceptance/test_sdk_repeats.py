@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 from support.server import Server
 
-from bunqueue import AsyncQueue, BunqueueError, ConnectionOptions, Queue
+from bunqueue import AsyncQueue, BunqueueError, CommandFailed, ConnectionOptions, Queue
 
 
 class Forgetful:
@@ -133,9 +133,26 @@ async def test_a_key_of_ones_own_outlives_the_queue_and_the_shard(
     server.kill_all()
     server.start()
     with Queue("own", port=server.port) as again:
-        second = await asyncio.to_thread(again.add, "n", 2, idempotency_key="order-17")
-        assert (first.id, first.created) == (second.id, second.created)
+        second = await asyncio.to_thread(again.add, "n", 1, idempotency_key="order-17")
+        assert (first.id, first.created, second.created) == (second.id, True, False)
+        for name, data in (("n", 2), ("other", 1)):
+            with pytest.raises(
+                CommandFailed, match="'order-17' was used a moment ago to push something else"
+            ):
+                await asyncio.to_thread(again.add, name, data, idempotency_key="order-17")
         assert await asyncio.to_thread(again.count) == 1
+
+
+async def test_a_key_of_ones_own_is_for_the_same_batch(shared_server: Server) -> None:
+    async with AsyncQueue("own-batch", port=shared_server.port) as queue:
+        first = await queue.add_bulk([("a", 1), ("b", 2)], idempotency_key="k")
+        second = await queue.add_bulk([("a", 1), ("b", 2)], idempotency_key="k")
+        assert [job.id for job in first] == [job.id for job in second]
+        assert [job.created for job in first + second] == [True, True, False, False]
+        for other in ([("a", 1)], [("a", 1), ("b", 3)], [("b", 1), ("a", 2)]):
+            with pytest.raises(CommandFailed, match="to push something else"):
+                await queue.add_bulk(other, idempotency_key="k")
+        assert await queue.count() == 2
 
 
 async def test_pushes_under_way_when_the_server_is_killed_are_there_once_or_told(

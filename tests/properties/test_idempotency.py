@@ -26,8 +26,8 @@ def push(driver: Driver, key: str | None = KEY, queue: str = "q", **fields: Any)
     return driver.ask(cmd="PUSH", queue=queue, data="x", idempotencyKey=key, **fields)
 
 
-def bulk(driver: Driver, *jobs: dict[str, Any], key: str = KEY) -> dict[str, Any]:
-    return driver.ask(cmd="PUSHB", queue="q", jobs=list(jobs), idempotencyKey=key)
+def bulk(driver: Driver, *jobs: dict[str, Any], key: str = KEY, age: int = 0) -> dict[str, Any]:
+    return driver.ask(cmd="PUSHB", queue="q", jobs=list(jobs), idempotencyKey=key, idempotencyAge=age)
 
 
 def count(driver: Driver, queue: str = "q") -> int:
@@ -38,10 +38,25 @@ def count(driver: Driver, queue: str = "q") -> int:
 @pytest.mark.parametrize("options", [{}, {"tags": ["a"]}, {"jobId": "own"}], ids=["plain", "full", "linked"])
 def test_the_same_push_again_adds_nothing(driver: Driver, options: dict[str, Any]) -> None:
     first = push(driver, **options)
-    assert push(driver, **options) == push(driver, idempotencyAge=10, **options) == first
+    assert push(driver, idempotencyAge=10, **options) == first
+    assert push(driver, **options) == {**first, "existing": True}
     driver.restart()
-    assert push(driver, **options) == first
+    assert push(driver, idempotencyAge=10, **options) == first
+    assert push(driver, **options) == {**first, "existing": True}
     assert count(driver) == 1
+
+
+def test_a_key_is_for_the_same_push_where_both_say_what_they_are(driver: Driver) -> None:
+    first = push(driver, idempotencyHash="one")
+    driver.restart()
+    again = {**first, "existing": True}
+    assert push(driver, idempotencyHash="one") == push(driver) == push(driver, tags=["a"]) == again
+    problem = "idempotencyKey 'add-1' was used a moment ago to push something else"
+    assert problem in push(driver, idempotencyHash="two")["error"]
+    assert problem in push(driver, idempotencyHash="two", idempotencyAge=10)["error"]
+    assert push(driver, key="add-2")["ok"]
+    assert push(driver, key="add-2", idempotencyHash="any")["existing"] is True
+    assert count(driver) == 2
 
 
 def test_it_adds_nothing_when_the_job_is_long_gone(driver: Driver) -> None:
@@ -49,7 +64,7 @@ def test_it_adds_nothing_when_the_job_is_long_gone(driver: Driver) -> None:
     job = driver.ask(cmd="PULL", queue="q")["job"]
     assert driver.ask(cmd="ACK", id=job["id"])["ok"]
     driver.restart()
-    assert push(driver, removeOnComplete=True) == first
+    assert push(driver, removeOnComplete=True) == {**first, "existing": True}
     assert count(driver) == 0
 
 
@@ -75,9 +90,10 @@ def test_a_batch_is_answered_as_the_first_time(driver: Driver, jobs: list[dict[s
     first = bulk(driver, *jobs)
     assert len(first["ids"]) == len(jobs)
     before = count(driver)
-    assert bulk(driver, *jobs) == first
+    assert bulk(driver, *jobs, age=10) == first
     driver.restart()
-    assert bulk(driver, *jobs) == first
+    assert bulk(driver, *jobs, age=10) == first
+    assert bulk(driver, *jobs).get("existing", []) == list(range(len(jobs)))
     assert count(driver) == before
 
 

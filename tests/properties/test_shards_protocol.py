@@ -251,7 +251,7 @@ def test_the_parent_of_a_repeated_push_waits_whenever_its_shard_died(world: Worl
     (job,) = jobs_of(world, [on(2, "q")])
     assert job["id"] == reply["id"]
     other = world.ask(cmd="PUSHB", queue=on(2, "q"), jobs=[{"tags": ["a"]}] * 3, idempotencyKey="key")
-    assert other == {"ok": True, "ids": [reply["id"]]}, "whatever else comes with the key"
+    assert other == {"ok": True, "ids": [reply["id"]], "existing": [0]}, "whatever else comes with the key"
 
 
 # Flows that are not decided

@@ -47,6 +47,7 @@ from bunqueue.protocol.notices import CancelNotice
 PositiveInt = Annotated[int, Meta(ge=1, le=MAX_SAFE, extra={"problem": "must be a positive safe integer"})]
 GroupId = Annotated[str, Meta(min_length=1, max_length=256)]
 IdempotencyKey = Annotated[str, Meta(min_length=1, max_length=256)]
+IdempotencyHash = Annotated[str, Meta(min_length=1, max_length=64)]
 IdempotencyAge = Annotated[float, Meta(ge=0, le=YEAR_MS)]
 # What is allowed depends on the job and the version: the shard checks it (`pushing.check_fields`).
 AnyPriority = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
@@ -210,13 +211,15 @@ class Push(JobFields, kw_only=True, tag_field="cmd", tag="PUSH", gc=False):
     """Add one job to a queue.
 
     With an ``idempotencyKey`` it may be repeated: for five minutes the same key adds nothing to that queue
-    and is answered as the first time.  Who repeats a push because the answer was lost says with
-    ``idempotencyAge`` how many ms ago it was first sent, and gets an error if that is longer ago than the
-    server can remember.
+    and is answered with the first one's id, as an ``existing`` job.  If both say an ``idempotencyHash`` of
+    what they push, and not the same, that is an error.  Who repeats a push because the answer was lost says
+    with ``idempotencyAge`` how many ms ago it was first sent.  He gets the answer of the first time, or an
+    error if that is longer ago than the server can remember.
     """
 
     queue: QueueName
     idempotency_key: IdempotencyKey | None = None
+    idempotency_hash: IdempotencyHash | None = None
     idempotency_age: IdempotencyAge = 0
     req_id: RequestId = UNSET  # a struct has one base, so what Command gives stands here again
 
@@ -228,6 +231,7 @@ class PushBatch(Command, tag="PUSHB"):
     queue: QueueName
     jobs: Annotated[list[JobFields], Meta(max_length=100_000)]
     idempotency_key: IdempotencyKey | None = None
+    idempotency_hash: IdempotencyHash | None = None
     idempotency_age: IdempotencyAge = 0
 
 

@@ -72,7 +72,7 @@ def test_every_field_of_a_push_is_an_option() -> None:
     assert fields - {"", "data", "name"} == set(job_options.JobOptions.__annotations__)
     arguments = inspect.signature(AsyncAdding.add).parameters
     own = set(Push.__struct_fields__) - set(JobFields.__struct_fields__)
-    assert own == {"queue", "req_id", "idempotency_key", "idempotency_age"}
+    assert own == {"queue", "req_id", "idempotency_key", "idempotency_hash", "idempotency_age"}
     assert "idempotency_key" in arguments
 
 

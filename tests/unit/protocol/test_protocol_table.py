@@ -118,7 +118,7 @@ def test_names_on_the_wire_are_camel_case(spec: Spec) -> None:
 def test_push_is_a_command_and_has_the_fields_of_a_batch_entry() -> None:
     """It inherits from JobFields, so what Command gives it by hand must not drift."""
     push, command, entry = fields_of(Push), fields_of(Command), fields_of(JobFields)
-    own = {"queue", "idempotencyKey", "idempotencyAge"}
+    own = {"queue", "idempotencyKey", "idempotencyHash", "idempotencyAge"}
     assert push.keys() == command.keys() | entry.keys() | own
     for name, field in {**command, **entry}.items():
         assert (push[name].type, push[name].default) == (field.type, field.default)

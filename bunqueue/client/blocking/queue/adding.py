@@ -42,7 +42,8 @@ class Adding(QueueBase):
         If the connection is lost meanwhile, this is repeated, and still adds one job; or it raises
         ConnectionLost or CommandTimeout, and nobody knows whether there is one. To be able to call it again
         then, even after a crash of your own, give an `idempotency_key`: for five minutes the same key adds
-        nothing more to this queue, and gives the first one's handle.
+        nothing more to this queue, and gives the first one's handle, whose `created` is False. With another
+        name or other data it raises CommandFailed; other options are not looked at.
 
         Raises OptionError for an option that is not allowed, PayloadError if `data` cannot be encoded.
         """
@@ -88,6 +89,7 @@ class Adding(QueueBase):
             name=checks.job_name(name),
             data=payload,
             idempotency_key=self._key(key),
+            idempotency_hash=None if key is None else requests.content_hash([(name, payload)]),
             **fields,
         )
 
@@ -100,7 +102,10 @@ class Adding(QueueBase):
             if "size_limit" in fields:
                 check_size(payload, fields, f"the data of job {index}")
             entries.append(JobFields(name=checks.job_name(name), data=payload, **fields))
-        return PushBatch(queue=self.name, jobs=entries, idempotency_key=self._key(key))
+        given = None if key is None else requests.content_hash((job.name or "", job.data) for job in entries)
+        return PushBatch(
+            queue=self.name, jobs=entries, idempotency_key=self._key(key), idempotency_hash=given
+        )
 
     def _key(self, given: str | None) -> str | None:
         """What a push is known by when it has to be repeated; an engine in this process is never lost."""
