@@ -103,7 +103,8 @@ def test_a_key_that_comes_with_something_else_is_answered_all_the_same(
 ) -> None:
     assert bulk(driver) == {"ok": True, "ids": []}
     first = push(driver, **options)["id"]
-    assert bulk(driver) == bulk(driver, options, options) == {"ok": True, "ids": [first]}
+    answer = {"ok": True, "ids": [first], "existing": [0]}
+    assert bulk(driver) == bulk(driver, options, options) == answer
     several = bulk(driver, options, options, key="several")["ids"]
     assert push(driver, key="several", **options)["id"] == several[0]
     assert count(driver) == 3
