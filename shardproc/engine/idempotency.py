@@ -72,7 +72,8 @@ def _checked(answer: Pushed, command: AnyPush) -> Pushed:
     if answer.hash is not None and theirs is not None and answer.hash != theirs:
         raise CommandError(
             f"idempotencyKey {command.idempotency_key!r} was used a moment ago to push something else"
-            f" ({answer.runs[0][0]}); give each push a key of its own, and repeat it with the same name and data"
+            f" (job {answer.runs[0][0]}); give each push a key of its own, and repeat it with the same name"
+            " and data"
         )
     return answer
 
