@@ -10,7 +10,7 @@ from contextlib import suppress
 from heapq import nsmallest
 
 import msgspec
-from msgspec import Raw
+from msgspec import UNSET, Raw
 
 from bunqueue.model.ids import slot_of_queue
 from bunqueue.model.job import DEFAULT_NAME, NIL, UNDEFINED
@@ -258,5 +258,5 @@ def _view(schedule: Schedule) -> CronView:
         max_limit=limit if limit is not None and limit > 0 else None,
         timezone=schedule.timezone,
         priority=schedule.priority,
-        paused=schedule.paused,
+        paused=True if schedule.paused else UNSET,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from msgspec import UNSET, Meta, Raw, Struct
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from bunqueue.model.durations import YEAR_MS
 from bunqueue.model.job import DEFAULT_BACKOFF_MS, DEFAULT_MAX_ATTEMPTS, NIL
@@ -89,7 +89,7 @@ class CronView(Struct, kw_only=True, rename="camel", gc=False):
     max_limit: int | None
     timezone: str | None
     priority: int
-    paused: bool = False
+    paused: bool | UnsetType = UNSET  # only where it is
 
 
 class CronReply(Reply, kw_only=True):

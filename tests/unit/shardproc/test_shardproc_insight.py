@@ -145,7 +145,7 @@ def test_a_schedule_is_paused_and_tells_its_next_runs() -> None:
     assert driver.ask(cmd="GetJobCounts", queue="q")["counts"]["waiting"] == 0
     driver.ask(cmd="Cron", name="tick", queue="q", repeatEvery=1000, preventOverlap=False)  # changes nothing
     assert driver.ask(cmd="CronGet", name="tick")["cron"]["paused"] is True
-    assert driver.ask(cmd="CronResume", name="tick")["cron"]["paused"] is False
+    assert "paused" not in driver.ask(cmd="CronResume", name="tick")["cron"]
     driver.tick(START + 3500)
     assert driver.ask(cmd="CronGet", name="tick")["cron"]["executions"] == 1
     for command in ("CronPause", "CronResume", "CronNext"):
