@@ -57,7 +57,8 @@ def main() -> int:
     try:
         shard = _open(start, settings, sock)
     except (DatabaseBusy, SchemaTooNew, DatabaseError) as error:
-        _log.error("cannot open the data", error=str(error))
+        where = shard_file(Path(settings.data_dir), start.shard).name
+        _log.error("cannot open the data", file=where, error=str(error))
         return 1
     sock.sendall(link.answer(link.CONTROL, link.READY))
     try:

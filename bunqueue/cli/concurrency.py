@@ -13,7 +13,7 @@ app = noun("How many jobs of a queue may run at a time.")
 
 CONCURRENCY = (Column("limit", Kind.NUMBER), Column("maxed", Kind.FLAG, "reached"))
 
-Limit = Annotated[int, argument("N", "How many jobs; 0 lets none through.")]
+Limit = Annotated[int, argument("N", "How many jobs, from 1 on.")]
 
 
 @verb(app, "bunqueue concurrency set emails 20", name="set")

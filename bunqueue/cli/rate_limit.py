@@ -17,7 +17,7 @@ RATE = (
     Column("ttl", Kind.SPAN, "window ends in"),
 )
 
-Limit = Annotated[int, argument("N", "How many jobs; 0 lets none through.")]
+Limit = Annotated[int, argument("N", "How many jobs, from 1 on.")]
 Per = Annotated[float, option("--per", about="Within this time. Default: 1s.", metavar=SPAN, parser=span)]
 Lasting = Annotated[
     float | None, option("--ttl", about="It ends by itself after this time.", metavar=SPAN, parser=span)

@@ -193,11 +193,13 @@ async def test_limits_of_a_queue(queue: AsyncQueue) -> None:
     assert (limits.rate_limit, limits.concurrency_limit) == (None, None)
 
 
-@pytest.mark.parametrize("limit", [0, -1, 1.5, True, "10"])
+@pytest.mark.parametrize("limit", [-1, 1.5, True, False, "10"])
 async def test_a_limit_that_no_job_could_keep_is_refused(queue: AsyncQueue, limit: Any) -> None:
     for call in (queue.set_rate_limit, queue.set_concurrency):
         with pytest.raises(OptionError, match=f"limit: {limit!r} is not allowed; give a whole number from 1"):
             await call(limit)
+        with pytest.raises(OptionError, match="limit: 0 would let no job start; pause the queue"):
+            await call(0)
     limits = await queue.limits()
     assert (limits.rate_limit, limits.concurrency_limit) == (None, None)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bunqueue.client.checks import given, given_span, whole
 from bunqueue.client.connection_options import Duration, milliseconds
 from bunqueue.client.queue.base import AsyncQueueBase
+from bunqueue.errors import OptionError
 from bunqueue.model.stall import StallConfig
 from bunqueue.protocol.commands import Ok, limits, stall
 from bunqueue.protocol.commands.limits import Limits
@@ -25,7 +26,7 @@ class AsyncLimiting(AsyncQueueBase):
         """
         command = limits.RateLimit(
             queue=self.name,
-            limit=whole("limit", limit),
+            limit=_checked(limit),
             duration=int(milliseconds(per, "per")),
             ttl=None if ttl is None else milliseconds(ttl, "ttl"),
         )
@@ -40,7 +41,7 @@ class AsyncLimiting(AsyncQueueBase):
 
         Raises OptionError unless `limit` is a whole number from 1 on.
         """
-        command = limits.SetConcurrency(queue=self.name, limit=whole("limit", limit))
+        command = limits.SetConcurrency(queue=self.name, limit=_checked(limit))
         await self._caller.call(command, Ok)
 
     async def clear_concurrency(self) -> None:
@@ -77,3 +78,9 @@ class AsyncLimiting(AsyncQueueBase):
             grace_period=given_span(grace_period, "grace_period"),
         )
         await self._caller.call(stall.SetStallConfig(queue=self.name, config=settings), Ok)
+
+
+def _checked(limit: int) -> int:
+    if limit == 0 and not isinstance(limit, bool):
+        raise OptionError("limit: 0 would let no job start; pause the queue for that, or give 1 or more")
+    return whole("limit", limit)

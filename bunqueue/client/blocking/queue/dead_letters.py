@@ -23,7 +23,8 @@ class DlqFilter(TypedDict, total=False):
     """Which dead letters are meant: those to which all that is given applies."""
 
     reason: str | None
-    """max_attempts_exceeded, timeout, stalled, cancelled, or unknown when somebody discarded it."""
+    """max_attempts_exceeded (also of those that raised Unrecoverable before), timeout, stalled, cancelled, or
+    unknown when somebody discarded it."""
     older_than: datetime | float | None
     """Those that failed before this moment; a datetime with a time zone, or ms since the epoch."""
     newer_than: datetime | float | None
