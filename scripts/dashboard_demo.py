@@ -62,7 +62,6 @@ async def feed(queue: AsyncQueue, name: str) -> None:
     """Add jobs at the queue's rate, in gusts."""
     number = random.randrange(10_000)
     while True:
-        await asyncio.sleep(random.expovariate(RATES[name]))
         for _ in range(random.choice([1, 1, 1, 1, 2, 5])):
             number += 1
             delay = random.choice([0] * 12 + [20_000, 90_000])
@@ -70,6 +69,7 @@ async def feed(queue: AsyncQueue, name: str) -> None:
             await queue.add(
                 f"{name}-job", data_for(name, number), max_attempts=3, backoff=800, delay=delay, group=group
             )
+        await asyncio.sleep(random.expovariate(RATES[name]))
 
 
 async def schedules(queue: AsyncQueue) -> None:

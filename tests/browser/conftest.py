@@ -40,8 +40,8 @@ class Flow:
 
     def _flows(self) -> bool:
         assert self._process.poll() is None, (self._process.stderr or sys.stdin).read()
-        stats = httpx2.get(f"{self._server.url}/stats", trust_env=False).json()["stats"]
-        return bool(stats["completed"] > 20)
+        found = httpx2.get(f"{self._server.url}/overview", trust_env=False).json()["data"]
+        return bool(found["stats"]["completed"] > 20 and found["collections"]["queues"] == 5)
 
     def __exit__(self, *_: object) -> None:
         self._process.terminate()
