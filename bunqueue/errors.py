@@ -82,8 +82,8 @@ class TlsError(BunqueueError, ConnectionError):
     code = "tls_failed"
 
 
-class OptionError(BunqueueError, ValueError):
-    """An option has a value that is not allowed, or does not go with another. Nothing was sent."""
+class OptionError(BunqueueError, ValueError, TypeError):
+    """There is no such option, its value is not allowed, or it does not go with another. Nothing was sent."""
 
     code = "option"
 
@@ -99,6 +99,17 @@ class Unrecoverable(BunqueueError):
     at once, whatever attempts it has left."""
 
     code = "unrecoverable"
+
+    def __init__(
+        self,
+        message: str = "trying again would not help",
+        *,
+        queue: str | None = None,
+        job_id: str | None = None,
+        command: str | None = None,
+        address: str | None = None,
+    ) -> None:
+        super().__init__(message, queue=queue, job_id=job_id, command=command, address=address)
 
 
 class ArgumentsError(Unrecoverable, TypeError, ValueError):

@@ -20,6 +20,7 @@ from typing import Annotated, Any, Literal, NamedTuple, get_args
 
 import msgspec
 
+from bunqueue.model.names import hint
 from bunqueue.setting_kinds import (
     DATA_DIR,
     HOST,
@@ -352,11 +353,8 @@ def _read_toml(path: str) -> dict[str, object]:
 
 
 def _unknown(what: str, name: str, known: list[str]) -> SettingsError:
-    import difflib  # costs milliseconds at start-up and is needed only here
-
-    close = difflib.get_close_matches(name, known, 1, 0.75)
-    hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(known)}"
-    return SettingsError(f"{what} {_cut(name if name.isprintable() else repr(name))}: no such option; {hint}")
+    shown = _cut(name if name.isprintable() else repr(name))
+    return SettingsError(f"{what} {shown}: no such option; {hint(name, known)}")
 
 
 def settings_reference() -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 from bunqueue.client import checks, substitute
 from bunqueue.client.active_job import ActiveJob
-from bunqueue.client.connection_options import Duration, seconds, shown
+from bunqueue.client.connection_options import Duration, shown, span
 from bunqueue.client.threads import Threads
 
 BatchHandler = Callable[[list[ActiveJob]], Any]
@@ -24,7 +24,7 @@ class Batch:
         self.name = checks.job_name(name)
         self.size = checks.whole("size", size)
         self._handler = handler
-        self._wait = seconds(wait, "wait")
+        self._wait = span(wait, "wait") / 1000
         self._jobs: list[tuple[ActiveJob, asyncio.Future[Any]]] = []
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: dict[asyncio.Task[None], list[asyncio.Future[Any]]] = {}

@@ -12,8 +12,8 @@ from bunqueue.app.service import Service
 from bunqueue.app.station import RateLimit
 from bunqueue.client import checks
 from bunqueue.client.active_job import ActiveJob
-from bunqueue.client.connection_options import Duration
-from bunqueue.client.job_options import JobOptions, wire_fields
+from bunqueue.client.connection_options import Duration, shown, unknown_option
+from bunqueue.client.job_options import JobOptions, default_fields
 from bunqueue.client.middleware import CallNext, Middleware, checked
 from bunqueue.client.places import Place
 from bunqueue.client.routes import Handlers
@@ -25,6 +25,14 @@ K = TypeVar("K", bound=Hook)
 RunMiddleware = Callable[[ActiveJob, CallNext], Awaitable[Any]]
 """What `Bunqueue.use` takes instead of an object: a coroutine function around runs."""
 M = TypeVar("M", bound=Middleware | RunMiddleware)
+_OWN = (
+    "concurrency",
+    "rate_limit",
+    "global_concurrency",
+    "default_job_options",
+    "middleware",
+    "worker",
+)
 
 
 class Bunqueue(Scheduling):
@@ -60,7 +68,10 @@ class Bunqueue(Scheduling):
         worker: WorkerOptions | None = None,
         **place: Unpack[Place],
     ) -> None:
-        wire_fields({**(default_job_options or {})}, {})
+        default_fields(default_job_options)
+        for option in place:
+            if option not in Place.__annotations__:
+                raise unknown_option("an app", option, [*_OWN, *Place.__annotations__])
         super().__init__(checks.queue_name(name), default_job_options, list(checked(middleware)), place)
         self._concurrency = checks.whole("concurrency", concurrency)
         self._worker_options: WorkerOptions = worker or {}
@@ -86,6 +97,8 @@ class Bunqueue(Scheduling):
         hooks = self._hooks.of(occasion)
 
         def enter(hook: K) -> K:
+            if not callable(hook):
+                raise OptionError(f"on: {shown(hook)} cannot be called; give a function")
             hooks.append(hook)
             return hook
 

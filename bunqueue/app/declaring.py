@@ -59,7 +59,7 @@ class Declaring(Adding):
         if concurrency is not None:
             station.concurrency = checks.whole("concurrency", concurrency)
         if rate_limit is not None:
-            station.rate_limit = rate_limit
+            station.rate_limit = checks.one("rate_limit", rate_limit, RateLimit)
         if global_concurrency is not None:
             station.global_concurrency = checks.whole("global_concurrency", global_concurrency)
 

@@ -8,8 +8,9 @@ from typing import Any
 
 from bunqueue.app.batches import Batch
 from bunqueue.app.task import Task
+from bunqueue.client import checks
 from bunqueue.client.active_job import Handler
-from bunqueue.client.connection_options import Duration, milliseconds
+from bunqueue.client.connection_options import Duration, whole_milliseconds
 from bunqueue.client.routes import Handlers, Route
 from bunqueue.errors import OptionError
 from bunqueue.protocol.commands import limits
@@ -25,6 +26,14 @@ class RateLimit:
 
     max: int
     per: Duration = 1000
+
+    def __post_init__(self) -> None:
+        self.command("any")
+
+    def command(self, queue: str) -> limits.RateLimit:
+        """As the server is told. OptionError."""
+        most, per = checks.whole("rate_limit: max", self.max), whole_milliseconds(self.per, "rate_limit: per")
+        return checks.checked(limits.RateLimit(queue=queue, limit=most, duration=per), duration="per")
 
 
 @dataclass(slots=True)
@@ -66,8 +75,7 @@ class Station:
         """What the server has to be told of the queue."""
         told: list[Command] = []
         if self.rate_limit is not None:
-            per = int(milliseconds(self.rate_limit.per, "rate_limit"))
-            told.append(limits.RateLimit(queue=self.queue, limit=self.rate_limit.max, duration=per))
+            told.append(self.rate_limit.command(self.queue))
         if self.global_concurrency is not None:
             told.append(limits.SetConcurrency(queue=self.queue, limit=self.global_concurrency))
         return told

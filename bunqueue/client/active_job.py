@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar, overload
 from msgspec import Raw, Struct
 from msgspec.msgpack import Decoder
 
+from bunqueue.client import checks
 from bunqueue.client.job_options import encode_data
 from bunqueue.client.jobs import Job
 from bunqueue.errors import JobCancelled, JobInterrupted, JobStopped, JobTimeout
@@ -141,16 +142,19 @@ class ActiveJob:
     # -- what it says
 
     def progress(self, value: float, message: str | None = None) -> Awaitable[None]:
-        """Tell how far the job is, 0 to 100; without a message the last one stays.
+        """Tell how far the job is, 0 to 100, where less counts as 0 and more as 100; without a message the
+        last one stays.
 
         Await it in a coroutine; in a plain function just call it, it returns when the server has it.
-        Raises BunqueueError: JobNotFound or CommandFailed when the job is not active any more.
+        Raises BunqueueError: JobNotFound or CommandFailed when the job is not active any more, OptionError
+        for what is no number.
         """
-        return self._line.say(query.Progress(id=self.id, progress=value, message=message))
+        command = query.Progress(id=self.id, progress=value, message=message)
+        return self._line.say(checks.checked(command, progress="value"))
 
     def log(self, message: str, level: str = "info") -> Awaitable[None]:
         """Add a line to the job's log at the server, which keeps the last 100. Await it as `progress`."""
-        return self._line.say(jobs.AddLog(id=self.id, message=message, level=level))
+        return self._line.say(checks.checked(jobs.AddLog(id=self.id, message=message, level=level)))
 
     def log_soon(self, message: str, level: str = "info") -> None:
         """As `log`, for those who cannot wait; whether it works they do not learn."""

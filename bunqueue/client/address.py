@@ -147,7 +147,7 @@ def _value(kind: str, text: str, what: str) -> object:
 
 def _path(value: str | os.PathLike[str]) -> str:
     path = os.fspath(value) if isinstance(value, os.PathLike) else value
-    if not isinstance(path, str) or not path:
+    if not isinstance(path, str) or not path or "\0" in path:
         raise OptionError(f"data_path: {shown(value)} is not allowed; give the path of a file")
     return path
 

@@ -5,7 +5,7 @@ The bounds of what goes over the wire are those that the commands are declared w
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import cache
 from typing import Any, TypeVar
 
@@ -16,17 +16,22 @@ from bunqueue.client.address import endpoint as endpoint
 from bunqueue.client.connection_options import Duration, milliseconds, shown
 from bunqueue.errors import OptionError
 from bunqueue.model.names import MAX_QUEUE_NAME, queue_name_problem
-from bunqueue.protocol.commands.base import CommandError
-from bunqueue.protocol.commands.core import IdempotencyKey
+from bunqueue.protocol.commands.base import MAX_JOB_NAME, CommandError
+from bunqueue.protocol.commands.core import GroupId, IdempotencyKey
 from bunqueue.protocol.lenient import MAX_INTEGER, clean
 
 T = TypeVar("T")
+C = TypeVar("C", bound=Struct)
 
 _encode = msgspec.msgpack.Encoder().encode
 
 
 class _Keyed(Struct):
     idempotency_key: IdempotencyKey
+
+
+class _Grouped(Struct):
+    group_id: GroupId
 
 
 def queue_name(name: str) -> str:
@@ -40,9 +45,25 @@ def queue_name(name: str) -> str:
 
 def job_name(name: str) -> str:
     """`name`, if a job may be called so."""
-    if not isinstance(name, str) or not name:
-        raise OptionError(f"name: a job cannot be called {shown(name)}; give a text, such as 'welcome'")
+    if not isinstance(name, str) or not 0 < len(name) <= MAX_JOB_NAME:
+        raise OptionError(
+            f"name: a job cannot be called {shown(name)}; give a text of 1 to {MAX_JOB_NAME} characters, "
+            f"such as 'welcome'"
+        )
     return name
+
+
+def group_id(group: str) -> str:
+    """`group`, if it is the id of one."""
+    wire(_Grouped, {"group_id": group})
+    return group
+
+
+def text(value: str, name: str) -> str:
+    """`value`, if it says anything: an empty text would count as none."""
+    if value == "":
+        raise OptionError(f"{name}: '' is not allowed; give a text that is not empty, or None")
+    return value
 
 
 def idempotency_key(key: str) -> str:
@@ -58,6 +79,20 @@ def whole(name: str, value: int, lowest: int = 1) -> int:
     return value
 
 
+def function(name: str, value: Any) -> Any:
+    """`value`, if it can be called, or is None."""
+    if value is not None and not callable(value):
+        raise OptionError(f"{name}: {shown(value)} cannot be called; give a function")
+    return value
+
+
+def one(name: str, value: T, kind: type[T]) -> T:
+    """`value`, if it is of a class of ours."""
+    if not isinstance(value, kind):
+        raise OptionError(f"{name}: {shown(value)} is not allowed; give a bunqueue.{kind.__name__}")
+    return value
+
+
 def given(value: T | None) -> T | UnsetType:
     """`value`, or what leaves a field out of a command."""
     return UNSET if value is None else value
@@ -68,27 +103,69 @@ def given_span(value: Duration | UnsetType | None, name: str) -> float | UnsetTy
     return UNSET if value is None or isinstance(value, UnsetType) else milliseconds(value, name)
 
 
-def states(known: tuple[str, ...], wanted: list[str]) -> None:
+def one_of(name: str, value: str, known: Collection[str]) -> None:
+    """Whether there is a `value`."""
+    if not isinstance(value, str) or value not in known:
+        raise OptionError(f"{name}: there is none called {shown(value)}; there are {', '.join(known)}")
+
+
+def states(known: Collection[str], wanted: list[str]) -> None:
     """Whether all wanted states exist."""
     for state in wanted:
-        if state not in known:
-            raise OptionError(f"state: there is none called {shown(state)}; there are {', '.join(known)}")
+        one_of("state", state, known)
 
 
-def wire(declared: type[Struct], values: Mapping[str, Any]) -> None:
-    """Check `values` by the declaration of a struct whose fields have their names."""
+def settings(declared: type[Struct], changes: Struct) -> None:
+    """Whether what `changes` sets is within the bounds of a configuration."""
+    _check(declared, _said(changes), {})
+
+
+def wire(declared: type[Struct], values: Mapping[str, Any], **called: str) -> None:
+    """Check `values`, by the names of the fields of a struct, by its declaration; `called` has what users
+    call a field, where that is something else."""
     try:
         msgspec.convert(values, declared)
     except (msgspec.ValidationError, OverflowError):
-        for name, value in values.items():
-            _explain(_loose(declared), name, value)
+        _explain_all(declared, values, called)
+
+
+def checked(command: C, **called: str) -> C:
+    """`command`, if what it says is within the bounds that it is declared with; `called` as for `wire`."""
+    _check(type(command), _said(command), called)
+    return command
+
+
+def _said(struct: Struct) -> dict[str, Any]:
+    """The fields that are set to something plain."""
+    values = {name: getattr(struct, name) for name in struct.__struct_fields__}
+    return {
+        name: value
+        for name, value in values.items()
+        if value is not UNSET and not isinstance(value, Raw | Struct)
+    }
+
+
+def _check(declared: type[Struct], values: Mapping[str, Any], called: Mapping[str, str]) -> None:
+    try:
+        msgspec.convert(values, _loose(declared, ()))
+    except (msgspec.ValidationError, OverflowError):
+        _explain_all(declared, values, called)
 
 
 @cache
-def _loose(declared: type[Struct]) -> type[Struct]:
-    """The same fields, each by itself, under their names in Python."""
-    fields = [(field.name, field.type, None) for field in msgspec.structs.fields(declared)]
+def _loose(declared: type[Struct], called: tuple[tuple[str, str], ...]) -> type[Struct]:
+    """The same fields, each by itself, under the names that users know."""
+    names = dict(called)
+    fields = [
+        (names.get(field.name, field.name), field.type, None) for field in msgspec.structs.fields(declared)
+    ]
     return msgspec.defstruct("_Loose", fields)
+
+
+def _explain_all(declared: type[Struct], values: Mapping[str, Any], called: Mapping[str, str]) -> None:
+    loose = _loose(declared, tuple(called.items()))
+    for name, value in values.items():
+        _explain(loose, called.get(name, name), value)
 
 
 def _explain(declared: type[Struct], name: str, value: object) -> None:

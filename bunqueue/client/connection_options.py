@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import timedelta
 from numbers import Real
 
 from bunqueue.errors import OptionError
+from bunqueue.model.names import hint
 
 MAX_SHOWN = 80  # characters of a wrong value in a message
 Duration = int | float | timedelta
@@ -19,14 +21,35 @@ def shown(value: object) -> str:
     return text if len(text) <= MAX_SHOWN else text[:MAX_SHOWN] + "..."
 
 
+def unknown_option(what: str, name: str, known: Iterable[str]) -> OptionError:
+    """For an option that `what` does not have."""
+    return OptionError(f"{what} has no option {shown(name)}; {hint(name, sorted(known))}")
+
+
 def milliseconds(duration: Duration, name: str = "duration") -> int | float:
     """`duration` in ms, whole numbers as int. OptionError, which begins with `name`, if it is no time."""
     if isinstance(duration, timedelta):
         duration = duration / timedelta(milliseconds=1)
-    if isinstance(duration, bool) or not isinstance(duration, Real):
+    if isinstance(duration, bool) or not isinstance(duration, Real) or duration != duration:
         raise OptionError(f"{name}: {shown(duration)} is not a time; give milliseconds or a timedelta")
-    whole = int(duration) if duration == duration and abs(duration) != float("inf") else duration
+    whole = int(duration) if abs(duration) != float("inf") else duration
     return whole if whole == duration else duration
+
+
+def span(duration: Duration, name: str) -> int | float:
+    """`duration` in ms as `milliseconds` has it; OptionError, too, below 0."""
+    value = milliseconds(duration, name)
+    if value < 0:
+        raise OptionError(f"{name}: {shown(duration)} is not allowed; give a time from 0 on")
+    return value
+
+
+def whole_milliseconds(duration: Duration, name: str) -> int:
+    """`duration` in whole ms. OptionError, too, for what has no end."""
+    value = milliseconds(duration, name)
+    if abs(value) == float("inf"):
+        raise OptionError(f"{name}: {shown(duration)} is not allowed; give a time that ends")
+    return int(value)
 
 
 def seconds(duration: Duration, name: str = "duration") -> float:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from typing import Any, TypedDict
 
 from bunqueue.client import checks
-from bunqueue.client.connection_options import Duration, milliseconds
-from bunqueue.client.job_options import JobOptions, encode_data, wire_fields
+from bunqueue.client.connection_options import Duration, shown, unknown_option, whole_milliseconds
+from bunqueue.client.job_options import JobOptions, encode_data, options_of, wire_fields
 from bunqueue.client.option_types import Dedup
 from bunqueue.errors import OptionError
 from bunqueue.protocol.commands.cron import Cron, SpawnOptions
@@ -54,26 +55,44 @@ _KEYS = ("unique_key", "dedup")
 
 
 def cron_command(queue: str, name: str, data: object, options: Mapping[str, Any]) -> Cron:
-    """The command that sets a schedule. Raises TypeError, OptionError or PayloadError."""
+    """The command that sets a schedule. Raises OptionError or PayloadError."""
     given = {option: value for option, value in options.items() if value is not None}
     if unknown := given.keys() - _OWN:
-        raise TypeError(f"there is no option {min(unknown)!r}; there are {', '.join(sorted(_OWN))}")
+        raise unknown_option("a schedule", min(unknown), _OWN)
     if ("schedule" in given) == ("every" in given):
         raise OptionError("schedule: give either a cron expression or every, such as every=60_000")
     keys = wire_fields({key: given.pop(key) for key in _KEYS if key in given}, {})
     if "every" in given:
-        given["repeat_every"] = checks.whole("every", int(milliseconds(given.pop("every"), "every")))
+        given["repeat_every"] = whole_milliseconds(given.pop("every"), "every")
     if "limit" in given:
         given["max_limit"] = checks.whole("limit", given.pop("limit"))
+    if "timezone" in given and "schedule" not in given:
+        raise OptionError("timezone: it goes with a cron expression; intervals know none")
+    if "schedule" in given:
+        _check_expression(given["schedule"], given.get("timezone"))
     if "job_name" in given:
         checks.job_name(given["job_name"])
     if "job_options" in given:
         given["job_options"] = _spawn_options(given["job_options"])
-    return Cron(name=name, queue=queue, data=encode_data(data, f"the data of cron {name!r}"), **given, **keys)
+    data = encode_data(data, f"the data of cron {name!r}")
+    command = Cron(name=name, queue=queue, data=data, **given, **keys)
+    return checks.checked(command, repeat_every="every", max_limit="limit")
+
+
+def _check_expression(expression: str, timezone: str | None) -> None:
+    from bunqueue.model.schedule import ScheduleError, next_run  # croniter takes its time to be imported
+
+    for name, value in (("schedule", expression), ("timezone", timezone or "")):
+        if not isinstance(value, str):
+            raise OptionError(f"{name}: {shown(value)} is not allowed; give a text")
+    try:
+        next_run(expression, timezone, time.time_ns() // 1_000_000)
+    except ScheduleError as error:
+        raise OptionError(f"schedule: {shown(expression)}: {error}") from None
 
 
 def _spawn_options(options: JobOptions) -> SpawnOptions:
-    for name in options:
+    for name in options_of(options, "job_options"):
         if name not in _ALLOWED:
             raise OptionError(f"job_options: {name} is none for a schedule; there are {', '.join(_ALLOWED)}")
     return SpawnOptions(**wire_fields(options, {}))

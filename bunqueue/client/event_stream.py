@@ -129,15 +129,26 @@ class AsyncEventStream:
     async def next(self, timeout: Duration | None = None) -> QueueEvent | None:  # noqa: ASYNC109
         """The next event; None at the end. Raises TimeoutError, or BunqueueError when there will be none."""
         limit = None if timeout is None else seconds(timeout, "timeout")
-        async with asyncio.timeout(limit):
-            while not self._events and not self._missed:
-                if self._closed:
-                    return None
-                if self._error is not None:
-                    raise self._error
-                self._news.clear()
-                await self._news.wait()
+        try:
+            async with asyncio.timeout(limit):
+                await self._wait_for_news()
+        except TimeoutError:
+            if self._error is not None:
+                raise
+            raise TimeoutError(
+                f"queue {self._queue!r}: nothing has happened within {limit:g} s; ask again, or wait longer"
+            ) from None
+        if not self._events and not self._missed:
+            return None
         return self._events.popleft() if self._events else self._tell_missed()
+
+    async def _wait_for_news(self) -> None:
+        """Until there is an event, or this is closed."""
+        while not self._events and not self._missed and not self._closed:
+            if self._error is not None:
+                raise self._error
+            self._news.clear()
+            await self._news.wait()
 
     async def close(self) -> None:
         """Hear no more; safe to call twice."""

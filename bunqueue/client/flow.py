@@ -12,7 +12,7 @@ from bunqueue.client import flow_plan
 from bunqueue.client.active_job import current_job
 from bunqueue.client.base import AsyncClient
 from bunqueue.client.flow_plan import FlowJob, FlowNode, FlowTree, Planned
-from bunqueue.client.job_options import JobOptions, wire_fields
+from bunqueue.client.job_options import JobOptions, default_fields
 from bunqueue.client.jobs import Job, as_result
 from bunqueue.client.middleware import AsyncAround, Middleware, around_adding
 from bunqueue.client.places import Place
@@ -74,7 +74,7 @@ class AsyncFlowProducer(AsyncClient):
         **place: Unpack[Place],
     ) -> None:
         super().__init__(**place)
-        self._defaults: Mapping[str, Any] = wire_fields({**(default_job_options or {})}, {})
+        self._defaults: Mapping[str, Any] = default_fields(default_job_options)
         self._around = AsyncAround(around_adding(middleware))
 
     # -- adding

@@ -61,7 +61,7 @@ class FlowJob(NewJob, Generic[R]):
     ) -> None:
         super().__init__(checks.job_name(name), {} if data is None else data, **options)
         self.queue = checks.queue_name(queue)
-        self.children: list[FlowJob[Any]] = list(children)
+        self.children: list[FlowJob[Any]] = [checked(child) for child in children]
         self.on_failure = _policy(on_failure)
         self.result_type: Any = Any
         """What its result is converted to, when a handle of it is asked."""
@@ -71,13 +71,22 @@ class FlowJob(NewJob, Generic[R]):
 
     def after(self, *children: FlowJob[Any]) -> Self:
         """Have it wait for these jobs, too. Gives itself back."""
-        self.children += children
+        self.children += map(checked, children)
         return self
 
     def if_it_fails(self, policy: OnFailure) -> Self:
         """Say what its failure means for its parent: `fetch.job("a").if_it_fails("ignore")`. Gives itself."""
         self.on_failure = _policy(policy)
         return self
+
+
+def checked(job: FlowJob[J]) -> FlowJob[J]:
+    """OptionError for what is none."""
+    if not isinstance(job, FlowJob):
+        raise OptionError(
+            f"flow: {shown(job)} is not allowed; give a bunqueue.FlowJob, or what a typed job's job() gives"
+        )
+    return job
 
 
 def _policy(policy: OnFailure) -> OnFailure:
@@ -142,7 +151,7 @@ def plan(roots: Iterable[FlowJob[Any]]) -> list[Planned]:
     """All jobs of some trees, parents before their children. OptionError if these are no trees."""
     planned: list[Planned] = []
     seen: set[int] = set()
-    waiting: list[tuple[FlowJob[Any], Planned | None]] = [(root, None) for root in roots]
+    waiting: list[tuple[FlowJob[Any], Planned | None]] = [(checked(root), None) for root in roots]
     waiting.reverse()
     while waiting:
         job, parent = waiting.pop()
@@ -212,7 +221,7 @@ def chain(steps: Iterable[FlowJob[Any]]) -> list[FlowJob[Any]]:
     """Each step waits for the one before, apart from children of its own. The steps given are not changed."""
     linked: list[FlowJob[Any]] = []
     for step in steps:
-        linked.append(_waiting_for(step, linked[-1:]))
+        linked.append(_waiting_for(checked(step), linked[-1:]))
     return linked
 
 
@@ -222,7 +231,8 @@ def merged(parallel: Iterable[FlowJob[Any]], final: FlowJob[R]) -> FlowJob[R]:
 
 
 def _waiting_for(job: FlowJob[R], others: Iterable[FlowJob[Any]]) -> FlowJob[R]:
+    checked(job)
     linked: FlowJob[R] = FlowJob(job.name, job.data, queue=job.queue, **job.options)
-    linked.children = [*job.children, *others]
+    linked.children = [*job.children, *map(checked, others)]
     linked.on_failure, linked.result_type = job.on_failure, job.result_type
     return linked

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from bunqueue.client import checks
-from bunqueue.client.connection_options import Duration, milliseconds, shown
+from bunqueue.client.connection_options import Duration, milliseconds, shown, unknown_option
 from bunqueue.client.option_types import (
     POLICIES,
     Backoff,
@@ -133,12 +133,7 @@ def _headers(value: Mapping[str, str], name: str) -> dict[str, str]:
 def _kind(kind: type) -> Callable[[Any, str], Any]:
     """A converter that takes what is of a kind, and refuses all else."""
 
-    def check(value: Any, name: str) -> Any:
-        if not isinstance(value, kind):
-            raise OptionError(f"{name}: {shown(value)} is not allowed; give a bunqueue.{kind.__name__}")
-        return value
-
-    return check
+    return lambda value, name: checks.one(name, value, kind)
 
 
 def _dedup(value: Dedup, name: str) -> dict[str, object]:
@@ -153,10 +148,10 @@ def _repeat(value: Duration | Repeat, name: str) -> dict[str, object]:
     return _nested(times.Repeat, {"every": every, "limit": repeat.limit}, name)
 
 
-def _nested(declared: type[Struct], fields: dict[str, object], name: str) -> dict[str, object]:
-    """The fields of a map within the options, checked."""
+def _nested(declared: type[Struct], fields: dict[str, object], name: str, **called: str) -> dict[str, object]:
+    """The fields of a map within the options, checked; `called` as for `checks.wire`."""
     try:
-        checks.wire(declared, fields)
+        checks.wire(declared, fields, **called)
     except OptionError as error:
         raise OptionError(f"{name}: {error}") from None
     return fields
@@ -199,6 +194,8 @@ _CONVERT: dict[str, Callable[[Any, str], object]] = {
     "backoff": _backoff,
     "tags": _tags,
     "headers": _headers,
+    "unique_key": checks.text,
+    "job_id": checks.text,
     "dedup": _dedup,
     "debounce": _kind(Debounce),
     "repeat": _repeat,
@@ -208,6 +205,7 @@ _CONVERT: dict[str, Callable[[Any, str], object]] = {
     "timestamp": epoch_ms,
 }
 _WIRE_NAMES = {"group": "group_id", "parent": "parent_id"}
+IDEMPOTENCY_KEY = "idempotency_key"  # goes beside the options
 _SPREAD = frozenset({"debounce", "failure_policy"})
 """Options that are several fields, or none."""
 _KNOWN = frozenset(JobOptions.__annotations__)
@@ -218,17 +216,29 @@ _DECLARED = msgspec.defstruct(
 """The options as the wire has them, under their names in Python."""
 
 
+def options_of(given: JobOptions | None, name: str) -> dict[str, Any]:
+    """A map of options. OptionError, which begins with `name`, for what is none."""
+    if given is not None and not isinstance(given, Mapping):
+        raise OptionError(f"{name}: {shown(given)} is not allowed; give a dict of options")
+    return {**(given or {})}
+
+
+def default_fields(options: JobOptions | None) -> Mapping[str, Any]:
+    """The fields of `default_job_options`. OptionError."""
+    return wire_fields(options_of(options, "default_job_options"), {})
+
+
 def wire_fields(options: Mapping[str, object], defaults: Mapping[str, object]) -> Mapping[str, Any]:
     """`options` as fields of a command, over `defaults`, which already are.
 
-    TypeError for unknown ones, OptionError for values that are not allowed.
+    OptionError for unknown ones, and for values that are not allowed.
     """
     if not options:
         return defaults
     given: dict[str, Any] = {}
     for name, value in options.items():
         if name not in _KNOWN:
-            raise TypeError(f"there is no job option {name!r}; there are {', '.join(sorted(_KNOWN))}")
+            raise _unknown(name)
         if value is not None:
             convert = _CONVERT.get(name)
             given[name] = convert(value, name) if convert else value
@@ -243,7 +253,23 @@ def wire_fields(options: Mapping[str, object], defaults: Mapping[str, object]) -
     fields = {**defaults, **given}
     if "dedup" in given and not fields.get("unique_key"):
         raise OptionError("dedup: it says what becomes of a taken unique_key; give that, too")
+    if "group_max_size" in given and not fields.get("group_id"):
+        raise OptionError("group_max_size: it is the size of a group; give group, too")
     return fields
+
+
+def _debounced(value: Debounce) -> dict[str, object]:
+    fields: dict[str, object] = {
+        "unique_key": checks.text(value.key, "debounce: key"),
+        "delay": milliseconds(value.wait, "debounce: wait"),
+    }
+    return _nested(_DECLARED, fields, "debounce", unique_key="key", delay="wait")
+
+
+def _unknown(name: str) -> OptionError:
+    if name == IDEMPOTENCY_KEY:
+        return OptionError(f"{name}: it is about a call, not a job; give it to add or add_bulk")
+    return unknown_option("a job", name, _KNOWN | {IDEMPOTENCY_KEY})
 
 
 def _spread(given: dict[str, Any]) -> None:
@@ -253,9 +279,7 @@ def _spread(given: dict[str, Any]) -> None:
         for name in ("unique_key", "dedup", "delay"):
             if name in given:
                 raise OptionError(f"{name}: debounce says that already; leave out {name} or debounce")
-        given["unique_key"] = debounce.key
-        given["delay"] = milliseconds(debounce.wait, "debounce")
-        given["dedup"] = {"replace": True}
+        given |= {**_debounced(debounce), "dedup": {"replace": True}}
     policy = POLICIES.get(given.pop("failure_policy", "wait"))
     if policy:
         given[policy] = True
@@ -267,6 +291,15 @@ def bulk_fields(index: int, job: NewJob, defaults: Mapping[str, object]) -> Mapp
         return wire_fields(job.options, defaults)
     except OptionError as error:
         raise OptionError(f"job {index}: {error}") from None
+
+
+def pair(index: int, job: object) -> tuple[str, object]:
+    """The name and the data of one job of many. OptionError."""
+    if not isinstance(job, tuple | list) or len(job) != 2:
+        raise OptionError(
+            f"job {index}: {shown(job)} is not allowed; give (name, data), or a bunqueue.NewJob"
+        )
+    return job[0], job[1]
 
 
 def check_size(data: Raw, fields: Mapping[str, Any], what: str) -> None:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from bunqueue.client.connection_options import shown
 from bunqueue.client.portal import portal
-from bunqueue.errors import BunqueueError
+from bunqueue.errors import BunqueueError, OptionError
 
 if TYPE_CHECKING:
     from bunqueue.client.active_job import ActiveJob
@@ -136,11 +136,13 @@ async def _leave(context: AbstractAsyncContextManager[Any], error: BaseException
 
 
 def checked(middleware: Iterable[Middleware]) -> tuple[Middleware, ...]:
-    """A list as it was given. TypeError for what is none."""
+    """A list as it was given. OptionError for what is none."""
+    if isinstance(middleware, Middleware) or not isinstance(middleware, Iterable):
+        raise OptionError(f"middleware: {shown(middleware)} is no list; give one, such as [Timing()]")
     found = tuple(middleware)
     for each in found:
         if not isinstance(each, Middleware):
-            raise TypeError(
+            raise OptionError(
                 f"middleware: {shown(each)} is none; give objects of classes that inherit from Middleware"
             )
     return found

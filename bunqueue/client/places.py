@@ -6,7 +6,7 @@ import os
 from typing import TypedDict
 
 from bunqueue.client.address import endpoint
-from bunqueue.client.connection_options import ConnectionOptions
+from bunqueue.client.connection_options import ConnectionOptions, unknown_option
 from bunqueue.client.tls import Tls
 from bunqueue.client.transport import Endpoint
 
@@ -32,5 +32,8 @@ class Place(TypedDict, total=False):
 
 
 def endpoint_of(place: Place) -> Endpoint:
-    """OptionError for what does not go together, TypeError for what there is not."""
+    """OptionError for what does not go together, and for what there is not."""
+    for name in place:
+        if name not in Place.__annotations__:
+            raise unknown_option("this", name, Place.__annotations__)
     return endpoint(**place)

@@ -28,6 +28,11 @@ def run_forever(*workers: Service) -> None:
     The first signal stops them in order: they take no more jobs and get their `grace` to end those they have.
     The second one cancels what still runs, unless it comes at once. Raises what `Worker.run` raises.
     """
+    if asyncio._get_running_loop() is not None:
+        raise RuntimeError(
+            "run_forever, and run() of an app, need a thread without an event loop, and here one runs; write "
+            "`async with worker:` (or app) instead, or `await worker.run()`"
+        )
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         problem = runner.run(_serve(workers))
     if problem is not None:

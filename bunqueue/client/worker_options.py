@@ -10,7 +10,7 @@ from typing import Any
 
 from bunqueue.client import checks
 from bunqueue.client.active_job import ActiveJob
-from bunqueue.client.connection_options import Duration, milliseconds, seconds, shown
+from bunqueue.client.connection_options import Duration, milliseconds, shown, span, unknown_option
 from bunqueue.client.job_logging import level_of
 from bunqueue.client.ledger import Callbacks
 from bunqueue.client.middleware import Middleware, checked
@@ -61,7 +61,7 @@ class WorkerOptions(Place, total=False):
     """Between two signs of life, which come from a thread of their own: at most a third of `lock_ttl`; None:
     that, but no more than 10 s."""
     poll_timeout: Duration
-    """How long an idle poll waits at the server; 5 s unless given."""
+    """How long an idle poll waits at the server, at most a minute; 5 s unless given."""
     pull_size: int | None
     """Jobs that a poll may bring at once; None: as many as can start."""
     ack_batch: int
@@ -85,10 +85,10 @@ KNOWN = frozenset(WorkerOptions.__annotations__)
 
 
 def place_of(options: WorkerOptions) -> Place:
-    """Where the server is. TypeError for an option that there is not."""
+    """Where the server is. OptionError for an option that there is not."""
     for name in options:
         if name not in KNOWN:
-            raise TypeError(f"a worker has no option {name!r}; it has {', '.join(sorted(KNOWN))}")
+            raise unknown_option("a worker", name, KNOWN)
     return {name: value for name, value in options.items() if name in PLACE}  # type: ignore[return-value]
 
 
@@ -102,7 +102,7 @@ def name_of(options: WorkerOptions) -> str:
 
 def grace_of(options: WorkerOptions) -> float:
     """In seconds."""
-    return seconds(options.get("grace", 30_000), "grace")
+    return span(options.get("grace", 30_000), "grace") / 1000
 
 
 def queues_of(queue: str | Sequence[str]) -> tuple[str, ...]:
@@ -127,7 +127,7 @@ def orders_of(queues: tuple[str, ...], handlers: Work, options: WorkerOptions) -
         owner=f"{name_of(options)}:{os.getpid()}:{secrets.token_hex(4)}",
         pull_size=min(checks.whole("pull_size", concurrency if pull_size is None else pull_size), MAX_PULL),
         lock_ttl=lock_ttl,
-        poll_timeout=min(milliseconds(options.get("poll_timeout", 5_000), "poll_timeout"), MAX_POLL_MS),
+        poll_timeout=_poll_timeout(options.get("poll_timeout", 5_000)),
     )
     return Orders(
         name=name_of(options),
@@ -138,12 +138,12 @@ def orders_of(queues: tuple[str, ...], handlers: Work, options: WorkerOptions) -
         max_memory=_limit("max_memory", options.get("max_memory")),
         renewal_interval=_renewal_interval(options.get("heartbeat_interval"), lock_ttl),
         ack_batch=checks.whole("ack_batch", options.get("ack_batch", 10)),
-        ack_delay=seconds(options.get("ack_delay", 50), "ack_delay"),
+        ack_delay=span(options.get("ack_delay", 50), "ack_delay") / 1000,
         callbacks=Callbacks(
-            on_completed=options.get("on_completed"),
-            on_failed=options.get("on_failed"),
-            on_stopped=options.get("on_stopped"),
-            on_error=options.get("on_error"),
+            on_completed=checks.function("on_completed", options.get("on_completed")),
+            on_failed=checks.function("on_failed", options.get("on_failed")),
+            on_stopped=checks.function("on_stopped", options.get("on_stopped")),
+            on_error=checks.function("on_error", options.get("on_error")),
         ),
     )
 
@@ -164,11 +164,19 @@ def _run_orders(handlers: Work, options: WorkerOptions) -> tuple[RunOrders, int]
         table=table,
         threads=limits[THREAD],
         processes=limits[PROCESS],
-        recycle=options.get("recycle") or Recycle(),
+        recycle=checks.one("recycle", options.get("recycle") or Recycle(), Recycle),
         log_level=level_of(options.get("forward_logs")),
         middleware=checked(options.get("middleware", ())),
     )
     return run, min(concurrency, sum(limits[place] for place in table.places))
+
+
+def _poll_timeout(value: Duration) -> int | float:
+    timeout = milliseconds(value, "poll_timeout")
+    if not 0 <= timeout <= MAX_POLL_MS:
+        allowed = f"a time from 0 to {MAX_POLL_MS} ms"
+        raise OptionError(f"poll_timeout: {shown(value)} is not allowed; give {allowed}")
+    return timeout
 
 
 def _lock_ttl(value: Duration) -> int:

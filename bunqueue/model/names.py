@@ -1,8 +1,9 @@
-"""Which queue names are allowed."""
+"""Which queue names are allowed, and what may be meant by a name that there is not."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 MAX_QUEUE_NAME = 256  # characters; the seeds' validation table
 _ALLOWED = re.compile(r"[a-zA-Z0-9_\-.:]+")
@@ -19,3 +20,12 @@ def queue_name_problem(name: object) -> str | None:
     if not _ALLOWED.fullmatch(name):
         return "Queue name contains invalid characters"
     return None
+
+
+def hint(name: str, known: Iterable[str]) -> str:
+    """For who gave a name that is none of the known ones: the one that was meant, or all."""
+    import difflib  # costs milliseconds at start-up and is needed only here
+
+    names = list(known)
+    close = difflib.get_close_matches(name, names, 1, 0.75)
+    return f"did you mean {close[0]}?" if close else f"there are {', '.join(names)}"

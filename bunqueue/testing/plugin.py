@@ -40,7 +40,12 @@ def _start(marker: pytest.Mark) -> datetime | None:
     if marker.args or set(marker.kwargs) - {"start"}:
         raise pytest.UsageError(f"there is only {MARKER}")
     if isinstance(start, str):
-        start = datetime.fromisoformat(start)
+        try:
+            start = datetime.fromisoformat(start)
+        except ValueError:
+            raise pytest.UsageError(f"start: {start!r} is no moment; there is only {MARKER}") from None
+    if start is not None and not isinstance(start, datetime):
+        raise pytest.UsageError(f"start: {start!r} is no moment; there is only {MARKER}")
     if start is not None and start.tzinfo is None:
         start = start.replace(tzinfo=UTC)
     return start

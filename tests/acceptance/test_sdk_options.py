@@ -165,7 +165,13 @@ async def test_a_job_of_the_past(queue: AsyncQueue, zone: Any) -> None:
         ({"dedup": {"ttl": 5}, "unique_key": "k"}, r"dedup: .*give a bunqueue\.Dedup"),
         ({"dedup": Dedup(ttl=-1), "unique_key": "k"}, "dedup: ttl must be at least 0, not -1"),
         ({"debounce": "k"}, r"debounce: 'k' is not allowed; give a bunqueue\.Debounce"),
-        ({"debounce": Debounce("k", "soon")}, "debounce: 'soon' is not a time"),  # type: ignore[arg-type]
+        ({"debounce": Debounce("k", "soon")}, "debounce: wait: 'soon' is not a time"),  # type: ignore[arg-type]
+        ({"debounce": Debounce("k", -1)}, "debounce: wait must be at least 0, not -1"),
+        ({"debounce": Debounce("", 1)}, "debounce: key: '' is not allowed"),
+        ({"unique_key": ""}, "unique_key: '' is not allowed; give a text that is not empty, or None"),
+        ({"job_id": ""}, "job_id: '' is not allowed"),
+        ({"delay": float("nan")}, "delay: nan is not a time"),
+        ({"group_max_size": 2}, "group_max_size: it is the size of a group; give group, too"),
         ({"repeat": 0}, "repeat: every must be a positive number of milliseconds, at most a year, not 0"),
         ({"repeat": Repeat(5, limit=-1)}, "repeat: limit must be at least 0, not -1"),
         ({"group": ""}, "group must be a non-empty string, not ''"),

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from support.waiting import eventually
 
-from bunqueue import ActiveJob, AsyncQueue, OptionError, Worker
+from bunqueue import ActiveJob, AsyncQueue, Middleware, OptionError, Worker
 from bunqueue.client import routes
 from bunqueue.client.places import Place
 
@@ -124,7 +124,14 @@ async def test_a_queue_full_of_slow_jobs_does_not_keep_others_out(
         (["a", "b c"], print, {"concurrency": 2}, OptionError, "'b c'"),
         (["a", "b"], print, {}, OptionError, "concurrency: 1 is too little for 2 queues"),
         ("q", print, {"threads": 0}, OptionError, "threads: 0 is not allowed"),
-        ("q", print, {"concurency": 5}, TypeError, "a worker has no option 'concurency'; it has ack_batch"),
+        ("q", print, {"concurency": 5}, OptionError, "no option 'concurency'; did you mean concurrency"),
+        ("q", print, {"xyz": 5}, TypeError, "a worker has no option 'xyz'; there are ack_batch"),
+        ("q", print, {"grace": -1}, OptionError, "grace: -1 is not allowed; give a time from 0 on"),
+        ("q", print, {"ack_delay": -1}, OptionError, "ack_delay: -1 is not allowed"),
+        ("q", print, {"poll_timeout": 10**9}, OptionError, "give a time from 0 to 60000 ms"),
+        ("q", print, {"on_failed": 5}, OptionError, "on_failed: 5 cannot be called; give a function"),
+        ("q", print, {"recycle": 5}, OptionError, r"recycle: 5 is not allowed; give a bunqueue\.Recycle"),
+        ("q", print, {"middleware": Middleware()}, OptionError, "middleware: .* is no list; give one"),
         ("q", print, {"forward_logs": "loud"}, OptionError, "forward_logs: 'loud' is not a level"),
         ("q", print, {"name": "x" * 300}, OptionError, "give a text of 1 to 200 characters"),
     ],

@@ -13,7 +13,7 @@ from bunqueue.client.active_job import current_job
 from bunqueue.client.blocking.base import Client
 from bunqueue.client.blocking.queue import JobHandle
 from bunqueue.client.flow_plan import FlowJob, FlowNode, FlowTree, Planned
-from bunqueue.client.job_options import JobOptions, wire_fields
+from bunqueue.client.job_options import JobOptions, default_fields
 from bunqueue.client.jobs import Job, as_result
 from bunqueue.client.middleware import Around, Middleware, around_adding
 from bunqueue.client.places import Place
@@ -74,7 +74,7 @@ class FlowProducer(Client):
         **place: Unpack[Place],
     ) -> None:
         super().__init__(**place)
-        self._defaults: Mapping[str, Any] = wire_fields({**(default_job_options or {})}, {})
+        self._defaults: Mapping[str, Any] = default_fields(default_job_options)
         self._around = Around(around_adding(middleware))
 
     # -- adding

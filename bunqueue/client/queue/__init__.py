@@ -13,7 +13,7 @@ from typing import Self
 from bunqueue.client import checks
 from bunqueue.client.caller import AsyncCaller
 from bunqueue.client.connection_options import ConnectionOptions
-from bunqueue.client.job_options import JobOptions, wire_fields
+from bunqueue.client.job_options import JobOptions, default_fields
 from bunqueue.client.middleware import AsyncAround, Middleware, around_adding
 from bunqueue.client.queue.adding import AsyncAdding
 from bunqueue.client.queue.control import AsyncControl
@@ -74,7 +74,7 @@ class AsyncQueue(
         middleware: Iterable[Middleware] = (),
     ) -> None:
         self.name = checks.queue_name(name)
-        self._defaults = wire_fields({**(default_job_options or {})}, {})
+        self._defaults = default_fields(default_job_options)
         endpoint = checks.endpoint(host, port, token, embedded, data_path, connection, url, tls)
         self._caller = AsyncCaller(endpoint)
         around = around_adding(middleware)

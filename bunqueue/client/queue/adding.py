@@ -14,6 +14,7 @@ from bunqueue.client.job_options import (
     bulk_fields,
     check_size,
     encode_data,
+    pair,
     wire_fields,
 )
 from bunqueue.client.middleware import AsyncAround
@@ -64,7 +65,10 @@ class AsyncAdding(AsyncQueueBase):
         as `add` does; together they must fit into 64 MiB, and be at most 100,000.
         """
         if self._around is not None:
-            made = [job if isinstance(job, NewJob) else NewJob(*job) for job in jobs]
+            made = [
+                job if isinstance(job, NewJob) else NewJob(*pair(index, job))
+                for index, job in enumerate(jobs)
+            ]
             return await self._add_inside(self._around, made, idempotency_key)
         command = self._push_batch(jobs, idempotency_key)
         if not command.jobs:
@@ -97,7 +101,7 @@ class AsyncAdding(AsyncQueueBase):
     def _push_batch(self, jobs: Iterable[NewJob | tuple[str, object]], key: str | None) -> PushBatch:
         entries = []
         for index, job in enumerate(jobs):
-            name, data = (job.name, job.data) if isinstance(job, NewJob) else job
+            name, data = (job.name, job.data) if isinstance(job, NewJob) else pair(index, job)
             fields = bulk_fields(index, job, self._defaults) if isinstance(job, NewJob) else self._defaults
             payload = encode_data(data, f"the data of job {index}")
             if "size_limit" in fields:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Literal
+from typing import Literal, get_args
 
+from bunqueue.client import checks
 from bunqueue.client.connection_options import Duration, milliseconds
 from bunqueue.client.job_options import epoch_ms
 from bunqueue.client.queue.base import AsyncQueueBase
@@ -43,10 +44,10 @@ class AsyncControl(AsyncQueueBase):
         completed ones from their completion, failed ones from their last attempt. `limit` is at most
         1,000,000.
         """
-        command = queues.Clean(
-            queue=self.name, grace=milliseconds(older_than, "older_than"), state=state, limit=limit
-        )
-        reply = await self._caller.call(command, queues.CleanReply)
+        checks.states(get_args(Cleanable), [] if state is None else [state])
+        age = milliseconds(older_than, "older_than")
+        command = queues.Clean(queue=self.name, grace=age, state=state, limit=limit)
+        reply = await self._caller.call(checks.checked(command, grace="older_than"), queues.CleanReply)
         return reply.ids
 
     async def obliterate(self) -> None:
@@ -55,7 +56,8 @@ class AsyncControl(AsyncQueueBase):
 
     async def promote_jobs(self, count: int | None = None) -> int:
         """Let delayed jobs run now: all, or the `count` that were added first. How many that were."""
-        reply = await self._caller.call(queues.PromoteJobs(queue=self.name, count=count), query.CountReply)
+        command = checks.checked(queues.PromoteJobs(queue=self.name, count=count))
+        reply = await self._caller.call(command, query.CountReply)
         return reply.count
 
     async def retry_completed(
@@ -65,11 +67,13 @@ class AsyncControl(AsyncQueueBase):
         completed at a moment (a datetime, or ms since the epoch), or all. How many that were."""
         timestamp = None if before is None else epoch_ms(before, "before")
         command = dlq.RetryCompleted(queue=self.name, id=job_id, count=count, timestamp=timestamp)
-        reply = await self._caller.call(command, query.CountReply)
+        reply = await self._caller.call(
+            checks.checked(command, id="job_id", timestamp="before"), query.CountReply
+        )
         return reply.count
 
     async def trim_events(self, keep: int) -> int:
         """Forget the oldest events of the queue in the server's log, but for the last `keep`. How many."""
         command = events.TrimEvents(queue=self.name, max_length=keep)
-        reply = await self._caller.call(command, events.TrimReply)
+        reply = await self._caller.call(checks.checked(command, max_length="keep"), events.TrimReply)
         return reply.data.removed

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Unpack
 
+from bunqueue.client import checks
 from bunqueue.client.cron_options import CronOptions, cron_command
 from bunqueue.client.queue.base import AsyncQueueBase
 from bunqueue.errors import NotFound
@@ -20,8 +21,7 @@ class AsyncCrons(AsyncQueueBase):
             await queue.upsert_cron("nightly", {"full": True}, schedule="0 3 * * *", timezone="Europe/Rome")
 
         A schedule of this name is replaced; if its rhythm stays the same it goes on undisturbed, so this may
-        be called at each start of a program. Raises OptionError, or CommandFailed for an expression that is
-        none.
+        be called at each start of a program. Raises OptionError, for an expression that is none, too.
         """
         reply = await self._caller.call(cron_command(self.name, name, data, options), cron.CronReply)
         return reply.cron
@@ -29,7 +29,7 @@ class AsyncCrons(AsyncQueueBase):
     async def delete_cron(self, name: str) -> bool:
         """Remove a schedule; False when there is none. The jobs that it has added stay."""
         try:
-            await self._caller.call(cron.CronDelete(name=name), Ok)
+            await self._caller.call(checks.checked(cron.CronDelete(name=name)), Ok)
         except NotFound:
             return False
         return True
@@ -37,7 +37,7 @@ class AsyncCrons(AsyncQueueBase):
     async def get_cron(self, name: str) -> CronView | None:
         """One schedule, of whatever queue; None when there is none."""
         try:
-            reply = await self._caller.call(cron.CronGet(name=name), cron.CronReply)
+            reply = await self._caller.call(checks.checked(cron.CronGet(name=name)), cron.CronReply)
         except NotFound:
             return None
         return reply.cron

@@ -7,14 +7,15 @@ from typing import Any, TypedDict, Unpack
 
 from msgspec import UNSET, UnsetType
 
+from bunqueue.client import checks
 from bunqueue.client import jobs as replies
 from bunqueue.client.checks import given, given_span
-from bunqueue.client.connection_options import Duration
+from bunqueue.client.connection_options import Duration, unknown_option
 from bunqueue.client.job_options import epoch_ms
 from bunqueue.client.jobs import Job
 from bunqueue.client.queue.base import AsyncQueueBase
 from bunqueue.client.views import DeadLetter, DeadLetters
-from bunqueue.model.dead_letters import DlqConfig
+from bunqueue.model.dead_letters import CANCELLED, REASONS, DlqConfig
 from bunqueue.protocol.commands import Ok, dlq, query
 from bunqueue.protocol.commands.dlq import DlqStats
 
@@ -39,14 +40,15 @@ class AsyncDlq(AsyncQueueBase):
 
     async def dlq(self, count: int = 1000) -> list[Job]:
         """The jobs that failed for good, oldest first; at most `count`, which is at most 10,000."""
-        reply = await self._caller.call(dlq.Dlq(queue=self.name, count=count), replies.ManyJobs)
+        command = checks.checked(dlq.Dlq(queue=self.name, count=count))
+        reply = await self._caller.call(command, replies.ManyJobs)
         return reply.jobs
 
     async def dlq_entries(
         self, *, limit: int = 100, offset: int = 0, **which: Unpack[DlqFilter]
     ) -> list[DeadLetter]:
         """Dead letters with their attempts, oldest first; see `DlqFilter` for which."""
-        wanted = dlq.DlqFilter(**_filter(which), limit=limit, offset=offset)
+        wanted = checks.checked(dlq.DlqFilter(**_filter(which), limit=limit, offset=offset))
         command = dlq.Dlq(queue=self.name, count=limit, filter=wanted)
         reply = await self._caller.call(command, DeadLetters)
         return reply.entries
@@ -56,8 +58,8 @@ class AsyncDlq(AsyncQueueBase):
     ) -> int:
         """Give dead letters all their attempts again: one of them, or the oldest `count` of those that
         `DlqFilter` describes, or all of the queue. How many that were."""
-        wanted = dlq.DlqFilter(**_filter(which)) if which else None
-        command = dlq.RetryDlq(queue=self.name, job_id=job_id, count=count, filter=wanted)
+        wanted = checks.checked(dlq.DlqFilter(**_filter(which))) if which else None
+        command = checks.checked(dlq.RetryDlq(queue=self.name, job_id=job_id, count=count, filter=wanted))
         reply = await self._caller.call(command, query.CountReply)
         return reply.count
 
@@ -68,7 +70,8 @@ class AsyncDlq(AsyncQueueBase):
 
     async def remove_dlq_job(self, job_id: str) -> bool:
         """Remove one dead letter; False when it is none of this queue."""
-        reply = await self._caller.call(dlq.RemoveDlqJob(queue=self.name, job_id=job_id), dlq.RemovedReply)
+        command = checks.checked(dlq.RemoveDlqJob(queue=self.name, job_id=job_id))
+        reply = await self._caller.call(command, dlq.RemovedReply)
         return reply.data.removed
 
     async def dlq_stats(self) -> DlqStats:
@@ -103,11 +106,17 @@ class AsyncDlq(AsyncQueueBase):
             max_age=None if max_age is None else given_span(max_age, "max_age"),
             max_entries=given(max_entries),
         )
+        checks.settings(DlqConfig, settings)
         await self._caller.call(dlq.SetDlqConfig(queue=self.name, config=settings), Ok)
 
 
 def _filter(which: DlqFilter) -> dict[str, Any]:
-    """As the protocol has it."""
+    """As the protocol has it. OptionError."""
+    for name in which:
+        if name not in DlqFilter.__annotations__:
+            raise unknown_option("a choice of dead letters", name, DlqFilter.__annotations__)
+    if (reason := which.get("reason")) is not None:
+        checks.one_of("reason", reason, (*REASONS, CANCELLED))
     return {
         name: epoch_ms(value, name) if name in ("older_than", "newer_than") else value  # type: ignore[arg-type]
         for name, value in which.items()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from bunqueue.client import checks
 from bunqueue.client.caller import AsyncCaller
-from bunqueue.client.connection_options import Duration, milliseconds
+from bunqueue.client.connection_options import Duration, whole_milliseconds
 from bunqueue.client.queue.base import AsyncQueueBase
 from bunqueue.protocol.commands import Ok, groups
 from bunqueue.protocol.commands.groups import GroupRate
@@ -50,7 +51,7 @@ class AsyncJobGroup:
     async def set_concurrency(self, limit: int) -> None:
         """Let at most `limit` of its jobs be active at a time, whatever a worker says."""
         command = groups.SetGroupConcurrency(queue=self.queue, group_id=self.id, concurrency=limit)
-        await self._caller.call(command, Ok)
+        await self._caller.call(checks.checked(command, concurrency="limit"), Ok)
 
     async def concurrency(self) -> int | None:
         """The limit that was set; None when there is none."""
@@ -65,9 +66,9 @@ class AsyncJobGroup:
 
     async def set_rate_limit(self, limit: int, *, per: Duration) -> None:
         """Let at most `limit` of its jobs through within `per` from the first of them on."""
-        span = int(milliseconds(per, "per"))
+        span = whole_milliseconds(per, "per")
         command = groups.SetGroupRateLimit(queue=self.queue, group_id=self.id, max=limit, duration=span)
-        await self._caller.call(command, Ok)
+        await self._caller.call(checks.checked(command, max="limit", duration="per"), Ok)
 
     async def rate_limit(self) -> GroupRate | None:
         """The rate limit that was set; None when there is none."""
@@ -87,9 +88,9 @@ class AsyncJobGroup:
 
     async def hold(self, duration: Duration) -> None:
         """Give out none of its jobs for so long: somebody it depends on asked for a rest, say."""
-        span = int(milliseconds(duration, "duration"))
+        span = whole_milliseconds(duration, "duration")
         command = groups.RateLimitGroup(queue=self.queue, group_id=self.id, duration=span)
-        await self._caller.call(command, Ok)
+        await self._caller.call(checks.checked(command), Ok)
 
 
 class AsyncGroups(AsyncQueueBase):
@@ -97,7 +98,7 @@ class AsyncGroups(AsyncQueueBase):
 
     def group(self, group_id: str) -> AsyncJobGroup:
         """The jobs that were added with `group=group_id`; the server is not asked whether there are any."""
-        return AsyncJobGroup(self._caller, self.name, group_id)
+        return AsyncJobGroup(self._caller, self.name, checks.group_id(group_id))
 
     async def grouped_count(self) -> int:
         """How many jobs of all groups are queued."""

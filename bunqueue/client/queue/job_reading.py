@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TypeVar
 
+from bunqueue.client import checks, views
 from bunqueue.client import jobs as replies
-from bunqueue.client import views
 from bunqueue.client.connection_options import Duration, seconds
 from bunqueue.client.jobs import Job, JobProgress
 from bunqueue.client.queue.job_base import AsyncJobBase
@@ -73,5 +73,6 @@ class AsyncJobReading(AsyncJobBase[R]):
 
         At most 100 are kept. Of an unknown job there are none.
         """
-        reply = await self._ask(jobs.GetLogs(id=self.id, start=start, end=end), jobs.GetLogsReply)
+        command = checks.checked(jobs.GetLogs(id=self.id, start=start, end=end))
+        reply = await self._ask(command, jobs.GetLogsReply)
         return reply.data.logs

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from bunqueue.client import checks
 from bunqueue.client.checks import given, given_span, whole
-from bunqueue.client.connection_options import Duration, milliseconds
+from bunqueue.client.connection_options import Duration, milliseconds, whole_milliseconds
 from bunqueue.client.queue.base import AsyncQueueBase
 from bunqueue.errors import OptionError
 from bunqueue.model.stall import StallConfig
@@ -27,10 +28,10 @@ class AsyncLimiting(AsyncQueueBase):
         command = limits.RateLimit(
             queue=self.name,
             limit=_checked(limit),
-            duration=int(milliseconds(per, "per")),
+            duration=whole_milliseconds(per, "per"),
             ttl=None if ttl is None else milliseconds(ttl, "ttl"),
         )
-        await self._caller.call(command, Ok)
+        await self._caller.call(checks.checked(command, duration="per"), Ok)
 
     async def clear_rate_limit(self) -> None:
         """Let jobs through as fast as workers take them."""
@@ -42,7 +43,7 @@ class AsyncLimiting(AsyncQueueBase):
         Raises OptionError unless `limit` is a whole number from 1 on.
         """
         command = limits.SetConcurrency(queue=self.name, limit=_checked(limit))
-        await self._caller.call(command, Ok)
+        await self._caller.call(checks.checked(command), Ok)
 
     async def clear_concurrency(self) -> None:
         """Let any number of jobs be active at a time."""
@@ -77,6 +78,7 @@ class AsyncLimiting(AsyncQueueBase):
             max_stalls=given(max_stalls),
             grace_period=given_span(grace_period, "grace_period"),
         )
+        checks.settings(StallConfig, settings)
         await self._caller.call(stall.SetStallConfig(queue=self.name, config=settings), Ok)
 
 

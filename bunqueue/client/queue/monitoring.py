@@ -7,6 +7,7 @@ from typing import Literal
 
 from msgspec import UNSET
 
+from bunqueue.client import checks
 from bunqueue.client import jobs as replies
 from bunqueue.client.jobs import QueueInfo, ServerStats
 from bunqueue.client.queue.base import AsyncQueueBase
@@ -50,6 +51,7 @@ class AsyncMonitoring(AsyncQueueBase):
 
     async def history(self, kind: Literal["completed", "failed"] = "completed") -> QueueHistory:
         """How many jobs of this queue completed, or failed, in each of the last minutes."""
+        checks.one_of("kind", kind, ("completed", "failed"))
         command = monitoring.Metrics(queue=self.name, type=kind)
         reply = await self._caller.call(command, monitoring.MetricsReply)
         if reply.data is UNSET:

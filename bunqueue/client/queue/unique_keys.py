@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bunqueue.client import checks
 from bunqueue.client.queue.base import AsyncQueueBase
 from bunqueue.protocol.commands import dedup
 
@@ -12,6 +13,7 @@ class AsyncUniqueKeys(AsyncQueueBase):
     async def get_unique_job_id(self, unique_key: str) -> str | None:
         """The id of the job that holds a `unique_key`; None when it is free."""
         command = dedup.GetDeduplicationJobId(queue=self.name, deduplication_id=unique_key)
+        checks.checked(command, deduplication_id="unique_key")
         reply = await self._caller.call(command, dedup.HolderReply)
         return reply.data.job_id
 
@@ -19,5 +21,6 @@ class AsyncUniqueKeys(AsyncQueueBase):
         """Free a `unique_key`, so that another job may have it; False when nobody held it. The job that did
         stays."""
         command = dedup.RemoveDeduplicationKey(queue=self.name, deduplication_id=unique_key)
+        checks.checked(command, deduplication_id="unique_key")
         reply = await self._caller.call(command, dedup.FreedReply)
         return reply.data.count > 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Literal
 
+from bunqueue.client import checks
 from bunqueue.client.queue.base import AsyncQueueBase
 from bunqueue.errors import NotFound
 from bunqueue.protocol.commands import Ok, webhooks
@@ -30,21 +31,27 @@ class AsyncWebhooks(AsyncQueueBase):
         What is sent is signed with the `secret`. Raises CommandFailed for an address inside the network.
         """
         queue = None if all_queues else self.name
-        command = webhooks.AddWebhook(url=url, events=list(events), queue=queue, secret=secret)
+        wanted: list[str] = [events] if isinstance(events, str) else list(events)
+        for event in wanted:
+            checks.one_of("events", event, webhooks.EVENTS)
+        command = checks.checked(webhooks.AddWebhook(url=url, events=wanted, queue=queue, secret=secret))
         reply = await self._caller.call(command, webhooks.AddWebhookReply)
         return reply.data.webhook_id
 
     async def remove_webhook(self, webhook_id: str) -> bool:
         """Remove a webhook; False when there is none."""
         try:
-            await self._caller.call(webhooks.RemoveWebhook(webhook_id=webhook_id), RemovedReply)
+            await self._caller.call(
+                checks.checked(webhooks.RemoveWebhook(webhook_id=webhook_id)), RemovedReply
+            )
         except NotFound:
             return False
         return True
 
     async def set_webhook_enabled(self, webhook_id: str, enabled: bool) -> None:
         """Switch a webhook on or off. Raises NotFound."""
-        await self._caller.call(webhooks.SetWebhookEnabled(id=webhook_id, enabled=enabled), Ok)
+        command = webhooks.SetWebhookEnabled(id=webhook_id, enabled=enabled)
+        await self._caller.call(checks.checked(command, id="webhook_id"), Ok)
 
     async def list_webhooks(self, *, all_queues: bool = False) -> list[WebhookInfo]:
         """The webhooks that are told of this queue, or all, in the order in which they were added."""

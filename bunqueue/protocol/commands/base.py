@@ -196,12 +196,16 @@ WaitTimeout = Annotated[float, Meta(ge=0, le=600_000)]
 PollTimeout = Annotated[float, Meta(ge=0, le=60_000)]
 LockTtl = Annotated[int, Meta(ge=1, le=DAY_MS)]
 Text = Annotated[str, Meta(max_length=256)]  # names, owners, tags
+MAX_JOB_NAME = 256
 JobName = Annotated[
     str,
     Meta(
         min_length=1,
-        max_length=256,
-        extra={"label": "Job name", "problem": "must be a non-empty string of at most 256 characters"},
+        max_length=MAX_JOB_NAME,
+        extra={
+            "label": "Job name",
+            "problem": f"must be a non-empty string of at most {MAX_JOB_NAME} characters",
+        },
     ),
 ]
 Key = Annotated[str, Meta(max_length=1024)]

@@ -21,7 +21,7 @@ from bunqueue.client.blocking.queue.unique_keys import UniqueKeys
 from bunqueue.client.blocking.queue.webhooks import Webhooks
 from bunqueue.client.caller import Caller
 from bunqueue.client.connection_options import ConnectionOptions
-from bunqueue.client.job_options import JobOptions, wire_fields
+from bunqueue.client.job_options import JobOptions, default_fields
 from bunqueue.client.middleware import Around, Middleware, around_adding
 from bunqueue.client.tls import Tls
 
@@ -71,7 +71,7 @@ class Queue(
         middleware: Iterable[Middleware] = (),
     ) -> None:
         self.name = checks.queue_name(name)
-        self._defaults = wire_fields({**(default_job_options or {})}, {})
+        self._defaults = default_fields(default_job_options)
         endpoint = checks.endpoint(host, port, token, embedded, data_path, connection, url, tls)
         self._caller = Caller(endpoint)
         around = around_adding(middleware)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TypeVar
 
+from bunqueue.client import checks
 from bunqueue.client.blocking.queue.job_base import JobBase
 from bunqueue.client.connection_options import Duration, milliseconds
 from bunqueue.client.job_options import encode_data
@@ -29,7 +30,7 @@ class JobControl(JobBase[R]):
         Raises JobNotFound or WrongState when it has ended before.
         """
         command = jobs.Cancel(id=self.id, running=True, reason=reason, grace=milliseconds(grace, "grace"))
-        reply = self._ask(command, jobs.CancelReply)
+        reply = self._ask(checks.checked(command), jobs.CancelReply)
         return reply.running is not True
 
     def remove(self) -> bool:
@@ -60,7 +61,8 @@ class JobControl(JobBase[R]):
 
     def move_to_delayed(self, delay: Duration) -> None:
         """Have a waiting, delayed or active job run `delay` from now. No attempt is counted."""
-        self._ask(jobs.MoveToDelayed(id=self.id, delay=milliseconds(delay, "delay")), Ok)
+        command = jobs.MoveToDelayed(id=self.id, delay=milliseconds(delay, "delay"))
+        self._ask(checks.checked(command), Ok)
 
     def move_to_wait(self) -> None:
         """Let a waiting, delayed, active or failed job run now. An active one is taken from its worker."""
@@ -68,28 +70,34 @@ class JobControl(JobBase[R]):
 
     def change_delay(self, delay: Duration) -> None:
         """Have a waiting or delayed job run `delay` from now; an active one as `move_to_delayed` does."""
-        self._ask(jobs.ChangeDelay(id=self.id, delay=milliseconds(delay, "delay")), Ok)
+        command = jobs.ChangeDelay(id=self.id, delay=milliseconds(delay, "delay"))
+        self._ask(checks.checked(command), Ok)
 
     def change_priority(self, priority: int, *, lifo: bool | None = None) -> None:
         """Give a waiting or delayed job another priority; with `lifo` also say whether it goes before others
         of that."""
-        self._ask(jobs.ChangePriority(id=self.id, priority=priority, lifo=lifo), Ok)
+        command = jobs.ChangePriority(id=self.id, priority=priority, lifo=lifo)
+        self._ask(checks.checked(command), Ok)
 
     def update_data(self, data: object) -> None:
         """Give a job that has not ended other data. A run that has begun does not see it."""
         self._ask(jobs.Update(id=self.id, data=encode_data(data, "the data of the job")), Ok)
 
     def update_progress(self, progress: float, message: str | None = None) -> None:
-        """Say how far an active job is: 0 to 100. Without a message the last one stays."""
-        self._ask(query.Progress(id=self.id, progress=progress, message=message), Ok)
+        """Say how far an active job is: 0 to 100, less counts as 0 and more as 100. Without a message the
+        last one stays."""
+        command = query.Progress(id=self.id, progress=progress, message=message)
+        self._ask(checks.checked(command), Ok)
 
     def log(self, message: str, level: str = "info") -> None:
         """Add a line to its log, in any state. The last 100 are kept."""
-        self._ask(jobs.AddLog(id=self.id, message=message, level=level), jobs.AddLogReply)
+        command = checks.checked(jobs.AddLog(id=self.id, message=message, level=level))
+        self._ask(command, jobs.AddLogReply)
 
     def clear_logs(self, *, keep: int = 0) -> None:
         """Forget its log but for the last `keep` lines."""
-        self._ask(jobs.ClearLogs(id=self.id, keep_logs=keep), Ok)
+        command = jobs.ClearLogs(id=self.id, keep_logs=keep)
+        self._ask(checks.checked(command, keep_logs="keep"), Ok)
 
     def remove_unique_key(self) -> bool:
         """Free the `unique_key` that it holds, so that another job may have it; False when it held none."""

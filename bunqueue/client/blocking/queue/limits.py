@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from bunqueue.client import checks
 from bunqueue.client.blocking.queue.base import QueueBase
 from bunqueue.client.checks import given, given_span, whole
-from bunqueue.client.connection_options import Duration, milliseconds
+from bunqueue.client.connection_options import Duration, milliseconds, whole_milliseconds
 from bunqueue.errors import OptionError
 from bunqueue.model.stall import StallConfig
 from bunqueue.protocol.commands import Ok, limits, stall
@@ -27,10 +28,10 @@ class Limiting(QueueBase):
         command = limits.RateLimit(
             queue=self.name,
             limit=_checked(limit),
-            duration=int(milliseconds(per, "per")),
+            duration=whole_milliseconds(per, "per"),
             ttl=None if ttl is None else milliseconds(ttl, "ttl"),
         )
-        self._caller.call(command, Ok)
+        self._caller.call(checks.checked(command, duration="per"), Ok)
 
     def clear_rate_limit(self) -> None:
         """Let jobs through as fast as workers take them."""
@@ -42,7 +43,7 @@ class Limiting(QueueBase):
         Raises OptionError unless `limit` is a whole number from 1 on.
         """
         command = limits.SetConcurrency(queue=self.name, limit=_checked(limit))
-        self._caller.call(command, Ok)
+        self._caller.call(checks.checked(command), Ok)
 
     def clear_concurrency(self) -> None:
         """Let any number of jobs be active at a time."""
@@ -77,6 +78,7 @@ class Limiting(QueueBase):
             max_stalls=given(max_stalls),
             grace_period=given_span(grace_period, "grace_period"),
         )
+        checks.settings(StallConfig, settings)
         self._caller.call(stall.SetStallConfig(queue=self.name, config=settings), Ok)
 
 

@@ -21,7 +21,7 @@ class Looking(QueueBase):
     def get_job(self, job_id: str) -> Job | None:
         """The job, or None when there is none."""
         try:
-            reply = self._caller.call(query.GetJob(id=job_id), replies.OneJob)
+            reply = self._caller.call(checks.checked(query.GetJob(id=job_id), id="job_id"), replies.OneJob)
             return reply.job
         except JobNotFound:
             return None
@@ -29,7 +29,9 @@ class Looking(QueueBase):
     def get_job_by_custom_id(self, custom_id: str) -> Job | None:
         """The job with an id that its adder chose, if it has not ended; else None."""
         try:
-            reply = self._caller.call(query.GetJobByCustomId(custom_id=custom_id), replies.OneJob)
+            reply = self._caller.call(
+                checks.checked(query.GetJobByCustomId(custom_id=custom_id)), replies.OneJob
+            )
             return reply.job
         except JobNotFound:
             return None
@@ -49,7 +51,7 @@ class Looking(QueueBase):
         command = query.GetJobs(
             queue=self.name, state=states or None, limit=limit, offset=offset, asc=not newest_first
         )
-        reply = self._caller.call(command, replies.ManyJobs)
+        reply = self._caller.call(checks.checked(command), replies.ManyJobs)
         return reply.jobs
 
     def iter_jobs(
@@ -60,6 +62,7 @@ class Looking(QueueBase):
         The queue goes on meanwhile. A job that is there, in these states, all the time may be met twice when
         others are added, and missed when others go; an id tells the one, asking again the other.
         """
+        checks.whole("page", page)
         offset = 0
         while True:
             jobs = self.get_jobs(state, limit=page, offset=offset, newest_first=newest_first)
@@ -76,7 +79,7 @@ class Looking(QueueBase):
     def get_result(self, job_id: str) -> Any:
         """What the handler gave back; None when the job has not completed or is gone. It does not wait:
         `handle(job_id).result()` does."""
-        reply = self._caller.call(query.GetResult(id=job_id), replies.Outcome)
+        reply = self._caller.call(checks.checked(query.GetResult(id=job_id), id="job_id"), replies.Outcome)
         return reply.result
 
     def progress(self, job_id: str) -> JobProgress:

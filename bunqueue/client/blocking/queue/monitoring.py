@@ -7,6 +7,7 @@ from typing import Literal
 
 from msgspec import UNSET
 
+from bunqueue.client import checks
 from bunqueue.client import jobs as replies
 from bunqueue.client.blocking.queue.base import QueueBase
 from bunqueue.client.jobs import QueueInfo, ServerStats
@@ -50,6 +51,7 @@ class Monitoring(QueueBase):
 
     def history(self, kind: Literal["completed", "failed"] = "completed") -> QueueHistory:
         """How many jobs of this queue completed, or failed, in each of the last minutes."""
+        checks.one_of("kind", kind, ("completed", "failed"))
         command = monitoring.Metrics(queue=self.name, type=kind)
         reply = self._caller.call(command, monitoring.MetricsReply)
         if reply.data is UNSET:
