@@ -168,6 +168,7 @@ def complete(
         events.tell(state, queue, events.COMPLETED, job, data=UNSET if result is None else Raw(result))
     if remove:
         job.state = REMOVED
+        waiting.keep(state, job)
         emit(state, events.DROPPED, job)
         outcomes.remember(state, job)
     else:
@@ -274,6 +275,7 @@ def expire(state: State, queue: QueueState, job: Job) -> None:
     """WAITING to gone: its ttl had passed when a pull met it."""
     queue.waiting -= 1
     job.state, job.reason = REMOVED, EXPIRED
+    waiting.keep(state, job)
     emit(state, events.DROPPED, job)
     outcomes.remember(state, job)
     _retire(state, queue, job)
@@ -282,6 +284,7 @@ def expire(state: State, queue: QueueState, job: Job) -> None:
 def remove(state: State, queue: QueueState, job: Job, kind: int = events.DROPPED) -> None:
     """Any live state to gone: nobody wants it any more; events.REMOVED is told to subscribers."""
     withdraw(state, queue, job, REMOVED)
+    waiting.keep(state, job)
     emit(state, kind, job)
     outcomes.remember(state, job)
     _retire(state, queue, job)

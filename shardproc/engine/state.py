@@ -30,6 +30,7 @@ from .vitals import Vitals
 
 if TYPE_CHECKING:
     from bunqueue.protocol.commands.core import GroupRule
+    from bunqueue.protocol.commands.events import Ended
     from bunqueue.protocol.peers import Outcome
 
     from .gate import Gate
@@ -201,6 +202,7 @@ class State:
         "delays",
         "directory",
         "dropped",
+        "ended",
         "gone",
         "granted",
         "ids",
@@ -317,6 +319,7 @@ class State:
         self.settled: list[Job] = []  # awaited jobs that were decided, to be told to who waits
         self.dropped: list[str] = []  # ids that clients chose, of jobs that are gone: not yet told
         self.unblocked: list[Job] = []  # removed ones that waited for others: not yet forgotten there
+        self.ended: dict[str, Ended] = {}  # how removed jobs have ended; waiting.py
         self.gone: dict[str, Outcome] = {}  # removed jobs; the last of them
         self.tombstones: dict[str, Outcome] = {}  # those that other shards may ask about; stored
         self.lives: Counter[int] = Counter()  # shard -> how often it has come (back)

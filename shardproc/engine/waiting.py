@@ -14,6 +14,7 @@ from .registry import handles
 from .state import Client, JobWait, State
 
 MAX_ENDED = 100  # finished jobs in one answer: each is read from the disk, 20 us or so
+MAX_KEPT = 10_000  # removed jobs of which it is remembered how they ended; an error has 4 KiB at most
 MAX_RESULTS = 4 << 20  # bytes of results in one answer, and then one more
 
 
@@ -43,7 +44,7 @@ def wait_jobs(state: State, client: Client, command: WaitJobs) -> WaitManyReply 
         if job_id in state.jobs:
             continue
         job = state.archive.find(job_id)
-        found.append(Ended(id=job_id, state="unknown") if job is None else _ended(job))
+        found.append(_removed(state, job_id) if job is None else _ended(job))
         size += len((job and job.result) or b"")
         if len(found) == MAX_ENDED or size > MAX_RESULTS:
             break
@@ -88,6 +89,18 @@ def _ended(job: Job) -> Ended:
         return Ended(id=job.id, state="unknown")
     state = job.reason if job.reason in (CANCELLED, EXPIRED) else "failed"
     return Ended(id=job.id, state=state, error=job.error, reason=job.reason, attempts=job.attempts)
+
+
+def keep(state: State, job: Job) -> None:
+    """``job`` is removed. Who asks later is told how it ended, until the shard ends or many others have."""
+    if job.reason in (CANCELLED, EXPIRED):
+        state.ended[job.id] = _ended(job)
+        if len(state.ended) > MAX_KEPT:
+            del state.ended[next(iter(state.ended))]
+
+
+def _removed(state: State, job_id: str) -> Ended:
+    return state.ended.get(job_id) or Ended(id=job_id, state="unknown")
 
 
 def end_waits(state: State) -> None:

@@ -72,6 +72,26 @@ def state_is(handle: AsyncJobHandle, state: str) -> Awaitable[None]:
     return eventually(has_it, f"the job is {state}")
 
 
+# -- before it began -----------------------------------------------------------------------------------------
+
+
+async def test_a_job_that_had_not_begun_is_known_as_cancelled(queue: AsyncQueue) -> None:
+    own = f"{queue.name}-own"
+    for handle in (await queue.add("n"), await queue.add("n", delay=60_000, job_id=own)):
+        assert await handle.cancel("too late") is True
+        assert (await handle.state(), await queue.get_state(handle.id)) == ("cancelled", "cancelled")
+        outcome = await queue.handle(handle.id).wait(0)
+        assert (outcome.state, outcome.error) == ("cancelled", "Cancelled: too late")
+        with pytest.raises(JobCancelled, match="was cancelled: too late") as caught:
+            await handle.result(0)
+        assert caught.value.reason == "too late"
+        assert await queue.get_job(handle.id) is None
+    again = await queue.add("n", job_id=own, remove_on_complete=True)
+    assert (again.created, await again.state()) == (True, "waiting")
+    await again.remove()
+    assert (await again.state(), (await again.wait(0)).state) == ("unknown", "unknown")
+
+
 # -- cancelled ---------------------------------------------------------------------------------------------
 
 

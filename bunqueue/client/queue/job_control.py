@@ -23,7 +23,7 @@ class AsyncJobControl(AsyncJobBase[R]):
     __slots__ = ()
 
     async def cancel(self, reason: str | None = None, *, grace: Duration = 10_000) -> bool:
-        """Stop the job for good; whether it has stopped already.
+        """Stop the job for good. True: it has ended already. False: it will, within `grace`, as it runs.
 
         One that has not begun is removed at once. The worker of one that runs is told, and within `grace` the
         job ends as cancelled, whatever its worker makes of that: its result is refused. `wait` sees the end.

@@ -12,6 +12,7 @@ from bunqueue.client.queue.job_base import AsyncJobBase
 from bunqueue.client.views import JobOutcome
 from bunqueue.errors import ResultTimeout
 from bunqueue.protocol.commands import jobs, query
+from bunqueue.protocol.commands.events import WaitJobs, WaitManyReply
 from bunqueue.protocol.commands.jobs import LogLine
 
 R = TypeVar("R")
@@ -23,9 +24,18 @@ class AsyncJobReading(AsyncJobBase[R]):
     __slots__ = ()
 
     async def state(self) -> str:
-        """waiting, delayed, active, completed, failed, cancelled, or unknown when it is no longer there."""
+        """waiting, delayed, active, completed, failed, cancelled, expired (nobody took it within its `ttl`),
+        or unknown when it is no longer there.
+
+        A job that was cancelled before it began, or that expired, is gone, but the server remembers for a
+        while how it ended: the last 10,000 of each shard, until that is started anew.
+        """
         reply = await self._ask(query.GetState(id=self.id), query.StateReply)
-        return reply.state
+        if reply.state != "unknown":
+            return reply.state
+        command = WaitJobs(queue=self.queue, ids=[self.id], timeout=0)
+        ended = (await self._ask(command, WaitManyReply)).ended
+        return ended[0].state if ended else "unknown"
 
     async def job(self) -> Job:
         """The whole job as it is now. Raises JobNotFound."""

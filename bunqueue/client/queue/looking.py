@@ -75,7 +75,8 @@ class AsyncLooking(AsyncQueueBase):
             offset += page
 
     async def get_state(self, job_id: str) -> str:
-        """waiting, delayed, active, completed, failed, cancelled, or unknown when there is no such job."""
+        """waiting, delayed, active, completed, failed, cancelled, expired, or unknown when there is no such
+        job; see `JobHandle.state`."""
         return await self.handle(job_id).state()
 
     async def get_result(self, job_id: str) -> Any:

@@ -39,7 +39,9 @@ class Ended(Struct, kw_only=True, omit_defaults=True, gc=False):
 
     ``state`` is completed, failed, cancelled (waiting or active), expired (its ``ttl`` was over), or unknown:
     it is not there, any more or ever.  Of one that is kept, or that ended while somebody waited for it,
-    ``result`` is told, or ``error``, ``reason`` (as of dead letters) and the number of failed ``attempts``.
+    ``result`` is told, or ``error``, ``reason`` (as of dead letters) and the number of failed ``attempts``;
+    cancelled and expired ones that were removed are remembered until the shard ends, or 10,000 others have
+    come.
     """
 
     id: str

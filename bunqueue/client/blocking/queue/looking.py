@@ -73,7 +73,8 @@ class Looking(QueueBase):
             offset += page
 
     def get_state(self, job_id: str) -> str:
-        """waiting, delayed, active, completed, failed, cancelled, or unknown when there is no such job."""
+        """waiting, delayed, active, completed, failed, cancelled, expired, or unknown when there is no such
+        job; see `JobHandle.state`."""
         return self.handle(job_id).state()
 
     def get_result(self, job_id: str) -> Any:
