@@ -24,6 +24,8 @@ from bunqueue.protocol.framing import HEADER, FrameSplitter
 
 logger = logging.getLogger("bunqueue.client")
 
+CLOSED = "it was closed by the server"
+
 
 class Host(Protocol):
     """Whom a connection reports to."""
@@ -63,7 +65,7 @@ class Connection(asyncio.Protocol):
         self._splitter = FrameSplitter()
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
-        self.reason = "it was closed by the server"
+        self.reason = CLOSED
         """Why it ended, if it did."""
         self._silent = True  # since the last look
         self._failed_pings = 0

@@ -17,7 +17,7 @@ from math import inf
 from msgspec import Struct
 
 from bunqueue.client import requests
-from bunqueue.client.connection import Connection
+from bunqueue.client.connection import CLOSED, Connection
 from bunqueue.client.connection_options import seconds
 from bunqueue.client.requests import Request
 from bunqueue.client.tls import tls_problem
@@ -212,7 +212,7 @@ class Pool:
         """Seconds for which it makes sense to go on trying."""
         if isinstance(error, NEVER_MIND) or not isinstance(error, OSError | BunqueueError):
             return 0.0  # the token is refused; or the host is none that could be looked up, say
-        if self.reached or not requests.is_refusal(error):
+        if self.reached or not (isinstance(error, requests.HungUp) or requests.is_refusal(error)):
             return inf
         return begun + seconds(self._options.refused_timeout) - self._loop.time()
 
@@ -237,12 +237,14 @@ class Pool:
                 )
                 await connection.handshake(self._endpoint.token, self._loop.time() + timeout)
         except BaseException as error:
-            connection.abort("the attempt was given up")
+            if not connection.closed:
+                connection.abort("the attempt was given up")
             if isinstance(error, TimeoutError) and not error.args:  # not the system's, but ours
                 raise ConnectTimeout(f"no answer within {timeout:g} s", address=self._address) from None
             if isinstance(error, ssl.SSLError):
                 raise tls_problem(error, self._address) or error from None
-            if isinstance(error, ConnectionLost) and self._endpoint.tls is None:
+            silent = connection.reason == CLOSED
+            if isinstance(error, ConnectionLost) and silent and self._endpoint.tls is None:
                 raise requests.unwelcome(self._address, connection.reason) from None
             raise
         return connection

@@ -26,6 +26,7 @@ _numbers = count(1)
 WORKERS = frozenset({"PULL", "PULLB", "ACK", "ACKB", "FAIL"})
 """What only workers say, which repeat it as far as need be."""
 ADDING = (Push, PushBatch)
+START = "Start one with: bunqueue start"
 MARGIN_MS = 1000  # by which a repeated push says that it is older than it is: clocks do not run alike
 _MASK = 0xFFFFFFFF  # request numbers stay uint32, which every decoder takes; they come round after 4 billion
 
@@ -134,10 +135,14 @@ def lost(command: Struct, address: str, reason: str, tries: int = 1) -> Connecti
     )
 
 
-def unwelcome(address: str, reason: str) -> ConnectionLost:
+class HungUp(ConnectionLost):
+    """The server closes connections without a word."""
+
+
+def unwelcome(address: str, reason: str) -> HungUp:
     """The connection, a plain one, died before anything was answered."""
     text = f"the greeting got no answer: {reason}; if the server speaks TLS, give tls=True"
-    return ConnectionLost(text, address=address)
+    return HungUp(text, address=address)
 
 
 def closed(command: Struct, address: str) -> ConnectionLost:
@@ -163,9 +168,9 @@ def timed_out(command: Struct, address: str) -> CommandTimeout:
 def unreachable(command: Struct, address: str, problem: BaseException | None) -> ConnectTimeout:
     """There was no connection all the time."""
     why = f" ({describe_problem(problem)})" if problem else ""
+    advice = "" if isinstance(problem, HungUp) else "; is the server running there? " + START
     return ConnectTimeout(
-        f"{describe(command)}: no connection to {address}{why}; is the server running there? "
-        f"Start one with: bunqueue start",
+        f"{describe(command)}: no connection to {address}{why}{advice}",
         address=address,
         **names(command),
     )

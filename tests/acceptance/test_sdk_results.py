@@ -145,7 +145,7 @@ async def test_a_job_that_is_cancelled_before_it_began(queue: AsyncQueue) -> Non
     with pytest.raises(JobCancelled, match="was cancelled: no need") as caught:
         await waiting
     assert (caught.value.reason, caught.value.job_id) == ("no need", handle.id)
-    with pytest.raises(JobNotFound):
+    with pytest.raises(JobCancelled, match="was cancelled: no need"):
         await handle.result()
     with pytest.raises(JobNotFound):
         await queue.handle("nothing").job()
@@ -180,6 +180,7 @@ async def test_a_job_that_nobody_took_in_time(queue: AsyncQueue, where: Place) -
     async with working(queue, where):
         with pytest.raises(JobExpired, match="nobody took it within its ttl"):
             await waiting
+    assert (await handle.state(), (await handle.wait(0)).state) == ("expired", "expired")
 
 
 async def test_the_result_of_a_job_that_is_removed_on_completion(queue: AsyncQueue, where: Place) -> None:

@@ -22,6 +22,7 @@ from bunqueue import (
     BunqueueError,
     ConnectionLost,
     ConnectionOptions,
+    ConnectTimeout,
     OptionError,
     Queue,
     TlsError,
@@ -122,9 +123,13 @@ async def test_plain_and_tls_tell_each_other_apart(
 ) -> None:
     with pytest.raises(TlsError, match="what it says is not TLS; start it with --tls-cert"):
         await _ping(False, {"port": shared_server.port, "tls": trusting})
-    options = ConnectionOptions(command_timeout=1000, max_reconnect_attempts=1)
-    with pytest.raises(BunqueueError, match="if the server speaks TLS, give tls=True"):
-        await _ping(False, {"port": tls_server.port, "connection": options})
+    options = ConnectionOptions(command_timeout=60_000, refused_timeout=200)
+    for blocking in (False, True):
+        with pytest.raises(
+            ConnectTimeout, match="closed by the server; if the server .* give tls=True"
+        ) as caught:
+            await _ping(blocking, {"port": tls_server.port, "connection": options})
+        assert "bunqueue start" not in str(caught.value)
 
 
 async def _ping(blocking: bool, options: dict[str, Any]) -> float:
