@@ -126,7 +126,7 @@ async def test_plain_and_tls_tell_each_other_apart(
     options = ConnectionOptions(command_timeout=60_000, refused_timeout=200)
     for blocking in (False, True):
         with pytest.raises(
-            ConnectTimeout, match="closed by the server; if the server .* give tls=True"
+            ConnectTimeout, match=r"closed by the server; if the server .* give tls=True"
         ) as caught:
             await _ping(blocking, {"port": tls_server.port, "connection": options})
         assert "bunqueue start" not in str(caught.value)

@@ -255,7 +255,7 @@ async def test_what_does_not_fit_into_a_frame_costs_its_own_job_only() -> None:
     [
         ("5s", "OptionError: Postpone: delay: '5s' is not a time; give milliseconds or a timedelta"),
         (-1, "OptionError: delay must be at least 0, not -1"),
-        (float("nan"), "OptionError: delay"),
+        (float("nan"), "OptionError: Postpone: delay: nan is not a time"),
         (10**12, "OptionError: delay must be at most 31536000000, not 1000000000000"),
     ],
 )
