@@ -94,12 +94,19 @@ class Arguments:
         given = {**dict(zip(self._positional, args, strict=False)), **kwargs}
         known = self._required <= given.keys() <= self._signature.parameters.keys()
         if not known or len(given) < len(args) + len(kwargs):
-            try:
-                self._signature.bind(*args, **kwargs)  # is twenty times slower, and knows what is wrong
-            except TypeError as error:
-                raise ArgumentsError(f"job {self.name!r}: {error}; it takes {self.shown}") from None
+            self._bind(args, kwargs)
         self.check(given)
         return given
+
+    def check_names(self, data: Mapping[str, Any]) -> None:
+        """Whether `data` has all that is required and nothing else, whatever it is. Raises ArgumentsError."""
+        self._bind((), data)
+
+    def _bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        try:
+            self._signature.bind(*args, **kwargs)  # is slow, and knows what is wrong
+        except TypeError as error:
+            raise ArgumentsError(f"job {self.name!r}: {error}; it takes {self.shown}") from None
 
     def check(self, data: object) -> None:
         """Whether a job with this data could run. Raises ArgumentsError or PayloadError."""

@@ -68,12 +68,15 @@ class Scheduling(Declaring):
 
         `data` are its arguments. `name` is that of the schedule, unique on the whole server; unless given,
         the names of queue and job. The server learns of it when the app starts to work, and keeps to it from
-        then on, also while no worker is there.
+        then on, also while no worker is there. Raises ArgumentsError when `data` lacks an argument, or has
+        one that there is not; types are looked at when a job runs.
         """
 
         def enter(job: Any) -> Any:
             task: Task[..., Any] = job if isinstance(job, Task) else self.job(job)
-            planned: FlowJob[Any] = FlowJob(task.name, {**(data or {})}, queue=task.queue, **task.own_options)
+            given = {**(data or {})}
+            task.check_names(given)
+            planned: FlowJob[Any] = FlowJob(task.name, given, queue=task.queue, **task.own_options)
             self.add_schedule(planned, expression, every=every, tz=tz, name=name, **policy)
             return task
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import update_wrapper
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, ParamSpec, Self, TypeVar, Unpack, cast
 
@@ -114,6 +114,10 @@ class Task(Generic[P, R]):
     def check(self) -> None:
         """TypeError if its annotations cannot be used."""
         self._arguments.check_annotations()
+
+    def check_names(self, data: Mapping[str, Any]) -> None:
+        """Whether data has the arguments that the function takes. Raises ArgumentsError."""
+        self._arguments.check_names(data)
 
     def check_data(self, data: object) -> None:
         """Whether a job with this data could run. Raises ArgumentsError or PayloadError."""

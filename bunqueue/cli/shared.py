@@ -228,10 +228,11 @@ def point_at(place: Mapping[str, Any]) -> None:
     """Have everything in this process and its children go to that server unless it names another."""
     from bunqueue.client.address import TOKEN_VARIABLE, URL_VARIABLE
 
-    from .place import url_of
+    from .place import endpoint_of, url_of
 
     url = url_of(place)
     if url is not None:
+        endpoint_of(place)  # what is wrong with it is told of the flags, not of the variable
         os.environ[URL_VARIABLE] = url
     if place.get("token") is not None:
         os.environ[TOKEN_VARIABLE] = place["token"]

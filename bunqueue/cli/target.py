@@ -62,6 +62,12 @@ def _import(name: str) -> ModuleType:
             ) from None
         _show(error)
         raise SettingsError(f"module {name} cannot be imported: {error}") from error
+    except SystemExit as error:
+        _show(error)
+        raise SettingsError(
+            f"module {name} ends the program while it is imported; put what does so under "
+            f'if __name__ == "__main__":'
+        ) from error
     except Exception as error:
         _show(error)
         raise SettingsError(f"module {name} cannot be imported: {type(error).__name__}: {error}") from error

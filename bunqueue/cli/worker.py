@@ -25,8 +25,8 @@ NOT_PASSED_ON = {"processes", "reload", "overseen", "target", *NAMES}
 """Of the parameters: what concerns the overseer alone, or is in the environment."""
 
 
-def _text(name: str, about: str, *names: str) -> Any:
-    return typer.Option(*names, metavar=name, help=about, show_default=False)
+def _text(name: str, about: str, *names: str, **bounds: float) -> Any:
+    return typer.Option(*names, metavar=name, help=about, show_default=False, **cast(Any, bounds))
 
 
 Target = Annotated[
@@ -36,14 +36,16 @@ Target = Annotated[
     ),
 ]
 Queues = Annotated[list[str] | None, _text("NAME", "Of a function: whose jobs it runs.", "--queue", "-q")]
-Concurrency = Annotated[int | None, _text("N", "Jobs at a time, in each process.", "--concurrency", "-c")]
+Concurrency = Annotated[
+    int | None, _text("N", "Jobs at a time, in each process.", "--concurrency", "-c", min=1)
+]
 Processes = Annotated[
     int, typer.Option("--processes", "-p", metavar="N", min=1, help="Processes that do the same work.")
 ]
 RunIn = Annotated[str | None, _text("thread|process", "Where plain functions run.")]
-Grace = Annotated[float | None, _text("MS", "How long running jobs may take to end at a stop.")]
-MaxJobs = Annotated[int | None, _text("N", "After so many a process is replaced.")]
-MaxMemory = Annotated[int | None, _text("MIB", "Beyond that a process is replaced.")]
+Grace = Annotated[float | None, _text("MS", "How long running jobs may take to end at a stop.", min=0)]
+MaxJobs = Annotated[int | None, _text("N", "After so many a process is replaced.", min=1)]
+MaxMemory = Annotated[int | None, _text("MIB", "Beyond that a process is replaced.", min=1)]
 Name = Annotated[str | None, _text("NAME", "In the server's list of workers.")]
 Folder = Annotated[str, typer.Option(metavar="DIR", help="Where the module is.")]
 Reload = Annotated[bool, typer.Option("--reload", help="Start anew when a file below --app-dir changes.")]

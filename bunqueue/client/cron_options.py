@@ -8,7 +8,7 @@ from typing import Any, TypedDict
 
 from bunqueue.client import checks
 from bunqueue.client.connection_options import Duration, shown, unknown_option, whole_milliseconds
-from bunqueue.client.job_options import JobOptions, encode_data, options_of, wire_fields
+from bunqueue.client.job_options import JobOptions, job_data, options_of, wire_fields
 from bunqueue.client.option_types import Dedup
 from bunqueue.errors import OptionError
 from bunqueue.protocol.commands.cron import Cron, SpawnOptions
@@ -74,7 +74,7 @@ def cron_command(queue: str, name: str, data: object, options: Mapping[str, Any]
         checks.job_name(given["job_name"])
     if "job_options" in given:
         given["job_options"] = _spawn_options(given["job_options"])
-    data = encode_data(data, f"the data of cron {name!r}")
+    data = job_data(data, f"the data of cron {name!r}")
     command = Cron(name=name, queue=queue, data=data, **given, **keys)
     return checks.checked(command, repeat_every="every", max_limit="limit")
 

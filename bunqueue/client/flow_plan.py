@@ -11,7 +11,7 @@ from msgspec import Raw
 
 from bunqueue.client import checks
 from bunqueue.client.connection_options import shown
-from bunqueue.client.job_options import JobOptions, NewJob, check_size, encode_data, wire_fields
+from bunqueue.client.job_options import JobOptions, NewJob, check_size, job_data, wire_fields
 from bunqueue.client.jobs import Job
 from bunqueue.client.option_types import POLICIES, OnFailure
 from bunqueue.errors import OptionError
@@ -196,7 +196,7 @@ def _fields(planned: Planned, defaults: Mapping[str, Any]) -> JobFields:
 
 
 def _data(job: FlowJob[Any]) -> Raw:
-    data = encode_data(job.data, f"the data of flow job {job.name!r}")
+    data = job_data(job.data, f"the data of flow job {job.name!r}")
     head = bytes(data)[0]
     if not (head & 0xF0 == 0x80 or head in (0xDE, 0xDF)):  # what a MessagePack map begins with
         raise OptionError(f'data: {shown(job.data)} is not a map; give one, such as {{"value": ...}}')

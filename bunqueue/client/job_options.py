@@ -22,6 +22,7 @@ from bunqueue.client.option_types import (
 )
 from bunqueue.errors import OptionError, PayloadError
 from bunqueue.protocol.commands import core, times
+from bunqueue.protocol.json_size import MAX_BYTES, MAX_DATA, SURELY_SMALL, json_size
 
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -309,6 +310,19 @@ def check_size(data: Raw, fields: Mapping[str, Any], what: str) -> None:
         raise PayloadError(
             f"{what} has {size} bytes, its size_limit is {limit}; keep large data elsewhere, send its place"
         )
+
+
+def job_data(data: object, what: str) -> Raw:
+    """As `encode_data`, for the data of a job: PayloadError, too, if it is larger than that may be."""
+    encoded = encode_data(data, what)
+    if (size := memoryview(encoded).nbytes) > SURELY_SMALL:
+        text = json_size(bytes(encoded), MAX_DATA)
+        if text > MAX_DATA or size > MAX_BYTES:
+            raise PayloadError(
+                f"{what} has {size} bytes, and as JSON it may have {MAX_DATA} at most; keep large data "
+                f"elsewhere, send its place"
+            )
+    return encoded
 
 
 def encode_data(data: object, what: str) -> Raw:

@@ -19,7 +19,7 @@ import msgspec
 from bunqueue.client import checks, requests
 from bunqueue.client.caller import Caller
 from bunqueue.client.connection_options import Duration, reconnect_delay, seconds
-from bunqueue.client.job_options import JobOptions, encode_data, wire_fields
+from bunqueue.client.job_options import JobOptions, job_data, wire_fields
 from bunqueue.client.places import Place, endpoint_of
 from bunqueue.client.service import run_forever
 from bunqueue.errors import BunqueueError, CommandFailed, ShardUnavailable
@@ -79,7 +79,7 @@ def packed(queue: str, name: str, data: object, options: JobOptions) -> tuple[st
     command = core.Push(
         queue=checks.queue_name(queue),
         name=checks.job_name(name),
-        data=encode_data(data, "the data of the job"),
+        data=job_data(data, "the data of the job"),
         idempotency_key=key,
         **fields,
     )

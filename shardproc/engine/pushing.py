@@ -21,7 +21,7 @@ from bunqueue.protocol.commands.core import (
     PushBatchReply,
     PushReply,
 )
-from bunqueue.protocol.json_size import json_size
+from bunqueue.protocol.json_size import MAX_BYTES, MAX_DATA, SURELY_SMALL, json_size
 from bunqueue.protocol.peers import BURIED, UNKNOWN, Outcome
 
 from . import blocked, dependencies, directory, events, families, idempotency, lifecycle, repeating
@@ -33,11 +33,8 @@ from .queries import known_queue
 from .registry import handles
 from .state import DEFAULT_OPTIONS, Client, QueueState, State
 
-MAX_DATA = 10 * 1024 * 1024  # characters of JSON text; the seeds' limit
-MAX_BYTES = 4 * MAX_DATA  # of MessagePack: all that such a text may need, and it fits into an answer
 MAX_PRIORITY, MAX_GROUP_PRIORITY = 1_000_000, 2_097_151
 _NO_EXTRA = Extra()
-SURELY_SMALL = MAX_DATA // 6  # bytes of MessagePack: no encoding grows more than sixfold in JSON
 
 
 @handles(PlainPush)

@@ -34,6 +34,7 @@ from bunqueue.protocol.commands.cron import (
     CronView,
     SpawnOptions,
 )
+from bunqueue.protocol.json_size import SURELY_SMALL
 from bunqueue.protocol.numbers import number
 
 from . import old_names, pushing
@@ -189,7 +190,7 @@ def _check(command: Cron) -> None:
     if not command.schedule and command.repeat_every is None:
         raise CommandError("Cron job must have either schedule or repeatEvery")
     data = bytes(command.data)
-    if len(data) > pushing.SURELY_SMALL:
+    if len(data) > SURELY_SMALL:
         pushing.check_size(data)
 
 

@@ -374,6 +374,14 @@ async def test_schedules(app: Bunqueue) -> None:
         (lambda app, job: app.cron("61 * * * *")(job), "schedule '.*:job': '61 ."),
         (lambda app, job: app.cron("0 9 * * *", tz="Mars/Base")(job), "unknown time zone 'Mars/Base'"),
         (lambda app, job: app.cron()(job), "give either a cron expression or every="),
+        (
+            lambda app, job: app.cron("@daily", data={"days": 3})(job),
+            "job 'job': got an unexpected .* 'days'",
+        ),
+        (
+            lambda app, job: app.cron("@daily")(app.job(name="needs")(lambda days: None)),
+            "job 'needs': missing a required argument: 'days'; it takes",
+        ),
         (lambda app, job: app.cron(every=0)(job), "schedule '.*:job': every must be a positive"),
         (lambda app, job: app.cron(every=1000, tz="UTC")(job), "tz goes with a cron expression"),
         (
@@ -393,7 +401,7 @@ def test_what_cannot_be_declared_is_told_where_it_stands(declare: Any, problem: 
     @app.job
     def job() -> None: ...
 
-    with pytest.raises(OptionError, match=problem):
+    with pytest.raises((OptionError, ArgumentsError), match=problem):
         declare(app, job)
 
 

@@ -69,7 +69,7 @@ def test_push_takes_data_from_files_and_standard_input(cli: Cli, tmp_path: Path)
         (["rate-limit", "set", "q", "0"], "N: 0 would let no job start; pause the queue"),
         (["concurrency", "set", "q", "0"], "N: 0 would let no job start; pause the queue"),
         (["cron", "add", "n", "--queue", "q"], "--schedule: give either that, or --every"),
-        (["cron", "add", "n", "--queue", "q", "--every", "0"], "--every: 0 is not allowed"),
+        (["cron", "add", "n", "--queue", "q", "--every", "0"], "--every must be a positive whole number"),
         (["cron", "next", "--schedule", "61 * * * *"], "--schedule: '61 * * * *' is not allowed"),
         (["cron", "next"], "NAME: give that of a schedule, or --schedule"),
         (["dlq", "config", "q", "--max-age", "x"], "is no span of time"),

@@ -201,10 +201,16 @@ def test_the_server_by_flags(run: Run, make_server: StartServer) -> None:
         (["tasks:number"], "tasks:number is 5; give an app, a Worker, or a function that takes a job"),
         (["tasks:send"], "tasks:send is a handler; say which jobs it runs: --queue NAME"),
         (["tasks:send", "-q", "not allowed"], "invalid characters"),
-        (["tasks:send", "-q", "q", "-c", "0"], "concurrency: 0 is not allowed"),
+        (["tasks:send", "-q", "q", "-c", "0"], "'-c': 0 is not allowed; give a number from 1 on"),
+        (["tasks:send", "-q", "q", "--max-memory", "-1"], "'--max-memory': -1 is not allowed"),
+        (["tasks:send", "-q", "q", "--max-jobs", "0"], "'--max-jobs': 0 is not allowed"),
+        (["tasks:send", "-q", "q", "--grace", "-1"], "'--grace': -1.0 is not allowed"),
+        (["tasks:app", "--port", "99999"], "--port: '99999' is not allowed"),
+        (["tasks:app", "--url", "redis://x"], "--url: it is no address of a server"),
+        (["quits"], "module quits ends the program while it is imported"),
         (["tasks:send", "-q", "q", "--run-in", "fork"], "run_in: 'fork' is not allowed"),
         (["tasks:app", "-q", "q"], "has no queue 'q' to work; it has cli-app, cli-other"),
-        (["tasks:app", "-c", "0"], "concurrency: 0 is not allowed"),
+        (["tasks:app", "-c", "0"], "'-c': 0 is not allowed"),
         (["tasks:worker", "-q", "q"], "--queue: tasks:worker names its own queues"),
         (["tasks:greet"], "tasks:greet is a job of an app; name the app instead"),
         (
@@ -223,6 +229,7 @@ def test_what_cannot_be_run_is_told_in_a_line(
 ) -> None:
     (tmp_path / "broken_module.py").write_text("def deep():\n    return 1 / 0\n\ndeep()\n")
     (tmp_path / "half.py").write_text("import missing_library\n")
+    (tmp_path / "quits.py").write_text("import sys\n\nsys.exit(0)\n")
     (tmp_path / "empty.py").write_text("")
     command = run(*arguments)
     assert command.wait() == 2
@@ -230,7 +237,7 @@ def test_what_cannot_be_run_is_told_in_a_line(
     assert last.startswith("bunqueue: ")
     assert text in last
     trace = "\n".join(before)
-    assert ("Traceback" in trace) == (arguments[0] in ("broken_module", "half"))
+    assert ("Traceback" in trace) == (arguments[0] in ("broken_module", "half", "quits"))
     assert "importlib" not in trace
     assert "in deep" in trace or arguments[0] != "broken_module"
 

@@ -17,6 +17,7 @@ from bunqueue import (
     Middleware,
     NewJob,
     OptionError,
+    PayloadError,
     RateLimit,
     Unrecoverable,
     Worker,
@@ -92,6 +93,22 @@ async def queue() -> AsyncIterator[AsyncQueue]:
 async def test_a_call_that_cannot_be(queue: AsyncQueue, call: Call, problem: str) -> None:
     with pytest.raises(OptionError, match=f"^(.*: )?{problem}"):
         await call(queue)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda q, data: q.add("n", data),
+        lambda q, data: q.add_bulk([("n", 1), ("n", data)]),
+        lambda q, data: q.handle("1").update_data(data),
+        lambda q, data: q.upsert_cron("c", data, every=1000),
+    ],
+)
+async def test_data_that_is_too_large(queue: AsyncQueue, call: Any) -> None:
+    with pytest.raises(
+        PayloadError, match="the data of .* has 11000005 bytes, and as JSON it may have 10485760"
+    ):
+        await call(queue, "x" * 11_000_000)
 
 
 def test_a_group_without_a_name() -> None:

@@ -31,7 +31,6 @@ ELSEWHERE = {
     **dict.fromkeys(["GetEvents", "GetDeliveries", "RecordDelivery"], "the HTTP gateway"),
     **dict.fromkeys(["GetAttempts", "WhyWaiting", "ListGroups", "ListShards"], "the dashboard"),
     **dict.fromkeys(["CountDlq", "CronNext", "CronPause", "CronResume"], "the dashboard"),
-    "WaitJobs": "JobHandle.wait and result, through client/waits.py",
     "WaitJob": "WaitJobs does the same for many",
     "MoveToWaitingChildren": "to be said by the worker that holds the job",
 }

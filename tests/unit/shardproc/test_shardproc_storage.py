@@ -20,8 +20,8 @@ from properties.shard_driver import Driver
 
 from bunqueue.protocol.codec import encode_frame
 from bunqueue.protocol.framing import HEADER, MAX_FRAME
+from bunqueue.protocol.json_size import MAX_BYTES
 from shardproc.core import Shard
-from shardproc.engine.pushing import MAX_BYTES
 from shardproc.storage import database, schema, store
 from shardproc.storage.database import Database, DatabaseBusy
 from shardproc.storage.schema import CURRENT, SchemaTooNew

@@ -15,7 +15,7 @@ from bunqueue.client.job_options import (
     NewJob,
     bulk_fields,
     check_size,
-    encode_data,
+    job_data,
     pair,
     wire_fields,
 )
@@ -85,7 +85,7 @@ class Adding(QueueBase):
 
     def _push(self, name: str, data: object, options: Mapping[str, object], key: str | None) -> Push:
         fields = wire_fields(options, self._defaults)
-        payload = encode_data(data, "the data of the job")
+        payload = job_data(data, "the data of the job")
         if "size_limit" in fields:
             check_size(payload, fields, "the data of the job")
         return Push(
@@ -102,7 +102,7 @@ class Adding(QueueBase):
         for index, job in enumerate(jobs):
             name, data = (job.name, job.data) if isinstance(job, NewJob) else pair(index, job)
             fields = bulk_fields(index, job, self._defaults) if isinstance(job, NewJob) else self._defaults
-            payload = encode_data(data, f"the data of job {index}")
+            payload = job_data(data, f"the data of job {index}")
             if "size_limit" in fields:
                 check_size(payload, fields, f"the data of job {index}")
             entries.append(JobFields(name=checks.job_name(name), data=payload, **fields))

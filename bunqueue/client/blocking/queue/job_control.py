@@ -7,7 +7,7 @@ from typing import TypeVar
 from bunqueue.client import checks
 from bunqueue.client.blocking.queue.job_base import JobBase
 from bunqueue.client.connection_options import Duration, milliseconds
-from bunqueue.client.job_options import encode_data
+from bunqueue.client.job_options import job_data
 from bunqueue.errors import WrongState
 from bunqueue.protocol.commands import Ok, dedup, dlq, jobs, query
 
@@ -81,7 +81,7 @@ class JobControl(JobBase[R]):
 
     def update_data(self, data: object) -> None:
         """Give a job that has not ended other data. A run that has begun does not see it."""
-        self._ask(jobs.Update(id=self.id, data=encode_data(data, "the data of the job")), Ok)
+        self._ask(jobs.Update(id=self.id, data=job_data(data, "the data of the job")), Ok)
 
     def update_progress(self, progress: float, message: str | None = None) -> None:
         """Say how far an active job is: 0 to 100, less counts as 0 and more as 100. Without a message the
