@@ -62,11 +62,11 @@ async def queue() -> AsyncIterator[AsyncQueue]:
         ),
         (lambda q: q.set_stall_config(max_stalls=0), "max_stalls must be at least 1, not 0"),
         (lambda q: q.set_stall_config(stall_interval=0), "stall_interval must be at least 1, not 0"),
-        (lambda q: q.set_rate_limit("10/m"), "limit must be a (finite|whole|positive).*number, not '10/m'"),
+        (lambda q: q.set_rate_limit("10/m"), "limit: '10/m' is not allowed; give a whole number"),
         (lambda q: q.set_rate_limit(1, per=0), "per must be at least 1, not 0"),
         (lambda q: q.set_rate_limit(1, per=float("inf")), "per: inf is not allowed"),
         (lambda q: q.set_rate_limit(1, ttl=-1), "ttl must be at least 0, not -1"),
-        (lambda q: q.set_concurrency("x"), "limit must be a (finite|whole|positive).*number, not 'x'"),
+        (lambda q: q.set_concurrency("x"), "limit: 'x' is not allowed; give a whole number"),
         (lambda q: q.get_jobs(limit=-1), "limit must be at least 0, not -1"),
         (lambda q: q.get_job(5), "job_id must be a string, not 5"),
         (lambda q: q.get_unique_job_id("x" * 2000), "unique_key must be at most 1024 characters, not 'xxx"),
@@ -106,7 +106,7 @@ async def test_a_call_that_cannot_be(queue: AsyncQueue, call: Call, problem: str
 )
 async def test_data_that_is_too_large(queue: AsyncQueue, call: Any) -> None:
     with pytest.raises(
-        PayloadError, match="the data of .* has 11000005 bytes, and as JSON it may have 10485760"
+        PayloadError, match=r"the data of .* has 11000005 bytes, and as JSON it may have 10485760"
     ):
         await call(queue, "x" * 11_000_000)
 
