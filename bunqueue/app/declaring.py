@@ -15,6 +15,7 @@ from bunqueue.client.active_job import Handler
 from bunqueue.client.connection_options import Duration, shown
 from bunqueue.client.job_options import JobOptions
 from bunqueue.client.routes import ANY, RunIn
+from bunqueue.errors import OptionError
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -115,6 +116,10 @@ class Declaring(Adding):
         def make(function: Callable[..., Any]) -> Task[..., Any]:
             station = self._station(queue)
             kind = AsyncTask if _is_coroutine(function) else PlainTask
+            if run_in is not None and kind is AsyncTask:
+                raise OptionError(
+                    f"run_in: {shown(function)} is a coroutine function, which runs in the event loop"
+                )
             task: Task[..., Any] = kind(
                 self,
                 function,

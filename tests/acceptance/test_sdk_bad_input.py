@@ -23,6 +23,7 @@ from bunqueue import (
     Worker,
 )
 from bunqueue.client.places import Place
+from bunqueue.testing import plugin
 
 Call = Callable[[AsyncQueue], Awaitable[object]]
 
@@ -138,6 +139,19 @@ def test_a_group_without_a_name() -> None:
 def test_what_cannot_be_made(call: Callable[[], object], problem: str) -> None:
     with pytest.raises(OptionError, match=problem):
         call()
+
+
+def test_a_coroutine_in_a_process() -> None:
+    async def job() -> None: ...
+
+    with pytest.raises(OptionError, match=r"run_in: .* is a coroutine function, which runs in"):
+        Bunqueue("a").job(run_in="process")(job)
+
+
+@pytest.mark.parametrize("start", ["yesterday", 5])
+def test_a_sandbox_that_begins_at_no_moment(start: object) -> None:
+    with pytest.raises(pytest.UsageError, match=f"start: {start!r} is no moment; there is only bunqueue"):
+        plugin._start(pytest.mark.bunqueue(start=start).mark)
 
 
 async def test_what_is_no_flow() -> None:
