@@ -124,7 +124,7 @@ def test_near_misses_say_what_is_wrong(bunqueue: Sandbox) -> None:
         AssertionError, match=r"A job 'goodbye' in queue 'emails' was added:\n  - 'goodbye', data 'text'"
     ):
         bunqueue.assert_not_added("emails", "goodbye")
-    with pytest.raises(TypeError, match="there is no job option 'colour'"):
+    with pytest.raises(TypeError, match="a job has no option 'colour'"):
         bunqueue.assert_added("emails", colour="red")  # type: ignore[call-arg]
 
 
