@@ -26,6 +26,7 @@ LONG = {"delay": 24 * HOUR_MS}
 OF_THE_MOMENT = {
     "WaitJob", "SubscribeEvents", "GetGroupRateLimitTtl", "DashboardQueue", "Metrics", "Prometheus", "Stats",
     "StorageStatus", "DashboardOverview", "DashboardQueues", "CompactMemory", "GetDlqStats", "GetEvents",
+    "ListShards", "WhyWaiting",
 }  # fmt: skip
 MOVING = {"rateLimitTtl", "lastHeartbeat"}  # fields of others that do, also by a restart
 
