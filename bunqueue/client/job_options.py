@@ -314,21 +314,24 @@ def check_size(data: Raw, fields: Mapping[str, Any], what: str) -> None:
 
 def job_data(data: object, what: str) -> Raw:
     """As `encode_data`, for the data of a job: PayloadError, too, if it is larger than that may be."""
-    encoded = encode_data(data, what)
-    if (size := memoryview(encoded).nbytes) > SURELY_SMALL:
-        text = json_size(bytes(encoded), MAX_DATA)
-        if text > MAX_DATA or size > MAX_BYTES:
-            raise PayloadError(
-                f"{what} has {size} bytes, and as JSON it may have {MAX_DATA} at most; keep large data "
-                f"elsewhere, send its place"
-            )
-    return encoded
+    encoded = _encoded(data, what)
+    size = len(encoded)
+    if size > SURELY_SMALL and (size > MAX_BYTES or json_size(encoded, MAX_DATA) > MAX_DATA):
+        raise PayloadError(
+            f"{what} has {size} bytes, and as JSON it may have {MAX_DATA} at most; keep large data "
+            f"elsewhere, send its place"
+        )
+    return Raw(encoded)
 
 
 def encode_data(data: object, what: str) -> Raw:
     """`data` as MessagePack. Raises PayloadError, which begins with `what`, if it is none."""
+    return Raw(_encoded(data, what))
+
+
+def _encoded(data: object, what: str) -> bytes:
     try:
-        return Raw(_encode(data))
+        return _encode(data)
     except Exception as error:  # conversions of foreign types may raise anything
         raise PayloadError(
             f"{what} cannot be encoded as MessagePack ({type(error).__name__}: {error}); use dicts, lists, "
