@@ -38,7 +38,7 @@ async def main() -> None:
                 print(await handle.state(), "-", error.reason)
 
         waiting = await render.options(delay=60_000).add_async("never")
-        await waiting.cancel()  # one that has not begun is simply gone
+        await waiting.cancel()  # one that has not begun is gone at once
         print(await waiting.state())
 
 
@@ -48,4 +48,4 @@ asyncio.run(main())
 # castle: cleaned up
 # cancelled - no longer wanted
 # cancelled - no longer wanted
-# unknown
+# cancelled
