@@ -43,12 +43,13 @@ def queue_name(name: str) -> str:
     return name
 
 
-def job_name(name: str) -> str:
-    """`name`, if a job may be called so."""
+def job_name(name: str, index: int | None = None) -> str:
+    """`name`, if a job may be called so; `index` is its place among many."""
     if not isinstance(name, str) or not 0 < len(name) <= MAX_JOB_NAME:
+        where = "" if index is None else f"job {index}: "
         raise OptionError(
-            f"name: a job cannot be called {shown(name)}; give a text of 1 to {MAX_JOB_NAME} characters, "
-            f"such as 'welcome'"
+            f"{where}name: a job cannot be called {shown(name)}; give a text of 1 to {MAX_JOB_NAME} "
+            f"characters, such as 'welcome'"
         )
     return name
 

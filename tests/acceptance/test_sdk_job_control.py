@@ -63,7 +63,7 @@ async def test_the_time_of_a_job_is_changed(queue: AsyncQueue) -> None:
         assert await handle.state() == "waiting"
     with pytest.raises(OptionError, match="delay: 'soon' is not a time"):
         await handle.change_delay("soon")  # type: ignore[arg-type]
-    with pytest.raises(CommandFailed, match="delay must be at least 0"):
+    with pytest.raises(OptionError, match="delay must be at least 0, not -5"):
         await handle.change_delay(-5)
 
 

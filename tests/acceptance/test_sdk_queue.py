@@ -21,6 +21,7 @@ from bunqueue import (
     JobCounts,
     JobNotFound,
     NewJob,
+    OptionError,
     Worker,
 )
 
@@ -106,7 +107,9 @@ async def test_bulk_keeps_the_order_and_takes_options(queue: AsyncQueue) -> None
 
 
 async def test_a_bulk_is_added_as_a_whole_or_not_at_all(queue: AsyncQueue) -> None:
-    with pytest.raises(CommandFailed, match=r"jobs\[1\].*name must be a non-empty string of at most 256"):
+    with pytest.raises(CommandFailed, match="Dependency job not found"):
+        await queue.add_bulk([NewJob("a", 1), NewJob("b", 2, depends_on=["nobody"])])
+    with pytest.raises(OptionError, match="job 1: name: a job cannot be called 'bbb"):
         await queue.add_bulk([("a", 1), ("b" * 300, 2)])
     assert await queue.count() == 0
 

@@ -105,7 +105,7 @@ class Adding(QueueBase):
             payload = job_data(data, f"the data of job {index}")
             if "size_limit" in fields:
                 check_size(payload, fields, f"the data of job {index}")
-            entries.append(JobFields(name=checks.job_name(name), data=payload, **fields))
+            entries.append(JobFields(name=checks.job_name(name, index), data=payload, **fields))
         given = None if key is None else requests.content_hash((job.name or "", job.data) for job in entries)
         return PushBatch(
             queue=self.name, jobs=entries, idempotency_key=self._key(key), idempotency_hash=given
