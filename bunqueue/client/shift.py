@@ -239,6 +239,7 @@ class Shift:
         if self.worn_out is None and not self.over.is_set():
             logger.info("queue %r: the worker stops, as %s", self._orders.queue, why)
             self.worn_out = why
+            self._polls.stop_asking()  # at once, as the stop begins when this loop comes to it
             self.over.set()
 
     # -- how it is
