@@ -12,6 +12,9 @@ import os
 import time
 from collections.abc import Callable
 
+SMALL = (
+    2048  # bytes; who reads more at once is not waited for by one command, and would cost others their core
+)
 give_way: Callable[[], None] = getattr(os, "sched_yield", lambda: time.sleep(0))
 
 
@@ -24,8 +27,10 @@ class LoopPoll:
         self._heard_at = self._until = self._seen = 0  # ns
         self._runs = False
 
-    def heard(self) -> None:
-        """Something was read."""
+    def heard(self, size: int) -> None:
+        """So many bytes were read."""
+        if size > SMALL:
+            return
         now = time.monotonic_ns()
         if now - self._heard_at < self._window:
             self._until = now + self._window

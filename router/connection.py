@@ -128,7 +128,7 @@ class ClientConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self.silent = 0
-        self._hub.heard()
+        self._hub.heard(len(data))
         if self.carry is None:
             self._take(data)
         else:

@@ -70,7 +70,7 @@ class ShardLink(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self.heard = True
-        self._hub.heard()
+        self._hub.heard(len(data))
         if self._carry is not None:
             self._carry += data
             if len(self._carry) < self._need:

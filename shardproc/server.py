@@ -11,7 +11,7 @@ import socket
 import time
 from collections import deque
 
-from bunqueue.busy_poll import give_way
+from bunqueue.busy_poll import SMALL, give_way
 from bunqueue.logs import get_logger
 from bunqueue.protocol import link
 from bunqueue.protocol.codec import encode_frame
@@ -80,8 +80,8 @@ class Server:
         shard = self._shard
         data = None
         if self._wait(0 if self._backlog else shard.wait_ms()):
-            self._prompt = time.monotonic_ns() - self._answered_at < self._window
             size = self._sock.recv_into(self._buffer)
+            self._prompt = size <= SMALL and time.monotonic_ns() - self._answered_at < self._window
             data = bytes(self._buffer[:size])
             if not data:
                 _log.info("router is gone")
