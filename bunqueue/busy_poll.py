@@ -12,9 +12,7 @@ import os
 import time
 from collections.abc import Callable
 
-SMALL = (
-    2048  # bytes; who reads more at once is not waited for by one command, and would cost others their core
-)
+SMALL = 2048  # bytes; who reads more at once has no single command to hurry for, and others need the core
 give_way: Callable[[], None] = getattr(os, "sched_yield", lambda: time.sleep(0))
 
 
