@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bunqueue.model.events import NAMES
+from bunqueue.model.events import NAMES, TOLD
 from bunqueue.settings import SettingsError
 
 from . import completing, exits
@@ -24,23 +24,6 @@ if TYPE_CHECKING:
 
 app = typer.Typer(pretty_exceptions_enable=False, rich_markup_mode=None)
 
-TYPES = (
-    "pushed",
-    "pulled",
-    "completed",
-    "failed",
-    "retried",
-    "removed",
-    "delayed",
-    "waiting",
-    "waiting-children",
-    "progress",
-    "duplicated",
-    "stalled",
-    "paused",
-    "resumed",
-    "lost",
-)
 LOOK_S = 1.0
 """Between looks for new queues, when all are listened to."""
 MAX_QUEUES = 200
@@ -66,9 +49,9 @@ Types = Annotated[
     option(
         "--type",
         "-T",
-        about=f"Only these: {', '.join(TYPES)}; may be repeated.",
+        about=f"Only these: {', '.join(TOLD)}; may be repeated.",
         metavar="TYPE",
-        complete=completing.one_of(*TYPES),
+        complete=completing.one_of(*TOLD),
     ),
 ]
 Jobs = Annotated[
@@ -118,7 +101,7 @@ def events(
 
     Exit status: 5 when the time is over before --count events.
     """
-    _check_types(types or [], TYPES if since is None else NAMES)
+    _check_types(types or [], TOLD if since is None else NAMES)
     if count is not None and count < 1:
         raise SettingsError(f"--count: {count} is not allowed; give a whole number from 1 on")
     if follow and (count is not None or lasting is not None):

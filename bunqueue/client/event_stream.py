@@ -23,14 +23,12 @@ from bunqueue.client.portal import check_thread, portal
 from bunqueue.client.replies import decode_reply
 from bunqueue.client.transport import Endpoint, Transport
 from bunqueue.errors import AuthError, BunqueueError
-from bunqueue.model.events import LAST_TOLD, NAMES
+from bunqueue.model.events import LOST
 from bunqueue.protocol.commands import Ok
 from bunqueue.protocol.commands.events import SubscribeEvents
 
 logger = logging.getLogger("bunqueue.events")
 
-LOST = "lost"
-TYPES = (*NAMES[: LAST_TOLD + 1], LOST)
 BUFFER = 10_000
 MAX_DELAY = 5.0  # seconds between attempts to subscribe anew
 

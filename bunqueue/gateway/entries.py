@@ -7,9 +7,10 @@ from typing import Any
 
 import msgspec
 
+from bunqueue.model.events import LOST
+
 from .transcode import write_json
 
-LOST = "lost"  # the kind of an event that says that others are missing
 UNKNOWN = "x"  # in an id, of a shard of which nothing is known yet
 
 Places = list[int]

@@ -56,3 +56,5 @@ NAMES = (
     "purged",
 )
 LAST_TOLD = RESUMED  # kinds above it are in the log alone
+LOST = "lost"  # told by whoever passes events on, where some are missing; no kind of the log
+TOLD = (*NAMES[: LAST_TOLD + 1], LOST)  # what listeners may hear

@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec import UNSET, Raw, Struct, UnsetType
 from msgspec.msgpack import Encoder
 
+from bunqueue.model.events import LOST
 from bunqueue.protocol.framing import frame
 
 _encode = Encoder().encode
@@ -39,4 +40,4 @@ def event_frame(event: Event) -> bytes:
 
 def lost_frame(queue: str, count: int, now: int) -> bytes:
     """Says that events are missing at this place, because they were too many or not read in time."""
-    return event_frame(Event(event_type="lost", queue=queue, job_id="", timestamp=float(now), count=count))
+    return event_frame(Event(event_type=LOST, queue=queue, job_id="", timestamp=float(now), count=count))

@@ -8,9 +8,10 @@ from typing import Literal, Self, Unpack, get_args
 
 from bunqueue.client import checks
 from bunqueue.client.connection_options import Duration, shown
-from bunqueue.client.event_stream import BUFFER, TYPES, EventStream, QueueEvent
+from bunqueue.client.event_stream import BUFFER, EventStream, QueueEvent
 from bunqueue.client.places import Place, endpoint_of
 from bunqueue.errors import OptionError
+from bunqueue.model.events import TOLD
 
 EventType = Literal[
     "pushed",
@@ -29,7 +30,7 @@ EventType = Literal[
     "resumed",
     "lost",
 ]
-assert get_args(EventType) == TYPES
+assert get_args(EventType) == TOLD
 
 
 class QueueEvents:
@@ -116,8 +117,7 @@ class QueueEvents:
 def _types(types: Iterable[str]) -> frozenset[str]:
     wanted = _texts("types", types)
     for each in wanted:
-        if each not in TYPES:
-            raise OptionError(f"types: there is none called {shown(each)}; there are {', '.join(TYPES)}")
+        checks.one_of("types", each, TOLD)
     return wanted
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import get_args
 
 from bunqueue.app.hooks import Occasion
-from bunqueue.client.event_stream import TYPES
 from bunqueue.client.option_types import OnFailure
+from bunqueue.model.events import TOLD
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
 
@@ -22,7 +22,7 @@ def first_words(page: str, column: str) -> set[str]:
 
 
 def test_every_event_is_there() -> None:
-    assert first_words("events.md", "`event.type`") == set(TYPES)
+    assert first_words("events.md", "`event.type`") == set(TOLD)
 
 
 def test_every_occasion_is_there() -> None:
