@@ -44,18 +44,21 @@ class Row(NamedTuple):
     """Seconds since the epoch."""
 
 
-class Batch(Protocol):
-    """Some rows; what is said of them holds when the block ends."""
+class Batch:
+    """Some rows, the oldest first; what is said of them is written by the outbox when the block ends."""
 
-    @property
-    def rows(self) -> Sequence[Row]:
-        """The oldest first."""
+    def __init__(self, rows: Sequence[Row]) -> None:
+        self.rows = rows
+        self._done: list[int] = []
+        self._refused: list[tuple[int, str]] = []
 
     def done(self, row: Row) -> None:
         """Forget it: the server has it."""
+        self._done.append(row.id)
 
     def refused(self, row: Row, why: str) -> None:
         """Keep it for people to look at; it is not tried again."""
+        self._refused.append((row.id, why))
 
 
 class Outbox(Protocol):

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Unpack
 
 from bunqueue.client.job_options import JobOptions
 from bunqueue.integrations import missing
-from bunqueue.integrations.outbox import Row, packed
+from bunqueue.integrations.outbox import Batch, Row, packed
 
 try:
     from sqlalchemy import (
@@ -90,21 +90,8 @@ class SqlOutbox:
         return BoundOutbox(self.table, engine)
 
 
-class SqlBatch:
-    """Implements `bunqueue.integrations.outbox.Batch`."""
-
-    def __init__(self, rows: Sequence[Row]) -> None:
-        self.rows = rows
-        self._done: list[int] = []
-        self._refused: list[tuple[int, str]] = []
-
-    def done(self, row: Row) -> None:
-        """Forget it."""
-        self._done.append(row.id)
-
-    def refused(self, row: Row, why: str) -> None:
-        """Keep it for people."""
-        self._refused.append((row.id, why))
+class SqlBatch(Batch):
+    """Rows of a table of this kind."""
 
     def write(self, table: Table, connection: Connection) -> None:
         """What was said, to the database."""

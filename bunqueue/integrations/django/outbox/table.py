@@ -2,31 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 
 from django.db import close_old_connections, connections, router, transaction
 
-from bunqueue.integrations.outbox import Row
+from bunqueue.integrations.outbox import Batch, Row
 
 from .models import OutboxJob
 
 
-class DjangoBatch:
-    """Implements `bunqueue.integrations.outbox.Batch`."""
-
-    def __init__(self, rows: Sequence[Row]) -> None:
-        self.rows = rows
-        self._done: list[int] = []
-        self._refused: list[tuple[int, str]] = []
-
-    def done(self, row: Row) -> None:
-        """Forget it."""
-        self._done.append(row.id)
-
-    def refused(self, row: Row, why: str) -> None:
-        """Keep it for people."""
-        self._refused.append((row.id, why))
+class DjangoBatch(Batch):
+    """Rows of a table of this kind."""
 
     def write(self, using: str) -> None:
         """What was said, to the database."""
