@@ -23,12 +23,12 @@ from .entries import Entry, Filter, Places, lost
 from .log_reader import LogReader, LogUnreadable, Page
 
 MAX_KEPT = 10_000  # events; about 5 MB
-PAGE, SMALLEST_PAGE = 500, 20  # events of each shard at one look
+PAGE, SMALLEST_PAGE = 500, 20  # events of each shard at one look; and when somebody comes back
 BEHIND = 5_000  # events of each shard that may wait to be read; of more, the oldest are left out
 FIRST_PAUSE_S, LAST_PAUSE_S = 0.05, 1.0  # between two looks
 SHORT_S, LONG_S = 0.1, 0.3  # pauses after which a page may grow, and has to shrink
-SHARE = 20  # seconds of rest for each second of work: a twentieth of a core
-RATE = 8 << 20  # bytes a second, to all listeners together
+SHARE = 50  # seconds of rest for each second of work: a fiftieth of a core
+RATE = 4 << 20  # bytes a second, to all listeners together
 RETRY_S = 0.5  # when the router is away
 CHUNK = 64 * 1024  # bytes that a listener gets at once
 MAX_CATCH_UP = 100_000  # events of each shard that are read again for one who comes back
@@ -49,7 +49,7 @@ class Feed:
         self._head: Places = [-1] * shards  # and after the last
         self._chunks: dict[tuple[Filter, int], tuple[list[Entry], int, int]] = {}  # since the last look
         self._sent = 0  # bytes since the last look, to all listeners
-        self._page = PAGE
+        self._page = SMALLEST_PAGE
         self._news = asyncio.Event()
         self._follower: asyncio.Task[None] | None = None
         self._beginning = asyncio.Lock()
@@ -181,13 +181,14 @@ class Feed:
                 _log.warning("the event logs cannot be read, trying on", error=str(error))
                 await asyncio.sleep(RETRY_S)
                 continue
+            full = len(page.events) >= self._page
             self._take(page)
             now = time.process_time()
             pause = max((now - worked) * SHARE, self._sent / RATE, FIRST_PAUSE_S)
             worked, self._sent = now, 0
             if pause > LONG_S:
-                self._page = max(self._page // 2, SMALLEST_PAGE)
-            elif pause < SHORT_S:
+                self._page = max(int(self._page * LONG_S / pause), SMALLEST_PAGE)
+            elif full and pause < SHORT_S:
                 self._page = min(self._page * 2, PAGE)
             await asyncio.sleep(min(pause, LAST_PAUSE_S))
 
