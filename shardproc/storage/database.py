@@ -16,6 +16,7 @@ from .schema import migrate
 
 PAGE_SIZE = 8192  # a fifth less work than 4096 on rows of this size, as measured
 CHECKPOINT_PAGES = 4000  # 32 MiB of WAL: fewer checkpoints than the default, still quick to replay
+MAX_LOG = 64 << 20  # bytes of WAL that stay once it is reset: while somebody reads long, it grows beyond
 CACHE_KIB = 65_536
 LOCK_WAIT_S = 10.0  # a predecessor that lost its router is still committing
 
@@ -61,6 +62,7 @@ class Database:
         execute(f"pragma page_size = {PAGE_SIZE}")
         execute("pragma journal_mode = wal")
         execute(f"pragma wal_autocheckpoint = {CHECKPOINT_PAGES}")
+        execute(f"pragma journal_size_limit = {MAX_LOG}")
         execute(f"pragma cache_size = -{CACHE_KIB}")
         execute("pragma temp_store = memory")
         execute(f"pragma synchronous = {'full' if self._full_sync else 'normal'}")
