@@ -27,8 +27,10 @@ demo: $(RUN) ## run the demonstration (DEMO_PATH=folder: works through that one)
 
 install: $(DEV) ## install everything that development needs
 
+# Spark's tests share one session, which takes seconds to start and much memory, so they run in one process.
 test: $(DEV) ## run the tests
-	$(BIN)/pytest -q -n $(WORKERS) --dist worksteal
+	$(BIN)/pytest -q -n $(WORKERS) --dist worksteal --ignore tests/spark; \
+		status=$$?; $(BIN)/pytest -q tests/spark && exit $$status
 
 test-interop: $(DEV) $(INTEROP) ## try the server with the official clients of npm and PyPI (needs npm)
 	$(BIN)/pytest -q -m interop -n $(WORKERS) --dist worksteal tests/interop

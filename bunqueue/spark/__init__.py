@@ -1,0 +1,45 @@
+"""bunqueue for Spark: ``spark.read.format("bunqueue")`` on data folders.  It comes with ``bunqueue[spark]``.
+
+Importing this package is cheap, and works without Spark: the modules `tables`, `reading` and what these
+stand on know nothing of it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from .errors import BadOption, EventsLost, NotReadable, UnreadableShard
+from .java import NoJava
+from .snapshots import copy, snapshot
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from .session import spark_session
+
+__all__ = [
+    "BadOption",
+    "EventsLost",
+    "NoJava",
+    "NotReadable",
+    "UnreadableShard",
+    "copy",
+    "register",
+    "snapshot",
+    "spark_session",
+]
+
+
+def register(spark: SparkSession) -> None:
+    """Make the format ``bunqueue`` known to a session.  One that `spark_session` made knows it already."""
+    from .source import BunqueueDataSource
+
+    spark.dataSource.register(BunqueueDataSource)
+
+
+def __getattr__(name: str) -> Any:
+    if name == "spark_session":  # needs Spark, and takes a second
+        from .session import spark_session
+
+        return spark_session
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

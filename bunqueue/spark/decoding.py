@@ -1,0 +1,97 @@
+"""What shards keep as MessagePack, in words that SQL and people can read.
+
+Payloads may hold anything: bytes become base64, NaN and the infinities null, keys text, times ISO 8601, and
+extension types null.  What cannot be decoded is null, and there is a reason; it never fails a query.
+"""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import Any
+
+import orjson
+from msgspec import DecodeError, to_builtins
+from msgspec.msgpack import Decoder, Ext
+
+from bunqueue.model.job import Extra, JobOptions
+
+_decode = Decoder().decode
+_decode_options = lru_cache(maxsize=1024)(Decoder(JobOptions).decode)  # many jobs have the same ones
+_decode_extra = lru_cache(maxsize=4)(Decoder(Extra).decode)  # for each column of a row
+
+Scalar = str | int | float | None
+
+
+def payload_json(raw: bytes | None) -> str | None:
+    """A payload as JSON; None when there is none or it cannot be decoded."""
+    return None if raw is None else _converted(raw)[0]
+
+
+def payload_error(raw: bytes | None) -> str | None:
+    """Why `payload_json` gives None for a payload."""
+    return None if raw is None else _converted(raw)[1]
+
+
+@lru_cache(maxsize=4)  # text and error of a payload are asked for one after the other
+def _converted(raw: bytes) -> tuple[str | None, str | None]:
+    try:
+        return to_json(_decode(raw)), None
+    except (DecodeError, ValueError, TypeError, RecursionError) as error:
+        return None, f"{type(error).__name__}: {error}"
+
+
+def to_json(value: Any) -> str:
+    """JSON of what MessagePack was decoded to.  TypeError when it is nested too deeply."""
+    try:  # most values are plain
+        return orjson.dumps(value).decode()
+    except TypeError:
+        return orjson.dumps(_plain(value)).decode()
+
+
+def _plain(value: Any) -> Any:
+    """What JSON can say of a value."""
+    if isinstance(value, dict):
+        return {_key(key): _plain(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(entry) for entry in value]
+    if isinstance(value, bytes):
+        return b64encode(value).decode()
+    return None if isinstance(value, Ext) else value
+
+
+def _key(key: Any) -> str:
+    return key if isinstance(key, str) else to_json(key).strip('"')
+
+
+def job_option(stored: bytes, name: str) -> Scalar:
+    """One of a job's options."""
+    return _scalar(getattr(_decode_options(stored), name))
+
+
+def job_options(stored: bytes | None) -> str:
+    """All options of a job as JSON."""
+    return to_json(to_builtins(JobOptions() if stored is None else _decode_options(stored)))
+
+
+def job_extra(stored: bytes, name: str) -> Scalar:
+    """One of the things that few jobs have."""
+    return _scalar(getattr(_decode_extra(stored), name))
+
+
+def _scalar(value: Any) -> Scalar:
+    return to_json(value) if isinstance(value, list | tuple) else value
+
+
+def is_blocked(stored: bytes) -> bool:
+    """Whether a job waits for others."""
+    extra = _decode_extra(stored)
+    return bool(extra.pending or extra.parked)
+
+
+FUNCTIONS: Mapping[str, Callable[..., Scalar]] = {
+    function.__name__: function
+    for function in (payload_json, payload_error, job_option, job_options, job_extra, is_blocked)
+}
+"""What the SQL of `tables` calls; all are deterministic."""

@@ -1,0 +1,112 @@
+"""The event log of a shard, unpacked: its rows hold up to a thousand events each.
+
+Events have numbers that ascend with the commits and never come again, so "after number N" is all that a
+reader has to remember.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from msgspec.msgpack import Decoder
+
+from bunqueue.model.events import NAMES, OBLITERATED
+
+from .decoding import to_json
+from .shard_file import ShardFile
+
+_decode: Any = Decoder(list[list[Any] | None]).decode  # null: was forgotten on request
+_UNKNOWN = "unknown"  # a kind that a newer version wrote
+
+_ROWS = """
+select first_seq, at, payload from events
+where first_seq >= (select coalesce(max(first_seq), 0) from events where first_seq <= ?) and first_seq <= ?
+order by first_seq
+"""
+
+
+class EventRow(NamedTuple):
+    """An event: the columns of the table ``events`` behind host and shard; ``at`` in epoch ms."""
+
+    seq: int
+    at: int
+    kind: str
+    queue: str | None
+    job_id: str | None
+    error: str | None
+    terminal: bool | None
+    fields: str | None
+
+
+class Bounds(NamedTuple):
+    """Numbers of the oldest event that is kept, and of the newest; of an empty log 1 and 0."""
+
+    first: int
+    last: int
+
+
+def bounds(file: ShardFile) -> Bounds:
+    """What the log holds."""
+    if file.is_empty:
+        return Bounds(1, 0)
+    oldest = file.one("select min(first_seq) from events")
+    newest = file.one("select first_seq + count - 1 from events order by first_seq desc limit 1")
+    return Bounds(oldest[0], newest[0]) if oldest and newest else Bounds(1, 0)
+
+
+def first_since(file: ShardFile, at: int) -> int:
+    """The number of the first event at ``at``, epoch ms, or later; that of the next one if there is none."""
+    found = None if file.is_empty else file.one("select min(first_seq) from events where at >= ?", at)
+    if found is None or found[0] is None:
+        return bounds(file).last + 1
+    return int(found[0])
+
+
+def events(file: ShardFile, after: int, until: int) -> Iterator[EventRow]:
+    """The events with numbers above ``after``, up to ``until``, in order."""
+    if file.is_empty:
+        return
+    names = _Names(file)
+    for rows in file.chunks(_ROWS, (after + 1, until), 16):
+        for first, at, payload in rows:
+            for seq, entry in enumerate(_decode(payload), first):
+                if entry is not None and after < seq <= until:
+                    yield _event(seq, at, entry, names)
+
+
+def _event(seq: int, at: int, entry: list[Any], names: _Names) -> EventRow:
+    kind, queue_id, job_id, *more = entry
+    name = NAMES[kind] if kind < len(NAMES) else _UNKNOWN
+    queue = names.of(queue_id)
+    if not more:
+        return EventRow(seq, at, name, queue, job_id or None, None, None, None)
+    fields = more[0]
+    error = fields.get("error")
+    return EventRow(seq, at, name, queue, job_id or None, error, fields.get("terminal"), to_json(fields))
+
+
+class _Names:
+    """Names of queues, also of those that were obliterated since: the log tells them at that."""
+
+    def __init__(self, file: ShardFile) -> None:
+        self._file = file
+        self._names: dict[int, str | None] = {}
+        for rows in file.chunks("select id, name from queues"):
+            self._names.update(rows)
+        self._has_read_log = False
+
+    def of(self, queue_id: int) -> str | None:
+        if queue_id not in self._names and not self._has_read_log:
+            self._has_read_log = True
+            for rows in self._file.chunks("select payload from events", size=16):
+                for (payload,) in rows:
+                    self._learn(payload)
+        return self._names.get(queue_id)
+
+    def _learn(self, payload: bytes) -> None:
+        if b"\xa5queue" not in payload:  # nothing in it tells a name
+            return
+        for entry in _decode(payload):
+            if entry is not None and entry[0] == OBLITERATED:
+                self._names.setdefault(entry[1], entry[3]["queue"])

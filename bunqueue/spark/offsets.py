@@ -1,0 +1,79 @@
+"""How far a stream has read: a number of an event for each shard.  Pure.
+
+An offset is a plain dict, as it goes into the checkpoint as JSON: ``{"00": 4711, "01": 98}``, with several
+machines ``{"web-1/00": 4711}``.  A stream has read the events up to these numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from .event_rows import Bounds
+from .folders import Shard
+
+Offset = dict[str, int]
+
+
+class Loss(NamedTuple):
+    """What a stream can no longer get; the text says why."""
+
+    key: str
+    why: str
+
+
+def key_of(shard: Shard, several: bool) -> str:
+    """What a shard is called in an offset."""
+    return f"{shard.host}/{shard.number:02d}" if several else f"{shard.number:02d}"
+
+
+def reached(start: Mapping[str, int], found: Mapping[str, Bounds]) -> Offset:
+    """How far a stream has come, what is there no longer left aside."""
+    return {key: max(start.get(key, 0), bounds.first - 1) for key, bounds in found.items()}
+
+
+def limited(start: Mapping[str, int], latest: Mapping[str, int], most: int) -> Offset:
+    """As far as a batch of at most so many events goes, with a fair share for each shard; never back."""
+    behind = {key: last - start.get(key, 0) for key, last in latest.items() if last > start.get(key, 0)}
+    end = {key: max(start.get(key, 0), last) for key, last in latest.items()}
+    left = most
+    for number, key in enumerate(sorted(behind, key=lambda key: behind[key])):
+        share = min(behind[key], max(1, left // (len(behind) - number)))
+        end[key] = start.get(key, 0) + share
+        left -= share
+    return end
+
+
+def losses(start: Mapping[str, int], found: Mapping[str, Bounds]) -> list[Loss]:
+    """What is missing between where a stream has come and what there is."""
+    out = []
+    for key, bounds in found.items():
+        read = start.get(key)
+        if read is None:  # a machine that is new to the stream
+            continue
+        if bounds.last >= bounds.first > read + 1:
+            numbers = f"events {read + 1} to {bounds.first - 1} of shard {key}"
+            out.append(Loss(key, f"{numbers} are gone, as retention has passed them"))
+        elif bounds.last < read:
+            back = f"shard {key} ends at event {bounds.last}, before {read}, which was read; was it restored?"
+            out.append(Loss(key, back))
+    return out
+
+
+def resharded(start: Mapping[str, int], found: Mapping[str, object]) -> str | None:
+    """How the number of a machine's shards has changed since the stream began, if it has: then the numbers of
+    events mean something else.  A machine that is new to the stream is fine."""
+    before, now = _counts(start), _counts(found)
+    for host, count in now.items():
+        if host in before and before[host] != count:
+            where = f" of {host}" if host else ""
+            return f"the data folder{where} has {count} shards, and had {before[host]} when the stream began"
+    return None
+
+
+def _counts(keys: Mapping[str, object]) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for key in keys:
+        host = key.rpartition("/")[0]
+        counts[host] = counts.get(host, 0) + 1
+    return counts

@@ -1,0 +1,212 @@
+"""The options of the source: what they are called, what they may be, and what they ask for.
+
+Spark's readers ignore the case of options and give all values as text.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TypeVar
+
+from bunqueue.model.names import hint
+
+from .conditions import MAX_IN, Condition
+from .errors import BadOption
+from .tables import DEFAULT_TABLE, TABLES, Column, Table
+
+ROWS_PER_TASK = 1_000_000  # some seconds of work; a task costs some hundredths of a second
+EVENTS_PER_BATCH = 500_000  # of each micro-batch of a stream, over all shards
+
+READING = {
+    "path": "the data folder of a server, a copy of it, or the file of an embedded queue",
+    "paths": "several of them, which `load` makes of a list",
+    "table": "one of the tables",
+    "columns": "those to read, separated by commas; fewer are faster",
+    "hosts": "names for the column host, one for each path",
+    "queues": "only these, separated by commas",
+    "states": "only jobs in these states",
+    "since": "only from that time on: ISO 8601, UTC where no offset is given",
+    "until": "only before that time",
+    "timecolumn": "the column that since and until are about",
+    "unreadable": "fail, or skip: leave out shards that cannot be read",
+    "rowspertask": "rows that a task reads of a copy; a shard in use is always read by one",
+}
+STREAMING = {
+    "maxeventsperbatch": "events in one micro-batch at most",
+    "startat": "where a new stream begins: earliest, latest, or a time",
+    "failondataloss": "true, or false: go on where events are missing",
+}
+_STATES = ("waiting", "delayed", "active", "waiting-children", "completed", "failed", "cancelled")
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOptions:
+    """What is to be read."""
+
+    paths: tuple[str, ...]
+    table: Table
+    columns: tuple[Column, ...]
+    hosts: tuple[str, ...] = ()
+    conditions: tuple[Condition, ...] = ()
+    skip: bool = False
+    rows_per_task: int = ROWS_PER_TASK
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOptions:
+    """How a stream goes on; ``start`` is "earliest", "latest" or a time."""
+
+    max_events: int = EVENTS_PER_BATCH
+    start: str | datetime = "earliest"
+    fail_on_loss: bool = True
+
+
+def read_options(given: Mapping[str, str]) -> ReadOptions:
+    """What options ask for.  BadOption names the one that is wrong."""
+    options = {name.lower(): value for name, value in given.items()}
+    _check_known(options)
+    table = _table(options.get("table", DEFAULT_TABLE))
+    return ReadOptions(
+        _paths(options),
+        table,
+        _columns(table, options.get("columns")),
+        _names("hosts", options),
+        _conditions(table, options),
+        _one_of("unreadable", options, {"fail": False, "skip": True}, "fail"),
+        _whole("rowspertask", options, ROWS_PER_TASK),
+    )
+
+
+def stream_options(given: Mapping[str, str]) -> StreamOptions:
+    """The part of the options that only streams have."""
+    options = {name.lower(): value for name, value in given.items()}
+    start = options.get("startat", "earliest")
+    return StreamOptions(
+        _whole("maxeventsperbatch", options, EVENTS_PER_BATCH),
+        start if start in ("earliest", "latest") else _time("startat", start),
+        _one_of("failondataloss", options, {"true": True, "false": False}, "true"),
+    )
+
+
+def _check_known(options: Mapping[str, str]) -> None:
+    known = [*READING, *STREAMING]
+    for name in options:
+        if name not in known:
+            raise BadOption(f"{name}: the source bunqueue has no such option; {hint(name, known)}")
+
+
+def _paths(options: Mapping[str, str]) -> tuple[str, ...]:
+    several = options.get("paths")
+    if several is not None:
+        return tuple(json.loads(several))
+    return (options["path"],) if options.get("path") else ()
+
+
+def _table(name: str) -> Table:
+    table = TABLES.get(name.lower())
+    if table is None:
+        raise BadOption(f"table: there is no {name!r}; it is one of {', '.join(TABLES)}")
+    return table
+
+
+def _columns(table: Table, text: str | None) -> tuple[Column, ...]:
+    return table.default_columns if text is None else columns_named(table, _split("columns", text))
+
+
+def columns_named(table: Table, names: tuple[str, ...]) -> tuple[Column, ...]:
+    """The columns with these names.  BadOption when there is none, or one twice."""
+    found = []
+    for name in names:
+        column = table.column(name)
+        if column is None:
+            known = [column.name for column in table.columns]
+            raise BadOption(f"columns: {table.name} has no column {name!r}; {hint(name, known)}")
+        if column in found:
+            raise BadOption(f"columns: {name} is named twice")
+        found.append(column)
+    return tuple(found)
+
+
+def _conditions(table: Table, options: Mapping[str, str]) -> tuple[Condition, ...]:
+    conditions = []
+    for option, column in (("queues", "queue"), ("states", "state")):
+        names = _names(option, options)
+        if names:
+            if table.column(column) is None:
+                raise BadOption(f"{option}: the table {table.name} has no column {column}; leave it out")
+            conditions.append(Condition(column, "in", list(names)))
+    for name in _names("states", options):
+        if name not in _STATES:
+            raise BadOption(f"states: there is no state {name!r}; they are {', '.join(_STATES)}")
+    column = _time_column(table, options)
+    if "since" in options:
+        conditions.append(Condition(column, ">=", _time("since", options["since"])))
+    if "until" in options:
+        conditions.append(Condition(column, "<", _time("until", options["until"])))
+    return tuple(conditions)
+
+
+def _time_column(table: Table, options: Mapping[str, str]) -> str:
+    name = options.get("timecolumn", table.time)
+    column = table.column(name)
+    if column is None or column.type != "timestamp":
+        times = ", ".join(column.name for column in table.columns if column.type == "timestamp")
+        raise BadOption(f"timeColumn: {table.name} has no time {name!r}; it has {times}")
+    return column.name
+
+
+def _names(option: str, options: Mapping[str, str]) -> tuple[str, ...]:
+    text = options.get(option)
+    if text is None:
+        return ()
+    names = _split(option, text)
+    if len(names) > MAX_IN:
+        raise BadOption(f"{option}: {len(names)} names are more than {MAX_IN}; read all and filter in Spark")
+    return names
+
+
+def _split(option: str, text: str) -> tuple[str, ...]:
+    """Names with commas between; a JSON list, where a name has commas itself."""
+    if text.lstrip().startswith("["):
+        try:
+            parts = json.loads(text)
+        except ValueError:
+            parts = None
+        if not isinstance(parts, list) or not all(isinstance(part, str) for part in parts):
+            raise BadOption(f"{option}: {text!r} is no JSON list of names")
+    else:
+        parts = [part.strip() for part in text.split(",")]
+    if not parts or not all(parts):
+        raise BadOption(f"{option}: {text!r} has no name, or an empty one; separate names by commas")
+    return tuple(parts)
+
+
+def _time(option: str, text: str) -> datetime:
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise BadOption(
+            f"{option}: {text!r} is no time; write it as 2026-01-31 or 2026-01-31T12:00:00+01:00"
+        ) from None
+    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+
+
+def _whole(option: str, options: Mapping[str, str], default: int) -> int:
+    text = options.get(option)
+    if text is None:
+        return default
+    if not text.isdecimal() or int(text) < 1:
+        raise BadOption(f"{option}: {text!r} is not allowed; give a whole number, 1 at least")
+    return int(text)
+
+
+def _one_of(option: str, options: Mapping[str, str], values: Mapping[str, T], default: str) -> T:
+    text = options.get(option, default).lower()
+    if text not in values:
+        raise BadOption(f"{option}: {text!r} is not allowed; give {' or '.join(values)}")
+    return values[text]

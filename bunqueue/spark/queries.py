@@ -1,0 +1,50 @@
+"""What is asked of a shard's file for some columns of a table, as SQL."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+from .conditions import Condition, where
+from .tables import Column, Table
+
+
+class Span(NamedTuple):
+    """A range of a table's key, both ends included."""
+
+    first: int
+    last: int
+
+
+class Query(NamedTuple):
+    """SQL and its parameters; a row has the columns in their order."""
+
+    sql: str
+    parameters: list[Any]
+
+
+def query(
+    table: Table, columns: Sequence[Column], conditions: Sequence[Condition], span: Span | None, now: int
+) -> Query:
+    """The rows of a table, those of ``span`` at most; ``now`` in epoch ms says what is delayed.
+
+    ``columns`` are such as SQLite knows; without any, a row has a null for each row of the table.
+    """
+    chosen = ", ".join(column.sql for column in columns) or "null"
+    clause, parameters = where(table, conditions)
+    clauses = [clause] if clause else []
+    if span is not None:
+        clauses.append(f"{table.key} between ? and ?")
+        parameters += span
+    sql = f"select {chosen} from {table.source}"
+    if clauses:
+        sql += f" where {' and '.join(clauses)}"
+    return Query(sql.replace(":now", str(now)), parameters)
+
+
+def spans(last: int, pieces: int, least: int) -> list[Span]:
+    """The keys 0 to ``last`` in at most so many ranges, of ``least`` keys at least."""
+    pieces = max(1, min(pieces, last // least))
+    edges = [(last + 1) * number // pieces for number in range(pieces + 1)]
+    return [Span(edge, after - 1) for edge, after in pairwise(edges)]

@@ -1,0 +1,66 @@
+"""A Spark session that works after ``pip install 'bunqueue[spark]'``, on a machine with Java or without.
+
+Any other session does as well, where Java is there: what is set here are comforts, no conditions.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from .java import java_home
+
+# Spark would take the address that the host's name leads to, which a laptop changes with its network.
+_LOOPBACK = {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
+
+_DEFAULTS = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.python.filterPushdown.enabled": "true",  # filters become part of the shards' queries
+    "spark.ui.enabled": "false",  # it listens on all addresses
+}
+
+
+def spark_session(app_name: str = "bunqueue", *, master: str | None = None, **config: str) -> SparkSession:
+    """The running session, or a new one with the source ``bunqueue`` registered.
+
+    ``master`` is that of Spark, ``local[*]`` unless spark-submit or ``config`` say otherwise; ``config`` has
+    settings of Spark with ``__`` for dots: ``spark__driver__memory="4g"``.  NoJava when there is no Java.
+    """
+    from . import register
+
+    given = {name.replace("__", "."): value for name, value in config.items()}
+    builder = SparkSession.builder.appName(app_name)
+    settings = _DEFAULTS | given
+    if not _is_submitted():
+        settings = {"spark.master": master or "local[*]"} | settings
+        if settings["spark.master"].startswith("local"):
+            settings = _LOOPBACK | settings
+        _prepare_process()
+    elif master is not None:
+        settings["spark.master"] = master
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+    register(spark)
+    return spark
+
+
+def _is_submitted() -> bool:
+    """Whether spark-submit has started this process: then Java runs already, and has been told what to be."""
+    return "PYSPARK_GATEWAY_PORT" in os.environ
+
+
+def _prepare_process() -> None:
+    """Name the Java and the Python that Spark is to start."""
+    if SparkSession.getActiveSession() is not None:
+        return
+    shims = tempfile.TemporaryDirectory(prefix="bunqueue-java-")
+    atexit.register(shims.cleanup)
+    os.environ["JAVA_HOME"] = str(java_home(os.environ, Path(shims.name)))
+    # Spark would take the first python3 of the PATH, which need not have what this one has.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)

@@ -1,0 +1,127 @@
+"""The data source ``bunqueue``: what Spark calls, and nothing that can be said without Spark.
+
+Instances are pickled and sent to workers, so they hold plain values and open nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    Filter,
+    InputPartition,
+)
+from pyspark.sql.types import StructType
+
+from .conditions import Condition
+from .errors import BadOption
+from .folders import Shard, find_shards
+from .options import ReadOptions, columns_named, read_options, stream_options
+from .pushdown import conditions
+from .reading import Piece, Selection, pieces_of, read
+from .tables import Column, Table
+
+
+class BunqueueDataSource(DataSource):
+    """``spark.read.format("bunqueue").option("table", "jobs").load(folder)``; see docs/spark.md."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "bunqueue"
+
+    def schema(self) -> str:
+        options = read_options(self.options)
+        find_shards(options.paths, options.hosts)  # refuse now rather than at the first action
+        return ", ".join(f"`{column.name}` {column.type}" for column in options.columns)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        options = read_options(self.options)
+        return BatchReader(replace(options, columns=_columns_of(options.table, schema)))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        from .stream import EventStream
+
+        options = read_options(self.options)
+        if options.table.name != "events":
+            raise BadOption(
+                f"table: {options.table.name} cannot be streamed; give table=events, or use spark.read"
+            )
+        chosen = replace(options, columns=_columns_of(options.table, schema))
+        return EventStream(chosen, stream_options(self.options))
+
+
+def _columns_of(table: Table, schema: StructType) -> tuple[Column, ...]:
+    """The columns of a schema, which may be the user's own."""
+    columns = columns_named(table, tuple(schema.fieldNames()))
+    for column, field in zip(columns, schema.fields, strict=True):
+        given = field.dataType.simpleString()
+        if given != column.type:
+            raise BadOption(
+                f"schema: {table.name}.{column.name} is {column.type}, not {given}; cast it after reading"
+            )
+    return columns
+
+
+class Part(InputPartition):
+    """What one task reads."""
+
+    def __init__(self, piece: Piece) -> None:
+        self.piece = piece
+
+
+class _Push:
+    """The reader's method `pushFilters`, without looking like one.
+
+    Spark refuses to use a reader that has this method while spark.sql.python.filterPushdown.enabled is false,
+    its default.  It compares functions to find out; calling this one works when the setting is true.
+    """
+
+    __func__ = DataSourceReader.pushFilters
+
+    def __init__(self, reader: BatchReader) -> None:
+        self._reader = reader
+
+    def __call__(self, filters: list[Filter]) -> list[Filter]:
+        self._reader.pushed = tuple(conditions(filters))
+        return filters  # Spark applies them as well
+
+
+class BatchReader(DataSourceReader):
+    """Reads a table as it is now, each shard as of one moment."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self.options = options
+        self.pushed: tuple[Condition, ...] = ()
+        self.now = time.time_ns() // 1_000_000
+        self.__dict__["pushFilters"] = _Push(self)
+
+    def partitions(self) -> list[InputPartition]:
+        options = self.options
+        return [
+            Part(piece)
+            for shard in find_shards(options.paths, options.hosts)
+            if self._is_wanted(shard)
+            for piece in pieces_of(shard, options.table, rows=options.rows_per_task, skip=options.skip)
+        ]
+
+    def _is_wanted(self, shard: Shard) -> bool:
+        known: dict[str, Any] = {"host": shard.host, "shard": shard.number}
+        return all(
+            known[condition.column] == condition.value
+            for condition in self.pushed
+            if condition.column in known and condition.operator == "="
+        )
+
+    def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
+        if not isinstance(partition, Part):  # Spark makes one of none
+            return iter(())
+        options = self.options
+        wanted = (*options.conditions, *self.pushed)
+        return read(partition.piece, Selection(options.table, options.columns, wanted, self.now))

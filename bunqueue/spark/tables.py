@@ -1,0 +1,320 @@
+"""The tables that a data folder is read as, declared once: columns, types, meaning, and their SQL.
+
+What Spark sees, which SQL is sent and what the documentation says follow from here.  Knows neither Spark nor
+Arrow, nor opens any file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from bunqueue.model.job import DEFAULT_MAX_ATTEMPTS
+
+Type = Literal["string", "int", "bigint", "double", "boolean", "timestamp", "binary", "array<string>"]
+"""A type in Spark's words.  SQLite has a timestamp as epoch ms, an array as JSON."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column; ``sql`` is an expression over the source of its table, empty for what the reader adds.
+
+    Expressions may use the functions of `decoding`, and ``:now``, epoch ms.  ``on_request``: only read when
+    it is named, as it takes long.
+    """
+
+    name: str
+    type: Type
+    doc: str
+    sql: str = ""
+    on_request: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table; ``source`` is what stands behind FROM, ``time`` the column that the option ``since`` is about.
+
+    ``key`` is a whole number by whose ranges a copy can be read in pieces, as SQL; its largest value is that
+    of ``seq`` in the table ``key_of``.  Without it the table is too small for that.
+    """
+
+    name: str
+    doc: str
+    columns: tuple[Column, ...]
+    source: str
+    time: str
+    key: str = ""
+    key_of: str = ""
+
+    def column(self, name: str) -> Column | None:
+        """The column of that name, whose case does not matter."""
+        wanted = name.lower()
+        return next((column for column in self.columns if column.name == wanted), None)
+
+    @property
+    def default_columns(self) -> tuple[Column, ...]:
+        """Those that are read when none are named."""
+        return tuple(column for column in self.columns if not column.on_request)
+
+
+HOST = Column("host", "string", "the machine, as the option `hosts` names it; else the name of this one")
+SHARD = Column("shard", "int", "number of the shard; `host`, `shard` and `seq` together are unique")
+
+
+def _option(name: str, default: str = "null") -> str:
+    return f"case when jobs.options is null then {default} else job_option(jobs.options, '{name}') end"
+
+
+def _extra(name: str, default: str = "null") -> str:
+    return f"case when jobs.extra is null then {default} else job_extra(jobs.extra, '{name}') end"
+
+
+def _payloads(name: str, sql: str, whose: str) -> tuple[Column, ...]:
+    return (
+        Column(name, "string", f"{whose}, as JSON", f"payload_json({sql})", True),
+        Column(f"{name}_error", "string", f"why `{name}` is null", f"payload_error({sql})", True),
+        Column(f"{name}_raw", "binary", f"{whose}, as MessagePack", sql, True),
+    )
+
+
+_STATE = """case when completed.seq is not null then 'completed'
+     when dead_letters.reason = 'cancelled' then 'cancelled'
+     when dead_letters.seq is not null then 'failed'
+     when locks.seq is not null then 'active'
+     when jobs.extra is not null and is_blocked(jobs.extra) then 'waiting-children'
+     when jobs.run_at > :now then 'delayed'
+     else 'waiting' end"""
+_STARTED = "coalesce(completed.started_at, dead_letters.started_at, locks.started_at)"
+_ATTEMPTS_MADE = "coalesce(completed.attempts, dead_letters.attempts, jobs.attempts)"
+_WORKER = "nullif(coalesce(completed.worker, dead_letters.worker, locks.owner), '')"
+_PROGRESS = """case when completed.seq is not null then 100.0
+     else cast(coalesce(locks.progress, 0) as real) end"""
+_RESULT = "coalesce(completed.result, large_outcomes.result)"
+
+_JOBS = Table(
+    "jobs",
+    "A row a job, live or finished.",
+    (
+        HOST,
+        SHARD,
+        Column("seq", "bigint", "number of the job in its shard, by order of arrival", "jobs.seq"),
+        Column("id", "string", "its id", "jobs.id"),
+        Column("queue", "string", "its queue", "queues.name"),
+        Column("name", "string", "its name", "jobs.name"),
+        Column(
+            "state",
+            "string",
+            "`waiting`, `delayed`, `active`, `waiting-children`, `completed`, `failed` or `cancelled`",
+            _STATE,
+        ),
+        Column("priority", "int", "higher goes first", "jobs.priority"),
+        Column("created_at", "timestamp", "when it was pushed", "jobs.created_at"),
+        Column("run_at", "timestamp", "from when on it may run: after its delay or a retry's", "jobs.run_at"),
+        Column("started_at", "timestamp", "when its last attempt began", _STARTED),
+        Column(
+            "finished_at",
+            "timestamp",
+            "when it completed or became a dead letter",
+            "coalesce(completed.finished_at, dead_letters.finished_at)",
+        ),
+        Column("attempts", "int", "attempts that failed", _ATTEMPTS_MADE),
+        Column(
+            "stalls", "int", "those whose worker fell silent", "coalesce(dead_letters.stalls, jobs.stalls)"
+        ),
+        Column(
+            "max_attempts",
+            "int",
+            "attempts that it may have",
+            _option("max_attempts", str(DEFAULT_MAX_ATTEMPTS)),
+        ),
+        Column("worker", "string", "who has it, or had it last", _WORKER),
+        Column("reason", "string", "why it is a dead letter", "dead_letters.reason"),
+        Column("error", "string", "of its last failed attempt", "coalesce(dead_letters.error, jobs.error)"),
+        Column("unique_key", "string", "its unique key", "jobs.unique_key"),
+        Column("custom_id", "string", "its custom id", _extra("custom_id")),
+        Column("group_id", "string", "its group", _extra("group_id")),
+        Column("parent_id", "string", "the job that waits for it", _extra("parent_id")),
+        Column("progress", "double", "as its worker told it, in percent", _PROGRESS),
+        Column("data_bytes", "bigint", "bytes of its data as MessagePack", "length(jobs.data)"),
+        Column("tags", "array<string>", "its tags", _option("tags", "'[]'"), True),
+        Column(
+            "depends_on",
+            "array<string>",
+            "jobs that it waits for, or did",
+            _extra("depends_on", "'[]'"),
+            True,
+        ),
+        Column("options", "string", "its options, as JSON", "job_options(jobs.options)", True),
+        *_payloads("data", "jobs.data", "its data"),
+        *_payloads("result", _RESULT, "its result"),
+    ),
+    """jobs
+join queues on queues.id = jobs.queue_id
+left join locks on locks.seq = jobs.seq
+left join completed on completed.queue_id = jobs.queue_id and completed.seq = jobs.seq
+left join large_outcomes on large_outcomes.seq = jobs.seq
+left join dead_letters on dead_letters.seq = jobs.seq""",
+    "created_at",
+    "jobs.seq",
+    "jobs",
+)
+
+_ATTEMPTS = Table(
+    "attempts",
+    "A row an attempt that is over, whether it failed or completed its job.",
+    (
+        HOST,
+        SHARD,
+        Column("seq", "bigint", "number of the job in its shard", "tried.seq"),
+        Column("job_id", "string", "the job", "tried.id"),
+        Column("queue", "string", "its queue", "tried.queue"),
+        Column("name", "string", "its name", "tried.name"),
+        Column("number", "int", "1 is the first; a job that is revived counts anew", "tried.number"),
+        Column("worker", "string", "who made it", "nullif(tried.worker, '')"),
+        Column("started_at", "timestamp", "when it began", "tried.started_at"),
+        Column("ended_at", "timestamp", "when it ended", "tried.ended_at"),
+        Column(
+            "outcome",
+            "string",
+            "`completed`, `explicit_fail`, `timeout`, `stalled`, `cancelled`, ..., or `interrupted`, "
+            "which does not count",
+            "tried.outcome",
+        ),
+        Column("error", "string", "why it failed", "tried.error"),
+        Column("stack", "string", "its traceback, where the worker sent one", "tried.stack", True),
+    ),
+    # Both halves go by the jobs, or a range of them: `completed` can only be found by its queue.
+    """(
+    select jobs.seq, jobs.id, queues.name as queue, jobs.name, past.number, past.worker,
+           past.started_at, past.ended_at, past.outcome, past.error, past.stack
+    from attempts past join jobs on jobs.seq = past.seq join queues on queues.id = jobs.queue_id
+    union all
+    select jobs.seq, jobs.id, queues.name, jobs.name, completed.attempts + 1, completed.worker,
+           completed.started_at, completed.finished_at, 'completed', null, null
+    from jobs cross join completed on completed.queue_id = jobs.queue_id and completed.seq = jobs.seq
+    join queues on queues.id = jobs.queue_id
+) tried""",
+    "ended_at",
+    "tried.seq",
+    "jobs",
+)
+
+_DEAD_LETTERS = Table(
+    "dead_letters",
+    "A row a dead letter: a job that has failed for good, or was cancelled while it ran.",
+    (
+        HOST,
+        SHARD,
+        Column("seq", "bigint", "number of the job in its shard", "dead_letters.seq"),
+        Column("job_id", "string", "the job", "jobs.id"),
+        Column("queue", "string", "its queue", "queues.name"),
+        Column("name", "string", "its name", "jobs.name"),
+        Column("created_at", "timestamp", "when it was pushed", "jobs.created_at"),
+        Column("started_at", "timestamp", "when its last attempt began", "dead_letters.started_at"),
+        Column("died_at", "timestamp", "when it became a dead letter", "dead_letters.finished_at"),
+        Column("attempts", "int", "attempts that failed", "dead_letters.attempts"),
+        Column("stalls", "int", "those whose worker fell silent", "dead_letters.stalls"),
+        Column("worker", "string", "who had it last", "nullif(dead_letters.worker, '')"),
+        Column("reason", "string", "why it is one", "dead_letters.reason"),
+        Column("error", "string", "the last error", "dead_letters.error"),
+        Column(
+            "next_retry_at", "timestamp", "when it is tried again by itself", "dead_letters.next_retry_at"
+        ),
+        *_payloads("data", "jobs.data", "the job's data"),
+    ),
+    """dead_letters
+join jobs on jobs.seq = dead_letters.seq
+join queues on queues.id = dead_letters.queue_id""",
+    "died_at",
+    "dead_letters.seq",
+    "jobs",
+)
+
+_EVENTS = Table(
+    "events",
+    "A row a transition of a job or a queue, from the event log.",
+    (
+        HOST,
+        SHARD,
+        Column("seq", "bigint", "number of the event in its shard"),
+        Column("at", "timestamp", "when it happened"),
+        Column("kind", "string", "`pushed`, `pulled`, `completed`, `failed`, `retried`, ..."),
+        Column("queue", "string", "its queue; null when that is gone for good"),
+        Column("job_id", "string", "the job; null when it is about the queue"),
+        Column("error", "string", "of `failed`: why, at most 1024 characters"),
+        Column("terminal", "boolean", "of `failed`: whether it was the last attempt"),
+        Column("fields", "string", "what it says beside, as JSON"),
+    ),
+    "events",  # a row of it holds many: see `event_rows`
+    "at",
+)
+
+
+def _record(kind: str, path: str) -> str:
+    return f"json_extract({kind}.value, '$.{path}')"
+
+
+_QUEUES = Table(
+    "queues",
+    "A row a queue.",
+    (
+        HOST,
+        SHARD,
+        Column("queue", "string", "its name", "queues.name"),
+        Column("created_at", "timestamp", "when it was first used", "queues.created_at"),
+        Column("completed", "bigint", "completed jobs that are kept", "queues.completed"),
+        Column("failed", "bigint", "dead letters that are kept", "queues.failed"),
+        Column("paused", "boolean", "whether it is paused", "pause.value is not null"),
+        Column("paused_at", "timestamp", "since when it is", _record("pause", "since")),
+        Column(
+            "concurrency",
+            "bigint",
+            "jobs that may run at once; null: any number",
+            f"cast({_record('limits', 'concurrency')} as integer)",
+        ),
+        Column(
+            "rate_limit",
+            "double",
+            "jobs that may start in `rate_duration_ms`; null: any number",
+            f"cast({_record('limits', 'bucket.max')} as real)",
+        ),
+        Column("rate_duration_ms", "bigint", "see `rate_limit`", _record("limits", "bucket.duration")),
+    ),
+    """queues
+left join records pause on pause.kind = 'pause' and pause.key = queues.name
+left join records limits on limits.kind = 'limits' and limits.key = queues.name""",
+    "created_at",
+)
+
+_CRON = Table(
+    "cron",
+    "A row a schedule.",
+    (
+        HOST,
+        SHARD,
+        Column("name", "string", "its name", "crons.key"),
+        Column("queue", "string", "the queue of its jobs", _record("crons", "queue")),
+        Column("job_name", "string", "their name", _record("crons", "jobName")),
+        Column("schedule", "string", "cron expression; null when it repeats", _record("crons", "schedule")),
+        Column(
+            "repeat_every_ms",
+            "bigint",
+            "ms between runs",
+            f"cast({_record('crons', 'repeatEvery')} as integer)",
+        ),
+        Column("timezone", "string", "of the expression; null: UTC", _record("crons", "timezone")),
+        Column("next_run", "timestamp", "when it runs next", _record("crons", "nextRun")),
+        Column("executions", "bigint", "runs so far", f"coalesce({_record('crons', 'executions')}, 0)"),
+        Column("max_runs", "bigint", "runs that it may have; null: any number", _record("crons", "maxLimit")),
+        Column("priority", "int", "of its jobs", f"coalesce({_record('crons', 'priority')}, 0)"),
+        Column("paused", "boolean", "whether it is stopped", f"coalesce({_record('crons', 'paused')}, 0)"),
+    ),
+    "(select key, value from records where kind = 'cron') crons",
+    "next_run",
+)
+
+TABLES: Mapping[str, Table] = {
+    table.name: table for table in (_JOBS, _ATTEMPTS, _EVENTS, _DEAD_LETTERS, _QUEUES, _CRON)
+}
+DEFAULT_TABLE = "jobs"

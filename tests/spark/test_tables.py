@@ -1,0 +1,188 @@
+"""Every table, beside what the server said of itself, and beside SQLite."""
+
+from __future__ import annotations
+
+import json
+import socket
+import sqlite3
+from collections import Counter
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql.pandas.types import to_arrow_schema
+from support.folders import opened
+from support.naming import shard_of
+from support.spark import Full, read
+
+from bunqueue.spark.arrow import schema_of
+from bunqueue.spark.tables import TABLES
+from shardproc.storage.schema import CURRENT
+
+
+def ms(moment: datetime | None) -> float | None:
+    """Epoch ms of what Spark gave: in UTC, without a zone."""
+    return None if moment is None else moment.replace(tzinfo=UTC).timestamp() * 1000
+
+
+def asked(folder: Path, sql: str) -> list[dict[str, Any]]:
+    """The rows of all shards."""
+    found = []
+    with opened(folder) as shards:
+        for number, db in enumerate(shards):
+            found += [{"shard": number, **dict(row)} for row in db.execute(sql)]
+    return found
+
+
+def test_jobs_are_as_the_server_tells_them(spark: SparkSession, full: Full) -> None:
+    columns = [column.name for column in TABLES["jobs"].columns]
+    rows = {row["id"]: row for row in read(spark, full.folder, columns=",".join(columns)).collect()}
+    assert len(rows) == len(asked(full.folder, "select seq from jobs"))
+    assert len(full.jobs) > 300
+    for job_id, job in full.jobs.items():
+        row = rows.pop(job_id)
+        state = "waiting" if job["state"] == "prioritized" else job["state"]
+        assert row["state"] == state, job
+        assert row["host"] == socket.gethostname()
+        assert row["shard"] == shard_of(job["queue"], 2)
+        for ours, theirs in (
+            ("queue", "queue"),
+            ("name", "name"),
+            ("priority", "priority"),
+            ("attempts", "attempts"),
+            ("stalls", "stallCount"),
+            ("max_attempts", "maxAttempts"),
+            ("unique_key", "uniqueKey"),
+            ("custom_id", "customId"),
+            ("group_id", "groupId"),
+            ("parent_id", "parentId"),
+            ("progress", "progress"),
+            ("tags", "tags"),
+        ):
+            assert row[ours] == job[theirs], (ours, job)
+        assert (row["depends_on"] or []) == job["dependsOn"]
+        assert row["error"] == job.get("failedReason")
+        for ours, theirs in (("created_at", "createdAt"), ("run_at", "runAt"), ("started_at", "startedAt")):
+            assert ms(row[ours]) == job[theirs], (ours, job)
+        if state == "completed":
+            assert ms(row["finished_at"]) == job["completedAt"]
+            assert (None if row["result"] is None else json.loads(row["result"])) == job.get("returnvalue")
+        assert json.loads(row["data"]) == job["data"]
+        assert msgpack.unpackb(row["data_raw"]) == job["data"]
+        assert row["data_bytes"] == len(row["data_raw"])
+        assert row["data_error"] is None
+        assert json.loads(row["options"])["max_attempts"] == job["maxAttempts"]
+
+
+def test_dead_letters(spark: SparkSession, full: Full) -> None:
+    rows = read(spark, full.folder, "dead_letters").collect()
+    expected = asked(
+        full.folder,
+        "select d.*, jobs.id, jobs.name, queues.name as queue from dead_letters d"
+        " join jobs using (seq) join queues on queues.id = d.queue_id",
+    )
+    assert len(expected) >= 10
+    assert {(row["shard"], row["seq"]) for row in rows} == {(row["shard"], row["seq"]) for row in expected}
+    by_id = {row["job_id"]: row for row in rows}
+    for row in expected:
+        found = by_id[row["id"]]
+        assert (found["reason"], found["error"], found["queue"], found["worker"]) == (
+            row["reason"], row["error"], row["queue"], row["worker"] or None,
+        )  # fmt: skip
+        assert (ms(found["died_at"]), found["attempts"]) == (row["finished_at"], row["attempts"])
+
+
+def test_attempts_are_those_that_failed_and_those_that_completed(spark: SparkSession, full: Full) -> None:
+    rows = read(spark, full.folder, "attempts").collect()
+    failed = asked(full.folder, "select attempts.*, id from attempts join jobs using (seq)")
+    completed = asked(full.folder, "select completed.*, id from completed join jobs using (seq)")
+    assert len(rows) == len(failed) + len(completed)
+    by_key = {(row["job_id"], row["number"], row["outcome"]): row for row in rows}
+    for row in failed:
+        found = by_key[row["id"], row["number"], row["outcome"]]
+        assert (ms(found["started_at"]), ms(found["ended_at"])) == (row["started_at"], row["ended_at"])
+        assert (found["worker"], found["error"]) == (row["worker"] or None, row["error"])
+    for row in completed:
+        found = by_key[row["id"], row["attempts"] + 1, "completed"]
+        assert (ms(found["started_at"]), ms(found["ended_at"])) == (row["started_at"], row["finished_at"])
+
+
+def test_events(spark: SparkSession, full: Full) -> None:
+    rows = read(spark, full.folder, "events").collect()
+    kinds = Counter(row["kind"] for row in rows)
+    counts = asked(full.folder, "select count, payload from events")
+    assert len(rows) == sum(row["count"] for row in counts)
+    assert kinds["pushed"] >= len(full.made.ids)
+    assert kinds["obliterated"] == 8
+    assert len({(row["shard"], row["seq"]) for row in rows}) == len(rows)
+    for row in rows:
+        assert row["queue"], "also of queues that are gone"
+        assert shard_of(row["queue"], 2) == row["shard"]
+    failed = [row for row in rows if row["kind"] == "failed"]
+    assert {row["error"] for row in failed} >= {"bad", "not yet"}
+    assert {row["terminal"] for row in failed} == {True, False}
+    assert all(json.loads(row["fields"])["error"] == row["error"] for row in failed)
+
+
+def test_queues_and_schedules(spark: SparkSession, full: Full) -> None:
+    queues = {row["queue"]: row for row in read(spark, full.folder, "queues").collect()}
+    expected = asked(full.folder, "select * from queues")
+    assert {row["name"] for row in expected} == set(queues)
+    for row in expected:
+        found = queues[row["name"]]
+        assert (found["completed"], found["failed"]) == (row["completed"], row["failed"])
+        assert found["paused"] is row["name"].startswith("side")
+    paused = [row for row in queues.values() if row["paused"]]
+    assert sorted(row["concurrency"] for row in paused) == list(range(2, 10))
+    assert sorted(row["rate_limit"] for row in paused) == [100 + number for number in range(8)]
+    assert {row["rate_duration_ms"] for row in paused} == {3_600_000}
+    crons = {row["name"]: row for row in read(spark, full.folder, "cron").collect()}
+    assert sorted(crons) == sorted([f"{word} {n}" for word in ("cron", "every") for n in range(8)])
+    assert crons["cron 3"]["schedule"] == "0 0 1 1 *"
+    assert crons["every 3"]["repeat_every_ms"] == 3_600_000
+    assert crons["cron 3"]["next_run"].month == 1
+    assert crons["cron 3"]["paused"] is False
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_batches_are_of_the_types_that_spark_expects(spark: SparkSession, full: Full, name: str) -> None:
+    table = TABLES[name]
+    frame = read(spark, full.folder, name, columns=",".join(column.name for column in table.columns))
+    assert schema_of(table.columns).equals(to_arrow_schema(frame.schema, timezone="UTC"))
+    assert isinstance(frame.toArrow(), pa.Table)
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_a_shard_without_rows_gives_none(spark: SparkSession, tmp_path: Path, name: str) -> None:
+    (tmp_path / "manifest.json").write_text('{"format": 1, "shards": 2}')
+    (tmp_path / "shard-00.db").touch()  # as it is before its first start
+    (tmp_path / "shard-01.db").touch()
+    assert read(spark, tmp_path, name).count() == 0
+
+
+def test_the_newest_schema_is_known() -> None:
+    """Whoever adds a migration looks at the tables here, and then at `SCHEMA`."""
+    from bunqueue.spark.shard_file import SCHEMA
+
+    assert SCHEMA == CURRENT
+
+
+def test_columns_that_are_null_throughout(spark: SparkSession, tmp_path: Path, full: Full) -> None:
+    with sqlite3.connect(tmp_path / "jobs.db") as copy, opened(full.folder) as shards:
+        shards[0].backup(copy)
+        copy.execute("update jobs set error = null, unique_key = null, extra = null, options = null")
+        copy.execute("delete from completed")
+        copy.execute("delete from dead_letters")
+        copy.execute("delete from locks")
+    copy.close()
+    rows = read(spark, tmp_path / "jobs.db").collect()
+    assert rows
+    for row in rows:
+        for name in ("error", "unique_key", "group_id", "parent_id", "started_at", "finished_at", "worker"):
+            assert row[name] is None
+        assert row["max_attempts"] == 3
+        assert row["state"] in ("waiting", "delayed")
