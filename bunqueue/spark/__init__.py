@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from .errors import BadOption, EventsLost, NotReadable, UnreadableShard
 from .java import NoJava
+from .sink.enqueue import enqueue
+from .sink.summary import WriteSummary, read_summaries
 from .snapshots import copy, snapshot
 
 if TYPE_CHECKING:
@@ -23,7 +25,10 @@ __all__ = [
     "NoJava",
     "NotReadable",
     "UnreadableShard",
+    "WriteSummary",
     "copy",
+    "enqueue",
+    "read_summaries",
     "register",
     "snapshot",
     "spark_session",

@@ -15,6 +15,8 @@ from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
     DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
     Filter,
     InputPartition,
 )
@@ -55,6 +57,16 @@ class BunqueueDataSource(DataSource):
             )
         chosen = replace(options, columns=_columns_of(options.table, schema))
         return EventStream(chosen, stream_options(self.options))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        from .sink.writer import BatchWriter
+
+        return BatchWriter(self.options, schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        from .sink.writer import StreamWriter
+
+        return StreamWriter(self.options, schema, overwrite)
 
 
 def _columns_of(table: Table, schema: StructType) -> tuple[Column, ...]:

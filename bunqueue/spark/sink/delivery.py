@@ -1,0 +1,189 @@
+"""Jobs of one task on their way to the server: in batches, so many under way at a time, each of them once.
+
+A job that is there already, waiting or running, is known to the server by its id when it is pushed again. One
+that has ended would make way for the new one, so before a batch is pushed the server is asked which of its
+jobs it knows; these are left out. A task that is run again so adds only what is missing, even when workers
+have done half of it meanwhile.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from hashlib import blake2b
+from types import TracebackType
+from typing import Self
+
+from bunqueue.client.caller import Caller
+from bunqueue.errors import CommandFailed
+from bunqueue.protocol.commands.core import PushBatch, PushBatchReply
+from bunqueue.protocol.commands.events import WaitJobs, WaitManyReply
+
+from .rows import RowJob
+from .settings import SinkSettings
+
+ASKED = 100  # jobs that the server tells the ends of in one answer
+MAX_BYTES = 4 << 20  # of data in one batch
+BUFFERED_BATCHES = 8  # of all queues together that wait to be full
+
+_ABOUT_ROW = re.compile(
+    r"jobs\[\d+\]: |Group .* has reached its maximum size|Parent job |Dependency job |Job .* own parent"
+)
+"""How refusals begin that are about a job, and would be the same for it at any time."""
+_PLACE = re.compile(r"jobs\[\d+\]: ")
+
+Reject = Callable[[RowJob, str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """What became of a batch."""
+
+    accepted: int = 0
+    duplicates: int = 0
+    rejected: tuple[tuple[RowJob, str], ...] = ()  # with the reasons
+
+    def __add__(self, other: Sent) -> Sent:
+        return Sent(
+            self.accepted + other.accepted,
+            self.duplicates + other.duplicates,
+            self.rejected + other.rejected,
+        )
+
+
+class _Batch:
+    """Jobs of one queue that wait to be sent together."""
+
+    def __init__(self) -> None:
+        self.jobs: list[RowJob] = []
+        self.bytes = 0
+
+    def add(self, job: RowJob) -> None:
+        self.jobs.append(job)
+        self.bytes += len(bytes(job.fields.data))
+
+
+class Delivery:
+    """Takes the jobs of a task one by one. At most `in_flight` batches are under way: `add` waits for the
+    server when it is slower than the rows come, and so do the rows."""
+
+    def __init__(self, settings: SinkSettings, write_id: str, done: Callable[[Sent], None]) -> None:
+        """``done`` is told of each batch, in the thread that adds the jobs, and may raise."""
+        self._settings = settings
+        self._write_id = write_id
+        self._done = done
+        self._caller = Caller(settings.endpoint)
+        self._pace = Pace(settings.rate)
+        self._batches: dict[str, _Batch] = {}
+        self._buffered = 0
+        self._threads = ThreadPoolExecutor(settings.in_flight, thread_name_prefix="bunqueue-sink")
+        self._under_way: deque[Future[Sent]] = deque()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._threads.shutdown(cancel_futures=True)
+        self._caller.close()
+
+    def add(self, job: RowJob) -> None:
+        """Send a job, soon. Raises BunqueueError for what went wrong with this one or an earlier one."""
+        batch = self._batches.setdefault(job.queue, _Batch())
+        batch.add(job)
+        self._buffered += 1
+        if len(batch.jobs) >= self._settings.batch_size or batch.bytes >= MAX_BYTES:
+            self._send(job.queue)
+        elif self._buffered >= self._settings.batch_size * BUFFERED_BATCHES:
+            self._send(max(self._batches, key=lambda queue: len(self._batches[queue].jobs)))
+
+    def finish(self) -> None:
+        """Send what is left, and wait until all is stored."""
+        for queue in list(self._batches):
+            self._send(queue)
+        while self._under_way:
+            self._done(self._under_way.popleft().result())
+
+    def _send(self, queue: str) -> None:
+        jobs = self._batches.pop(queue).jobs
+        self._buffered -= len(jobs)
+        while self._under_way and (
+            self._under_way[0].done() or len(self._under_way) >= self._settings.in_flight
+        ):
+            self._done(self._under_way.popleft().result())
+        self._pace.wait(len(jobs))
+        self._under_way.append(self._threads.submit(self._deliver, queue, jobs))
+
+    def _deliver(self, queue: str, jobs: list[RowJob]) -> Sent:
+        known = self._known(queue, list({job.id: None for job in jobs}))
+        new = [job for job in jobs if job.id not in known]
+        there = Sent(duplicates=len(jobs) - len(new))
+        return there + self._push(queue, new) if new else there
+
+    def _known(self, queue: str, ids: list[str]) -> set[str]:
+        """Those of these jobs that the server knows, whatever has become of them."""
+        unknown: set[str] = set()
+        for start in range(0, len(ids), ASKED):
+            asked = ids[start : start + ASKED]
+            while asked:
+                reply = self._caller.call(WaitJobs(queue=queue, ids=asked, timeout=0), WaitManyReply)
+                if not reply.ended:  # the others are live
+                    break
+                unknown.update(end.id for end in reply.ended if end.state == "unknown")
+                # Answers are in the order of the question, and end early when results are large.
+                asked = asked[asked.index(reply.ended[-1].id) + 1 :]
+        return set(ids) - unknown
+
+    def _push(self, queue: str, jobs: list[RowJob]) -> Sent:
+        """Add jobs. When the server refuses some, it has added none: these are found by halves."""
+        command = PushBatch(
+            queue=queue, jobs=[job.fields for job in jobs], idempotency_key=self._key(queue, jobs)
+        )
+        try:
+            reply = self._caller.call(command, PushBatchReply)
+        except CommandFailed as error:
+            if not _ABOUT_ROW.match(error.reason or ""):
+                raise
+            if len(jobs) == 1:
+                return Sent(rejected=((jobs[0], _PLACE.sub("", error.reason or "", count=1)),))
+            half = len(jobs) // 2
+            return self._push(queue, jobs[:half]) + self._push(queue, jobs[half:])
+        existing = len(reply.existing or ())
+        return Sent(accepted=len(jobs) - existing, duplicates=existing)
+
+    def _key(self, queue: str, jobs: list[RowJob]) -> str:
+        """By which the server knows a batch again that is repeated because its answer was lost; also one of
+        jobs that leave nothing behind when they are done, as long as a task is run again soon."""
+        digest = blake2b(digest_size=16)
+        digest.update(self._write_id.encode())
+        for job in jobs:
+            digest.update(b"\0" + job.id.encode("utf-8", "surrogatepass"))
+        return digest.hexdigest()
+
+
+class Pace:
+    """Lets so many jobs a second go, evenly."""
+
+    def __init__(
+        self,
+        rate: float | None,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._rate = rate
+        self._clock, self._sleep = clock, sleep
+        self._next = clock()
+
+    def wait(self, jobs: int) -> None:
+        """Until so many may go."""
+        if self._rate is None:
+            return
+        now = self._clock()
+        if self._next > now:
+            self._sleep(self._next - now)
+        self._next = max(self._next, now) + jobs / self._rate

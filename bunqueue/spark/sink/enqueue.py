@@ -1,0 +1,32 @@
+"""`enqueue`: a write that gives its summary back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+from .summary import WriteSummary, read_summaries
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+def enqueue(df: DataFrame, queue: str | None = None, **options: str | int | float) -> WriteSummary:
+    """Add a job for each row of ``df``, and tell what became of the rows.
+
+        summary = enqueue(df.select(F.struct("*").alias("data")), "emails", name="welcome")
+
+    The options are those of ``df.write.format("bunqueue")``, which this is but for the summary. Spark raises
+    what went wrong; jobs may have been added then. The driver must be on this machine.
+    """
+    from bunqueue.spark import register
+
+    register(df.sparkSession)
+    with TemporaryDirectory(prefix="bunqueue-") as folder:
+        path = str(options.pop("summaryPath", Path(folder, "summary.jsonl")))
+        given = {name: str(value) for name, value in options.items()}
+        if queue is not None:
+            given["queue"] = queue
+        df.write.format("bunqueue").mode("append").options(**given, summaryPath=path).save()
+        return read_summaries(path)[-1]

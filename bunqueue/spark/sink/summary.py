@@ -1,0 +1,117 @@
+"""What became of the rows of a write: counted by each task, added up by the driver, kept as lines of JSON."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+from msgspec import Struct
+
+MAX_EXAMPLES = 20  # bad rows that a summary shows
+MAX_ROW = 1000  # characters that it shows of each
+
+
+class BadRow(Struct, frozen=True):
+    """A row that became no job. ``row`` is JSON, cut after 1000 characters in summaries."""
+
+    row: str
+    reason: str
+
+
+class TaskSummary(Struct):
+    """What became of the rows of one task, in the attempt that succeeded."""
+
+    partition: int = 0
+    attempt: int = 0
+    """How often the task had been tried before; what these attempts added counts as duplicates now."""
+    accepted: int = 0
+    duplicates: int = 0
+    rejected: int = 0
+    examples: list[BadRow] = []
+
+    def reject(self, bad: BadRow) -> None:
+        """Count a bad row."""
+        self.rejected += 1
+        if len(self.examples) < MAX_EXAMPLES:
+            self.examples.append(BadRow(bad.row[:MAX_ROW], bad.reason))
+
+
+class WriteSummary(Struct, kw_only=True):
+    """What became of the rows of a write, or of one batch of a stream.
+
+    A row is accepted when it made a job, a duplicate when the server knew its id already, whether from
+    another row, another write, or an earlier attempt of its task, and rejected when no job can be made of it.
+    Of a failed write these are the rows of the tasks that were done; jobs of the others may be there, too.
+    """
+
+    write_id: str | None
+    batch_id: int | None = None
+    """Of a stream."""
+    state: Literal["done", "failed"]
+    tasks: int
+    """Those that were done."""
+    repeated_tasks: int
+    """Those of them that were tried more than once: part of their duplicates are jobs of this very write."""
+    accepted: int
+    duplicates: int
+    rejected: int
+    examples: list[BadRow]
+
+    @property
+    def rows(self) -> int:
+        """All that were read."""
+        return self.accepted + self.duplicates + self.rejected
+
+    def __str__(self) -> str:
+        batch = "" if self.batch_id is None else f" of batch {self.batch_id}"
+        again = f", {self.repeated_tasks} of {self.tasks} tasks repeated" if self.repeated_tasks else ""
+        text = (
+            f"{self.rows} rows{batch}: {self.accepted} accepted, {self.duplicates} duplicates, "
+            f"{self.rejected} rejected{again}"
+        )
+        return text if self.state == "done" else f"the write failed; of the tasks that were done: {text}"
+
+
+def add_up(
+    tasks: Iterable[TaskSummary | None],
+    write_id: str | None,
+    state: Literal["done", "failed"],
+    batch_id: int | None = None,
+) -> WriteSummary:
+    """The summary of a write; None are tasks that were not done."""
+    done = [task for task in tasks if task is not None]
+    return WriteSummary(
+        write_id=write_id,
+        batch_id=batch_id,
+        state=state,
+        tasks=len(done),
+        repeated_tasks=sum(task.attempt > 0 for task in done),
+        accepted=sum(task.accepted for task in done),
+        duplicates=sum(task.duplicates for task in done),
+        rejected=sum(task.rejected for task in done),
+        examples=[bad for task in done for bad in task.examples][:MAX_EXAMPLES],
+    )
+
+
+def append(path: str, summary: WriteSummary) -> None:
+    """Add a line to a file, which is made if need be."""
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    line = msgspec.json.encode(summary) + b"\n"
+    with open(path, "ab", buffering=0) as file:  # one write, so that lines of several streams do not mix
+        file.write(line)
+
+
+def read_summaries(path: str | os.PathLike[str]) -> list[WriteSummary]:
+    """What `summaryPath` has collected, the newest last."""
+    return [msgspec.json.decode(line, type=WriteSummary) for line in Path(path).read_bytes().splitlines()]
+
+
+def as_text(row: Mapping[str, Any]) -> str:
+    """A row as JSON, whatever is in it."""
+    try:
+        return msgspec.json.encode(row, enc_hook=repr).decode()
+    except Exception:  # lone surrogates, numbers beyond 64 bits
+        return repr(dict(row))

@@ -1,0 +1,117 @@
+"""One task of a write: rows in, jobs out, and a count of what became of them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import msgspec
+
+from bunqueue.errors import BunqueueError, OptionError, PayloadError
+
+from .delivery import Delivery, Sent
+from .rows import Row, RowPlan
+from .settings import SinkSettings
+from .summary import MAX_ROW, BadRow, TaskSummary, as_text
+
+
+def write_rows(
+    rows: Iterable[Row],
+    columns: Collection[str],
+    settings: SinkSettings,
+    write_id: str,
+    partition: int = 0,
+    attempt: int = 0,
+) -> TaskSummary:
+    """Add a job for each row. When this returns, all are stored.
+
+    Raises BunqueueError: BadRows unless these are to be skipped, or what kept the server from taking jobs.
+    Jobs may have been added then; doing it again adds the others.
+    """
+    summary = TaskSummary(partition, attempt)
+    plan = RowPlan(columns, settings, write_id)
+    with Rejects(settings, write_id, summary) as rejects:
+
+        def done(sent: Sent) -> None:
+            summary.accepted += sent.accepted
+            summary.duplicates += sent.duplicates
+            for job, reason in sent.rejected:
+                rejects.add(job.row, reason)
+
+        with Delivery(settings, write_id, done) as delivery:
+            for row in rows:
+                try:
+                    job = plan.job(row)
+                except (OptionError, PayloadError) as error:
+                    rejects.add(row, str(error))
+                else:
+                    delivery.add(job)
+            delivery.finish()
+    return summary
+
+
+class BadRows(BunqueueError):
+    """A row of which no job can be made, in a write that is to have none such."""
+
+    code = "bad_row"
+
+
+class Rejects:
+    """Where bad rows go: into the summary, and into a file of the task if they are wanted."""
+
+    def __init__(self, settings: SinkSettings, write_id: str, summary: TaskSummary) -> None:
+        self._skip = settings.skip_bad_rows
+        self._summary = summary
+        self._file: Path | None = None
+        if settings.rejects_path is not None:
+            name = f"part-{summary.partition:05d}-{write_id.replace('/', '-')}.jsonl"
+            self._file = Path(settings.rejects_path, name)
+        self._lines: list[bytes] = []
+        self._begun = False
+
+    def add(self, row: Row, reason: str) -> None:
+        """Raises BadRows if there may be none."""
+        text = as_text(row)
+        if not self._skip:
+            shown = text if len(text) <= MAX_ROW else text[:MAX_ROW] + "..."
+            raise BadRows(
+                f"{reason}; the row is {shown}; mend it, or give badRows=skip to have such rows left out"
+            )
+        bad = BadRow(text, reason)
+        self._summary.reject(bad)
+        if self._file is not None:
+            self._lines.append(msgspec.json.encode(bad))
+            if len(self._lines) >= 1000:
+                self._write()
+
+    def _write(self) -> None:
+        """Into a file of its own until the end: what an attempt that failed has written is no result."""
+        if self._file is None or not self._lines:
+            return
+        self._file.parent.mkdir(parents=True, exist_ok=True)
+        with self._unfinished.open("ab" if self._begun else "wb") as file:
+            file.write(b"\n".join(self._lines) + b"\n")
+        self._begun = True
+        self._lines.clear()
+
+    @property
+    def _unfinished(self) -> Path:
+        assert self._file is not None
+        return self._file.with_name(f".{self._file.name}.{self._summary.attempt}")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._file is None:
+            return
+        if error is None:
+            self._write()
+            if self._begun:
+                self._unfinished.replace(self._file)
+        elif self._begun:
+            self._unfinished.unlink(missing_ok=True)
