@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from heapq import heappop, heappush
-from itertools import islice
 
 from bunqueue.model.job import Job
 
+from .ages import Ages
 from .group import FIFO, Entry, Group, GroupRecord, Policy
 from .lanes import Heads, Turns
 from .ready import ReadyQueue
@@ -27,6 +27,7 @@ class Groups:
     """The ready jobs of a queue, with and without groups."""
 
     __slots__ = (
+        "_ages",
         "_lanes",
         "_ticket",
         "_timers",
@@ -47,6 +48,7 @@ class Groups:
         self.changed: dict[str, Group] = {}  # those whose state must be stored anew
         self.used: Policy | None = None  # the first one that a pull had
         self.mixed = False  # pulls have different ones
+        self._ages = Ages(self._waits)
         self._lanes: dict[Policy, Turns | Heads] = {}
         self._timers: list[tuple[int, int, Group]] = []  # heap: (when to look at a group again, n, group)
         self._ticket = 0
@@ -69,6 +71,7 @@ class Groups:
         self._ticket += 1
         self.priorities[job.priority] += 1
         group.push(job, self._ticket)
+        self._ages.add(job, self._ticket)
         self.offer(group)
 
     def pop(self, policy: Policy = FIFO, now: int = 0) -> Job | None:
@@ -107,10 +110,8 @@ class Groups:
         yield from (Counter(dict(self.plain.counts())) + self.priorities).items()
 
     def oldest(self) -> int | None:
-        """As `ReadyQueue.oldest` has it; of a group that one counts which joined it first."""
-        ready = [self.plain.oldest()]
-        for group in self.by_id.values():
-            ready += (job.run_at for _, job in islice(group.waiting.values(), 1))
+        """As `ReadyQueue.oldest` has it."""
+        ready = (self.plain.oldest(), self._ages.oldest())
         return min((since for since in ready if since is not None), default=None)
 
     def prioritized(self) -> int:
@@ -240,6 +241,12 @@ class Groups:
         for group in self.by_id.values():
             lane.offer(group)
         return lane
+
+    def _waits(self, job: Job, ticket: int) -> bool:
+        """Whether ``job``, which has a group, is ready, and has been since it got that ticket."""
+        group_id = job.extra.group_id if job.extra is not None else None
+        group = self.by_id.get(group_id) if group_id is not None else None
+        return group is not None and group.waiting.get(job.seq, (0, None))[0] == ticket
 
     def _group_of(self, job: Job) -> Group | None:
         group_id = job.extra.group_id if job.extra is not None else None

@@ -10,6 +10,7 @@ import msgpack
 import pytest
 from properties.shard_driver import Driver
 
+from shardproc.engine.ages import MIN_STALE
 from shardproc.engine.groups import Groups
 
 WORKER = {"owner": "w", "lockTtl": 86_400_000}
@@ -307,3 +308,38 @@ def test_a_dead_letter_comes_back_into_its_group(driver: Driver) -> None:
     assert driver.ask(cmd="RetryDlq", queue="q")["count"] == 1
     assert group(driver, "GetGroupJobsCount") == {"count": 2}
     assert len(pull(driver, V2)) == 1
+
+
+def oldest_ms(driver: Driver) -> float:
+    (queue,) = driver.ask(cmd="DashboardQueues")["data"]["queues"]
+    found: float = queue["oldestMs"]
+    return found
+
+
+def test_the_age_of_the_oldest_job_of_any_group(driver: Driver) -> None:
+    began = driver.now
+    push(driver, "a1")
+    wait(driver, 1000)
+    push(driver, "b1")
+    wait(driver, 1000)
+    assert oldest_ms(driver) == driver.now - began
+    assert pull(driver, V3, 1) == ["a1"]
+    second = oldest_ms(driver)
+    assert 0 < second < driver.now - began
+    push(driver, "-1")
+    assert sorted(pull(driver, V3)) == ["-1", "b1"]
+    assert oldest_ms(driver) == 0
+    push(driver, "c1")
+    driver.restart()
+    wait(driver, 500)
+    assert oldest_ms(driver) >= 500
+
+
+def test_ages_are_found_without_a_look_at_every_group(driver: Driver) -> None:
+    for number in range(300):
+        driver.ask(cmd="PUSH", queue="q", groupId=f"g{number}", data=number)
+        assert pull(driver, V3) == [number]
+    ages = groups_of(driver)._ages
+    assert len(ages._heap) <= 2 * MIN_STALE  # those that left are cleared away
+    assert ages.oldest() is None
+    assert ages._heap == []
