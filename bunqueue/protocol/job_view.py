@@ -22,6 +22,7 @@ from bunqueue.model.job import (
     BLOCKED,
     COMPLETED,
     MAX_TIMELINE,
+    NIL,
     STATE_NAMES,
     WAITING,
     Extra,
@@ -69,6 +70,7 @@ class _Own(Struct, rename="camel", gc=False):
     returnvalue: Raw | UnsetType = UNSET
     failed_reason: str | UnsetType = UNSET
     cancelling: bool | UnsetType = UNSET  # active, and asked to stop
+    data_bytes: int | UnsetType = UNSET  # of data that were left out
 
 
 _OWN_FIELDS = 16  # those that are always there
@@ -205,12 +207,16 @@ def pulled_job(job: Job) -> bytes:
     return _assemble(_encode(own), _fields(own), job)
 
 
-def queried_job(job: Job, state: str) -> bytes:
-    """The job object of GetJob and GetJobs: with its state and its outcome."""
+def queried_job(job: Job, state: str, data_limit: int | None = None) -> bytes:
+    """The job object of GetJob and GetJobs: with its state and its outcome, but for data or a result of more
+    bytes than the limit."""
     own = _own(job)
     own.state = state
     fields = _fields(own) + 1
-    if job.state == COMPLETED and job.result is not None:
+    if _is_over(job.data, data_limit):
+        own.data, own.data_bytes = Raw(NIL), len(job.data)
+        fields += 1
+    if job.state == COMPLETED and job.result is not None and not _is_over(job.result, data_limit):
         own.returnvalue = Raw(job.result)
         fields += 1
     if job.error is not None:
@@ -220,6 +226,10 @@ def queried_job(job: Job, state: str) -> bytes:
         own.cancelling = True
         fields += 1
     return _assemble(_encode(own), fields, job)
+
+
+def _is_over(value: bytes, limit: int | None) -> bool:
+    return limit is not None and len(value) > limit
 
 
 def size_beside_data(job: Job) -> int:

@@ -67,7 +67,13 @@ def overview(state: State, client: Client, command: DashboardOverview) -> Steps:
                 uptime=float(state.now - state.started_at),
             ),
             throughput=Throughput(*state.rates.per_second(state.now, totals)),
-            latency=Latency(totals.mean(totals.waited_ms), totals.mean(totals.worked_ms), totals.completed),
+            latency=Latency(
+                totals.mean(totals.waited_ms),
+                totals.mean(totals.worked_ms),
+                totals.completed,
+                totals.by_bound(totals.waits),
+                totals.by_bound(totals.runs),
+            ),
             memory=Memory(vitals.memory / MB),
             collections={
                 "queues": len(state.queues),

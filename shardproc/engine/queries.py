@@ -62,17 +62,24 @@ def known_queue(state: State, name: str) -> QueueState | None:
 class Shown:
     """Jobs as queries show them, collected slice by slice."""
 
-    def __init__(self, state: State, client: Client, name_of: Callable[[Job, int], str] = state_name) -> None:
+    def __init__(
+        self,
+        state: State,
+        client: Client,
+        name_of: Callable[[Job, int], str] = state_name,
+        data_limit: int | None = None,
+    ) -> None:
         self._out = state.out
         self._version = client.version
         self._name_of = name_of
+        self._data_limit = data_limit
         self._jobs: list[bytes] = []
         self._size = 0
 
     def add(self, jobs: list[Job]) -> None:
         """More jobs; CommandError when all of them would not fit into a frame."""
         for job in jobs:
-            shown = queried_job(job, self._name_of(job, self._version))
+            shown = queried_job(job, self._name_of(job, self._version), self._data_limit)
             self.grow(len(shown))
             self._jobs.append(shown)
 
@@ -138,7 +145,8 @@ def get_jobs(state: State, client: Client, command: GetJobs) -> Steps:
             yield
         else:
             seqs += chunk
-    answer = Shown(state, client, partial(listed_state, queue) if names else state_name)
+    name_of = partial(listed_state, queue) if names else state_name
+    answer = Shown(state, client, name_of, command.data_limit)
     for start in range(0, len(seqs), SLICE):
         if start:
             yield

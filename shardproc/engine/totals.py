@@ -23,6 +23,12 @@ class Totals:
         self.waits[min((waited_ms - 1).bit_length(), STEPS) if waited_ms > 0 else 0] += 1
         self.runs[min((worked_ms - 1).bit_length(), STEPS) if worked_ms > 0 else 0] += 1
 
+    @staticmethod
+    def by_bound(counts: list[int]) -> dict[str, int]:
+        """A histogram with the upper bounds of its steps in ms."""
+        bounds = [*(str(1 << step) for step in range(STEPS)), "inf"]
+        return dict(zip(bounds, counts, strict=True))
+
     def counted(self) -> tuple[int, int, int, int]:
         """Pushed, pulled, completed, failed."""
         return self.pushed, self.pulled, self.completed, self.failed

@@ -177,3 +177,18 @@ async def test_numbers_and_lists_in_queries(web: httpx2.AsyncClient) -> None:
     assert [job["data"] for job in found] == [2, 1]
     wrong = await web.get(f"/queues/{queue}/jobs/list", params={"limit": "many"})
     assert (wrong.status_code, wrong.json()["error"]) == (422, "limit must be a number")
+
+
+async def test_a_list_may_leave_out_large_data(web: httpx2.AsyncClient) -> None:
+    queue = fresh_queue(0)
+    for data in ("x" * 3000, "small"):
+        await web.post(f"/queues/{queue}/jobs", json={"data": data})
+    await web.post(f"/queues/{queue}/jobs/pull", json={})
+    listed = (await web.get(f"/queues/{queue}/jobs/list")).json()["jobs"]
+    assert [(len(job["data"]), "dataBytes" in job) for job in listed] == [(3000, False), (5, False)]
+    await web.post(f"/jobs/{listed[0]['id']}/ack", json={"result": "y" * 3000})
+    large, small = (await web.get(f"/queues/{queue}/jobs/list?dataLimit=100")).json()["jobs"]
+    assert (large["data"], large["dataBytes"], "returnvalue" in large) == (None, 3003, False)
+    assert (small["data"], "dataBytes" in small) == ("small", False)
+    refused = await web.get(f"/queues/{queue}/jobs/list?dataLimit=-1")
+    assert (refused.status_code, "dataLimit" in refused.json()["error"]) == (422, True)

@@ -141,11 +141,17 @@ class Throughput(Struct, rename="camel", gc=False):
 
 
 class Latency(Struct, rename="camel", gc=False):
-    """As in ServerMetrics; ``total_completed`` is what they are averages over."""
+    """As in ServerMetrics; ``total_completed`` is what they are averages over.
+
+    ``waits`` and ``runs`` are the completed jobs by these times: how many took up to so many ms, 1, 2, 4 and
+    so on, and more than the number before; ``inf`` for all that took longer.
+    """
 
     avg_latency_ms: float
     avg_processing_ms: float
     total_completed: int
+    waits: dict[str, int]
+    runs: dict[str, int]
 
 
 class Memory(Struct, gc=False):

@@ -7,6 +7,7 @@ from typing import Annotated
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from bunqueue.protocol.commands.base import (
+    MAX_SAFE,
     Command,
     JobId,
     Message,
@@ -97,13 +98,17 @@ class GetResult(Command, tag="GetResult"):
 
 @command(Route.QUEUE, JobsReply, heavy=True)
 class GetJobs(Command, tag="GetJobs"):
-    """A page of a queue's jobs in order of creation, of one state, several, or all."""
+    """A page of a queue's jobs in order of creation, of one state, several, or all.
+
+    With a ``dataLimit``, data and results of more bytes are left out: the job then says its ``dataBytes``.
+    """
 
     queue: QueueName
     state: str | Annotated[list[str], Meta(max_length=16)] | None = None
     limit: PageSize = 100
     offset: Offset = 0
     asc: bool = True
+    data_limit: Annotated[int, Meta(ge=0, le=MAX_SAFE)] | None = None
 
 
 @command(Route.QUEUE, JobCountsReply)
