@@ -21,6 +21,7 @@ from .backend import Backend, Unanswered
 from .carrying import Carrier
 from .feed import Feed
 from .health import Health
+from .history import History
 from .line import RouterGone
 from .log_reader import LogReader
 from .openapi import document
@@ -43,6 +44,7 @@ class Application:
         self._carrier = Carrier(self.backend)
         self._events = Events(self.feed, settings.shards)
         self._health = Health(self._carrier, version())
+        self._history = History(self._carrier)
         access = Access(settings)
         self._sockets = Sockets(self._carrier, self.feed, access, settings.shards)
         self._deliverer = Deliverer(
@@ -67,6 +69,7 @@ class Application:
             Route("/ready", health.ready),
             Route("/prometheus", health.prometheus),
             Route("/events", self._events.endpoint),
+            Route("/history", self._history.endpoint),
             WebSocketRoute("/ws", self._sockets.endpoint),
             Route("/webhooks/{webhookId}/test", self._try_webhook, methods=["POST"]),
             Route("/openapi.json", self._document),
@@ -96,11 +99,12 @@ class Application:
     def start(self) -> None:
         """Do what nobody has to ask for."""
         self._deliverer.start()
+        self._history.start()
 
     async def stop(self) -> None:
         """End what would go on for ever, so that the rest can come to its end."""
         self.feed.close()
-        await asyncio.gather(self._sockets.close(), self._deliverer.stop())
+        await asyncio.gather(self._sockets.close(), self._deliverer.stop(), self._history.stop())
 
     def close(self) -> None:
         """End the connections to the router."""

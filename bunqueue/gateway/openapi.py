@@ -144,8 +144,10 @@ def _plain_paths() -> dict[str, Schema]:
         "/healthz": _get("alive", "Whether the gateway answers: for liveness probes", None),
         "/ready": _get("ready", "Whether every shard answers and can store: for readiness probes", anything),
         "/prometheus": _get("prometheus", "All numbers as Prometheus reads them", None),
+        "/history": _get("history", "The last hour in points, for charts", anything),
         "/events": _get("events", "What happens, as Server-Sent Events; see the guide", None),
     }
+    found["/history"]["get"]["parameters"] = [_parameter("after", "query", {"type": "number"}, False)]
     found["/events"]["get"]["parameters"] = [
         _parameter("queue", "query", texts, False),
         _parameter("event", "query", texts, False),

@@ -27,6 +27,7 @@ ALWAYS_API = (
     "/ready",
     "/prometheus",
     "/stats",
+    "/history",
     "/openapi.json",
     "/docs",
     "/ws",
