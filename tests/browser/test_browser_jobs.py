@@ -172,7 +172,7 @@ def test_a_flow_is_walked(visit: Visit, shop: Server, api: Api) -> None:
     child = api.push(queue, name="child")
     parent = api.push(queue, name="parent", dependsOn=[child], childrenIds=[child])
     page = visit(shop).go(f"/jobs/{parent}")
-    expect(page.get_by_role("region", name="Why it is waiting")).to_contain_text(child)
+    expect(page.get_by_role("region", name="Why it is waiting").get_by_title(child)).to_be_visible()
     expect(page.locator(".flow")).to_contain_text("Children")
     page.locator(".flow a").click()
     expect(page.locator("h1")).to_have_text("child")

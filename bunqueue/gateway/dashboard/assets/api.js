@@ -1,6 +1,8 @@
 // The server, as the dashboard talks to it: commands, each a POST to /commands/NAME, and the stream of events.
 // The token is kept for as long as the tab is open, and sent with each request; there are no cookies.
 
+import { parse, write } from "./numbers.js";
+
 const KEY = "bunqueue-token";
 let role = "nobody";
 
@@ -29,15 +31,23 @@ function headers(more = {}) {
 }
 
 async function answer(response) {
-  const reply = await response.json().catch(() => ({ ok: false, error: `the server answered ${response.status}` }));
+  const reply = read(await response.text()) ?? { ok: false, error: `the server answered ${response.status}` };
   if (response.status === 401) document.dispatchEvent(new CustomEvent("token-needed"));
   if (!response.ok || reply.ok === false) throw new Refused(reply.error || `status ${response.status}`, response.status);
   return reply;
 }
 
+function read(source) {
+  try {
+    return parse(source);
+  } catch {
+    return null; // a proxy's page, say
+  }
+}
+
 /** Carry out a command of the protocol; Refused says why not. */
 export async function call(name, fields = {}, signal = undefined) {
-  const request = { method: "POST", headers: headers({ "Content-Type": "application/json" }), body: JSON.stringify(fields), signal };
+  const request = { method: "POST", headers: headers({ "Content-Type": "application/json" }), body: write(fields), signal };
   return answer(await reach(`/commands/${name}`, request));
 }
 
@@ -55,6 +65,12 @@ async function reach(path, request) {
   }
 }
 
+/** What the gateway has noted of the last hour, after a moment (epoch ms). */
+export async function history(after, signal) {
+  const { data } = await answer(await reach(`/history?after=${after}`, { headers: headers(), signal }));
+  return data.points.map((values) => Object.fromEntries(data.names.map((name, place) => [name, values[place]])));
+}
+
 /** Learn what the token is good for; the server's version. */
 export async function greet() {
   const response = await reach("/health", { headers: headers() });
@@ -64,8 +80,10 @@ export async function greet() {
 }
 
 /**
- * Listen to events until `signal` aborts.  Goes on where it was after a lost connection.
+ * Listen to events until `signal` aborts.  Goes on where it was after a lost connection; ends when the server
+ * refuses, as asking again would not help.
  * @param {{queue?: string[], event?: string[], job?: string}} filter
+ * @param {(state: "live" | "away" | "refused", why?: string) => void} onState
  */
 export async function listen(filter, onEvent, signal, onState = () => {}) {
   const query = new URLSearchParams();
@@ -75,9 +93,14 @@ export async function listen(filter, onEvent, signal, onState = () => {}) {
     try {
       const more = last ? { "Last-Event-ID": last } : {};
       const response = await fetch(`/events?${query}`, { headers: headers(more), signal });
+      if (response.status >= 400 && response.status < 500 && response.status !== 429) {
+        const refused = await answer(response).catch((error) => error);
+        onState("refused", refused.message);
+        return;
+      }
       if (!response.ok) throw new Error(`status ${response.status}`);
       onState("live");
-      for await (const event of parse(response.body)) {
+      for await (const event of events(response.body)) {
         last = event.id || last;
         onEvent(event.data);
       }
@@ -89,7 +112,7 @@ export async function listen(filter, onEvent, signal, onState = () => {}) {
   }
 }
 
-async function* parse(body) {
+async function* events(body) {
   const reader = body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
   for (;;) {
@@ -99,7 +122,7 @@ async function* parse(body) {
     rest = blocks.pop();
     for (const block of blocks) {
       const fields = Object.fromEntries(block.split("\n").map((line) => [line.slice(0, line.indexOf(": ")), line.slice(line.indexOf(": ") + 2)]));
-      if (fields.data) yield { id: fields.id, data: JSON.parse(fields.data) };
+      if (fields.data) yield { id: fields.id, data: parse(fields.data) };
     }
   }
 }

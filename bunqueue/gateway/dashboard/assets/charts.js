@@ -1,9 +1,12 @@
 // Charts drawn by hand in SVG: lines over the last minutes, and bars by the minute.
 
-import { fill, h, s } from "./dom.js";
+import { fill, h, s, text } from "./dom.js";
 
-const WIDTH = 480, HEIGHT = 150, LEFT = 44, BOTTOM = 18, TOP = 8;
-const SPAN_MS = 300_000; // that a line chart shows
+const WIDTH = 480, BARS_HEIGHT = 60; // of bars, which are stretched to the place that there is
+const HEIGHT = 150, LEFT = 46, BOTTOM = 18, TOP = 8; // of lines, in pixels
+const LEAST_MS = 60_000; // that is shown, of a server that has only just begun
+const PIXELS = 2; // between two points; those in between are one
+const GAP_MS = 45_000; // without points: nothing is known of that time
 
 function ceiling(value) {
   if (value <= 0) return 1;
@@ -11,78 +14,108 @@ function ceiling(value) {
   return [1, 2, 2.5, 5, 10, 20].map((step) => step * power).find((step) => step >= value * 1.02);
 }
 
-function grid(top, format) {
+function grid(top, width, format) {
   return [0, 0.5, 1].map((part) => {
     const y = TOP + (HEIGHT - TOP - BOTTOM) * (1 - part);
-    return s("g", {}, s("line", { class: "grid", x1: LEFT, x2: WIDTH, y1: y, y2: y }),
+    return s("g", {}, s("line", { class: "grid", x1: LEFT, x2: width, y1: y, y2: y }),
       s("text", { class: "tick", x: LEFT - 8, y: y + 4, "text-anchor": "end" }, part ? format(top * part) : "0"));
   });
 }
 
+/** The mean of what lies close together, so that an hour is as calm as a minute. */
+function thinned(points, fields, step) {
+  const groups = new Map();
+  for (const point of points) {
+    const group = Math.floor(point.at / step);
+    if (groups.has(group)) groups.get(group).push(point);
+    else groups.set(group, [point]);
+  }
+  return [...groups.values()].map((group) => {
+    const mean = { at: group[group.length - 1].at };
+    for (const field of fields) {
+      const known = group.map((point) => point[field]).filter((value) => value !== null);
+      mean[field] = known.length ? known.reduce((sum, value) => sum + value, 0) / known.length : null;
+    }
+    return mean;
+  });
+}
+
 /**
- * A line chart.  Series: {name, of(point) -> number or null, kind}; points have `at` (ms).
- * `update(points)` draws them; pointing at it tells the numbers.
+ * A line chart.  Series: {name, field of a point (its name unless given), kind, upper: another field, of the same
+ * kind, above which the first one is drawn faintly}; points have `at` (ms).
+ * `update(points, span)` draws those of the last `span` ms; pointing at it tells the numbers.
  */
 export function lineChart({ title, series, format }) {
-  const plot = s("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", preserveAspectRatio: "none" });
-  const outer = h("div", { class: "plot" }, plot);
-  const values = series.map(() => h("b", {}, "–"));
+  const lines = series.flatMap(({ name, field = name, kind, upper }) =>
+    (upper ? [{ name, field, kind, faint: true }, { field: upper, kind }] : [{ name, field, kind }]));
+  const fields = lines.map(({ field }) => field);
+  const plot = s("svg", { role: "img", height: HEIGHT });
+  const values = lines.map(() => h("b", {}, "–"));
+  const when = h("span", { class: "when" });
   const legend = h("div", { class: "legend" },
-    series.map(({ name, kind }, place) => h("span", { "data-kind": kind }, h("i"), name, " ", values[place])));
-  let drawn = [], x = () => 0, pointed = null;
+    lines.map(({ name, kind, faint }, place) => (name ? h("span", { "data-kind": kind }, h("i"), name, " ", values[place], faint ? [" / ", values[place + 1]] : null) : null)), when);
+  let all = [], span = LEAST_MS, drawn = [], x = () => 0, pointed = null;
 
   function tell(point) {
-    series.forEach(({ of }, place) => {
-      const value = point ? of(point) : null;
-      values[place].textContent = value === null || value === undefined ? "–" : format(value);
-    });
+    lines.forEach(({ field }, place) => text(values[place], shown(point?.[field])));
+    text(when, pointed === null || !point ? "" : new Date(point.at).toLocaleTimeString("en-GB"));
   }
+  const shown = (value) => (value === null || value === undefined ? "–" : format(value));
 
-  function update(points) {
-    const now = points.length ? points[points.length - 1].at : Date.now();
-    drawn = points.filter((point) => point.at >= now - SPAN_MS);
-    const span = Math.min(SPAN_MS, Math.max(30_000, drawn.length ? now - drawn[0].at : 0));
-    const top = ceiling(Math.max(0, ...drawn.flatMap((point) => series.map(({ of }) => of(point) ?? 0))));
-    x = (at) => WIDTH - ((now - at) / span) * (WIDTH - LEFT);
+  function draw() {
+    const width = plot.clientWidth || WIDTH;
+    const now = all.length ? all[all.length - 1].at : Date.now();
+    const length = Math.min(span, Math.max(LEAST_MS, all.length ? now - all[0].at : 0));
+    drawn = thinned(all.filter((point) => point.at >= now - length), fields, (length / (width - LEFT)) * PIXELS);
+    const top = ceiling(Math.max(0, ...drawn.flatMap((point) => fields.map((field) => point[field] ?? 0))));
+    x = (at) => width - ((now - at) / length) * (width - LEFT);
     const y = (value) => TOP + (HEIGHT - TOP - BOTTOM) * (1 - value / top);
-    const paths = series.map(({ of, kind }) => line(drawn, of, x, y, kind));
-    const labels = s("g", {}, s("text", { class: "tick", x: LEFT, y: HEIGHT - 3 }, `${Math.round(span / 1000) >= 120 ? `${Math.round(span / 60000)} min` : `${Math.round(span / 1000)} s`} ago`),
-      s("text", { class: "tick", x: WIDTH, y: HEIGHT - 3, "text-anchor": "end" }, "now"));
-    fill(plot, grid(top, format), labels, paths, s("line", { class: "cursor", y1: TOP, y2: HEIGHT - BOTTOM, visibility: "hidden" }));
-    tell(pointed === null ? drawn[drawn.length - 1] : nearest(pointed));
-    plot.setAttribute("aria-label", `${title}: ${series.map(({ name }, place) => `${name} ${values[place].textContent}`).join(", ")}`);
+    const labels = s("g", {}, s("text", { class: "tick", x: LEFT, y: HEIGHT - 3 }, `${Math.round(length / 60_000)} min ago`),
+      s("text", { class: "tick", x: width, y: HEIGHT - 3, "text-anchor": "end" }, "now"));
+    plot.setAttribute("viewBox", `0 0 ${width} ${HEIGHT}`);
+    fill(plot, grid(top, width, format), labels, lines.map((each) => line(drawn, each, x, y)),
+      s("line", { class: "cursor", y1: TOP, y2: HEIGHT - BOTTOM, visibility: "hidden" }));
+    point();
+    plot.setAttribute("aria-label", `${title}: ${lines.map(({ name }, place) => `${name ?? "and"} ${values[place].textContent}`).join(", ")}`);
   }
 
-  const nearest = (place) => drawn.reduce((best, point) =>
-    (best && Math.abs(x(best.at) - place) <= Math.abs(x(point.at) - place) ? best : point), null);
+  const nearest = (place) => drawn.reduce((best, each) =>
+    (best && Math.abs(x(best.at) - place) <= Math.abs(x(each.at) - place) ? best : each), null);
+
+  function point() {
+    const found = pointed === null ? drawn[drawn.length - 1] : nearest(pointed);
+    const cursor = plot.querySelector(".cursor");
+    if (cursor && found) for (const end of ["x1", "x2"]) cursor.setAttribute(end, x(found.at));
+    cursor?.setAttribute("visibility", found && pointed !== null ? "visible" : "hidden");
+    tell(found);
+  }
 
   plot.addEventListener("pointermove", (event) => {
-    const box = plot.getBoundingClientRect();
-    pointed = ((event.clientX - box.left) / box.width) * WIDTH;
-    const point = nearest(pointed);
-    const cursor = plot.querySelector(".cursor");
-    if (!point || !cursor) return;
-    for (const end of ["x1", "x2"]) cursor.setAttribute(end, x(point.at));
-    cursor.setAttribute("visibility", "visible");
-    tell(point);
+    pointed = event.clientX - plot.getBoundingClientRect().left;
+    point();
   });
   plot.addEventListener("pointerleave", () => {
     pointed = null;
-    plot.querySelector(".cursor")?.setAttribute("visibility", "hidden");
-    tell(drawn[drawn.length - 1]);
+    point();
   });
-  return { element: h("div", { class: "chart" }, legend, outer), update };
+  new ResizeObserver(draw).observe(plot); // goes with the element
+  return { element: h("div", { class: "chart" }, legend, h("div", { class: "plot" }, plot)), update(points, within) {
+    [all, span] = [points, within];
+    draw();
+  } };
 }
 
-function line(points, of, x, y, kind) {
-  let path = "", pen = "M";
+function line(points, { field, kind, faint }, x, y) {
+  let path = "", pen = "M", last = 0;
   for (const point of points) {
-    const value = of(point);
+    const value = point[field];
+    if (point.at - last > GAP_MS) pen = "M";
+    last = point.at;
     if (value === null || value === undefined) { pen = "M"; continue; }
     path += `${pen}${x(point.at).toFixed(1)},${y(value).toFixed(1)}`;
     pen = "L";
   }
-  return s("path", { class: "line", "data-kind": kind, d: path || "M0,0" });
+  return s("path", { class: faint ? "line faint" : "line", "data-kind": kind, d: path || "M0,0" });
 }
 
 /** Bars by the minute, the newest at the right: completed ones, with the failed on top. */
@@ -93,12 +126,12 @@ export function minuteBars(completed, failed, minutes = 60) {
   const scale = 56 / top;
   const bars = all.map(([good, bad], place) => {
     const x = WIDTH - (place + 1) * wide + 1;
-    const bar = (kind, value, above) => value ? s("rect", { "data-kind": kind, x, width: wide - 2, height: Math.max(1, value * scale), y: 60 - above - Math.max(1, value * scale), rx: 1 }) : null;
+    const bar = (kind, value, above) => value ? s("rect", { "data-kind": kind, x, width: wide - 2, height: Math.max(1, value * scale), y: BARS_HEIGHT - above - Math.max(1, value * scale), rx: 1 }) : null;
     const title = s("title", {}, `${place ? `${place} min ago` : "this minute"}: ${good} completed, ${bad} failed`);
-    return s("g", { class: "bar" }, title, s("rect", { class: "ghost", x, y: 0, width: wide - 2, height: 60 }), bar("completed", good, 0), bar("failed", bad, good * scale));
+    return s("g", { class: "bar" }, title, s("rect", { class: "ghost", x, y: 0, width: wide - 2, height: BARS_HEIGHT }), bar("completed", good, 0), bar("failed", bad, good * scale));
   });
   const sum = (list) => list.reduce((total, value) => total + value, 0);
-  return s("svg", { class: "bars", viewBox: `0 0 ${WIDTH} 60`, role: "img", preserveAspectRatio: "none",
+  return s("svg", { class: "bars", viewBox: `0 0 ${WIDTH} ${BARS_HEIGHT}`, role: "img", preserveAspectRatio: "none",
     "aria-label": `In the last hour ${sum(all.map(([good]) => good))} jobs completed and ${sum(all.map(([, bad]) => bad))} failed` }, bars);
 }
 

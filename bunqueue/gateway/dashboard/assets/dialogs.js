@@ -1,6 +1,7 @@
 // Questions and messages: what destroys is asked first, and what the server refuses is told in its own words.
 
 import { button, h } from "./dom.js";
+import { parse } from "./numbers.js";
 
 /** A short message that goes away by itself. */
 export function toast(message, kind = "done") {
@@ -58,7 +59,7 @@ export function ask({ title, body, fields = [], action, danger = false, submit }
         yes.disabled = false;
       }
     });
-    dialog.addEventListener("cancel", () => finish(false));
+    dialog.addEventListener("close", () => finish(false)); // by Escape, or because its view is left
     dialog.addEventListener("click", (event) => { if (event.target === dialog) finish(false); });
     document.body.append(dialog);
     dialog.showModal();
@@ -112,7 +113,7 @@ function values(fields, inputs) {
 export function readJson(source, name) {
   if (source === undefined) return undefined;
   try {
-    return JSON.parse(source);
+    return parse(source);
   } catch (error) {
     throw new Error(`${name} is not JSON: ${error.message}`);
   }

@@ -53,4 +53,4 @@ export const button = (label, onclick, kind = "") =>
   h("button", { type: "button", class: `button ${kind}`, onclick }, label);
 
 /** The state of a job, never told by its colour alone. */
-export const badge = (state) => h("span", { class: "badge", "data-state": state }, state.replace("waiting-children", "waits for jobs"));
+export const badge = (state, tone = state) => h("span", { class: "badge", "data-state": tone }, state.replace("waiting-children", "waits for jobs"));

@@ -34,9 +34,11 @@ export const moment = (at) => day.format(at);
 
 /** "3 s ago", "in 5 min". */
 export function relative(at, now = Date.now()) {
-  const apart = at - now;
-  if (Math.abs(apart) < 1000) return "now";
-  return apart > 0 ? `in ${duration(apart)}` : `${duration(-apart)} ago`;
+  const apart = at - now, far = Math.abs(apart);
+  if (far < 1000) return "now";
+  if (far < 60_000) return apart > 0 ? `in ${Math.floor(far / 1000)} s` : `${Math.floor(far / 1000)} s ago`;
+  if (apart > 0) return `in ${duration(far)}`;
+  return `${far < 3_600_000 ? `${Math.floor(far / 60_000)} min` : duration(far)} ago`;
 }
 
 export function megabytes(value) {
@@ -44,7 +46,14 @@ export function megabytes(value) {
   return `${value < 10 ? value.toFixed(1) : Math.round(value)} MB`;
 }
 
-export const percent = (part, all) => (all ? `${((100 * part) / all).toFixed(part && part / all < 0.1 ? 1 : 0)} %` : "–");
+/** 512 B, 2.1 KB, 3.4 MB. */
+export const bytes = (size) => (size < 1000 ? `${size} B` : size < 1_000_000 ? `${(size / 1000).toFixed(1)} KB` : `${(size / 1_000_000).toFixed(1)} MB`);
+
+export function percent(part, all) {
+  if (!all) return "–";
+  const share = (100 * part) / all;
+  return part && share < 0.1 ? "<0.1 %" : `${share.toFixed(part && share < 10 ? 1 : 0)} %`;
+}
 
 /** Ids of jobs are long and alike in front: their end tells them apart. */
 export const shortId = (id) => (id.length > 20 ? `…${id.slice(-12)}` : id);

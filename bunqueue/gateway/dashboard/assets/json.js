@@ -1,12 +1,14 @@
 // JSON with colours, made of text nodes.  What is very large is cut, and says so.
 
+import { toast } from "./dialogs.js";
 import { button, h } from "./dom.js";
+import { write } from "./numbers.js";
 
 const MAX_SHOWN = 60_000; // characters
 const TOKEN = /("(?:\\.|[^"\\])*")(\s*:)?|\b(true|false|null)\b|(-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)/g;
 
 export function json(value, label = "JSON") {
-  const whole = value === undefined ? "" : JSON.stringify(value, null, 2);
+  const whole = value === undefined ? "" : write(value, 2);
   const cut = whole.length > MAX_SHOWN;
   const source = cut ? whole.slice(0, MAX_SHOWN) : whole;
   const code = h("code");
@@ -19,10 +21,27 @@ export function json(value, label = "JSON") {
     last = match.index + all.length;
   }
   code.append(source.slice(last));
-  const copy = button("Copy", async (event) => {
-    await navigator.clipboard?.writeText(whole);
-    event.target.textContent = "Copied";
+  const copy = button("Copy", async () => {
+    if (await copied(whole)) copy.textContent = "Copied";
+    else toast("This browser does not let pages copy: select the text", "bad");
   }, "small copy");
   return h("div", { class: "json" }, copy, h("pre", { tabindex: "0", "aria-label": label }, code),
     cut ? h("p", { class: "muted" }, `The first ${MAX_SHOWN.toLocaleString("en")} of ${whole.length.toLocaleString("en")} characters; Copy takes all.`) : null);
+}
+
+/** Whether a text is on the clipboard now.  Pages without TLS have only the old way there. */
+async function copied(whole) {
+  try {
+    await navigator.clipboard.writeText(whole);
+    return true;
+  } catch {
+    const holder = document.activeElement;
+    const area = h("textarea", { class: "off", readonly: true, value: whole });
+    document.body.append(area);
+    area.select();
+    const done = document.execCommand("copy");
+    area.remove();
+    holder?.focus();
+    return done;
+  }
 }

@@ -4,67 +4,66 @@
 import { listen } from "./api.js";
 
 const MIN_APART_MS = 1500; // between two refreshes, however many events come
+const REST = 4; // so many times as long as a refresh took nothing is asked: what is hard to answer is asked less often
 const MAX_EVENTS = 400; // a second; beyond, listening costs more than polling does
 
 /**
  * Call `refresh` now, and again when it is time, until `signal` aborts.
+ * The answer's `refresh` is for whoever has changed something and wants to see it.
  * @param {{every: number, filter?: object, signal: AbortSignal, refresh: () => Promise<void>}} options
  */
 export function keepFresh({ every, filter, signal, refresh }) {
-  let timer, last = 0, running = false, again = false, stream = null;
+  let timer, began = 0, ended = 0, apart = MIN_APART_MS, stream = null;
+  let running = false, asked = false, stale = false; // stale: an event has said so
 
   async function run() {
-    clearTimeout(timer);
-    if (signal.aborted || document.hidden) return;
-    if (running) { again = true; return; }
     running = true;
-    again = false;
-    last = performance.now();
+    asked = stale = false;
+    began = performance.now();
     try {
       await refresh();
     } finally {
       running = false;
-      if (!signal.aborted) plan(again ? MIN_APART_MS : every);
+      ended = performance.now();
+      apart = Math.max(MIN_APART_MS, (ended - began) * REST);
+      plan();
     }
   }
 
-  function plan(within) {
+  function plan() {
     clearTimeout(timer);
-    timer = setTimeout(run, within);
-  }
-
-  let due = false; // a refresh that an event asked for is planned already
-  function soon() {
-    if (due) return;
-    due = true;
-    clearTimeout(timer);
-    timer = setTimeout(() => { due = false; run(); }, Math.max(0, last + MIN_APART_MS - performance.now()));
+    if (running || signal.aborted || document.hidden) return;
+    const at = asked ? 0 : stale ? began + apart : Math.max(ended + every, began + apart);
+    timer = setTimeout(run, Math.max(0, at - performance.now()));
   }
 
   function attend() {
-    if (!filter || signal.aborted) return;
-    stream = new AbortController();
+    if (!filter) return;
+    const mine = (stream = new AbortController());
     let count = 0, since = performance.now();
-    const mine = stream;
     listen(filter, () => {
       const now = performance.now();
       if (now - since > 1000) { count = 0; since = now; }
       if (++count > MAX_EVENTS) { mine.abort(); every = Math.min(every, 2500); }
-      soon();
+      if (!stale) { stale = true; plan(); }
     }, mine.signal);
   }
 
   function look() {
     stream?.abort();
     clearTimeout(timer);
-    due = false;
-    if (document.hidden) return;
+    if (document.hidden || signal.aborted) return;
     attend();
-    run();
+    ask();
+  }
+
+  function ask() {
+    asked = true;
+    plan();
   }
 
   document.addEventListener("visibilitychange", look, { signal });
   signal.addEventListener("abort", () => { stream?.abort(); clearTimeout(timer); });
   look();
-  return { refresh: run };
+  return { refresh: ask };
 }

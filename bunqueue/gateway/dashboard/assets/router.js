@@ -14,51 +14,75 @@ export function route(pattern, title, view) {
 }
 
 export function go(url, { replace = false } = {}) {
-  if (replace) history.replaceState(null, "", url);
+  if (replace || url === location.pathname + location.search) history.replaceState(null, "", url);
   else history.pushState(null, "", url);
   show();
 }
 
-/** Change what stands behind the ? of the address, and show the view anew. */
-export function setQuery(changes, options) {
+/** Change what stands behind the ? of the address, for a view that shows that itself already. */
+export function note(changes, { replace = true } = {}) {
+  const url = changed(changes);
+  if (replace) history.replaceState(null, "", url);
+  else if (url !== location.pathname + location.search) history.pushState(null, "", url);
+}
+
+/** The same, and show the view anew. */
+export const setQuery = (changes, options) => go(changed(changes), options);
+
+function changed(changes) {
   const query = new URLSearchParams(location.search);
   for (const [name, value] of Object.entries(changes)) {
     if (value === undefined || value === null || value === "") query.delete(name);
     else query.set(name, value);
   }
   const text = query.toString();
-  go(location.pathname + (text ? `?${text}` : ""), options);
+  return location.pathname + (text ? `?${text}` : "");
+}
+
+/** A part of an address as it was before it became one; as it stands when nobody has encoded it so. */
+function decoded(part) {
+  try {
+    return decodeURIComponent(part);
+  } catch {
+    return part;
+  }
 }
 
 export function show() {
   current?.abort();
+  for (const dialog of document.querySelectorAll("dialog[open]")) dialog.close(); // it is about what goes now
   const end = (current = new AbortController());
   const main = document.getElementById("main");
   const path = location.pathname;
   const found = routes.map((entry) => [entry, entry.test.exec(path)]).find(([, match]) => match);
   const moved = shown !== path;
   shown = path;
+  const held = document.activeElement === document.body ? null : document.activeElement; // has the focus
   if (!found) {
     document.title = "Not found · bunqueue";
     fill(main, empty("There is no such page", h("a", { href: "/" }, "To the overview")));
     return;
   }
   const [{ names, title, view }, match] = found;
-  const params = Object.fromEntries(names.map((name, place) => [name, decodeURIComponent(match[place + 1])]));
+  const params = Object.fromEntries(names.map((name, place) => [name, decoded(match[place + 1])]));
   document.title = `${Object.values(params)[0] || title} · bunqueue`;
   mark(path);
   if (moved) { fill(main); window.scrollTo(0, 0); }
   const query = Object.fromEntries(new URLSearchParams(location.search));
   view({ params, query, main, signal: end.signal, moved });
-  if (moved && document.activeElement !== document.body) main.focus({ preventScroll: true });
+  if (held && document.activeElement === document.body) (moved ? main : document.getElementById(held.id))?.focus({ preventScroll: true });
+  else if (held && moved && document.activeElement === held) main.focus({ preventScroll: true });
 }
 
 function mark(path) {
   for (const link of document.querySelectorAll("#nav a")) {
     const own = link.getAttribute("href");
     const here = own === "/" ? path === "/" || /^\/(queues|jobs)\//.test(path) : path.startsWith(own);
-    if (here) link.setAttribute("aria-current", "page");
-    else link.removeAttribute("aria-current");
+    if (here) {
+      link.setAttribute("aria-current", "page");
+      const [bar, place] = [link.parentElement, link.getBoundingClientRect()]; // scrollIntoView would move where Tab begins
+      bar.scrollLeft += place.left + place.width / 2 - bar.getBoundingClientRect().left - bar.clientWidth / 2;
+    } else link.removeAttribute("aria-current");
   }
 }
 

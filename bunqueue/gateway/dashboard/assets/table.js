@@ -1,6 +1,7 @@
 // Tables that stay: a refresh changes the rows that differ, so that focus, selection and scroll survive it.
 
-import { empty, fill, h, skeleton } from "./dom.js";
+import { button, empty, fill, h, skeleton, text } from "./dom.js";
+import { num } from "./format.js";
 
 /**
  * Columns: {name, title, cell(row) -> node or text, class, sort(row) -> value}.
@@ -31,18 +32,19 @@ export function table({ columns, key, none, label, onsort, sorted }) {
       return;
     }
     if (holder.firstChild !== element) fill(holder, element);
-    const seen = new Set();
+    const held = body.contains(document.activeElement) ? document.activeElement : null;
+    const ids = rows.map(key), there = new Set(ids);
+    for (const [id, entry] of known) if (!there.has(id)) { entry.element.remove(); known.delete(id); }
     let before = body.firstChild;
-    for (const row of rows) {
-      const id = key(row);
-      seen.add(id);
+    rows.forEach((row, place) => {
+      const id = ids[place];
       const entry = known.get(id) || { element: h("tr"), shows: "" };
       known.set(id, entry);
       draw(entry, row);
       if (entry.element === before) before = before.nextSibling;
       else body.insertBefore(entry.element, before);
-    }
-    for (const [id, entry] of known) if (!seen.has(id)) { entry.element.remove(); known.delete(id); }
+    });
+    if (held?.isConnected && document.activeElement === document.body) held.focus({ preventScroll: true }); // its row has moved
   }
 
   function draw(entry, row) {
@@ -59,7 +61,9 @@ export function table({ columns, key, none, label, onsort, sorted }) {
 
   function resort(now) {
     sorted = now;
+    const place = [...head.children].findIndex((cell) => cell.contains(document.activeElement));
     fill(head, columns.map((column) => header(column)));
+    head.children[place]?.querySelector("button")?.focus();
   }
 
   return { element: holder, update, resort };
@@ -84,13 +88,18 @@ function walk(event) {
   if (wanted) { event.preventDefault(); wanted.focus(); }
 }
 
-/** Newer and older, or next and previous: `page` from 0 on. */
-export function pager({ page, more, total, size, onpage }) {
-  if (!page && !more) return null;
-  const turn = (to, label, able) =>
-    h("button", { type: "button", class: "button small", disabled: !able, onclick: () => onpage(to) }, label);
-  const first = page * size + 1;
-  const where = total === undefined ? `Page ${page + 1}` : `${first.toLocaleString("en")}–${Math.min(total, first + size - 1).toLocaleString("en")} of ${total.toLocaleString("en")}`;
-  return h("nav", { class: "pager", "aria-label": "Pages" },
-    turn(page - 1, "Previous", page > 0), h("span", {}, where), turn(page + 1, "Next", more));
+/** Next and previous, for as long as the view lasts: so they keep the focus.  Pages count from 0 on. */
+export function pager(onpage) {
+  let page = 0;
+  const turn = (step, label) => button(label, (event) => { if (event.currentTarget.ariaDisabled !== "true") onpage(page + step); }, "small");
+  const previous = turn(-1, "Previous"), next = turn(1, "Next"), where = h("span");
+  const element = h("nav", { class: "pager", "aria-label": "Pages", hidden: true }, previous, where, next);
+  return { element, update({ page: now, more, total, size }) {
+    page = now;
+    element.hidden = !page && !more;
+    previous.ariaDisabled = String(page === 0);
+    next.ariaDisabled = String(!more);
+    const first = page * size + 1;
+    text(where, `${num(first)}–${num(Math.min(total, first + size - 1))} of ${num(total)}`);
+  } };
 }

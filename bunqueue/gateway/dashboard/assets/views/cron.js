@@ -1,33 +1,41 @@
-// Schedules: when they run next, and pausing, running, adding and deleting them.
+// Schedules: when they run next, and pausing, adding and deleting them.
 
 import { call, mayWrite } from "../api.js";
+import { since } from "../clock.js";
 import { ask, attempt, confirm, readJson, toast } from "../dialogs.js";
 import { badge, button, empty, fill, h, text } from "../dom.js";
-import { duration, moment, num, plural, relative } from "../format.js";
+import { duration, num, plural, relative } from "../format.js";
 import { keepFresh } from "../live.js";
+import { note as address } from "../router.js";
 import { pager, table } from "../table.js";
 
 const EVERY_MS = 5000;
 const SIZE = 50;
 
-export function cron({ main, signal }) {
+export function cron({ query, main, signal }) {
   const note = h("p", { class: "problem" });
   const count = h("span", { class: "muted" });
-  const foot = h("div");
-  let found = [], page = 0, wanted = "";
-  const search = h("input", { type: "search", placeholder: "Find a schedule", "aria-label": "Find a schedule", oninput: () => { wanted = search.value.toLowerCase(); page = 0; draw(); } });
+  const pages = pager((to) => turn(to, wanted));
+  let found = [], page = Math.max(0, Math.floor(Number(query.page))) || 0, wanted = query.find ?? "";
+  function turn(to, word) {
+    [page, wanted] = [to, word];
+    address({ page: to || null, find: word });
+    draw();
+  }
+  const search = h("input", { type: "search", placeholder: "Find a schedule", "aria-label": "Find a schedule", value: wanted, oninput: () => turn(0, search.value) });
   const act = async (work, done) => { if (await attempt(work, done)) fresh.refresh(); };
   const list = table({ columns: columns(act, () => fresh.refresh()), key: (each) => each.name, label: "Schedules",
     none: empty("No schedules", "A schedule adds jobs by the clock: every night at two, every ten minutes.") });
   fill(main, h("div", { class: "page-head" }, h("h1", {}, "Schedules"), note,
-    h("div", { class: "actions" }, mayWrite() ? button("Add schedule", () => edit(null, () => fresh.refresh()), "primary") : null)),
-  h("section", { class: "card flush" }, h("div", { class: "card-head" }, count, search), list.element, foot));
+    h("div", { class: "actions" }, mayWrite() ? button("Add schedule", () => add(() => fresh.refresh()), "primary") : null)),
+  h("section", { class: "card flush" }, h("div", { class: "card-head" }, count, search), list.element, pages.element));
 
   function draw() {
-    const some = found.filter((each) => `${each.name} ${each.queue}`.toLowerCase().includes(wanted));
+    const some = found.filter((each) => `${each.name} ${each.queue}`.toLowerCase().includes(wanted.toLowerCase()));
     text(count, plural(some.length, "schedule"));
+    page = Math.min(page, Math.max(0, Math.ceil(some.length / SIZE) - 1));
     list.update(some.slice(page * SIZE, (page + 1) * SIZE));
-    fill(foot, pager({ page, size: SIZE, total: some.length, more: some.length > (page + 1) * SIZE, onpage: (to) => { page = to; draw(); } }));
+    pages.update({ page, size: SIZE, total: some.length, more: some.length > (page + 1) * SIZE });
   }
   const fresh = keepFresh({ every: EVERY_MS, signal, refresh: async () => {
     try {
@@ -46,7 +54,7 @@ function columns(act, refresh) {
     { name: "name", title: "Name", class: "name", cell: (each) => [each.name, each.paused ? [" ", badge("paused")] : null] },
     { name: "queue", title: "Queue", cell: (each) => h("a", { href: `/queues/${encodeURIComponent(each.queue)}` }, each.queue) },
     { name: "rhythm", title: "Runs", cell: (each) => (each.schedule ? [h("code", {}, each.schedule), h("span", { class: "muted" }, ` ${each.timezone ?? "UTC"}`)] : `every ${duration(each.repeatEvery)}`) },
-    { name: "next", title: "Next", class: "number", cell: (each) => (each.paused ? h("span", { class: "none" }, "–") : h("time", { title: moment(each.nextRun) }, relative(each.nextRun))) },
+    { name: "next", title: "Next", class: "number", cell: (each) => (each.paused ? h("span", { class: "none" }, "–") : since(each.nextRun)) },
     { name: "done", title: "Has run", class: "number", cell: (each) => `${num(each.executions)}${each.maxLimit ? ` of ${num(each.maxLimit)}` : ""}` },
     { name: "do", title: "", class: "number", cell: (each) => h("span", { class: "row-actions" }, button("Next runs", () => nextRuns(each), "small"),
       mayWrite() ? [button(each.paused ? "Resume" : "Pause", () => flip(each), "small"), button("Delete", () => remove(each, refresh), "small bad")] : null) },
@@ -57,15 +65,25 @@ async function nextRuns(each) {
   let reply;
   if (!await attempt(async () => { reply = await call("CronNext", { name: each.name, count: 10 }); })) return;
   const zone = each.timezone ?? "UTC";
-  const there = new Intl.DateTimeFormat("en-GB", { weekday: "short", day: "2-digit", month: "short", hour: "2-digit", minute: "2-digit", second: "2-digit", timeZone: zone });
+  const there = clockOf(zone);
   const dialog = h("dialog", { "aria-labelledby": "next-title" }, h("form", { method: "dialog" }, h("h2", { id: "next-title" }, `Next runs of ${each.name}`),
     each.paused ? h("p", { class: "problem" }, "It is paused: these will be left out.") : null,
-    h("ol", { class: "runs" }, reply.data.runs.map((at) => h("li", {}, h("time", {}, there.format(at)), h("span", { class: "muted" }, relative(at))))),
-    h("p", { class: "muted small" }, `In the time zone ${zone}.`),
+    h("ol", { class: "runs" }, reply.data.runs.map((at) => h("li", {}, h("time", {}, there.format(at)), h("span", { class: "muted" }, since(at))))),
+    h("p", { class: "muted small" }, `In the time zone ${there.resolvedOptions().timeZone}.`),
     h("div", { class: "dialog-end" }, h("button", { type: "submit", class: "button primary" }, "Close"))));
   dialog.addEventListener("close", () => dialog.remove());
   document.body.append(dialog);
   dialog.showModal();
+}
+
+/** Times of a zone; of UTC when the browser does not know it, as its list may be older than the server's. */
+function clockOf(zone) {
+  const parts = { weekday: "short", day: "2-digit", month: "short", hour: "2-digit", minute: "2-digit", second: "2-digit" };
+  try {
+    return new Intl.DateTimeFormat("en-GB", { ...parts, timeZone: zone });
+  } catch {
+    return new Intl.DateTimeFormat("en-GB", { ...parts, timeZone: "UTC" });
+  }
 }
 
 function remove(each, refresh) {
@@ -76,7 +94,7 @@ function remove(each, refresh) {
   } });
 }
 
-function edit(_, refresh) {
+function add(refresh) {
   return ask({ title: "Add a schedule", action: "Add schedule", fields: [
     { name: "name", label: "Name", required: true, hint: "a known name replaces that schedule" },
     { name: "queue", label: "Queue", required: true },

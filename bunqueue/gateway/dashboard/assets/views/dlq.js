@@ -1,32 +1,41 @@
 // Dead letters, of one queue or of all: chosen by name, error, reason and date, tried again or removed in bulk.
 
 import { call, mayWrite } from "../api.js";
+import { since } from "../clock.js";
 import { attempt, confirm, toast } from "../dialogs.js";
 import { badge, button, empty, fill, h, text } from "../dom.js";
-import { moment, plural, relative, shortId } from "../format.js";
+import { num, plural, shortId } from "../format.js";
 import { keepFresh } from "../live.js";
-import { go, setQuery } from "../router.js";
+import { go, note as address } from "../router.js";
 import { pager, table } from "../table.js";
 
 const SIZE = 50;
 const EVERY_MS = 10_000;
+const MAX_OFFERED = 500; // queues to choose from
 const MAX_QUEUES = 20; // of which dead letters are shown together; those with the most
 const REASONS = [["", "any reason"], ["max_attempts_exceeded", "attempts used up"], ["explicit_fail", "failed for good"], ["timeout", "timeout"], ["stalled", "stalled"], ["cancelled", "cancelled"], ["unknown", "discarded"]];
 const WORDS = Object.fromEntries(REASONS);
 
+/** When a day begins here, `later` days on: not every day has 24 hours. */
+function midnight(day, later = 0) {
+  const at = new Date(`${day}T00:00`);
+  at.setDate(at.getDate() + later);
+  return Number.isNaN(at.getTime()) ? undefined : at.getTime();
+}
+
 function filterOf(query) {
-  const at = (name, more = 0) => (query[name] ? new Date(`${query[name]}T00:00`).getTime() + more : undefined);
-  const filter = { name: query.name, error: query.error, reason: query.reason, newerThan: at("from", -1), olderThan: at("to", 86_400_000) };
+  const from = midnight(query.from);
+  const filter = { name: query.name, error: query.error, reason: query.reason, newerThan: from && from - 1, olderThan: midnight(query.to, 1) };
   return Object.values(filter).some((value) => value !== undefined) ? filter : undefined;
 }
 
-function form(query, queues, chosen) {
+/** The fields; `update` with the queues that have dead letters.  What somebody is filling in stays as it is. */
+function form(query, chosen) {
   const field = (name, label, props) => h("label", {}, h("span", {}, label), h("input", { name, value: query[name] ?? "", autocomplete: "off", ...props }));
-  const select = (name, label, options, value) => h("label", {}, h("span", {}, label), h("select", { name }, options.map(([key, word]) => h("option", { value: key, selected: key === value }, word))));
-  const names = queues.map(({ name, dlq: count }) => [name, `${name} (${count})`]);
-  if (chosen && !names.some(([name]) => name === chosen)) names.unshift([chosen, chosen]);
+  const options = (pairs, value) => pairs.map(([key, word]) => h("option", { value: key, selected: key === value }, word));
+  const select = (name, label, pairs, value) => h("label", {}, h("span", {}, label), h("select", { name }, options(pairs, value)));
   const element = h("form", { class: "filters", role: "search", "aria-label": "Filter" },
-    select("queue", "Queue", [["", "all queues"], ...names], chosen ?? ""), field("error", "Error has", { type: "search", placeholder: "text" }),
+    select("queue", "Queue", [["", "all queues"], ...(chosen ? [[chosen, chosen]] : [])], chosen ?? ""), field("error", "Error has", { type: "search", placeholder: "text" }),
     field("name", "Job name", { type: "text" }), select("reason", "Reason", REASONS, query.reason ?? ""),
     field("from", "From", { type: "date" }), field("to", "To", { type: "date" }), h("button", { type: "submit", class: "button" }, "Filter"));
   const apply = () => {
@@ -36,17 +45,25 @@ function form(query, queues, chosen) {
   };
   element.addEventListener("submit", (event) => { event.preventDefault(); apply(); });
   element.addEventListener("change", (event) => { if (event.target.matches("select, [type=date]")) apply(); });
-  return element;
+  const box = element.elements.queue;
+  return { element, update(queues) {
+    if (box === document.activeElement) return;
+    const names = queues.map(({ name, dlq: count }) => [name, `${name} (${count})`]);
+    if (chosen && !names.some(([name]) => name === chosen)) names.unshift([chosen, chosen]);
+    fill(box, options([["", "all queues"], ...names], chosen ?? ""));
+  } };
 }
 
 export function dlq({ params, query, main, signal }) {
-  const chosen = params.name, filter = filterOf(query), page = Number(query.page) || 0;
+  const chosen = params.name, filter = filterOf(query), filters = form(query, chosen);
+  let page = Math.max(0, Math.floor(Number(query.page))) || 0;
   const selected = new Map(); // id -> entry
   let queues = [], total = 0, drawn = "";
-  const note = h("p", { class: "problem" }), bulk = h("div", { class: "actions" }), filters = h("div"), foot = h("div"), hidden = h("p", { class: "muted pad" });
+  const note = h("p", { class: "problem" }), bulk = h("div", { class: "actions" }), hidden = h("p", { class: "muted pad" });
   const list = table({ columns: columns(), key: (entry) => entry.job.id, label: "Dead letters",
     none: filter ? empty("Nothing matches this filter") : empty("No dead letters", "Jobs that used up their attempts wait here for a person.") });
-  fill(main, h("div", { class: "page-head" }, h("h1", {}, "Dead letters"), note, bulk), filters, h("section", { class: "card flush" }, list.element, foot, hidden));
+  const pages = pager((to) => { page = to; address({ page: to || null }, { replace: false }); fresh.refresh(); });
+  fill(main, h("div", { class: "page-head" }, h("h1", {}, "Dead letters"), note, bulk), filters.element, h("section", { class: "card flush" }, list.element, pages.element, hidden));
 
   function columns() {
     const tick = (entry) => h("input", { type: "checkbox", "aria-label": `Select ${entry.job.id}`, checked: selected.has(entry.job.id), onchange: (event) => {
@@ -61,7 +78,7 @@ export function dlq({ params, query, main, signal }) {
       { name: "error", title: "Error", class: "wide preview", cell: ({ error }) => h("span", { class: "bad" }, (error || "").slice(0, 200)) },
       { name: "reason", title: "Reason", cell: ({ reason }) => badge(WORDS[reason] || reason) },
       { name: "attempts", title: "Attempts", class: "number", cell: ({ job }) => job.attempts || "" },
-      { name: "when", title: "Died", class: "number", cell: ({ enteredAt }) => h("time", { title: moment(enteredAt) }, relative(enteredAt)) }];
+      { name: "when", title: "Died", class: "number", cell: ({ enteredAt }) => since(enteredAt) }];
   }
 
   function drawBulk() {
@@ -71,7 +88,7 @@ export function dlq({ params, query, main, signal }) {
     const some = [...selected.values()];
     fill(bulk, some.length
       ? [button(`Retry ${plural(some.length, "selected job")}`, () => retrySelected(some), "primary"), button(`Remove ${plural(some.length, "selected job")}`, () => removeSelected(some), "bad")]
-      : total ? [button(filter ? `Retry all ${total} that match` : `Retry all ${total}`, retryAll, "primary"), filter ? null : button("Purge", purge, "bad")] : null);
+      : total ? [button(filter ? `Retry all ${num(total)} that match` : `Retry all ${num(total)}`, retryAll, "primary"), filter ? null : button("Purge", purge, "bad")] : null);
   }
 
   const where = chosen ? `of ${chosen}` : "of all queues";
@@ -88,7 +105,7 @@ export function dlq({ params, query, main, signal }) {
     toast(`${plural(replies.reduce((sum, reply) => sum + reply.count, 0), "job")} back in the queue`);
     done();
   } });
-  const purge = () => confirm({ title: `Purge ${plural(total, "dead letter")}?`, body: `All dead letters ${where} are removed. They cannot be brought back.`, action: "Purge", typed: chosen, submit: async () => {
+  const purge = () => confirm({ title: `Purge ${plural(total, "dead letter")}?`, body: `All dead letters ${where} are removed. They cannot be brought back.`, action: "Purge", typed: chosen ?? "all queues", submit: async () => {
     const replies = await each(queues, (queue) => call("PurgeDlq", { queue: queue.name }));
     toast(`${plural(replies.reduce((sum, reply) => sum + reply.count, 0), "dead letter")} removed`);
     done();
@@ -98,7 +115,7 @@ export function dlq({ params, query, main, signal }) {
   async function refresh() {
     try {
       const all = (await call("DashboardQueues", {}, signal)).data.queues.filter((queue) => queue.dlq).sort((a, b) => b.dlq - a.dlq);
-      if (!filters.firstChild || !filters.contains(document.activeElement)) fill(filters, form(query, all.slice(0, 500), chosen));
+      filters.update(all.slice(0, MAX_OFFERED));
       queues = chosen ? all.filter((queue) => queue.name === chosen) : all;
       const shown = queues.slice(0, chosen ? 1 : MAX_QUEUES);
       const counts = filter ? await each(queues, (queue) => call("CountDlq", { queue: queue.name, filter }, signal)) : queues.map((queue) => ({ count: queue.dlq }));
@@ -108,8 +125,8 @@ export function dlq({ params, query, main, signal }) {
       list.update(entries);
       for (const id of selected.keys()) if (!entries.some((entry) => entry.job.id === id)) selected.delete(id);
       drawBulk();
-      fill(foot, chosen ? pager({ page, size: SIZE, total, more: total > (page + 1) * SIZE, onpage: (to) => setQuery({ page: to || null }) }) : null);
-      text(hidden, !chosen && total > entries.length ? `${entries.length} of ${total} are shown: choose a queue to see all of its dead letters.` : "");
+      if (chosen) pages.update({ page, size: SIZE, total, more: total > (page + 1) * SIZE });
+      text(hidden, !chosen && total > entries.length ? `${entries.length} of ${num(total)} are shown: choose a queue to see all of its dead letters.` : "");
       hidden.hidden = !hidden.textContent;
       text(note, "");
     } catch (error) {

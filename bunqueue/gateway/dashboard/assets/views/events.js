@@ -14,6 +14,7 @@ export function events({ query, main, signal }) {
   let rows = [], held = [], paused = false, seen = 0, timer = null;
   const state = h("span", { class: "dot" });
   const count = h("span", { class: "muted" });
+  const note = h("p", { class: "problem" });
   const body = h("tbody");
   const none = empty("Nothing has happened yet", "Events of all queues appear here as they happen.");
   const holder = h("div", {}, none);
@@ -30,7 +31,7 @@ export function events({ query, main, signal }) {
   const type = h("select", { "aria-label": "Only this event", onchange: () => setQuery({ event: type.value }) },
     [["", "all events"], ...TYPES.map((name) => [name, name])].map(([value, label]) => h("option", { value, selected: value === (query.event ?? "") }, label)));
   const job = h("input", { type: "text", value: query.job ?? "", placeholder: "Job id", "aria-label": "Only of this job", onchange: () => setQuery({ job: job.value.trim() }) });
-  fill(main, h("div", { class: "page-head" }, h("h1", {}, "Events ", state), h("div", { class: "actions" }, pause, button("Clear", () => { rows = []; held = []; body.replaceChildren(); fill(holder, none); }))),
+  fill(main, h("div", { class: "page-head" }, h("h1", {}, "Events ", state), note, h("div", { class: "actions" }, pause, button("Clear", () => { rows = []; held = []; body.replaceChildren(); fill(holder, none); }))),
     h("section", { class: "card flush" }, h("div", { class: "card-head filters" }, queue, type, job, count), holder));
 
   function draw() {
@@ -49,7 +50,11 @@ export function events({ query, main, signal }) {
     if (held.length > KEPT) held.shift();
     if (rows.length > KEPT) rows.shift();
     if (timer === null && !document.hidden) timer = setTimeout(draw, DRAW_MS);
-  }, signal, (now) => { state.className = `dot ${now === "live" ? "good" : "bad"}`; state.title = now === "live" ? "connected" : "not connected"; });
+  }, signal, (now, why) => {
+    state.className = `dot ${now === "live" ? "good" : "bad"}`;
+    state.title = now === "live" ? "connected" : "not connected";
+    text(note, why ?? (now === "live" ? "" : "Not connected; trying again."));
+  });
   document.addEventListener("visibilitychange", () => { if (!document.hidden && timer === null) draw(); }, { signal });
   signal.addEventListener("abort", () => clearTimeout(timer));
 }

@@ -3,35 +3,37 @@
 import { call, mayWrite } from "../api.js";
 import { ask, attempt, confirm, readJson, toast } from "../dialogs.js";
 import { button, fill } from "../dom.js";
+import { write } from "../numbers.js";
 import { go } from "../router.js";
 
 const LIVE = ["waiting", "prioritized", "delayed", "waiting-children"];
 
 /** Draws the buttons that fit the job's state; gives a function to call with the job as it is now, or null. */
 export function jobActions(id, box, refresh) {
-  let shown = "";
+  let shown = "", latest = null;
   return (job) => {
+    latest = job;
     const now = job ? `${job.state}${job.cancelling}` : "";
     if (now === shown || !mayWrite()) return;
     shown = now;
-    fill(box, job ? buttons(id, job, refresh) : null);
+    fill(box, job ? buttons(id, job.state, job.cancelling, () => latest, refresh) : null);
   };
 }
 
-function buttons(id, job, refresh) {
-  const { state } = job;
+/** `job` gives it as it is when a button is pressed, and not as it was when that was drawn. */
+function buttons(id, state, cancelling, job, refresh) {
   const then = async (work, done) => { if (await attempt(work, done)) refresh(); };
   const dead = state === "failed" || state === "cancelled";
   return [
-    dead ? button("Retry", () => then(() => retry(job), "It waits for another try"), "primary") : null,
-    state === "completed" ? button("Run again", () => then(() => call("RetryCompleted", { queue: job.queue, id }), "It runs again")) : null,
+    dead ? button("Retry", () => then(() => retry(job()), "It waits for another try"), "primary") : null,
+    state === "completed" ? button("Run again", () => then(() => call("RetryCompleted", { queue: job().queue, id }), "It runs again")) : null,
     state === "delayed" ? button("Run now", () => then(() => call("Promote", { id }), "It may run now"), "primary") : null,
-    LIVE.includes(state) ? button("Data", () => editData(id, job, refresh)) : null,
-    LIVE.includes(state) ? button("Priority", () => editPriority(id, job, refresh)) : null,
-    state === "active" && !job.cancelling ? button("Cancel", () => cancel(id, job, refresh), "bad") : null,
-    LIVE.includes(state) ? button("Cancel", () => cancel(id, job, refresh), "bad") : null,
-    ["waiting", "prioritized", "delayed", "active"].includes(state) ? button("Discard", () => discard(id, job, refresh), "bad") : null,
-    state !== "active" ? button("Remove", () => remove(id, job), "bad") : null,
+    LIVE.includes(state) ? button("Data", () => editData(id, job(), refresh)) : null,
+    LIVE.includes(state) ? button("Priority", () => editPriority(id, job(), refresh)) : null,
+    state === "active" && !cancelling ? button("Cancel", () => cancel(id, job(), refresh), "bad") : null,
+    LIVE.includes(state) ? button("Cancel", () => cancel(id, job(), refresh), "bad") : null,
+    ["waiting", "prioritized", "delayed", "active"].includes(state) ? button("Discard", () => discard(id, job(), refresh), "bad") : null,
+    state !== "active" ? button("Remove", () => remove(id, job()), "bad") : null,
   ];
 }
 
@@ -69,7 +71,7 @@ function remove(id, job) {
 }
 
 function editData(id, job, refresh) {
-  return ask({ title: `Data of ${job.name}`, action: "Save", fields: [{ name: "data", label: "As JSON", kind: "area", rows: 14, value: JSON.stringify(job.data, null, 2) }],
+  return ask({ title: `Data of ${job.name}`, action: "Save", fields: [{ name: "data", label: "As JSON", kind: "area", rows: 14, value: write(job.data, 2) }],
     submit: async ({ data }) => {
       await call("Update", { id, data: readJson(data, "data") ?? null });
       toast("The data is changed");

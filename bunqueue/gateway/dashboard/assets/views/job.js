@@ -1,11 +1,12 @@
 // One job: what it carries, what became of every attempt, and why it waits.
 
 import { call } from "../api.js";
+import { since } from "../clock.js";
 import { badge, card, empty, fill, h, skeleton, text } from "../dom.js";
-import { duration, moment, num, relative, time } from "../format.js";
+import { duration, moment, num, relative, shortId, time } from "../format.js";
 import { json } from "../json.js";
 import { keepFresh } from "../live.js";
-import { flowOf } from "./job-flow.js";
+import { flowOf, relatives } from "./job-flow.js";
 import { jobActions } from "./job-actions.js";
 
 const EVERY_MS = 10_000;
@@ -27,21 +28,33 @@ function waiting(reasons) {
   if (!reasons.length) return null;
   return h("section", { class: "why", "aria-label": "Why it is waiting" }, h("h2", {}, reasons[0].kind === "turn" ? "Ready to run" : "Why it is waiting"),
     h("ul", {}, reasons.map((reason) => h("li", { "data-kind": reason.kind }, sentence(reason),
-      reason.ids.length ? h("span", { class: "ids" }, reason.ids.slice(0, 10).map((id) => [" ", h("a", { href: `/jobs/${encodeURIComponent(id)}` }, id)]), reason.ids.length > 10 ? " …" : null) : null))));
+      reason.ids.length ? h("span", { class: "ids" }, reason.ids.slice(0, 10).map((id) => [" ", h("a", { href: `/jobs/${encodeURIComponent(id)}`, title: id }, shortId(id))]), reason.ids.length > 10 ? " …" : null) : null))));
 }
 
 function sentence({ text: words, until }) {
   const start = words.charAt(0).toUpperCase() + words.slice(1);
-  return until === null ? start : [start, ": ", h("time", { title: moment(until) }, `${relative(until)}, at ${time(until)}`)];
+  return until === null ? start : [start, ": ", since(until), `, at ${time(until)}`];
 }
 
-function attempts(list) {
-  if (!list.length) return empty("No attempt has failed");
-  return h("ol", { class: "attempts" }, [...list].reverse().map((attempt, place) => h("li", {},
-    h("div", { class: "attempt-head" }, h("b", {}, `Attempt ${attempt.number}`), badge(attempt.outcome.replaceAll("_", " ")),
+/** Those that came to nothing, and before them the one that runs or has completed the job. */
+function attempts(list, last) {
+  if (!list.length && !last) return empty("It has not been tried yet");
+  return h("ol", { class: "attempts" }, last ? current(last) : null, [...list].reverse().map((attempt, place) => h("li", {},
+    h("div", { class: "attempt-head" }, h("b", {}, `Attempt ${attempt.number}`), badge(attempt.outcome.replaceAll("_", " "), "failed"),
       h("span", { class: "muted" }, [attempt.startedAt ? `ran ${duration(attempt.endedAt - attempt.startedAt)}, ` : "", "ended ", h("time", { title: moment(attempt.endedAt) }, time(attempt.endedAt)), attempt.worker ? ` on ${attempt.worker}` : ""])),
     attempt.error ? h("p", { class: "error" }, attempt.error) : null,
     attempt.stack ? h("details", { open: place === 0 }, h("summary", {}, "Stack"), h("pre", { tabindex: "0" }, attempt.stack)) : null)));
+}
+
+function current({ number, state, startedAt, completedAt }) {
+  const when = state === "active" ? [since(startedAt, "began ")]
+    : [`ran ${duration(completedAt - startedAt)}, ended `, h("time", { title: moment(completedAt) }, time(completedAt))];
+  return h("li", {}, h("div", { class: "attempt-head" }, h("b", {}, `Attempt ${number}`), badge(state), h("span", { class: "muted" }, when)));
+}
+
+/** The attempt that is no failure, if there is one. */
+function attemptOf({ state, attempts: failed, startedAt, completedAt }) {
+  return ["active", "completed"].includes(state) && startedAt ? { number: failed + 1, state, startedAt, completedAt } : null;
 }
 
 function logs({ logs: lines, count }) {
@@ -90,21 +103,22 @@ export function job({ params, main, signal }) {
   const body = h("div", {}, skeleton(8));
   fill(main, crumbs, h("div", { class: "page-head" }, title, status, note, actions), h("p", { class: "job-id" }, h("code", {}, id)), body);
   const drawActions = jobActions(id, actions, () => fresh.refresh());
-  let placed = false, gone = false, flow = null, flowOfState = "";
+  const around = relatives();
+  let placed = false, gone = false;
 
   function place(found) {
     if (placed) return;
-    placed = true;
+    [placed, gone] = [true, false];
     fill(crumbs, h("a", { href: "/" }, "Queues"), " / ", h("a", { href: `/queues/${encodeURIComponent(found.queue)}` }, found.queue));
     document.title = `${found.name} · ${found.queue} · bunqueue`;
     fill(body, parts.why.element, parts.progress.element, parts.failed.element, h("div", { class: "split" },
-      h("div", {}, card("Data", null, parts.data.element), parts.result.element, card("Failed attempts", null, parts.attempts.element), card("Log", null, parts.logs.element)),
+      h("div", {}, card("Data", null, parts.data.element), parts.result.element, card("Attempts", null, parts.attempts.element), card("Log", null, parts.logs.element)),
       h("div", {}, card("Details", null, parts.facts.element), card("Timeline", null, parts.timeline.element), parts.flow.element)));
   }
 
   function missing() {
     if (gone) return;
-    gone = true; // ids are not given twice
+    [placed, gone] = [false, true]; // whoever chose its id may give that again
     drawActions(null);
     fill(status);
     fill(body, empty("Job not found", "It may have been removed: by its options, by hand, or because it finished long ago."));
@@ -112,13 +126,13 @@ export function job({ params, main, signal }) {
 
   async function refresh() {
     try {
-      if (gone || (await call("GetState", { id }, signal)).state === "unknown") return missing();
+      if ((await call("GetState", { id }, signal)).state === "unknown") {
+        missing();
+        return;
+      }
       const [{ job: found }, past, why, log] = await Promise.all([call("GetJob", { id }, signal), call("GetAttempts", { id }, signal),
         call("WhyWaiting", { id }, signal), call("GetLogs", { id }, signal)]);
-      if (!flow || flowOfState !== found.state) {
-        flow = await related(found, signal);
-        flowOfState = found.state;
-      }
+      const flow = await around(found, signal);
       place(found);
       text(title, found.name);
       fill(status, badge(found.cancelling ? "stopping" : found.state));
@@ -127,7 +141,7 @@ export function job({ params, main, signal }) {
       parts.failed.update(found.state === "completed" ? null : found.failedReason);
       parts.data.update(found.data);
       parts.result.update(found.returnvalue);
-      parts.attempts.update(past.data.attempts);
+      parts.attempts.update(past.data.attempts, attemptOf(found));
       parts.logs.update(log.data);
       parts.timeline.update(found.timeline);
       parts.facts.update(found);
@@ -141,16 +155,4 @@ export function job({ params, main, signal }) {
     }
   }
   const fresh = keepFresh({ every: EVERY_MS, filter: { job: id }, signal, refresh });
-}
-
-/** The jobs around this one, with their states; at most 30 each way. */
-async function related(found, signal) {
-  const look = async (id) => {
-    const reply = await call("GetState", { id }, signal).catch(() => null);
-    return { id, state: reply?.state ?? "unknown" };
-  };
-  const some = (ids) => Promise.all((ids || []).slice(0, 30).map(look));
-  const others = (found.dependsOn || []).filter((id) => !(found.childrenIds || []).includes(id));
-  const [parent, children, depends] = await Promise.all([found.parentId ? look(found.parentId) : null, some(found.childrenIds), some(others)]);
-  return { parent, children, depends, more: Math.max(0, (found.childrenIds || []).length - 30) };
 }

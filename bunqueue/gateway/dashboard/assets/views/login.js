@@ -11,8 +11,7 @@ export function login({ main, query }, enter) {
     event.preventDefault();
     setToken(token.value.trim());
     if (await enter()) {
-      const to = query.to || "/";
-      go(to.startsWith("/") && !to.startsWith("//") ? to : "/", { replace: true });
+      go(within(query.to), { replace: true });
       return;
     }
     forget();
@@ -26,4 +25,14 @@ export function login({ main, query }, enter) {
   h("p", { class: "muted small" }, "It is kept until this tab is closed."));
   fill(main, mayRead() ? h("p", { class: "note" }, "You are logged in, or this server wants no token.") : null, form);
   token.focus();
+}
+
+/** An address that somebody gave, if it is one of ours. */
+function within(address = "/") {
+  try {
+    const url = new URL(address, location.origin);
+    return url.origin === location.origin ? url.pathname + url.search : "/";
+  } catch {
+    return "/";
+  }
 }

@@ -1,36 +1,18 @@
 // The front page: how much, how fast, how late; all queues, and how the shards are.
 
-import { call } from "../api.js";
+import { call, history } from "../api.js";
 import { lineChart, spread } from "../charts.js";
-import { card, empty, fill, h, text } from "../dom.js";
+import { button, card, empty, fill, h, text } from "../dom.js";
 import { compact, duration, megabytes, num, percent, plural, rate } from "../format.js";
 import { keepFresh } from "../live.js";
+import { note as address } from "../router.js";
 import { pager, table } from "../table.js";
 
 const EVERY_MS = 2000;
 const MANY_QUEUES = 300; // beyond, the list is asked for less often
 const SIZE = 50;
-const KEPT = 400; // points of the charts, over visits of this page
-const points = [];
-let before = null; // totals of the last answer
-let sorting = ["name", false];
-let filter = "", page = 0;
-
-/** What has happened since the last answer, as rates and as means. */
-function point(data) {
-  const { stats, latency, timestamp: at } = data;
-  const now = { at, pushed: stats.totalPushed, completed: stats.totalCompleted, failed: stats.totalFailed,
-    n: latency.totalCompleted, waited: latency.avgLatencyMs * latency.totalCompleted, worked: latency.avgProcessingMs * latency.totalCompleted };
-  const last = before;
-  before = now;
-  const depth = { waiting: stats.waiting, active: stats.active, delayed: stats.delayed };
-  if (!last || now.pushed < last.pushed || at - last.at > 30_000) return { at, ...depth };
-  const seconds = Math.max(0.2, (at - last.at) / 1000);
-  const done = now.n - last.n;
-  return { at, ...depth, added: (now.pushed - last.pushed) / seconds, completed: (now.completed - last.completed) / seconds,
-    failed: (now.failed - last.failed) / seconds, waited: done > 0 ? Math.max(0, (now.waited - last.waited) / done) : null,
-    worked: done > 0 ? Math.max(0, (now.worked - last.worked) / done) : null };
-}
+const HOUR_MS = 3_600_000;
+const SPANS = { "5m": ["5 min", 300_000], "15m": ["15 min", 900_000], "1h": ["1 hour", HOUR_MS] };
 
 function tiles() {
   const names = [["waiting", "Waiting"], ["active", "Active"], ["delayed", "Delayed"], ["dlq", "Dead letters"], ["rate", "Completed / s"], ["workers", "Workers"]];
@@ -45,19 +27,34 @@ function tiles() {
   } };
 }
 
-function charts() {
-  const throughput = lineChart({ title: "Throughput", format: (value) => rate(value), series: [
-    { name: "added", kind: "added", of: (at) => at.added }, { name: "completed", kind: "completed", of: (at) => at.completed },
-    { name: "failed", kind: "failed", of: (at) => at.failed }] });
+/** What the gateway has noted, and since then; all of the last hour. */
+function charts(span) {
+  const throughput = lineChart({ title: "Throughput", format: rate, series: [
+    { name: "added", kind: "added" }, { name: "completed", kind: "completed" }, { name: "failed", kind: "failed" }] });
   const latency = lineChart({ title: "Latency", format: duration, series: [
-    { name: "until started", kind: "waiting", of: (at) => at.waited }, { name: "in work", kind: "active", of: (at) => at.worked }] });
+    { name: "waited", field: "waitP50", kind: "waiting", upper: "waitP95" },
+    { name: "in work", field: "runP50", kind: "active", upper: "runP95" }] });
   const depth = lineChart({ title: "Depth", format: compact, series: [
-    { name: "waiting", kind: "waiting", of: (at) => at.waiting }, { name: "active", kind: "active", of: (at) => at.active },
-    { name: "delayed", kind: "delayed", of: (at) => at.delayed }] });
+    { name: "waiting", kind: "waiting" }, { name: "active", kind: "active" }, { name: "delayed", kind: "delayed" }] });
   const all = [throughput, latency, depth];
-  const titles = [["Throughput", "jobs / s"], ["Latency", "mean"], ["Depth", "jobs"]];
-  return { element: h("div", { class: "charts" }, all.map((chart, place) =>
-    card(titles[place][0], h("span", { class: "muted" }, titles[place][1]), chart.element))), update: () => all.forEach((chart) => chart.update(points)) };
+  const titles = [["Throughput", "jobs / s"], ["Latency", "median / 95th percentile"], ["Depth", "jobs"]];
+  let points = [];
+  const draw = () => all.forEach((chart) => chart.update(points, SPANS[span][1]));
+  const choice = Object.entries(SPANS).map(([key, [label]]) => h("button", { type: "button", class: "plain", "aria-pressed": String(key === span), onclick: (event) => {
+    span = key;
+    for (const each of choice) each.ariaPressed = String(each === event.currentTarget);
+    address({ span: key === "5m" ? null : key });
+    draw();
+  } }, label));
+  return { choice: h("div", { class: "choice", role: "group", "aria-label": "How far back" }, choice),
+    element: h("div", { class: "charts" }, all.map((chart, place) =>
+      card(titles[place][0], h("span", { class: "muted" }, titles[place][1]), chart.element))),
+    async refresh(signal) {
+      const last = points[points.length - 1]?.at ?? 0;
+      points = [...points, ...await history(last, signal)];
+      points = points.filter(({ at }) => at >= points[points.length - 1].at - HOUR_MS);
+      draw();
+    } };
 }
 
 const waitingOf = (queue) => queue.waiting + queue.prioritized;
@@ -76,22 +73,30 @@ const COLUMNS = [
   { name: "oldest", title: "Oldest waits", class: "number", sort: (queue) => queue.oldestMs, cell: (queue) => (waitingOf(queue) && queue.oldestMs ? duration(queue.oldestMs) : h("span", { class: "none" }, "–")) },
 ];
 
-function queueTable() {
-  let queues = [];
-  const foot = h("div");
+function queueTable(query) {
+  let queues = [], page = Math.max(0, Math.floor(Number(query.page))) || 0, wanted = query.find ?? "";
+  let sorting = sortingOf(query.sort);
+  const pages = pager((to) => turn({ page: to }));
   const count = h("span", { class: "muted" });
-  const search = h("input", { type: "search", placeholder: "Find a queue", "aria-label": "Find a queue", value: filter,
-    oninput: () => { filter = search.value; page = 0; draw(); } });
+  const search = h("input", { type: "search", placeholder: "Find a queue", "aria-label": "Find a queue", value: wanted,
+    oninput: () => turn({ page: 0, find: search.value }) });
   const list = table({ columns: COLUMNS, key: (queue) => queue.name, label: "Queues", sorted: sorting, onsort: (name) => {
     sorting = [name, sorting[0] === name ? !sorting[1] : name !== "name"];
     list.resort(sorting);
-    draw();
+    turn({ page: 0 });
   }, none: empty("No queues yet", "A queue appears with its first job: ", h("code", {}, 'Queue("emails").add("welcome", {"to": "ada@example.com"})')) });
+
+  function turn({ page: to, find = wanted }) {
+    [page, wanted] = [to, find];
+    const [name, descending] = sorting;
+    address({ page: to || null, find, sort: name === "name" && !descending ? null : `${descending ? "-" : ""}${name}` });
+    draw();
+  }
 
   function draw() {
     const [name, descending] = sorting;
     const value = COLUMNS.find((column) => column.name === name).sort;
-    const found = queues.filter((queue) => queue.name.toLowerCase().includes(filter.toLowerCase()));
+    const found = queues.filter((queue) => queue.name.toLowerCase().includes(wanted.toLowerCase()));
     found.sort((a, b) => {
       const [x, y] = [value(a), value(b)];
       return (x < y ? -1 : x > y ? 1 : a.name < b.name ? -1 : 1) * (descending ? -1 : 1);
@@ -99,18 +104,24 @@ function queueTable() {
     page = Math.min(page, Math.max(0, Math.ceil(found.length / SIZE) - 1));
     text(count, plural(found.length, "queue"));
     list.update(found.slice(page * SIZE, (page + 1) * SIZE));
-    fill(foot, pager({ page, size: SIZE, total: found.length, more: found.length > (page + 1) * SIZE, onpage: (to) => { page = to; draw(); } }));
+    pages.update({ page, size: SIZE, total: found.length, more: found.length > (page + 1) * SIZE });
   }
-  return { element: h("section", { class: "card flush" }, h("div", { class: "card-head" }, h("h2", {}, "Queues"), count, search), list.element, foot),
+  return { element: h("section", { class: "card flush" }, h("div", { class: "card-head" }, h("h2", {}, "Queues"), count, search), list.element, pages.element),
     update(found) { queues = found; draw(); } };
+}
+
+/** [column, descending] as an address says it: -waiting. */
+function sortingOf(said = "name") {
+  const name = said.replace(/^-/, "");
+  return COLUMNS.some((column) => column.name === name && column.sort) ? [name, said.startsWith("-")] : ["name", false];
 }
 
 function shardList() {
   const box = h("div", { class: "shards" });
-  return { element: card("Shards", null, box), update(shards, storage) {
+  return { element: card("Shards", null, box), update(shards, trouble) {
     const all = Math.max(1, ...shards.map((shard) => shard.of));
     const found = Array.from({ length: all }, (_, number) => shards.find((shard) => shard.shard === number));
-    fill(box, storage.error ? h("p", { class: "problem" }, storage.error) : null, found.map((shard, number) => {
+    fill(box, trouble ? h("p", { class: "problem" }, trouble) : null, found.map((shard, number) => {
       const well = shard && !shard.error;
       return h("div", { class: "shard" }, h("span", { class: `dot ${well ? "good" : "bad"}` }), h("b", {}, `Shard ${number}`),
         h("span", { class: "muted" }, !shard ? "does not answer" : shard.error ||
@@ -119,27 +130,26 @@ function shardList() {
   } };
 }
 
-export function overview({ main, signal }) {
-  const parts = { tiles: tiles(), charts: charts(), queues: queueTable(), shards: shardList() };
+export function overview({ query, main, signal }) {
+  const parts = { tiles: tiles(), charts: charts(query.span in SPANS ? query.span : "5m"), queues: queueTable(query), shards: shardList() };
   const note = h("p", { class: "problem" });
-  fill(main, h("div", { class: "page-head" }, h("h1", {}, "Overview"), note), parts.tiles.element, parts.charts.element, parts.queues.element, parts.shards.element);
-  parts.charts.update();
-  let turn = 0, queues = [];
+  fill(main, h("div", { class: "page-head" }, h("h1", {}, "Overview"), note, parts.charts.choice), parts.tiles.element, parts.charts.element, parts.queues.element, parts.shards.element);
+  let turn = 0, many = false, trouble = null;
+  async function listQueues() {
+    const { queues } = (await call("DashboardQueues", {}, signal)).data;
+    many = queues.length > MANY_QUEUES;
+    parts.queues.update(queues);
+  }
+  const numbers = async () => {
+    const { data } = await call("DashboardOverview", {}, signal);
+    trouble = data.storage.error;
+    parts.tiles.update(data);
+  };
+  const shards = async () => parts.shards.update((await call("ListShards", {}, signal)).data.shards, trouble);
   keepFresh({ every: EVERY_MS, signal, refresh: async () => {
-    try {
-      const wanted = queues.length < MANY_QUEUES || turn % 5 === 0;
-      turn += 1;
-      const [seen, list, shards] = await Promise.all([call("DashboardOverview", {}, signal),
-        wanted ? call("DashboardQueues", {}, signal) : null, call("ListShards", {}, signal)]);
-      points.push(point(seen.data));
-      points.splice(0, points.length - KEPT);
-      parts.tiles.update(seen.data);
-      parts.charts.update();
-      if (list) parts.queues.update((queues = list.data.queues));
-      parts.shards.update(shards.data.shards, seen.data.storage);
-      text(note, "");
-    } catch (error) {
-      if (!signal.aborted) text(note, error.message);
-    }
+    const wanted = [numbers(), shards(), parts.charts.refresh(signal), !many || turn % 5 === 0 ? listQueues() : null];
+    turn += 1;
+    const failed = (await Promise.allSettled(wanted)).find(({ status }) => status === "rejected"); // a shard that is down is no reason to show nothing
+    if (!signal.aborted) text(note, failed?.reason.message ?? "");
   } });
 }

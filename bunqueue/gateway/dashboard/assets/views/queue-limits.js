@@ -11,13 +11,13 @@ const SIZE = 25;
 export function limits(queue, changed) {
   const box = h("dl", { class: "facts" });
   const count = h("span", { class: "muted" });
-  const foot = h("div");
+  const pages = pager((to) => { page = to; changed(); });
   let page = 0, now = {};
   const edit = mayWrite() ? button("Change", () => change(queue, now, changed), "small") : null;
   const groups = table({ columns: columns(queue, changed), key: (group) => group.id, label: "Groups",
     none: empty("No groups", "Jobs with a groupId share limits, and groups take turns.") });
   const element = h("div", { class: "columns" }, card("Limits", edit, box),
-    h("section", { class: "card flush" }, h("div", { class: "card-head" }, h("h2", {}, "Groups"), count), groups.element, foot));
+    h("section", { class: "card flush" }, h("div", { class: "card-head" }, h("h2", {}, "Groups"), count), groups.element, pages.element));
 
   async function refresh(signal) {
     const [found, list] = await Promise.all([call("GetQueueLimits", { queue }, signal), call("ListGroups", { queue, limit: SIZE, offset: page * SIZE }, signal)]);
@@ -27,7 +27,7 @@ export function limits(queue, changed) {
       fact("Active at a time", now.concurrencyLimit === null ? "any number" : `at most ${num(now.concurrencyLimit)}`, now.maxed ? badge("reached") : null));
     count.textContent = list.data.total ? plural(list.data.total, "group") : "";
     groups.update(list.data.groups);
-    fill(foot, pager({ page, size: SIZE, total: list.data.total, more: list.data.total > (page + 1) * SIZE, onpage: (to) => { page = to; changed(); } }));
+    pages.update({ page, size: SIZE, total: list.data.total, more: list.data.total > (page + 1) * SIZE });
   }
   return { element, refresh };
 }

@@ -2,16 +2,19 @@
 
 import { call } from "../api.js";
 import { minuteBars } from "../charts.js";
+import { since } from "../clock.js";
 import { badge, card, empty, fill, h, text } from "../dom.js";
-import { compact, duration, moment, num, relative, shortId } from "../format.js";
+import { bytes, compact, duration, shortId } from "../format.js";
 import { keepFresh } from "../live.js";
-import { setQuery } from "../router.js";
+import { write } from "../numbers.js";
+import { note as address } from "../router.js";
 import { pager, table } from "../table.js";
 import { queueActions } from "./queue-actions.js";
 import { limits } from "./queue-limits.js";
 
 const SIZE = 50;
 const EVERY_MS = 8000;
+const SHOWN_BYTES = 2000; // of the data of a job; larger ones are told by their size
 const STATES = [["", "All"], ["waiting", "Waiting"], ["prioritized", "Prioritized"], ["paused", "Paused"], ["active", "Active"], ["delayed", "Delayed"],
   ["waiting-children", "Waits for jobs"], ["completed", "Completed"], ["failed", "Dead letters"]];
 
@@ -29,20 +32,25 @@ function took(job) {
   return "";
 }
 
+function preview(job) {
+  if (job.failedReason && job.state === "failed") return h("span", { class: "bad" }, job.failedReason.slice(0, 160));
+  return job.dataBytes === undefined ? (write(job.data) ?? "").slice(0, 120) : h("i", {}, bytes(job.dataBytes));
+}
+
 const COLUMNS = [
   { name: "id", title: "Job", class: "id", cell: (job) => h("a", { href: `/jobs/${encodeURIComponent(job.id)}`, title: job.id }, shortId(job.id)) },
   { name: "name", title: "Name", class: "name", cell: (job) => job.name },
   { name: "state", title: "State", cell: (job) => badge(job.state) },
-  { name: "data", title: "Data", class: "wide preview", cell: (job) => (job.failedReason && job.state === "failed" ? h("span", { class: "bad" }, job.failedReason.slice(0, 160)) : (JSON.stringify(job.data) ?? "").slice(0, 120)) },
+  { name: "data", title: "Data", class: "wide preview", cell: preview },
   { name: "priority", title: "Priority", class: "number", cell: (job) => job.priority || "" },
   { name: "attempts", title: "Attempts", class: "number", cell: (job) => (job.attempts ? `${job.attempts} / ${job.maxAttempts}` : "") },
   { name: "took", title: "Took", class: "number", cell: took },
-  { name: "when", title: "When", class: "number", cell: (job) => { const [what, at] = when(job); return h("time", { title: moment(at) }, `${what} ${relative(at)}`); } },
+  { name: "when", title: "When", class: "number", cell: (job) => { const [what, at] = when(job); return since(at, `${what} `); } },
 ];
 
 function tabs(state) {
   const counts = Object.fromEntries(STATES.map(([name]) => [name, h("span", { class: "count" })]));
-  const links = STATES.map(([name, label]) => h("a", { href: `?${name ? `state=${name}` : ""}`, "aria-current": name === state ? "page" : null, "data-state": name }, label, " ", counts[name]));
+  const links = STATES.map(([name, label]) => h("a", { href: `?${name ? `state=${name}` : ""}`, "aria-current": name === state ? "page" : null, "data-state": name, id: `tab-${name}` }, label, " ", counts[name]));
   return { element: h("nav", { class: "tabs", "aria-label": "States" }, links), update(found) {
     const all = Object.values(found).reduce((sum, count) => sum + count, 0);
     STATES.forEach(([name], place) => {
@@ -56,31 +64,34 @@ function tabs(state) {
 export function queue({ params, query, main, signal }) {
   const { name } = params;
   const state = query.state || "";
-  const page = Math.max(0, Number(query.page || 0)) || 0;
-  const oldest = query.order === "oldest";
+  let page = Math.max(0, Math.floor(Number(query.page))) || 0, oldest = query.order === "oldest";
   const status = h("span");
   const note = h("p", { class: "problem" });
   const actions = h("div", { class: "actions" });
   const strip = tabs(state);
   const bars = h("div", { class: "plot" });
-  const foot = h("div");
+  const pages = pager((to) => { page = to; address({ page: to || null }, { replace: false }); fresh.refresh(); });
   const word = STATES.find(([key]) => key === state)?.[1].toLowerCase();
   const list = table({ columns: COLUMNS, key: (job) => job.id, label: `Jobs of ${name}`,
     none: state ? empty(`No ${word === "dead letters" ? word : `${word} jobs`}`) : empty("This queue has no jobs", "Add one, or look whether its name is right.") });
-  const order = h("select", { "aria-label": "Order", onchange: () => setQuery({ order: order.value === "oldest" ? "oldest" : null, page: null }) },
+  const order = h("select", { "aria-label": "Order", onchange: () => {
+    [page, oldest] = [0, order.value === "oldest"];
+    address({ order: oldest ? "oldest" : null, page: null });
+    fresh.refresh();
+  } },
     h("option", { value: "newest", selected: !oldest }, "newest first"), h("option", { value: "oldest", selected: oldest }, "oldest first"));
   const extra = limits(name, () => fresh.refresh());
   fill(main, h("p", { class: "crumbs" }, h("a", { href: "/" }, "Queues")),
     h("div", { class: "page-head" }, h("h1", {}, name, " ", status), note, actions),
     card("Finished jobs in the last hour", null, bars),
-    h("section", { class: "card flush" }, h("div", { class: "card-head tabbed" }, strip.element, order), list.element, foot), extra.element);
+    h("section", { class: "card flush" }, h("div", { class: "card-head tabbed" }, strip.element, order), list.element, pages.element), extra.element);
   const drawActions = queueActions(name, actions, () => fresh.refresh());
 
   async function refresh() {
     try {
       const [counts, jobs, paused, done, failed] = await Promise.all([
         call("GetJobCounts", { queue: name }, signal),
-        call("GetJobs", { queue: name, state: state || undefined, limit: SIZE, offset: page * SIZE, asc: oldest }, signal),
+        call("GetJobs", { queue: name, state: state || undefined, limit: SIZE, offset: page * SIZE, asc: oldest, dataLimit: SHOWN_BYTES }, signal),
         call("IsPaused", { queue: name }, signal),
         call("Metrics", { queue: name, type: "completed" }, signal),
         call("Metrics", { queue: name, type: "failed" }, signal)]);
@@ -89,7 +100,7 @@ export function queue({ params, query, main, signal }) {
       drawActions(counts.counts, paused.paused);
       list.update(jobs.jobs);
       const total = state ? counts.counts[state] : Object.values(counts.counts).reduce((sum, count) => sum + count, 0);
-      fill(foot, pager({ page, size: SIZE, total: Math.max(total, page * SIZE + jobs.jobs.length), more: jobs.jobs.length === SIZE && total > (page + 1) * SIZE, onpage: (to) => setQuery({ page: to || null }) }));
+      pages.update({ page, size: SIZE, total: Math.max(total, page * SIZE + jobs.jobs.length), more: jobs.jobs.length === SIZE && total > (page + 1) * SIZE });
       fill(bars, minuteBars(done.data.data, failed.data.data));
       await extra.refresh(signal);
       text(note, "");
@@ -99,5 +110,3 @@ export function queue({ params, query, main, signal }) {
   }
   const fresh = keepFresh({ every: EVERY_MS, filter: { queue: name }, signal, refresh });
 }
-
-export const jobsOf = (count) => `${num(count)} ${count === 1 ? "job" : "jobs"}`;

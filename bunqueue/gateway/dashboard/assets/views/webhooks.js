@@ -1,9 +1,10 @@
 // Webhooks: who is told over HTTP, how that goes, and trying it out.
 
 import { call, mayWrite, testWebhook } from "../api.js";
+import { since } from "../clock.js";
 import { ask, attempt, confirm, toast } from "../dialogs.js";
 import { badge, button, empty, fill, h, text } from "../dom.js";
-import { moment, num, plural, relative } from "../format.js";
+import { num, plural } from "../format.js";
 import { keepFresh } from "../live.js";
 import { table } from "../table.js";
 
@@ -40,7 +41,7 @@ function columns(again) {
     { name: "queue", title: "Queue", cell: (hook) => (hook.queue ? h("a", { href: `/queues/${encodeURIComponent(hook.queue)}` }, hook.queue) : h("span", { class: "muted" }, "all")) },
     { name: "ok", title: "Delivered", class: "number", cell: (hook) => num(hook.successCount ?? 0) },
     { name: "bad", title: "Failed", class: "number", cell: (hook) => (hook.failureCount ? h("span", { class: "bad" }, num(hook.failureCount)) : h("span", { class: "none" }, "0")) },
-    { name: "last", title: "Last", class: "number", cell: (hook) => (hook.lastTriggered ? h("time", { title: moment(hook.lastTriggered) }, relative(hook.lastTriggered)) : h("span", { class: "none" }, "never")) },
+    { name: "last", title: "Last", class: "number", cell: (hook) => (hook.lastTriggered ? since(hook.lastTriggered) : h("span", { class: "none" }, "never")) },
     { name: "do", title: "", class: "number", cell: (hook) => (mayWrite() ? h("span", { class: "row-actions" }, button("Test", () => test(hook), "small"),
       button(hook.enabled ? "Switch off" : "Switch on", () => flip(hook), "small"), button("Delete", () => remove(hook, again), "small bad")) : "") },
   ];

@@ -1,9 +1,11 @@
 // The workers that have made themselves known, and what they have done.
 
 import { call } from "../api.js";
+import { since } from "../clock.js";
 import { badge, empty, fill, h, text } from "../dom.js";
-import { duration, moment, num, plural, relative } from "../format.js";
+import { duration, moment, num, plural } from "../format.js";
 import { keepFresh } from "../live.js";
+import { note as address } from "../router.js";
 import { pager, table } from "../table.js";
 
 const EVERY_MS = 3000;
@@ -16,27 +18,33 @@ const COLUMNS = [
   { name: "done", title: "Done", class: "number", cell: (worker) => num(worker.processedJobs) },
   { name: "failed", title: "Failed", class: "number", cell: (worker) => (worker.failedJobs ? h("span", { class: "bad" }, num(worker.failedJobs)) : h("span", { class: "none" }, "0")) },
   { name: "up", title: "Up", class: "number", cell: (worker) => h("time", { title: moment(worker.registeredAt) }, duration(Date.now() - worker.registeredAt)) },
-  { name: "seen", title: "Heard of", class: "number", cell: (worker) => relative(worker.lastSeen) },
+  { name: "seen", title: "Heard of", class: "number", cell: (worker) => since(worker.lastSeen) },
 ];
 
-export function workers({ main, signal }) {
+export function workers({ query, main, signal }) {
   const note = h("p", { class: "problem" });
   const count = h("span", { class: "muted" });
-  const foot = h("div");
-  let found = [], page = 0, wanted = "";
-  const search = h("input", { type: "search", placeholder: "Find a worker", "aria-label": "Find a worker", oninput: () => { wanted = search.value.toLowerCase(); page = 0; draw(); } });
+  const pages = pager((to) => turn(to, wanted));
+  let found = [], page = Math.max(0, Math.floor(Number(query.page))) || 0, wanted = query.find ?? "";
+  function turn(to, word) {
+    [page, wanted] = [to, word];
+    address({ page: to || null, find: word });
+    draw();
+  }
+  const search = h("input", { type: "search", placeholder: "Find a worker", "aria-label": "Find a worker", value: wanted, oninput: () => turn(0, search.value) });
   const list = table({ columns: COLUMNS, key: (worker) => worker.id, label: "Workers",
     none: empty("No worker is connected", "Start one: ", h("code", {}, "bunqueue worker tasks:app")) });
   fill(main, h("div", { class: "page-head" }, h("h1", {}, "Workers"), note),
-    h("section", { class: "card flush" }, h("div", { class: "card-head" }, count, search), list.element, foot));
+    h("section", { class: "card flush" }, h("div", { class: "card-head" }, count, search), list.element, pages.element));
 
   function draw() {
-    const some = found.filter((worker) => `${worker.name} ${worker.hostname} ${worker.queues.join(" ")}`.toLowerCase().includes(wanted));
+    const some = found.filter((worker) => `${worker.name} ${worker.hostname} ${worker.queues.join(" ")}`.toLowerCase().includes(wanted.toLowerCase()));
     const busy = some.reduce((sum, worker) => sum + worker.activeJobs, 0);
     const room = some.reduce((sum, worker) => sum + worker.concurrency, 0);
     text(count, `${plural(some.length, "worker")}, ${num(busy)} of ${num(room)} places busy`);
+    page = Math.min(page, Math.max(0, Math.ceil(some.length / SIZE) - 1));
     list.update(some.slice(page * SIZE, (page + 1) * SIZE));
-    fill(foot, pager({ page, size: SIZE, total: some.length, more: some.length > (page + 1) * SIZE, onpage: (to) => { page = to; draw(); } }));
+    pages.update({ page, size: SIZE, total: some.length, more: some.length > (page + 1) * SIZE });
   }
   keepFresh({ every: EVERY_MS, signal, refresh: async () => {
     try {
