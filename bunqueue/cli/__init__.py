@@ -15,6 +15,13 @@ BAD_USAGE = USAGE
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run ``bunqueue`` with ``arguments``, or those of the process, and return the exit status."""
+    try:
+        return _main(arguments)
+    except KeyboardInterrupt:  # also while modules are loaded
+        return _refuse("interrupted", INTERRUPTED)
+
+
+def _main(arguments: Sequence[str] | None) -> int:
     import logging
 
     import typer
@@ -23,13 +30,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from bunqueue.settings import SettingsError
 
     from .long_work import Declined
+    from .output import Unwritable, flush, pipe_closed, speak_any_language
     from .program import app
 
     logging.getLogger("bunqueue").addHandler(logging.NullHandler())  # errors are told once, by us
+    speak_any_language()
     command = typer.main.get_command(app)
     try:
         status = command.main(arguments, prog_name="bunqueue", standalone_mode=False)
-        sys.stdout.flush()
+        flush()
     except typer.TyperException as error:
         message = error.format_message()
         if message.startswith("Usage:"):  # no command was given: the error is the help
@@ -42,11 +51,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _tell(error)
     except Declined:
         return _refuse("nothing was changed", FAILED)
-    except (typer.Abort, KeyboardInterrupt):
+    except typer.Abort:
         return _refuse("interrupted", INTERRUPTED)
+    except Unwritable as error:
+        return _refuse(str(error), FAILED)
     except BrokenPipeError:
-        from .output import pipe_closed
-
         return pipe_closed()
     return status if isinstance(status, int) else 0
 

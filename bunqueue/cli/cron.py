@@ -10,7 +10,7 @@ from bunqueue.settings import SettingsError
 from . import completing
 from .job_options import given, with_job_options
 from .long_work import confirm
-from .output import Column, Kind
+from .output import Column, Kind, plain
 from .session import Session
 from .shared import noun, verb
 from .values import SPAN, Yes, argument, data, option, span
@@ -18,7 +18,7 @@ from .values import SPAN, Yes, argument, data, option, span
 if TYPE_CHECKING:
     from bunqueue.protocol.commands.cron import CronView
 
-app = noun("Schedules: list, add, delete them, and see when they run.")
+app = noun("Schedules: list, add, pause, delete them, and see when they run.")
 
 CRONS = (
     Column("name", Kind.ID),
@@ -28,6 +28,7 @@ CRONS = (
     Column("timezone", Kind.TEXT, "time zone"),
     Column("nextRun", Kind.TIME, "next run"),
     Column("executions", Kind.NUMBER, "runs"),
+    Column("paused", Kind.FLAG),
 )
 CRON = (
     *CRONS,
@@ -102,7 +103,7 @@ HowMany = Annotated[int, option("--count", "-n", about="How many. Default: 10.",
 def list_(session: Session, queue: OfQueue = None) -> None:
     """List the schedules of all queues, or of one, by name."""
     found = session.queue(queue or "all").list_crons(all_queues=queue is None)
-    session.out.rows(found, CRONS, none="there are no schedules")
+    session.out.rows([_row(each) for each in found], CRONS, none="there are no schedules")
 
 
 @verb(
@@ -153,7 +154,12 @@ def add(
         unique_key=unique_key,
         job_options=given(options) or None,
     )
-    session.out.record(cron, CRON)
+    session.out.record(_row(cron), CRON)
+
+
+def _row(cron: CronView) -> dict[str, Any]:
+    """A schedule whose pause is said where there is none, too."""
+    return {"paused": False, **plain(cron)}
 
 
 def _found(session: Session, name: str) -> CronView:
@@ -169,7 +175,27 @@ def _found(session: Session, name: str) -> CronView:
 @verb(app, "bunqueue cron get nightly")
 def get(session: Session, name: Name) -> None:
     """Print a schedule."""
-    session.out.record(_found(session, name), CRON)
+    session.out.record(_row(_found(session, name)), CRON)
+
+
+@verb(app, "bunqueue cron pause nightly")
+def pause(session: Session, name: Name) -> None:
+    """Have a schedule add no jobs until it is resumed; its runs meanwhile are left out."""
+    from bunqueue.protocol.commands.cron import CronPause, CronReply
+
+    _found(session, name)
+    session.call(CronPause(name=name), CronReply)
+    session.out.done(f"schedule {name} is paused", {"name": name, "paused": True})
+
+
+@verb(app, "bunqueue cron resume nightly")
+def resume(session: Session, name: Name) -> None:
+    """Have a schedule add jobs again, from its next time on."""
+    from bunqueue.protocol.commands.cron import CronReply, CronResume
+
+    _found(session, name)
+    session.call(CronResume(name=name), CronReply)
+    session.out.done(f"schedule {name} is not paused", {"name": name, "paused": False})
 
 
 @verb(app, "bunqueue cron delete nightly --yes")
@@ -212,9 +238,13 @@ def next_(
     if name is not None:
         cron = _found(session, name)
         runs, timezone = _runs_of(cron, count), cron.timezone
+        if cron.paused is True:
+            session.out.note(
+                f"bunqueue: schedule {name} is paused: these runs are left out until it is resumed"
+            )
     else:
         runs = _runs(str(schedule), timezone, now, count)
-    session.out.rows([_row(at, timezone, now) for at in runs], RUNS, none="it never runs again")
+    session.out.rows([_run(at, timezone, now) for at in runs], RUNS, none="it never runs again")
 
 
 def _runs_of(cron: CronView, count: int) -> list[int]:
@@ -242,7 +272,7 @@ def _runs(expression: str, timezone: str | None, after: int, count: int) -> list
     return runs
 
 
-def _row(at: int, timezone: str | None, now: int) -> dict[str, Any]:
+def _run(at: int, timezone: str | None, now: int) -> dict[str, Any]:
     from datetime import datetime
     from zoneinfo import ZoneInfo
 

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+import inspect
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from .completing import one_of
 from .human import plural
 from .long_work import confirm, watched
 from .output import Column, Kind, plain
 from .session import Session
-from .shared import noun, verb
+from .shared import noun, parameters_of, verb
 from .values import SPAN, JobId, QueueName, Yes, ago, option, span
+
+if TYPE_CHECKING:
+    from bunqueue.protocol.commands.dlq import DlqFilter
+
+F = TypeVar("F", bound=Callable[..., None])
 
 app = noun("Dead letters: list, retry, purge them.")
 
@@ -61,6 +68,12 @@ Older = Annotated[
 Newer = Annotated[
     float | None, option("--newer-than", about="Dead for less than this.", metavar=SPAN, parser=span)
 ]
+Named = Annotated[str | None, option("--name", about="Jobs of this name.", metavar="NAME")]
+Containing = Annotated[
+    str | None, option("--error", about="Whose error has this text, in capitals or not.", metavar="TEXT")
+]
+FILTERS = {"reason": Reason, "name": Named, "error": Containing, "older_than": Older, "newer_than": Newer}
+"""What chooses dead letters, as flags."""
 OneJob = Annotated[str | None, option("--id", about="Only this job.", metavar="ID")]
 Count = Annotated[int | None, option("--count", "-n", about="At most so many, the oldest.", metavar="N")]
 AutoRetry = Annotated[
@@ -76,31 +89,50 @@ MaxAge = Annotated[
 MaxEntries = Annotated[int | None, option("--max-entries", about="Beyond, the oldest goes.", metavar="N")]
 
 
-def _which(reason: str | None, older_than: float | None, newer_than: float | None) -> Any:
-    """A filter; an age is told to the server as a moment."""
-    given = {"reason": reason, "older_than": ago(older_than), "newer_than": ago(newer_than)}
-    return {name: value for name, value in given.items() if value is not None}
+def with_filter(function: F) -> F:
+    """Give a verb, whose last parameter is ``**filters``, the flags that choose dead letters."""
+    own = [each for each in parameters_of(function) if each.name != "filters"]
+    more = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
+        for name, kind in FILTERS.items()
+    ]
+    vars(function)["__signature__"] = inspect.Signature([*own, *more])
+    return function
+
+
+def _which(filters: Mapping[str, Any], **page: int) -> DlqFilter | None:
+    """The filter that the flags mean, None for none; an age is told to the server as a moment.
+
+    Raises OptionError.
+    """
+    from bunqueue.client import checks
+    from bunqueue.protocol.commands.dlq import DlqFilter
+
+    given: dict[str, Any] = dict(page)
+    given |= {
+        name: ago(value) if name in ("older_than", "newer_than") else value
+        for name, value in filters.items()
+        if value is not None
+    }
+    return checks.checked(DlqFilter(**given)) if given else None
 
 
 @verb(
     app,
     "bunqueue dlq list emails",
     "bunqueue dlq list emails --reason timeout --newer-than 1h --json",
+    "bunqueue dlq list emails --name welcome --error 'no such mailbox'",
     name="list",
     patient=True,
 )
-def list_(
-    session: Session,
-    queue: QueueName,
-    reason: Reason = None,
-    older_than: Older = None,
-    newer_than: Newer = None,
-    limit: Limit = 100,
-    offset: Offset = 0,
-) -> None:
+@with_filter
+def list_(session: Session, queue: QueueName, limit: Limit = 100, offset: Offset = 0, **filters: Any) -> None:
     """List dead letters of a queue, the oldest first. JSON has their jobs and all their attempts."""
-    which = _which(reason, older_than, newer_than)
-    found = session.queue(queue).dlq_entries(limit=limit, offset=offset, **which)
+    from bunqueue.client.views import DeadLetters
+    from bunqueue.protocol.commands.dlq import Dlq
+
+    command = Dlq(queue=queue, count=limit, filter=_which(filters, limit=limit, offset=offset))
+    found = session.call(command, DeadLetters).entries
     if session.out.as_json:
         session.out.rows(found, LETTERS, none="")
         return
@@ -115,28 +147,38 @@ def list_(
     app,
     "bunqueue dlq retry emails --id 01980f2e-...",
     "bunqueue dlq retry emails --reason timeout --newer-than 1d",
+    "bunqueue dlq retry emails --error 'connection refused'",
     "bunqueue dlq retry emails",
     patient=True,
 )
+@with_filter
 def retry(
-    session: Session,
-    queue: QueueName,
-    job_id: OneJob = None,
-    count: Count = None,
-    reason: Reason = None,
-    older_than: Older = None,
-    newer_than: Newer = None,
+    session: Session, queue: QueueName, job_id: OneJob = None, count: Count = None, **filters: Any
 ) -> None:
     """Give dead letters all their attempts again: one, those that are described, or all. Prints how many."""
-    which = _which(reason, older_than, newer_than)
+    from bunqueue.protocol.commands.dlq import RetryDlq
+    from bunqueue.protocol.commands.query import CountReply
+
+    command = RetryDlq(queue=queue, job_id=job_id, count=count, filter=_which(filters))
     found = session.queue(queue)
     again = watched(
         f"retrying dead letters of {queue}",
-        lambda: found.retry_dlq(job_id, count=count, **which),
+        lambda: session.call(command, CountReply).count,
         lambda: found.counts().failed,
     )
     _must_be_there(queue, job_id, again)
     session.out.done(f"{plural(again)} run again", {"queue": queue, "count": again}, "count")
+
+
+@verb(app, "bunqueue dlq count emails", "bunqueue dlq count emails --reason timeout", patient=True)
+@with_filter
+def count(session: Session, queue: QueueName, **filters: Any) -> None:
+    """Print how many dead letters a queue has: all, or those that are described."""
+    from bunqueue.protocol.commands.dlq import CountDlq
+    from bunqueue.protocol.commands.query import CountReply
+
+    number = session.call(CountDlq(queue=queue, filter=_which(filters)), CountReply).count
+    session.out.done(plural(number, "dead letter"), {"queue": queue, "count": number}, "count")
 
 
 @verb(app, "bunqueue dlq remove emails 01980f2e-... --yes")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
@@ -13,11 +13,12 @@ from .human import plural, span_of
 from .output import Column, Kind
 from .session import Session
 from .shared import verb
+from .values import option
 
 app = typer.Typer(pretty_exceptions_enable=False, rich_markup_mode=None)
 
 OK, WARNING, PROBLEM = "ok", "warning", "problem"
-FINDINGS = (Column("status", Kind.STATE), Column("check"), Column("finding"))
+FINDINGS = (Column("status", Kind.STATE), Column("check"), Column("finding", Kind.PROSE))
 
 OLD_MS = 600_000
 """A job that waits longer than this waits for something that does not come."""
@@ -36,13 +37,35 @@ class Finding(NamedTuple):
     finding: str
 
 
-@verb(app, "bunqueue doctor", "bunqueue doctor --json | jq '.[] | select(.status != \"ok\")'")
-def doctor(session: Session) -> None:
+Folder = Annotated[
+    str | None,
+    option("--data-dir", about="Count the files of a server that does not run, instead.", metavar="DIR"),
+]
+
+
+@verb(
+    app,
+    "bunqueue doctor",
+    "bunqueue doctor --json | jq '.[] | select(.status != \"ok\")'",
+    "bunqueue doctor --data-dir ./data",
+)
+def doctor(session: Session, data_dir: Folder = None) -> None:
     """Look for what commonly goes wrong: storage, shards, clocks, queues without workers, dead letters.
+
+    With --data-dir the files of a server that does not run are read and counted anew: whether they are
+    whole, every job is in one state, and the counts are right. That takes as long as reading them takes.
 
     Changes nothing. Exit status: 0 when there is no problem, warnings or not; 1 when there is one.
     """
-    findings = list(_findings(session))
+    if data_dir is None:
+        findings = list(_findings(session))
+    else:
+        from .recount import findings as recounted
+
+        findings = [
+            Finding(PROBLEM if wrong else OK, check, wrong or found)
+            for check, found, wrong in recounted(data_dir)
+        ]
     rows = [finding._asdict() for finding in findings]
     session.out.rows(rows, FINDINGS, none="")
     if any(finding.status == PROBLEM for finding in findings):

@@ -13,7 +13,7 @@ from bunqueue.settings import SettingsError
 
 from . import completing, exits
 from .human import printable
-from .output import Output, Row, encoded, field, plain
+from .output import Output, Row, colourful, encoded, field, plain
 from .session import Session
 from .shared import verb
 from .values import SPAN, argument, option, span
@@ -284,7 +284,9 @@ def _tabbed(row: Row) -> str:
 def _coloured(row: Row) -> str:
     at = int(row["timestamp"])
     clock = time.strftime("%H:%M:%S", time.localtime(at / 1000))
-    kind = typer.style(f"{row['eventType']:<10}", fg=COLOURS.get(row["eventType"]))
+    kind = f"{row['eventType']:<10}"
+    if colourful():
+        kind = typer.style(kind, fg=COLOURS.get(row["eventType"]))
     details = "  ".join(f"{name} {_short(value)}" for name, value in _details(row).items())
     line = f"{clock}.{at % 1000:03}  {kind}  {printable(row['queue'])}  {printable(row.get('jobId') or '')}"
     return f"{line}  {details}" if details else line

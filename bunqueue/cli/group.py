@@ -11,7 +11,7 @@ from .session import Session
 from .shared import noun, verb
 from .values import SPAN, QueueName, argument, option, span
 
-app = noun("Groups of jobs: pause and limit them.")
+app = noun("Groups of jobs: list, pause and limit them.")
 
 GROUP = (
     Column("queue"),
@@ -24,11 +24,33 @@ GROUP = (
     Column("rateLimitTtl", Kind.SPAN, "window ends in"),
 )
 
+GROUPS = (
+    Column("id", Kind.ID, "group"),
+    Column("waiting", Kind.NUMBER, "queued"),
+    Column("active", Kind.NUMBER),
+    Column("paused", Kind.FLAG),
+    Column("concurrency", Kind.NUMBER),
+    Column("max", Kind.NUMBER, "rate"),
+    Column("duration", Kind.SPAN, "within"),
+)
+
 GroupId = Annotated[str, argument("GROUP", "The group: what its jobs were pushed with as --group.")]
 Limit = Annotated[int | None, argument("[N]", "How many jobs.")]
+Most = Annotated[int, option("--limit", "-n", about="At most so many. Default: 100.", metavar="N")]
+Offset = Annotated[int, option("--offset", about="Leave out so many at the beginning.", metavar="N")]
 Clear = Annotated[bool, option("--clear", about="Take the limit away.")]
 Per = Annotated[float, option("--per", about="Within this time. Default: 1s.", metavar=SPAN, parser=span)]
 Time = Annotated[float, argument("TIME", "For how long.", parser=span)]
+
+
+@verb(app, "bunqueue group list emails", "bunqueue group list emails --limit 1000 --json", name="list")
+def list_(session: Session, queue: QueueName, limit: Most = 100, offset: Offset = 0) -> None:
+    """List the groups of a queue that have jobs or settings, by name."""
+    from bunqueue.protocol.commands.insight import GroupViewsReply, ListGroups
+
+    command = ListGroups(queue=queue, limit=limit, offset=offset)
+    found = session.call(command, GroupViewsReply).data.groups
+    session.out.rows(found, GROUPS, none="it has no groups")
 
 
 @verb(app, "bunqueue group get emails acme")

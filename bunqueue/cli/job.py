@@ -46,6 +46,21 @@ MOMENT = (
 LOG_LINE = (Column("timestamp", Kind.TIME, "when"), Column("level"), Column("message"))
 CHILD = (Column("child", Kind.ID), Column("state", Kind.STATE), Column("value", Kind.DATA), Column("error"))
 
+ATTEMPT = (
+    Column("number", Kind.NUMBER, "attempt"),
+    Column("outcome"),
+    Column("startedAt", Kind.TIME, "began"),
+    Column("endedAt", Kind.TIME, "ended"),
+    Column("error"),
+    Column("worker"),
+)
+REASON = (
+    Column("kind"),
+    Column("text", Kind.PROSE, "why"),
+    Column("until", Kind.TIME),
+    Column("ids", Kind.DATA, "jobs"),
+)
+
 Timeout = Annotated[
     float | None, option("--timeout", about="Wait no longer than this.", metavar=SPAN, parser=span)
 ]
@@ -116,6 +131,28 @@ def wait(session: Session, job_id: JobId, timeout: Timeout = None) -> None:
 def logs(session: Session, job_id: JobId, start: Start = 0, end: End = -1) -> None:
     """Print the log of a job, the oldest line first. The last 100 lines are kept."""
     session.out.rows(session.job(job_id).logs(start, end), LOG_LINE, none="its log is empty")
+
+
+@verb(
+    app, "bunqueue job attempts 01980f2e-...", "bunqueue job attempts 01980f2e-... --json | jq -r '.[].stack'"
+)
+def attempts(session: Session, job_id: JobId) -> None:
+    """List the attempts of a job that came to nothing, the oldest first. JSON has their tracebacks."""
+    from bunqueue.protocol.commands.insight import AttemptsReply, GetAttempts
+
+    session.found(job_id)
+    found = session.call(GetAttempts(id=job_id), AttemptsReply).data.attempts
+    session.out.rows(found, ATTEMPT, none="no attempt has failed")
+
+
+@verb(app, "bunqueue job why 01980f2e-...")
+def why(session: Session, job_id: JobId) -> None:
+    """Say why a job waits: everything that holds it back at present. Nothing for one that does not wait."""
+    from bunqueue.protocol.commands.insight import WaitingReply, WhyWaiting
+
+    job = session.found(job_id)
+    found = session.call(WhyWaiting(id=job_id), WaitingReply).data.reasons
+    session.out.rows(found, REASON, none=f"it does not wait: it is {job.state}")
 
 
 @verb(app, "bunqueue job children 01980f2e-...")

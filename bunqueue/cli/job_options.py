@@ -9,14 +9,22 @@ import inspect
 from collections.abc import Callable, Collection
 from typing import Annotated, Any, NamedTuple, TypeVar
 
+from bunqueue.settings import SettingsError
+
 from .shared import parameters_of
 from .values import SPAN, option, span
 
 F = TypeVar("F", bound=Callable[..., None])
 
 
+def pairs(text: str) -> str:
+    """The kind of a flag that is NAME=TEXT."""
+    return text
+
+
 class Flag(NamedTuple):
-    """How an option of `bunqueue.JobOptions` is said: ``kind``: int, str, bool, list (of texts) or span."""
+    """How an option of `bunqueue.JobOptions`, or a part of one, is said: ``kind``: int, str, bool, list (of
+    texts), pairs or span."""
 
     kind: Any
     about: str
@@ -40,6 +48,26 @@ FLAGS: dict[str, Flag] = {
     "parent": Flag(str, "The job whose child it is.", "ID"),
     "tags": Flag(list, "A word to find it by; may be repeated.", "TAG", ("--tag",)),
     "repeat": Flag(span, "Added again each time it has completed, to run so much later.", SPAN),
+    "repeat_limit": Flag(int, "With --repeat, so many times.", "N"),
+    "backoff_type": Flag(
+        str, "fixed: the wait before a retry stays the same; exponential: it doubles.", "TYPE"
+    ),
+    "unique_for": Flag(span, "The --unique-key is free again after this time, at the latest.", SPAN),
+    "unique_extend": Flag(bool, "Have the job that holds the key keep it for another --unique-for."),
+    "unique_replace": Flag(bool, "Take the place of the job that holds the key, unless that runs."),
+    "debounce": Flag(
+        span, "Run only the last with this --unique-key, when no other has come for so long.", SPAN
+    ),
+    "headers": Flag(
+        pairs, "For those on the way, a trace context say; may be repeated.", "NAME=TEXT", ("--header",)
+    ),
+    "group_max_size": Flag(int, "Refused while so many jobs of its --group are queued.", "N"),
+    "keep_logs": Flag(int, "How many lines of its log are kept, at most 100.", "N"),
+    "stack_trace_limit": Flag(int, "How many lines of a traceback are kept. Default: 10.", "N"),
+    "size_limit": Flag(int, "Refused when its data takes more bytes.", "N"),
+    "failure_policy": Flag(
+        str, "What its failure means for its --parent: fail, ignore, continue, remove, wait.", "POLICY"
+    ),
     "remove_on_complete": Flag(bool, "Forget the job and its result when it has completed."),
     "remove_on_fail": Flag(bool, "Forget the job when it has failed for good."),
     "durable": Flag(bool, "Acknowledged only when it would survive a power loss."),
@@ -67,7 +95,13 @@ def _parameter(name: str) -> inspect.Parameter:
         metavar=flag.metavar,
         parser=span if flag.kind is span else None,
     )
-    kinds: dict[Any, Any] = {span: float | None, list: list[str] | None, int: int | None, str: str | None}
+    kinds: dict[Any, Any] = {
+        span: float | None,
+        list: list[str] | None,
+        pairs: list[str] | None,
+        int: int | None,
+        str: str | None,
+    }
     kind = kinds.get(flag.kind, bool)
     default = False if flag.kind is bool else None
     return inspect.Parameter(
@@ -76,9 +110,68 @@ def _parameter(name: str) -> inspect.Parameter:
 
 
 def given(options: dict[str, Any]) -> Any:
-    """What was given of them, as `JobOptions`."""
-    return {
+    """What was given of them, as `JobOptions`. Raises SettingsError for what does not go together."""
+    found = {
         name: value
         for name, value in options.items()
         if value is not None and value is not False and value != []
     }
+    if "headers" in found:
+        found["headers"] = dict(map(_pair, found["headers"]))
+    for owner, parts, make in _PARTS:
+        said = {field: found.pop(name) for name, field in parts.items() if name in found}
+        if said:
+            if owner not in found:
+                flag = next(name for name, field in parts.items() if field in said)
+                raise SettingsError(f"{_flag(flag)}: it goes with {_flag(owner)}; give that, too")
+            make(found, said)
+    return found
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not (name and equals):
+        raise SettingsError(f"--header: {text!r} is not allowed; give NAME=TEXT, such as tenant=acme")
+    return name, value
+
+
+def _backoff(found: dict[str, Any], said: dict[str, Any]) -> None:
+    from bunqueue.client.option_types import Backoff
+
+    found["backoff"] = Backoff(found["backoff"], **said)
+
+
+def _repeat(found: dict[str, Any], said: dict[str, Any]) -> None:
+    from bunqueue.client.option_types import Repeat
+
+    found["repeat"] = Repeat(found["repeat"], **said)
+
+
+def _unique(found: dict[str, Any], said: dict[str, Any]) -> None:
+    from bunqueue.client.option_types import Debounce, Dedup
+
+    wait = said.pop("wait", None)
+    if wait is None:
+        found["dedup"] = Dedup(**said)
+    elif said:
+        raise SettingsError(
+            "--debounce: it replaces the job that holds the key; leave out --unique-for and the like"
+        )
+    else:
+        found["debounce"] = Debounce(found.pop("unique_key"), wait)
+
+
+# Flags that say more about another one: that one, the fields that they are, and what both are together.
+_PARTS: tuple[tuple[str, dict[str, str], Callable[[dict[str, Any], dict[str, Any]], None]], ...] = (
+    ("backoff", {"backoff_type": "type"}, _backoff),
+    ("repeat", {"repeat_limit": "limit"}, _repeat),
+    (
+        "unique_key",
+        {"unique_for": "ttl", "unique_extend": "extend", "unique_replace": "replace", "debounce": "wait"},
+        _unique,
+    ),
+)

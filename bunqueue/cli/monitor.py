@@ -1,4 +1,4 @@
-"""``bunqueue stats``, ``metrics``, ``health`` and ``ping``: the server as a whole."""
+"""``bunqueue stats``, ``shards``, ``metrics``, ``health`` and ``ping``: the server as a whole."""
 
 from __future__ import annotations
 
@@ -32,6 +32,16 @@ TOTALS = (
     Column("sqliteSizeMb", Kind.NUMBER, "on disk, MB"),
     Column("activeConnections", Kind.NUMBER, "connections"),
 )
+SHARDS = (
+    Column("shard", Kind.NUMBER),
+    Column("queues", Kind.NUMBER),
+    Column("jobs", Kind.NUMBER, "unfinished"),
+    Column("memoryMb", Kind.NUMBER, "memory, MB"),
+    Column("sqliteMb", Kind.NUMBER, "on disk, MB"),
+    Column("uptime", Kind.SPAN, "up"),
+    Column("error", Kind.PROSE),
+)
+SILENT = "it does not answer"
 HEALTH = (
     Column("status", Kind.STATE),
     Column("address"),
@@ -47,6 +57,24 @@ HEALTH = (
 def stats(session: Session) -> None:
     """Print how many jobs the server has in each state, and how fast they come and go."""
     session.out.record(session.queue("all").stats(), STATS)
+
+
+@verb(app, "bunqueue shards")
+def shards(session: Session) -> None:
+    """List the shards: their queues, unfinished jobs, memory, files, and what is wrong with them.
+
+    Exit status: 1 when one does not answer or cannot store everything.
+    """
+    from bunqueue.protocol.commands.insight import ListShards, ShardViewsReply
+
+    found = {each.shard: each for each in session.call(ListShards(), ShardViewsReply).data.shards}
+    number = max((each.of for each in found.values()), default=0)
+    rows = [
+        plain(found[each]) if each in found else {"shard": each, "error": SILENT} for each in range(number)
+    ]
+    session.out.rows(rows, SHARDS, none="no shard answers")
+    if any(row["error"] for row in rows) or not rows:
+        raise typer.Exit(exits.FAILED)
 
 
 @verb(app, "bunqueue metrics", "bunqueue metrics --json")

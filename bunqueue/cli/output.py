@@ -8,10 +8,13 @@
 
 from __future__ import annotations
 
+import codecs
+import io
 import os
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from enum import Enum
 from typing import Any, NamedTuple
 
@@ -20,11 +23,15 @@ import msgspec
 from .exits import PIPE_CLOSED
 from .human import printable
 
+ESCAPED = "bunqueue.escaped"
+"""The name of the handler of what cannot be encoded."""
+
 
 class Kind(Enum):
     """What a value is, for people."""
 
     TEXT = "text"
+    PROSE = "prose"  # a sentence: folded, not cut; the last column that is shown
     ID = "id"  # never cut
     STATE = "state"
     NUMBER = "number"
@@ -72,10 +79,54 @@ def field(value: object) -> str:
     return encoded(value)
 
 
+def colourful() -> bool:
+    """Whether a terminal is to be coloured; see no-color.org."""
+    return not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+class Unwritable(Exception):
+    """Standard output takes nothing: the disk is full, say."""
+
+
 def pipe_closed() -> int:
     """Whoever read the output has gone: the exit status; nor must Python try to flush the rest at the end."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    _write_off()
     return PIPE_CLOSED
+
+
+def _write_off() -> None:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def flush() -> None:
+    """Have what was said leave this process. Raises BrokenPipeError or Unwritable."""
+    with _writing():
+        sys.stdout.flush()
+
+
+@contextmanager
+def _writing() -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        _write_off()
+        raise Unwritable(f"standard output cannot be written: {error.strerror}") from None
+
+
+def speak_any_language() -> None:
+    """What a terminal or locale has no letters for is written as JSON has it, \\u00e9, instead of failing."""
+    codecs.register_error(ESCAPED, _escaped)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors=ESCAPED)
+
+
+def _escaped(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    units = error.object[error.start : error.end].encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2)), error.end
 
 
 class Output:
@@ -129,7 +180,7 @@ class Output:
     def line(self, value: object, text: str) -> None:
         """An entry of a stream: as JSON the value, else the text."""
         self._write(encoded(plain(value)) if self.as_json else text)
-        sys.stdout.flush()
+        flush()
 
     def text(self, text: str) -> None:
         """As it is."""
@@ -141,4 +192,5 @@ class Output:
 
     @staticmethod
     def _write(text: str) -> None:
-        print(text)
+        with _writing():
+            print(text)

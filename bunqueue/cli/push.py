@@ -173,7 +173,7 @@ def _push_lines(session: Session, queue: str, path: str, maker: _Maker, key: str
                 raise SettingsError(f"{text}; nothing was added") from None
             session.out.note(f"bunqueue: {text}; the {plural(pusher.added)} before it are added")
             raise typer.Exit(exits.FAILED) from None
-        except BunqueueError:
+        except (BunqueueError, KeyboardInterrupt):
             session.out.note(f"bunqueue: {plural(pusher.added)} were added before this:")
             raise
     there = f", {plural(pusher.existing)} were there already" if pusher.existing else ""

@@ -57,11 +57,10 @@ KeepEvents = Annotated[int, argument("N", "How many of the newest events to keep
 @verb(app, "bunqueue queue list", "bunqueue queue list --json | jq -r '.[].name'", name="list")
 def list_(session: Session) -> None:
     """List all queues, with their jobs by state."""
-    rows = []
-    for queue in session.queue("all").dashboard_queues():
-        row = plain(queue)
-        rows.append({**row, "waiting": queue.waiting + queue.prioritized})
+    rows = [plain(each) for each in session.queue("all").dashboard_queues()]
     rows.sort(key=lambda row: row["name"])
+    if not session.out.as_json:
+        rows = [{**row, "waiting": row["waiting"] + row["prioritized"]} for row in rows]
     session.out.rows(rows, QUEUES, none="there are no queues yet; bunqueue push QUEUE DATA makes one")
 
 

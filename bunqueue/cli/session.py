@@ -12,6 +12,7 @@ from .output import Output
 if TYPE_CHECKING:
     from msgspec import Struct
 
+    from bunqueue.client.blocking.flow import FlowProducer
     from bunqueue.client.blocking.queue import JobHandle, Queue
     from bunqueue.client.caller import Caller
     from bunqueue.client.jobs import Job
@@ -80,6 +81,12 @@ class Session:
         from .checked import CheckedQueue
 
         return CheckedQueue(name, self.caller)
+
+    def flows(self) -> FlowProducer:
+        """Flows of all queues."""
+        from .checked import Flows
+
+        return Flows(self.caller)
 
     def found(self, job_id: str) -> Job:
         """A job as it is now. Raises JobNotFound."""

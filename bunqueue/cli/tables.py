@@ -40,12 +40,13 @@ def table(rows: Sequence[Row], columns: Sequence[Column]) -> None:
     widths = _widths(cells, columns, console.width)
     for column, width in zip(columns, widths, strict=False):
         right = column.kind in _RIGHT
+        folded = column.kind is Kind.PROSE
         drawn.add_column(
             column.heading,
             justify="right" if right else "left",
-            no_wrap=True,
+            no_wrap=not folded,
             width=width,
-            overflow="ellipsis",
+            overflow="fold" if folded else "ellipsis",
         )
     for each in cells:
         drawn.add_row(*each[: len(widths)])

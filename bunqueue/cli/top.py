@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import select
 import sys
 import time
@@ -28,6 +30,12 @@ app = typer.Typer(pretty_exceptions_enable=False, rich_markup_mode=None)
 LEAST_INTERVAL_MS = 100
 PATIENCE_MS = 2000
 """How long an answer may take: keys are not read meanwhile."""
+
+QUITTING = frozenset("qQ\x03\x04\x1b")
+SEQUENCE = re.compile(r"\x1b[\[O][0-9;]*[A-Za-z~]")
+"""What arrows and the like send, which begins as Escape does."""
+NO_LETTER = "."
+"""A key that means nothing."""
 
 Interval = Annotated[
     float, option("--interval", "-i", about="Between two looks. Default: 1s.", metavar=SPAN, parser=span)
@@ -115,14 +123,14 @@ def _draw_live(session: Session, looks: _Looks, interval: float, count: int | No
         done = 0
         while count is None or done < count:
             live.update(draw(screen, *console.size), refresh=True)
-            key = pressed(interval / 1000)
-            if key in ("q", "Q", "\x03", "\x1b"):
+            keys = pressed(interval / 1000)
+            if not QUITTING.isdisjoint(keys):
                 return
-            if key in ("s", "S"):
+            for _ in range(keys.lower().count("s")):
                 screen.next_sort()
-                continue
-            _look(screen, looks)
-            done += 1
+            if not keys:
+                _look(screen, looks)
+                done += 1
 
 
 def _look(screen: Screen, looks: _Looks) -> None:
@@ -137,7 +145,7 @@ def _look(screen: Screen, looks: _Looks) -> None:
 
 @contextmanager
 def _keys() -> Iterator[Any]:
-    """A function that waits so many seconds for a key, and gives it, or an empty text."""
+    """A function that waits so many seconds for keys, and gives those pressed, or an empty text."""
     try:
         import termios
         import tty
@@ -155,7 +163,8 @@ def _keys() -> Iterator[Any]:
 
 def _key(seconds: float) -> str:
     ready, _, _ = select.select([sys.stdin], [], [], seconds)
-    return sys.stdin.read(1) if ready else ""
+    typed = os.read(sys.stdin.fileno(), 64).decode("ascii", "replace") if ready else ""
+    return SEQUENCE.sub(NO_LETTER, typed)
 
 
 def _sleep(seconds: float) -> str:

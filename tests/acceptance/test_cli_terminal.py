@@ -113,6 +113,18 @@ def test_the_live_view(cli: Cli, on_terminal: On) -> None:
     assert done.out.rstrip().endswith("\x1b[?25h") or "\x1b[?1049l" in done.out
 
 
+def test_keys_of_the_live_view(on_terminal: On) -> None:
+    view = on_terminal("top", "--interval", "200ms", columns=100, rows=30)
+    view.until("by depth")
+    view.type("ss")  # as fast as nobody types
+    view.until("by dead")
+    view.type("\x1b[A")  # an arrow is no Escape
+    view.type("s")
+    view.until("by name")
+    view.type("\x1b")
+    assert view.end().status == 0
+
+
 def test_the_live_view_on_a_small_terminal(on_terminal: On) -> None:
     view = on_terminal("top", "--count", "2", "--interval", "100", columns=60, rows=12)
     assert view.end().status == 0
@@ -215,6 +227,17 @@ def test_events_in_colour(cli: Cli, on_terminal: On) -> None:
     assert re.search(rf"\d\d:\d\d:\d\d\.\d{{3}}  pushed      colour  {job_id}", plain(view.end().out))
 
 
+def test_events_without_colours(cli: Cli) -> None:
+    environ = cli.environ({"TERM": "xterm-256color", "NO_COLOR": "1"})
+    view = Terminal(command("events", "grey", "--count", "1"), environ, 120, 40)
+    try:
+        view.until("listening")
+        cli("push", "grey", "1")
+        assert "\x1b[" not in view.end().out
+    finally:
+        view.dispose()
+
+
 # -- completion --------------------------------------------------------------------------------------------
 
 
@@ -294,6 +317,29 @@ def test_a_closed_pipe_is_no_error(cli: Cli) -> None:
     )
     assert (done.returncode, done.stderr) == (exits.PIPE_CLOSED, "")
     assert done.stdout.count("\n") == 1
+
+
+def test_output_that_cannot_be_written(cli: Cli) -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            command("queue", "list", "--json"),
+            env=cli.environ(),
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    said = "bunqueue: standard output cannot be written: No space left on device\n"
+    assert (done.returncode, done.stderr) == (exits.FAILED, said)
+
+
+def test_letters_that_a_terminal_does_not_have(cli: Cli) -> None:
+    job_id = cli("push", "letters", r'"\u00e9\u20ac\ud83d\ude00"').value
+    done = cli.program("job", "get", job_id, "--json", env={"PYTHONIOENCODING": "ascii"})
+    assert (done.status, done.err) == (0, "")
+    assert r"\u20ac\ud83d\ude00" in done.out
+    assert json.loads(done.out)["data"] == "é€\N{GRINNING FACE}"
 
 
 def test_help_is_readable_everywhere(cli: Cli) -> None:

@@ -1,0 +1,46 @@
+"""``python -m shardproc.recount FOLDER``: counts the files anew of a server that does not run.
+
+Writes a JSON object a line: ``{"shard", "check", "problem"}``, or ``{"shard", "queue", "unfinished",
+"completed", "dead"}``; when the folder cannot be looked at, one line for people on standard error.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import msgspec
+
+from bunqueue.data_folder import DataFolderError, is_resharded, own_data_folder, refuse, shard_file, shards_of
+from shardproc.storage.recount import recount
+
+FAILED = 1
+
+
+def main(folder: Path) -> int:
+    """Run it; the exit status."""
+    try:
+        shards = shards_of(folder)  # before `own_data_folder` could make a folder
+        with own_data_folder(folder):
+            if is_resharded(folder):
+                refuse(folder, "has an interrupted reshard: run bunqueue reshard again to finish it")
+            for shard in range(shards):
+                _look(folder, shard, shards)
+    except (DataFolderError, OSError) as error:
+        print(error, file=sys.stderr)
+        return FAILED
+    return 0
+
+
+def _look(folder: Path, shard: int, shards: int) -> None:
+    file = shard_file(folder, shard)
+    if not file.exists():  # it gets one with its first start
+        return
+    for found in recount(file, shard, shards):
+        line = msgspec.json.encode({"shard": shard, **found._asdict()})
+        sys.stdout.write(line.decode() + "\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))
