@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 import os
+import tomllib
 
+import msgspec
 import typer
 
 from bunqueue.settings import OPTIONS, resolve_settings
 
-from .server import with_settings
+from .server import JSON, with_settings
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
 
@@ -18,15 +21,36 @@ def _config() -> None:
     """Look at the settings of the server."""
 
 
-@app.command("show")
-@with_settings
 def show(flags: dict[str, object]) -> None:
     """Print the effective settings and where each came from. Takes the flags of start; hides tokens.
 
     Example: bunqueue config show --config bunqueue.toml
     """
+    as_json = flags.pop("as_json")
     settings, sources = resolve_settings(flags, os.environ)
+    if as_json:
+        found = {
+            option.name: {
+                "value": _plain(option.show(getattr(settings, option.name))),
+                "source": sources[option.name],
+            }
+            for option in OPTIONS
+        }
+        print(msgspec.json.encode(found).decode())
+        return
     lines = [f"{option.name} = {option.show(getattr(settings, option.name))}" for option in OPTIONS]
     width = max(map(len, lines))
     for option, line in zip(OPTIONS, lines, strict=True):
         print(f"{line:{width}}  # {sources[option.name]}")
+
+
+def _plain(shown: str) -> object:
+    """A value as TOML has it, or what stands for one that is hidden."""
+    try:
+        return tomllib.loads(f"value = {shown}")["value"]
+    except tomllib.TOMLDecodeError:
+        return shown
+
+
+_AS_JSON = inspect.Parameter("as_json", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=JSON)
+app.command("show")(with_settings(show, _AS_JSON))

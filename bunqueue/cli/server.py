@@ -49,8 +49,13 @@ def _flag(option: Option) -> inspect.Parameter:
     return _parameter(option.name, Annotated[list[str] | None if kind.repeatable else str | None, declared])
 
 
-def with_settings(command: Callable[[dict[str, object]], None]) -> Callable[..., None]:
-    """Give ``command`` a flag for every setting, and ``--config``; it gets what was parsed, by name."""
+JSON = Annotated[bool, typer.Option("--json", help="Write JSON.", show_default=False)]
+
+
+def with_settings(
+    command: Callable[[dict[str, object]], None], *more: inspect.Parameter
+) -> Callable[..., None]:
+    """Give ``command`` a flag for every setting, ``--config``, and ``more``; it gets them by name."""
 
     @functools.wraps(command)
     def run(**flags: object) -> None:
@@ -62,22 +67,28 @@ def with_settings(command: Callable[[dict[str, object]], None]) -> Callable[...,
         help="A TOML file with settings as top-level keys.",
         show_default=False,
     )
-    parameters = [_parameter("config", Annotated[str | None, config]), *map(_flag, OPTIONS)]
+    parameters = [_parameter("config", Annotated[str | None, config]), *map(_flag, OPTIONS), *more]
     vars(run)["__signature__"] = inspect.Signature(parameters)
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return run
 
 
 @app.command()
-def version() -> None:
+def version(as_json: JSON = False) -> None:
     """Print the version."""
     from importlib.metadata import PackageNotFoundError
     from importlib.metadata import version as installed_version
 
     try:
-        print("bunqueue", installed_version("bunqueue"))
+        found = installed_version("bunqueue")
     except PackageNotFoundError:
-        print("bunqueue (not installed)")
+        found = None
+    if as_json:
+        import msgspec
+
+        print(msgspec.json.encode({"version": found}).decode())
+    else:
+        print("bunqueue", found or "(not installed)")
 
 
 @app.command()

@@ -137,6 +137,16 @@ def test_version(tmp_path: Path) -> None:
     assert results[0].stdout.startswith("bunqueue ")
 
 
+def test_json_where_no_server_is_asked(tmp_path: Path) -> None:
+    version = json.loads(run(["version", "--json"], tmp_path).stdout)["version"]
+    assert run(["version"], tmp_path).stdout == f"bunqueue {version}\n"
+    arguments = ["config", "show", "--json", "--tcp-port", "7", "--auth-token", "hush-hush"]
+    shown = json.loads(run(arguments, tmp_path).stdout)
+    assert shown["tcp_port"] == {"value": 7, "source": "flag --tcp-port"}
+    assert shown["auth_token"]["value"] == "<1 hidden>"
+    assert list(shown) == [option.name for option in OPTIONS]
+
+
 def test_heavy_libraries_are_loaded_late(tmp_path: Path) -> None:
     cheap = "import sys, bunqueue.cli; sys.exit('typer' in sys.modules)"
     assert run([], tmp_path, program=cheap).returncode == 0
