@@ -1,0 +1,270 @@
+"""What the data pipeline costs, beside plain sqlite3 and DuckDB, on files that a real server has made.
+
+    python scripts/spark_bench.py --jobs 5000000 --shards 2 8
+    python scripts/spark_bench.py --beside --jobs 500000
+
+The first makes so many finished jobs for each number of shards, stops the server, and reads its files: how
+fast jobs are read, how long aggregates take from the start of the process, and what memory all processes of
+each have at most. DuckDB is left out where it is not installed.
+
+The second has a server work with and without the pipeline reading its files, in turn: pushes and drains per
+second, the medians of all rounds and of their ratios, and how long the write-ahead logs grow. The pipeline
+runs at the lowest priority (--nice), as it should on a machine that has other things to do.
+
+Both print Markdown.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+
+from large_test import Server
+from spark_bench_history import make_history
+
+SCRIPTS = Path(__file__).parent
+STEP_S = 0.05  # between two looks at memory, or at the logs
+MASTERS = ("local[1]", "local[2]")
+
+
+# Watching
+
+
+class Peak:
+    """The most that a number was, looked at all the time in a thread."""
+
+    def __init__(self, look: Callable[[], float]) -> None:
+        self._look = look
+        self.value = 0.0
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread.start()
+
+    def _watch(self) -> None:
+        while not self._over.wait(STEP_S):
+            self.value = max(self.value, self._look())
+
+    def stop(self) -> float:
+        self._over.set()
+        self._thread.join()
+        return self.value
+
+
+def family_memory(pid: int) -> float:
+    """MB that a process and all below it have to themselves or share among them.
+
+    Pages that several of them map are divided by the kernel: Spark's Python workers are forks of each other.
+    """
+    total, todo = 0.0, [pid]
+    while todo:
+        one = todo.pop()
+        try:
+            todo += map(int, Path(f"/proc/{one}/task/{one}/children").read_text().split())
+            lines = Path(f"/proc/{one}/smaps_rollup").read_text().splitlines()
+        except OSError:  # it has just ended
+            continue
+        total += sum(int(line.split()[1]) for line in lines if line.startswith("Pss:")) / 1024
+    return total
+
+
+# Reading
+
+
+def reader(kind: str, folder: Path, master: str, *more: str, nice: int = 0) -> subprocess.Popen[str]:
+    program = str(SCRIPTS / "spark_bench_readers.py")
+    return subprocess.Popen(
+        ["nice", "-n", str(nice), sys.executable, program, kind, str(folder), "--master", master, *more],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=None if os.environ.get("BENCH_VERBOSE") else subprocess.DEVNULL,
+        text=True,
+    )
+
+
+def measure(kind: str, folder: Path, master: str = "-") -> dict[str, float]:
+    """Rows, seconds and peak memory of one reader."""
+    process = reader(kind, folder, master)
+    peak = Peak(lambda: family_memory(process.pid))
+    output, _ = process.communicate()
+    memory = peak.stop()
+    if process.returncode:
+        sys.exit(f"{kind} with {master} failed; BENCH_VERBOSE=1 shows why")
+    result: dict[str, float] = json.loads(output.splitlines()[-1])
+    return result | {"memory": memory}
+
+
+def read_rows(folder: Path, jobs: int) -> Iterator[list[str]]:
+    """The rows of the table for one folder."""
+    plan = [("sqlite3", "sqlite", "-")]
+    if find_spec("duckdb"):
+        plan.append(("DuckDB", "duckdb", "-"))
+    plan += [(f"Spark {master}", "spark", master) for master in MASTERS]
+    for name, kind, master in plan:
+        read = None if kind == "duckdb" else measure(f"{kind}-read", folder, master)
+        total = measure(f"{kind}-aggregate", folder, master)
+        yield [
+            name,
+            f"{jobs / read['seconds']:,.0f}" if read else "-",
+            f"{total['seconds']:,.1f}",
+            f"{max(total['memory'], read['memory'] if read else 0):,.0f}",
+        ]
+
+
+def bench_reading(shards: Sequence[int], jobs: int) -> None:
+    rows = []
+    for count in shards:
+        with tempfile.TemporaryDirectory() as folder:
+            server = Server(folder, count)
+            server.start()
+            try:
+                took = make_history(server, jobs)
+            finally:
+                server.stop()
+            data = Path(folder, "data")
+            size = sum(file.stat().st_size for file in data.glob("shard-*.db")) / 1e6
+            print(f"{jobs:,} jobs in {count} shards: made in {took:,.0f} s, {size:,.0f} MB", file=sys.stderr)
+            for row in read_rows(data, jobs):
+                rows.append([str(count), *row])
+                print(" ".join(rows[-1]), file=sys.stderr)
+    print(f"\n{jobs:,} finished jobs\n")
+    print(markdown(["shards", "reader", "jobs read per second", "aggregate, s", "memory at most, MB"], rows))
+
+
+# Beside a server at work
+
+
+class OnDemand:
+    """A reader that has started and reads only when it is told to."""
+
+    def __init__(self, folder: Path, master: str, nice: int) -> None:
+        self._process = reader("spark-read", folder, master, "--on-demand", nice=nice)
+        self._answer("ready")
+
+    def _answer(self, wanted: str = "") -> str:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if line.strip() == wanted or (not wanted and line.startswith("{")):
+                return line
+        sys.exit("the reader ended; BENCH_VERBOSE=1 shows why")
+
+    def _say(self, word: str) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{word}\n")
+        self._process.stdin.flush()
+
+    @contextmanager
+    def reading(self) -> Iterator[list[int]]:
+        """While the block runs; afterwards the list has how often everything was read."""
+        passes: list[int] = []
+        self._say("go")
+        try:
+            yield passes
+        finally:
+            self._say("stop")
+            passes.append(json.loads(self._answer())["passes"])
+
+    def stop(self) -> None:
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        self._process.wait(60)
+
+
+def load(scenario: str, port: int, jobs: int) -> float:
+    """Jobs per second of `load_test.py`."""
+    with tempfile.NamedTemporaryFile(suffix=".json") as file:
+        arguments = [scenario, "--port", str(port), "--jobs", str(jobs), "--json", file.name]
+        subprocess.run(
+            [sys.executable, str(SCRIPTS / "load_test.py"), *arguments], check=True, stdout=subprocess.DEVNULL
+        )
+        return float(json.load(file)["results"]["jobs_per_second"])
+
+
+SCENARIOS = ("push", "push-batch", "drain")
+
+
+def one_round(port: int, data: Path, jobs: int) -> dict[str, float]:
+    """Jobs per second of each scenario, and MB of the longest log."""
+    log = Peak(lambda: max((file.stat().st_size for file in data.glob("*-wal")), default=0) / 1e6)
+    result = {scenario: load(scenario, port, jobs) for scenario in SCENARIOS}
+    return result | {"log, MB": log.stop()}
+
+
+def bench_beside(options: argparse.Namespace) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        server, data = Server(folder, options.shards[0]), Path(folder, "data")
+        server.start()
+        pipeline = None
+        try:
+            make_history(server, options.jobs)
+            pipeline = OnDemand(data, MASTERS[0], options.nice)
+            rounds = list(both(server.port, data, options, pipeline))
+        finally:
+            if pipeline is not None:
+                pipeline.stop()
+            server.stop()
+    alone, beside = [each[0] for each in rounds], [each[1] for each in rounds]
+    rows = [
+        [
+            name,
+            f"{statistics.median(each[name] for each in alone):,.0f}",
+            f"{statistics.median(each[name] for each in beside):,.0f}",
+            f"{statistics.median(b[name] / a[name] for a, b in rounds):.2f}",
+        ]
+        for name in (*SCENARIOS, "log, MB")
+    ]
+    print(f"\nBeside {options.jobs:,} finished jobs, {options.rounds} rounds of {options.load:,} jobs\n")
+    print(markdown(["", "alone, jobs/s", "while Spark reads, jobs/s", "ratio"], rows))
+
+
+def both(
+    port: int, data: Path, options: argparse.Namespace, pipeline: OnDemand
+) -> Iterator[tuple[dict[str, float], dict[str, float]]]:
+    """Rounds in turn, so that what changes on the machine changes both."""
+    one_round(port, data, options.load)  # warms up
+    for number in range(options.rounds):
+        alone = one_round(port, data, options.load)
+        with pipeline.reading() as passes:
+            beside = one_round(port, data, options.load)
+        print(f"round {number + 1}: {alone} {beside}, read {passes[0]} times", file=sys.stderr)
+        yield alone, beside
+
+
+def markdown(head: list[str], rows: list[list[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--jobs", type=int, default=1_000_000, help="finished jobs (1000000)")
+    parser.add_argument("--shards", type=int, nargs="+", default=[2], help="powers of two (2)")
+    parser.add_argument(
+        "--beside", action="store_true", help="a server at work, with and without the pipeline"
+    )
+    parser.add_argument("--rounds", type=int, default=5, help="of --beside (5)")
+    parser.add_argument("--load", type=int, default=200_000, help="jobs of each round (200000)")
+    parser.add_argument("--nice", type=int, default=19, help="of the pipeline of --beside (19)")
+    options = parser.parse_args()
+    begin = time.perf_counter()
+    if options.beside:
+        bench_beside(options)
+    else:
+        bench_reading(options.shards, options.jobs)
+    print(f"\n{time.perf_counter() - begin:,.0f} s in all", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,195 @@
+"""What `spark_bench.py` measures, each in a process of its own:
+
+    python scripts/spark_bench_readers.py KIND FOLDER [--master local[2]]
+
+Prints a line of JSON with ``rows`` and ``seconds``. With ``--on-demand`` it says "ready", and reads again and
+again between the lines "go" and "stop" on its input; then it prints how often.
+"""
+
+from __future__ import annotations
+
+import argparse
+import atexit
+import json
+import select
+import sqlite3
+import sys
+import tempfile
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+# What an aggregate needs of each job.
+COLUMNS = ("queue", "name", "state", "created_at", "started_at", "finished_at", "attempts", "error")
+FETCH = 4096
+MINUTE_MS = 60_000
+PASSES = 3  # of reading with Spark, the first one apart: it starts Python and compiles
+
+Run = Callable[[], int]
+"""Reads everything once; the number of rows."""
+
+
+def shard_rows(folder: Path) -> Iterator[list[tuple[Any, ...]]]:
+    """The jobs of all shards in lists, each shard in one transaction."""
+    for file in sorted(folder.glob("shard-*.db")):
+        database = sqlite3.connect(f"file:{file}?mode=ro", uri=True)
+        cursor = database.execute(f"select {', '.join(COLUMNS)} from job_history")
+        while rows := cursor.fetchmany(FETCH):
+            yield rows
+        database.close()
+
+
+def sqlite_read(folder: Path, master: str) -> Run:
+    return lambda: sum(map(len, shard_rows(folder)))
+
+
+def sqlite_aggregate(folder: Path, master: str) -> Run:
+    """Counts by outcome, wait and run percentiles by queue and minute, and reasons, in plain Python."""
+
+    def run() -> int:
+        counts: Counter[tuple[str, int, str]] = Counter()
+        reasons: Counter[tuple[str, str]] = Counter()
+        waits: dict[tuple[str, int], list[int]] = defaultdict(list)
+        runs: dict[tuple[str, int], list[int]] = defaultdict(list)
+        total = 0
+        for rows in shard_rows(folder):
+            total += len(rows)
+            for queue, _, state, created, started, finished, _, error in rows:
+                minute = (finished or created) // MINUTE_MS
+                counts[queue, minute, state] += 1
+                if started is not None and finished is not None:
+                    waits[queue, minute].append(started - created)
+                    runs[queue, minute].append(finished - started)
+                if error is not None:
+                    reasons[queue, error] += 1
+        for values in (*waits.values(), *runs.values()):
+            values.sort()
+            _ = [values[int(share * (len(values) - 1))] for share in (0.5, 0.95, 0.99)]
+        return total
+
+    return run
+
+
+def duckdb_aggregate(folder: Path, master: str) -> Run:
+    """The same with DuckDB, whose rows come from sqlite3: its own reader of SQLite is a download."""
+    import duckdb  # type: ignore[import-not-found, unused-ignore]
+    import pyarrow as pa
+
+    def run() -> int:
+        parts = [
+            pa.table(dict(zip(COLUMNS, map(list, zip(*rows, strict=True)), strict=True)), schema=_schema(pa))
+            for rows in shard_rows(folder)
+        ]
+        jobs = pa.concat_tables(parts)
+        database = duckdb.connect()
+        database.register("jobs", jobs)
+        database.execute(
+            "select queue, coalesce(finished_at, created_at) // 60000, state, count(*),"
+            " quantile_cont(started_at - created_at, [0.5, 0.95, 0.99]),"
+            " quantile_cont(finished_at - started_at, [0.5, 0.95, 0.99]) from jobs group by all"
+        ).fetchall()
+        database.execute(
+            "select queue, error, count(*) from jobs where error is not null group by all"
+        ).fetchall()
+        return int(jobs.num_rows)
+
+    return run
+
+
+def _schema(pa: Any) -> Any:
+    kinds = {"queue": pa.string(), "name": pa.string(), "state": pa.string(), "error": pa.string()}
+    return pa.schema([(name, kinds.get(name, pa.int64())) for name in COLUMNS])
+
+
+def spark_read(folder: Path, master: str) -> Run:
+    """The same columns through the source, into nothing."""
+    from bunqueue.spark import spark_session
+
+    spark = spark_session("bench", master=master, spark__ui__showConsoleProgress="false")
+    spark.sparkContext.setLogLevel("ERROR")
+    atexit.register(spark.stop)  # so that nothing of it is left when this process has ended
+    reader = spark.read.format("bunqueue").option("columns", ",".join(COLUMNS))
+
+    def run() -> int:
+        jobs = reader.load(str(folder))
+        jobs.write.format("noop").mode("overwrite").save()
+        return 0
+
+    return run
+
+
+def spark_aggregate(folder: Path, master: str) -> Run:
+    """All that `bunqueue analytics aggregate` does."""
+    from bunqueue.cli import main as cli
+
+    def run() -> int:
+        with tempfile.TemporaryDirectory() as out:
+            status = cli(
+                ["analytics", "aggregate", "--data-dir", str(folder), "--out", out, "--master", master]
+            )
+        if status:
+            sys.exit(f"bunqueue analytics aggregate: status {status}")
+        return 0
+
+    return run
+
+
+KINDS: dict[str, Callable[[Path, str], Run]] = {
+    "sqlite-read": sqlite_read,
+    "sqlite-aggregate": sqlite_aggregate,
+    "duckdb-aggregate": duckdb_aggregate,
+    "spark-read": spark_read,
+    "spark-aggregate": spark_aggregate,
+}
+
+
+def once(kind: str, folder: Path, master: str) -> dict[str, float]:
+    """Rows and seconds. Reading with Spark is measured warm, and takes the best of some passes; all else is
+    what one waits for, from the start of the work on."""
+    begin = time.perf_counter()
+    run = KINDS[kind](folder, master)
+    if kind != "spark-read":
+        rows = run()
+        return {"rows": rows, "seconds": time.perf_counter() - begin}
+    run()
+    first = time.perf_counter() - begin
+    times = []
+    for _ in range(PASSES):
+        begin = time.perf_counter()
+        rows = run()
+        times.append(time.perf_counter() - begin)
+    return {"rows": rows, "seconds": min(times), "first": first}
+
+
+def on_demand(kind: str, folder: Path, master: str) -> None:
+    run = KINDS[kind](folder, master)
+    run()
+    print("ready", flush=True)
+    while sys.stdin.readline():
+        passes = 0
+        while not select.select([sys.stdin], [], [], 0)[0]:
+            run()
+            passes += 1
+        sys.stdin.readline()
+        print(json.dumps({"passes": passes}), flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("kind", choices=KINDS)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--master", default="local[2]")
+    parser.add_argument("--on-demand", action="store_true")
+    options = parser.parse_args()
+    if options.on_demand:
+        on_demand(options.kind, options.folder, options.master)
+    else:
+        print(json.dumps(once(options.kind, options.folder, options.master)))
+
+
+if __name__ == "__main__":
+    main()
