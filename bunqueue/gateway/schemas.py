@@ -50,6 +50,8 @@ class Schemas:
             "properties": {field.encode_name: self._field(field) for field in fields},
             "required": [field.encode_name for field in fields if field.required],
         }
+        if info.forbid_unknown_fields:
+            schema["additionalProperties"] = False
         if "__doc__" in vars(struct) and struct.__doc__:
             schema["description"] = prose(struct.__doc__)
         return schema

@@ -29,7 +29,9 @@ _decode_list = Decoder(list[Raw]).decode
 
 
 def clean(struct: type[Struct], fields: dict[str, Raw]) -> dict[str, object]:
-    """The fields of ``struct`` as the typed decoder takes them; unknown ones are left out."""
+    """The fields of ``struct`` as the typed decoder takes them; unknown ones are left out, or refused."""
+    if struct.__struct_config__.forbid_unknown_fields:
+        _refuse_unknown(struct, fields)
     out: dict[str, object] = {}
     for field in _fields(struct):
         name = field.encode_name
@@ -42,6 +44,13 @@ def clean(struct: type[Struct], fields: dict[str, Raw]) -> dict[str, object]:
             problem = _problem(field.type) or "is required"
             raise CommandError("Queue name is required" if name == "queue" else f"{name} {problem}")
     return out
+
+
+def _refuse_unknown(struct: type[Struct], fields: dict[str, Raw]) -> None:
+    known = struct.__struct_encode_fields__
+    for name in fields:
+        if name not in known:
+            raise CommandError(f"{name[:64]} is unknown; there are {', '.join(known)}")
 
 
 @cache

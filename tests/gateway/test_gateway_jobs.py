@@ -192,3 +192,15 @@ async def test_a_list_may_leave_out_large_data(web: httpx2.AsyncClient) -> None:
     assert (small["data"], "dataBytes" in small) == ("small", False)
     refused = await web.get(f"/queues/{queue}/jobs/list?dataLimit=-1")
     assert (refused.status_code, "dataLimit" in refused.json()["error"]) == (422, True)
+
+
+async def test_a_misspelled_filter_of_dead_letters_does_not_mean_all(web: httpx2.AsyncClient) -> None:
+    queue = fresh_queue(1)
+    pushed = (await web.post(f"/queues/{queue}/jobs", json={"data": 1})).json()
+    await web.post(f"/jobs/{pushed['id']}/discard")
+    refused = await web.post(f"/queues/{queue}/dlq/retry", json={"filter": {"reson": "timeout"}})
+    assert refused.status_code == 422
+    assert refused.json()["error"].startswith("filter.reson is unknown; there are reason, name")
+    assert (await web.get(f"/queues/{queue}/dlq/count")).json()["count"] == 1
+    document = (await web.get("/openapi.json")).json()
+    assert document["components"]["schemas"]["DlqFilter"]["additionalProperties"] is False

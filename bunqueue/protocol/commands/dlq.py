@@ -26,8 +26,9 @@ from bunqueue.protocol.commands.times import Time
 Limit = Annotated[int, Meta(ge=0, le=100_000_000)]
 
 
-class DlqFilter(Struct, rename="camel", omit_defaults=True, gc=False):
-    """Which dead letters are meant: those to which all that is given applies.
+class DlqFilter(Struct, rename="camel", omit_defaults=True, forbid_unknown_fields=True, gc=False):
+    """Which dead letters are meant: those to which all that is given applies. Other fields are refused: a
+    misspelled one would mean more dead letters than somebody has asked for.
 
     ``name`` is that of the job, ``error`` a part of the error's text, in capitals or not; ``olderThan`` and
     ``newerThan`` compare ``enteredAt``; ``retriable`` are those whose automatic retry is due, ``expired``

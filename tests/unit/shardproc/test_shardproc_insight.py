@@ -134,6 +134,16 @@ def test_dead_letters_are_chosen_by_name_and_error() -> None:
     assert count() == 1
 
 
+def test_a_misspelled_filter_does_not_mean_all() -> None:
+    driver = staffed()
+    bury(driver, "no money", name="pay")
+    for command in ("Dlq", "CountDlq", "RetryDlq"):
+        refused = driver.ask(cmd=command, queue="q", filter={"reson": "timeout"})
+        assert not refused["ok"]
+        assert refused["error"].startswith("filter.reson is unknown; there are reason, name, error")
+    assert driver.ask(cmd="CountDlq", queue="q")["count"] == 1
+
+
 def test_a_schedule_is_paused_and_tells_its_next_runs() -> None:
     driver = Driver()
     driver.ask(cmd="Cron", name="tick", queue="q", repeatEvery=1000, preventOverlap=False, maxLimit=5)
