@@ -25,6 +25,7 @@ from bunqueue.protocol.framing import HEADER, FrameSplitter
 logger = logging.getLogger("bunqueue.client")
 
 CLOSED = "it was closed by the server"
+WEB = "it speaks HTTP"
 
 
 class Host(Protocol):
@@ -118,7 +119,7 @@ class Connection(asyncio.Protocol):
                 return
             self._accept(head, payload)
         if self._splitter.broken:
-            self.abort(str(self._splitter.broken))
+            self.abort(WEB if data.startswith(b"HTTP/") else str(self._splitter.broken))
             return
         self.timeouts = 0
         if self.ready:

@@ -17,7 +17,7 @@ from math import inf
 from msgspec import Struct
 
 from bunqueue.client import requests
-from bunqueue.client.connection import CLOSED, Connection
+from bunqueue.client.connection import CLOSED, WEB, Connection
 from bunqueue.client.connection_options import seconds
 from bunqueue.client.requests import Request
 from bunqueue.client.tls import tls_problem
@@ -243,6 +243,8 @@ class Pool:
                 raise ConnectTimeout(f"no answer within {timeout:g} s", address=self._address) from None
             if isinstance(error, ssl.SSLError):
                 raise tls_problem(error, self._address) or error from None
+            if connection.reason == WEB:
+                raise requests.web_server(self._address) from None
             silent = connection.reason == CLOSED
             if isinstance(error, ConnectionLost) and silent and self._endpoint.tls is None:
                 raise requests.unwelcome(self._address, connection.reason) from None

@@ -19,7 +19,7 @@ from bunqueue.errors import (
     ShardUnavailable,
     WrongState,
 )
-from bunqueue.protocol.commands import Reply
+from bunqueue.protocol.commands import Reply, webhooks, workers
 from bunqueue.protocol.lenient import UNDEFINED
 
 R = TypeVar("R", bound=Reply)
@@ -28,6 +28,7 @@ UNAVAILABLE = "Shard unavailable"
 """How the text begins when a command was not carried out because its shard is away; repeating it is safe."""
 UNKNOWN = "Outcome unknown"
 """How the text begins when a push was repeated so late that the server cannot tell whether it knows it."""
+_IDS_OF_OTHERS = (webhooks.SetWebhookEnabled, workers.Heartbeat)  # their `id` is none of a job
 _AUTH_TEXTS = ("Not authenticated", "Invalid token")
 _LOCK_TEXTS = (
     "Invalid or expired lock token",
@@ -158,5 +159,5 @@ def names(command: Struct) -> dict[str, Any]:
     return {
         "command": str(command.__struct_config__.tag),
         "queue": getattr(command, "queue", None),
-        "job_id": getattr(command, "id", None),
+        "job_id": None if isinstance(command, _IDS_OF_OTHERS) else getattr(command, "id", None),
     }

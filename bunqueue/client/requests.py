@@ -136,12 +136,18 @@ def lost(command: Struct, address: str, reason: str, tries: int = 1) -> Connecti
 
 
 class HungUp(ConnectionLost):
-    """The server closes connections without a word."""
+    """The server closes connections without a word, or is none of ours."""
 
 
 def unwelcome(address: str, reason: str) -> HungUp:
     """The connection, a plain one, died before anything was answered."""
     text = f"the greeting got no answer: {reason}; if the server speaks TLS, give tls=True"
+    return HungUp(text, address=address)
+
+
+def web_server(address: str) -> HungUp:
+    """The port is that of the server's gateway, or of any other web server."""
+    text = "what answers there speaks HTTP; give the server's TCP port, 6789 unless set"
     return HungUp(text, address=address)
 
 

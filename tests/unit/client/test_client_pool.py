@@ -7,6 +7,7 @@ import gc
 import logging
 import time
 import traceback
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -48,6 +49,31 @@ async def test_hello_comes_first_and_says_what_we_speak(fake: FakeServer) -> Non
     assert fake.commands[0]["protocolVersion"] == 2
     assert fake.commands[0]["capabilities"] == ["pipelining", "idempotent-push"]
     await pool.close()
+
+
+async def test_the_port_of_a_web_server_is_called_that() -> None:
+    answered = []
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        answered.append(asyncio.current_task())
+        await reader.read(4)
+        writer.write(b"HTTP/1.1 400 Bad Request\r\nconnection: close\r\n\r\nInvalid HTTP request received.")
+        writer.close()
+        with suppress(OSError):
+            await writer.wait_closed()
+
+    web = await asyncio.start_server(answer, "127.0.0.1", 0)
+    port = web.sockets[0].getsockname()[1]
+    pool = Pool(Endpoint(port=port, options=ConnectionOptions(refused_timeout=50)))
+    with pytest.raises(ConnectTimeout) as caught:
+        await pool.call(push())
+    for word in ("speaks HTTP", "TCP port, 6789 unless set"):
+        assert word in str(caught.value)
+    for word in ("Frame too large", "is the server running"):
+        assert word not in str(caught.value)
+    await pool.close()
+    web.close()
+    await asyncio.gather(*answered)
 
 
 async def test_with_a_token_auth_comes_before_hello(fake: FakeServer) -> None:

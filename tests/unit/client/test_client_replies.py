@@ -13,11 +13,12 @@ from bunqueue import (
     CommandFailed,
     JobNotFound,
     LockLost,
+    NotFound,
     ShardUnavailable,
 )
 from bunqueue.client import jobs
 from bunqueue.client.replies import decode_reply, refusal
-from bunqueue.protocol.commands import core, query
+from bunqueue.protocol.commands import core, query, webhooks
 
 GET = query.GetJob(id="job-1")
 JOB = {"id": "job-1", "queue": "q", "createdAt": 1_700_000_000_000.0, "runAt": 1_700_000_000_500.5}
@@ -45,6 +46,12 @@ def test_error_texts_become_exceptions(text: str, kind: type[BunqueueError]) -> 
     assert type(error) is kind
     assert text in str(error)
     assert (error.job_id, error.command, error.address) == ("job-1", "GetJob", "host:1")
+
+
+def test_the_id_of_a_webhook_is_taken_for_none_of_a_job() -> None:
+    error = refusal("Webhook not found", webhooks.SetWebhookEnabled(id="hook-1", enabled=True), "host:1")
+    assert (type(error), error.job_id) == (NotFound, None)
+    assert str(error).startswith("SetWebhookEnabled: Webhook not found")
 
 
 def test_error_replies_are_raised_also_where_the_answer_has_no_fields() -> None:
