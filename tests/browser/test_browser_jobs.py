@@ -48,6 +48,10 @@ def test_a_queue_is_ruled(visit: Visit, shop: Server, api: Api) -> None:
     page.locator(".page-head").get_by_role("button", name="Resume").click()
     expect(page.locator("h1")).not_to_contain_text("paused")
     act(page, "Change")
+    for wrong in ("0", "2.5"):  # a limit of 0 is a pause that nobody sees
+        page.get_by_label("Active at a time").fill(wrong)
+        act(page, "Save")
+        expect(page.get_by_label("Active at a time").and_(page.locator(":invalid"))).to_be_visible()
     page.get_by_label("Jobs", exact=True).fill("5")
     page.get_by_label("Active at a time").fill("2")
     act(page, "Save")

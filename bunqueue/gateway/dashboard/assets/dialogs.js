@@ -88,7 +88,7 @@ function row(field, inputs) {
   } else if (field.kind === "check") input = h("input", { ...common, type: "checkbox", checked: field.value });
   else {
     const type = field.kind || "text";
-    input = h("input", { ...common, type, value: field.value ?? "", min: field.min, step: type === "number" ? "any" : null,
+    input = h("input", { ...common, type, value: field.value ?? "", min: field.min, step: type === "number" ? field.step ?? "any" : null,
       autocomplete: "off", autocapitalize: "off", spellcheck: "false" });
   }
   inputs[field.name] = input;

@@ -35,10 +35,10 @@ export function limits(queue, changed) {
 const fact = (name, ...value) => [h("dt", {}, name), h("dd", {}, value)];
 
 function change(queue, now, changed) {
-  return ask({ title: `Limits of ${queue}`, body: "Leave a field empty for no limit.", action: "Save", fields: [
-    { name: "rate", label: "Jobs", kind: "number", min: 0, value: now.rateLimit?.max },
+  return ask({ title: `Limits of ${queue}`, body: "Leave a field empty for no limit. To let no job start, pause the queue.", action: "Save", fields: [
+    { name: "rate", label: "Jobs", kind: "number", min: 1, step: 1, value: now.rateLimit?.max },
     { name: "duration", label: "in so many ms", kind: "number", min: 1, value: now.rateLimit?.duration ?? 1000 },
-    { name: "most", label: "Active at a time", kind: "number", min: 0, value: now.concurrencyLimit },
+    { name: "most", label: "Active at a time", kind: "number", min: 1, step: 1, value: now.concurrencyLimit },
   ], submit: async ({ rate, duration: within, most }) => {
     if (rate === undefined) await call("RateLimitClear", { queue });
     else await call("RateLimit", { queue, limit: rate, duration: within });
