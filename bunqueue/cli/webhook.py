@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated
 
+from msgspec import to_builtins
+
 from . import completing
 from .completing import one_of
 from .long_work import confirm
@@ -82,6 +84,19 @@ def remove(session: Session, webhook_id: Id, yes: Yes = False) -> None:
     if not session.queue("all").remove_webhook(webhook_id):
         raise NotFound(f"there is no webhook {webhook_id}; bunqueue webhook list")
     session.out.done(f"webhook {webhook_id} is removed", {"id": webhook_id, "removed": True})
+
+
+@verb(app, "bunqueue webhook test 0198...")
+def test(session: Session, webhook_id: Id) -> None:
+    """Send a webhook a delivery that means nothing, and say what came of it."""
+    from bunqueue.errors import BunqueueError
+
+    trial = session.queue("all").test_webhook(webhook_id)
+    if not trial.delivered:
+        said = trial.error or f"the answer was {trial.status}"
+        raise BunqueueError(f"webhook {webhook_id} did not take it: {said}")
+    said = f"webhook {webhook_id} answered {trial.status} after {trial.duration_ms:.0f} ms"
+    session.out.done(said, {"id": webhook_id, **to_builtins(trial)})
 
 
 @verb(app, "bunqueue webhook enable 0198...")

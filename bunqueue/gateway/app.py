@@ -15,14 +15,12 @@ from starlette.types import ASGIApp
 
 from bunqueue.settings import Settings
 
-from . import status
-from .access import Access, Guard, Role, need
-from .backend import Backend, Unanswered
+from .access import Access, Guard
+from .backend import Backend
 from .carrying import Carrier
 from .feed import Feed
 from .health import Health
 from .history import History
-from .line import RouterGone
 from .log_reader import LogReader
 from .openapi import document
 from .pages import Pages
@@ -71,7 +69,6 @@ class Application:
             Route("/events", self._events.endpoint),
             Route("/history", self._history.endpoint),
             WebSocketRoute("/ws", self._sockets.endpoint),
-            Route("/webhooks/{webhookId}/test", self._try_webhook, methods=["POST"]),
             Route("/openapi.json", self._document),
             Route("/docs", self._reference),
             Route("/commands/{command}", carrier.command, methods=["POST"]),
@@ -84,17 +81,6 @@ class Application:
     async def _reference(self, request: Request) -> Response:
         headers = {"Content-Security-Policy": POLICY, "Cache-Control": "no-cache"}
         return HTMLResponse(_documented()[1], headers=headers)
-
-    async def _try_webhook(self, request: Request) -> Response:
-        """POST /webhooks/{webhookId}/test: whether a delivery would arrive."""
-        need(request, Role.WRITER, "a test delivery")
-        try:
-            found = await self._deliverer.trial(request.path_params["webhookId"])
-        except (RouterGone, Unanswered):
-            raise Problem(status.UNAVAILABLE, "the webhooks cannot be read at present, try again") from None
-        if found is None:
-            raise Problem(status.NOT_FOUND, "Webhook not found")
-        return answer(write_json({"ok": True, "data": found}))
 
     def start(self) -> None:
         """Do what nobody has to ask for."""

@@ -155,29 +155,10 @@ def _plain_paths() -> dict[str, Schema]:
         _parameter("after", "query", {"type": "string"}, False),
         _parameter("Last-Event-ID", "header", {"type": "string"}, False),
     ]
-    found["/webhooks/{webhookId}/test"] = {"post": _try_webhook()}
     found["/events"]["get"]["responses"]["200"]["content"] = {
         "text/event-stream": {"schema": {"type": "string"}}
     }
     return found
-
-
-def _try_webhook() -> Schema:
-    kinds = {
-        "delivered": "boolean",
-        "status": ["integer", "null"],
-        "error": ["string", "null"],
-        "durationMs": "integer",
-    }
-    data = {"type": "object", "properties": {name: {"type": kind} for name, kind in kinds.items()}}
-    reply = {"type": "object", "required": ["ok"], "properties": {"ok": {"type": "boolean"}, "data": data}}
-    return {
-        "operationId": "TryWebhook",
-        "tags": ["Webhooks"],
-        "summary": "Send a delivery that means nothing, and say what came of it",
-        "parameters": [_parameter("webhookId", "path", {"type": "string"}, True)],
-        "responses": _responses(reply),
-    }
 
 
 def _get(name: str, text: str, reply: Schema | None) -> Schema:

@@ -201,6 +201,7 @@ RESOURCES: tuple[Resource, ...] = (
         ("POST", "", "AddWebhook"),
         ("DELETE", "/{webhookId}", "RemoveWebhook"),
         ("PUT", "/{id}/enabled", "SetWebhookEnabled"),
+        ("POST", "/{webhookId}/test", "TestWebhook"),
     ),
     *_group(
         "Server",

@@ -13,7 +13,11 @@ TOO_MANY, UNAVAILABLE, NO_JSON = 429, 503, 406
 
 # The first that fits the beginning of a text.  What is none of these is said of a field: INVALID.
 _KINDS: tuple[tuple[int, str], ...] = (
-    (UNAVAILABLE, r"Shard unavailable|Outcome unknown|The disk is full|disk full|Storage"),
+    (
+        UNAVAILABLE,
+        r"Shard unavailable|Outcome unknown|The disk is full|disk full|Storage"
+        r"|Webhooks are not delivered",
+    ),
     (UNAUTHORIZED, r"Not authenticated|Invalid token"),
     (TOO_MANY, r"Rate limit exceeded|Ids like .* are being taken|Job id .* try again"),
     (TOO_LARGE, r"(\S+: )?Job data too large|Frame too large|.* too large for one answer|The answer of"),

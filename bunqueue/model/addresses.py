@@ -38,6 +38,7 @@ _NETWORKS: tuple[tuple[IPv4Network | IPv6Network, str], ...] = tuple(
         ("240.0.0.0/4", "reserved IP"),
         ("::/128", "unspecified IP"),
         ("::1/128", LOCALHOST),
+        ("64:ff9b:1::/48", "private (NAT64) IP"),
         ("fc00::/7", "private (ULA) IP"),
         ("fe80::/10", "link-local IP"),
         ("fec0::/10", "private (site-local) IP"),

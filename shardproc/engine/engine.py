@@ -46,6 +46,7 @@ from . import (
     slices,
     subscriptions,
     timeouts,
+    trials,
     upkeep,
     waiting,
     webhooks,
@@ -75,6 +76,7 @@ __all__ = [
     "queries",
     "queue_control",
     "reading_events",
+    "trials",
     "webhooks",
 ]
 
@@ -163,6 +165,7 @@ class Engine:
         self._serve()
         self._end_polls()
         waiting.end_waits(state)
+        trials.end_trials(state)
         state.rates.sample(now, state.totals)
 
     def work(self) -> bool:
@@ -183,8 +186,8 @@ class Engine:
     def next_moment(self) -> int:
         """When something is due beside the rounds that look after locks and retention; NEVER: nothing is."""
         state, deadline = self.state, NEVER
-        polls, waits = state.poll_ends.heap, state.wait_ends.heap
-        for heap in (state.delays, state.timeouts, polls, waits, state.alarms):
+        parked = state.poll_ends.heap, state.wait_ends.heap, state.trials.ends.heap
+        for heap in (state.delays, state.timeouts, *parked, state.alarms):
             if heap and heap[0][0] < deadline:
                 deadline = heap[0][0]
         due = state.timetable.next_at()

@@ -20,6 +20,7 @@ from bunqueue.protocol.job_view import DEFAULT_OPTIONS, MAX_SHARED, share_option
 from .chores import SPARE
 from .deadlines import Deadlines
 from .outbox import Archive, Outbox, QueueRow
+from .parked_trials import Trials
 from .peers import Asked
 from .push_memory import PushMemory
 from .ready import ReadyQueue
@@ -239,6 +240,7 @@ class State:
         "timetable",
         "tombstones",
         "totals",
+        "trials",
         "unblocked",
         "undecided",
         "upkeep",
@@ -305,6 +307,7 @@ class State:
         self.listeners: dict[str, set[int]] = {}  # queue -> connections that get its events
         self.queue_names: dict[int, str] = {}  # by id, also of queues that are gone; see reading_events.py
         self.webhooks: dict[str, Webhook] = {}
+        self.trials = Trials()
         self.webhooks_anywhere = False  # they may lead into the server's own network
 
     def _know_others(self) -> None:

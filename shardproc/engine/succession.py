@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from bunqueue.protocol.commands.base import RequestId
 
+from .parked_trials import ParkedTrial
 from .state import Client, JobWait, State, Waiter
 
 
@@ -34,12 +35,13 @@ def parked(state: State) -> list[tuple[Client, RequestId]]:
     return here
 
 
-def _waiters(state: State) -> Iterator[Waiter | JobWait]:
+def _waiters(state: State) -> Iterator[Waiter | JobWait | ParkedTrial]:
     yield from {wait: None for waits in state.waits.values() for wait in waits}
     for queue in state.queues.values():
         yield from queue.waiters
     for room in state.rooms.values():
         yield from room
+    yield from state.trials.parked.values()
 
 
 class Heritage:

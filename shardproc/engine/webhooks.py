@@ -13,9 +13,7 @@ from bunqueue.protocol.commands.webhooks import (
     AddedWebhook,
     AddWebhook,
     AddWebhookReply,
-    DeliveriesReply,
     Delivery,
-    GetDeliveries,
     ListWebhooks,
     ListWebhooksReply,
     RecordDelivery,
@@ -98,7 +96,7 @@ def _check(state: State, command: AddWebhook) -> None:
 
 @handles(RemoveWebhook)
 def remove_webhook(state: State, client: Client, command: RemoveWebhook) -> RemovedReply:
-    hook = _known(state, command.webhook_id)
+    hook = known(state, command.webhook_id)
     del state.webhooks[hook.id]
     state.out.keep(KIND, hook.id, None)
     return RemovedReply(data=Removed())
@@ -106,13 +104,13 @@ def remove_webhook(state: State, client: Client, command: RemoveWebhook) -> Remo
 
 @handles(SetWebhookEnabled)
 def set_webhook_enabled(state: State, client: Client, command: SetWebhookEnabled) -> Ok:
-    hook = _known(state, command.id)
+    hook = known(state, command.id)
     hook.enabled = command.enabled
     state.out.keep(KIND, hook.id, hook)
     return Ok()
 
 
-def _known(state: State, webhook_id: str) -> Webhook:
+def known(state: State, webhook_id: str) -> Webhook:
     hook = state.webhooks.get(webhook_id)
     if hook is None:
         raise CommandError("Webhook not found")
@@ -147,28 +145,23 @@ def _shown(hook: Webhook) -> WebhookInfo:
     )
 
 
-@handles(GetDeliveries)
-def get_deliveries(state: State, client: Client, command: GetDeliveries) -> DeliveriesReply:
-    return DeliveriesReply(
-        webhooks=[
-            Delivery(
-                hook.id,
-                hook.url,
-                hook.events,
-                hook.queue,
-                hook.secret,
-                hook.enabled,
-                hook.places,
-                float(hook.created_at if hook.until is None else hook.until),
-            )
-            for hook in state.webhooks.values()
-        ]
+def delivery(hook: Webhook) -> Delivery:
+    """A webhook as who delivers it must know it."""
+    return Delivery(
+        hook.id,
+        hook.url,
+        hook.events,
+        hook.queue,
+        hook.secret,
+        hook.enabled,
+        hook.places,
+        float(hook.created_at if hook.until is None else hook.until),
     )
 
 
 @handles(RecordDelivery)
 def record_delivery(state: State, client: Client, command: RecordDelivery) -> Ok:
-    hook = _known(state, command.webhook_id)
+    hook = known(state, command.webhook_id)
     if command.places is not None:
         hook.places = command.places
     if command.until is not None:

@@ -184,6 +184,7 @@ async def whole_server(say: Conversation) -> None:
     ]
     await say("ListWebhooks")
     await say("SetWebhookEnabled", id=hook, enabled=False)
+    await say("TestWebhook", webhookId=hook)  # nobody is there to try it
     await say("RemoveWebhook", webhookId=hook)
 
 

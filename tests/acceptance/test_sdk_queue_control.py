@@ -387,3 +387,51 @@ async def test_workers(queue: AsyncQueue, where: Place) -> None:
         assert queue.name in {
             name for worker in await queue.list_workers(all_queues=True) for name in worker.queues
         }
+
+
+async def test_what_people_ask_who_look_after_queues(queue: AsyncQueue, where: Place) -> None:
+    first = await queue.add("bad", 1, max_attempts=2, backoff=FAR)
+    async with working(queue, where, concurrency=1):
+
+        async def tried() -> bool:
+            return bool(await first.attempts())
+
+        await eventually(tried, "it was tried")
+    (attempt,) = await first.attempts()
+    assert (attempt.number, attempt.outcome) == (1, "explicit_fail")
+    assert "broken" in (attempt.error or "")
+    reasons = {reason.kind: reason for reason in await first.why_waiting()}
+    assert reasons["retry"].until
+    await queue.add("good", 2, group="acme", delay=FAR)
+    (group,) = await queue.list_groups()
+    assert (group.id, group.waiting) == ("acme", 1)
+    assert await queue.list_groups(offset=1) == []
+    shards = await queue.list_shards()
+    assert [shard.shard for shard in shards] == list(range(shards[0].of))
+    await failed(queue, where, 2)
+    assert await queue.count_dlq() == 2
+    assert await queue.count_dlq(reason="stalled") == 0
+
+
+async def test_a_schedule_rests_for_a_while(queue: AsyncQueue) -> None:
+    name = f"rests-{queue.name}"
+    made = await queue.upsert_cron(name, every=FAR)
+    runs = await queue.next_runs(name, count=3)
+    assert runs == [int(made.next_run) + number * FAR for number in range(3)]
+    assert (await queue.pause_cron(name)).paused is True
+    assert (await queue.resume_cron(name)).paused is not True
+    for method in (queue.next_runs, queue.pause_cron, queue.resume_cron):
+        with pytest.raises(NotFound):
+            await method("none")
+    with pytest.raises(OptionError, match="count"):
+        await queue.next_runs(name, count=101)
+    await queue.delete_cron(name)
+
+
+async def test_a_webhook_is_not_tried_where_nobody_delivers(queue: AsyncQueue) -> None:
+    hook = await queue.add_webhook("https://example.com/", ["job.failed"])
+    with pytest.raises(CommandFailed, match="--http-port"):
+        await queue.test_webhook(hook)
+    with pytest.raises(NotFound):
+        await queue.test_webhook("none")
+    await queue.remove_webhook(hook)

@@ -132,6 +132,31 @@ async def test_a_receiver_that_wants_no_more_is_left_alone(
         assert len({each["jobId"] for each in receiver.wait_for(2)}) == 2
 
 
+async def test_a_shard_that_is_away_for_a_moment_forgets_nothing(
+    calling_server: Server, receiver: Receiver
+) -> None:
+    """The first one keeps the webhooks; a courier goes on with what it knows, and records it later."""
+    queue = fresh_queue(1)
+    async with await Wire.open(calling_server.address) as wire:
+        hook = await add(wire, receiver, queue, "job.pushed")
+        await wire.ok("PUSH", queue=queue, data=1)
+        receiver.wait_for(1)
+    for number in range(2, 5):
+        calling_server.kill_shards(0)
+        async with await Wire.open(calling_server.address) as wire:
+            await wire.ok("PUSH", queue=queue, data=number)
+        receiver.wait_for(number)
+
+    async def all_counted() -> bool:
+        async with await Wire.open(calling_server.address) as wire:
+            listed = await wire.call("ListWebhooks")  # the shard may still be away
+            hooks = listed["data"]["webhooks"] if listed["ok"] else []
+            return any(each["id"] == hook and each["successCount"] == 4 for each in hooks)
+
+    await eventually(all_counted, "all are recorded")
+    assert len(receiver.deliveries) == 4
+
+
 @pytest.mark.parametrize("ending", ["stop", "kill", "gateway"])
 async def test_nothing_is_lost_by_a_restart(tmp_path: Path, receiver: Receiver, ending: str) -> None:
     flags = ("--webhook-addresses", "any")
@@ -216,12 +241,15 @@ async def test_a_webhook_can_be_tried(calling_server: Server, receiver: Receiver
         assert "x-bunqueue-signature" in receiver.deliveries[0].headers
         receiver.status = 500
         assert (await web.post(f"/webhooks/{hook}/test")).json()["data"]["delivered"] is False
+        tried = await wire.ok("TestWebhook", webhookId=hook)
+        assert [tried["data"][name] for name in ("delivered", "status", "error")] == [False, 500, None]
         assert (await web.post("/webhooks/none/test")).status_code == 404
+        assert await wire.error("TestWebhook", webhookId="none") == "Webhook not found"
         await wire.ok("RemoveWebhook", webhookId=hook)
 
 
 async def test_what_is_for_the_gateway_is_for_nobody_else(calling_server: Server) -> None:
     async with await Wire.open(calling_server.address) as wire, client(calling_server) as web:
-        for command in ("GetDeliveries", "RecordDelivery"):
+        for command in ("GetDeliveries", "RecordDelivery", "RecordTrial"):
             assert await wire.error(command, webhookId="any") == f"Unknown command: {command}"
             assert (await web.post(f"/commands/{command}", json={})).status_code == 404

@@ -6,8 +6,9 @@ from bunqueue.client import checks
 from bunqueue.client.caller import AsyncCaller
 from bunqueue.client.connection_options import Duration, whole_milliseconds
 from bunqueue.client.queue.base import AsyncQueueBase
-from bunqueue.protocol.commands import Ok, groups
+from bunqueue.protocol.commands import Ok, groups, insight
 from bunqueue.protocol.commands.groups import GroupRate
+from bunqueue.protocol.commands.insight import GroupView
 
 
 class AsyncJobGroup:
@@ -99,6 +100,11 @@ class AsyncGroups(AsyncQueueBase):
     def group(self, group_id: str) -> AsyncJobGroup:
         """The jobs that were added with `group=group_id`; the server is not asked whether there are any."""
         return AsyncJobGroup(self._caller, self.name, checks.group_id(group_id))
+
+    async def list_groups(self, *, limit: int = 100, offset: int = 0) -> list[GroupView]:
+        """The groups that have jobs or settings, by name; at most `limit`, which is at most 1000."""
+        command = checks.checked(insight.ListGroups(queue=self.name, limit=limit, offset=offset))
+        return (await self._caller.call(command, insight.GroupViewsReply)).data.groups
 
     async def grouped_count(self) -> int:
         """How many jobs of all groups are queued."""

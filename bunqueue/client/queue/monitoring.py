@@ -12,7 +12,8 @@ from bunqueue.client import jobs as replies
 from bunqueue.client.jobs import QueueInfo, ServerStats
 from bunqueue.client.queue.base import AsyncQueueBase
 from bunqueue.errors import BunqueueError
-from bunqueue.protocol.commands import Ok, monitoring, server, workers
+from bunqueue.protocol.commands import Ok, insight, monitoring, server, workers
+from bunqueue.protocol.commands.insight import ShardView
 from bunqueue.protocol.commands.monitoring import (
     Overview,
     QueueDetails,
@@ -36,6 +37,11 @@ class AsyncMonitoring(AsyncQueueBase):
         """The workers that made themselves known: those of this queue, or all."""
         reply = await self._caller.call(workers.ListWorkers(), workers.ListWorkersReply)
         return [worker for worker in reply.data.workers if all_queues or self.name in worker.queues]
+
+    async def list_shards(self) -> list[ShardView]:
+        """How each shard of the server is; those that are away are left out, and each says `of` how many."""
+        reply = await self._caller.call(insight.ListShards(), insight.ShardViewsReply)
+        return reply.data.shards
 
     async def stats(self) -> ServerStats:
         """How many jobs are in each state over the whole server, and how fast they come and go."""

@@ -1,7 +1,8 @@
 """Delivers the events of one webhook, in order, each until it has arrived.
 
 At least once: how far it has come is stored through the server, about once a second; after a crash, what was
-delivered since then is delivered again, with the same ids.  A delivery that fails holds up those behind it.
+delivered since then is delivered again, with the same ids; so is, after the number of shards has changed,
+some of what was delivered last, with others.  A delivery that fails holds up those behind it.
 When the receiver has refused for long, the webhook is switched off; switched on again, it goes on where it
 was.
 """
@@ -13,28 +14,31 @@ import heapq
 import random
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
 from bunqueue.gateway.entries import Filter, Places
-from bunqueue.gateway.log_reader import LogReader, LogUnreadable, Page
+from bunqueue.gateway.log_reader import LogUnreadable, Page
 from bunqueue.logs import get_logger
 from bunqueue.protocol.commands.webhooks import Delivery, RecordDelivery
 
+from .logs import Logs
 from .messages import KINDS, NAMES, body_of, delivery_id, headers_of
 from .sender import NotSent, post
 
 PAGE = 100  # events of each shard read at once
-LOOK_S = 0.25  # between two looks at the logs when there is nothing to deliver
 RECORD_S = 1.0
+RECORD_EVENTS = 50_000  # that were passed over: what need not be looked at again after a restart
 RETRY_S = 1.0  # when the logs cannot be read
 LAST_S = 1.5  # for a delivery that is under way at the end
+SKEW_MS = 30_000  # a page is of one moment but for the time that its shards take to answer
 FIRST_DELAY_S, LAST_DELAY_S = 1.0, 300.0  # before a delivery is repeated; doubled each time
 MAX_FAILURES = 20  # in a row: after more than an hour of them the webhook is switched off
 GONE = 410  # the receiver says that it wants no more
 
-Record = Callable[[RecordDelivery], Awaitable[None]]
+Record = Callable[[RecordDelivery], Awaitable[bool]]  # whether it is stored
 
 _log = get_logger("webhooks")
 
@@ -45,7 +49,7 @@ class Courier:
     def __init__(
         self,
         hook: Delivery,
-        reader: LogReader,
+        logs: Logs,
         record: Record,
         *,
         shards: int,
@@ -54,14 +58,17 @@ class Courier:
         max_failures: int = MAX_FAILURES,
     ) -> None:
         self._hook = hook
-        self._reader = reader
+        self._logs = logs
         self._record = record
         self._shards = shards
         self._anywhere = anywhere
         self._first_delay_s = first_delay_s
         self._max_failures = max_failures
         self._places: Places | None = hook.places
-        self._until = hook.until
+        self._until = hook.until  # after another number of shards it goes on there
+        self._times = [hook.until] * shards  # of each shard's last delivery
+        self._behind: set[int] = set()  # shards that may have more to read
+        self._noted = 0  # events up to which places were recorded
         types = frozenset(KINDS[name] for name in hook.events)
         self._wanted = Filter(frozenset((hook.queue,)) if hook.queue else None, types)
         self._news: RecordDelivery | None = None  # what is to be recorded
@@ -77,17 +84,25 @@ class Courier:
                         return
                 self._pass(page)
                 if not page.events:
-                    await self._tell()
-                    await asyncio.sleep(LOOK_S)
+                    await self._rest()
         finally:
             if self._news is not None:
                 await asyncio.shield(self._tell(now=True))
+
+    async def _rest(self) -> None:
+        """Until something happens; what is still to be recorded is, meanwhile."""
+        assert self._places is not None
+        while True:
+            await self._tell()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(None if self._news is None else RECORD_S):
+                    return await self._logs.changed(self._places)
 
     async def _read(self) -> Page:
         """The next events; waits until all shards are there, as none of their events may be left out."""
         while True:
             try:
-                page = await self._reader.read(self._places, PAGE, self._wanted, since=self._until)
+                page = await self._logs.read(self._places, PAGE, self._wanted, self._until)
             except LogUnreadable as error:
                 _log.debug("the logs cannot be read", webhook=self._hook.id, error=str(error))
             else:
@@ -102,6 +117,9 @@ class Courier:
             for place in page.places:
                 shard = place["shard"]
                 self._places[shard] = firsts.get(shard, place["after"] + 1) - 1
+            self._noted = sum(self._places)
+        read = {place["shard"] for place in page.places if place["after"] >= place["last"]}
+        self._behind = set(range(self._shards)) - read
         if page.missed:
             _log.warning(
                 "events were forgotten before they were delivered", webhook=self._hook.id, events=page.missed
@@ -111,9 +129,9 @@ class Courier:
     def _pass(self, page: Page) -> None:
         """What was read is delivered; what lies between and was not wanted is passed over."""
         assert self._places is not None
-        before = list(self._places)
         page.settle(self._places)
-        if self._places != before and page.events:
+        self._done_until(max(self._times))
+        if page.events or abs(sum(self._places) - self._noted) > RECORD_EVENTS:
             self._note()
 
     async def _deliver(self, event: dict[str, Any]) -> bool:
@@ -125,6 +143,9 @@ class Courier:
             off = failures >= self._max_failures or problem.startswith(f"{GONE} ")
             self._note(failed=1, error=problem, disable=off)
             await self._tell(now=True)
+            while off and self._news is not None:
+                await asyncio.sleep(RETRY_S)
+                await self._tell(now=True)
             if off:
                 _log.warning(
                     "a webhook is switched off", webhook=self._hook.id, error=problem, failures=failures
@@ -139,8 +160,14 @@ class Courier:
     def _arrived(self, event: dict[str, Any]) -> None:
         assert self._places is not None
         self._places[event["shard"]] = event["seq"]
-        self._until = event["timestamp"]
+        self._times[event["shard"]] = event["timestamp"]
+        self._done_until(event["timestamp"])
         self._note(succeeded=1)
+
+    def _done_until(self, time_ms: float) -> None:
+        """What was read is delivered until then; but shards may have more to read, or write meanwhile."""
+        times = [self._times[shard] for shard in self._behind]
+        self._until = max(self._until, min([time_ms - SKEW_MS, *times]))
 
     async def _attempt(self, event: dict[str, Any], name: str, body: bytes) -> str | None:
         """`_send`, which is not broken off at the end: what has arrived is not to come again."""
@@ -169,7 +196,8 @@ class Courier:
     ) -> None:
         """Remember what is to be recorded."""
         news = self._news or RecordDelivery(webhook_id=self._hook.id)
-        news.places, news.until = list(self._places or ()), self._until
+        news.places, news.until = None if self._places is None else list(self._places), self._until
+        self._noted = sum(self._places or ())
         news.succeeded += succeeded
         news.failed += failed
         news.disable |= disable
@@ -184,7 +212,8 @@ class Courier:
             return
         news, self._news = self._news, None
         self._recorded_at = loop.time()
-        await self._record(news)
+        if not await self._record(news):
+            self._news = news
 
 
 def _in_order(page: Page) -> list[dict[str, Any]]:

@@ -13,10 +13,12 @@ from msgspec.msgpack import Decoder
 from bunqueue.gateway.backend import Backend, Unanswered
 from bunqueue.gateway.line import RouterGone
 from bunqueue.gateway.log_reader import LogReader
+from bunqueue.gateway.transcode import read_packed
 from bunqueue.logs import get_logger
-from bunqueue.protocol.commands.webhooks import Delivery, RecordDelivery
+from bunqueue.protocol.commands.webhooks import Delivery, RecordDelivery, RecordTrial, Trial, WantedTrial
 
 from .courier import Courier
+from .logs import Logs
 from .messages import TEST, headers_of, trial_body
 from .sender import NotSent, post
 
@@ -29,6 +31,7 @@ _log = get_logger("webhooks")
 class _Webhooks(msgspec.Struct):
     ok: bool
     webhooks: list[Delivery] = []
+    trials: list[WantedTrial] = []
 
 
 _decode = Decoder(_Webhooks).decode
@@ -39,11 +42,13 @@ class Deliverer:
 
     def __init__(self, backend: Backend, *, shards: int, anywhere: bool) -> None:
         self._backend = backend
-        self._reader = LogReader(backend)
+        self._logs = Logs(LogReader(backend), shards)
         self._shards = shards
         self._anywhere = anywhere
         self._couriers: dict[str, asyncio.Task[None]] = {}
+        self._ending: set[str] = set()  # of those that are told to end
         self._looking: asyncio.Task[None] | None = None
+        self._trials: set[asyncio.Task[str | None]] = set()
 
     def start(self) -> None:
         """Deliver from now on; safe to call twice."""
@@ -53,62 +58,86 @@ class Deliverer:
     async def stop(self) -> None:
         """Deliver no more; returns when how far it came is stored.  Safe to call twice."""
         looking, self._looking = self._looking, None
-        tasks = [*self._couriers.values(), *([looking] if looking else [])]
+        tasks = [*self._couriers.values(), *self._trials, *([looking] if looking else [])]
         self._couriers.clear()
         for task in tasks:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks, timeout=STOP_S)
 
-    async def trial(self, webhook_id: str) -> dict[str, Any] | None:
-        """Send a webhook a delivery that means nothing, and say what came of it; None: there is no such
-        one.
-        """
-        hook = next((each for each in await self._webhooks() if each.id == webhook_id), None)
-        if hook is None:
-            return None
-        begun, now_ms = time.monotonic(), int(time.time() * 1000)
-        body = trial_body(now_ms)
-        headers = headers_of(TEST, f"test-{now_ms}", body, hook.secret, now_ms // 1000)
-        found: dict[str, Any] = {"status": None, "error": None}
-        try:
-            found["status"] = await post(hook.url, headers, body, anywhere=self._anywhere)
-        except NotSent as error:
-            found["error"] = str(error)
-        delivered = found["status"] is not None and 200 <= found["status"] < 300
-        return {"delivered": delivered, **found, "durationMs": round((time.monotonic() - begun) * 1000)}
-
-    async def _webhooks(self) -> list[Delivery]:
-        return _decode(await self._backend.call("GetDeliveries", {})).webhooks
+    async def _webhooks(self) -> _Webhooks:
+        """What there is.  Unanswered, RouterGone."""
+        found = _decode(await self._backend.call("GetDeliveries", {}))
+        if not found.ok:  # the shard is away
+            raise Unanswered
+        return found
 
     async def _look(self) -> None:
         while True:
+            self._sweep()
             try:
-                self._staff(await self._webhooks())
+                found = await self._webhooks()
+                self._staff(found.webhooks)
+                self._try(found)
             except (RouterGone, Unanswered, msgspec.MsgspecError) as error:
                 _log.debug("the webhooks cannot be read", error=str(error))
             await asyncio.sleep(LOOK_S)
 
+    def _sweep(self) -> None:
+        """Forget couriers that have ended.  Before the webhooks are read: these then know what they did."""
+        for webhook_id, task in list(self._couriers.items()):
+            if task.done():
+                del self._couriers[webhook_id]
+                self._ending.discard(webhook_id)
+                if not task.cancelled() and (error := task.exception()) is not None:
+                    _log.error("a webhook is not delivered at present", webhook=webhook_id, error=repr(error))
+
     def _staff(self, hooks: list[Delivery]) -> None:
         """See that each webhook that is switched on has a courier, and no other has one."""
         wanted = {hook.id: hook for hook in hooks if hook.enabled}
-        for webhook_id, task in list(self._couriers.items()):
-            if webhook_id not in wanted or task.done():
-                task.cancel()
-                del self._couriers[webhook_id]
-                if task.done() and not task.cancelled() and (error := task.exception()) is not None:
-                    _log.error("a webhook is not delivered at present", webhook=webhook_id, error=repr(error))
+        for webhook_id in self._couriers.keys() - wanted.keys() - self._ending:
+            self._ending.add(webhook_id)
+            self._couriers[webhook_id].cancel()
         for webhook_id, hook in wanted.items():
-            if webhook_id not in self._couriers:
+            if webhook_id not in self._couriers:  # of one that was switched on again the old one ends first
                 courier = Courier(
-                    hook, self._reader, self._record, shards=self._shards, anywhere=self._anywhere
+                    hook, self._logs, self._record, shards=self._shards, anywhere=self._anywhere
                 )
                 self._couriers[webhook_id] = asyncio.get_running_loop().create_task(courier.run())
 
-    async def _record(self, news: RecordDelivery) -> None:
-        fields = to_builtins(news)
-        fields.pop("cmd", None)
+    async def _record(self, news: RecordDelivery) -> bool:
+        """Have it stored; whether there is nothing left to do about it."""
+        error = await self._tell("RecordDelivery", to_builtins(news))
+        if error is not None:  # if the gateway ends now, some of it is delivered again one day
+            _log.debug("a delivery was not recorded", webhook=news.webhook_id, error=error)
+        return error is None or error.startswith("Webhook not found")
+
+    def _try(self, found: _Webhooks) -> None:
+        """Send a webhook a delivery that means nothing, for each who waits for that."""
+        hooks = {hook.id: hook for hook in found.webhooks}
+        for wanted in found.trials:
+            if (hook := hooks.get(wanted.webhook_id)) is not None:
+                task = asyncio.get_running_loop().create_task(self._trial(wanted.trial, hook))
+                self._trials.add(task)
+                task.add_done_callback(self._trials.discard)
+
+    async def _trial(self, number: str, hook: Delivery) -> str | None:
+        begun, now_ms = time.monotonic(), int(time.time() * 1000)
+        body = trial_body(now_ms)
+        headers = headers_of(TEST, f"test-{now_ms}", body, hook.secret, now_ms // 1000)
+        status, error = None, None
         try:
-            await self._backend.call("RecordDelivery", fields)
-        except (RouterGone, Unanswered) as error:  # then some of it is delivered again one day
-            _log.debug("a delivery was not recorded", webhook=news.webhook_id, error=str(error))
+            status = await post(hook.url, headers, body, anywhere=self._anywhere)
+        except NotSent as problem:
+            error = str(problem)
+        delivered = status is not None and 200 <= status < 300
+        data = Trial(delivered, status, error, round((time.monotonic() - begun) * 1000))
+        return await self._tell("RecordTrial", to_builtins(RecordTrial(trial=number, data=data)))
+
+    async def _tell(self, command: str, fields: dict[str, Any]) -> str | None:
+        """Say it to the server; what is wrong, if something is."""
+        try:
+            reply = read_packed(await self._backend.call(command, fields))
+        except (RouterGone, Unanswered) as error:
+            return str(error) or "no answer"
+        return None if reply["ok"] else str(reply["error"])

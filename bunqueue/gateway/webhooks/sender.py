@@ -12,13 +12,14 @@ import socket
 import ssl
 from collections.abc import Mapping
 from functools import cache
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import SplitResult, quote, urlsplit
 
 import h11
 
 from bunqueue.model.addresses import is_forbidden_address, url_problem
 
 TIMEOUT_S = 10.0  # for all of it
+CONNECT_S = 4.0  # to one of a host's addresses
 MAX_ANSWER = 64 * 1024  # bytes of an answer that are read
 PORTS = {"http": 80, "https": 443}
 
@@ -44,26 +45,36 @@ async def post(url: str, headers: Mapping[str, str], body: bytes, *, anywhere: b
 
 
 async def _post(parts: SplitResult, headers: Mapping[str, str], body: bytes, anywhere: bool) -> int:
-    host, port = str(parts.hostname), parts.port or PORTS[parts.scheme]
-    address = await _address(host, port, anywhere)
-    tls = _context() if parts.scheme == "https" else None
-    reader, writer = await asyncio.open_connection(
-        address, port, ssl=tls, server_hostname=host if tls else None, limit=MAX_ANSWER
-    )
+    reader, writer = await _connect(parts, anywhere)
     try:
         return await _exchange(reader, writer, parts, headers, body)
     finally:
         writer.transport.abort()
 
 
-async def _address(host: str, port: int, anywhere: bool) -> str:
-    """The first address of a host that may be connected to."""
+async def _connect(parts: SplitResult, anywhere: bool) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A connection to the first address of a host that may be connected to, and can be."""
+    host, port = str(parts.hostname), parts.port or PORTS[parts.scheme]
+    tls = _context() if parts.scheme == "https" else None
+    problem: OSError | None = None
+    for address in await _addresses(host, port, anywhere):
+        try:
+            async with asyncio.timeout(CONNECT_S):
+                return await asyncio.open_connection(
+                    address, port, ssl=tls, server_hostname=host if tls else None, limit=MAX_ANSWER
+                )
+        except TimeoutError:
+            problem = OSError(f"{address} did not answer within {CONNECT_S:g} s")
+        except OSError as error:
+            problem = error
+    raise problem or NotSent(f"{host} leads into the server's own network")
+
+
+async def _addresses(host: str, port: int, anywhere: bool) -> list[str]:
+    """Those of a host that may be connected to."""
     found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    addresses = [str(each[4][0]) for each in found]
-    for address in addresses:
-        if anywhere or not is_forbidden_address(address.partition("%")[0]):
-            return address
-    raise NotSent(f"{host} leads into the server's own network")
+    addresses = dict.fromkeys(str(each[4][0]) for each in found)
+    return [each for each in addresses if anywhere or not is_forbidden_address(each.partition("%")[0])]
 
 
 async def _exchange(
@@ -73,9 +84,8 @@ async def _exchange(
     headers: Mapping[str, str],
     body: bytes,
 ) -> int:
-    target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-    name = parts.netloc.rpartition("@")[2]
-    all_headers = {"Host": name, **headers, "Content-Length": str(len(body)), "Connection": "close"}
+    target = _ascii((parts.path or "/") + (f"?{parts.query}" if parts.query else ""))
+    all_headers = {"Host": _name(parts), **headers, "Content-Length": str(len(body)), "Connection": "close"}
     peer = h11.Connection(h11.CLIENT, max_incomplete_event_size=MAX_ANSWER)
     request = h11.Request(method="POST", target=target, headers=list(all_headers.items()))
     for event in (request, h11.Data(data=body), h11.EndOfMessage()):
@@ -89,6 +99,20 @@ async def _exchange(
             return int(found.status_code)
         elif isinstance(found, h11.ConnectionClosed):
             raise NotSent("the connection was closed before an answer came")
+
+
+def _ascii(text: str) -> str:
+    """A path as it is sent: what is written out in the URL in escapes."""
+    return "".join(each if each.isascii() else quote(each) for each in text)
+
+
+def _name(parts: SplitResult) -> str:
+    """Host and port as they are sent."""
+    name = parts.netloc.rpartition("@")[2]
+    if name.isascii():
+        return name
+    host = str(parts.hostname).encode("idna").decode()
+    return host if parts.port is None else f"{host}:{parts.port}"
 
 
 @cache

@@ -87,6 +87,35 @@ class SetWebhookEnabled(Command, tag="SetWebhookEnabled"):
     enabled: bool
 
 
+class Trial(Struct, rename="camel", gc=False):
+    """What came of a trial: the ``status`` of the answer, or the ``error`` for which there is none."""
+
+    delivered: bool
+    status: int | None
+    error: str | None
+    duration_ms: float
+
+
+class TrialReply(Reply, kw_only=True):
+    data: Trial
+
+
+@command(Route.FIRST, TrialReply, writes=True, parks=True, since=3)
+class TryWebhook(Command, tag="TestWebhook"):
+    """Send a webhook a delivery that means nothing, whether it is on or off, and say what came of it.
+
+    The HTTP gateway sends it: without one, or within ``timeout`` ms, there is an error.
+    """
+
+    webhook_id: Text
+    timeout: Annotated[float, Meta(ge=1, le=60_000)] = 20_000
+
+
+class WantedTrial(Struct, rename="camel", gc=False):
+    trial: str
+    webhook_id: str
+
+
 class Delivery(Struct, rename="camel", gc=False):
     """A webhook as who delivers it must know it."""
 
@@ -101,12 +130,15 @@ class Delivery(Struct, rename="camel", gc=False):
 
 
 class DeliveriesReply(Reply, kw_only=True):
+    """Each of ``trials`` is told once."""
+
     webhooks: list[Delivery]
+    trials: list[WantedTrial]
 
 
 @command(Route.FIRST, DeliveriesReply, internal=True)
 class GetDeliveries(Command, tag="GetDeliveries"):
-    """All webhooks, with their secrets and how far they were delivered."""
+    """All webhooks, with their secrets and how far they were delivered, and those that are to be tried."""
 
 
 @command(Route.FIRST, Ok, writes=True, internal=True)
@@ -121,3 +153,11 @@ class RecordDelivery(Command, tag="RecordDelivery"):
     at: Time | None = None
     error: Message | None = None  # of the last attempt, if it failed
     disable: bool = False
+
+
+@command(Route.FIRST, Ok, writes=True, internal=True)
+class RecordTrial(Command, tag="RecordTrial"):
+    """Tell who asked for a trial what came of it."""
+
+    trial: Text
+    data: Trial

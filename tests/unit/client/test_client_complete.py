@@ -28,9 +28,7 @@ ELSEWHERE = {
     **dict.fromkeys(["Hello", "Auth"], "each connection"),
     "PUSHF": "FlowProducer",
     **dict.fromkeys(["SubscribeEvents", "UnsubscribeEvents"], "QueueEvents"),
-    **dict.fromkeys(["GetEvents", "GetDeliveries", "RecordDelivery"], "the HTTP gateway"),
-    **dict.fromkeys(["GetAttempts", "WhyWaiting", "ListGroups", "ListShards"], "the dashboard"),
-    **dict.fromkeys(["CountDlq", "CronNext", "CronPause", "CronResume"], "the dashboard"),
+    **dict.fromkeys(["GetEvents", "GetDeliveries", "RecordDelivery", "RecordTrial"], "the HTTP gateway"),
     "WaitJob": "WaitJobs does the same for many",
     "MoveToWaitingChildren": "to be said by the worker that holds the job",
 }

@@ -42,6 +42,22 @@ class Crons(QueueBase):
             return None
         return reply.cron
 
+    def pause_cron(self, name: str) -> CronView:
+        """Have a schedule add no jobs until `resume_cron`; runs meanwhile are left out. Raises NotFound."""
+        reply = self._caller.call(checks.checked(cron.CronPause(name=name)), cron.CronReply)
+        return reply.cron
+
+    def resume_cron(self, name: str) -> CronView:
+        """Have a schedule add jobs again, from its next time on. Raises NotFound."""
+        reply = self._caller.call(checks.checked(cron.CronResume(name=name)), cron.CronReply)
+        return reply.cron
+
+    def next_runs(self, name: str, count: int = 10) -> list[int]:
+        """The next times at which a schedule runs, in ms since the epoch; at most 100. Raises NotFound."""
+        command = checks.checked(cron.CronNext(name=name, count=count))
+        reply = self._caller.call(command, cron.CronRunsReply)
+        return [int(run) for run in reply.data.runs]
+
     def list_crons(self, *, all_queues: bool = False) -> list[CronView]:
         """The schedules of this queue, or of all, by name."""
         reply = self._caller.call(cron.CronList(), cron.CronListReply)

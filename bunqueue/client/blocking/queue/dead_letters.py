@@ -53,6 +53,12 @@ class Dlq(QueueBase):
         reply = self._caller.call(command, DeadLetters)
         return reply.entries
 
+    def count_dlq(self, **which: Unpack[DlqFilter]) -> int:
+        """How many dead letters there are, or those that `DlqFilter` describes."""
+        wanted = checks.checked(dlq.DlqFilter(**_filter(which))) if which else None
+        reply = self._caller.call(dlq.CountDlq(queue=self.name, filter=wanted), query.CountReply)
+        return reply.count
+
     def retry_dlq(
         self, job_id: str | None = None, *, count: int | None = None, **which: Unpack[DlqFilter]
     ) -> int:

@@ -6,8 +6,9 @@ from bunqueue.client import checks
 from bunqueue.client.blocking.queue.base import QueueBase
 from bunqueue.client.caller import Caller
 from bunqueue.client.connection_options import Duration, whole_milliseconds
-from bunqueue.protocol.commands import Ok, groups
+from bunqueue.protocol.commands import Ok, groups, insight
 from bunqueue.protocol.commands.groups import GroupRate
+from bunqueue.protocol.commands.insight import GroupView
 
 
 class JobGroup:
@@ -99,6 +100,11 @@ class Groups(QueueBase):
     def group(self, group_id: str) -> JobGroup:
         """The jobs that were added with `group=group_id`; the server is not asked whether there are any."""
         return JobGroup(self._caller, self.name, checks.group_id(group_id))
+
+    def list_groups(self, *, limit: int = 100, offset: int = 0) -> list[GroupView]:
+        """The groups that have jobs or settings, by name; at most `limit`, which is at most 1000."""
+        command = checks.checked(insight.ListGroups(queue=self.name, limit=limit, offset=offset))
+        return (self._caller.call(command, insight.GroupViewsReply)).data.groups
 
     def grouped_count(self) -> int:
         """How many jobs of all groups are queued."""

@@ -11,8 +11,9 @@ from bunqueue.client.connection_options import Duration, seconds
 from bunqueue.client.jobs import Job, JobProgress
 from bunqueue.client.views import JobOutcome
 from bunqueue.errors import ResultTimeout
-from bunqueue.protocol.commands import jobs, query
+from bunqueue.protocol.commands import insight, jobs, query
 from bunqueue.protocol.commands.events import WaitJobs, WaitManyReply
+from bunqueue.protocol.commands.insight import AttemptView, WaitReason
 from bunqueue.protocol.commands.jobs import LogLine
 
 R = TypeVar("R")
@@ -77,6 +78,14 @@ class JobReading(JobBase[R]):
         """How far the active job is. Raises JobNotFound, or WrongState when it is not active."""
         reply = self._ask(query.GetProgress(id=self.id), replies.ProgressOfJob)
         return JobProgress(reply.progress, reply.message)
+
+    def attempts(self) -> list[AttemptView]:
+        """Its last attempts that failed or were broken off, the oldest first. Raises JobNotFound."""
+        return (self._ask(insight.GetAttempts(id=self.id), insight.AttemptsReply)).data.attempts
+
+    def why_waiting(self) -> list[WaitReason]:
+        """All that holds it back at present; nothing when it is active or has ended. Raises JobNotFound."""
+        return (self._ask(insight.WhyWaiting(id=self.id), insight.WaitingReply)).data.reasons
 
     def logs(self, start: int = 0, end: int = -1) -> list[LogLine]:
         """The lines of its log, or those from `start` to `end`, both included; -1 is the last.

@@ -9,7 +9,7 @@ from bunqueue.client import checks
 from bunqueue.client.blocking.queue.base import QueueBase
 from bunqueue.errors import NotFound
 from bunqueue.protocol.commands import Ok, webhooks
-from bunqueue.protocol.commands.webhooks import WebhookInfo
+from bunqueue.protocol.commands.webhooks import Trial, WebhookInfo
 from bunqueue.protocol.commands.workers import RemovedReply
 
 WebhookEvent = Literal["job.pushed", "job.started", "job.completed", "job.failed", "job.progress"]
@@ -50,6 +50,11 @@ class Webhooks(QueueBase):
         """Switch a webhook on or off. Raises NotFound."""
         command = webhooks.SetWebhookEnabled(id=webhook_id, enabled=enabled)
         self._caller.call(checks.checked(command, id="webhook_id"), Ok)
+
+    def test_webhook(self, webhook_id: str) -> Trial:
+        """Send a webhook a delivery that means nothing, and say what came of it. Raises NotFound."""
+        command = checks.checked(webhooks.TryWebhook(webhook_id=webhook_id))
+        return (self._caller.call(command, webhooks.TrialReply)).data
 
     def list_webhooks(self, *, all_queues: bool = False) -> list[WebhookInfo]:
         """The webhooks that are told of this queue, or all, in the order in which they were added."""
