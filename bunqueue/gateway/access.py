@@ -26,6 +26,7 @@ from . import status
 from .problems import Problem, refusal
 
 MAX_PEERS = 10_000  # addresses whose requests are counted; then counting starts anew
+TOO_MANY = "Rate limit exceeded"
 METHODS = "GET, POST, PUT, PATCH, DELETE"
 # Nobody can register names below these, so no stranger can have them mean this machine.
 PRIVATE_SUFFIXES = (".local", ".localhost", ".internal", ".lan", ".home.arpa", ".test")
@@ -63,14 +64,17 @@ class Access:
         """Whether a page of another site, which nobody has allowed, sends this."""
         origin = headers.get("origin")
         if origin is not None:
-            return origin not in self.origins and urlsplit(origin).netloc != headers.get("host")
+            return origin not in self.origins and _place(origin) != headers.get("host")
         return headers.get("sec-fetch-site") == "cross-site" and headers.get("sec-fetch-mode") != "navigate"
 
     def is_misnamed(self, headers: Headers) -> bool:
         """Whether it was sent to a name that does not mean this server; with tokens that does no harm."""
         if self._writers:
             return False
-        name = urlsplit("//" + headers.get("host", "")).hostname or ""
+        try:
+            name = urlsplit("//" + headers.get("host", "")).hostname or ""
+        except ValueError:  # brackets without an address in them
+            return True
         private = "." not in name or name.endswith(PRIVATE_SUFFIXES)
         return not (private or name in self._hosts or _is_address(name))
 
@@ -96,6 +100,19 @@ def _is_address(name: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def _place(origin: str) -> str | None:
+    """Host and port of an origin; None if it has none."""
+    try:
+        return urlsplit(origin).netloc or None
+    except ValueError:
+        return None
+
+
+def peer_of(scope: Scope) -> str:
+    """The address that a request comes from."""
+    return str((scope.get("client") or ("",))[0])
 
 
 def is_lured(headers: Headers) -> bool:
@@ -158,8 +175,7 @@ class Guard:
         if self._access.is_misnamed(headers):
             text = "without tokens the server answers to addresses and private names only; see http_origin"
             return refusal(status.FORBIDDEN, text)
-        peer = (scope.get("client") or ("",))[0]
-        return None if self._access.admit(peer) else refusal(status.TOO_MANY, "Rate limit exceeded")
+        return None if self._access.admit(peer_of(scope)) else refusal(status.TOO_MANY, TOO_MANY)
 
 
 def _preflight() -> Response:

@@ -17,7 +17,7 @@ from bunqueue.settings import Settings
 
 from .access import Access, Guard
 from .backend import Backend
-from .carrying import Carrier
+from .carrying import Carrier, Endpoint
 from .feed import Feed
 from .health import Health
 from .history import History
@@ -27,6 +27,7 @@ from .pages import Pages
 from .problems import Problem, answer, on_failure, on_http_error, on_problem
 from .reference import POLICY, page
 from .resources import RESOURCES
+from .segments import Segments
 from .sse import Events
 from .transcode import write_json
 from .webhooks.deliverer import Deliverer
@@ -57,7 +58,7 @@ class Application:
             },
         )
         app.router.redirect_slashes = False
-        self.asgi: ASGIApp = Guard(Pages(app), access)
+        self.asgi: ASGIApp = Segments(Guard(Pages(app), access))
 
     def _routes(self) -> list[BaseRoute]:
         health, carrier = self._health, self._carrier
@@ -66,13 +67,16 @@ class Application:
             Route("/healthz", health.alive),
             Route("/ready", health.ready),
             Route("/prometheus", health.prometheus),
-            Route("/events", self._events.endpoint),
+            _route("/events", self._events.endpoint, "GET"),
             Route("/history", self._history.endpoint),
             WebSocketRoute("/ws", self._sockets.endpoint),
             Route("/openapi.json", self._document),
             Route("/docs", self._reference),
             Route("/commands/{command}", carrier.command, methods=["POST"]),
-            *(Route(each.path, carrier.resource(each), methods=[each.method]) for each in RESOURCES),
+            *(
+                _route(each.path, carrier.resource(each), each.method, headless=not each.spec.writes)
+                for each in RESOURCES
+            ),
         ]
 
     async def _document(self, request: Request) -> Response:
@@ -90,11 +94,22 @@ class Application:
     async def stop(self) -> None:
         """End what would go on for ever, so that the rest can come to its end."""
         self.feed.close()
+        self._carrier.stop()
         await asyncio.gather(self._sockets.close(), self._deliverer.stop(), self._history.stop())
 
     def close(self) -> None:
         """End the connections to the router."""
         self.backend.close()
+
+
+def _route(path: str, endpoint: Endpoint, method: str, *, headless: bool = False) -> Route:
+    """A route; ``headless``: a GET that may be asked for as HEAD, which neither changes anything nor goes on
+    for ever.
+    """
+    route = Route(path, endpoint, methods=[method])
+    if not headless and route.methods:
+        route.methods.discard("HEAD")
+    return route
 
 
 @cache

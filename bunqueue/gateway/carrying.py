@@ -15,10 +15,11 @@ from . import status
 from .access import Role, is_lured, need
 from .arguments import from_texts
 from .backend import Backend, Busy, Unanswered
-from .bodies import Bodies
+from .bodies import Bodies, Room
 from .line import RouterGone
 from .problems import Problem, answer
 from .resources import DEFAULTS, OF_A_CONNECTION, OFFERED, Resource
+from .segments import decoded
 from .transcode import NotJson, read_packed, write_json
 
 MAX_WAIT_MS = 600_000  # the longest that any command waits
@@ -31,7 +32,9 @@ class Carrier:
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
-        self._bodies = Bodies()
+        self.room = Room()
+        self._bodies = Bodies(self.room)
+        self._stopping = asyncio.Event()
 
     def resource(self, resource: Resource) -> Endpoint:
         """The endpoint of a resource."""
@@ -43,25 +46,29 @@ class Carrier:
             if spec.writes and request.method == "GET" and is_lured(request.headers):
                 text = "a browser may be made to send a GET by any page: send POST to {}/pull"
                 raise Problem(status.FORBIDDEN, text.format(request.url.path))
-            given = await self._bodies.read(request)
-            if not resource.has_body:
-                given |= _from_query(request, spec)
-            fields = {**given, **request.path_params}
-            return shown(await self.carry_out(spec, fields, request))
+            async with self._bodies.read(request) as given:
+                if not resource.has_body:
+                    given |= _from_query(request, spec)
+                fields = {**given, **decoded(request.path_params)}
+                return shown(await self.carry_out(spec, fields, request))
 
         return endpoint
 
     async def command(self, request: Request) -> Response:
         """POST /commands/{command}: any command."""
-        name = request.path_params["command"]
+        name = decoded(request.path_params)["command"]
         spec = OFFERED.get(name)
         if spec is None:
             need(request, Role.READER, name)
             hint = "; /events and /ws do what it does" if name in OF_A_CONNECTION else ""
             raise Problem(status.NOT_FOUND, f"Unknown command: {name}{hint}")
         need(request, Role.WRITER if spec.writes else Role.READER, name)
-        fields = await self._bodies.read(request)
-        return shown(await self.carry_out(spec, fields, request))
+        async with self._bodies.read(request) as fields:
+            return shown(await self.carry_out(spec, fields, request))
+
+    def stop(self) -> None:
+        """Let nobody wait any more."""
+        self._stopping.set()
 
     async def carry_out(
         self, spec: Spec, fields: dict[str, Any], request: Request | None = None
@@ -93,7 +100,20 @@ class Carrier:
             return await self._backend.call(spec.name, fields)
         longest = timeout if isinstance(timeout, int | float) else spec.default_timeout
         waiting = self._backend.wait(spec.name, fields, min(longest, MAX_WAIT_MS))
-        return await (waiting if request is None else _while_there(request, waiting))
+        return await (waiting if request is None else self._while_there(request, waiting))
+
+    async def _while_there(self, request: Request, waiting: Awaitable[bytes]) -> bytes:
+        """The result of ``waiting``, which is cancelled when the client leaves, or the server stops."""
+        task = asyncio.ensure_future(waiting)
+        ends = [asyncio.create_task(each) for each in (_until_gone(request), self._stopping.wait())]
+        try:
+            await asyncio.wait((task, *ends), return_when=asyncio.FIRST_COMPLETED)
+            if not task.done():
+                raise Problem(status.UNAVAILABLE, "the server is stopping, try again")  # or nobody reads it
+            return await task
+        finally:
+            for each in (task, *ends):
+                each.cancel()
 
 
 _UNKNOWN = "nobody knows whether it was carried out, so look before you repeat it"
@@ -108,20 +128,6 @@ def _lost(error: RouterGone) -> str:
 def _from_query(request: Request, spec: Spec) -> dict[str, Any]:
     query = request.query_params
     return {name: from_texts(spec.request, name, query.getlist(name)) for name in dict.fromkeys(query.keys())}
-
-
-async def _while_there(request: Request, waiting: Awaitable[bytes]) -> bytes:
-    """The result of ``waiting``, which is cancelled when the client leaves."""
-    task = asyncio.ensure_future(waiting)
-    gone = asyncio.create_task(_until_gone(request))
-    try:
-        await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
-        if not task.done():
-            raise Problem(status.BAD_REQUEST, "the client has left")  # nobody reads it
-        return await task
-    finally:
-        gone.cancel()
-        task.cancel()
 
 
 async def _until_gone(request: Request) -> None:

@@ -6,6 +6,7 @@ the one, and the queue's numbers to the other.  So following a link, from wherev
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from starlette.datastructures import Headers
@@ -66,7 +67,7 @@ class Pages:
     async def _file(self, scope: Scope) -> Response | None:
         """A file of the dashboard's; only those with a dot in their name, which no resource has to have."""
         name = scope["path"].lstrip("/")
-        if "." not in name.rpartition("/")[2] or not (self._folder / name.partition("/")[0]).exists():
+        if "." not in name.rpartition("/")[2] or name.partition("/")[0] not in self._names():
             return None
         try:
             response = await self._files.get_response(self._files.get_path({**scope, "root_path": ""}), scope)
@@ -76,3 +77,7 @@ class Pages:
             return None
         response.headers.update(HEADERS)
         return response
+
+    def _names(self) -> list[str]:
+        """What is in the folder."""
+        return os.listdir(self._folder) if self._folder.is_dir() else []

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Match, Route
 
 from bunqueue.logs import get_logger
 
@@ -58,7 +59,15 @@ async def on_http_error(request: Request, error: Exception) -> Response:
     """What the framework refuses: unknown paths and methods."""
     assert isinstance(error, HTTPException)
     text = _TEXTS.get(error.status_code, error.detail).format(path=request.url.path, method=request.method)
-    return refusal(error.status_code, text, error.headers)
+    headers = {"Allow": _allowed(request)} if error.status_code == 405 else error.headers
+    return refusal(error.status_code, text, headers)
+
+
+def _allowed(request: Request) -> str:
+    """The methods that a path knows: each stands for a route of its own."""
+    routes = [route for route in request.app.routes if isinstance(route, Route)]
+    found = [route.methods or () for route in routes if route.matches(request.scope)[0] is not Match.NONE]
+    return ", ".join(sorted({method for methods in found for method in methods}))
 
 
 async def on_failure(request: Request, error: Exception) -> Response:

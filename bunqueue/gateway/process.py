@@ -23,9 +23,11 @@ from bunqueue.logs import configure_logging, get_logger
 from bunqueue.settings import Settings
 
 from .app import Application
+from .bodies import MAX_BODY
+from .connections import Connection, end_stuck_ones
 
 READY = b"ready\n"
-STOP_S = 5  # for requests under way
+STOP_S = 4  # for requests under way
 KEEP_ALIVE_S = 30  # for the next request on a connection
 NICE = 5  # what people look at must not take the processor from the queues
 MAX_LINE = 256 * 1024
@@ -62,6 +64,7 @@ async def serve(start: Start, settings: Settings) -> int:
     """Serve until standard input ends."""
     application = Application(settings, start.socket)
     sockets = [socket.socket(fileno=descriptor) for descriptor in start.descriptors]
+    end_stuck_ones(sockets)
     server = _Server(uvicorn.Config(application.asgi, **_options(settings)))
     loop = asyncio.get_running_loop()
     application.start()
@@ -92,8 +95,10 @@ def _options(settings: Settings) -> dict[str, Any]:
         "limit_concurrency": MAX_CONNECTIONS,
         "timeout_keep_alive": KEEP_ALIVE_S,
         "timeout_graceful_shutdown": STOP_S,
+        "http": Connection,
         "ws": "websockets-sansio",
-        "ws_max_size": 16 * 1024 * 1024,
+        "ws_max_size": MAX_BODY,
+        "ws_per_message_deflate": False,  # thousands of listeners: neither the time nor the memory
     }
     if settings.tls_cert:
         options |= {"ssl_certfile": settings.tls_cert, "ssl_keyfile": settings.tls_key}

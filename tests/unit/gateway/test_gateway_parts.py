@@ -9,6 +9,7 @@ import pytest
 from bunqueue.gateway.arguments import from_texts, wire_fields
 from bunqueue.gateway.entries import read_places, told
 from bunqueue.gateway.resources import DEFAULTS, OFFERED, RESOURCES
+from bunqueue.gateway.segments import decoded, encoded
 from bunqueue.gateway.transcode import read_json, write_json
 from bunqueue.protocol.commands import COMMANDS
 
@@ -59,8 +60,13 @@ def test_values_in_queries(command: str, name: str, texts: list[str], value: Any
 
 def test_ids_of_events() -> None:
     assert read_places(told([3, -1, 0]), 3) == [3, -1, 0]
-    assert read_places("3-4", 3) is None
+    assert read_places("3-4", 3) == [-1, -1, -1]  # of a time with other shards
     assert read_places("3-x-y", 3) is None
+
+
+def test_paths_keep_their_segments() -> None:
+    assert encoded("/jobs/a%2Flogs/%71/a:b@c%20%C3%BC%25") == "/jobs/a%2Flogs/q/a:b@c%20%C3%BC%25"
+    assert decoded({"id": "a%2Flogs", "name": "%2525"}) == {"id": "a/logs", "name": "%25"}
 
 
 def test_json_of_what_json_cannot_say() -> None:

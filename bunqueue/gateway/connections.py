@@ -1,0 +1,98 @@
+"""HTTP connections, each with bounds of its own: uvicorn waits for ever, and takes headers of any size.
+
+Who sends nothing, or slowly, is one of a bounded number of connections; so it must not stay.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from contextlib import suppress
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+MAX_HEAD = 64 * 1024  # bytes of a request line with its headers
+HEAD_S = 30.0  # for these to arrive, from the first byte or the beginning of the connection on
+REST_S = 30.0  # for the rest of a request that has been answered before it was read
+STUCK_MS = 60_000  # for a peer to take what it was sent; then the kernel ends its connection
+
+_TOO_LARGE = (
+    b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-type: application/json\r\nconnection: close\r\n"
+)
+_ERROR = b'{"ok":false,"error":"the headers are larger than %d bytes"}' % MAX_HEAD
+
+
+def end_stuck_ones(listening: list[socket.socket]) -> None:
+    """Have connections end that take nothing; accepted ones inherit it."""
+    for sock in listening:
+        with suppress(AttributeError, OSError):  # not on every platform
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, STUCK_MS)
+
+
+class Connection(HttpToolsProtocol):
+    """A connection whose requests come in time."""
+
+    def __init__(self, *args: Any, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self._late: asyncio.TimerHandle | None = None
+        self._head = 0  # bytes of the head that is being read; -1: none is
+        self._began = False  # with what came last
+        self._whole = True  # what was read last is a whole request
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._await(HEAD_S)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._arrived()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        self._began = False
+        super().data_received(data)
+        if self._head < 0 or self._began or self.transport.is_closing():
+            return
+        self._head += len(data)
+        if self._head > MAX_HEAD:
+            self.transport.write(_TOO_LARGE + b"content-length: %d\r\n\r\n" % len(_ERROR) + _ERROR)
+            self.transport.close()
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._began, self._whole = True, False
+        self._head = 0
+        if self._late is None:
+            self._await(HEAD_S)
+
+    def on_headers_complete(self) -> None:
+        self._head = -1
+        self._arrived()
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        self._whole = True
+        self._arrived()
+        super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if not self._whole and not self.transport.is_closing():
+            self._await(REST_S)
+
+    def _await(self, limit_s: float) -> None:
+        self._arrived()
+        self._late = self.loop.call_later(limit_s, self._expire)
+
+    def _arrived(self) -> None:
+        if self._late is not None:
+            self._late.cancel()
+            self._late = None
+
+    def _expire(self) -> None:
+        """What was waited for did not come.  A request of before may still be answered."""
+        self._late = None
+        if self.cycle is not None and not self.cycle.response_complete:
+            self._await(HEAD_S)
+        elif not self.transport.is_closing():
+            self.transport.close()
