@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -12,11 +12,19 @@ from bunqueue.model.events import LOST
 from .transcode import write_json
 
 UNKNOWN = "x"  # in an id, of a shard of which nothing is known yet
+MAX_SHARDS = 64
 
 Places = list[int]
 """Of each shard the number of the last event that was seen; -1: not known, so what comes from now on is
 meant.
 """
+
+
+class Heard(NamedTuple):
+    """Some events, none perhaps, and the id of the place after them."""
+
+    entries: list[Entry]
+    place: str
 
 
 class Filter(msgspec.Struct, frozen=True):
@@ -85,10 +93,28 @@ def told(places: Places) -> str:
 
 
 def read_places(text: str, shards: int) -> Places | None:
-    """The places in the id of an event; None if it is none, or one of a server with other shards."""
+    """The places in the id of an event; None if it is none.
+
+    One of a time when there were more or fewer shards says nothing about these: none of them is known.
+    """
     parts = text.split("-")
-    if len(parts) != shards:
+    if len(parts) > MAX_SHARDS:
         return None
     if not all(part == UNKNOWN or (part.isascii() and part.isdigit() and len(part) < 16) for part in parts):
         return None
+    if len(parts) != shards:
+        return [-1] * shards
     return [-1 if part == UNKNOWN else int(part) for part in parts]
+
+
+def unknown_to(known: Places, heard: Heard) -> Heard:
+    """What comes after ``known``; its ids tell that this is known, too."""
+    fresh = [entry for entry in heard.entries if entry.seq < 0 or entry.seq > known[entry.shard]]
+    entries = [msgspec.structs.replace(entry, places=_later(entry.places, known)) for entry in fresh]
+    return Heard(entries, _later(heard.place, known))
+
+
+def _later(place: str, known: Places) -> str:
+    """Of each shard the later place."""
+    places = read_places(place, len(known)) or known
+    return told([max(pair) for pair in zip(places, known, strict=True)])

@@ -16,10 +16,11 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator
 from contextlib import suppress
+from typing import NamedTuple
 
 from bunqueue.logs import get_logger
 
-from .entries import Entry, Filter, Places, lost
+from .entries import Entry, Filter, Heard, Places, lost, read_places, told, unknown_to
 from .log_reader import LogReader, LogUnreadable, Page
 
 MAX_KEPT = 10_000  # events; about 5 MB
@@ -38,6 +39,14 @@ QUIET_S = 15.0
 _log = get_logger("gateway")
 
 
+class _Chunk(NamedTuple):
+    """Some entries that somebody wants, the index after what was looked at, and how many bytes they are."""
+
+    heard: Heard
+    end: int
+    size: int
+
+
 class Feed:
     """All events from now on, for as long as anybody listens."""
 
@@ -47,7 +56,7 @@ class Feed:
         self._base = 0  # the index of the first of these, had none been forgotten
         self._floor: Places = [-1] * shards  # where the logs were before the first of these
         self._head: Places = [-1] * shards  # and after the last
-        self._chunks: dict[tuple[Filter, int], tuple[list[Entry], int, int]] = {}  # since the last look
+        self._chunks: dict[tuple[Filter, int], _Chunk] = {}  # since the last look
         self._sent = 0  # bytes since the last look, to all listeners
         self._page = SMALLEST_PAGE
         self._news = asyncio.Event()
@@ -59,9 +68,9 @@ class Feed:
 
     async def listen(
         self, wanted: Filter, places: Places | None = None, quiet_s: float = QUIET_S
-    ) -> AsyncGenerator[list[Entry], None]:
-        """First nothing: now it hears.  Then events as they come, some at once; after ``quiet_s`` seconds
-        without any, none.
+    ) -> AsyncGenerator[Heard, None]:
+        """First nothing but where it begins: now it hears.  Then events as they come, some at once; after
+        ``quiet_s`` seconds without any that are wanted, none.
 
         With ``places`` those since then come first.  It ends when the feed is closed.  Raises what reading
         the logs raises.
@@ -69,31 +78,46 @@ class Feed:
         self.listeners += 1
         try:
             await self._begin()
-            at, known = self._end, None
-            yield []
-            if places is not None:
-                async for entries in self._catch_up(wanted, places):
-                    yield entries
-                at, known = self._base, places
-            while not self.closed:
-                if at < self._base:
-                    missed, at = self._base - at, self._base
-                    yield [lost(missed, self._floor)]
-                    continue
-                entries, at, size = self._chunk(wanted, at)
-                self._sent += size
-                if known is not None:
-                    entries = [entry for entry in entries if entry.seq > known[entry.shard] or entry.seq < 0]
-                    if at == self._end and _reached(self._head, known):
-                        known = None
-                if entries:
-                    yield entries
-                elif at == self._end and not await self._wait(quiet_s):
-                    yield []
+            at = self._end
+            if places is None:
+                yield Heard([], told(self._head))
+            else:
+                complete = await self._adjust(places)
+                yield Heard([], told(places))
+                if not complete:
+                    yield Heard([lost(None, places)], told(places))
+                async for heard in self._catch_up(wanted, places):
+                    yield heard
+                at = self._base
+            async for heard in self._go_on(wanted, at, places, quiet_s):
+                yield heard
         finally:
             self.listeners -= 1
             if not self.listeners:
                 self._stop()
+
+    async def _go_on(
+        self, wanted: Filter, at: int, known: Places | None, quiet_s: float
+    ) -> AsyncGenerator[Heard, None]:
+        """What is kept from an index on but for what is ``known``, and what comes."""
+        spoken = time.monotonic()
+        while not self.closed:
+            if at < self._base:
+                missed, at = self._base - at, self._base
+                heard = Heard([lost(missed, self._floor)], told(self._floor))
+            else:
+                heard, at, size = self._chunk(wanted, at)
+                self._sent += size
+            if known is not None:
+                heard = unknown_to(known, heard)
+                if at == self._end and _reached(self._head, known):
+                    known = None
+            if not heard.entries:
+                rest = spoken + quiet_s - time.monotonic()
+                if at < self._end or (rest > 0 and await self._wait(rest)):
+                    continue
+            yield heard
+            spoken = time.monotonic()
 
     def close(self) -> None:
         """End it for all listeners."""
@@ -114,42 +138,60 @@ class Feed:
                 return True
         return False
 
-    def _chunk(self, wanted: Filter, at: int) -> tuple[list[Entry], int, int]:
-        """The next entries from an index on that somebody wants, the index after what was looked at, and how
-        many bytes they are.
+    def _chunk(self, wanted: Filter, at: int) -> _Chunk:
+        """The next entries from an index on that somebody wants.
 
         Listeners mostly want the same, and are at the same place: so it is found once for all of them.
         """
         found = self._chunks.get((wanted, at))
         if found is None:
-            found = self._chunks[wanted, at] = self._find(wanted, at)
+            found = self._find(wanted, at)
+            if found.end > at:  # else the head may move on past what nobody wants
+                self._chunks[wanted, at] = found
         return found
 
-    def _find(self, wanted: Filter, at: int) -> tuple[list[Entry], int, int]:
+    def _find(self, wanted: Filter, at: int) -> _Chunk:
         entries: list[Entry] = []
         size = 0
         for index in range(at - self._base, len(self._entries)):
             entry = self._entries[index]
             if wanted.wants(entry):
                 if size > CHUNK:
-                    return entries, self._base + index, size
+                    return _Chunk(Heard(entries, self._entries[index - 1].places), self._base + index, size)
                 entries.append(entry)
                 size += len(entry.body)
-        return entries, self._end, size
+        return _Chunk(Heard(entries, told(self._head)), self._end, size)
 
     # Those who come back
 
-    async def _catch_up(self, wanted: Filter, places: Places) -> AsyncGenerator[list[Entry], None]:
+    async def _adjust(self, places: Places) -> bool:
+        """Whether nothing is missing after ``places``; those that no log knows become the logs' ends.
+
+        They are of another data folder, or of a shard that was away.
+        """
+        complete = min(places) >= 0
+        page = await self._reader.read(places, 0)
+        for place in page.places:
+            if not 0 <= places[place["shard"]] <= place["last"]:
+                places[place["shard"]] = place["last"]
+                complete = False
+        return complete
+
+    async def _catch_up(self, wanted: Filter, places: Places) -> AsyncGenerator[Heard, None]:
         """What happened after ``places``, which are moved on, until the entries that are kept join on."""
-        async with self._catching_up:
-            while not self.closed and not _reached(places, self._floor):
-                page = await self._reader.read(places, PAGE, wanted)
-                entries = page.entries(places)
-                page.settle(places)
-                if skipped := page.missed + _skip(places, page, MAX_CATCH_UP):
-                    entries.append(lost(skipped, places))
-                if entries:
-                    yield entries
+        limit = max(PAGE // len(places), SMALLEST_PAGE)
+        while not self.closed and not _reached(places, self._floor):
+            before = list(places)
+            async with self._catching_up:  # and not while the listener takes what was read
+                page = await self._reader.read(places, limit, wanted)
+            entries = page.entries(places)
+            page.settle(places)
+            if skipped := page.missed + _skip(places, page, MAX_CATCH_UP):
+                entries.append(lost(skipped, places))
+            if entries:
+                yield Heard(entries, told(places))
+            elif places == before:  # a shard is away
+                await asyncio.sleep(RETRY_S)
 
     # The logs
 
@@ -194,11 +236,16 @@ class Feed:
 
     def _take(self, page: Page) -> None:
         """Keep new entries, forget old ones, and wake those who listen."""
+        away = [shard for shard, place in enumerate(self._head) if place < 0]
         fresh = page.entries(self._head)
         page.settle(self._head)
         skipped = page.missed + _skip(self._head, page, BEHIND)
         if skipped:
             fresh.append(lost(skipped, self._head))
+        if back := [shard for shard in away if self._head[shard] >= 0]:
+            for shard in back:
+                self._floor[shard] = self._head[shard]
+            fresh.append(lost(None, self._head))
         if not fresh:
             return
         self._entries += fresh
@@ -209,9 +256,7 @@ class Feed:
         news.set()
 
     def _forget(self, count: int) -> None:
-        for entry in self._entries[:count]:
-            if entry.seq >= 0:
-                self._floor[entry.shard] = entry.seq
+        self._floor = read_places(self._entries[count - 1].places, len(self._floor)) or self._floor
         del self._entries[:count]
         self._base += count
 

@@ -17,15 +17,15 @@ from bunqueue.model.events import NAMES
 
 from . import status
 from .access import Role, need
-from .entries import Entry, Filter, read_places
+from .entries import Entry, Filter, Heard, read_places
 from .feed import Feed
 from .log_reader import LogUnreadable
 from .problems import Problem
 
 MAX_LISTENERS = 2000
 STUCK_S = 60.0  # for a listener to take what it was sent; then its connection ends
-HELLO = b"retry: 2000\n: listening\n\n"
-ALIVE = b": alive\n\n"
+HELLO = b"retry: 2000\n: listening\nid: %s\n\n"
+ALIVE = b": alive\nid: %s\n\n"  # an id without an event: who comes back begins there
 MAX_QUEUES = 1000
 HEADERS = {"Content-Type": "text/event-stream; charset=utf-8", "X-Accel-Buffering": "no"}
 
@@ -45,13 +45,12 @@ def check_room(feed: Feed) -> None:
         raise Problem(status.UNAVAILABLE, f"too many listeners (max {MAX_LISTENERS}), try again later")
 
 
-async def begin(events: AsyncGenerator[list[Entry], None]) -> AsyncGenerator[list[Entry], None]:
-    """Listen from now on.  Problem if that is not possible at present."""
+async def begin(events: AsyncGenerator[Heard, None]) -> str:
+    """Listen from now on; the place where it begins.  Problem if that is not possible at present."""
     try:
-        await anext(events)
+        return (await anext(events)).place
     except LogUnreadable as error:
         raise Problem(status.UNAVAILABLE, f"the events cannot be read: {error}") from None
-    return events
 
 
 class Events:
@@ -71,16 +70,18 @@ class Events:
         places = read_places(last, self._shards) if last else None
         if last and places is None:
             raise Problem(status.BAD_REQUEST, "Last-Event-ID is none of this server's; begin without it")
-        return Stream(await begin(self._feed.listen(wanted, places)))
+        events = self._feed.listen(wanted, places)
+        return Stream(await begin(events), events)
 
 
 class Stream(Response):
     """Sends events until the listener leaves, does not read, or the feed ends."""
 
-    def __init__(self, events: AsyncGenerator[list[Entry], None]) -> None:
-        """``events``: which were begun."""
+    def __init__(self, place: str, events: AsyncGenerator[Heard, None]) -> None:
+        """``events``: which were begun, at that place."""
         super().__init__(headers=HEADERS)
         del self.headers["content-length"]
+        self._place = place
         self._events = events
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -98,10 +99,10 @@ class Stream(Response):
 
     async def _send(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-        await _body(send, HELLO)
         async with aclosing(self._events) as events:
-            async for entries in events:
-                await _body(send, b"".join(map(render, entries)) or ALIVE)
+            await _body(send, HELLO % self._place.encode())
+            async for heard in events:
+                await _body(send, b"".join(map(render, heard.entries)) or ALIVE % heard.place.encode())
         await send({"type": "http.response.body", "body": b""})
 
 

@@ -3,22 +3,23 @@
 A message of the client's is a command: ``{"cmd": ..., "reqId": ..., fields}``; the answer has its ``reqId``.
 Three commands are about the socket itself: ``Auth`` with a ``token``, for browsers, which cannot send one in
 a header; ``Subscribe`` with ``queues``, ``types``, ``jobId`` and ``after``, all optional, in place of an
-earlier one; and ``Unsubscribe``.  Events come as ``{"type": "events", "id": place of the last one, "events":
-[...]}``.
+earlier one, whose answer has the ``id`` of the place where it begins; and ``Unsubscribe``.  Events come as
+``{"type": "events", "id": place after them, "events": [...]}``.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
 from typing import Any
 
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from . import status
-from .access import Access, Role
+from .access import TOO_MANY, Access, Role, peer_of
 from .carrying import Carrier
-from .entries import Entry, read_places
+from .entries import Heard, read_places
 from .feed import Feed
 from .log_reader import LogUnreadable
 from .problems import Problem
@@ -28,6 +29,7 @@ from .transcode import NotJson, read_json, write_json
 
 MAX_COMMANDS = 50  # under way on one socket; then it is not read until one is answered
 AUTH_S = 10.0  # to show a token
+END_S = 1.0  # to say goodbye to one that takes nothing
 UNAUTHORIZED, OVERLOADED, GOING_AWAY = 4401, 1013, 1001  # close codes
 
 Message = dict[str, Any]
@@ -70,6 +72,7 @@ class Session:
         self._role: Role = socket.state.role
         self._room = asyncio.Semaphore(MAX_COMMANDS)
         self._turn = asyncio.Lock()  # of sending
+        self._changing = asyncio.Lock()  # what it listens to
         self._tasks: set[asyncio.Task[None]] = set()
         self._listening: asyncio.Task[None] | None = None
 
@@ -102,8 +105,9 @@ class Session:
 
     async def end(self, code: int) -> None:
         """Close the socket, if it is open."""
-        with suppress(RuntimeError, WebSocketDisconnect, OSError):
-            await self._socket.close(code)
+        with suppress(RuntimeError, WebSocketDisconnect, OSError, TimeoutError):
+            async with asyncio.timeout(END_S):
+                await self._socket.close(code)
 
     def _check_token(self) -> None:
         if self._role is Role.NOBODY:
@@ -119,9 +123,12 @@ class Session:
         """Answer one message."""
         number: Any = None
         try:
-            message = _message(text)
-            number = message.pop("reqId", None)
-            reply = await self._answer(message)
+            with self._sockets.carrier.room.share() as take:
+                take(len(text))
+                message = _message(text)
+                number = message.pop("reqId", None)
+                self._admit()
+                reply = await self._answer(message)
         except Problem as problem:
             reply = {"ok": False, "error": problem.error}
         if number is not None:
@@ -129,6 +136,11 @@ class Session:
         await self._send(write_json(reply))
         if self._role is Role.NOBODY:
             await self.end(UNAUTHORIZED)
+
+    def _admit(self) -> None:
+        """A message counts like a request of its own."""
+        if not self._sockets.access.admit(peer_of(self._socket.scope)):
+            raise Problem(status.TOO_MANY, TOO_MANY)
 
     async def _answer(self, message: Message) -> Message:
         name = message.pop("cmd", None)
@@ -140,7 +152,8 @@ class Session:
         if name == "Subscribe":
             return await self._subscribe(message)
         if name == "Unsubscribe":
-            self._unsubscribe()
+            async with self._changing:
+                self._unsubscribe()
             return {"ok": True}
         return await self._command(name, message)
 
@@ -162,23 +175,25 @@ class Session:
         places = read_places(after, sockets.shards) if after else None
         if after and places is None:
             raise Problem(status.BAD_REQUEST, "after is no place of this server's; subscribe without it")
-        self._unsubscribe()
-        check_room(sockets.feed)
-        events = await begin(sockets.feed.listen(wanted, places))
-        self._listening = asyncio.get_running_loop().create_task(self._forward(events))
-        return {"ok": True}
+        async with self._changing:
+            self._unsubscribe()
+            check_room(sockets.feed)
+            events = sockets.feed.listen(wanted, places)
+            place = await begin(events)
+            self._listening = asyncio.get_running_loop().create_task(self._forward(events))
+        return {"ok": True, "id": place}
 
     def _unsubscribe(self) -> None:
         if self._listening is not None:
             self._listening.cancel()
             self._listening = None
 
-    async def _forward(self, events: Any) -> None:
+    async def _forward(self, events: AsyncGenerator[Heard, None]) -> None:
         try:
             async with aclosing(events) as found:
-                async for entries in found:
-                    if entries:
-                        await self._send(rendered(entries))
+                async for heard in found:
+                    if heard.entries:
+                        await self._send(rendered(heard))
         except (LogUnreadable, TimeoutError):
             await self.end(OVERLOADED)
         except (WebSocketDisconnect, RuntimeError, OSError):
@@ -187,10 +202,10 @@ class Session:
             await self.end(GOING_AWAY)
 
 
-def rendered(entries: list[Entry]) -> bytes:
+def rendered(heard: Heard) -> bytes:
     """Events as a message."""
-    head = b'{"type":"events","id":"' + entries[-1].places.encode() + b'","events":['
-    return head + b",".join([entry.body for entry in entries]) + b"]}"
+    head = b'{"type":"events","id":"' + heard.place.encode() + b'","events":['
+    return head + b",".join([entry.body for entry in heard.entries]) + b"]}"
 
 
 def _message(text: str) -> Message:

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import socket
+from contextlib import aclosing
 from typing import Any
 
+import pytest
 from support.procfs import resident
 from support.server import Server, StartServer, quiet_port
 from support.waiting import wait_until
 from support.web import client, events, fresh_queue
 from support.wire import Wire
+
+from bunqueue.gateway.entries import Filter
+from bunqueue.gateway.feed import Feed
+from bunqueue.gateway.log_reader import LogReader, Page
 
 
 def kinds(found: list[dict[str, Any]]) -> list[str]:
@@ -75,9 +82,137 @@ async def test_who_comes_back_has_missed_nothing(web_server: Server) -> None:
                 assert numbers == sorted(numbers)
 
 
-async def test_a_place_of_another_server_is_refused(web_server: Server) -> None:
+async def test_who_heard_nothing_before_the_break_misses_nothing(web_server: Server) -> None:
+    queue = fresh_queue(1)
     async with client(web_server) as web:
-        for wrong in ("1", "1-2-3", "a-b", "1--2", "99999999999999999999-1"):
+        async with events(web, params={"queue": queue}) as stream:
+            async with asyncio.timeout(30):
+                assert (await anext(stream._lines)).startswith("id: ")
+                place = (await anext(stream._lines)) or "nothing else"
+        assert place == "nothing else"
+        async with events(web, params={"queue": queue}) as stream:
+            line = await anext(stream._lines)
+        job = (await web.post(f"/queues/{queue}/jobs", json={})).json()["id"]
+        headers = {"Last-Event-ID": line.removeprefix("id: ")}
+        async with events(web, params={"queue": queue}, headers=headers) as stream:
+            assert (await stream.next())["jobId"] == job
+
+
+@pytest.mark.parametrize("place", ["1", "1-2-3", "x-5", "900000000-1"])
+async def test_places_that_the_logs_do_not_know(web_server: Server, place: str) -> None:
+    """Of another data folder, or of before a change of the number of shards."""
+    queue = fresh_queue(0)
+    async with client(web_server) as web:
+        async with events(web, params={"queue": queue}, headers={"Last-Event-ID": place}) as stream:
+            first = await stream.next()
+            assert (first["eventType"], first["count"]) == ("lost", None)
+            await web.post(f"/queues/{queue}/jobs", json={})
+            assert (await stream.next())["eventType"] == "pushed"
+
+
+async def test_ids_never_go_back(web_server: Server) -> None:
+    """Not even when what is kept joins on to what was read again."""
+    queues = [fresh_queue(0), fresh_queue(1)]
+    async with client(web_server) as web, await Wire.open(web_server.address) as wire:
+        async with (
+            events(web, params={"queue": queues}) as kept,
+            events(web, params={"queue": queues}) as early,
+        ):
+            for queue in (*queues, *queues):
+                await wire.ok("PUSHB", queue=queue, jobs=[{"data": n} for n in range(100)])
+            await kept.take(400)
+            await early.take(3)
+            place = early.last_id
+            async with events(web, params={"queue": queues}, headers={"Last-Event-ID": place}) as again:
+                places = [place]
+                for _ in range(397):
+                    await again.next()
+                    places.append(again.last_id)
+        numbers = [[int(part) for part in each.split("-")] for each in places]
+        assert all(a[0] <= b[0] and a[1] <= b[1] for a, b in itertools.pairwise(numbers))
+
+
+async def test_a_sign_of_life_while_only_others_are_told_something() -> None:
+    """Something happens all the time, and the listener wants none of it."""
+
+    class Log(LogReader):
+        def __init__(self) -> None:
+            self.seq = 0
+
+        async def read(self, after: Any, limit: int, *args: Any, **more: Any) -> Page:
+            self.seq += 1
+            event = {
+                "shard": 0,
+                "seq": self.seq,
+                "eventType": "pushed",
+                "queue": "q",
+                "jobId": "",
+                "timestamp": 0,
+            }
+            return Page(
+                [event] if limit else [], [{"shard": 0, "after": self.seq, "last": self.seq, "missed": 0}]
+            )
+
+    feed = Feed(Log(), 1)
+    async with aclosing(feed.listen(Filter(queues=frozenset({"other"})), quiet_s=0.3)) as heard:
+        async with asyncio.timeout(30):
+            places = [int((await anext(heard)).place) for _ in range(3)]
+    assert places[0] < places[1] < places[2]
+
+
+async def test_a_shard_that_is_away_is_told_as_lost_and_asked_in_peace() -> None:
+    class Log(LogReader):
+        def __init__(self) -> None:
+            self.away = True
+            self.asked = 0
+
+        async def read(self, after: Any, limit: int, *args: Any, **more: Any) -> Page:
+            self.asked += 1
+            places = [{"shard": 0, "after": 5, "last": 5, "missed": 0}]
+            return Page([], places if self.away else [*places, {**places[0], "shard": 1}])
+
+    log = Log()
+    feed = Feed(log, 2)
+    async with aclosing(feed.listen(Filter(), quiet_s=30)) as heard:
+        assert (await anext(heard)).place == "5-x"
+        log.away = False
+        async with asyncio.timeout(30):
+            (entry,) = (await anext(heard)).entries
+        assert (entry.kind, entry.places) == ("lost", "5-5")
+        log.away = True
+        asked = log.asked
+        async with aclosing(feed.listen(Filter(), [3, 3])) as late:
+            await anext(late)
+            catching_up = asyncio.ensure_future(anext(late))
+            await asyncio.sleep(1)  # for as long as anybody would ask in vain
+            assert log.asked - asked < 30
+            catching_up.cancel()
+            await asyncio.wait((catching_up,))
+
+
+async def test_slow_ones_that_come_back_hold_up_nobody(web_server: Server) -> None:
+    queue = fresh_queue(0)
+    async with client(web_server) as web, await Wire.open(web_server.address) as wire:
+        async with events(web, params={"queue": queue}) as stream:
+            place = (await anext(stream._lines)).removeprefix("id: ")
+        for _ in range(6):
+            await wire.ok("PUSHB", queue=queue, jobs=[{"data": n} for n in range(5000)])
+        request = f"GET /events HTTP/1.1\r\nHost: localhost\r\nLast-Event-ID: {place}\r\n\r\n"
+        slow = [socket.create_connection((web_server.host, web_server.http_port)) for _ in range(8)]
+        for sock in slow:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            sock.sendall(request.encode())
+            assert sock.recv(15) == b"HTTP/1.1 200 OK"
+        headers = {"Last-Event-ID": place}
+        async with events(web, params={"queue": queue}, headers=headers) as again:
+            assert len(await again.take(10_000)) == 10_000
+    for sock in slow:
+        sock.close()
+
+
+async def test_what_is_no_place_is_refused(web_server: Server) -> None:
+    async with client(web_server) as web:
+        for wrong in ("a-b", "1--2", "99999999999999999999-1"):
             answer = await web.get("/events", headers={"Last-Event-ID": wrong})
             assert (answer.status_code, answer.json()["ok"]) == (400, False)
         answer = await web.get("/events", params={"event": "no-such-event"})

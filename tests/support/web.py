@@ -46,8 +46,9 @@ class Events:
     async def _next(self) -> dict[str, Any]:
         fields: dict[str, str] = {}
         async for line in self._lines:
+            if not line:
+                self.last_id = fields.pop("id", self.last_id)
             if not line and "data" in fields:
-                self.last_id = fields.get("id", self.last_id)
                 event: dict[str, Any] = json.loads(fields["data"])
                 return event
             if line and not line.startswith(":"):

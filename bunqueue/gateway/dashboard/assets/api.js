@@ -102,7 +102,7 @@ export async function listen(filter, onEvent, signal, onState = () => {}) {
       onState("live");
       for await (const event of events(response.body)) {
         last = event.id || last;
-        onEvent(event.data);
+        if (event.data) onEvent(event.data);
       }
     } catch (error) {
       if (signal.aborted) return;
@@ -122,7 +122,7 @@ async function* events(body) {
     rest = blocks.pop();
     for (const block of blocks) {
       const fields = Object.fromEntries(block.split("\n").map((line) => [line.slice(0, line.indexOf(": ")), line.slice(line.indexOf(": ") + 2)]));
-      if (fields.data) yield { id: fields.id, data: parse(fields.data) };
+      if (fields.id || fields.data) yield { id: fields.id, data: fields.data && parse(fields.data) };
     }
   }
 }

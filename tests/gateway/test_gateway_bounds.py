@@ -1,0 +1,239 @@
+"""What one client may take of the gateway, and what odd requests get."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import socket
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+import uvicorn
+from support.server import Server, StartServer, quiet_port
+from support.waiting import eventually
+from support.web import client, fresh_queue
+from support.wire import Wire
+from websockets.asyncio.client import connect
+
+from bunqueue.gateway import connections
+from bunqueue.gateway.bodies import Room
+from bunqueue.gateway.connections import Connection
+from bunqueue.gateway.problems import Problem
+
+
+def say(server: Server, data: bytes) -> bytes:
+    """What a connection answers to some bytes, until it ends or the answer is whole."""
+    with socket.create_connection((server.host, server.http_port), timeout=30) as sock:
+        sock.sendall(data)
+        found = b""
+        while b"\r\n\r\n" not in found:
+            part = sock.recv(65536)
+            if not part:
+                break
+            found += part
+        return found
+
+
+async def test_a_head_request_pulls_no_job(web_server: Server) -> None:
+    queue = fresh_queue()
+    async with client(web_server) as web:
+        job = (await web.post(f"/queues/{queue}/jobs", json={})).json()["id"]
+        refused = await web.head(f"/queues/{queue}/jobs")
+        assert (refused.status_code, refused.headers["allow"]) == (405, "GET, POST")
+        assert (await web.head("/events")).status_code == 405  # it would never end
+        assert (await web.head(f"/jobs/{job}")).status_code == 200
+        assert (await web.get(f"/queues/{queue}/counts")).json()["counts"]["active"] == 0
+
+
+async def test_all_methods_of_a_path_are_told(web_server: Server) -> None:
+    async with client(web_server) as web:
+        assert (await web.patch("/queues/q")).headers["allow"] == "DELETE, GET, HEAD"
+        assert (await web.options("/jobs/a/logs")).headers["allow"] == "DELETE, GET, HEAD, POST"
+
+
+async def test_ids_with_a_slash(web_server: Server) -> None:
+    """What is encoded in a segment is never taken for another path, and so for another job."""
+    queue = fresh_queue()
+    async with client(web_server) as web, await Wire.open(web_server.address) as wire:
+        for job in (f"{queue}", f"{queue}/logs", f"{queue}%2Flogs"):
+            await wire.ok("PUSH", queue=queue, jobId=job, data=job)
+        await wire.ok("AddLog", id=queue, message="a line")
+        for job, path in ((f"{queue}/logs", "%2Flogs"), (f"{queue}%2Flogs", "%252Flogs")):
+            assert (await web.get(f"/jobs/{queue}{path}")).json()["job"]["data"] == job
+        assert (await web.delete(f"/jobs/{queue}%2Flogs")).json()["ok"] is True
+        assert len((await web.get(f"/jobs/{queue}/logs")).json()["data"]["logs"]) == 1
+        assert (await web.get(f"/jobs/{queue}%2Flogs")).status_code == 404
+        assert (await web.post("/commands/Pi%6Eg", json={})).json()["ok"] is True
+
+
+@pytest.mark.parametrize(
+    ("head", "code"),
+    [
+        (b"GET /stats HTTP/1.1\r\nHost: [\r\n\r\n", 403),
+        (b"GET /stats HTTP/1.1\r\nHost: localhost\r\nOrigin: http://[\r\n\r\n", 403),
+        (b"GET /" + b"a" * 300 + b".js HTTP/1.1\r\nHost: localhost\r\n\r\n", 404),
+        (b"GET /assets/" + b"a" * 300 + b".js HTTP/1.1\r\nHost: localhost\r\n\r\n", 404),
+        (b"GET /assets/a%00.js HTTP/1.1\r\nHost: localhost\r\n\r\n", 404),
+        (b"GET /assets/..%2f..%2fapp.py HTTP/1.1\r\nHost: localhost\r\n\r\n", 404),
+        (b"GET /stats HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * 1_000_000 + b"\r\n\r\n", 431),
+    ],
+)
+def test_odd_requests_are_refused(web_server: Server, head: bytes, code: int) -> None:
+    answer = say(web_server, head)
+    assert answer.startswith(b"HTTP/1.1 %d " % code), answer
+
+
+async def test_who_says_nothing_does_not_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the times cut short: without a request, in the middle of its head, and of a body nobody wants."""
+    monkeypatch.setattr(connections, "HEAD_S", 0.3)
+    monkeypatch.setattr(connections, "REST_S", 0.3)
+    async with serving() as port:
+        post = b"POST / HTTP/1.1\r\nContent-Length: 99\r\n\r\n{"
+        for said in (b"", b"GET / HTTP/1.1\r\nHost: x\r\nX: ", post):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(said)
+            async with asyncio.timeout(30):
+                answer = await reader.read()
+            assert answer.startswith(b"HTTP/1.1 200") is said.startswith(b"POST"), said
+            writer.close()
+
+
+async def test_requests_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pipelined, with bodies, and in small pieces: the bounds are those of each head alone."""
+    monkeypatch.setattr(connections, "MAX_HEAD", 1000)
+    request = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 5000\r\n\r\n" + b"x" * 5000
+    async with serving() as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        for begin in range(0, len(request * 5), 700):
+            writer.write((request * 5)[begin : begin + 700])
+            await writer.drain()
+        async with asyncio.timeout(30):
+            for _ in range(5):
+                assert (await reader.readuntil(b"\r\n\r\nfine")).startswith(b"HTTP/1.1 200")
+        writer.close()
+
+
+@pytest.mark.skipif(
+    not hasattr(socket, "TCP_USER_TIMEOUT"), reason="the kernel does not end stuck connections"
+)
+async def test_who_takes_nothing_does_not_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also when the answer is complete for the application: its bytes are kept as long as the connection."""
+    monkeypatch.setattr(connections, "STUCK_MS", 500)
+    gone = asyncio.Event()
+
+    class Watched(Connection):
+        def connection_lost(self, exc: Exception | None) -> None:
+            super().connection_lost(exc)
+            gone.set()
+
+    async with serving(b"x" * (8 << 20), Watched) as port:
+        with socket.socket() as deaf:
+            deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            deaf.connect(("127.0.0.1", port))
+            deaf.sendall(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+            async with asyncio.timeout(30):
+                await gone.wait()
+
+
+@contextlib.asynccontextmanager
+async def serving(answer: bytes = b"fine", kind: type[Connection] = Connection) -> AsyncIterator[int]:
+    """The port of connections as the gateway has them, over the simplest application."""
+    headers = [(b"content-length", b"%d" % len(answer))]
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": answer})
+
+    config = uvicorn.Config(app, http=kind, lifespan="off", log_config=None)
+    server = Quiet(config)
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        connections.end_stuck_ones([sock])
+        task = asyncio.create_task(server.serve([sock]))
+        await eventually(lambda: server.started, "it listens")
+        yield sock.getsockname()[1]
+        server.should_exit = True
+        await task
+
+
+class Quiet(uvicorn.Server):
+    """Leaves signals to others."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def test_there_is_room_for_so_much_and_it_is_given_back() -> None:
+    room = Room(10)
+    with room.share() as take:
+        take(6)
+        with room.share() as other, pytest.raises(Problem):
+            other(5)
+        take(4)
+    with room.share() as take:
+        take(10)
+
+
+async def test_messages_count_like_requests(make_server: StartServer) -> None:
+    server = make_server("--rate-limit", "5", http_port=quiet_port())
+    server.start()
+    async with connect(f"ws://{server.host}:{server.http_port}/ws", proxy=None) as ws:
+        answers = []
+        for number in range(6):
+            await ws.send(json.dumps({"cmd": "Ping", "reqId": number}))
+            answers.append(json.loads(await ws.recv()))
+    assert [each["ok"] for each in answers] == [True] * 4 + [False] * 2
+    assert answers[-1] == {"ok": False, "error": "Rate limit exceeded", "reqId": 5}
+
+
+async def test_subscriptions_one_upon_the_other(web_server: Server) -> None:
+    """Sent at once: the last one counts, and nothing is told twice."""
+    queue = fresh_queue(0)
+    async with connect(f"ws://{web_server.host}:{web_server.http_port}/ws", proxy=None) as ws:
+        for number in range(10):
+            await ws.send(json.dumps({"cmd": "Subscribe", "queues": [queue], "reqId": number}))
+        await ws.send(json.dumps({"cmd": "PUSH", "queue": queue, "reqId": 10}))
+        seen: list[str] = []
+        async with asyncio.timeout(30):
+            while "paused" not in seen:
+                message = json.loads(await ws.recv())
+                if message.get("reqId") == 10:
+                    await ws.send(json.dumps({"cmd": "Pause", "queue": queue, "reqId": 11}))
+                seen += [event["eventType"] for event in message.get("events", [])]
+        assert seen == ["pushed", "paused"]
+        await ws.send(json.dumps({"cmd": "Subscribe", "queues": [queue], "reqId": 12}))
+        await ws.send(json.dumps({"cmd": "Unsubscribe", "reqId": 13}))
+        await ws.send(json.dumps({"cmd": "Resume", "queue": queue, "reqId": 14}))
+        said = []
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(1.5):  # several looks at the logs
+                while True:
+                    said.append(json.loads(await ws.recv()))
+        assert sorted(each["reqId"] for each in said) == [12, 13, 14]
+        assert said[0]["id"]
+
+
+async def test_neither_waiting_nor_deaf_clients_hold_up_the_end(make_server: StartServer) -> None:
+    server = make_server(http_port=quiet_port())
+    server.start()
+    async with client(server) as web, await Wire.open(server.address) as wire:
+        deaf = await connect(f"ws://{server.host}:{server.http_port}/ws", proxy=None, max_queue=1)
+        await deaf.send('{"cmd": "Subscribe"}')
+        await deaf.recv()
+        deaf.transport.pause_reading()
+        for _ in range(20):
+            await wire.ok("PUSHB", queue="many", jobs=[{"data": n} for n in range(2000)])
+            await asyncio.sleep(0.1)  # so that the feed does not leave them out
+        waiting = asyncio.create_task(web.get("/queues/none/jobs", params={"timeout": 60_000}))
+        await asyncio.sleep(0.2)  # it mostly waits by now
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
+        assert await asyncio.to_thread(server.stop) == 0
+        answer = await waiting
+        assert (answer.status_code, "stopping" in answer.json()["error"]) == (503, True)
+        deaf.transport.abort()
+    assert "did not stop in time" not in server.log()
+    assert loop.time() - begun < 8
