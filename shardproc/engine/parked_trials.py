@@ -18,6 +18,7 @@ class ParkedTrial(Struct, eq=False):
     client: Client
     req_id: Raw | UnsetType
     webhook_id: str
+    timeout: float  # ms
     told: bool = False  # to the gateway
     done: bool = False
 

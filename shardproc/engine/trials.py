@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from bunqueue.protocol.commands import CommandError, ErrorReply, Ok
+from bunqueue.protocol.commands import CommandError, Ok
 from bunqueue.protocol.commands.webhooks import (
     DeliveriesReply,
     GetDeliveries,
     RecordTrial,
+    Trial,
     TrialReply,
     TryWebhook,
     WantedTrial,
@@ -18,15 +19,16 @@ from .state import Client, State
 from .webhooks import SLOT, delivery, known
 
 AWAY_MS = 10_000  # since the gateway was last heard of, which asks each second
-NOBODY = "Webhooks are not delivered at present: the HTTP gateway of the server (--http-port) "
+NOBODY = "Webhooks are not delivered at present: the HTTP gateway of the server (--http-port) is not there"
+LATE = "it is not known in time what came of it"
 
 
 @handles(TryWebhook)
 def try_webhook(state: State, client: Client, command: TryWebhook) -> None:
     hook = known(state, command.webhook_id)
     if state.now - state.trials.asked_at > AWAY_MS:
-        raise CommandError(f"{NOBODY}is not there")
-    trial = ParkedTrial(client, command.req_id, hook.id)
+        raise CommandError(NOBODY)
+    trial = ParkedTrial(client, command.req_id, hook.id, command.timeout)
     client.waiters += 1
     state.trials.parked[state.ids.token(SLOT, state.now)] = trial
     state.trials.ends.add(state.now + int(command.timeout), trial)
@@ -61,11 +63,11 @@ def end_trials(state: State) -> None:
     """Answer those whose time is over."""
     while (trial := state.trials.ends.pop_due(state.now)) is not None:
         if not trial.done:
-            _answer(state, trial, ErrorReply(error=f"{NOBODY}did not say in time what came of it"))
+            _answer(state, trial, TrialReply(data=Trial(False, None, LATE, trial.timeout)))
         state.trials.parked = {number: each for number, each in state.trials.parked.items() if not each.done}
 
 
-def _answer(state: State, trial: ParkedTrial, reply: TrialReply | ErrorReply) -> None:
+def _answer(state: State, trial: ParkedTrial, reply: TrialReply) -> None:
     client = trial.client
     trial.done = True
     client.waiters -= 1

@@ -52,7 +52,7 @@ def things(web: httpx2.Client) -> dict[str, str]:
     web.post(f"/jobs/{ids[1]}/logs", json={"message": "on it"})
     web.put(f"/crons/{queue}", json={"queue": queue, "schedule": "@daily"})
     worker = web.post("/workers", json={"name": "w", "queues": [queue]}).json()["data"]["workerId"]
-    hook = web.post("/webhooks", json={"url": "https://example.com/", "events": ["job.failed"]}).json()
+    hook = web.post("/webhooks", json={"url": "https://example.invalid/", "events": ["job.failed"]}).json()
     web.put(f"/webhooks/{hook['data']['webhookId']}/enabled", json={"enabled": False})
     return {
         "queue": queue,

@@ -104,7 +104,7 @@ class TrialReply(Reply, kw_only=True):
 class TryWebhook(Command, tag="TestWebhook"):
     """Send a webhook a delivery that means nothing, whether it is on or off, and say what came of it.
 
-    The HTTP gateway sends it: without one, or within ``timeout`` ms, there is an error.
+    The HTTP gateway sends it.  What came of it after ``timeout`` ms is not told.
     """
 
     webhook_id: Text
