@@ -186,8 +186,8 @@ async def test_one_look_for_all_who_have_come_to_the_end() -> None:
     found = Logs(log, SHARDS)
     waiting = [asyncio.create_task(found.changed([3, 3])) for _ in range(50)]
     await found.read(None, 0, EVERYTHING, None)
-    await eventually(lambda: len(log.asked) == 4, "it was looked at three times")
+    await eventually(lambda: len(log.asked) > 3, "it was looked at several times")
     assert not any(task.done() for task in waiting)
-    log.counts = [3, 4]
+    before, log.counts = len(log.asked), [3, 4]
     await asyncio.wait_for(asyncio.gather(*waiting), 20)
-    assert len(log.asked) < 10
+    assert len(log.asked) - before < 10
