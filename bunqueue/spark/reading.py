@@ -62,25 +62,14 @@ def pieces_of(shard: Shard, table: Table, *, rows: int, skip: bool = False) -> l
             return [Piece(shard, known, skip=skip)]
         with opened(path, known) as file:
             last = None if file.is_empty else file.one(f"select max(seq) from {table.key_of}")
-    except (OSError, UnreadableShard) as error:
-        problem = _told(path, error)
+    except UnreadableShard as error:
         if not skip:
-            raise problem from error
-        logger.warning("skipped: %s", problem)
+            raise
+        logger.warning("skipped: %s", error)
         return []
     keys = (last[0] or 0) if last else 0
     found = spans(keys, max(1, keys // rows), rows)
     return [Piece(shard, known, span) for span in found] if len(found) > 1 else [Piece(shard, known)]
-
-
-def _told(path: Path, error: OSError | UnreadableShard) -> UnreadableShard:
-    if isinstance(error, UnreadableShard):
-        return error
-    if isinstance(error, FileNotFoundError):
-        return UnreadableShard(
-            f"{path} is missing; restore it from a backup, or leave it out with the option unreadable=skip"
-        )
-    return UnreadableShard(f"{path} cannot be read: {error.strerror}; run this as a user who may")
 
 
 def read(piece: Piece, selection: Selection) -> Iterator[pa.RecordBatch]:

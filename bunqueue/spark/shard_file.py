@@ -6,6 +6,7 @@ opens SQLite.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import sqlite3
@@ -21,6 +22,7 @@ from .errors import UnreadableShard
 SCHEMA = 2  # the newest that `tables` describes; older ones have all of it, too
 ROWS = 8192  # fetched at once: more is not faster
 _CACHE_KIB = 16_384
+_DAMAGE = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 
 Row = tuple[Any, ...]
 
@@ -33,11 +35,30 @@ class Identity(NamedTuple):
 
 
 def identity(path: Path) -> Identity | None:
-    """Of a file that is complete in itself; None when there is a log beside it: somebody may be writing."""
-    if Path(f"{path}-wal").exists():
-        return None
-    status = path.stat()
+    """Of a file that is complete in itself; None when there is more in the log beside it, or somebody writes.
+
+    UnreadableShard when there is no file, or it cannot be looked at.
+    """
+    try:
+        status = path.stat()
+        log = Path(f"{path}-wal")
+        if log.exists() and (log.stat().st_size or _is_owned(path)):
+            return None
+    except OSError as error:
+        raise _problem(path, error) from error
     return Identity(status.st_size, status.st_mtime_ns)
+
+
+def _is_owned(path: Path) -> bool:
+    """Whether a server has it open, or may have; see `shardproc.storage.database.own`."""
+    try:
+        with path.with_suffix(".lock").open("rb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    return False
 
 
 class ShardFile:
@@ -101,10 +122,8 @@ def opened(path: Path, expected: Identity | None = None) -> Iterator[ShardFile]:
             yield file
             if found is not None:
                 _check_same(path, found, identity(path))
-        except sqlite3.Error as error:
-            raise UnreadableShard(f"{path} cannot be read: {_reason(error)}") from error
-        except OSError as error:
-            raise UnreadableShard(f"{path} cannot be read: {error.strerror or error}") from error
+        except (sqlite3.Error, OSError) as error:
+            raise _problem(path, error) from error
 
 
 def _check_same(path: Path, expected: Identity | None, found: Identity | None) -> None:
@@ -130,7 +149,12 @@ def _uri(path: Path, found: Identity | None, stack: ExitStack) -> str:
     return f"{path.absolute().as_uri()}?mode=ro"
 
 
-def _reason(error: sqlite3.Error) -> str:
-    if getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
-        return f"{error}; restore it from a backup, or leave it out with the option unreadable=skip"
-    return f"{error}; may this user read it, and what lies beside it?"
+def _problem(path: Path, error: sqlite3.Error | OSError) -> UnreadableShard:
+    """An error in words that say what to do."""
+    otherwise = "restore it from a backup, or leave it out with the option unreadable=skip"
+    if isinstance(error, FileNotFoundError):
+        return UnreadableShard(f"{path} is missing; {otherwise}")
+    if getattr(error, "sqlite_errorcode", 0) & 0xFF in _DAMAGE:
+        return UnreadableShard(f"{path} is damaged ({error}); {otherwise}")
+    reason = error.strerror if isinstance(error, OSError) else error
+    return UnreadableShard(f"{path} cannot be read: {reason}; run this as a user who may read it")

@@ -95,7 +95,7 @@ class _Push:
     its default.  It compares functions to find out; calling this one works when the setting is true.
     """
 
-    __func__ = DataSourceReader.pushFilters
+    __func__ = staticmethod(DataSourceReader.pushFilters)
 
     def __init__(self, reader: BatchReader) -> None:
         self._reader = reader
