@@ -10,10 +10,11 @@ from typing import NamedTuple
 from bunqueue.data_folder import DataFolderError, is_resharded, may_be_database, shard_file, shards_of
 
 from .errors import BadOption, NotReadable
+from .remote import is_remote, remote_shards
 
 
 class Shard(NamedTuple):
-    """A shard's file, and of which machine it is."""
+    """A shard's file, on this machine or at an address, and of which machine it is."""
 
     host: str
     number: int
@@ -40,6 +41,10 @@ def find_shards(paths: Sequence[str], hosts: Sequence[str]) -> list[Shard]:
 
 
 def _shards_at(path: str, host: str) -> Iterator[Shard]:
+    if is_remote(path):
+        for number, address in enumerate(remote_shards(path)):
+            yield Shard(host, number, address)
+        return
     place = Path(path)
     if place.is_file():
         if not may_be_database(place):

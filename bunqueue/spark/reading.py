@@ -23,6 +23,7 @@ from .event_rows import EventRow
 from .event_selection import gap, selected
 from .folders import Shard
 from .queries import Span, query, spans
+from .remote import fetched, is_remote
 from .shard_file import ROWS, Identity, identity, opened
 from .tables import Column, Table
 
@@ -55,6 +56,8 @@ def pieces_of(shard: Shard, table: Table, *, rows: int, skip: bool = False) -> l
     With ``skip`` a shard that cannot be read is left out as a whole, and told in the log; else
     UnreadableShard.
     """
+    if is_remote(shard.path):  # each piece would have to be fetched as a whole
+        return [Piece(shard, skip=skip)]
     path = Path(shard.path)
     try:
         known = identity(path)
@@ -91,7 +94,7 @@ def _readable(whole: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 def _read(piece: Piece, selection: Selection) -> Iterator[pa.RecordBatch]:
     table = selection.table
-    with opened(Path(piece.shard.path), piece.identity) as file:
+    with fetched(piece.shard.path) as path, opened(path, piece.identity) as file:
         if file.is_empty:
             return
         if table.name == "events":

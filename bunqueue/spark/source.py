@@ -28,6 +28,7 @@ from .folders import Shard, find_shards
 from .options import ReadOptions, columns_named, read_options, stream_options
 from .pushdown import conditions
 from .reading import Piece, Selection, pieces_of, read
+from .remote import is_remote
 from .tables import Column, Table
 
 
@@ -55,6 +56,11 @@ class BunqueueDataSource(DataSource):
             raise BadOption(
                 f"table: {options.table.name} cannot be streamed; give table=events, or use spark.read"
             )
+        for path in options.paths:
+            if is_remote(path):
+                raise BadOption(
+                    f"path: {path} cannot be streamed; give the folder of a server on this machine"
+                )
         chosen = replace(options, columns=_columns_of(options.table, schema))
         return EventStream(chosen, stream_options(self.options))
 
