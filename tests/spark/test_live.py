@@ -139,3 +139,22 @@ def test_an_embedded_file(spark: SparkSession, tmp_path: Path) -> None:
         queue.add("welcome", {"to": "ada"})
         (row,) = read(spark, path, columns="name,data,state,shard").collect()
     assert row.asDict() == {"name": "welcome", "data": '{"to":"ada"}', "state": "waiting", "shard": 0}
+
+
+def test_events_keep_the_names_of_queues_that_are_gone(
+    spark: SparkSession, server: Server, tmp_path: Path
+) -> None:
+    """A queue that is made after a restart may get the number of one that was obliterated before it."""
+    data = Path(server.data_dir)
+    names = [queue_on(1, f"gone-{number}", 2) for number in range(3)]
+    for name in names:
+        with Queue(name, port=server.port) as queue:
+            queue.add_bulk([("n", 1), ("n", 2)])
+            if name != names[-1]:
+                queue.obliterate()
+        server.stop()
+        server.restart()
+    with opened(data) as shards:
+        assert [tuple(row) for row in shards[1].execute("select id, name from queues")] == [(1, names[-1])]
+    pushed = read(spark, data, "events").where("kind = 'pushed'").groupBy("queue").count().collect()
+    assert {row["queue"]: row["count"] for row in pushed} == dict.fromkeys(names, 2)
