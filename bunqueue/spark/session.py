@@ -40,6 +40,7 @@ def spark_session(app_name: str = "bunqueue", *, master: str | None = None, **co
         settings = {"spark.master": master or "local[*]"} | settings
         if settings["spark.master"].startswith("local"):
             settings = _LOOPBACK | settings
+            os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # or it warns of what it will not use
         _prepare_process()
     elif master is not None:
         settings["spark.master"] = master

@@ -25,7 +25,7 @@ from bunqueue.spark.tables import TABLES
 from shardproc.storage.database import MAX_LOG, Database
 
 BATCH = 50  # jobs that are added in one transaction
-PAUSE_S = 0.01  # between them: the cores are Spark's, too
+PAUSE_S = 0.05  # between them: the cores are Spark's, too
 NAME = queue_on(1, "live", 2)
 
 

@@ -145,10 +145,11 @@ def test_a_copy_is_read_in_ranges(spark: SparkSession, full: Full, table: str) -
 def test_the_source_is_found_without_being_registered(full: Full, tmp_path: Path) -> None:
     """As Spark does it: it imports what is called pyspark_..., and asks for DefaultSource."""
     program = """
-import sys
+import os, sys
+from pathlib import Path
 from pyspark.sql import SparkSession
-from bunqueue.spark.session import spark_session
-spark_session(master="local[1]").stop()  # finds the Java
+from bunqueue.spark.java import java_home
+os.environ["JAVA_HOME"] = str(java_home(os.environ, Path("shims").absolute()))
 spark = SparkSession.builder.master("local[1]").getOrCreate()
 print(spark.read.format("bunqueue").load(sys.argv[1]).count())
 """
@@ -158,7 +159,7 @@ print(spark.read.format("bunqueue").load(sys.argv[1]).count())
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
     )
     assert done.returncode == 0, done.stderr
