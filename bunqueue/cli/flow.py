@@ -156,7 +156,7 @@ def _draw(tree: FlowTree) -> None:
     from .tables import STATES
 
     def label(job: Any) -> Text:
-        text = Text(printable(job.name), style="bold")
+        text = Text.assemble((printable(job.name), "bold"))
         text.append(f"  {job.state}", style=STATES.get(job.state, ""))
         text.append(f"  {printable(job.queue)}  {printable(job.id)}", style="dim")
         return text.append(f"  {printable(job.error)}", style="red") if job.error else text

@@ -31,7 +31,7 @@ class Kind(Enum):
     """What a value is, for people."""
 
     TEXT = "text"
-    PROSE = "prose"  # a sentence: folded, not cut; the last column that is shown
+    PROSE = "prose"  # a sentence: folded, not cut
     ID = "id"  # never cut
     STATE = "state"
     NUMBER = "number"
