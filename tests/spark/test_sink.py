@@ -178,6 +178,30 @@ def test_bad_rows_are_left_out_or_end_the_write(
         enqueue(rows, "bad-strict", port=shared_server.port)
 
 
+def test_rows_that_python_cannot_read_are_bad_ones(spark: SparkSession, shared_server: Server) -> None:
+    number = F.col("data.number")
+    rows = numbers(spark, 10, 1).select(
+        "data",
+        F.when(number == 3, F.expr("cast(X'ff' as string)")).otherwise(F.lit("k")).alias("unique_key"),
+        F.when(number == 5, F.timestamp_seconds(F.lit(600_000_000_000))).alias("timestamp"),
+    )
+    summary = enqueue(rows, "unreadable", name="n", port=shared_server.port, badRows="skip")
+    assert counts(summary) == (1, 7, 2)  # the others have one unique key
+    told = {json.loads(bad.row)["data"]["number"]: bad.reason for bad in summary.examples}
+    assert told.keys() == {3, 5}
+    assert told[3].startswith("unique_key: it cannot be read ('utf-8' codec")
+    assert told[5].startswith("timestamp: it cannot be read (")
+
+
+def test_variants_are_refused(spark: SparkSession, shared_server: Server) -> None:
+    rows = spark.sql("select named_struct('v', parse_json('[1]')) as data")
+    with pytest.raises(PySparkException, match="column data: VARIANT cannot be written; make JSON of it"):
+        enqueue(rows, "variant", name="n", port=shared_server.port)
+    as_json = rows.select(F.to_json("data.v").alias("data"))
+    enqueue(as_json, "variant", name="n", port=shared_server.port, dataFormat="json")
+    assert [job.data for job in jobs(shared_server, "variant")] == [[1]]
+
+
 @pytest.mark.parametrize(
     ("mode", "options", "text"),
     [
@@ -299,6 +323,10 @@ def test_a_stream_adds_the_rows_of_each_batch_once(
     assert found(shared_server, "stream") == [1, 2, 3, 3, 4]
     told = [(each.batch_id, each.accepted, each.duplicates) for each in stream.summaries]
     assert told == [(0, 3, 0), (1, 2, 0), (1, 0, 2)]
+    first, second, again = (each.write_id for each in stream.summaries)
+    assert first is not None
+    assert first.endswith("/0")
+    assert second == again == first.removesuffix("0") + "1"
 
 
 def test_a_stream_that_is_complete_each_time_is_refused(

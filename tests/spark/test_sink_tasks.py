@@ -77,6 +77,13 @@ def test_rows_may_go_to_several_queues(shared_server: Server) -> None:
         assert sorted(waiting(shared_server, f"several-{number}")) == list(range(number, 1000, 7))
 
 
+def test_rows_of_many_queues_do_not_wait_for_ever(shared_server: Server) -> None:
+    """More queues than may have full batches at a time."""
+    rows = [{"queue": f"many-{number % 300}", "data": number} for number in range(900)]
+    assert counts(write(rows, settings_for(shared_server, "unused", batchSize=10))) == (900, 0, 0)
+    assert waiting(shared_server, "many-299") == [299, 599, 899]
+
+
 @pytest.mark.parametrize("done", [0, 1, 999, 1700, 3000], ids=lambda done: f"{done} done")
 def test_a_task_that_is_run_again_adds_what_is_missing(shared_server: Server, done: int) -> None:
     """Whatever workers have done meanwhile, and in whatever order the rows come now."""

@@ -28,15 +28,13 @@ from .settings import SinkSettings
 
 ASKED = 100  # jobs that the server tells the ends of in one answer
 MAX_BYTES = 4 << 20  # of data in one batch
-BUFFERED_BATCHES = 8  # of all queues together that wait to be full
+BUFFERED = 8  # batches of all queues together that wait to be full, in rows or in bytes
 
 _ABOUT_ROW = re.compile(
     r"jobs\[\d+\]: |Group .* has reached its maximum size|Parent job |Dependency job |Job .* own parent"
 )
-"""How refusals begin that are about a job, and would be the same for it at any time."""
+"""How refusals begin that are about a job, and not about the server."""
 _PLACE = re.compile(r"jobs\[\d+\]: ")
-
-Reject = Callable[[RowJob, str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +60,6 @@ class _Batch:
         self.jobs: list[RowJob] = []
         self.bytes = 0
 
-    def add(self, job: RowJob) -> None:
-        self.jobs.append(job)
-        self.bytes += len(bytes(job.fields.data))
-
 
 class Delivery:
     """Takes the jobs of a task one by one. At most `in_flight` batches are under way: `add` waits for the
@@ -79,7 +73,7 @@ class Delivery:
         self._caller = Caller(settings.endpoint)
         self._pace = Pace(settings.rate)
         self._batches: dict[str, _Batch] = {}
-        self._buffered = 0
+        self._rows = self._bytes = 0  # in all of them
         self._threads = ThreadPoolExecutor(settings.in_flight, thread_name_prefix="bunqueue-sink")
         self._under_way: deque[Future[Sent]] = deque()
 
@@ -95,12 +89,15 @@ class Delivery:
     def add(self, job: RowJob) -> None:
         """Send a job, soon. Raises BunqueueError for what went wrong with this one or an earlier one."""
         batch = self._batches.setdefault(job.queue, _Batch())
-        batch.add(job)
-        self._buffered += 1
+        size = len(bytes(job.fields.data))
+        batch.jobs.append(job)
+        batch.bytes += size
+        self._rows += 1
+        self._bytes += size
         if len(batch.jobs) >= self._settings.batch_size or batch.bytes >= MAX_BYTES:
             self._send(job.queue)
-        elif self._buffered >= self._settings.batch_size * BUFFERED_BATCHES:
-            self._send(max(self._batches, key=lambda queue: len(self._batches[queue].jobs)))
+        elif self._rows >= BUFFERED * self._settings.batch_size or self._bytes >= BUFFERED * MAX_BYTES:
+            self._send(max(self._batches, key=lambda queue: self._batches[queue].bytes))
 
     def finish(self) -> None:
         """Send what is left, and wait until all is stored."""
@@ -110,14 +107,15 @@ class Delivery:
             self._done(self._under_way.popleft().result())
 
     def _send(self, queue: str) -> None:
-        jobs = self._batches.pop(queue).jobs
-        self._buffered -= len(jobs)
+        batch = self._batches.pop(queue)
+        self._rows -= len(batch.jobs)
+        self._bytes -= batch.bytes
         while self._under_way and (
             self._under_way[0].done() or len(self._under_way) >= self._settings.in_flight
         ):
             self._done(self._under_way.popleft().result())
-        self._pace.wait(len(jobs))
-        self._under_way.append(self._threads.submit(self._deliver, queue, jobs))
+        self._pace.wait(len(batch.jobs))
+        self._under_way.append(self._threads.submit(self._deliver, queue, batch.jobs))
 
     def _deliver(self, queue: str, jobs: list[RowJob]) -> Sent:
         known = self._known(queue, list({job.id: None for job in jobs}))
@@ -141,9 +139,7 @@ class Delivery:
 
     def _push(self, queue: str, jobs: list[RowJob]) -> Sent:
         """Add jobs. When the server refuses some, it has added none: these are found by halves."""
-        command = PushBatch(
-            queue=queue, jobs=[job.fields for job in jobs], idempotency_key=self._key(queue, jobs)
-        )
+        command = PushBatch(queue=queue, jobs=[job.fields for job in jobs], idempotency_key=self._key(jobs))
         try:
             reply = self._caller.call(command, PushBatchReply)
         except CommandFailed as error:
@@ -156,7 +152,7 @@ class Delivery:
         existing = len(reply.existing or ())
         return Sent(accepted=len(jobs) - existing, duplicates=existing)
 
-    def _key(self, queue: str, jobs: list[RowJob]) -> str:
+    def _key(self, jobs: list[RowJob]) -> str:
         """By which the server knows a batch again that is repeated because its answer was lost; also one of
         jobs that leave nothing behind when they are done, as long as a task is run again soon."""
         digest = blake2b(digest_size=16)

@@ -20,13 +20,10 @@ def enqueue(df: DataFrame, queue: str | None = None, **options: str | int | floa
     The options are those of ``df.write.format("bunqueue")``, which this is but for the summary. Spark raises
     what went wrong; jobs may have been added then. The driver must be on this machine.
     """
-    from bunqueue.spark import register
-
-    register(df.sparkSession)
+    given = {name.lower(): str(value) for name, value in options.items()}
+    if queue is not None:
+        given["queue"] = queue
     with TemporaryDirectory(prefix="bunqueue-") as folder:
-        path = str(options.pop("summaryPath", Path(folder, "summary.jsonl")))
-        given = {name: str(value) for name, value in options.items()}
-        if queue is not None:
-            given["queue"] = queue
-        df.write.format("bunqueue").mode("append").options(**given, summaryPath=path).save()
+        path = given.setdefault("summarypath", str(Path(folder, "summary.jsonl")))
+        df.write.format("bunqueue").mode("append").options(**given).save()
         return read_summaries(path)[-1]

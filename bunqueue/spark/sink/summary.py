@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -76,13 +76,12 @@ class WriteSummary(Struct, kw_only=True):
 
 
 def add_up(
-    tasks: Iterable[TaskSummary | None],
+    done: Sequence[TaskSummary],
     write_id: str | None,
     state: Literal["done", "failed"],
     batch_id: int | None = None,
 ) -> WriteSummary:
-    """The summary of a write; None are tasks that were not done."""
-    done = [task for task in tasks if task is not None]
+    """The summary of a write, from those of the tasks that were done."""
     return WriteSummary(
         write_id=write_id,
         batch_id=batch_id,

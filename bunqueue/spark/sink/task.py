@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable
 from pathlib import Path
 from types import TracebackType
@@ -12,20 +13,22 @@ import msgspec
 from bunqueue.errors import BunqueueError, OptionError, PayloadError
 
 from .delivery import Delivery, Sent
-from .rows import Row, RowPlan
+from .rows import Row, RowJob, RowPlan
 from .settings import SinkSettings
 from .summary import MAX_ROW, BadRow, TaskSummary, as_text
 
+_NO_NAME = re.compile(r"[^A-Za-z0-9_.-]")  # what a user's id of a write may have, and a file should not
+
 
 def write_rows(
-    rows: Iterable[Row],
+    rows: Iterable[Row | BadRow],
     columns: Collection[str],
     settings: SinkSettings,
     write_id: str,
     partition: int = 0,
     attempt: int = 0,
 ) -> TaskSummary:
-    """Add a job for each row. When this returns, all are stored.
+    """Add a job for each row; a BadRow is one that could not even be read. When this returns, all are stored.
 
     Raises BunqueueError: BadRows unless these are to be skipped, or what kept the server from taking jobs.
     Jobs may have been added then; doing it again adds the others.
@@ -38,18 +41,25 @@ def write_rows(
             summary.accepted += sent.accepted
             summary.duplicates += sent.duplicates
             for job, reason in sent.rejected:
-                rejects.add(job.row, reason)
+                rejects.add(BadRow(as_text(job.row), reason))
 
         with Delivery(settings, write_id, done) as delivery:
             for row in rows:
-                try:
-                    job = plan.job(row)
-                except (OptionError, PayloadError) as error:
-                    rejects.add(row, str(error))
+                job = row if isinstance(row, BadRow) else made(plan, row)
+                if isinstance(job, BadRow):
+                    rejects.add(job)
                 else:
                     delivery.add(job)
             delivery.finish()
     return summary
+
+
+def made(plan: RowPlan, row: Row) -> RowJob | BadRow:
+    """The job of a row, or what is wrong with it."""
+    try:
+        return plan.job(row)
+    except (OptionError, PayloadError) as error:
+        return BadRow(as_text(row), str(error))
 
 
 class BadRows(BunqueueError):
@@ -66,20 +76,18 @@ class Rejects:
         self._summary = summary
         self._file: Path | None = None
         if settings.rejects_path is not None:
-            name = f"part-{summary.partition:05d}-{write_id.replace('/', '-')}.jsonl"
+            name = f"part-{summary.partition:05d}-{_NO_NAME.sub('-', write_id)[:100]}.jsonl"
             self._file = Path(settings.rejects_path, name)
         self._lines: list[bytes] = []
         self._begun = False
 
-    def add(self, row: Row, reason: str) -> None:
+    def add(self, bad: BadRow) -> None:
         """Raises BadRows if there may be none."""
-        text = as_text(row)
         if not self._skip:
-            shown = text if len(text) <= MAX_ROW else text[:MAX_ROW] + "..."
+            shown = bad.row if len(bad.row) <= MAX_ROW else bad.row[:MAX_ROW] + "..."
             raise BadRows(
-                f"{reason}; the row is {shown}; mend it, or give badRows=skip to have such rows left out"
+                f"{bad.reason}; the row is {shown}; mend it, or give badRows=skip to have such rows left out"
             )
-        bad = BadRow(text, reason)
         self._summary.reject(bad)
         if self._file is not None:
             self._lines.append(msgspec.json.encode(bad))

@@ -18,13 +18,13 @@ from pyspark.sql.datasource import (
     DataSourceStreamArrowWriter,
     WriterCommitMessage,
 )
-from pyspark.sql.types import ArrayType, DataType, MapType, StructType
+from pyspark.sql.types import ArrayType, DataType, MapType, StructType, VariantType
 
 from bunqueue.errors import OptionError
 
 from .rows import check_columns
 from .settings import SinkSettings, sink_settings
-from .summary import TaskSummary, WriteSummary, add_up, append
+from .summary import BadRow, TaskSummary, add_up, append, as_text
 from .task import write_rows
 
 if TYPE_CHECKING:
@@ -32,11 +32,15 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("bunqueue.spark")
 
+# A text that is no UTF-8, or a moment beyond the year 9999: Spark has such, Python has not.
+_UNREADABLE = (ValueError, OverflowError)
+
 
 @dataclass
 class Done(WriterCommitMessage):
     """What a task tells the driver."""
 
+    write_id: str
     summary: TaskSummary
 
 
@@ -54,11 +58,11 @@ class BatchWriter(DataSourceArrowWriter):
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """On the driver, when all tasks are done."""
-        _report(add_up(_summaries(messages), self._write_id, "done"), self._settings)
+        _report(messages, self._settings, "done")
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """On the driver, when a task has failed for good. The jobs that were added stay."""
-        _report(add_up(_summaries(messages), self._write_id, "failed"), self._settings)
+        _report(messages, self._settings, "failed")
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
@@ -82,12 +86,12 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """On the driver, when all tasks of a batch are done."""
-        _report(add_up(_summaries(messages), self._settings.write_id, "done", batchId), self._settings)
+        _report(messages, self._settings, "done", batchId)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """On the driver, when a task has failed for good, or the query was stopped. The batch is written
         again when the query is started again."""
-        _report(add_up(_summaries(messages), self._settings.write_id, "failed", batchId), self._settings)
+        _report(messages, self._settings, "failed", batchId)
 
 
 def _checked(options: Mapping[str, str], schema: StructType, overwrite: bool) -> SinkSettings:
@@ -99,28 +103,60 @@ def _checked(options: Mapping[str, str], schema: StructType, overwrite: bool) ->
         )
     settings = sink_settings(options)
     check_columns(schema.fieldNames(), settings)
+    for field in schema.fields:
+        if any(isinstance(kind, VariantType) for kind in _types(field.dataType)):
+            raise OptionError(
+                f"column {field.name}: VARIANT cannot be written; make JSON of it with "
+                "F.to_json, and give dataFormat=json"
+            )
     return settings
 
 
 def _write(batches: Iterable[RecordBatch], schema: StructType, settings: SinkSettings, write_id: str) -> Done:
     context = _context()
-    # Only where there are maps, as it takes several times as long.
-    maps: Literal["lossy"] | None = "lossy" if _has_map(schema) else None
-    rows = _rows(batches, maps)
+    rows = _rows(batches, with_maps=any(isinstance(kind, MapType) for kind in _types(schema)))
     columns = schema.fieldNames()
     summary = write_rows(rows, columns, settings, write_id, context.partitionId(), context.attemptNumber())
-    return Done(summary)
+    return Done(write_id, summary)
 
 
-def _rows(batches: Iterable[RecordBatch], maps: Literal["lossy"] | None) -> Iterator[dict[str, Any]]:
+def _rows(batches: Iterable[RecordBatch], *, with_maps: bool) -> Iterator[dict[str, Any] | BadRow]:
+    """The rows as Python has them; ``with_maps`` takes several times as long."""
+    maps: Literal["lossy"] | None = "lossy" if with_maps else None
     for batch in batches:
-        yield from batch.to_pylist(maps_as_pydicts=maps)
+        try:
+            rows: list[dict[str, Any]] = batch.to_pylist(maps_as_pydicts=maps)
+        except _UNREADABLE:
+            yield from _one_by_one(batch, maps)
+        else:
+            yield from rows
 
 
-def _has_map(kind: DataType) -> bool:
+def _one_by_one(batch: RecordBatch, maps: Literal["lossy"] | None) -> Iterator[dict[str, Any] | BadRow]:
+    for place in range(batch.num_rows):
+        one = batch.slice(place, 1)
+        row: dict[str, Any] = {}
+        problem = ""
+        for name, column in zip(one.schema.names, one.columns, strict=True):
+            try:
+                (row[name],) = column.to_pylist(maps_as_pydicts=maps)
+            except _UNREADABLE as error:
+                problem = problem or f"{name}: it cannot be read ({error})"
+        yield BadRow(as_text(row), problem) if problem else row
+
+
+def _types(kind: DataType) -> Iterator[DataType]:
+    """A type and all within it."""
+    yield kind
+    inner: list[DataType] = []
     if isinstance(kind, StructType):
-        return any(_has_map(field.dataType) for field in kind.fields)
-    return isinstance(kind, MapType) or (isinstance(kind, ArrayType) and _has_map(kind.elementType))
+        inner = [field.dataType for field in kind.fields]
+    elif isinstance(kind, ArrayType):
+        inner = [kind.elementType]
+    elif isinstance(kind, MapType):
+        inner = [kind.keyType, kind.valueType]
+    for each in inner:
+        yield from _types(each)
 
 
 def _context() -> TaskContext:
@@ -129,14 +165,17 @@ def _context() -> TaskContext:
     return context
 
 
-def _summaries(messages: Iterable[WriterCommitMessage | None]) -> Iterator[TaskSummary | None]:
-    for message in messages:
-        yield message.summary if isinstance(message, Done) else None
-
-
-def _report(summary: WriteSummary, settings: SinkSettings) -> None:
+def _report(
+    messages: Sequence[WriterCommitMessage | None],
+    settings: SinkSettings,
+    state: Literal["done", "failed"],
+    batch_id: int | None = None,
+) -> None:
     """Say what became of the rows: in the log, and where the user wants it."""
-    level = logging.WARNING if summary.rejected or summary.state == "failed" else logging.INFO
+    done = [message for message in messages if isinstance(message, Done)]
+    write_id = done[0].write_id if done else settings.write_id
+    summary = add_up([message.summary for message in done], write_id, state, batch_id)
+    level = logging.WARNING if summary.rejected or state == "failed" else logging.INFO
     _log.log(level, "bunqueue: %s", summary)
     if settings.summary_path is not None:
         append(settings.summary_path, summary)
