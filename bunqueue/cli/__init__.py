@@ -19,6 +19,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _main(arguments)
     except KeyboardInterrupt:  # also while modules are loaded
         return _refuse("interrupted", INTERRUPTED)
+    except (BrokenPipeError, SystemExit) as error:
+        # Typer makes a SystemExit of a pipe that breaks while help is printed.
+        if isinstance(error, SystemExit) and not isinstance(error.__context__, BrokenPipeError):
+            raise
+        from .output import pipe_closed
+
+        return pipe_closed()
 
 
 def _main(arguments: Sequence[str] | None) -> int:
@@ -30,7 +37,7 @@ def _main(arguments: Sequence[str] | None) -> int:
     from bunqueue.settings import SettingsError
 
     from .long_work import Declined
-    from .output import Unwritable, flush, pipe_closed, speak_any_language
+    from .output import Unwritable, flush, speak_any_language
     from .program import app
 
     logging.getLogger("bunqueue").addHandler(logging.NullHandler())  # errors are told once, by us
@@ -43,6 +50,7 @@ def _main(arguments: Sequence[str] | None) -> int:
         message = error.format_message()
         if message.startswith("Usage:"):  # no command was given: the error is the help
             print(message)
+            flush()
             return error.exit_code
         return _refuse(_with_hint(message, error), error.exit_code)
     except SettingsError as error:
@@ -55,8 +63,6 @@ def _main(arguments: Sequence[str] | None) -> int:
         return _refuse("interrupted", INTERRUPTED)
     except Unwritable as error:
         return _refuse(str(error), FAILED)
-    except BrokenPipeError:
-        return pipe_closed()
     return status if isinstance(status, int) else 0
 
 

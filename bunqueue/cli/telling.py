@@ -47,7 +47,7 @@ _WORDS = {
     "JobHandle.retry() gives it": "bunqueue job retry ID gives it",
 }
 # What the protocol calls a verb's `limit`.
-_ALSO = {"max": "limit", "concurrency": "limit", "count": "limit"}
+_ALSO = {"max": "limit", "concurrency": "limit", "count": "limit", "per": "duration"}
 
 
 def status_of(error: Exception) -> int:

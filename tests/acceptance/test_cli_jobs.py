@@ -65,7 +65,7 @@ def test_push_takes_data_from_files_and_standard_input(cli: Cli, tmp_path: Path)
         (["queue", "jobs", "q", "--limit", "0"], "--limit: 0 is not allowed"),
         (["queue", "clean", "q", "--limit", "9999999", "--yes"], "--limit must be at most 1000000, not"),
         (["queue", "clean", "q", "--state", "active", "--yes"], "--state: there is none called 'active'"),
-        (["rate-limit", "set", "q", "1", "--per", "0"], "must be at least 1, not 0"),
+        (["rate-limit", "set", "q", "1", "--per", "0"], "--per must be at least 1, not 0"),
         (["rate-limit", "set", "q", "0"], "N: 0 would let no job start; pause the queue"),
         (["concurrency", "set", "q", "0"], "N: 0 would let no job start; pause the queue"),
         (["cron", "add", "n", "--queue", "q"], "--schedule: give either that, or --every"),

@@ -319,6 +319,25 @@ def test_a_closed_pipe_is_no_error(cli: Cli) -> None:
     assert done.stdout.count("\n") == 1
 
 
+@pytest.mark.parametrize("arguments", [("--help",), ("queue", "--help"), ("queue",), ("completion", "bash")])
+def test_help_into_a_closed_pipe_is_no_error(cli: Cli, arguments: tuple[str, ...]) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        done = subprocess.run(
+            command(*arguments),
+            env=cli.environ(),
+            stdout=writing,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    finally:
+        os.close(writing)
+    assert (done.returncode, done.stderr) == (exits.PIPE_CLOSED, "")
+
+
 def test_output_that_cannot_be_written(cli: Cli) -> None:
     with open("/dev/full", "w") as full:
         done = subprocess.run(
