@@ -104,6 +104,7 @@ function add(refresh) {
     { name: "jobName", label: "Name of its jobs" },
     { name: "data", label: "Data, as JSON", kind: "area", rows: 4 },
   ], submit: async ({ data, ...rest }) => {
+    if (rest.schedule && rest.repeatEvery) throw new Error("Give a cron expression or a number of ms, not both");
     const { cron: made } = await call("Cron", { ...rest, data: readJson(data, "data") });
     toast(`${made.name} runs ${relative(made.nextRun)}`);
     refresh();

@@ -63,7 +63,7 @@ function tabs(state) {
 
 export function queue({ params, query, main, signal }) {
   const { name } = params;
-  const state = query.state || "";
+  const state = STATES.some(([key]) => key === query.state) ? query.state : "";
   let page = Math.max(0, Math.floor(Number(query.page))) || 0, oldest = query.order === "oldest";
   const status = h("span");
   const note = h("p", { class: "problem" });
