@@ -6,18 +6,17 @@ stand on know nothing of it.
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from .errors import BadOption, EventsLost, NotReadable, UnreadableShard
 from .java import NoJava
-from .sink.enqueue import enqueue
-from .sink.summary import WriteSummary, read_summaries
-from .snapshots import copy, snapshot
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from .session import spark_session
+    from .snapshots import copy, snapshot
 
 __all__ = [
     "BadOption",
@@ -25,14 +24,13 @@ __all__ = [
     "NoJava",
     "NotReadable",
     "UnreadableShard",
-    "WriteSummary",
     "copy",
-    "enqueue",
-    "read_summaries",
     "register",
     "snapshot",
     "spark_session",
 ]
+
+_LATER = {"copy": "snapshots", "snapshot": "snapshots", "spark_session": "session"}  # need Arrow, or Spark
 
 
 def register(spark: SparkSession) -> None:
@@ -43,8 +41,13 @@ def register(spark: SparkSession) -> None:
 
 
 def __getattr__(name: str) -> Any:
-    if name == "spark_session":  # needs Spark, and takes a second
-        from .session import spark_session
-
-        return spark_session
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        return getattr(import_module(f".{_LATER[name]}", __name__), name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and error.name.partition(".")[0] in ("pyarrow", "pyspark"):
+            raise ModuleNotFoundError(
+                f"{error.msg}: pip install 'bunqueue[spark]'", name=error.name
+            ) from None
+        raise

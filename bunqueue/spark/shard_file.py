@@ -136,12 +136,12 @@ def _check_same(path: Path, expected: Identity | None, found: Identity | None) -
 def _uri(path: Path, found: Identity | None, stack: ExitStack) -> str:
     """How to open it without a trace.
 
-    Without a log, SQLite need not make the files beside it, which others than its owner might not be able to
-    use afterwards.  With a log that nobody has open, in a folder that is not ours to write, a copy must do.
+    Without a log, SQLite need not make files beside it.  With the log of a crash it has to; as a server could
+    not use those of another user, only its own user makes them, and all others read a copy.
     """
     if found is not None:
         return f"{path.absolute().as_uri()}?mode=ro&immutable=1"
-    if not Path(f"{path}-shm").exists() and not os.access(path.parent, os.W_OK):
+    if not Path(f"{path}-shm").exists() and not _is_ours(path):
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bunqueue-")))
         for name in (path.name, f"{path.name}-wal"):
             shutil.copyfile(path.with_name(name), scratch / name)
@@ -149,12 +149,19 @@ def _uri(path: Path, found: Identity | None, stack: ExitStack) -> str:
     return f"{path.absolute().as_uri()}?mode=ro"
 
 
+def _is_ours(path: Path) -> bool:
+    return os.geteuid() in (0, path.stat().st_uid) and os.access(path.parent, os.W_OK)
+
+
 def _problem(path: Path, error: sqlite3.Error | OSError) -> UnreadableShard:
     """An error in words that say what to do."""
     otherwise = "restore it from a backup, or leave it out with the option unreadable=skip"
     if isinstance(error, FileNotFoundError):
         return UnreadableShard(f"{path} is missing; {otherwise}")
-    if getattr(error, "sqlite_errorcode", 0) & 0xFF in _DAMAGE:
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    if code == sqlite3.SQLITE_FULL:
+        return UnreadableShard(f"{path} cannot be copied: the disk is full; give another folder")
+    if code in _DAMAGE:
         return UnreadableShard(f"{path} is damaged ({error}); {otherwise}")
     reason = error.strerror if isinstance(error, OSError) else error
     return UnreadableShard(f"{path} cannot be read: {reason}; run this as a user who may read it")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import sqlite3
 import threading
 from collections.abc import Iterator
@@ -21,6 +23,7 @@ from bunqueue.spark.folders import find_shards
 from bunqueue.spark.reading import Piece, Selection, pieces_of
 from bunqueue.spark.reading import read as read_piece
 from bunqueue.spark.shard_file import identity
+from bunqueue.spark.shard_file import opened as opened_shard
 from bunqueue.spark.tables import TABLES
 from shardproc.storage.database import MAX_LOG, Database
 
@@ -131,6 +134,22 @@ def test_the_log_of_a_crash_is_read(spark: SparkSession, server: Server, tmp_pat
     data = Path(server.data_dir)
     assert (data / "shard-01.db-wal").stat().st_size
     assert read(spark, data).count() == BATCH
+
+
+def test_who_may_not_write_leaves_nothing_beside_the_log_of_a_crash(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server could not use what another user has made there."""
+    with Queue(NAME, port=server.port) as queue:
+        queue.add_bulk([("n", number) for number in range(BATCH)])
+    server.kill_all()
+    for name in ("shard-01.db", "shard-01.db-wal"):
+        shutil.copyfile(Path(server.data_dir) / name, tmp_path / name)
+    before = sorted(tmp_path.iterdir())
+    monkeypatch.setattr(os, "geteuid", lambda: 12345)
+    with opened_shard(tmp_path / "shard-01.db") as file:
+        assert file.one("select count(*) from jobs") == (BATCH,)
+    assert sorted(tmp_path.iterdir()) == before
 
 
 def test_an_embedded_file(spark: SparkSession, tmp_path: Path) -> None:
