@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from .errors import BadOption, EventsLost, NotReadable, UnreadableShard
 from .java import NoJava
+from .sink.enqueue import enqueue
+from .sink.summary import WriteSummary, read_summaries
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -24,7 +26,10 @@ __all__ = [
     "NoJava",
     "NotReadable",
     "UnreadableShard",
+    "WriteSummary",
     "copy",
+    "enqueue",
+    "read_summaries",
     "register",
     "snapshot",
     "spark_session",
