@@ -26,7 +26,8 @@ READY = 14  # DELAYED or BLOCKED to WAITING: time came, a promotion, the last de
 RELEASED = 15  # ACTIVE to WAITING, nothing counted: its connection ended
 REVIVED = 16  # FAILED or COMPLETED to WAITING, asked to run again
 DISCARDED = 17  # to FAILED without an attempt
-DROPPED = 18  # gone without a word: ttl, removeOnComplete, removeOnFail, Drain, Clean
+# gone without a word: ttl (``reason`` is "expired"), removeOnComplete, removeOnFail, Drain, Clean
+DROPPED = 18
 OBLITERATED = 19  # a queue with all its jobs, no job; ``queue`` is its name
 # Finished jobs of a queue, no job: ``finished`` is their state, ``seqs`` what their ids end with; ``ids`` are
 # those that do not end with their number, as clients chose them, say (absent when there are none)

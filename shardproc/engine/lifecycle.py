@@ -276,7 +276,7 @@ def expire(state: State, queue: QueueState, job: Job) -> None:
     queue.waiting -= 1
     job.state, job.reason = REMOVED, EXPIRED
     waiting.keep(state, job)
-    emit(state, events.DROPPED, job)
+    emit(state, events.DROPPED, job, reason=EXPIRED)
     outcomes.remember(state, job)
     _retire(state, queue, job)
 

@@ -97,6 +97,17 @@ def test_how_else_a_life_may_go(driver: Driver) -> None:
     ]
 
 
+def test_the_log_tells_what_expired_from_what_was_drained(driver: Driver) -> None:
+    late = driver.ask(cmd="PUSH", queue="q", ttl=10)["id"]
+    driver.now += 11
+    assert driver.ask(cmd="PULL", queue="q")["job"] is None
+    drained = driver.ask(cmd="PUSH", queue="q")["id"]
+    driver.ask(cmd="Drain", queue="q")
+    events = driver.ask(cmd="GetEvents")["events"]
+    dropped = {event["jobId"]: event.get("reason") for event in events if event["eventType"] == "dropped"}
+    assert dropped == {late: "expired", drained: None}
+
+
 def test_a_stall_and_a_late_job(driver: Driver) -> None:
     job_id = driver.ask(cmd="PUSH", queue="q", delay=100, maxAttempts=1)["id"]
     driver.tick(driver.now + 100)
