@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+from history import live_through
 from pyspark.sql import SparkSession
 from support.server import Server, dispose
 from support.spark import Full, fill
@@ -41,5 +43,19 @@ def full(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Full]:
         made, jobs = asyncio.run(fill(server))
         server.stop()
         yield Full(folder, made, jobs)
+    finally:
+        dispose(server)
+
+
+@pytest.fixture(scope="session")
+def past(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The data folder in which everything has happened that can."""
+    folder = tmp_path_factory.mktemp("past") / "data"
+    server = Server(folder)
+    try:
+        server.start()
+        asyncio.run(live_through(server))
+        server.stop()
+        yield folder
     finally:
         dispose(server)

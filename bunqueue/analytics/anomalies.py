@@ -1,0 +1,116 @@
+"""Queues that left their usual band: stretches of time in which they failed more than usual, or kept jobs
+waiting longer.
+
+The band is robust: its middle is the median over the queue's buckets, its width the median distance from it
+(MAD), so that a bad afternoon does not make bad afternoons usual.  Buckets in which little happened say
+nothing.  Nothing here knows of weekdays: a queue that is always slow on Mondays is flagged on Mondays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import datetime
+from itertools import groupby
+from operator import itemgetter
+from statistics import median
+from typing import Any, NamedTuple
+
+Row = Mapping[str, Any]
+
+MIN_BUCKETS = 8  # fewer with enough attempts tell nothing of what is usual
+MIN_ATTEMPTS = 20  # in a bucket; of fewer, one failure more is no news
+MIN_FAILED = 5  # failed attempts in a bucket that is flagged for them
+WIDTH = 5.0  # scaled MADs from the median to the end of the band
+SCALE = 1.4826  # times the MAD is the standard deviation, if values are spread as usual
+MIN_RATE = 0.05  # failing that much more than usual is the least that is told
+MIN_WAIT_MS = 1000.0  # waiting that much longer is
+MIN_TIMES = 3.0  # and that many times as long
+
+
+class Anomaly(NamedTuple):
+    """A row of the table of anomalies, but for its text."""
+
+    host: str
+    queue: str
+    what: str
+    since: datetime
+    until: datetime
+    usual: float
+    bound: float
+    worst: float
+    attempts: int
+
+
+class _Measure(NamedTuple):
+    name: str
+    counts: Callable[[Row], bool]  # whether a bucket's value means something
+    bound: Callable[[float, float], float]  # of the median and the scaled MAD: the end of the band
+    matters: Callable[[Row], bool]  # whether a bucket beyond it is worth telling
+
+
+def _is_busy(row: Row) -> bool:
+    return int(row["attempts"]) >= MIN_ATTEMPTS
+
+
+def _rate_bound(usual: float, spread: float) -> float:
+    return usual + max(WIDTH * spread, MIN_RATE)
+
+
+def _wait_bound(usual: float, spread: float) -> float:
+    return max(usual + max(WIDTH * spread, MIN_WAIT_MS), usual * MIN_TIMES)
+
+
+MEASURES = (
+    _Measure("attempt_failure_rate", _is_busy, _rate_bound, lambda row: row["failed_attempts"] >= MIN_FAILED),
+    _Measure("wait_p95", lambda row: _is_busy(row) and row["wait_p95"] is not None, _wait_bound, _is_busy),
+)
+
+
+def find(rows: Iterable[Row], after: Callable[[datetime], datetime]) -> list[Anomaly]:
+    """What is unusual in rows of `numbers.QUEUES_OVER_TIME`, the worst first within a measure.
+
+    ``after`` gives the begin of the bucket that follows one.
+    """
+    key = itemgetter("host", "queue")
+    found: list[Anomaly] = []
+    for _, group in groupby(sorted(rows, key=itemgetter("host", "queue", "bucket")), key):
+        buckets = list(group)
+        for measure in MEASURES:
+            found += _unusual(buckets, measure, after)
+    return sorted(found, key=lambda each: (each.what, -(each.worst - each.usual), each.since))
+
+
+def _unusual(
+    buckets: list[Row], measure: _Measure, after: Callable[[datetime], datetime]
+) -> Iterator[Anomaly]:
+    rows = [row for row in buckets if measure.counts(row)]
+    if len(rows) < MIN_BUCKETS:
+        return
+    values = [float(row[measure.name]) for row in rows]
+    usual = median(values)
+    bound = measure.bound(usual, SCALE * median(abs(value - usual) for value in values))
+    beyond = [row for row in rows if float(row[measure.name]) > bound and measure.matters(row)]
+    for run in _neighbours(beyond, after):
+        yield Anomaly(
+            run[0]["host"],
+            run[0]["queue"],
+            measure.name,
+            run[0]["bucket"],
+            after(run[-1]["bucket"]),
+            usual,
+            bound,
+            max(float(row[measure.name]) for row in run),
+            sum(int(row["attempts"]) for row in run),
+        )
+
+
+def _neighbours(rows: list[Row], after: Callable[[datetime], datetime]) -> Iterator[list[Row]]:
+    """Rows in runs without a gap; one quiet bucket between two is no end of an incident."""
+    run: list[Row] = []
+    for row in rows:
+        if run and row["bucket"] > after(after(run[-1]["bucket"])):
+            yield run
+            run = []
+        run.append(row)
+    if run:
+        yield run

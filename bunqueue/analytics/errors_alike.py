@@ -1,0 +1,22 @@
+"""What makes two errors the same kind of failure."""
+
+from __future__ import annotations
+
+import re
+
+MAX_PATTERN = 200  # characters of the first line that are looked at
+
+# UUIDs, hexadecimal numbers, and decimal ones, but for those that look like the status of an HTTP response:
+# 404 and 503 are different failures.  Java and Python read it alike.
+CHANGING = (
+    r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
+    r"|0x[0-9a-fA-F]+"
+    r"|(?<![0-9a-zA-Z])(?=[a-fA-F]*[0-9])[0-9a-fA-F]{8,}(?![0-9a-zA-Z])"
+    r"|(?<![0-9])(?![45][0-9]{2}(?![0-9]))[0-9]+"
+)
+
+
+def pattern_of(error: str | None) -> str:
+    """The first line of an error with # for every number and id; empty when there is no error."""
+    line = (error or "").partition("\n")[0][:MAX_PATTERN]
+    return re.sub(CHANGING, "#", line)

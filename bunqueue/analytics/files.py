@@ -1,0 +1,99 @@
+"""The tables as files: one Parquet and one CSV file each, and ``about.json``, which says what they are about.
+
+A file is there whole or not at all.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from zoneinfo import ZoneInfo
+
+import pyarrow as pa
+from pyarrow import csv, parquet
+
+from bunqueue.analytics import numbers
+from bunqueue.analytics.page.figures import About, Figures, Row
+from bunqueue.analytics.page.sections import TOLD_QUEUES
+from bunqueue.analytics.page.work import TOLD_WORKERS
+
+ABOUT = "about.json"
+_TIME = pa.timestamp("ms", "UTC")
+_TYPES = {"text": pa.string(), "time": _TIME, "jobs": pa.int64(), "attempts": pa.int64()}
+
+
+def schema_of(table: numbers.Table) -> pa.Schema:
+    """Names and types of the columns."""
+    columns = (*table.keys, *table.numbers)
+    return pa.schema([(column.name, _TYPES.get(column.unit, pa.float64())) for column in columns])
+
+
+def shaped(table: numbers.Table, data: pa.Table) -> pa.Table:
+    """Data with the table's columns and types, sorted by its keys."""
+    found = data.select(list(table.columns)).cast(schema_of(table), safe=False)
+    return found.sort_by([(key.name, "ascending") for key in table.keys]) if table.keys else found
+
+
+def write(folder: Path, about: About, tables: Mapping[str, pa.Table]) -> None:
+    """Write all tables, over what may be there."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, table in tables.items():
+        write_whole(folder / f"{name}.parquet", partial(parquet.write_table, table))
+        write_whole(folder / f"{name}.csv", partial(csv.write_csv, table))
+    fields = {
+        **about._asdict(),
+        "since": about.since.isoformat(),
+        "until": about.until.isoformat(),
+        "made_at": about.made_at.isoformat(),
+        "zone": about.zone.key,
+    }
+    text = json.dumps(fields, indent=1)
+    write_whole(folder / ABOUT, lambda path: path.write_text(text + "\n", encoding="utf-8"))
+
+
+def write_whole(path: Path, write: Callable[[Path], object]) -> None:
+    """Have a file written under another name, and then give it its own."""
+    temporary = path.with_name(f".{path.name}.new")
+    write(temporary)
+    temporary.replace(path)
+
+
+def read(folder: Path) -> Figures:
+    """What a report is made of; of queues and workers over time only those that it shows."""
+    fields = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
+    about = About(
+        datetime.fromisoformat(fields["since"]),
+        datetime.fromisoformat(fields["until"]),
+        fields["unit"],
+        ZoneInfo(fields["zone"]),
+        tuple(fields["hosts"]),
+        datetime.fromisoformat(fields["made_at"]),
+        tuple(fields["notes"]),
+    )
+    found = {
+        table.name: parquet.read_table(folder / f"{table.name}.parquet")
+        for table in numbers.TABLES
+        if table not in (numbers.NAMES_OVER_TIME, numbers.BACKLOG, numbers.FAILURES_OVER_TIME)
+    }
+    for whole, part, key, by, most in (
+        ("queues", "queues_over_time", "queue", "attempts", TOLD_QUEUES),
+        ("workers", "workers_over_time", "worker", "busy", TOLD_WORKERS),
+    ):
+        found[part] = only(found[part], busiest(found[whole], key, by, most), key)
+    return Figures(about, {name: table.to_pylist() for name, table in found.items()})
+
+
+def busiest(table: pa.Table, key: str, by: str, most: int) -> list[Row]:
+    """The rows with the highest numbers."""
+    chosen = table.sort_by([(by, "descending")]).slice(0, most)
+    rows: list[Row] = chosen.select(["host", key]).to_pylist()
+    return rows
+
+
+def only(table: pa.Table, chosen: Iterable[Row], key: str) -> pa.Table:
+    """The rows that have one of these hosts with one of these queues or workers."""
+    keys = pa.Table.from_pylist(list(chosen), pa.schema([("host", pa.string()), (key, pa.string())]))
+    return table.join(keys, ["host", key], join_type="left semi") if len(keys) else table.slice(0, 0)

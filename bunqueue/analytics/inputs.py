@@ -1,0 +1,51 @@
+"""Where the analytics read from: data folders of one or more hosts, by the Spark source ``bunqueue``."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Sequence
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+
+from bunqueue.analytics.facts import ATTEMPT_COLUMNS, EVENT_COLUMNS, JOB_COLUMNS, Source
+from bunqueue.spark import BadOption
+from bunqueue.spark.folders import find_shards
+
+
+def host_names(folders: Sequence[str], hosts: Sequence[str]) -> list[str]:
+    """A name for each folder: those given, or the name of this machine for the only one, or the folders' own.
+
+    BadOption when there are too few or too many, or two are the same.
+    """
+    if hosts and len(hosts) != len(folders):
+        raise BadOption(f"hosts: {len(hosts)} names for {len(folders)} data folders; give one for each")
+    names = list(hosts)
+    if not names:
+        names = [socket.gethostname()] if len(folders) == 1 else [Path(path).name for path in folders]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise BadOption(f"hosts: {twice!r} names two data folders; give each a name of its own")
+    return names
+
+
+def from_folders(
+    spark: SparkSession, folders: Sequence[str], hosts: Sequence[str] = (), *, skip_unreadable: bool = False
+) -> Source:
+    """The tables of data folders: of servers that run, or copies of such folders.
+
+    ``hosts`` names the machine of each; see `host_names`.
+    """
+    given = host_names(folders, hosts)
+    find_shards(folders, given)  # what is wrong with a path is told here, rather than from within Spark
+    names = json.dumps(given)
+
+    def table(name: str, columns: str) -> DataFrame:
+        reader = spark.read.format("bunqueue").option("table", name).option("columns", columns)
+        reader = reader.option("hosts", names).option("unreadable", "skip" if skip_unreadable else "fail")
+        return reader.load(list(folders))
+
+    return Source(
+        table("jobs", JOB_COLUMNS), table("attempts", ATTEMPT_COLUMNS), table("events", EVENT_COLUMNS)
+    )

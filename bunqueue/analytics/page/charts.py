@@ -1,0 +1,204 @@
+"""Charts as inline SVG.  Lines and bars are drawn in coordinates that stretch with the page, texts stand
+beside them as HTML, so that both are sharp at any width and on paper."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from html import escape
+from typing import NamedTuple
+
+HEIGHT = 100.0
+_NICE = (1, 2, 2.5, 5, 10)
+MAX_BARS = 400  # more are thinner than a pixel
+MARKS = 7  # at most, along the foot
+
+
+class Series(NamedTuple):
+    """What is drawn: a value for each bucket, None where there is none; ``kind`` chooses the colour."""
+
+    name: str
+    kind: str
+    values: Sequence[float | None]
+
+
+class Axis(NamedTuple):
+    """The buckets of a chart: how each is called in full, how below the chart (some of those
+    that are not empty are shown), and whether it was unusual."""
+
+    titles: Sequence[str]
+    marks: Sequence[str]
+    unusual: Sequence[bool] = ()
+
+
+Say = Callable[[float | None], str]
+
+
+def ceiling(value: float) -> float:
+    """The next round number."""
+    if value <= 0:
+        return 1.0
+    power = 10.0 ** math.floor(math.log10(value))
+    return next(step * power for step in _NICE if step * power >= value * 0.999)
+
+
+def ceiling_ms(ms: float) -> float:
+    """The next round duration: of seconds, minutes or hours where it is as long."""
+    for unit in (86_400_000.0, 3_600_000.0, 60_000.0):
+        if ms > 2 * unit:
+            return unit * next((step for step in (3, 5, 10, 15, 30, 60) if step * unit >= ms), ms / unit)
+    return ceiling(ms)
+
+
+def columns(axis: Axis, series: Sequence[Series], say: Say, label: str) -> str:
+    """Stacked bars over time."""
+    totals = [sum(each.values[place] or 0 for each in series) for place in range(len(axis.titles))]
+    top = ceiling(max(totals, default=0))
+    wide = 0.84 if len(totals) <= MAX_BARS / 2 else 1.0
+    bars = []
+    for place, title in enumerate(axis.titles):
+        below, parts = 0.0, []
+        for each in series:
+            value = each.values[place] or 0
+            if value:
+                high = value / top * HEIGHT
+                x = place + (1 - wide) / 2
+                below += high
+                parts.append(_rect(each.kind, x, HEIGHT - below, wide, high))
+        if parts:
+            told = ", ".join(
+                f"{say(each.values[place])} {each.name}" for each in series if each.values[place]
+            )
+            bars.append(f"<g><title>{escape(f'{title}: {told}')}</title>{''.join(parts)}</g>")
+    return _plot(axis, top, say, _legend(series), "".join(bars), label)
+
+
+def lines(
+    axis: Axis,
+    series: Sequence[Series],
+    say: Say,
+    label: str,
+    *,
+    round_up: Callable[[float], float] = ceiling,
+) -> str:
+    """Lines over time; the first series is an area."""
+    known = [value for each in series for value in each.values if value is not None]
+    top = round_up(max(known, default=0.0))
+    drawn = [_line(each, top, filled=place == 0) for place, each in enumerate(series)]
+    hover = []
+    for place, title in enumerate(axis.titles):
+        told = ", ".join(
+            f"{each.name} {say(each.values[place])}" for each in series if each.values[place] is not None
+        )
+        if told:
+            text = escape(f"{title}: {told}")
+            hover.append(f"<g><title>{text}</title>{_rect('hover', place, 0, 1, HEIGHT)}</g>")
+    return _plot(axis, top, say, _legend(series), "".join(drawn + hover), label)
+
+
+def spark(values: Sequence[float | None], kind: str, label: str) -> str:
+    """A small line without axes."""
+    top = max((value for value in values if value is not None), default=0.0) or 1.0
+    body = _line(Series("", kind, values), top * 1.05, filled=True)
+    return (
+        f'<svg class="spark" viewBox="0 0 {len(values)} {HEIGHT:g}" preserveAspectRatio="none" role="img"'
+        f' aria-label="{escape(label)}">{body}</svg>'
+    )
+
+
+def strip(axis: Axis, values: Sequence[float | None], say: Say, label: str) -> str:
+    """A row of a heat map: the fuller, the darker; 0 to 1."""
+    cells = []
+    for place, (title, value) in enumerate(zip(axis.titles, values, strict=True)):
+        if value:
+            text = escape(f"{title}: {say(value)}")
+            shade = f"{0.12 + 0.88 * min(1.0, value):.2f}"
+            cells.append(
+                f'<rect class="heat" x="{place}" y="0" width="1.02" height="10" opacity="{shade}">'
+                f"<title>{text}</title></rect>"
+            )
+    return (
+        f'<svg class="strip" viewBox="0 0 {len(values)} 10" preserveAspectRatio="none" role="img"'
+        f' aria-label="{escape(label)}">{"".join(cells)}</svg>'
+    )
+
+
+def bar(parts: Sequence[tuple[str, float]], whole: float, label: str) -> str:
+    """One bar from left to right, in parts (kind, size)."""
+    x, rects = 0.0, []
+    for kind, size in parts:
+        if size > 0 and whole > 0:
+            width = max(size / whole * 100, 0.4)
+            rects.append(_rect(kind, x, 0, width, 10))
+            x += width
+    return (
+        f'<svg class="bar" viewBox="0 0 100 10" preserveAspectRatio="none" role="img"'
+        f' aria-label="{escape(label)}">{"".join(rects)}</svg>'
+    )
+
+
+def foot(axis: Axis) -> str:
+    """Some of the buckets' names, where they are."""
+    places = [place for place, mark in enumerate(axis.marks) if mark]
+    spans = []
+    for place in places[:: max(1, math.ceil(len(places) / MARKS))]:
+        left = place / len(axis.marks) * 100
+        if left < 92 or place == 0:  # its text would end beyond the chart
+            spans.append(f'<span style="left:{left:.2f}%">{escape(axis.marks[place])}</span>')
+    return f'<div class="foot" aria-hidden="true">{"".join(spans)}</div>'
+
+
+def _runs(flags: Sequence[bool]) -> Iterator[tuple[int, int]]:
+    """Where they are set: begin and end of each run."""
+    begin = None
+    for place, flag in enumerate([*flags, False]):
+        if flag and begin is None:
+            begin = place
+        elif not flag and begin is not None:
+            yield begin, place
+            begin = None
+
+
+def _rect(kind: str, x: float, y: float, width: float, height: float) -> str:
+    return f'<rect class="k-{kind}" x="{x:.6g}" y="{y:.5g}" width="{width:.4g}" height="{height:.4g}"/>'
+
+
+def _line(series: Series, top: float, *, filled: bool) -> str:
+    """A path in steps of one through the middles of the buckets, with gaps where nothing is known."""
+    runs: list[list[tuple[float, float]]] = [[]]
+    for place, value in enumerate(series.values):
+        if value is None:
+            runs.append([])
+        else:
+            runs[-1].append((place + 0.5, HEIGHT - value / top * HEIGHT))
+    strokes, areas = [], []
+    for run in filter(None, runs):
+        if len(run) == 1:  # a point has no length
+            run = [(run[0][0] - 0.3, run[0][1]), (run[0][0] + 0.3, run[0][1])]
+        points = "L".join(f"{x:.5g},{y:.4g}" for x, y in run)
+        strokes.append(f"M{points}")
+        areas.append(f"M{run[0][0]:.5g},{HEIGHT:g}L{points}L{run[-1][0]:.5g},{HEIGHT:g}Z")
+    area = f'<path class="area k-{series.kind}" d="{"".join(areas)}"/>' if filled else ""
+    return f'{area}<path class="line k-{series.kind}" d="{"".join(strokes)}"/>'
+
+
+def _legend(series: Sequence[Series]) -> str:
+    if len(series) < 2:
+        return ""
+    entries = "".join(f'<span><i class="k-{each.kind}"></i>{escape(each.name)}</span>' for each in series)
+    return f'<div class="legend">{entries}</div>'
+
+
+def _plot(axis: Axis, top: float, say: Say, legend: str, body: str, label: str) -> str:
+    count = max(1, len(axis.titles))
+    ticks = "".join(
+        f'<span style="bottom:{part * 100:g}%">{escape(say(top * part)) if part else "0"}</span>'
+        for part in (0, 0.5, 1)
+    )
+    grid = "".join(f'<line class="grid" x1="0" x2="{count}" y1="{y}" y2="{y}"/>' for y in (0, 50, 100))
+    unusual = "".join(_rect("unusual", begin, 0, end - begin, HEIGHT) for begin, end in _runs(axis.unusual))
+    return (
+        f'{legend}<div class="plot"><div class="ticks" aria-hidden="true">{ticks}</div>'
+        f'<svg viewBox="0 0 {count} {HEIGHT:g}" preserveAspectRatio="none" role="img"'
+        f' aria-label="{escape(label)}">{unusual}{grid}{body}</svg>{foot(axis)}</div>'
+    )

@@ -1,0 +1,81 @@
+"""What a report is made of: rows of the tables in `bunqueue.analytics.numbers`, and what they are about."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import Any, NamedTuple
+from zoneinfo import ZoneInfo
+
+from bunqueue.analytics import words
+from bunqueue.analytics.buckets import Buckets
+from bunqueue.analytics.page.charts import Axis
+
+Row = Mapping[str, Any]
+
+
+class About(NamedTuple):
+    """What the figures are about; ``until`` is the moment after the last bucket's last event."""
+
+    since: datetime
+    until: datetime
+    unit: str  # of bunqueue.analytics.buckets.UNITS
+    zone: ZoneInfo
+    hosts: tuple[str, ...]
+    made_at: datetime
+    notes: tuple[str, ...] = ()  # what a reader has to know of gaps in the data
+
+
+class Figures(NamedTuple):
+    """The tables by name, a list of rows each."""
+
+    about: About
+    tables: Mapping[str, list[Row]]
+
+    @property
+    def totals(self) -> Row:
+        """The one row of the table of totals."""
+        return self.tables["totals"][0]
+
+    @property
+    def buckets(self) -> list[datetime]:
+        """All stretches of time of the range, also those in which nothing happened."""
+        return list(Buckets(self.about.unit, self.about.zone).between(self.about.since, self.about.until))
+
+    def place(self, row: Row) -> str:
+        """A row's queue, with its host where there are several."""
+        return words.place(row["host"], row["queue"], len(self.about.hosts))
+
+    def axis(self, unusual: Iterable[Row] = ()) -> Axis:
+        """All stretches of time, and in which of them one of these anomalies was."""
+        about, found = self.about, list(unusual)
+        buckets = self.buckets
+        marks = [words.label(at, about.zone, about.unit) for at in buckets]
+        if about.unit == "hour" and (about.until - about.since).days >= 2:
+            marks = [self._day_mark(at) for at in buckets]
+        flags = [any(row["since"] <= at < row["until"] for row in found) for at in buckets]
+        return Axis([self.called(at) for at in buckets], marks, flags)
+
+    def _day_mark(self, hour: datetime) -> str:
+        """The day, at its first hour."""
+        first = Buckets("day", self.about.zone).start(hour) == hour
+        return words.label(hour, self.about.zone, "day") if first else ""
+
+    def called(self, at: datetime) -> str:
+        """A stretch of time in full."""
+        text = words.moment(at, self.about.zone)
+        return text.rpartition(",")[0] if self.about.unit == "day" else text
+
+    def over_time(self, rows: Iterable[Row], number: str, missing: float | None = 0) -> list[float | None]:
+        """A number of rows that have buckets, one value for each stretch of time."""
+        known = {row["bucket"]: row[number] for row in rows}
+        return [known.get(at, missing) for at in self.buckets]
+
+    def carried(self, rows: Iterable[Row], number: str) -> list[float]:
+        """The same of a table in which a missing row means: as before."""
+        known = {row["bucket"]: float(row[number]) for row in rows}
+        values, last = [], 0.0
+        for at in self.buckets:
+            last = known.get(at, last)
+            values.append(last)
+        return values

@@ -1,0 +1,218 @@
+"""From a source to all tables: what is asked of Spark, in which order, and how far it is."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from itertools import groupby
+from operator import itemgetter
+from typing import NamedTuple
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from bunqueue.analytics import aggregates, anomalies, files, numbers, words
+from bunqueue.analytics.aggregates import GROUPS, Range
+from bunqueue.analytics.buckets import UNITS, Buckets, unit_for
+from bunqueue.analytics.facts import Facts, Source, facts
+from bunqueue.analytics.page.figures import About, Row
+from bunqueue.spark import BadOption
+
+WATCHED_QUEUES = 500  # the busiest ones, of which anomalies are looked for
+STEPS = (
+    "reading jobs and events",
+    "counting, and percentiles",
+    "backlog",
+    "workers",
+    "failures",
+    "slowest jobs",
+    "what stood out",
+)
+_SPAN = re.compile(r"(\d+)([mhdw])")
+_SPANS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+
+Tell = Callable[[int, str], None]
+"""Is told before each step: its place in `STEPS`, and what it is."""
+
+
+class Wanted(NamedTuple):
+    """What figures are about.  ``since``: the first end of a job unless given; ``until``: what happened last;
+    ``unit``: by the length of the range."""
+
+    since: datetime | None = None
+    until: datetime | None = None
+    unit: str | None = None
+    zone: ZoneInfo = ZoneInfo("UTC")
+
+
+ALL = Wanted()
+
+
+class Result(NamedTuple):
+    """All tables by name, and what they are about."""
+
+    about: About
+    tables: dict[str, pa.Table]
+
+
+def wanted(
+    since: str | None = None, until: str | None = None, bucket: str | None = None, zone: str = "UTC"
+) -> Wanted:
+    """Options as texts.  ``since`` and ``until``: ISO 8601, in the zone unless they have an offset, or a span
+    before now such as 24h or 7d.  BadOption when something is wrong."""
+    try:
+        place = ZoneInfo(zone)
+    except (ZoneInfoNotFoundError, ValueError):
+        raise BadOption(f"tz: there is no time zone {zone!r}; give one such as Europe/Rome") from None
+    if bucket not in (None, *UNITS):
+        raise BadOption(f"bucket: {bucket!r} is not allowed; give {', '.join(UNITS)}")
+    first, last = _moment("since", since, place), _moment("until", until, place)
+    if first is not None and last is not None and first >= last:
+        raise BadOption(f"since: {since!r} is not before until, which is {until!r}")
+    return Wanted(first, last, bucket, place)
+
+
+def _moment(option: str, text: str | None, zone: ZoneInfo) -> datetime | None:
+    if text is None:
+        return None
+    span = _SPAN.fullmatch(text)
+    if span is not None:
+        return datetime.now(UTC) - timedelta(**{_SPANS[span[2]]: int(span[1])})
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise BadOption(
+            f"{option}: {text!r} is no time; write it as 2026-01-31, 2026-01-31T12:00 or 24h"
+        ) from None
+    return found if found.tzinfo is not None else found.replace(tzinfo=zone)
+
+
+def aggregate(
+    source: Source,
+    asked: Wanted = ALL,
+    *,
+    notes: tuple[str, ...] = (),
+    tell: Tell = lambda step, name: None,
+) -> Result:
+    """All tables of a source."""
+    made_at = datetime.now(UTC)
+    tell(0, STEPS[0])
+    known = facts(source, _ms(asked.until) if asked.until else _ms(made_at) + 1)
+    try:
+        span, hosts = _range(known, asked, made_at)
+        notes += _forgotten(known, span)
+        about = About(_time(span.since), _time(span.until), span.unit, asked.zone, hosts, made_at, notes)
+        return Result(about, _tables(known, span, about, tell))
+    finally:
+        known.release()
+
+
+def _tables(known: Facts, span: Range, about: About, tell: Tell) -> dict[str, pa.Table]:
+    tables: dict[str, pa.Table] = {}
+
+    def keep(table: numbers.Table, frame: DataFrame) -> None:
+        tables[table.name] = files.shaped(table, frame.toArrow())
+
+    tell(1, STEPS[1])
+    everything = aggregates.activity(known, span).toArrow()
+    for place, table in enumerate(GROUPS):
+        mine = everything.filter(pc.equal(everything["grouping"], place))
+        tables[table.name] = files.shaped(table, mine)
+    tell(2, STEPS[2])
+    changes = aggregates.comings_and_goings(known, span).persist()
+    for table in (numbers.BACKLOG, numbers.BACKLOG_OVER_TIME):
+        keep(table, aggregates.backlog(changes, [key.name for key in table.keys]))
+    changes.unpersist()
+    tell(3, STEPS[3])
+    work = aggregates.work_by_bucket(known, span).persist()
+    keep(numbers.WORKERS, aggregates.workers(work))
+    keep(numbers.WORKERS_OVER_TIME, aggregates.workers_over_time(work, span))
+    work.unpersist()
+    tell(4, STEPS[4])
+    failed = aggregates.failed_attempts(known, span).persist()
+    for table, frame in zip(
+        (numbers.FAILURES, numbers.FAILURES_OVER_TIME), aggregates.failures(failed), strict=True
+    ):
+        keep(table, frame)
+    failed.unpersist()
+    tell(5, STEPS[5])
+    keep(numbers.SLOWEST, aggregates.slowest(known, span))
+    tell(6, STEPS[6])
+    tables["anomalies"] = _anomalies(tables, about)
+    return tables
+
+
+def _range(known: Facts, asked: Wanted, now: datetime) -> tuple[Range, tuple[str, ...]]:
+    """What is looked at, and the hosts that there are."""
+    jobs = known.jobs.agg(
+        F.min("ended"),
+        F.min("created"),
+        F.max(F.greatest("created", "ended")),
+        F.array_sort(F.collect_set("host")),
+    ).first()
+    first, created, last, hosts = jobs if jobs is not None else (None, None, None, [])
+    until = _ms(asked.until) if asked.until else _ms(now) if last is None else last + 1
+    if asked.since is not None:
+        since = _ms(asked.since)
+    else:
+        since = next((moment for moment in (first, created) if moment is not None), until - 1)
+    since = min(since, until - 1)
+    unit = asked.unit or unit_for(_time(since), _time(until))
+    if asked.since is None:
+        since = _ms(Buckets(unit, asked.zone).start(_time(since)))
+    return Range(since, until, unit, asked.zone.key), tuple(hosts)
+
+
+def _forgotten(known: Facts, span: Range) -> tuple[str, ...]:
+    """What is to be known where the event log does not go back to the begin of the range."""
+    first = F.min(F.struct("seq", "at")).alias("first")
+    logs = known.events.groupBy("host", "shard").agg(first).where(F.col("first.seq") > 1)
+    row = logs.agg(F.max("first.at")).first()
+    if row is None or row[0] is None or row[0] <= span.since:
+        return ()
+    begin = words.moment(_time(row[0]), ZoneInfo(span.zone))
+    return (
+        f"Jobs that were removed as they ended, or expired, are counted from {begin} on: the event log goes"
+        " back no further.",
+    )
+
+
+def _anomalies(tables: dict[str, pa.Table], about: About) -> pa.Table:
+    """`numbers.ANOMALIES`."""
+    busiest = files.busiest(tables["queues"], "queue", "attempts", WATCHED_QUEUES)
+    rows = files.only(tables["queues_over_time"], busiest, "queue").to_pylist()
+    failed = tables["failures_over_time"].to_pylist()
+    found = []
+    for each in anomalies.find(rows, Buckets(about.unit, about.zone).next):
+        reason = _reason(failed, each) if each.what == "attempt_failure_rate" else None
+        text = words.told(each, about.zone, len(about.hosts), reason)
+        found.append({**each._asdict(), "text": text})
+    return pa.Table.from_pylist(found, files.schema_of(numbers.ANOMALIES))
+
+
+def _reason(failed: list[Row], anomaly: anomalies.Anomaly) -> str | None:
+    """What the attempts of an anomaly mostly failed with."""
+    key = itemgetter("pattern")
+    during = [
+        row
+        for row in failed
+        if (row["host"], row["queue"]) == (anomaly.host, anomaly.queue)
+        and anomaly.since <= row["bucket"] < anomaly.until
+    ]
+    counts = {
+        pattern: sum(row["attempts"] for row in rows)
+        for pattern, rows in groupby(sorted(during, key=key), key)
+    }
+    return max(counts, key=lambda pattern: counts[pattern], default=None) or None
+
+
+def _ms(moment: datetime) -> int:
+    return round(moment.timestamp() * 1000)
+
+
+def _time(ms: int) -> datetime:
+    return datetime.fromtimestamp(ms / 1000, UTC)

@@ -1,0 +1,81 @@
+"""Numbers as people read them, the pattern of errors, and what the page about analytics says."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from bunqueue.analytics import numbers, words
+from bunqueue.analytics.errors_alike import pattern_of
+from bunqueue.analytics.page import charts
+
+PAGE = (Path(__file__).resolve().parents[3] / "docs" / "analytics.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0, "0"),
+        (1234, "1,234"),
+        (12_345, "12.3 k"),
+        (999_700, "1,000 k"),
+        (1_234_567, "1.23 M"),
+        (2.5, "2.5"),
+    ],
+)
+def test_counts(value: float, text: str) -> None:
+    assert words.count(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0, "0 %"),
+        (0.00001, "< 0.01 %"),
+        (0.0034, "0.34 %"),
+        (0.034, "3.4 %"),
+        (0.34, "34 %"),
+        (0.9991, "99.91 %"),
+        (0.99999, "> 99.99 %"),
+        (1, "100 %"),
+    ],
+)
+def test_shares(value: float, text: str) -> None:
+    assert words.share(value) == text
+
+
+@pytest.mark.parametrize(
+    ("error", "pattern"),
+    [
+        ("HTTPError: 503 for order 1234567\n  at line 7", "HTTPError: 503 for order #"),
+        ("no row 0199a1b2-7c3d-7abc-8def-0123456789ab in db2", "no row # in db#"),
+        ("at 0x7f3a9c of deadbeef01 after 100 s", "at # of # after # s"),
+        ("cafe is closed", "cafe is closed"),
+        (None, ""),
+    ],
+)
+def test_errors_that_differ_in_numbers_are_alike(error: str | None, pattern: str) -> None:
+    assert pattern_of(error) == pattern
+
+
+def test_axes_end_at_round_numbers() -> None:
+    assert [charts.ceiling(value) for value in (0, 3, 12, 260, 999)] == [1, 5, 20, 500, 1000]
+    assert [charts.ceiling(value) for value in (2, 10, 2500)] == [2, 10, 2500]
+    assert charts.ceiling_ms(450_000) == 10 * 60_000
+
+
+def test_the_page_has_every_table_and_every_number() -> None:
+    rows = {tuple(cell.strip() for cell in line.split("|")[1:4]) for line in PAGE.splitlines() if "|" in line}
+    for table in numbers.TABLES:
+        assert any(row[0] == f"`{table.name}`" and row[1] == table.about for row in rows), table.name
+        for number in (*table.keys, *table.numbers):
+            assert (f"`{number.name}`", number.unit, number.formula) in rows, (table.name, number.name)
+
+
+def test_the_samples_are_python() -> None:
+    samples = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    assert samples
+    for sample in samples:
+        compile(sample, "docs/analytics.md", "exec")
