@@ -1,0 +1,170 @@
+"""From data folders to a lake: what has happened since the last run, and what has been missed meanwhile.
+
+Events are read from the number that the last run had reached.  Jobs and attempts are read from some time
+before that, and those that the lake has are left out, so it does no harm to read too much.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from bunqueue.analytics.inputs import host_names
+from bunqueue.analytics.lake import KEYS, columns_of, dated, read
+from bunqueue.analytics.lake_log import TABLES, Commit, Gap, LakeLog, Reached
+from bunqueue.analytics.pipeline import Tell
+from bunqueue.spark.folders import find_shards
+
+OVERLAP_MS = 3_600_000  # read again: as much as a shard's clock may be behind another's
+STEPS = ("events", "attempts", "jobs", "commit")
+_SINCE = {"jobs": "finished_at", "attempts": "ended_at"}
+
+Places = dict[str, dict[int, Reached]]  # host -> shard -> how far
+
+
+class Exported(NamedTuple):
+    """What a run has added to a lake, and what it missed; see `Commit`."""
+
+    rows: dict[str, int]
+    gaps: list[Gap]
+    missing: dict[str, int]
+
+
+class _Run(NamedTuple):
+    spark: SparkSession
+    log: LakeLog
+    folders: dict[str, str]  # by host
+    reached: Places
+    payload: bool
+    skip: bool
+
+    def since(self, host: str) -> int:
+        """Where reading jobs of a host begins; epoch ms."""
+        known = self.reached.get(host)
+        return min(place.at for place in known.values()) - OVERLAP_MS if known else 0
+
+
+def export(
+    spark: SparkSession,
+    folders: Sequence[str],
+    lake: Path,
+    *,
+    hosts: Sequence[str] = (),
+    payload: bool = False,
+    skip_unreadable: bool = False,
+    tell: Tell = lambda step, name: None,
+) -> Exported:
+    """Add to a lake what has happened in data folders since the last run; ``payload``: with data and results.
+
+    Safe to repeat, and to kill at any moment.  NotReadable when another run is at work on the lake.
+    """
+    names = host_names(folders, hosts)
+    find_shards(folders, names)  # what is wrong with a path is told here, rather than from within Spark
+    log = LakeLog(lake)
+    with log.opened() as last:
+        reached = {} if last is None else last.reached
+        run = _Run(spark, log, dict(zip(names, folders, strict=True)), reached, payload, skip_unreadable)
+        # Events first: a job that ends meanwhile is then in the table of jobs, and not missing.
+        rows = {}
+        for step, table in enumerate(TABLES):
+            tell(step, STEPS[step])
+            rows[table] = _write(run, table)
+        tell(3, STEPS[3])
+        found = _staged(run, "events")
+        now, gaps = _places(found, reached)
+        missing = _missing(run, found)
+        if any(rows.values()):
+            number = last.number + 1 if last is not None else 1
+            log.commit(Commit(number, time.time_ns() // 1_000_000, rows, now, gaps, missing))
+        return Exported(rows, gaps, missing)
+
+
+def _write(run: _Run, table: str) -> int:
+    """Write the new rows of a table aside; how many they are."""
+    parts = [_new_of_host(run, table, host) for host in run.folders]
+    whole = parts[0]
+    for part in parts[1:]:
+        whole = whole.unionByName(part)
+    found = dated(table, whole)
+    if table != "events" and run.reached:
+        since = min((run.since(host) for host in run.folders if host in run.reached), default=0)
+        known = read(run.spark, run.log.folder, table)
+        known = known.where(F.col(_SINCE[table]) >= F.timestamp_millis(F.lit(since)))
+        found = found.join(known.select(*KEYS[table]), KEYS[table], "left_anti")
+    # One file for each folder of the lake, unless it would be a large one.
+    found = found.hint("rebalance", "date", "queue")
+    place = str(run.log.staging / table)
+    found.write.mode("overwrite").partitionBy("date", "queue").parquet(place)
+    return _staged(run, table).count()
+
+
+def _new_of_host(run: _Run, table: str, host: str) -> DataFrame:
+    reader = run.spark.read.format("bunqueue").option("table", table)
+    reader = reader.option("columns", ",".join(columns_of(table, payload=run.payload)))
+    reader = reader.option("hosts", json.dumps([host])).option("unreadable", "skip" if run.skip else "fail")
+    frame = reader.load(run.folders[host])
+    if table == "events":
+        return _new_events(frame, run.reached.get(host, {}))
+    if table == "jobs":
+        frame = frame.where(F.col("state").isin("completed", "failed", "cancelled"))
+    return frame.where(F.col(_SINCE[table]) >= F.timestamp_millis(F.lit(run.since(host))))
+
+
+def _new_events(frame: DataFrame, reached: dict[int, Reached]) -> DataFrame:
+    if not reached:
+        return frame
+    after = F.lit(0)
+    for shard, place in reached.items():
+        after = F.when(F.col("shard") == shard, F.lit(place.seq)).otherwise(after)
+    lowest = min(place.seq for place in reached.values())
+    return frame.where((F.col("seq") > lowest) & (F.col("seq") > after))
+
+
+def _staged(run: _Run, table: str) -> DataFrame:
+    """What this run has written aside."""
+    return read(run.spark, run.log.staging, table)
+
+
+def _places(events: DataFrame, before: Places) -> tuple[Places, list[Gap]]:
+    """How far the events have been read now, and which had been forgotten before."""
+    reached = {host: dict(shards) for host, shards in before.items()}
+    gaps = []
+    ends = events.groupBy("host", "shard").agg(
+        F.min(F.struct("seq", "at")).alias("first"), F.max(F.struct("seq", "at")).alias("last")
+    )
+    millis = (F.unix_millis(F.col(f"{end}.at")).alias(f"{end}_at") for end in ("first", "last"))
+    for row in ends.select("host", "shard", "first.seq", F.col("last.seq").alias("last"), *millis).collect():
+        shards = reached.setdefault(row["host"], {})
+        known = shards.get(row["shard"])
+        if known is not None and row["seq"] > known.seq + 1:
+            gap = Gap(row["host"], row["shard"], known.seq + 1, row["seq"] - 1, known.at, row["first_at"])
+            gaps.append(gap)
+        shards[row["shard"]] = Reached(row["last"], row["last_at"])
+    return reached, gaps
+
+
+def _missing(run: _Run, events: DataFrame) -> dict[str, int]:
+    """Jobs that ended and were removed by a retention before this run read them, by queue.  Those that were
+    to be removed at once are told by the event log instead."""
+    gone = events.where(F.col("kind").isin("dropped", "removed", "revived"))
+    ended = events.where((F.col("kind") == "completed") | ((F.col("kind") == "failed") & F.col("terminal")))
+    left = (
+        ended.select("host", "queue", "job_id")
+        .distinct()
+        .join(gone.select("host", "job_id").distinct(), ["host", "job_id"], "left_anti")
+    )
+    for place in (run.log.staging, run.log.folder):
+        jobs = read(run.spark, place, "jobs").select("host", F.col("id").alias("job_id"))
+        left = left.join(jobs, ["host", "job_id"], "left_anti")
+    return dict(_counted(left))
+
+
+def _counted(left: DataFrame) -> Iterator[tuple[str, int]]:
+    for row in left.groupBy("queue").count().collect():
+        yield row["queue"] or "", row["count"]

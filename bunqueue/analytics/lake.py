@@ -1,0 +1,97 @@
+"""A lake: the history of queues as Parquet files by date (UTC) and queue, longer than servers keep it.
+
+Holds jobs that have ended, attempts and events, with the columns of the Spark source ``bunqueue``.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession, Window
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from bunqueue.analytics.facts import Source
+from bunqueue.analytics.lake_log import LakeLog
+from bunqueue.spark import NotReadable
+from bunqueue.spark.tables import TABLES
+
+# Beside the columns that are read without being asked for.
+_MORE = {"jobs": ("tags", "depends_on"), "attempts": (), "events": ()}
+_ENDS = {"jobs": "finished_at", "attempts": "ended_at", "events": "at"}
+# What tells a row from all others.
+KEYS = {
+    "jobs": ["host", "id", "finished_at"],
+    "attempts": ["host", "job_id", "number", "ended_at"],
+    "events": ["host", "shard", "seq"],
+}
+PAYLOAD = ("data", "data_error", "result", "result_error")
+
+
+def columns_of(table: str, *, payload: bool = False) -> list[str]:
+    """The columns that a lake has of a table."""
+    found = [column.name for column in TABLES[table].default_columns]
+    return [*found, *_MORE[table], *(PAYLOAD if payload and table == "jobs" else ())]
+
+
+def dated(table: str, frame: DataFrame) -> DataFrame:
+    """With the column by which the lake is cut."""
+    return frame.withColumn(
+        "date", F.date_format(F.to_utc_timestamp(_ENDS[table], F.current_timezone()), "yyyy-MM-dd")
+    )
+
+
+def schema_of(table: str) -> StructType:
+    """All columns that a file of the lake may have, and those that are folders."""
+    columns = columns_of(table, payload=True)
+    known = {column.name: column.type for column in TABLES[table].columns}
+    fields = ", ".join(f"`{name}` {known[name]}" for name in columns)
+    found = StructType.fromDDL(f"{fields}, `date` string")
+    assert isinstance(found, StructType)
+    return found
+
+
+def read(spark: SparkSession, folder: Path, table: str) -> DataFrame:
+    """A table of a lake; one without rows, if nothing is there yet."""
+    place = folder / table
+    schema = schema_of(table)
+    if not any(place.glob("*/*/*.parquet")):
+        return spark.createDataFrame([], schema)
+    return spark.read.schema(schema).parquet(str(place))
+
+
+def from_lake(spark: SparkSession, folder: Path) -> Source:
+    """The tables of a lake, as the analytics read them: of a job that was revived, how it ended last."""
+    if not LakeLog(folder).commits():
+        raise NotReadable(
+            f"{folder} is no lake: nothing has been exported to it; run bunqueue analytics export"
+        )
+    jobs, events = read(spark, folder, "jobs"), read(spark, folder, "events")
+    revived = events.where(F.col("kind") == "revived").select("host", F.col("job_id").alias("id")).distinct()
+    if not revived.isEmpty():
+        jobs = _last_ends(jobs, revived)
+    return Source(jobs, read(spark, folder, "attempts"), events, keeps_gone=True)
+
+
+def _last_ends(jobs: DataFrame, revived: DataFrame) -> DataFrame:
+    """Of the jobs that were revived only the rows of how they ended last."""
+    again = jobs.join(F.broadcast(revived), ["host", "id"], "left_semi")
+    order = Window.partitionBy("host", "id").orderBy(F.desc("finished_at"))
+    last = again.withColumn("place", F.row_number().over(order)).where("place = 1").drop("place")
+    return jobs.join(F.broadcast(revived), ["host", "id"], "left_anti").unionByName(last)
+
+
+def notes_of(folder: Path) -> tuple[str, ...]:
+    """What is not in a lake, in words."""
+    notes = ["Jobs that have not ended are not in a lake: the backlog is that of jobs which ended later."]
+    for commit in LakeLog(folder).commits():
+        notes += [
+            f"{gap.last - gap.first + 1:,} events of shard {gap.shard} of {gap.host} had been forgotten"
+            " before an export read them: export more often, or keep more of them."
+            for gap in commit.gaps
+        ]
+        notes += [
+            f"{count:,} jobs of {queue} had ended and were removed before an export read them."
+            for queue, count in commit.missing.items()
+        ]
+    return tuple(notes)

@@ -1,0 +1,136 @@
+"""The commits of a lake: which files each run added, and how far it had read.
+
+A run writes its files aside, commits by writing one small file, and then moves the files to their places.
+A run that is killed before the commit has done nothing; after it, the next one finishes the moving.  So no
+row is ever there twice, and readers need to know nothing of commits.
+
+::
+
+    jobs/date=2026-11-21/queue=emails/000001-....parquet     (attempts/ and events/ alike)
+    _log/000001.json       a `Commit`
+    _staging/              a run at work; names with _ are passed over by those who read Parquet folders
+"""
+
+from __future__ import annotations
+
+import fcntl
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+
+from bunqueue.spark import NotReadable
+
+FORMAT = 1
+TABLES = (
+    "events",
+    "attempts",
+    "jobs",
+)  # in the order in which they are read: see `bunqueue.analytics.export`
+_LOG, _STAGING, _LOCK = "_log", "_staging", "_lock"
+
+
+class Reached(msgspec.Struct):
+    """How far the events of a shard have been read: the number of the last one, and its epoch ms."""
+
+    seq: int
+    at: int
+
+
+class Gap(msgspec.Struct):
+    """Events that were forgotten before they were read: numbers ``first`` to ``last`` of a shard."""
+
+    host: str
+    shard: int
+    first: int
+    last: int
+    since: int  # epoch ms of the event before them
+    until: int  # and of the one after them
+
+
+class Commit(msgspec.Struct):
+    """One run.  ``reached``: host -> shard -> how far; ``missing``: how many ended jobs of a queue were gone
+    before they were read; ``files``: where each file goes, by its place in the staging folder."""
+
+    number: int
+    made_at: int  # epoch ms
+    rows: dict[str, int]
+    reached: dict[str, dict[int, Reached]]
+    gaps: list[Gap] = []
+    missing: dict[str, int] = {}
+    files: dict[str, str] = {}
+    format: int = FORMAT
+
+
+class LakeLog:
+    """The commits of the lake in a folder.  Use it within `LakeLog.opened`, which keeps other runs out."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.staging = folder / _STAGING
+
+    @contextmanager
+    def opened(self) -> Iterator[Commit | None]:
+        """Finish what a killed run had committed, forget what it had not; the last commit.
+
+        NotReadable when another run is at work, or a newer version wrote the lake.
+        """
+        (self.folder / _LOG).mkdir(parents=True, exist_ok=True)
+        with (self.folder / _LOCK).open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise NotReadable(f"another export into {self.folder} is running; wait for it") from None
+            last = self.last()
+            if last is not None:
+                self._place(last)
+            shutil.rmtree(self.staging, ignore_errors=True)
+            try:
+                yield last
+            finally:
+                shutil.rmtree(self.staging, ignore_errors=True)
+
+    def last(self) -> Commit | None:
+        """The last commit."""
+        commits = self.commits()
+        return commits[-1] if commits else None
+
+    def commits(self) -> list[Commit]:
+        """All commits, the oldest first."""
+        found = []
+        for path in sorted((self.folder / _LOG).glob("*.json")):
+            try:
+                commit = msgspec.json.decode(path.read_bytes(), type=Commit)
+            except msgspec.DecodeError as error:
+                raise NotReadable(
+                    f"{path} is no commit of a lake ({error}); restore it from a backup"
+                ) from None
+            if commit.format > FORMAT:
+                raise NotReadable(
+                    f"the lake {self.folder} was written by a newer version of bunqueue (format"
+                    f" {commit.format}); upgrade bunqueue"
+                )
+            found.append(commit)
+        return found
+
+    def commit(self, commit: Commit) -> None:
+        """Have all files of the staging folder be part of the lake."""
+        for path in sorted(self.staging.rglob("*.parquet")):
+            place = path.relative_to(self.staging)
+            target = place.with_name(f"{commit.number:06}-{place.name}")
+            commit.files[str(place)] = str(target)
+        path = self.folder / _LOG / f"{commit.number:06}.json"
+        temporary = path.with_name(f".{path.name}.new")
+        temporary.write_bytes(msgspec.json.format(msgspec.json.encode(commit), indent=1))
+        temporary.replace(path)
+        self._place(commit)
+
+    def _place(self, commit: Commit) -> None:
+        """Move the files of a commit that are still aside."""
+        for source, target in commit.files.items():
+            path = self.staging / source
+            if path.exists():
+                (self.folder / target).parent.mkdir(parents=True, exist_ok=True)
+                path.replace(self.folder / target)

@@ -1,0 +1,94 @@
+"""What people call: each of these starts Spark if need be, and does one thing from beginning to end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from pyspark.sql import SparkSession
+
+from bunqueue.analytics import exporting, files, inputs, lake, pipeline
+from bunqueue.analytics.exporting import Exported
+from bunqueue.analytics.facts import Source
+from bunqueue.analytics.page.document import document
+from bunqueue.analytics.pipeline import ALL, Result, Tell, Wanted
+from bunqueue.spark import BadOption, spark_session
+
+REPORT = "report.html"
+
+
+class From(NamedTuple):
+    """Where to read: data folders, with a name of the machine of each, or a lake."""
+
+    folders: Sequence[str] = ()
+    hosts: Sequence[str] = ()
+    lake: str | None = None
+    skip_unreadable: bool = False
+
+    def source(self, spark: SparkSession) -> tuple[Source, tuple[str, ...]]:
+        """The tables, and what is to be known of gaps in them.  BadOption unless there is one place."""
+        if bool(self.folders) == bool(self.lake):
+            raise BadOption("data_dir: give data folders, or a lake, and not both")
+        if self.lake:
+            folder = Path(self.lake)
+            return lake.from_lake(spark, folder), lake.notes_of(folder)
+        found = inputs.from_folders(spark, self.folders, self.hosts, skip_unreadable=self.skip_unreadable)
+        return found, ()
+
+
+def silent(step: int, name: str) -> None:
+    """Tell nobody."""
+
+
+def aggregate(
+    place: From,
+    out: str | Path,
+    asked: Wanted = ALL,
+    *,
+    spark: SparkSession | None = None,
+    tell: Tell = silent,
+) -> Result:
+    """Write all tables of a place to a folder, as Parquet and CSV; docs/analytics.md says what they hold."""
+    source, notes = place.source(spark or spark_session())
+    result = pipeline.aggregate(source, asked, notes=notes, tell=tell)
+    files.write(Path(out), result.about, result.tables)
+    return result
+
+
+def report(
+    place: From,
+    out: str | Path,
+    asked: Wanted = ALL,
+    *,
+    spark: SparkSession | None = None,
+    tell: Tell = silent,
+) -> Path:
+    """`aggregate`, and a page about it beside the tables; the page's path."""
+    folder = Path(out)
+    aggregate(place, folder, asked, spark=spark, tell=tell)
+    page = folder / REPORT
+    files.write_whole(page, lambda path: path.write_text(document(files.read(folder)), encoding="utf-8"))
+    return page
+
+
+def export(
+    place: From,
+    out: str | Path,
+    *,
+    payload: bool = False,
+    spark: SparkSession | None = None,
+    tell: Tell = silent,
+) -> Exported:
+    """Add to a lake what has happened in data folders since the last time; ``payload``: also their data."""
+    if not place.folders or place.lake:
+        raise BadOption("data_dir: give the data folders to export")
+    return exporting.export(
+        spark or spark_session(),
+        place.folders,
+        Path(out),
+        hosts=place.hosts,
+        payload=payload,
+        skip_unreadable=place.skip_unreadable,
+        tell=tell,
+    )

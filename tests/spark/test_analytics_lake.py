@@ -1,0 +1,190 @@
+"""The lake: what is in it, however often it is exported to, and whatever interrupts that."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import oracle
+import pytest
+from history import at_another_time, begin_of, shards_of
+from pyspark.sql import SparkSession
+
+from bunqueue.analytics import lake, pipeline
+from bunqueue.analytics.exporting import Exported, export
+from bunqueue.analytics.lake_log import LakeLog
+from bunqueue.spark import NotReadable
+
+KEYS = {
+    "jobs": ("host", "id", "finished_at"),
+    "attempts": ("host", "job_id", "number", "ended_at"),
+    "events": ("host", "shard", "seq"),
+}
+
+
+@pytest.fixture
+def folder(past: Path, tmp_path: Path) -> Path:
+    """A copy of the history that tests may change."""
+    return at_another_time(past, tmp_path / "web", begin_of(past))
+
+
+def rows_of(spark: SparkSession, place: Path) -> dict[str, list[tuple[Any, ...]]]:
+    """The keys of all rows, sorted."""
+    return {
+        table: sorted(map(tuple, lake.read(spark, place, table).select(*key).collect()))
+        for table, key in KEYS.items()
+    }
+
+
+def expected(folder: Path) -> dict[str, int]:
+    """How many rows there must be, by sqlite3."""
+    counts = {"jobs": 0, "attempts": 0, "events": 0}
+    for shard in shards_of(folder):
+
+        def one(query: str, shard: sqlite3.Connection = shard) -> int:
+            return int(shard.execute(query).fetchone()[0])
+
+        ended = one("select count(*) from completed"), one("select count(*) from dead_letters")
+        counts["jobs"] += sum(ended)
+        counts["attempts"] += ended[0] + one("select count(*) from attempts")
+        counts["events"] += one("select coalesce(sum(count), 0) from events")
+    return counts
+
+
+def test_repeated_and_killed(spark: SparkSession, folder: Path, tmp_path: Path) -> None:
+    """Killed before the commit, and after it before the files are in their places: then repeated."""
+    place = tmp_path / "lake"
+    with pytest.raises(KeyboardInterrupt):
+        export(spark, [str(folder)], place, hosts=["web"], tell=_dies_at("commit"))
+    assert not any(lake.read(spark, place, table).count() for table in KEYS)
+    first = export(spark, [str(folder)], place, hosts=["web"])
+    whole = rows_of(spark, place)
+    assert {table: len(set(rows)) for table, rows in whole.items()} == expected(folder) == first.rows
+    assert (first.gaps, first.missing) == ([], {})
+    _undo_moving(place)
+    again = export(spark, [str(folder)], place, hosts=["web"])
+    assert again == Exported(dict.fromkeys(KEYS, 0), [], {})
+    assert rows_of(spark, place) == whole
+    assert not (place / "_staging").exists()
+
+
+def _dies_at(name: str) -> pipeline.Tell:
+    def tell(step: int, what: str) -> None:
+        if what == name:
+            raise KeyboardInterrupt
+
+    return tell
+
+
+def _undo_moving(place: Path) -> None:
+    """Put half of the last run's files back to where they were when it committed."""
+    last = LakeLog(place).last()
+    assert last is not None
+    for source, target in list(last.files.items())[::2]:
+        (place / "_staging" / source).parent.mkdir(parents=True, exist_ok=True)
+        shutil.move(place / target, place / "_staging" / source)
+
+
+@pytest.fixture
+def two_parts(folder: Path, tmp_path: Path) -> tuple[Path, Path]:
+    """The folder as it was at some moment, when less had happened, and as it is."""
+    early = tmp_path / "early"
+    shutil.copytree(folder, early)
+    for shard in shards_of(early):
+        rows = shard.execute("select first_seq, at from events order by first_seq").fetchall()
+        cut = rows[len(rows) * 2 // 3][1]
+        shard.execute("delete from events where at >= ?", (cut,))
+        for table, column in (
+            ("completed", "finished_at"),
+            ("dead_letters", "finished_at"),
+            ("attempts", "ended_at"),
+        ):
+            shard.execute(f"delete from {table} where {column} >= ?", (cut,))
+        shard.commit()
+    return early, folder
+
+
+def test_in_parts_with_what_was_forgotten(
+    spark: SparkSession, two_parts: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """A second run adds the rest, and says which events and jobs it came too late for."""
+    early, late = two_parts
+    place = tmp_path / "lake"
+    export(spark, [str(early)], place, hosts=["web"])
+    before = rows_of(spark, place)
+    assert {table: len(rows) for table, rows in before.items()} == expected(early)
+    reached = {number: found.seq for number, found in LakeLog(place).commits()[-1].reached["web"].items()}
+    forgotten, lost = _forget(late, reached)
+    found = export(spark, [str(late)], place, hosts=["web"])
+    assert {(gap.shard, gap.first, gap.last) for gap in found.gaps} == forgotten
+    assert found.missing == lost
+    after = rows_of(spark, place)
+    for table, rows in after.items():
+        assert len(set(rows)) == len(rows)
+        assert set(before[table]) <= set(rows)
+    assert len(after["events"]) == len(before["events"]) + found.rows["events"]
+    notes = lake.notes_of(place)
+    assert any("events of shard" in note for note in notes)
+    assert any("1 jobs of mail" in note for note in notes)
+
+
+def _forget(folder: Path, reached: dict[int, int]) -> tuple[set[tuple[int, int, int]], dict[str, int]]:
+    """Have one shard lose the first new row of its events, and a job that completed after that."""
+    for number, shard in enumerate(shards_of(folder)):
+        queue = shard.execute("select id from queues where name = 'mail'").fetchone()
+        if queue is None:
+            continue
+        after = reached.get(number, 0)
+        query = "select first_seq, count, at from events where first_seq > ? order by first_seq limit 1"
+        first, count, at = shard.execute(query, (after,)).fetchone()
+        shard.execute("delete from events where first_seq <= ?", (first,))
+        query = "select seq from completed where queue_id = ? and finished_at > ? limit 1"
+        (seq,) = shard.execute(query, (queue[0], at)).fetchone()
+        shard.execute("delete from completed where seq = ?", (seq,))
+        shard.execute("delete from jobs where seq = ?", (seq,))
+        shard.commit()
+        return {(number, first, first + count - 1)}, {"mail": 1}
+    raise AssertionError("no shard has the queue")
+
+
+def test_figures_of_a_lake(spark: SparkSession, folder: Path, tmp_path: Path) -> None:
+    """They are those of the server, but for jobs that have not ended."""
+    place = tmp_path / "lake"
+    export(spark, [str(folder)], place, hosts=["web"])
+    result = pipeline.aggregate(lake.from_lake(spark, place), pipeline.wanted(bucket="minute"))
+    since, until = (round(at.timestamp() * 1000) for at in (result.about.since, result.about.until))
+    clock = oracle.Clock("minute", "UTC", since, until)
+    known = oracle.look_at({"web": folder})
+    known.jobs = [job for job in known.jobs if job.ended is not None]
+    expected = oracle.activity(known, clock, lambda each, _: each.queue, lambda _: clock.length(None))
+    found = {row["queue"]: row for row in result.tables["queues"].to_pylist()}
+    assert found.keys() == expected.keys()
+    for queue, numbers in expected.items():
+        for name, value in numbers.items():
+            assert found[queue][name] == (None if value is None else pytest.approx(value)), (queue, name)
+
+
+def test_payload_and_partitions(spark: SparkSession, folder: Path, tmp_path: Path) -> None:
+    place = tmp_path / "lake"
+    export(spark, [str(folder)], place, hosts=["web"], payload=True)
+    rows = {row["id"]: row for row in lake.read(spark, place, "jobs").collect()}
+    assert json.loads(rows["kid-1"]["data"]) == {}
+    assert json.loads(rows["kid-1"]["result"]) == "done"
+    assert rows["parent"]["depends_on"] == ["kid-1", "kid-2"]
+    day = rows["kid-1"]["finished_at"].strftime("%Y-%m-%d")
+    assert rows["kid-1"]["date"] == day
+    assert list((place / "jobs" / f"date={day}" / "queue=mail").glob("000001-*.parquet"))
+
+
+def test_who_cannot_export(spark: SparkSession, folder: Path, tmp_path: Path) -> None:
+    place = tmp_path / "lake"
+    with LakeLog(place).opened(), pytest.raises(NotReadable, match=r"another export into .* is running"):
+        export(spark, [str(folder)], place)
+    with pytest.raises(NotReadable, match="is no lake: nothing has been exported to it"):
+        lake.from_lake(spark, tmp_path / "nothing")
+    (place / "_log" / "000001.json").write_text('{"number": 1')
+    with pytest.raises(NotReadable, match=r"000001.json is no commit of a lake"):
+        export(spark, [str(folder)], place)
