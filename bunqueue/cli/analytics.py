@@ -1,0 +1,237 @@
+"""``bunqueue analytics``: figures of what queues have done, from data folders, with Spark.
+
+Talks to no server.  Spark and Arrow are loaded when a command runs.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from bunqueue.errors import BunqueueError
+from bunqueue.settings import SettingsError
+
+from .human import plural
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
+
+Folders = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--data-dir",
+        metavar="DIR",
+        help="The data folder of a server, which may run, or a copy. Give it again for more hosts.",
+        show_default=False,
+    ),
+]
+Hosts = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--host",
+        metavar="NAME",
+        help="The machine of each --data-dir, in their order. Default: of one folder this machine's name, of"
+        " several the folders' own.",
+        show_default=False,
+    ),
+]
+Lake = Annotated[
+    str | None,
+    typer.Option("--lake", metavar="DIR", help="Read what export has written, instead of --data-dir."),
+]
+Out = Annotated[str, typer.Option("--out", metavar="DIR", help="The folder to write to.")]
+Since = Annotated[
+    str | None, typer.Option("--since", metavar="TIME", help="Begin: 2026-01-31, 2026-01-31T12:00, 24h, 7d.")
+]
+Until = Annotated[str | None, typer.Option("--until", metavar="TIME", help="End, not included.")]
+Bucket = Annotated[
+    str | None,
+    typer.Option(
+        "--bucket", metavar="minute|hour|day", help="How time is cut. Default: by the length of the range."
+    ),
+]
+Zone = Annotated[str, typer.Option("--tz", metavar="ZONE", help="Time zone of hours and days: Europe/Rome.")]
+Master = Annotated[
+    str | None,
+    typer.Option(
+        "--master", metavar="URL", help="Where Spark runs. Default: local[*], or as spark-submit says."
+    ),
+]
+Memory = Annotated[str, typer.Option("--memory", metavar="SIZE", help="Spark's memory on this machine: 4g.")]
+Skip = Annotated[
+    bool, typer.Option("--skip-unreadable", help="Leave out shards that cannot be read, instead of failing.")
+]
+
+
+@app.callback()
+def _analytics() -> None:
+    """Figures, charts and history of queues, with Spark."""
+
+
+@app.command()
+def export(
+    out: Out,
+    data_dir: Folders = None,
+    host: Hosts = None,
+    payload: Annotated[
+        bool, typer.Option("--payload", help="With data and results of jobs, as JSON.")
+    ] = False,
+    master: Master = None,
+    memory: Memory = "2g",
+    skip_unreadable: Skip = False,
+) -> None:
+    """Add what has happened since the last time to a lake of Parquet files.
+
+    Run it every day, or every hour: servers forget what is old. It may be interrupted and repeated.
+
+    Example: bunqueue analytics export --data-dir /var/lib/bunqueue --out lake
+    """
+    with _ready(master, memory) as (spark, tell):
+        from bunqueue.analytics.runs import From
+        from bunqueue.analytics.runs import export as run
+
+        found = run(
+            From(data_dir or (), host or (), None, skip_unreadable),
+            out,
+            payload=payload,
+            spark=spark,
+            tell=tell,
+        )
+    counts = ", ".join(plural(found.rows[name], name.rstrip("s")) for name in ("jobs", "attempts", "events"))
+    print(f"{counts} added to {out}")
+    for gap in found.gaps:
+        lost = plural(gap.last - gap.first + 1, "event")
+        print(
+            f"{lost} of shard {gap.shard} of {gap.host} had been forgotten before: export more often",
+            file=sys.stderr,
+        )
+    for queue, count in found.missing.items():
+        print(f"{plural(count)} of {queue} ended and were removed before: export more often", file=sys.stderr)
+
+
+@app.command()
+def aggregate(
+    out: Out,
+    data_dir: Folders = None,
+    host: Hosts = None,
+    lake: Lake = None,
+    since: Since = None,
+    until: Until = None,
+    bucket: Bucket = None,
+    tz: Zone = "UTC",
+    master: Master = None,
+    memory: Memory = "2g",
+    skip_unreadable: Skip = False,
+) -> None:
+    """Write tables of figures, each as Parquet and as CSV.
+
+    Example: bunqueue analytics aggregate --data-dir /var/lib/bunqueue --out figures --since 7d
+    """
+    place = (data_dir or (), host or (), lake, skip_unreadable)
+    tables = _figures("aggregate", place, out, (since, until, bucket, tz), master, memory).tables
+    print(f"{len(tables)} tables written to {out}: " + ", ".join(tables))
+
+
+@app.command()
+def report(
+    out: Out,
+    data_dir: Folders = None,
+    host: Hosts = None,
+    lake: Lake = None,
+    since: Since = None,
+    until: Until = None,
+    bucket: Bucket = None,
+    tz: Zone = "UTC",
+    master: Master = None,
+    memory: Memory = "2g",
+    skip_unreadable: Skip = False,
+) -> None:
+    """Write a page of charts to look at and to send on, with the tables of aggregate beside it.
+
+    Example: bunqueue analytics report --data-dir /var/lib/bunqueue --out report --tz Europe/Rome
+    """
+    place = (data_dir or (), host or (), lake, skip_unreadable)
+    print(_figures("report", place, out, (since, until, bucket, tz), master, memory))
+
+
+def _figures(
+    what: str, place: tuple[Any, ...], out: str, asked: tuple[Any, ...], master: str | None, memory: str
+) -> Any:
+    """Run `bunqueue.analytics.runs.aggregate` or ``report``."""
+    with _ready(master, memory) as (spark, tell):
+        from bunqueue.analytics import pipeline, runs
+
+        options = pipeline.wanted(*asked)
+        return getattr(runs, what)(runs.From(*place), out, options, spark=spark, tell=tell)
+
+
+@contextmanager
+def _ready(master: str | None, memory: str) -> Iterator[tuple[SparkSession, Callable[[int, str], None]]]:
+    """A Spark session, and somebody to tell how far it is; errors as the command line tells them."""
+    try:
+        from bunqueue.spark import BadOption, NoJava, NotReadable, spark_session
+    except ImportError as error:
+        raise SettingsError(f"analytics need Spark ({error}): pip install 'bunqueue[spark]'") from None
+    with _progress() as tell:
+        tell(-1, "starting Spark")
+        try:
+            spark = spark_session(
+                "bunqueue analytics",
+                master=master,
+                spark__driver__memory=memory,
+                spark__ui__showConsoleProgress="false",
+                spark__log__level="ERROR",
+            )
+            yield spark, tell
+        except (BadOption, NotReadable, NoJava) as error:
+            raise SettingsError(str(error)) from None
+        except ImportError as error:
+            raise SettingsError(f"analytics need Spark ({error}): pip install 'bunqueue[spark]'") from None
+        except Exception as error:
+            if not type(error).__module__.startswith("pyspark."):
+                raise
+            raise BunqueueError(_told_by_spark(str(error))) from error
+
+
+def _told_by_spark(text: str) -> str:
+    """What went wrong, of an error with traces of two languages: our own words, if there are any."""
+    ours = re.search(r"bunqueue\.\S+\.\w+: (.+)", text)
+    return ours[1] if ours else f"Spark failed: {text.strip().partition(chr(10))[0]}"
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[int, str], None]]:
+    """Steps on standard error: on a terminal the one at work, and each with its time once it is done."""
+    from rich.console import Console
+
+    console = Console(stderr=True, highlight=False)
+    began, current = time.monotonic(), ""
+    status = console.status("") if console.is_terminal else None
+
+    def finish() -> None:
+        if current:
+            console.print(f"{time.monotonic() - began:6.1f} s  {current}")
+
+    def tell(step: int, name: str) -> None:
+        nonlocal current, began
+        finish()
+        began, current = time.monotonic(), name
+        if status is not None:
+            status.update(name)
+
+    if status is not None:
+        status.start()
+    try:
+        yield tell
+        finish()
+    finally:
+        if status is not None:
+            status.stop()
