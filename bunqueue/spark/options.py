@@ -6,7 +6,7 @@ Spark's readers ignore the case of options and give all values as text.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TypeVar
@@ -82,8 +82,16 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
     )
 
 
+def refuse(given: Mapping[str, str], names: Iterable[str], why: str) -> None:
+    """BadOption if one of these options is there."""
+    for name in given:
+        if name.lower() in names:
+            raise BadOption(f"{name}: {why}; leave it out")
+
+
 def stream_options(given: Mapping[str, str]) -> StreamOptions:
     """The part of the options that only streams have."""
+    refuse(given, ("unreadable", "rowspertask"), "streams have no such option")
     options = {name.lower(): value for name, value in given.items()}
     start = options.get("startat", "earliest")
     return StreamOptions(

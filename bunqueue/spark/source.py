@@ -25,7 +25,7 @@ from pyspark.sql.types import StructType
 from .conditions import Condition
 from .errors import BadOption
 from .folders import Shard, find_shards
-from .options import ReadOptions, columns_named, read_options, stream_options
+from .options import STREAMING, ReadOptions, columns_named, read_options, refuse, stream_options
 from .pushdown import conditions
 from .reading import Piece, Selection, pieces_of, read
 from .remote import is_remote
@@ -45,6 +45,7 @@ class BunqueueDataSource(DataSource):
         return ", ".join(f"`{column.name}` {column.type}" for column in options.columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:
+        refuse(self.options, STREAMING, "only streams have this option")
         options = read_options(self.options)
         return BatchReader(replace(options, columns=_columns_of(options.table, schema)))
 

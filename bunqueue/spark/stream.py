@@ -20,6 +20,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from .conditions import microseconds
 from .errors import EventsLost
 from .event_rows import Bounds, bounds, first_since
 from .folders import Shard, find_shards
@@ -67,7 +68,7 @@ class EventStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return {key: found.first - 1 for key, found in self._bounds().items()}
         if isinstance(start, str):
             return {key: found.last for key, found in self._bounds().items()}
-        at = int(start.timestamp() * 1000)
+        at = -(-microseconds(start) // 1000)
         offset = {}
         for key, shard in self._shards().items():
             with opened(Path(shard.path)) as file:

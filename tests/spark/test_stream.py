@@ -200,3 +200,13 @@ def test_only_events_can_be_streamed(spark: SparkSession, server: Server) -> Non
     query = reader.load(str(server.data_dir)).writeStream.format("noop")
     with pytest.raises(Exception, match="jobs cannot be streamed; give table=events"):
         query.trigger(availableNow=True).start().awaitTermination()
+
+
+def test_options_of_the_other_way_to_read_are_refused(spark: SparkSession, server: Server) -> None:
+    folder = str(server.data_dir)
+    reader = spark.readStream.format("bunqueue").options(table="events", unreadable="skip")
+    writer = reader.load(folder).writeStream.format("noop").trigger(availableNow=True)
+    with pytest.raises(Exception, match="unreadable: streams have no such option; leave it out"):
+        writer.start().awaitTermination()
+    with pytest.raises(Exception, match="startat: only streams have this option; leave it out"):
+        spark.read.format("bunqueue").options(table="events", startAt="latest").load(folder).count()
