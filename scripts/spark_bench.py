@@ -4,8 +4,8 @@
     python scripts/spark_bench.py --beside --jobs 500000
 
 The first makes so many finished jobs for each number of shards, stops the server, and reads its files: how
-fast jobs are read, how long aggregates take, the start of Spark included, and what memory all processes of each
-have at most. DuckDB is left out where it is not installed.
+fast jobs are read, how long aggregates take, the start of Spark included, and what memory all processes of
+each have at most. DuckDB is left out where it is not installed.
 
 The second has a server work with and without the pipeline reading its files, in turn: pushes and drains per
 second, the medians of all rounds and of their ratios, and how long the write-ahead logs grow. The pipeline
@@ -138,7 +138,7 @@ def bench_reading(shards: Sequence[int], jobs: int) -> None:
                 rows.append([str(count), *row])
                 print(" ".join(rows[-1]), file=sys.stderr)
     print(
-        f"\n{jobs:,} finished jobs. The aggregate of Spark is that of `bunqueue analytics aggregate`; the others"
+        f"\n{jobs:,} finished jobs. Spark's aggregate is that of `bunqueue analytics aggregate`; the others"
     )
     print("count by outcome, take percentiles of wait and run by queue and minute, and list errors.\n")
     print(markdown(["shards", "reader", "jobs read per second", "aggregate, s", "memory at most, MB"], rows))
