@@ -12,8 +12,10 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from bunqueue.analytics.times import ms_of
+from bunqueue.model.dead_letters import CANCELLED, INTERRUPTED, REASONS
 
 LOST = ("interrupted", "cancelled", "completed")  # outcomes of attempts that are no failures
+_NOT_COMPLETED = (*REASONS, CANCELLED, INTERRUPTED)
 JOB = ["host", "queue", "name", "id"]
 
 # What happened to a job, of all events: enough to tell its life.
@@ -68,24 +70,29 @@ def facts(source: Source, until: int) -> Facts:
     events = source.events.where(F.col("kind").isin(*_KINDS) & F.col("job_id").isNotNull())
     events = events.withColumn("at", ms_of(F.col("at"))).where(F.col("at") < until).persist()
     lives = _lives(events).persist()
-    both = _together(_stored_jobs(source.jobs, events), _gone_jobs(lives), source)
+    stored = _stored_jobs(source.jobs, events), _failed_attempts(source.attempts)
+    gone = _gone_jobs(lives), _gone_attempts(lives)
+    again: tuple[DataFrame, ...] = ()
+    if source.keeps_gone:
+        again = stored = stored[0].persist(), stored[1].persist()
+        gone = _unknown(gone[0], stored[0]), _unknown(gone[1], stored[1])
     ended = F.col("ended") < until
     jobs = (
-        both.where(F.col("created") < until)
+        stored[0]
+        .unionByName(gone[0])
+        .where(F.col("created") < until)
         .withColumns({"outcome": F.when(ended, F.col("outcome")), "ended": F.when(ended, F.col("ended"))})
         .persist()
     )
-    failed = _together(_failed_attempts(source.attempts), _gone_attempts(lives), source)
-    attempts = failed.where(F.col("ended") < until).unionByName(_completing(jobs))
-    return Facts(jobs, attempts, events, (jobs, lives, events))
+    failed = stored[1].unionByName(gone[1]).where(F.col("ended") < until).persist()
+    attempts = failed.unionByName(_completing(jobs))
+    return Facts(jobs, attempts, events, (jobs, failed, *again, lives, events))
 
 
-def _together(stored: DataFrame, gone: DataFrame, source: Source) -> DataFrame:
-    """What the tables have and what only events tell, each once."""
-    if source.keeps_gone:
-        key = ["host", "id", "ended"]
-        gone = gone.join(stored.select(*key), key, "left_anti")
-    return stored.unionByName(gone)
+def _unknown(gone: DataFrame, stored: DataFrame) -> DataFrame:
+    """Those that are not stored as well."""
+    key = ["host", "id", "ended"]
+    return gone.join(stored.select(*key), key, "left_anti")
 
 
 def _stored_jobs(jobs: DataFrame, events: DataFrame) -> DataFrame:
@@ -218,8 +225,9 @@ def _gone_attempts(lives: DataFrame) -> DataFrame:
 
 
 def _failed_attempts(attempts: DataFrame) -> DataFrame:
-    """Those of the table of attempts that did not complete their job."""
-    return attempts.where(F.col("outcome") != "completed").select(
+    """Those of the table of attempts that did not complete their job.  Their outcomes are named, as that is
+    what shards can be asked for."""
+    return attempts.where(F.col("outcome").isin(*_NOT_COMPLETED)).select(
         "host",
         "queue",
         "name",
