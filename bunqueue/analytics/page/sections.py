@@ -7,6 +7,7 @@ from collections import defaultdict
 from html import escape
 
 from bunqueue.analytics import words
+from bunqueue.analytics.anomalies import MIN_BUCKETS
 from bunqueue.analytics.page import charts
 from bunqueue.analytics.page.charts import Series
 from bunqueue.analytics.page.figures import Figures, Row
@@ -51,14 +52,8 @@ def lead(figures: Figures) -> str:
 def tiles(figures: Figures) -> str:
     """The headline numbers."""
     row = figures.totals
-    throughput = row["throughput"] or 0
-    rate = (
-        f"{words.count(throughput)} a second"
-        if throughput >= 1
-        else f"{words.count(round(throughput * 3600))} an hour"
-    )
     found = (
-        ("Jobs completed", words.count(row["completed"]), rate),
+        ("Jobs completed", words.count(row["completed"]), _pace(row["throughput"] or 0)),
         ("Failed for good", words.share(row["failure_rate"]), f"{words.count(row['failed'])} jobs"),
         ("Wait, 95 % within", words.span(row["wait_p95"]), f"half within {words.span(row['wait_p50'])}"),
         ("Run, 95 % within", words.span(row["run_p95"]), f"half within {words.span(row['run_p50'])}"),
@@ -72,11 +67,21 @@ def tiles(figures: Figures) -> str:
     return f"<dl class=tiles>{body}</dl>"
 
 
+def _pace(throughput: float) -> str:
+    """Jobs per second, or per hour where that is less than one."""
+    value, unit = (throughput, "a second") if throughput >= 1 else (throughput * 3600, "an hour")
+    return f"{words.count(round(value) if value >= 10 else round(value, 1))} {unit}"
+
+
 def unusual(figures: Figures) -> str:
     """What left its usual band, in words."""
     rows = figures.tables["anomalies"]
     if not rows:
         calm = "No queue left its usual band of failures and waiting times."
+        if len(figures.buckets) < MIN_BUCKETS:
+            calm = (
+                f"The time is too short to say what is usual: less than {MIN_BUCKETS} {figures.about.unit}s."
+            )
         return f"<h2>What stood out</h2><p></p><div class='card calm'>{calm}</div>"
     items = []
     for row in rows[:TOLD_ANOMALIES]:
