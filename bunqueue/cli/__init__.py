@@ -9,12 +9,14 @@ import sys
 from collections.abc import Sequence
 
 from .exits import FAILED, INTERRUPTED, USAGE
+from .streams import open_closed_streams
 
 BAD_USAGE = USAGE
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run ``bunqueue`` with ``arguments``, or those of the process, and return the exit status."""
+    open_closed_streams()
     try:
         return _main(arguments)
     except KeyboardInterrupt:  # also while modules are loaded

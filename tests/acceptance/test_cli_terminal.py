@@ -353,6 +353,39 @@ def test_output_that_cannot_be_written(cli: Cli) -> None:
     assert (done.returncode, done.stderr) == (exits.FAILED, said)
 
 
+@pytest.mark.parametrize(
+    ("words", "closed", "status", "said"),
+    [
+        (
+            "queue list --json",
+            ">&-",
+            exits.FAILED,
+            "bunqueue: standard output cannot be written: Bad file descriptor\n",
+        ),
+        ("queue pause closed", ">&-", exits.DONE, ""),
+        ("push closed 1", "<&- >&- 2>&-", exits.FAILED, ""),
+        ("queue pause closed", "2>&-", exits.DONE, ""),
+        ("job get none", "2>&-", exits.NOT_FOUND, ""),
+        ("queue drain closed", "<&-", exits.USAGE, None),
+    ],
+)
+def test_standard_streams_that_are_closed(
+    cli: Cli, words: str, closed: str, status: int, said: str | None
+) -> None:
+    done = subprocess.run(
+        ["sh", "-c", f'exec "$@" {closed}', "sh", *command(*words.split())],
+        env=cli.environ(),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == status, done
+    assert "Traceback" not in done.stderr
+    assert said is None or done.stderr == said
+
+
 def test_letters_that_a_terminal_does_not_have(cli: Cli) -> None:
     job_id = cli("push", "letters", r'"\u00e9\u20ac\ud83d\ude00"').value
     done = cli.program("job", "get", job_id, "--json", env={"PYTHONIOENCODING": "ascii"})
