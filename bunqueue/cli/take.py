@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -15,6 +15,11 @@ from .output import Column, Kind, encoded, field, plain
 from .session import Session
 from .shared import verb
 from .values import SPAN, JobId, QueueName, data, option, span
+
+if TYPE_CHECKING:
+    from bunqueue.protocol.commands import Reply
+
+R = TypeVar("R", bound="Reply")
 
 app = typer.Typer(pretty_exceptions_enable=False, rich_markup_mode=None)
 
@@ -104,7 +109,7 @@ def ack(session: Session, job_id: JobId, result: Result = None, lock_token: Lock
     from bunqueue.protocol.commands.core import Ack, AckReply
 
     fields: dict[str, Any] = {} if result is None else {"result": msgspec.Raw(msgspec.msgpack.encode(result))}
-    reply = session.call(Ack(id=job_id, token=lock_token, **fields), AckReply)
+    reply = _call(session, Ack(id=job_id, token=lock_token, **fields), AckReply)
     _applied(reply.data)
     session.out.done(f"completed job {job_id}", {"id": job_id, "state": "completed"})
 
@@ -133,7 +138,7 @@ def fail(
     command = Fail(
         id=job_id, error=error, token=lock_token, unrecoverable=unrecoverable, interrupted=give_back
     )
-    _applied(session.call(command, AckReply).data)
+    _applied(_call(session, command, AckReply).data)
     said = "gave back" if give_back else "failed"
     session.out.done(f"{said} job {job_id}", {"id": job_id, "interrupted": give_back})
 
@@ -151,11 +156,25 @@ def heartbeat(
     from bunqueue.protocol.commands.core import HeartbeatReply, JobHeartbeat
 
     lasting = None if duration is None else int(duration)
-    reply = session.call(JobHeartbeat(id=job_id, token=lock_token, duration=lasting), HeartbeatReply)
+    reply = _call(session, JobHeartbeat(id=job_id, token=lock_token, duration=lasting), HeartbeatReply)
     if reply.data.cancelled is not UNSET:
         session.out.note(f"bunqueue: job {job_id} is cancelled: stop working on it")
         raise typer.Exit(exits.NOT_COMPLETED)
     session.out.done(f"job {job_id} is kept", {"id": job_id, "ok": True})
+
+
+def _call(session: Session, command: Any, reply: type[R]) -> R:
+    """The reply to a command about a pulled job. Raises JobNotFound where the server's word for a job that is
+    not there is that for one in another state."""
+    from bunqueue.errors import JobNotFound, LockLost, WrongState
+    from bunqueue.protocol.commands.query import GetState, StateReply
+
+    try:
+        return session.call(command, reply)
+    except (LockLost, WrongState):
+        if session.call(GetState(id=command.id), StateReply).state != "unknown":
+            raise
+    raise JobNotFound(f"there is no job {command.id}; it was removed, or never added to this server")
 
 
 def _applied(answer: Any) -> None:

@@ -222,8 +222,10 @@ def test_wrong_states_and_unknown_jobs(cli: Cli) -> None:
     assert "has not ended within 0.05 s" in late.err
     for verb in ("get", "state", "result", "wait", "cancel", "promote", "retry", "discard", "logs"):
         assert "no-such-job" in cli("job", verb, "no-such-job", status=exits.NOT_FOUND).err
-    for arguments in (["ack", "no-such-job"], ["fail", "no-such-job"]):
-        assert cli(*arguments, status=None).status in (exits.NOT_FOUND, exits.WRONG_STATE)
+    for verb in ("ack", "fail", "heartbeat"):
+        for token in ([], ["--lock-token", "any"]):
+            assert "no-such-job" in cli(verb, "no-such-job", *token, status=exits.NOT_FOUND).err
+        cli(verb, job_id, status=exits.WRONG_STATE)
 
 
 def test_families(cli: Cli) -> None:
