@@ -13,6 +13,7 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_add
 from urllib.parse import unquote, urlsplit
 
 MAX_URL = 2048  # characters
+MASK = "***"  # a password that is not shown
 MALFORMED = "Invalid URL format"
 LOCALHOST = "localhost"
 METADATA = "cloud metadata endpoints"
@@ -102,6 +103,14 @@ def url_problem(url: str, *, anywhere: bool = False) -> str | None:
     except ValueError:
         return MALFORMED
     return None if place is None or anywhere else f"Webhook URL cannot point to {place}"
+
+
+def without_password(url: str) -> str:
+    """A URL as it may be shown to whoever may see that there is one: ``https://user:***@host/``."""
+    netloc = urlsplit(url).netloc
+    who, _, host = netloc.rpartition("@")
+    name, colon, _ = who.partition(":")
+    return url.replace(f"//{netloc}", f"//{name}:{MASK}@{host}", 1) if colon else url
 
 
 def forbidden_place(host: str) -> str | None:

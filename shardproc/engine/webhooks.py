@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 from msgspec.json import Decoder
 
-from bunqueue.model.addresses import url_problem
+from bunqueue.model.addresses import url_problem, without_password
 from bunqueue.model.names import queue_name_problem
 from bunqueue.protocol.commands import CommandError, Ok
 from bunqueue.protocol.commands.webhooks import (
@@ -133,7 +133,7 @@ def list_webhooks(state: State, client: Client, command: ListWebhooks) -> ListWe
 def _shown(hook: Webhook) -> WebhookInfo:
     return WebhookInfo(
         hook.id,
-        hook.url,
+        without_password(hook.url),
         hook.events,
         hook.queue,
         float(hook.created_at),

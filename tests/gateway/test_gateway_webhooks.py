@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import time
+from base64 import b64encode
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -246,6 +247,22 @@ async def test_a_webhook_can_be_tried(calling_server: Server, receiver: Receiver
         assert (await web.post("/webhooks/none/test")).status_code == 404
         assert await wire.error("TestWebhook", webhookId="none") == "Webhook not found"
         await wire.ok("RemoveWebhook", webhookId=hook)
+
+
+async def test_a_password_in_the_url_is_used_and_not_shown(
+    calling_server: Server, receiver: Receiver
+) -> None:
+    queue = fresh_queue(1)
+    url = receiver.url.replace("://", "://ada:p%40ss:word@")
+    async with await Wire.open(calling_server.address) as wire:
+        added = await wire.ok("AddWebhook", url=url, queue=queue, events=["job.pushed"])
+        hook = added["data"]["webhookId"]
+        assert (await known(wire, hook))["url"] == receiver.url.replace("://", "://ada:***@")
+        await wire.ok("PUSH", queue=queue, data=1)
+        receiver.wait_for(1)
+    assert receiver.deliveries[0].headers["authorization"] == f"Basic {b64encode(b'ada:p@ss:word').decode()}"
+    async with client(calling_server) as web:
+        assert "p%40ss" not in (await web.get("/webhooks")).text
 
 
 async def test_what_is_for_the_gateway_is_for_nobody_else(calling_server: Server) -> None:

@@ -10,9 +10,10 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
+from base64 import b64encode
 from collections.abc import Mapping
 from functools import cache
-from urllib.parse import SplitResult, quote, urlsplit
+from urllib.parse import SplitResult, quote, unquote, urlsplit
 
 import h11
 
@@ -85,7 +86,13 @@ async def _exchange(
     body: bytes,
 ) -> int:
     target = _ascii((parts.path or "/") + (f"?{parts.query}" if parts.query else ""))
-    all_headers = {"Host": _name(parts), **headers, "Content-Length": str(len(body)), "Connection": "close"}
+    all_headers = {
+        "Host": _name(parts),
+        **_login(parts),
+        **headers,
+        "Content-Length": str(len(body)),
+        "Connection": "close",
+    }
     peer = h11.Connection(h11.CLIENT, max_incomplete_event_size=MAX_ANSWER)
     request = h11.Request(method="POST", target=target, headers=list(all_headers.items()))
     for event in (request, h11.Data(data=body), h11.EndOfMessage()):
@@ -104,6 +111,14 @@ async def _exchange(
 def _ascii(text: str) -> str:
     """A path as it is sent: what is written out in the URL in escapes."""
     return "".join(each if each.isascii() else quote(each) for each in text)
+
+
+def _login(parts: SplitResult) -> dict[str, str]:
+    """The header for ``user:password@`` before the host."""
+    if not parts.username and not parts.password:
+        return {}
+    words = f"{unquote(parts.username or '')}:{unquote(parts.password or '')}"
+    return {"Authorization": f"Basic {b64encode(words.encode()).decode()}"}
 
 
 def _name(parts: SplitResult) -> str:

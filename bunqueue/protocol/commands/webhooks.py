@@ -27,7 +27,7 @@ class AddWebhookReply(Reply, kw_only=True):
 
 
 class WebhookInfo(Struct, rename="camel", gc=False):
-    """A webhook without its secret.  Times in epoch ms."""
+    """A webhook without its secret; a password in its URL is shown as ``***``.  Times in epoch ms."""
 
     id: str
     url: str

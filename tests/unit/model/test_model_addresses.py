@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bunqueue.model.addresses import is_forbidden_address, url_problem
+from bunqueue.model.addresses import is_forbidden_address, url_problem, without_password
 
 MALFORMED = "Invalid URL format"
 
@@ -179,3 +179,17 @@ def test_any_text_is_judged(text: str) -> None:
     for url in (text, f"http://{text}", f"http://{text}/", f"http://[{text}]/"):
         problem = url_problem(url)
         assert problem is None or problem.startswith(("Invalid URL", "Webhook URL"))
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("https://example.com/a:b@c?d=e:f@g", "https://example.com/a:b@c?d=e:f@g"),
+        ("https://ada@example.com/", "https://ada@example.com/"),
+        ("https://ada:hush@example.com:8443/a?b#c", "https://ada:***@example.com:8443/a?b#c"),
+        ("https://:hush@[2606::1]/", "https://:***@[2606::1]/"),
+        ("http://ada:a:b@c@example.com", "http://ada:***@example.com"),
+    ],
+)
+def test_a_password_is_not_shown(url: str, shown: str) -> None:
+    assert without_password(url) == shown
