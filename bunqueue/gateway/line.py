@@ -11,6 +11,7 @@ from msgspec.msgpack import Decoder, Encoder
 from bunqueue.protocol.framing import HEADER, FrameSplitter, frame
 
 PROTOCOL = 3  # the dialect of the answers that HTTP gives
+HELLO_S = 10.0  # for the answer to the first words
 
 
 class RouterGone(Exception):
@@ -48,7 +49,15 @@ class Line(asyncio.Protocol):
             _, line = await loop.create_unix_connection(cls, path)
         except OSError:
             raise RouterGone(asked=False) from None
-        await line.ask({"cmd": "Hello", "protocolVersion": PROTOCOL})
+        try:
+            async with asyncio.timeout(HELLO_S):
+                await line.ask({"cmd": "Hello", "protocolVersion": PROTOCOL})
+        except (RouterGone, TimeoutError):
+            line.close()
+            raise RouterGone(asked=False) from None
+        except BaseException:  # whoever wanted it has gone
+            line.close()
+            raise
         return line
 
     @property
