@@ -1,4 +1,4 @@
-"""The HTTP gateway's process: started with the server, started again when it dies, ended with it.
+"""The HTTP gateway's process: started with the server, started again when it dies or hangs, ended with it.
 
 It is an ordinary client of the router, over a socket that only this user can reach; so it needs no token, and
 no limit is meant for it.  The router binds the port and keeps it: while the gateway is away, clients wait.
@@ -25,6 +25,9 @@ from .sockets import BoundSockets
 
 COMMAND = (sys.executable, "-P", "-m", "bunqueue.gateway")
 READY = b"ready\n"
+PING = b"ping\n"
+PING_S = 3.0
+SILENT_PINGS = 5  # a quarter of a minute: far more than the largest request takes, so it hangs
 BACKLOG = 1024  # what may wait while the gateway is away; the kernel caps it (net.core.somaxconn)
 GIVE_UP = 3  # failures before the first start: what keeps it from starting will not go away by itself
 FIRST_DELAY_S, LAST_DELAY_S = 0.1, 5.0  # before a restart; doubled each time
@@ -60,6 +63,7 @@ class Gateway:
         self._process: asyncio.subprocess.Process | None = None
         self._keeper: asyncio.Task[None] | None = None
         self._stopping = False
+        self._answered = True  # since the last ping
         self._path = ""
 
     @property
@@ -167,7 +171,35 @@ class Gateway:
             _log.info("the HTTP gateway is ready", http=self.sockets.address)
             if not self._started.done():
                 self._started.set_result(None)
+            await self._watch(process)
         return await process.wait()
+
+    async def _watch(self, process: asyncio.subprocess.Process) -> None:
+        """Until it ends; one that does not answer any more is killed."""
+        self._answered = True
+        pinging = asyncio.get_running_loop().create_task(self._ping(process))
+        try:
+            assert process.stdout is not None
+            while await process.stdout.readline():
+                self._answered = True
+        finally:
+            pinging.cancel()
+
+    async def _ping(self, process: asyncio.subprocess.Process) -> None:
+        """Counts pings and not seconds: after the whole machine slept, it is not to blame."""
+        assert process.stdin is not None
+        silent = 0
+        while silent < SILENT_PINGS:
+            self._answered = False
+            if self._stopping:  # its input is closed
+                return
+            with suppress(ConnectionError, RuntimeError):  # it has just ended
+                process.stdin.write(PING)
+            await asyncio.sleep(PING_S)
+            silent = 0 if self._answered else silent + 1
+        if not self._stopping:
+            _log.error("the HTTP gateway does not answer and is killed")
+            self.kill()
 
     def _handover(self, descriptors: list[int]) -> bytes:
         """What it is told when it starts: a line.  Its input stays open: the end of it means the end."""

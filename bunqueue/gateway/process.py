@@ -1,7 +1,8 @@
 """The life of the gateway's process: it starts when the router says so, and ends when the router does.
 
-The router hands over the listening sockets and one line on standard input, which stays open: its end is the
-sign to stop.  Requests that are under way are answered; streams of events end at once.
+The router hands over the listening sockets and one line on standard input, which stays open.  What comes
+there asks whether this process still turns, and is answered; its end is the sign to stop.  Requests that are
+under way are answered then; streams of events end at once.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from .bodies import MAX_BODY
 from .connections import Connection, end_stuck_ones
 
 READY = b"ready\n"
+PONG = b"pong\n"
 STOP_S = 4  # for requests under way
 KEEP_ALIVE_S = 30  # for the next request on a connection
 NICE = 5  # what people look at must not take the processor from the queues
@@ -122,9 +124,12 @@ class _Server(uvicorn.Server):
 
 
 def _heard(stopped: asyncio.Event) -> None:
-    """Something came on standard input: nothing but its end does."""
+    """Something came on standard input: its end, or a ping."""
     if not os.read(sys.stdin.fileno(), 4096):
         stopped.set()
+        return
+    with suppress(OSError):  # the router has just gone
+        os.write(sys.stdout.fileno(), PONG)
 
 
 def _renew(server: _Server, settings: Settings) -> None:

@@ -16,6 +16,8 @@ from support.server import NotStarted, Server, StartServer, quiet_port
 from support.waiting import eventually, wait_until
 from support.web import client, fresh_queue
 
+from router.gateway import PING_S, SILENT_PINGS
+
 WRITER, READER = "may-write", "may-read"
 
 
@@ -56,6 +58,18 @@ async def test_it_comes_back_and_whoever_asks_meanwhile_waits(web_server: Server
 
         await eventually(answers, "it answers")
     assert web_server.gateway() != before
+
+
+async def test_one_that_hangs_is_replaced(make_server: StartServer) -> None:
+    server = make_server(http_port=quiet_port())
+    server.start()
+    hung = server.gateway()
+    assert hung.kill(signal.SIGSTOP)
+    async with client(server) as web:
+        answer = await web.get("/healthz", timeout=(SILENT_PINGS + 2) * PING_S + 15)
+    assert answer.status_code == 200
+    assert server.gateway() != hung
+    assert server.stop() == 0
 
 
 def test_it_ends_with_the_router_whatever_ends_that(make_server: StartServer) -> None:
