@@ -9,7 +9,7 @@ from msgspec.msgpack import Encoder
 
 from bunqueue.model.dead_letters import CANCELLED, REASONS, UNKNOWN, AutoRetries, DlqConfig
 from bunqueue.model.job import COMPLETED, FAILED, Job
-from bunqueue.protocol.commands import Ok
+from bunqueue.protocol.commands import CommandError, Ok
 from bunqueue.protocol.commands.dlq import (
     CountDlq,
     Dlq,
@@ -228,6 +228,9 @@ def _wanted(state: State, queue: str, chosen: DlqFilter) -> Wanted:
 
     tests: list[Wanted] = []
     if chosen.reason is not None:
+        if chosen.reason not in COUNTED:
+            known = ", ".join((*REASONS, CANCELLED))
+            raise CommandError(f"filter.reason {chosen.reason[:64]!r} is unknown; there are {known}")
         tests.append(lambda row: row.reason == chosen.reason)
     if (older_than := chosen.older_than) is not None:
         tests.append(lambda row: row.entered_at < older_than)

@@ -134,9 +134,12 @@ def get_result(state: State, client: Client, command: GetResult) -> ResultReply:
 @sliced
 def get_jobs(state: State, client: Client, command: GetJobs) -> Steps:
     queue = known_queue(state, command.queue)
+    names = [command.state] if isinstance(command.state, str) else command.state
+    for name in names or ():
+        if name not in STATES:
+            raise CommandError(f"state {name[:64]!r} is unknown; there are {', '.join(STATES)}")
     if queue is None:
         return JobsReply(jobs=job_list([]))
-    names = [command.state] if isinstance(command.state, str) else command.state
     states = _states(queue, names, client.version)
     wants = _wanted(queue, states, names, client.version)
     seqs: list[int] = []

@@ -194,6 +194,25 @@ async def test_a_list_may_leave_out_large_data(web: httpx2.AsyncClient) -> None:
     assert (refused.status_code, "dataLimit" in refused.json()["error"]) == (422, True)
 
 
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("GET", "jobs/list?state=nope", None),
+        ("POST", "dlq/retry", {"filter": {"reason": "tmeout"}}),
+        ("PUT", "dlq/config", {"config": {"maxAges": 1}}),
+        ("PUT", "stall-config", {"config": {"maxStall": 1}}),
+    ],
+)
+async def test_what_is_misspelled_is_refused(
+    web: httpx2.AsyncClient, method: str, path: str, body: dict[str, Any] | None
+) -> None:
+    queue = fresh_queue(1)
+    await web.post(f"/queues/{queue}/jobs", json={"data": 1})
+    refused = await web.request(method, f"/queues/{queue}/{path}", json=body)
+    assert refused.status_code == 422
+    assert " is unknown; there are " in refused.json()["error"]
+
+
 async def test_a_misspelled_filter_of_dead_letters_does_not_mean_all(web: httpx2.AsyncClient) -> None:
     queue = fresh_queue(1)
     pushed = (await web.post(f"/queues/{queue}/jobs", json={"data": 1})).json()

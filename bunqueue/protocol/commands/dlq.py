@@ -145,7 +145,7 @@ class GetDlqStats(Command, tag="GetDlqStats"):
     queue: QueueName
 
 
-class DlqSettings(Struct, rename="camel", omit_defaults=True, gc=False):
+class DlqSettings(Struct, rename="camel", omit_defaults=True, forbid_unknown_fields=True, gc=False):
     """What of a queue's DlqConfig to change; numbers may be given as text, ``maxAge`` null means for ever."""
 
     auto_retry: bool | UnsetType = UNSET

@@ -8,7 +8,7 @@ from bunqueue.model.stall import StallConfig
 from bunqueue.protocol.commands.base import Command, Number, Ok, QueueName, Reply, Route, command
 
 
-class StallSettings(Struct, rename="camel", omit_defaults=True, gc=False):
+class StallSettings(Struct, rename="camel", omit_defaults=True, forbid_unknown_fields=True, gc=False):
     """What of a queue's StallConfig to change; numbers may be given as text."""
 
     enabled: bool | UnsetType = UNSET

@@ -144,6 +144,26 @@ def test_a_misspelled_filter_does_not_mean_all() -> None:
     assert driver.ask(cmd="CountDlq", queue="q")["count"] == 1
 
 
+def test_misspelled_reasons_states_and_settings_are_refused() -> None:
+    driver = staffed()
+    bury(driver, "no money")
+    for command in ("Dlq", "CountDlq", "RetryDlq"):
+        refused = driver.ask(cmd=command, queue="q", filter={"reason": "tmeout"})
+        assert refused["error"].startswith("filter.reason 'tmeout' is unknown; there are explicit_fail, ")
+    for queue in ("q", "none"):
+        for state in ("nope", ["failed", "nope"]):
+            refused = driver.ask(cmd="GetJobs", queue=queue, state=state)
+            assert refused["error"].startswith("state 'nope' is unknown; there are waiting, ")
+    for command, config in (
+        ("SetDlqConfig", {"autoRetry": True, "maxAges": 1}),
+        ("SetStallConfig", {"maxStalls": 1, "maxAges": 1}),
+    ):
+        refused = driver.ask(cmd=command, queue="q", config=config)
+        assert refused["error"].startswith("config.maxAges is unknown; there are ")
+    assert not driver.ask(cmd="GetDlqConfig", queue="q")["config"]["autoRetry"]
+    assert driver.ask(cmd="CountDlq", queue="q")["count"] == 1
+
+
 def test_a_schedule_is_paused_and_tells_its_next_runs() -> None:
     driver = Driver()
     driver.ask(cmd="Cron", name="tick", queue="q", repeatEvery=1000, preventOverlap=False, maxLimit=5)
