@@ -14,13 +14,15 @@ from .transcode import write_json
 Schema = dict[str, Any]
 
 STYLE = """ :root { color-scheme: light dark; --line: light-dark(#d9dce1, #363b44); --dim: light-dark(#5b6470,
-#9aa4b2) } body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem }
+#9aa4b2) } body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem;
+overflow-wrap: anywhere }
 h2 { margin-top: 2.5rem; border-bottom: 1px solid var(--line) } details { border-bottom: 1px solid
 var(--line); padding: .35rem 0 } summary { cursor: pointer } summary span { color: var(--dim) } code, pre {
-font: 14px/1.5 ui-monospace, monospace } pre { overflow: auto; padding: .75rem; border: 1px solid var(--line);
-border-radius: 4px } table { border-collapse: collapse; width: 100% } td, th { text-align: left;
-vertical-align: top; padding: .2rem 1rem .2rem 0; border-bottom: 1px solid var(--line) } nav a { margin-right:
-1rem }
+font: 14px/1.5 ui-monospace, monospace } pre { overflow: auto; padding: .75rem; border: 1px
+solid var(--line); border-radius: 4px } table { border-collapse: collapse; width: 100% } td, th {
+text-align: left; vertical-align: top; padding: .2rem 1rem .2rem 0; border-bottom: 1px solid var(--line) }
+nav a {
+margin-right: 1rem }
 """
 _hash = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
 POLICY = f"default-src 'none'; style-src 'sha256-{_hash}'; base-uri 'none'; frame-ancestors 'none'"

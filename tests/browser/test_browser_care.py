@@ -66,6 +66,19 @@ def test_addresses_that_make_no_sense(visit: Visit, shop: Server) -> None:
     expect(page.locator(".problem")).to_contain_text("there is no event 'nonsense'")
 
 
+def test_a_page_past_the_end_is_the_last_one(visit: Visit, shop: Server, api: Api) -> None:
+    queue = fresh_queue()
+    for number in range(51):
+        api.push(queue, data=number)
+    visitor = visit(shop)
+    page = visitor.go(f"/queues/{queue}?page=99")
+    expect(page.get_by_text("51\N{EN DASH}51 of 51")).to_be_visible()
+    expect(page).to_have_url(re.compile("page=1$"))
+    page = visitor.go(f"/queues/{fresh_queue()}?page=99")
+    expect(page.get_by_text("This queue has no jobs")).to_be_visible()
+    expect(page).not_to_have_url(re.compile("page"))
+
+
 def test_keyboard_users_stay_where_they_are(visit: Visit, shop: Server, api: Api) -> None:
     queue = fresh_queue()
     api("PUSHB", queue=queue, jobs=[{"data": number} for number in range(120)])

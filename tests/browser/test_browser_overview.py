@@ -83,6 +83,14 @@ def test_every_page_fits_a_phone(visit: Visit, shop: Server, dark: bool) -> None
         assert page.evaluate("document.documentElement.dataset.theme") == ("dark" if dark else "light")
 
 
+def test_the_page_about_http_fits_a_phone(visit: Visit, shop: Server) -> None:
+    visitor = visit(shop, PHONE)
+    page = visitor.go("/docs")
+    assert visitor.overflow() <= 0
+    page.evaluate("for (const each of document.querySelectorAll('details')) each.open = true")
+    assert visitor.overflow() <= 0
+
+
 def test_the_theme_is_kept(visit: Visit, shop: Server) -> None:
     page = visit(shop).go("/cron")
     page.get_by_role("button", name="Switch between light and dark").click()

@@ -98,8 +98,14 @@ export function queue({ params, query, main, signal }) {
       strip.update(counts.counts);
       fill(status, paused.paused ? badge("paused") : null);
       drawActions(counts.counts, paused.paused);
-      list.update(jobs.jobs);
       const total = state ? counts.counts[state] : Object.values(counts.counts).reduce((sum, count) => sum + count, 0);
+      const last = Math.max(0, Math.ceil(total / SIZE) - 1);
+      if (page > last && !jobs.jobs.length) { // jobs have gone, or an old address: the last page is what there is
+        page = last;
+        address({ page: page || null });
+        return await refresh();
+      }
+      list.update(jobs.jobs);
       pages.update({ page, size: SIZE, total: Math.max(total, page * SIZE + jobs.jobs.length), more: jobs.jobs.length === SIZE && total > (page + 1) * SIZE });
       fill(bars, minuteBars(done.data.data, failed.data.data));
       await extra.refresh(signal);
