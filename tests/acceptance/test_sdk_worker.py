@@ -84,7 +84,7 @@ async def test_never_more_at_a_time_than_the_concurrency(
     queue: AsyncQueue, make_worker: MakeWorker, concurrency: int
 ) -> None:
     running = most = 0
-    full = asyncio.Event()
+    full, gate = asyncio.Event(), asyncio.Event()
 
     async def handler(job: ActiveJob) -> None:
         nonlocal running, most
@@ -92,14 +92,15 @@ async def test_never_more_at_a_time_than_the_concurrency(
         most = max(most, running)
         if running == concurrency:
             full.set()
-        await full.wait()
+        await gate.wait()
         await asyncio.sleep(0)
         running -= 1
 
     await queue.add_bulk([("n", number) for number in range(300)])
     async with make_worker(handler, concurrency=concurrency) as worker:
-        await until(worker, completed=concurrency)
-        assert (await queue.counts()).active <= concurrency + 10  # 10: acknowledgements on their way
+        await full.wait()
+        assert (await queue.counts()).active == concurrency  # it has none in reserve
+        gate.set()
         await until(worker, completed=300)
     assert most == concurrency
     assert (await queue.counts()).completed == 300
