@@ -102,4 +102,6 @@ def _usable(java: Java, shims: Path) -> Path:
     real = shlex.quote(str(java.home / "bin" / "java"))
     program.write_text(_SHIM.format(module=OPTIONAL_MODULE, java=real), encoding="utf-8")
     program.chmod(0o700)
+    # The wrapper's folder becomes JAVA_HOME, where the next session or a child process looks for a runtime.
+    shutil.copyfile(java.home / "release", shims / "release")
     return shims

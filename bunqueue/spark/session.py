@@ -11,6 +11,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from .java import java_home
@@ -26,29 +27,42 @@ _DEFAULTS = {
 
 
 def spark_session(app_name: str = "bunqueue", *, master: str | None = None, **config: str) -> SparkSession:
-    """The running session, or a new one with the source ``bunqueue`` registered.
+    """The running session, or a new one, with the source ``bunqueue`` registered.
 
     ``master`` is that of Spark, ``local[*]`` unless spark-submit or ``config`` say otherwise; ``config`` has
-    settings of Spark with ``__`` for dots: ``spark__driver__memory="4g"``.  NoJava when there is no Java.
+    settings of Spark with ``__`` for dots: ``spark__driver__memory="4g"``.  A session that runs already
+    keeps its settings, but for those in ``config``.  NoJava when there is no Java.
     """
     from . import register
 
-    given = {name.replace("__", "."): value for name, value in config.items()}
-    builder = SparkSession.builder.appName(app_name)
-    settings = _DEFAULTS | given
-    if not _is_submitted():
-        settings = {"spark.master": master or "local[*]"} | settings
-        if settings["spark.master"].startswith("local"):
-            settings = _LOOPBACK | settings
-            os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # or it warns of what it will not use
-        _prepare_process()
-    elif master is not None:
-        settings["spark.master"] = master
+    settings = {name.replace("__", "."): value for name, value in config.items()}
+    builder = SparkSession.builder
+    if not _is_running():
+        builder = builder.appName(app_name)
+        settings = _for_new(master, settings)
     for name, value in settings.items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
     register(spark)
     return spark
+
+
+def _for_new(master: str | None, given: dict[str, str]) -> dict[str, str]:
+    """The settings of a new session; names what its Java needs in this process."""
+    settings = _DEFAULTS | given
+    if _is_submitted():
+        return settings if master is None else settings | {"spark.master": master}
+    settings = {"spark.master": master or "local[*]"} | settings
+    if settings["spark.master"].startswith("local"):
+        settings = _LOOPBACK | settings
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # or it warns of what it will not use
+    _prepare_process()
+    return settings
+
+
+def _is_running() -> bool:
+    """Whether there is a session, of this thread or another one."""
+    return SparkSession.getActiveSession() is not None or SparkContext._active_spark_context is not None
 
 
 def _is_submitted() -> bool:
@@ -58,10 +72,10 @@ def _is_submitted() -> bool:
 
 def _prepare_process() -> None:
     """Name the Java and the Python that Spark is to start."""
-    if SparkSession.getActiveSession() is not None:
+    # Spark would take the first python3 of the PATH, which need not have what this one has.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    if SparkContext._gateway is not None:  # Java outlives the sessions
         return
     shims = tempfile.TemporaryDirectory(prefix="bunqueue-java-")
     atexit.register(shims.cleanup)
     os.environ["JAVA_HOME"] = str(java_home(os.environ, Path(shims.name)))
-    # Spark would take the first python3 of the PATH, which need not have what this one has.
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)

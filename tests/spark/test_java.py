@@ -65,3 +65,13 @@ def test_the_one_that_comes_along_runs(tmp_path: Path) -> None:
     home = java_home({"PATH": ""}, tmp_path / "shims")
     done = subprocess.run([home / "bin" / "java", "-version"], capture_output=True, text=True, check=True)
     assert "openjdk version" in done.stderr
+
+
+def test_a_child_process_finds_the_one_that_its_parent_has_found(tmp_path: Path) -> None:
+    slim = runtime(tmp_path / "slim", "21.0.8", "java.base")
+    parents = java_home({"PATH": str(slim / "bin")}, tmp_path / "parents")
+    assert parents != slim
+    home = java_home({"JAVA_HOME": str(parents)}, tmp_path / "childs")
+    arguments = [f"--add-modules={OPTIONAL_MODULE}", "-version"]
+    done = subprocess.run([home / "bin" / "java", *arguments], capture_output=True, text=True, check=True)
+    assert done.stdout == "-version\n"
