@@ -7,19 +7,11 @@ machines ``{"web-1/00": 4711}``.  A stream has read the events up to these numbe
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
 from .event_rows import Bounds
 from .folders import Shard
 
 Offset = dict[str, int]
-
-
-class Loss(NamedTuple):
-    """What a stream can no longer get; the text says why."""
-
-    key: str
-    why: str
 
 
 def key_of(shard: Shard, several: bool) -> str:
@@ -44,20 +36,23 @@ def limited(start: Mapping[str, int], latest: Mapping[str, int], most: int) -> O
     return end
 
 
-def losses(start: Mapping[str, int], found: Mapping[str, Bounds]) -> list[Loss]:
-    """What is missing between where a stream has come and what there is."""
-    out = []
+def losses(start: Mapping[str, int], found: Mapping[str, Bounds]) -> list[str]:
+    """What retention has removed between where a stream has come and what there is.  A shard that is new to
+    the stream lacks nothing."""
+    return [
+        f"events {read + 1} to {bounds.first - 1} of shard {key} are gone, as retention has passed them"
+        for key, bounds in found.items()
+        if (read := start.get(key)) is not None and bounds.last >= bounds.first > read + 1
+    ]
+
+
+def went_back(start: Mapping[str, int], found: Mapping[str, Bounds]) -> str | None:
+    """Which shard's log ends before what was read, if one's does: then other events will have these numbers."""
     for key, bounds in found.items():
-        read = start.get(key)
-        if read is None:  # a machine that is new to the stream
-            continue
-        if bounds.last >= bounds.first > read + 1:
-            numbers = f"events {read + 1} to {bounds.first - 1} of shard {key}"
-            out.append(Loss(key, f"{numbers} are gone, as retention has passed them"))
-        elif bounds.last < read:
-            back = f"shard {key} ends at event {bounds.last}, before {read}, which was read; was it restored?"
-            out.append(Loss(key, back))
-    return out
+        read = start.get(key, 0)
+        if bounds.last < read:
+            return f"shard {key} ends at event {bounds.last}, before {read}, which was read; was it restored?"
+    return None
 
 
 def resharded(start: Mapping[str, int], found: Mapping[str, object]) -> str | None:

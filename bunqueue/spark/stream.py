@@ -24,7 +24,7 @@ from .conditions import microseconds
 from .errors import EventsLost
 from .event_rows import Bounds, bounds, first_since
 from .folders import Shard, find_shards
-from .offsets import Offset, key_of, limited, losses, reached, resharded
+from .offsets import Offset, key_of, limited, losses, reached, resharded, went_back
 from .options import ReadOptions, StreamOptions
 from .reading import Selection, read_events
 from .shard_file import opened
@@ -65,7 +65,7 @@ class EventStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> dict[str, Any]:
         start = self.stream.start
         if start == "earliest":
-            return {key: found.first - 1 for key, found in self._bounds().items()}
+            return {}  # no numbers: retention may pass the oldest of now before the first batch is read
         if isinstance(start, str):
             return {key: found.last for key, found in self._bounds().items()}
         at = -(-microseconds(start) // 1000)
@@ -91,18 +91,18 @@ class EventStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return limited(reached(start, found), latest, most)
 
     def _check(self, start: Offset, found: dict[str, Bounds]) -> None:
-        moved = resharded(start, found)
+        moved = resharded(start, found) or went_back(start, found)
         if moved is not None:
             raise EventsLost(f"{moved}: begin a new stream with a checkpoint of its own, and startAt=a time")
         for loss in losses(start, found):
             if self.stream.fail_on_loss:
                 raise EventsLost(
-                    f"{loss.why}; to go on without them, set failOnDataLoss=false; to keep events longer, "
+                    f"{loss}; to go on without them, set failOnDataLoss=false; to keep events longer, "
                     "start the server with a larger --events-max-age and --events-max-count"
                 )
-            if loss.why not in self.told:
-                self.told.add(loss.why)
-                logger.warning("%s", loss.why)
+            if loss not in self.told:
+                self.told.add(loss)
+                logger.warning("%s", loss)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         shards = self._shards()

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from bunqueue.spark.event_rows import Bounds
 from bunqueue.spark.folders import Shard
-from bunqueue.spark.offsets import key_of, limited, losses, reached, resharded
+from bunqueue.spark.offsets import key_of, limited, losses, reached, resharded, went_back
 
 NUMBERS = st.dictionaries(st.sampled_from(["00", "01", "02", "03"]), st.integers(0, 5000))
 
@@ -33,10 +33,16 @@ def test_what_retention_has_passed_is_lost() -> None:
     found = {"00": Bounds(100, 200), "01": Bounds(1, 50), "02": Bounds(101, 100)}
     assert losses({"00": 99, "01": 50, "02": 100}, found) == []
     (gone,) = losses({"00": 98, "01": 50, "02": 100}, found)
-    assert gone.why == "events 99 to 99 of shard 00 are gone, as retention has passed them"
-    (back,) = losses({"00": 99, "01": 51, "02": 100}, found)
-    assert back.why == "shard 01 ends at event 50, before 51, which was read; was it restored?"
+    assert gone == "events 99 to 99 of shard 00 are gone, as retention has passed them"
     assert reached({"00": 5, "01": 20}, found) == {"00": 99, "01": 20, "02": 100}
+
+
+def test_a_log_that_is_shorter_than_what_was_read() -> None:
+    found = {"00": Bounds(100, 200), "01": Bounds(1, 50)}
+    assert went_back({"00": 200, "01": 50}, found) is None
+    assert went_back({}, found) is None
+    text = went_back({"00": 200, "01": 51}, found)
+    assert text == "shard 01 ends at event 50, before 51, which was read; was it restored?"
 
 
 def test_a_machine_that_is_new_to_a_stream_lacks_nothing() -> None:
