@@ -47,7 +47,7 @@ def losses(start: Mapping[str, int], found: Mapping[str, Bounds]) -> list[str]:
 
 
 def went_back(start: Mapping[str, int], found: Mapping[str, Bounds]) -> str | None:
-    """Which shard's log ends before what was read, if one's does: then other events will have these numbers."""
+    """Which shard's log ends before what was read, if one's does: other events will have these numbers."""
     for key, bounds in found.items():
         read = start.get(key, 0)
         if bounds.last < read:

@@ -167,8 +167,9 @@ def test_earliest_is_what_is_there_when_the_first_batch_is_read(make_server: Sta
     end = stream.latestOffset(start, ReadMaxRows(100_000))
     assert end == {"00": newest, "01": 10}
     parts = stream.partitions(start, end)
-    read = [batch["seq"].to_pylist() for part in parts for batch in stream.read(part)]
-    assert sorted(sum(read, [])) == sorted([*range(1, 11), *range(oldest, newest + 1)])
+    batches = [batch for part in parts for batch in stream.read(part)]
+    read = sorted(seq for batch in batches for seq in batch["seq"].to_pylist())
+    assert read == sorted([*range(1, 11), *range(oldest, newest + 1)])
 
 
 def test_a_folder_that_went_back_is_noticed(
