@@ -62,10 +62,12 @@ def read(spark: SparkSession, folder: Path, table: str) -> DataFrame:
 
 def from_lake(spark: SparkSession, folder: Path) -> Source:
     """The tables of a lake, as the analytics read them: of a job that was revived, how it ended last."""
-    if not LakeLog(folder).commits():
+    log = LakeLog(folder)
+    if not log.commits():
         raise NotReadable(
             f"{folder} is no lake: nothing has been exported to it; run bunqueue analytics export"
         )
+    log.check_placed()
     jobs, events = read(spark, folder, "jobs"), read(spark, folder, "events")
     revived = events.where(F.col("kind") == "revived").select("host", F.col("job_id").alias("id")).distinct()
     if not revived.isEmpty():

@@ -2,7 +2,7 @@
 
 A run writes its files aside, commits by writing one small file, and then moves the files to their places.
 A run that is killed before the commit has done nothing; after it, the next one finishes the moving.  So no
-row is ever there twice, and readers need to know nothing of commits.
+row is ever there twice or lost, and readers of single files need to know nothing of commits.
 
 ::
 
@@ -73,9 +73,9 @@ class LakeLog:
 
     @contextmanager
     def opened(self) -> Iterator[Commit | None]:
-        """Finish what a killed run had committed, forget what it had not; the last commit.
+        """Finish what an interrupted run had committed, forget what it had not; the last commit.
 
-        NotReadable when another run is at work, or a newer version wrote the lake.
+        NotReadable when another run is at work, a file is missing, or a newer version wrote the lake.
         """
         (self.folder / _LOG).mkdir(parents=True, exist_ok=True)
         with (self.folder / _LOCK).open("w") as lock:
@@ -87,10 +87,17 @@ class LakeLog:
             if last is not None:
                 self._place(last)
             shutil.rmtree(self.staging, ignore_errors=True)
-            try:
-                yield last
-            finally:
-                shutil.rmtree(self.staging, ignore_errors=True)
+            yield last
+            # Not after an error: what was committed by then may still be there, for the next run to place.
+            shutil.rmtree(self.staging, ignore_errors=True)
+
+    def check_placed(self) -> None:
+        """NotReadable unless the files of the last commit are all in their places."""
+        last = self.last()
+        if last is not None and not all((self.folder / target).exists() for target in last.files.values()):
+            raise NotReadable(
+                f"the last export into {self.folder} is not complete: wait for it if it runs, or repeat it"
+            )
 
     def last(self) -> Commit | None:
         """The last commit."""
@@ -130,7 +137,12 @@ class LakeLog:
     def _place(self, commit: Commit) -> None:
         """Move the files of a commit that are still aside."""
         for source, target in commit.files.items():
-            path = self.staging / source
+            path, place = self.staging / source, self.folder / target
             if path.exists():
-                (self.folder / target).parent.mkdir(parents=True, exist_ok=True)
-                path.replace(self.folder / target)
+                place.parent.mkdir(parents=True, exist_ok=True)
+                path.replace(place)
+            elif not place.exists():
+                raise NotReadable(
+                    f"{place} is missing, which the last export had written; restore it from a backup, or"
+                    f" take it out of the files of {self.folder / _LOG / f'{commit.number:06}.json'}"
+                )

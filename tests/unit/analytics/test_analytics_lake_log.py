@@ -1,0 +1,85 @@
+"""The commits of a lake: what interrupts them, and what is found missing afterwards."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bunqueue.analytics.lake_log import Commit, LakeLog, Reached
+from bunqueue.spark import NotReadable
+
+FILES = [f"{table}/date=2026-11-21/queue=mail/part-0.parquet" for table in ("attempts", "events", "jobs")]
+
+
+def new_commit(number: int) -> Commit:
+    return Commit(number, 0, {"jobs": 1}, {"web": {0: Reached(7, 0)}})
+
+
+def stage(log: LakeLog) -> None:
+    """Write files aside, as a run does."""
+    for name in FILES:
+        path = log.staging / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(name)
+
+
+def run(log: LakeLog, number: int) -> None:
+    with log.opened():
+        stage(log)
+        log.commit(new_commit(number))
+
+
+def placed(folder: Path) -> list[str]:
+    """What is in the lake's files."""
+    return sorted(path.read_text() for path in folder.glob("[!_]*/*/*/*.parquet"))
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError(28, "No space left on device")])
+def test_interrupted_while_files_are_placed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    """The next run places the rest; a report does not pass over it."""
+    log, replace = LakeLog(tmp_path), Path.replace
+
+    def interrupted(path: Path, target: Path) -> Path:
+        if path.name == "part-0.parquet" and placed(tmp_path):
+            raise error
+        return replace(path, target)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "replace", interrupted)
+        with pytest.raises(type(error)):
+            run(log, 1)
+    assert len(placed(tmp_path)) == 1
+    with pytest.raises(NotReadable, match=r"the last export into .* is not complete"):
+        log.check_placed()
+    with log.opened() as last:
+        assert last is not None
+        assert placed(tmp_path) == sorted(FILES)
+    log.check_placed()
+    assert not log.staging.exists()
+
+
+def test_what_was_not_committed_is_forgotten(tmp_path: Path) -> None:
+    log = LakeLog(tmp_path)
+
+    def killed() -> None:
+        with log.opened():
+            stage(log)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        killed()
+    with log.opened() as last:
+        assert last is None
+        assert not log.staging.exists()
+    assert placed(tmp_path) == []
+
+
+def test_a_file_that_is_nowhere(tmp_path: Path) -> None:
+    log = LakeLog(tmp_path)
+    run(log, 1)
+    next(tmp_path.glob("jobs/*/*/*.parquet")).unlink()
+    with pytest.raises(NotReadable, match=r"jobs/.*000001-part-0.parquet is missing"), log.opened():
+        pass
