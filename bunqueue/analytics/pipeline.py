@@ -20,6 +20,7 @@ from bunqueue.analytics.aggregates import GROUPS, Range
 from bunqueue.analytics.buckets import UNITS, Buckets, unit_for
 from bunqueue.analytics.facts import Facts, Source, facts
 from bunqueue.analytics.page.figures import About, Row
+from bunqueue.analytics.tuning import few_partitions
 from bunqueue.spark import BadOption
 
 WATCHED_QUEUES = 500  # the busiest ones, of which anomalies are looked for
@@ -99,6 +100,11 @@ def aggregate(
     tell: Tell = lambda step, name: None,
 ) -> Result:
     """All tables of a source."""
+    with few_partitions(source.jobs.sparkSession):
+        return _aggregate(source, asked, notes, tell)
+
+
+def _aggregate(source: Source, asked: Wanted, notes: tuple[str, ...], tell: Tell) -> Result:
     made_at = datetime.now(UTC)
     tell(0, STEPS[0])
     known = facts(source, _ms(asked.until) if asked.until else _ms(made_at) + 1)

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from typing import Any
 
-from bunqueue.model.events import LOST
+from bunqueue.model.events import LOST, NAMES
 
 from .conditions import Condition, microseconds
 from .decoding import to_json
-from .event_rows import EventRow, bounds, events, first_since
+from .event_rows import UNKNOWN, EventRow, bounds, events, first_since
 from .shard_file import ShardFile
 
 Test = Callable[[EventRow], bool]
@@ -31,9 +31,9 @@ def selected(
     """The events that match with numbers above ``after``, up to ``until``, in order; also others, where a
     condition is of a kind that is not looked at."""
     first = max([after + 1, *(_first(file, condition) for condition in conditions)])
-    last = bounds(file).last if until is None else until
+    last = min([bounds(file).last if until is None else until, *_lasts(conditions)])
     tests = [test for condition in conditions if (test := _test(condition)) is not None]
-    for event in events(file, first - 1, last):
+    for event in events(file, first - 1, last, _kinds(conditions)):
         if all(test(event) for test in tests):
             yield event
 
@@ -58,6 +58,30 @@ def _first(file: ShardFile, condition: Condition) -> int:
     if column == "at" and isinstance(value, datetime):
         return first_since(file, microseconds(value) // 1000)
     return value if column == "seq" and isinstance(value, int) else 1
+
+
+def _lasts(conditions: Sequence[Condition]) -> list[int]:
+    """Numbers above which no event matches."""
+    return [
+        condition.value
+        for condition in conditions
+        if condition.column == "seq"
+        and condition.operator in ("=", "<", "<=")
+        and isinstance(condition.value, int)
+    ]
+
+
+def _kinds(conditions: Sequence[Condition]) -> frozenset[int] | None:
+    """The numbers of the only kinds that may match; None when any may."""
+    asked: list[Sequence[Any]] = [
+        condition.value if condition.operator == "in" else [condition.value]
+        for condition in conditions
+        if condition.column == "kind" and condition.operator in ("=", "in")
+    ]
+    names = set(NAMES).intersection(*asked)
+    if not asked or all(UNKNOWN in each for each in asked):
+        return None
+    return frozenset(number for number, name in enumerate(NAMES) if name in names)
 
 
 def _test(condition: Condition) -> Test | None:

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterator
 from datetime import UTC, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.errors import PySparkException
@@ -147,6 +148,7 @@ def test_the_source_is_found_without_being_registered(full: Full, tmp_path: Path
     program = """
 import os, sys
 from pathlib import Path
+from typing import Any
 from pyspark.sql import SparkSession
 from bunqueue.spark.java import java_home
 os.environ["JAVA_HOME"] = str(java_home(os.environ, Path("shims").absolute()))
@@ -290,3 +292,37 @@ def test_a_file_that_changes_between_plan_and_reading_is_refused(full: Full, tmp
     db.close()
     with pytest.raises(UnreadableShard, match="has changed while it was read"):
         list(read(planned[0], Selection(table, table.default_columns)))
+
+
+def test_events_that_cannot_match_are_not_unpacked(full: Full, monkeypatch: pytest.MonkeyPatch) -> None:
+    from bunqueue.spark import event_rows
+    from bunqueue.spark.conditions import Condition
+    from bunqueue.spark.event_selection import selected
+    from bunqueue.spark.folders import find_shards
+    from bunqueue.spark.shard_file import opened as opened_shard
+
+    made: list[int] = []
+    build = event_rows._event
+    monkeypatch.setattr(event_rows, "_event", lambda seq, *more: made.append(seq) or build(seq, *more))
+    (shard, _) = find_shards([str(full.folder)], ["h"])
+    with opened_shard(Path(shard.path)) as file:
+        everything = list(selected(file, ()))
+        for conditions in (
+            (Condition("kind", "in", ["failed", "dropped"]),),
+            (Condition("kind", "=", "pushed"), Condition("kind", "in", ["pushed", "failed"])),
+            (Condition("seq", "<=", everything[5].seq),),
+            (Condition("seq", "=", everything[5].seq),),
+            (Condition("kind", "in", ["unknown"]),),
+        ):
+            tests = [test for one in conditions if (test := _plain(one.column, one.operator, one.value))]
+            expected = [event for event in everything if all(test(event) for test in tests)]
+            made.clear()
+            assert list(selected(file, conditions)) == expected
+            if conditions[0].value != ["unknown"]:
+                assert expected
+                assert made == [event.seq for event in expected]
+
+
+def _plain(column: str, how: str, value: Any) -> Callable[[Any], bool]:
+    compare = {"in": lambda a, b: a in b, "=": lambda a, b: a == b, "<=": lambda a, b: a <= b}[how]
+    return lambda event: compare(getattr(event, column), value)
