@@ -19,6 +19,7 @@ from pyspark.sql import functions as F
 from support.server import Server, StartServer, quiet_port
 
 from bunqueue import Queue, Worker
+from bunqueue.errors import OptionError
 from bunqueue.spark.sink.enqueue import enqueue
 from bunqueue.spark.sink.summary import WriteSummary, read_summaries
 
@@ -165,6 +166,39 @@ def test_bad_rows_are_left_out_or_end_the_write(
         PySparkException, match="name: the row has none, and there is no option name; the row"
     ):
         enqueue(rows, "bad-strict", port=shared_server.port)
+
+
+def test_a_summary_that_can_not_be_kept_is_told_before_a_write_and_fails_none_after_it(
+    spark: SparkSession, shared_server: Server, tmp_path: Path
+) -> None:
+    place = {"name": "n", "port": shared_server.port}
+    (tmp_path / "file").touch()
+    nowhere = str(tmp_path / "file" / "summaries.jsonl")
+    writer = numbers(spark, 10).write.format("bunqueue").mode("append").options(queue="untold", **place)
+    for write in (
+        lambda: writer.option("summaryPath", nowhere).save(),
+        lambda: enqueue(numbers(spark, 10), "untold", summaryPath=nowhere, **place),
+    ):
+        with pytest.raises((PySparkException, OptionError), match=r"summaryPath: .* cannot be written to"):
+            write()
+    assert jobs(shared_server, "untold") == []
+
+    path = tmp_path / "summaries.jsonl"
+
+    def lost(context: TaskContext, number: int) -> bool:
+        """Something is in the place of the file by the time that the tasks run."""
+        if path.is_file():
+            path.unlink()
+            path.mkdir()
+        return False
+
+    summary = enqueue(failing(numbers(spark, 10, 1), lost), "untold", summaryPath=str(path), **place)
+    assert counts(summary) == (10, 0, 0)
+    path.rmdir()
+    rows = failing(numbers(spark, 11, 1), lost)
+    options = {**place, "queue": "untold", "summaryPath": str(path)}
+    rows.write.format("bunqueue").mode("append").options(**options).save()
+    assert len(jobs(shared_server, "untold")) == 21
 
 
 def test_rows_that_python_cannot_read_are_bad_ones(spark: SparkSession, shared_server: Server) -> None:

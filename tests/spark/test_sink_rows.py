@@ -51,6 +51,8 @@ def test_options_in_any_case_and_their_defaults() -> None:
         ({"dataFormat": "xml"}, "dataFormat: 'xml' is not allowed; give one of value, json, msgpack"),
         ({"badRows": "drop"}, "badRows: 'drop' is not allowed; give one of fail, skip"),
         ({"rejectsPath": "/tmp/x"}, "rejectsPath: bad rows end the write"),
+        ({"rejectsPath": "s3://bucket/x", "badRows": "skip"}, "rejectsPath: 's3://bucket/x' is an address"),
+        ({"summaryPath": "hdfs:///x"}, "summaryPath: 'hdfs:///x' is an address; give a path of a disk"),
         ({"port": "65536"}, "port: '65536' is not allowed"),
         ({"url": "bunqueue://a", "host": "b"}, "url: it says where the server is"),
     ],

@@ -6,7 +6,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from .summary import WriteSummary, read_summaries
+from .settings import sink_settings
+from .summary import WriteSummary, check_path, keep, read_summaries
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -23,7 +24,19 @@ def enqueue(df: DataFrame, queue: str | None = None, **options: str | int | floa
     given = {name.lower(): str(value) for name, value in options.items()}
     if queue is not None:
         given["queue"] = queue
+    wanted = given.get("summarypath")
+    if wanted is not None:
+        sink_settings(given)  # refuses addresses
+        check_path(wanted)
     with TemporaryDirectory(prefix="bunqueue-") as folder:
-        path = given.setdefault("summarypath", str(Path(folder, "summary.jsonl")))
-        df.write.format("bunqueue").mode("append").options(**given).save()
-        return read_summaries(path)[-1]
+        mine = Path(folder, "summary.jsonl")  # in the one that is wanted other writes may end meanwhile
+        mine.touch()
+        given["summarypath"] = str(mine)
+        try:
+            df.write.format("bunqueue").mode("append").options(**given).save()
+        finally:
+            summaries = read_summaries(mine)
+            if wanted is not None:
+                for each in summaries:
+                    keep(wanted, each)
+        return summaries[-1]

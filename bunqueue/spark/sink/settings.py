@@ -58,6 +58,10 @@ def sink_settings(options: Mapping[str, str]) -> SinkSettings:
     for name in given:
         if name not in known:
             raise OptionError(f"writing has no option {shown(name)}; {hint(name, sorted(KNOWN))}")
+    for name in ("rejectsPath", "summaryPath"):
+        value = given.get(name.lower(), "")
+        if "://" in value:
+            raise OptionError(f"{name}: {shown(value)} is an address; give a path of a disk, or of a mount")
     bad_rows = _one_of(given, "badRows", BAD_ROWS)
     settings = SinkSettings(
         _endpoint(given),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -9,6 +10,10 @@ from typing import Any, Literal
 
 import msgspec
 from msgspec import Struct
+
+from bunqueue.errors import OptionError
+
+_log = logging.getLogger("bunqueue.spark")
 
 MAX_EXAMPLES = 20  # bad rows that a summary shows
 MAX_ROW = 1000  # characters that it shows of each
@@ -43,7 +48,8 @@ class WriteSummary(Struct, kw_only=True):
     """What became of the rows of a write, or of one batch of a stream.
 
     A row is accepted when it made a job, a duplicate when the server knew its id already, whether from
-    another row, another write, or an earlier attempt of its task, and rejected when no job can be made of it.
+    another row, another write, or an earlier attempt of its task, or when a job has its unique key, and
+    rejected when no job can be made of it.
     Of a failed write these are the rows of the tasks that were done; jobs of the others may be there, too.
     """
 
@@ -95,9 +101,28 @@ def add_up(
     )
 
 
-def append(path: str, summary: WriteSummary) -> None:
-    """Add a line to a file, which is made if need be."""
-    Path(path).parent.mkdir(parents=True, exist_ok=True)
+def check_path(path: str) -> None:
+    """Make the file of summaries if need be.  OptionError when it cannot be written to."""
+    try:
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        with open(path, "ab"):
+            pass
+    except OSError as error:
+        raise OptionError(
+            f"summaryPath: {path} cannot be written to ({error.strerror}); give the path of a file that can"
+        ) from None
+
+
+def keep(path: str, summary: WriteSummary) -> None:
+    """Add a line to a file.  When that fails the log says so: the jobs are stored, and who saw the write fail
+    would add them again."""
+    try:
+        _append(path, summary)
+    except OSError as error:
+        _log.error("the jobs were written, their summary was not, to %s (%s): %s", path, error, summary)
+
+
+def _append(path: str, summary: WriteSummary) -> None:
     line = msgspec.json.encode(summary) + b"\n"
     with open(path, "ab", buffering=0) as file:  # one write, so that lines of several streams do not mix
         file.write(line)

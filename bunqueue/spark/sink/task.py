@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Collection, Iterable
 from pathlib import Path
@@ -16,6 +17,8 @@ from .delivery import Delivery, Sent
 from .rows import Row, RowJob, RowPlan
 from .settings import SinkSettings
 from .summary import MAX_ROW, BadRow, TaskSummary, as_text
+
+_log = logging.getLogger("bunqueue.spark")
 
 _NO_NAME = re.compile(r"[^A-Za-z0-9_.-]")  # what a user's id of a write may have, and a file should not
 
@@ -118,8 +121,11 @@ class Rejects:
         if self._file is None:
             return
         if error is None:
-            self._write()
-            if self._begun:
-                self._unfinished.replace(self._file)
+            try:
+                self._write()
+                if self._begun:
+                    self._unfinished.replace(self._file)
+            except OSError as problem:  # the jobs are stored; tried again, they would be duplicates
+                _log.error("rejected rows were not all kept in %s (%s)", self._file, problem)
         elif self._begun:
             self._unfinished.unlink(missing_ok=True)

@@ -24,7 +24,7 @@ from bunqueue.errors import OptionError
 
 from .rows import check_columns
 from .settings import SinkSettings, sink_settings
-from .summary import BadRow, TaskSummary, add_up, append, as_text
+from .summary import BadRow, TaskSummary, add_up, as_text, check_path, keep
 from .task import write_rows
 
 if TYPE_CHECKING:
@@ -109,6 +109,8 @@ def _checked(options: Mapping[str, str], schema: StructType, overwrite: bool) ->
                 f"column {field.name}: VARIANT cannot be written; make JSON of it with "
                 "F.to_json, and give dataFormat=json"
             )
+    if settings.summary_path is not None:
+        check_path(settings.summary_path)
     return settings
 
 
@@ -178,4 +180,4 @@ def _report(
     level = logging.WARNING if summary.rejected or state == "failed" else logging.INFO
     _log.log(level, "bunqueue: %s", summary)
     if settings.summary_path is not None:
-        append(settings.summary_path, summary)
+        keep(settings.summary_path, summary)
