@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import urlsplit, urlunsplit
 
 import pyarrow as pa
 from pyarrow import fs
@@ -25,20 +26,26 @@ def is_remote(path: str) -> bool:
 
 def remote_shards(uri: str) -> list[str]:
     """The addresses of a folder's shards.  NotReadable when it is no data folder, or cannot be reached."""
-    uri = uri.rstrip("/")
     with tempfile.TemporaryDirectory(prefix="bunqueue-") as scratch:
         try:
-            _fetch(f"{uri}/{NAME}", Path(scratch))
-            if _exists(f"{uri}/{RESHARD}/{COMPLETE}"):
+            _fetch(_within(uri, NAME), Path(scratch))
+            if _exists(_within(uri, f"{RESHARD}/{COMPLETE}")):
                 raise NotReadable(
-                    f"{uri} is a copy of a folder with an interrupted reshard; make another one"
+                    f"{shown(uri)} is a copy of a folder with an interrupted reshard; make another one"
                 )
             count = shards_of(Path(scratch))
         except DataFolderError as error:
-            raise NotReadable(str(error).replace(scratch, uri)) from None
+            raise NotReadable(str(error).replace(scratch, shown(uri))) from None
         except (OSError, pa.ArrowException) as error:
-            raise NotReadable(f"{uri} cannot be reached: {_line(error)}") from error
-    return [f"{uri}/shard-{number:02d}.db" for number in range(count)]
+            # Not from the error, which has the address as well.
+            raise NotReadable(f"{shown(uri)} cannot be reached: {_line(error, uri)}") from None
+    return [_within(uri, f"shard-{number:02d}.db") for number in range(count)]
+
+
+def shown(uri: str) -> str:
+    """An address as people may see it: without the keys, and the options behind the path."""
+    parts = urlsplit(uri)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path.rstrip('/')}"
 
 
 @contextmanager
@@ -48,14 +55,28 @@ def fetched(path: str) -> Iterator[Path]:
         yield Path(path)
         return
     with tempfile.TemporaryDirectory(prefix="bunqueue-") as scratch:
+        parts = urlsplit(path)
+        log = urlunsplit(parts._replace(path=f"{parts.path}-wal"))
         try:
             found = _fetch(path, Path(scratch))
-            _fetch(f"{path}-wal", Path(scratch))  # the newest jobs, if the copy was made by copying files
+            _fetch(log, Path(scratch))  # the newest jobs, if the copy was made by copying files
         except (OSError, pa.ArrowException) as error:
-            raise UnreadableShard(f"{path} cannot be fetched: {_line(error)}") from error
+            raise UnreadableShard(f"{shown(path)} cannot be fetched: {_line(error, path, log)}") from None
         if not found:
-            raise UnreadableShard(f"{path} is missing; put it there, or leave it out with unreadable=skip")
-        yield Path(scratch) / path.rpartition("/")[2]
+            raise UnreadableShard(
+                f"{shown(path)} is missing; put it there, or leave it out with unreadable=skip"
+            )
+        yield Path(scratch) / _file_name(path)
+
+
+def _within(uri: str, name: str) -> str:
+    """The address of a file in a folder; options of the store, behind the path, stay there."""
+    parts = urlsplit(uri)
+    return urlunsplit(parts._replace(path=f"{parts.path.rstrip('/')}/{name}"))
+
+
+def _file_name(uri: str) -> str:
+    return urlsplit(uri).path.rpartition("/")[2]
 
 
 def _exists(uri: str) -> bool:
@@ -67,9 +88,16 @@ def _fetch(uri: str, folder: Path) -> bool:
     """Put a file into a folder; whether there is one."""
     if not _exists(uri):
         return False
-    fs.copy_files(uri, (folder / uri.rpartition("/")[2]).as_uri())
+    fs.copy_files(uri, (folder / _file_name(uri)).as_uri())
     return True
 
 
-def _line(error: Exception) -> str:
-    return " ".join(str(error).split())
+def _line(error: Exception, *uris: str) -> str:
+    """What an error says, in one line, with addresses as they may be seen."""
+    text = " ".join(str(error).split())
+    for uri in uris:
+        parts = urlsplit(uri)
+        secrets = (uri.rstrip("/"), parts.netloc.rpartition("@")[0] + "@", "?" + parts.query)
+        for secret, instead in zip(secrets, (shown(uri), "", ""), strict=True):
+            text = text.replace(secret, instead) if len(secret) > 1 else text
+    return text

@@ -28,7 +28,7 @@ from .folders import Shard, find_shards
 from .options import STREAMING, ReadOptions, columns_named, read_options, refuse, stream_options
 from .pushdown import conditions
 from .reading import Piece, Selection, pieces_of, read
-from .remote import is_remote
+from .remote import is_remote, shown
 from .tables import Column, Table
 
 
@@ -60,7 +60,7 @@ class BunqueueDataSource(DataSource):
         for path in options.paths:
             if is_remote(path):
                 raise BadOption(
-                    f"path: {path} cannot be streamed; give the folder of a server on this machine"
+                    f"path: {shown(path)} cannot be streamed; give the folder of a server on this machine"
                 )
         chosen = replace(options, columns=_columns_of(options.table, schema))
         return EventStream(chosen, stream_options(self.options))

@@ -12,6 +12,8 @@ from support.server import Server
 from support.spark import Full, read
 
 from bunqueue import Queue
+from bunqueue.spark import UnreadableShard
+from bunqueue.spark.remote import fetched
 
 
 def test_a_copy_at_an_address(spark: SparkSession, full: Full) -> None:
@@ -20,6 +22,23 @@ def test_a_copy_at_an_address(spark: SparkSession, full: Full) -> None:
     near, far = read(spark, full.folder), read(spark, f"{address}/")
     assert sorted(map(str, far.collect())) == sorted(map(str, near.collect()))
     assert far.where("state = 'completed'").count() == near.where("state = 'completed'").count()
+
+
+def test_options_of_the_store_stay_behind_the_path(spark: SparkSession, full: Full, tmp_path: Path) -> None:
+    """As MinIO and R2 need them; files have one, too."""
+    near = read(spark, full.folder)
+    far = read(spark, f"{full.folder.as_uri()}/?use_mmap=true")
+    assert sorted(map(str, far.collect())) == sorted(map(str, near.collect()))
+
+
+def test_keys_in_an_address_are_not_shown(spark: SparkSession, full: Full, tmp_path: Path) -> None:
+    for address in ("nosuch://KEY:SECRET@bucket/backup?region=MINE", "s3://KEY:SECRET@bucket/b?colour=MINE"):
+        with pytest.raises(PySparkException, match=r"(nosuch|s3)://bucket/b\w* cannot be reached") as refused:
+            read(spark, address)
+        assert "SECRET" not in str(refused.value)
+    with pytest.raises(UnreadableShard) as missing, fetched(f"{tmp_path.as_uri()}/shard-00.db?use_mmap=true"):
+        pass
+    assert str(missing.value).startswith(f"{tmp_path.as_uri()}/shard-00.db is missing; put it there")
 
 
 def test_a_copy_with_a_log(spark: SparkSession, server: Server, tmp_path: Path) -> None:
