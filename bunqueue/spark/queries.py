@@ -43,8 +43,9 @@ def query(
     return Query(sql.replace(":now", str(now)), parameters)
 
 
-def spans(last: int, pieces: int, least: int) -> list[Span]:
-    """The keys 0 to ``last`` in at most so many ranges, of ``least`` keys at least."""
-    pieces = max(1, min(pieces, last // least))
-    edges = [(last + 1) * number // pieces for number in range(pieces + 1)]
+def spans(first: int, last: int, keys: int) -> list[Span]:
+    """The keys ``first`` to ``last`` in ranges of about so many keys, and of no less."""
+    count = last - first + 1
+    pieces = max(1, count // keys)
+    edges = [first + count * number // pieces for number in range(pieces + 1)]
     return [Span(edge, after - 1) for edge, after in pairwise(edges)]

@@ -64,14 +64,16 @@ def pieces_of(shard: Shard, table: Table, *, rows: int, skip: bool = False) -> l
         if known is None or skip or not table.key:
             return [Piece(shard, known, skip=skip)]
         with opened(path, known) as file:
-            last = None if file.is_empty else file.one(f"select max(seq) from {table.key_of}")
+            # Asked one by one, each is the end of an index; what retention has removed lies before the first.
+            sql = f"select (select min(seq) from {table.key_of}), (select max(seq) from {table.key_of})"
+            ends = None if file.is_empty else file.one(sql)
     except UnreadableShard as error:
         if not skip:
             raise
         logger.warning("skipped: %s", error)
         return []
-    keys = (last[0] or 0) if last else 0
-    found = spans(keys, max(1, keys // rows), rows)
+    first, last = ends or (None, None)
+    found = [] if first is None else spans(first, last, rows)
     return [Piece(shard, known, span) for span in found] if len(found) > 1 else [Piece(shard, known)]
 
 

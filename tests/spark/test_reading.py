@@ -17,10 +17,17 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from support.folders import opened
-from support.server import ROOT
+from support.server import ROOT, StartServer
 from support.spark import Full, read
 
+from bunqueue import Queue
 from bunqueue.spark import snapshot
+from bunqueue.spark.folders import find_shards
+from bunqueue.spark.options import columns_named
+from bunqueue.spark.queries import spans
+from bunqueue.spark.reading import Selection, pieces_of
+from bunqueue.spark.reading import read as read_piece
+from bunqueue.spark.tables import TABLES
 
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 
@@ -141,6 +148,33 @@ def test_a_copy_is_read_in_ranges(spark: SparkSession, full: Full, table: str) -
     assert whole.rdd.getNumPartitions() == 2
     assert pieces.rdd.getNumPartitions() > 20
     assert sorted(map(str, pieces.collect())) == sorted(map(str, whole.collect()))
+
+
+def test_ranges_begin_where_the_rows_do(make_server: StartServer) -> None:
+    """Not at 0: retention has long removed the jobs of the first numbers."""
+    server = make_server(shards=1)
+    server.start()
+    with Queue("ranges", port=server.port) as queue:
+        for _ in range(10):
+            queue.add_bulk([("n", number) for number in range(1000)])
+        queue.drain()
+        queue.add_bulk([("n", number) for number in range(100)])
+    server.stop()
+    (shard,) = find_shards([str(server.data_dir)], [])
+    table = TABLES["jobs"]
+    pieces = pieces_of(shard, table, rows=25)
+    selection = Selection(table, columns_named(table, ("seq",)))
+    counts = [sum(batch.num_rows for batch in read_piece(piece, selection)) for piece in pieces]
+    assert counts == [25, 25, 25, 25]
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "keys"), [(1, 1, 7), (5, 11, 7), (5, 25, 7), (-3, 10, 4), (9, 30, 1)]
+)
+def test_ranges_have_each_key_once(first: int, last: int, keys: int) -> None:
+    found = spans(first, last, keys)
+    assert [key for span in found for key in range(span.first, span.last + 1)] == [*range(first, last + 1)]
+    assert len(found) == max(1, (last - first + 1) // keys)
 
 
 def test_the_source_is_found_without_being_registered(full: Full, tmp_path: Path) -> None:
