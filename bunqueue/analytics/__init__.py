@@ -2,19 +2,27 @@
 
     from bunqueue import analytics
 
-    analytics.report(["/var/lib/bunqueue"], "report", zone="Europe/Rome")
+    place = analytics.From(["/var/lib/bunqueue"])
+    page = analytics.report(place, "report", analytics.wanted(since="7d", zone="Europe/Rome"))
 
 Needs ``pip install 'bunqueue[spark]'``; docs/analytics.md has all of it.  Importing this package is cheap.
 """
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .runs import aggregate, export, report
+    from .pipeline import Wanted, wanted
+    from .runs import From, aggregate, export, report
 
-__all__ = ["aggregate", "export", "register", "report"]
+__all__ = ["From", "Wanted", "aggregate", "export", "register", "report", "wanted"]
+
+_LATER = {  # need Spark
+    **dict.fromkeys(("Wanted", "wanted"), "pipeline"),
+    **dict.fromkeys(("From", "aggregate", "export", "report"), "runs"),
+}
 
 
 def register(spark: Any) -> None:
@@ -25,8 +33,6 @@ def register(spark: Any) -> None:
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("aggregate", "export", "report"):
-        from . import runs
-
-        return getattr(runs, name)
+    if name in _LATER:
+        return getattr(import_module(f".{_LATER[name]}", __name__), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
