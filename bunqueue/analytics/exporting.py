@@ -1,18 +1,21 @@
 """From data folders to a lake: what has happened since the last run, and what has been missed meanwhile.
 
-Events are read from the number that the last run had reached.  Jobs and attempts are read from some time
-before that, and those that the lake has are left out, so it does no harm to read too much.
+Events are read from the number that the last run had reached in their shard.  Jobs and attempts are read from
+some time before that, and those that the lake has are left out, so it does no harm to read too much.
 """
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import reduce
+from operator import or_
 from pathlib import Path
 from typing import NamedTuple
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from bunqueue.analytics.inputs import host_names
@@ -24,6 +27,7 @@ from bunqueue.spark.folders import find_shards
 OVERLAP_MS = 3_600_000  # read again: as much as a shard's clock may be behind another's
 STEPS = ("events", "attempts", "jobs", "commit")
 _SINCE = {"jobs": "finished_at", "attempts": "ended_at"}
+_NOTHING = Reached(0, 0)  # of a shard of which the lake has no events, though it has of others
 
 Places = dict[str, dict[int, Reached]]  # host -> shard -> how far
 
@@ -40,14 +44,29 @@ class _Run(NamedTuple):
     spark: SparkSession
     log: LakeLog
     folders: dict[str, str]  # by host
+    shards: dict[str, int]  # how many each host has
     reached: Places
     payload: bool
     skip: bool
 
-    def since(self, host: str) -> int:
-        """Where reading jobs of a host begins; epoch ms."""
-        known = self.reached.get(host)
-        return min(place.at for place in known.values()) - OVERLAP_MS if known else 0
+    def is_new(self, table: str, host: str) -> Column:
+        """Which rows of a host the lake may not have."""
+        known, count = self.reached.get(host, {}), self.shards[host]
+        if table == "events":
+            return _from("seq", {shard: place.seq + 1 for shard, place in known.items()}, count, F.lit)
+        since = {shard: place.at - OVERLAP_MS for shard, place in known.items()}
+        return _from(_SINCE[table], since, count, lambda at: F.timestamp_millis(F.lit(at)))
+
+
+def _from(column: str, first: Mapping[int, int], shards: int, literal: Callable[[int], Column]) -> Column:
+    """Rows that begin with a value of their shard; all of a shard without one."""
+    if not first:
+        return F.lit(True)
+    each = ((F.col("shard") == shard) & (F.col(column) >= literal(value)) for shard, value in first.items())
+    if len(first) < shards:
+        return _any([~F.col("shard").isin(*first), *each])
+    # The lowest again, as that is what a shard can be asked for.
+    return _any(each) & (F.col(column) >= literal(min(first.values())))
 
 
 def export(
@@ -65,11 +84,13 @@ def export(
     Safe to repeat, and to kill at any moment.  NotReadable when another run is at work on the lake.
     """
     names = host_names(folders, hosts)
-    find_shards(folders, names)  # what is wrong with a path is told here, rather than from within Spark
+    # What is wrong with a path is told here, rather than from within Spark.
+    shards = Counter(shard.host for shard in find_shards(folders, names))
     log = LakeLog(lake)
     with log.opened() as last:
         reached = {} if last is None else last.reached
-        run = _Run(spark, log, dict(zip(names, folders, strict=True)), reached, payload, skip_unreadable)
+        where = dict(zip(names, folders, strict=True))
+        run = _Run(spark, log, where, dict(shards), reached, payload, skip_unreadable)
         # Events first: a job that ends meanwhile is then in the table of jobs, and not missing.
         rows = {}
         for step, table in enumerate(TABLES):
@@ -85,6 +106,11 @@ def export(
         return Exported(rows, gaps, missing)
 
 
+def _any(conditions: Iterable[Column]) -> Column:
+    found: Column = reduce(or_, conditions)
+    return found
+
+
 def _write(run: _Run, table: str) -> int:
     """Write the new rows of a table aside; how many they are."""
     parts = [_new_of_host(run, table, host) for host in run.folders]
@@ -93,9 +119,8 @@ def _write(run: _Run, table: str) -> int:
         whole = whole.unionByName(part)
     found = dated(table, whole)
     if table != "events" and run.reached:
-        since = min((run.since(host) for host in run.folders if host in run.reached), default=0)
-        known = read(run.spark, run.log.folder, table)
-        known = known.where(F.col(_SINCE[table]) >= F.timestamp_millis(F.lit(since)))
+        same = ((F.col("host") == host) & run.is_new(table, host) for host in run.folders)
+        known = read(run.spark, run.log.folder, table).where(_any(same))
         found = found.join(known.select(*KEYS[table]), KEYS[table], "left_anti")
     # One file for each folder of the lake, unless it would be a large one.
     found = found.hint("rebalance", "date", "queue")
@@ -109,21 +134,9 @@ def _new_of_host(run: _Run, table: str, host: str) -> DataFrame:
     reader = reader.option("columns", ",".join(columns_of(table, payload=run.payload)))
     reader = reader.option("hosts", json.dumps([host])).option("unreadable", "skip" if run.skip else "fail")
     frame = reader.load(run.folders[host])
-    if table == "events":
-        return _new_events(frame, run.reached.get(host, {}))
     if table == "jobs":
         frame = frame.where(F.col("state").isin("completed", "failed", "cancelled"))
-    return frame.where(F.col(_SINCE[table]) >= F.timestamp_millis(F.lit(run.since(host))))
-
-
-def _new_events(frame: DataFrame, reached: dict[int, Reached]) -> DataFrame:
-    if not reached:
-        return frame
-    after = F.lit(0)
-    for shard, place in reached.items():
-        after = F.when(F.col("shard") == shard, F.lit(place.seq)).otherwise(after)
-    lowest = min(place.seq for place in reached.values())
-    return frame.where((F.col("seq") > lowest) & (F.col("seq") > after))
+    return frame.where(run.is_new(table, host))
 
 
 def _staged(run: _Run, table: str) -> DataFrame:
@@ -141,7 +154,7 @@ def _places(events: DataFrame, before: Places) -> tuple[Places, list[Gap]]:
     millis = (F.unix_millis(F.col(f"{end}.at")).alias(f"{end}_at") for end in ("first", "last"))
     for row in ends.select("host", "shard", "first.seq", F.col("last.seq").alias("last"), *millis).collect():
         shards = reached.setdefault(row["host"], {})
-        known = shards.get(row["shard"])
+        known = shards.get(row["shard"], _NOTHING if row["host"] in before else None)
         if known is not None and row["seq"] > known.seq + 1:
             gap = Gap(row["host"], row["shard"], known.seq + 1, row["seq"] - 1, known.at, row["first_at"])
             gaps.append(gap)

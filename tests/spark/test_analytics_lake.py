@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import shutil
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import oracle
 import pytest
-from history import at_another_time, begin_of, shards_of
+from history import HOUR_MS, TIMES, at_another_time, begin_of, shards_of
 from pyspark.sql import SparkSession
 
 from bunqueue.analytics import lake, pipeline
@@ -129,6 +131,45 @@ def test_in_parts_with_what_was_forgotten(
     notes = lake.notes_of(place)
     assert any("events of shard" in note for note in notes)
     assert any("1 jobs of mail" in note for note in notes)
+
+
+def test_a_shard_that_comes_later(spark: SparkSession, folder: Path, tmp_path: Path) -> None:
+    """Nothing had happened on it, or it could not be read: it is then taken from its begin."""
+    early, place = tmp_path / "early", tmp_path / "lake"
+    shutil.copytree(folder, early)
+    (early / "shard-01.db").write_bytes(b"no database" * 100)
+    first = export(spark, [str(early)], place, hosts=["web"], skip_unreadable=True)
+    reached = LakeLog(place).commits()[-1].reached["web"]
+    assert reached.keys() == {0}
+    _have_happened_long_ago(folder, 1)
+    second = export(spark, [str(folder)], place, hosts=["web"])
+    counts = {table: len(set(rows)) for table, rows in rows_of(spark, place).items()}
+    assert counts == expected(folder)
+    assert counts == {table: first.rows[table] + second.rows[table] for table in counts}
+    assert (second.gaps, second.missing) == ([], {})
+
+
+def test_a_shard_that_comes_too_late(spark: SparkSession, folder: Path, tmp_path: Path) -> None:
+    """It has forgotten its first events: that is told."""
+    early, place = tmp_path / "early", tmp_path / "lake"
+    shutil.copytree(folder, early)
+    (early / "shard-01.db").write_bytes(b"no database" * 100)
+    export(spark, [str(early)], place, hosts=["web"], skip_unreadable=True)
+    with closing(sqlite3.connect(folder / "shard-01.db")) as shard:
+        (count,) = shard.execute("select count from events where first_seq = 1").fetchone()
+        shard.execute("delete from events where first_seq = 1")
+        shard.commit()
+    found = export(spark, [str(folder)], place, hosts=["web"])
+    assert [gap[:4] for gap in map(msgspec.structs.astuple, found.gaps)] == [("web", 1, 1, count)]
+
+
+def _have_happened_long_ago(folder: Path, number: int) -> None:
+    """Move what happened on one shard a day back."""
+    for place, shard in enumerate(shards_of(folder)):
+        for table, columns in TIMES.items() if place == number else ():
+            new = ", ".join(f"{name} = {name} - {24 * HOUR_MS}" for name in columns)
+            shard.execute(f"update {table} set {new}")
+        shard.commit()
 
 
 def _forget(folder: Path, reached: dict[int, int]) -> tuple[set[tuple[int, int, int]], dict[str, int]]:
