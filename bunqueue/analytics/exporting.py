@@ -22,6 +22,7 @@ from bunqueue.analytics.inputs import host_names
 from bunqueue.analytics.lake import KEYS, columns_of, dated, read
 from bunqueue.analytics.lake_log import TABLES, Commit, Gap, LakeLog, Reached
 from bunqueue.analytics.pipeline import Tell
+from bunqueue.spark import BadOption, NotReadable
 from bunqueue.spark.folders import find_shards
 
 OVERLAP_MS = 3_600_000  # read again: as much as a shard's clock may be behind another's
@@ -81,14 +82,18 @@ def export(
 ) -> Exported:
     """Add to a lake what has happened in data folders since the last run; ``payload``: with data and results.
 
-    Safe to repeat, and to kill at any moment.  NotReadable when another run is at work on the lake.
+    Safe to repeat, and to kill at any moment.  NotReadable when another run is at work on the lake, or a
+    folder has another number of shards than it had; BadOption when it is not clear which host it is of.
     """
     names = host_names(folders, hosts)
     # What is wrong with a path is told here, rather than from within Spark.
     shards = Counter(shard.host for shard in find_shards(folders, names))
     log = LakeLog(lake)
     with log.opened() as last:
-        reached = {} if last is None else last.reached
+        reached, before = ({}, {}) if last is None else (last.reached, last.shards)
+        if not hosts:
+            _check_known(names, before)
+        _check_shards(shards, before)
         where = dict(zip(names, folders, strict=True))
         run = _Run(spark, log, where, dict(shards), reached, payload, skip_unreadable)
         # Events first: a job that ends meanwhile is then in the table of jobs, and not missing.
@@ -102,8 +107,30 @@ def export(
         missing = _missing(run, found)
         if any(rows.values()):
             number = last.number + 1 if last is not None else 1
-            log.commit(Commit(number, time.time_ns() // 1_000_000, rows, now, gaps, missing))
+            made_at = time.time_ns() // 1_000_000
+            log.commit(Commit(number, made_at, rows, now, gaps, missing, shards=before | shards))
         return Exported(rows, gaps, missing)
+
+
+def _check_known(names: Iterable[str], known: Mapping[str, int]) -> None:
+    """BadOption when a name that nobody gave is new to a lake: a container has another one each time, and all
+    that a lake has of a host would be added to it again."""
+    new = next((name for name in names if known and name not in known), None)
+    if new is not None:
+        raise BadOption(
+            f"hosts: the lake knows {', '.join(sorted(known))}, and not {new}, as this would be called; name"
+            " the host of each data folder (--host)"
+        )
+
+
+def _check_shards(shards: Mapping[str, int], before: Mapping[str, int]) -> None:
+    """NotReadable when a host was resharded: its events have other shards, or numbers, than in the lake."""
+    for host, count in shards.items():
+        if before.get(host, count) != count:
+            raise NotReadable(
+                f"{host} has {count} shards, and had {before[host]} at the last export: its events would be"
+                " added again; begin another lake, and keep this one for what was before"
+            )
 
 
 def _any(conditions: Iterable[Column]) -> Column:

@@ -52,7 +52,8 @@ class Gap(msgspec.Struct):
 
 class Commit(msgspec.Struct):
     """One run.  ``reached``: host -> shard -> how far; ``missing``: how many ended jobs of a queue were gone
-    before they were read; ``files``: where each file goes, by its place in the staging folder."""
+    before they were read; ``files``: where each file goes, by its place in the staging folder; ``shards``:
+    how many each host had."""
 
     number: int
     made_at: int  # epoch ms
@@ -61,6 +62,7 @@ class Commit(msgspec.Struct):
     gaps: list[Gap] = []
     missing: dict[str, int] = {}
     files: dict[str, str] = {}
+    shards: dict[str, int] = {}
     format: int = FORMAT
 
 

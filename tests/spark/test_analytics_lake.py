@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import shutil
+import socket
 import sqlite3
+import subprocess
+import sys
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -18,7 +21,7 @@ from pyspark.sql import SparkSession
 from bunqueue.analytics import lake, pipeline
 from bunqueue.analytics.exporting import Exported, export
 from bunqueue.analytics.lake_log import LakeLog
-from bunqueue.spark import NotReadable
+from bunqueue.spark import BadOption, NotReadable
 
 KEYS = {
     "jobs": ("host", "id", "finished_at"),
@@ -218,6 +221,19 @@ def test_payload_and_partitions(spark: SparkSession, folder: Path, tmp_path: Pat
     day = rows["kid-1"]["finished_at"].strftime("%Y-%m-%d")
     assert rows["kid-1"]["date"] == day
     assert list((place / "jobs" / f"date={day}" / "queue=mail").glob("000001-*.parquet"))
+
+
+def test_the_host_has_to_be_clear(spark: SparkSession, folder: Path, tmp_path: Path) -> None:
+    """A lake takes no folder under a name that nobody gave, nor one that was resharded."""
+    place, now = tmp_path / "lake", socket.gethostname()
+    export(spark, [str(folder)], place, hosts=["web-1"])
+    with pytest.raises(BadOption, match=rf"hosts: the lake knows web-1, and not {now}, as .* \(--host\)"):
+        export(spark, [str(folder)], place)
+    there = expected(folder)
+    subprocess.run([sys.executable, "-m", "shardproc.resharding", str(folder), "4"], check=True)
+    with pytest.raises(NotReadable, match=r"web-1 has 4 shards, and had 2 at the last export.*another lake"):
+        export(spark, [str(folder)], place, hosts=["web-1"])
+    assert {table: len(rows) for table, rows in rows_of(spark, place).items()} == there
 
 
 def test_who_cannot_export(spark: SparkSession, folder: Path, tmp_path: Path) -> None:
