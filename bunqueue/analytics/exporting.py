@@ -15,11 +15,11 @@ from operator import or_
 from pathlib import Path
 from typing import NamedTuple
 
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
 from bunqueue.analytics.inputs import host_names
-from bunqueue.analytics.lake import KEYS, columns_of, dated, read
+from bunqueue.analytics.lake import KEYS, columns_of, dated, read, spark_path
 from bunqueue.analytics.lake_log import TABLES, Commit, Gap, LakeLog, Reached
 from bunqueue.analytics.pipeline import Tell
 from bunqueue.spark import BadOption, NotReadable
@@ -150,10 +150,17 @@ def _write(run: _Run, table: str) -> int:
         known = read(run.spark, run.log.folder, table).where(_any(same))
         found = found.join(known.select(*KEYS[table]), KEYS[table], "left_anti")
     # One file for each folder of the lake, unless it would be a large one.
-    found = found.hint("rebalance", "date", "queue")
-    place = str(run.log.staging / table)
-    found.write.mode("overwrite").partitionBy("date", "queue").parquet(place)
-    return _staged(run, table).count()
+    seen = Observation()
+    found = found.hint("rebalance", "date", "queue").observe(seen, F.count(F.lit(1)).alias("rows"))
+    place = run.log.staging / table
+    found.write.mode("overwrite").partitionBy("date", "queue").parquet(spark_path(place))
+    written, count = seen.get["rows"], _staged(run, table).count()
+    if count != written:
+        raise NotReadable(
+            f"Spark has written {written:,} rows to {place}, and {count:,} are there: a lake has to be"
+            " the same folder on all machines of the cluster"
+        )
+    return count
 
 
 def _new_of_host(run: _Run, table: str, host: str) -> DataFrame:

@@ -57,7 +57,12 @@ def read(spark: SparkSession, folder: Path, table: str) -> DataFrame:
     schema = schema_of(table)
     if not any(place.glob("*/*/*.parquet")):
         return spark.createDataFrame([], schema)
-    return spark.read.schema(schema).parquet(str(place))
+    return spark.read.schema(schema).parquet(spark_path(place))
+
+
+def spark_path(place: Path) -> str:
+    """A folder of this machine as Spark is told it: a path alone is one of the cluster's file system."""
+    return f"file://{place.absolute()}"
 
 
 def from_lake(spark: SparkSession, folder: Path) -> Source:

@@ -14,6 +14,7 @@ from bunqueue.analytics.facts import Source
 from bunqueue.analytics.page.document import document
 from bunqueue.analytics.pipeline import ALL, Result, Tell, Wanted
 from bunqueue.spark import BadOption, spark_session
+from bunqueue.spark.remote import is_remote
 
 REPORT = "report.html"
 
@@ -31,10 +32,22 @@ class From(NamedTuple):
         if bool(self.folders) == bool(self.lake):
             raise BadOption("data_dir: give data folders, or a lake, and not both")
         if self.lake:
-            folder = Path(self.lake)
+            if self.hosts or self.skip_unreadable:
+                what = "hosts" if self.hosts else "skip_unreadable"
+                raise BadOption(f"{what}: of data folders only; a lake has all the hosts exported to it")
+            folder = local("lake", self.lake)
             return lake.from_lake(spark, folder), lake.notes_of(folder)
         found = inputs.from_folders(spark, self.folders, self.hosts, skip_unreadable=self.skip_unreadable)
         return found, ()
+
+
+def local(option: str, path: str | Path) -> Path:
+    """A path of this machine.  BadOption when it is an address."""
+    if is_remote(str(path)):
+        raise BadOption(
+            f"{option}: {path} is an address; give a folder, a mounted one, say, or one to copy from"
+        )
+    return Path(path)
 
 
 def silent(step: int, name: str) -> None:
@@ -50,9 +63,10 @@ def aggregate(
     tell: Tell = silent,
 ) -> Result:
     """Write all tables of a place to a folder, as Parquet and CSV; docs/analytics.md says what they hold."""
+    folder = local("out", out)
     source, notes = place.source(spark or spark_session())
     result = pipeline.aggregate(source, asked, notes=notes, tell=tell)
-    files.write(Path(out), result.about, result.tables)
+    files.write(folder, result.about, result.tables)
     return result
 
 
@@ -65,7 +79,7 @@ def report(
     tell: Tell = silent,
 ) -> Path:
     """`aggregate`, and a page about it beside the tables; the page's path."""
-    folder = Path(out)
+    folder = local("out", out)
     aggregate(place, folder, asked, spark=spark, tell=tell)
     page = folder / REPORT
     files.write_whole(page, lambda path: path.write_text(document(files.read(folder)), encoding="utf-8"))
@@ -83,10 +97,11 @@ def export(
     """Add to a lake what has happened in data folders since the last time; ``payload``: also their data."""
     if not place.folders or place.lake:
         raise BadOption("data_dir: give the data folders to export")
+    lake_folder = local("out", out)
     return exporting.export(
         spark or spark_session(),
         place.folders,
-        Path(out),
+        lake_folder,
         hosts=place.hosts,
         payload=payload,
         skip_unreadable=place.skip_unreadable,

@@ -18,7 +18,7 @@ import pytest
 from history import HOUR_MS, TIMES, at_another_time, begin_of, shards_of
 from pyspark.sql import SparkSession
 
-from bunqueue.analytics import lake, pipeline
+from bunqueue.analytics import exporting, lake, pipeline
 from bunqueue.analytics.exporting import Exported, export
 from bunqueue.analytics.lake_log import LakeLog
 from bunqueue.spark import BadOption, NotReadable
@@ -234,6 +234,30 @@ def test_the_host_has_to_be_clear(spark: SparkSession, folder: Path, tmp_path: P
     with pytest.raises(NotReadable, match=r"web-1 has 4 shards, and had 2 at the last export.*another lake"):
         export(spark, [str(folder)], place, hosts=["web-1"])
     assert {table: len(rows) for table, rows in rows_of(spark, place).items()} == there
+
+
+def test_with_the_file_system_of_a_cluster(
+    spark: SparkSession, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lake is a folder of this machine even so, also one that is named from where we are."""
+    monkeypatch.chdir(tmp_path)
+    spark.conf.set("fs.defaultFS", "viewfs://cluster/")
+    try:
+        export(spark, [str(folder)], Path("lake"), hosts=["web"])
+        rows = rows_of(spark, Path("lake"))
+    finally:
+        spark.conf.unset("fs.defaultFS")
+    assert {table: len(found) for table, found in rows.items()} == expected(folder)
+
+
+def test_a_lake_that_not_all_machines_see(
+    spark: SparkSession, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was written elsewhere is noticed, and nothing is committed."""
+    monkeypatch.setattr(exporting, "spark_path", lambda place: lake.spark_path(tmp_path / place.name))
+    with pytest.raises(NotReadable, match=r"and 0 are there: .* the same folder on all machines"):
+        export(spark, [str(folder)], tmp_path / "lake", hosts=["web"])
+    assert LakeLog(tmp_path / "lake").commits() == []
 
 
 def test_who_cannot_export(spark: SparkSession, folder: Path, tmp_path: Path) -> None:
