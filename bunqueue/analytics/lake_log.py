@@ -2,7 +2,8 @@
 
 A run writes its files aside, commits by writing one small file, and then moves the files to their places.
 A run that is killed before the commit has done nothing; after it, the next one finishes the moving.  So no
-row is ever there twice or lost, and readers of single files need to know nothing of commits.
+row is ever there twice, or lost, not by a power loss either, and who reads the Parquet files need not know
+of commits.
 
 ::
 
@@ -15,12 +16,13 @@ from __future__ import annotations
 
 import fcntl
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
 
+from bunqueue.data_folder import sync
 from bunqueue.spark import NotReadable
 
 FORMAT = 1
@@ -130,21 +132,34 @@ class LakeLog:
             place = path.relative_to(self.staging)
             target = place.with_name(f"{commit.number:06}-{place.name}")
             commit.files[str(place)] = str(target)
+            sync(path)
+        self._sync_folders(self.staging / place for place in commit.files)
         path = self.folder / _LOG / f"{commit.number:06}.json"
         temporary = path.with_name(f".{path.name}.new")
         temporary.write_bytes(msgspec.json.format(msgspec.json.encode(commit), indent=1))
+        sync(temporary)
         temporary.replace(path)
+        self._sync_folders([path])
         self._place(commit)
 
     def _place(self, commit: Commit) -> None:
         """Move the files of a commit that are still aside."""
+        moved = []
         for source, target in commit.files.items():
             path, place = self.staging / source, self.folder / target
             if path.exists():
                 place.parent.mkdir(parents=True, exist_ok=True)
                 path.replace(place)
+                moved.append(place)
             elif not place.exists():
                 raise NotReadable(
                     f"{place} is missing, which the last export had written; restore it from a backup, or"
                     f" take it out of the files of {self.folder / _LOG / f'{commit.number:06}.json'}"
                 )
+        self._sync_folders(moved)
+
+    def _sync_folders(self, paths: Iterable[Path]) -> None:
+        """Have the names of files survive a power loss, with the folders that they are in."""
+        for folder in {folder for path in paths for folder in path.parents}:
+            if folder.is_relative_to(self.folder):
+                sync(folder)

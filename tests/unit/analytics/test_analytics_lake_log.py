@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -75,6 +76,32 @@ def test_what_was_not_committed_is_forgotten(tmp_path: Path) -> None:
         assert last is None
         assert not log.staging.exists()
     assert placed(tmp_path) == []
+
+
+def test_a_commit_follows_what_is_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its files, and it itself, are on disk before it counts; what was moved is, before the run is over."""
+    log, fsync, replace = LakeLog(tmp_path), os.fsync, Path.replace
+    steps: list[int | str] = []  # numbers of what was synced, names of what was moved
+
+    def synced(descriptor: int) -> None:
+        steps.append(os.fstat(descriptor).st_ino)
+        fsync(descriptor)
+
+    def moved(path: Path, target: Path) -> Path:
+        steps.append(path.name)
+        return replace(path, target)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(Path, "replace", moved)
+    run(log, 1)
+    before = steps[: steps.index(".000001.json.new")]
+    files = [path for path in tmp_path.rglob("000001*") if path.is_file()]
+    assert len(files) == len(FILES) + 1
+    assert {path.stat().st_ino for path in files} <= set(before)
+    after = steps[len(before) :]
+    assert (tmp_path / "_log").stat().st_ino in after[: after.index("part-0.parquet")]
+    last = len(after) - after[::-1].index("part-0.parquet")
+    assert {path.stat().st_ino for path in tmp_path.glob("[!_]*/**")} <= set(after[last:])
 
 
 def test_a_file_that_is_nowhere(tmp_path: Path) -> None:
