@@ -5,6 +5,8 @@ Holds jobs that have ended, attempts and events, with the columns of the Spark s
 
 from __future__ import annotations
 
+import sys
+from collections import Counter
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession, Window
@@ -88,17 +90,28 @@ def _last_ends(jobs: DataFrame, revived: DataFrame) -> DataFrame:
     return jobs.join(F.broadcast(revived), ["host", "id"], "left_anti").unionByName(last)
 
 
-def notes_of(folder: Path) -> tuple[str, ...]:
-    """What is not in a lake, in words."""
-    notes = ["Jobs that have not ended are not in a lake: the backlog is that of jobs which ended later."]
+def notes_of(folder: Path, since: int | None = None, until: int | None = None) -> tuple[str, ...]:
+    """What is not in a lake of a range, in words; epoch ms."""
+    first, last = since or 0, until or sys.maxsize
+    events: Counter[tuple[str, int]] = Counter()
+    jobs: Counter[str] = Counter()
+    before = 0
     for commit in LakeLog(folder).commits():
-        notes += [
-            f"{gap.last - gap.first + 1:,} events of shard {gap.shard} of {gap.host} had been forgotten"
-            " before an export read them: export more often, or keep more of them."
-            for gap in commit.gaps
-        ]
-        notes += [
+        for gap in commit.gaps:
+            if gap.until >= first and gap.since < last:
+                events[gap.host, gap.shard] += gap.last - gap.first + 1
+        if commit.made_at >= first and before < last:
+            jobs.update(commit.missing)
+        before = commit.made_at
+    return (
+        "Jobs that have not ended are not in a lake: the backlog is that of jobs which ended later.",
+        *(
+            f"{count:,} events of shard {shard} of {host} had been forgotten before an export read them:"
+            " export more often, or keep more of them."
+            for (host, shard), count in sorted(events.items())
+        ),
+        *(
             f"{count:,} jobs of {queue} had ended and were removed before an export read them."
-            for queue, count in commit.missing.items()
-        ]
-    return tuple(notes)
+            for queue, count in sorted(jobs.items())
+        ),
+    )

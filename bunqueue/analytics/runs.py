@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,8 +28,8 @@ class From(NamedTuple):
     lake: str | None = None
     skip_unreadable: bool = False
 
-    def source(self, spark: SparkSession) -> tuple[Source, tuple[str, ...]]:
-        """The tables, and what is to be known of gaps in them.  BadOption unless there is one place."""
+    def source(self, spark: SparkSession, asked: Wanted = ALL) -> tuple[Source, tuple[str, ...]]:
+        """The tables, and what is to be known of gaps in the range.  BadOption unless there is one place."""
         if bool(self.folders) == bool(self.lake):
             raise BadOption("data_dir: give data folders, or a lake, and not both")
         if self.lake:
@@ -36,9 +37,13 @@ class From(NamedTuple):
                 what = "hosts" if self.hosts else "skip_unreadable"
                 raise BadOption(f"{what}: of data folders only; a lake has all the hosts exported to it")
             folder = local("lake", self.lake)
-            return lake.from_lake(spark, folder), lake.notes_of(folder)
+            return lake.from_lake(spark, folder), lake.notes_of(folder, _ms(asked.since), _ms(asked.until))
         found = inputs.from_folders(spark, self.folders, self.hosts, skip_unreadable=self.skip_unreadable)
         return found, ()
+
+
+def _ms(moment: datetime | None) -> int | None:
+    return None if moment is None else round(moment.timestamp() * 1000)
 
 
 def local(option: str, path: str | Path) -> Path:
@@ -64,7 +69,7 @@ def aggregate(
 ) -> Result:
     """Write all tables of a place to a folder, as Parquet and CSV; docs/analytics.md says what they hold."""
     folder = local("out", out)
-    source, notes = place.source(spark or spark_session())
+    source, notes = place.source(spark or spark_session(), asked)
     result = pipeline.aggregate(source, asked, notes=notes, tell=tell)
     files.write(folder, result.about, result.tables)
     return result

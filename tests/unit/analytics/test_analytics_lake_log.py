@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from bunqueue.analytics.lake_log import Commit, LakeLog, Reached
+from bunqueue.analytics.lake import notes_of
+from bunqueue.analytics.lake_log import Commit, Gap, LakeLog, Reached
 from bunqueue.spark import NotReadable
 
 FILES = [f"{table}/date=2026-11-21/queue=mail/part-0.parquet" for table in ("attempts", "events", "jobs")]
@@ -110,3 +111,23 @@ def test_a_file_that_is_nowhere(tmp_path: Path) -> None:
     next(tmp_path.glob("jobs/*/*/*.parquet")).unlink()
     with pytest.raises(NotReadable, match=r"jobs/.*000001-part-0.parquet is missing"), log.opened():
         pass
+
+
+def test_notes_are_those_of_a_range(tmp_path: Path) -> None:
+    """Of all runs together, so that they do not become more with each."""
+    log = LakeLog(tmp_path)
+    for number, (missing, gap) in enumerate(
+        [(1, Gap("web", 0, 11, 20, 900, 950)), (2, Gap("web", 0, 51, 70, 1900, 1950)), (4, None)], 1
+    ):
+        with log.opened():
+            gaps = [] if gap is None else [gap]
+            log.commit(Commit(number, number * 1000, {}, {}, gaps, {"mail": missing}))
+
+    def told(since: int | None, until: int | None) -> list[int]:
+        return [int(note.split()[0]) for note in notes_of(tmp_path, since, until)[1:]]
+
+    assert told(None, None) == [30, 7]
+    assert told(1500, None) == [20, 6]
+    assert told(1960, 2500) == [6]
+    assert told(None, 900) == [1]
+    assert told(3001, None) == []
