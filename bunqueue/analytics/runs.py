@@ -15,7 +15,7 @@ from bunqueue.analytics.facts import Source
 from bunqueue.analytics.page.document import document
 from bunqueue.analytics.pipeline import ALL, Result, Tell, Wanted
 from bunqueue.spark import BadOption, spark_session
-from bunqueue.spark.remote import is_remote
+from bunqueue.spark.remote import is_remote, shown
 
 REPORT = "report.html"
 
@@ -49,9 +49,7 @@ def _ms(moment: datetime | None) -> int | None:
 def local(option: str, path: str | Path) -> Path:
     """A path of this machine.  BadOption when it is an address."""
     if is_remote(str(path)):
-        raise BadOption(
-            f"{option}: {path} is an address; give a folder, a mounted one, say, or one to copy from"
-        )
+        raise BadOption(f"{option}: {shown(str(path))} is an address; give a folder, such as a mounted one")
     return Path(path)
 
 

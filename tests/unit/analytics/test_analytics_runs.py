@@ -15,7 +15,7 @@ def test_results_go_to_folders(run: object, tmp_path: Path, monkeypatch: pytest.
     monkeypatch.chdir(tmp_path)
     assert callable(run)
     with pytest.raises(BadOption, match="out: s3://bucket/lake is an address; give a folder"):
-        run(From(["data"]), "s3://bucket/lake")
+        run(From(["data"]), "s3://KEY:SECRET@bucket/lake?region=eu")
     assert list(tmp_path.iterdir()) == []
 
 
