@@ -2,7 +2,8 @@
 
 The page docs/analytics.md prints these tables, and the tests compute each number from them again.  A job is
 told by what is stored of it, an attempt by when a worker had it; ``due`` is the moment from which a worker
-might have taken the job: its run time, or when the last job it depended on had completed.
+might have taken the job: its run time, when the last job it depended on had completed, or when a worker had
+let go of it.
 """
 
 from __future__ import annotations
@@ -90,7 +91,11 @@ NAMES_OVER_TIME = Table(
 WORKERS = Table("workers", "a worker, from its first start to its last end", (HOST, WORKER), WORK)
 WORKERS_OVER_TIME = Table("workers_over_time", "a worker in a stretch of time", (HOST, WORKER, BUCKET), WORK)
 _WAITING = (
-    Number("waiting", "jobs", "due, and neither taken by a worker nor ended"),
+    Number(
+        "waiting",
+        "jobs",
+        "due, and neither taken by a worker nor ended; of a job that was retried, before its last attempt",
+    ),
     Number("unfinished", "jobs", "created and not ended: waiting, running, delayed or blocked"),
 )
 BACKLOG = Table(

@@ -175,12 +175,10 @@ def _range(known: Facts, asked: Wanted, now: datetime) -> tuple[Range, tuple[str
 
 def _forgotten(known: Facts, span: Range) -> tuple[str, ...]:
     """What is to be known where the event log does not go back to the begin of the range."""
-    first = F.min(F.struct("seq", "at")).alias("first")
-    logs = known.events.groupBy("host", "shard").agg(first).where(F.col("first.seq") > 1)
-    row = logs.agg(F.max("first.at")).first()
-    if row is None or row[0] is None or row[0] <= span.since:
+    begun = max((each.at for each in known.log.begins if each.seq > 1), default=span.since)
+    if begun <= span.since:
         return ()
-    begin = words.moment(_time(row[0]), ZoneInfo(span.zone))
+    begin = words.moment(_time(begun), ZoneInfo(span.zone))
     return (
         f"Jobs that were removed as they ended, or expired, are counted from {begin} on: the event log goes"
         " back no further.",

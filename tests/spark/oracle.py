@@ -69,15 +69,16 @@ def look_at(folders: dict[str, Path]) -> Known:
     known = Known()
     for host, folder in folders.items():
         ready: dict[str, int] = {}
+        let_go: dict[str, int] = {}
         for database in shards_of(folder):
-            _watch(known, host, database, ready)
+            _watch(known, host, database, ready, let_go)
         for database in shards_of(folder):
-            _read_jobs(known, host, database, ready)
+            _read_jobs(known, host, database, ready, let_go)
             _read_attempts(known, host, database)
     return known
 
 
-def _read_jobs(known: Known, host: str, database: Any, ready: dict[str, int]) -> None:
+def _read_jobs(known: Known, host: str, database: Any, ready: dict[str, int], let_go: dict[str, int]) -> None:
     query = """
         select j.id, q.name, j.name, j.created_at, j.run_at, j.attempts, j.extra,
                c.started_at, c.finished_at, c.attempts, c.worker,
@@ -90,6 +91,8 @@ def _read_jobs(known: Known, host: str, database: Any, ready: dict[str, int]) ->
         extra = msgpack.unpackb(row[6]) if row[6] else {}
         if extra.get("dependsOn"):
             job.due = None if extra.get("pending") else max(row[4], ready.get(job.id, 0))
+        if job.due is not None:
+            job.due = max(job.due, let_go.get(job.id, 0))
         if row[8] is not None:
             job.started, job.ended, job.failures, job.worker = row[7:11]
             job.outcome = "completed"
@@ -116,7 +119,7 @@ def _read_attempts(known: Known, host: str, database: Any) -> None:
         known.attempts.append(Attempt(host, queue, name, job, worker or "", *rest))
 
 
-def _watch(known: Known, host: str, database: Any, ready: dict[str, int]) -> None:
+def _watch(known: Known, host: str, database: Any, ready: dict[str, int], let_go: dict[str, int]) -> None:
     """Go through a shard's events: those of jobs that leave tell all that is known of them."""
     names = dict(database.execute("select id, name from queues"))
     alive: dict[str, tuple[Job, list[Attempt]]] = {}
@@ -126,6 +129,8 @@ def _watch(known: Known, host: str, database: Any, ready: dict[str, int]) -> Non
             kind, fields = KINDS[number], more[0] if more else {}
             if kind == "ready":
                 ready[job_id] = at
+            if kind in ("released", "waiting"):
+                let_go[job_id] = at
             if kind == "pushed":
                 alive[job_id] = Job(host, names[queue], "", job_id, at), []
             if job_id not in alive:

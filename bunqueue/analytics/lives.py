@@ -1,0 +1,109 @@
+"""Jobs that are gone, and their attempts, as the event log tells them: as far as that goes back.
+
+Their names and workers are not known any more.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+
+# What happened to a job, of all events: enough to tell its life.
+STARTS = ("pushed", "ready", "retried", "revived", "released", "waiting")  # then it may be taken
+ENDS = ("completed", "failed", "stalled", "released", "interrupted")  # an attempt is over
+GONE = ("removed", "dropped")
+KINDS = sorted({*STARTS, *ENDS, *GONE, "pulled"})
+
+
+def lives_of(events: DataFrame) -> DataFrame:
+    """The events of jobs that are gone, with the number of the life that each belongs to, as an id may be
+    used again; and when the job was pulled last before, and last let go."""
+    gone = events.where(F.col("kind").isin(*GONE)).select("host", "job_id").distinct()
+    mine = events.join(gone, ["host", "job_id"], "left_semi")
+    order = Window.partitionBy("host", "shard", "job_id").orderBy("seq")
+    so_far = order.rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    before = order.rowsBetween(Window.unboundedPreceding, -1)
+    kind = F.col("kind")
+    numbered = mine.withColumn("life", F.sum(F.when(kind == "pushed", 1).otherwise(0)).over(so_far))
+    pulled = F.when(kind == "pulled", F.col("seq"))
+    let_go = F.when(kind.isin(*ENDS), F.col("seq"))
+    return (
+        numbered.withColumn("pulled", F.last(pulled, True).over(before))
+        .withColumn("pulled_at", F.last(F.when(kind == "pulled", F.col("at")), True).over(before))
+        .withColumn("let_go", F.last(let_go, True).over(before))
+    )
+
+
+def _at(*kinds: str) -> Column:
+    """The last moment at which one of these happened."""
+    return F.max(F.when(F.col("kind").isin(*kinds), F.col("at")))
+
+
+def _says(field: str, value: str) -> Column:
+    return F.get_json_object("fields", f"$.{field}") == value
+
+
+def gone_jobs(lives: DataFrame) -> DataFrame:
+    """Jobs that are gone, as the event log tells them."""
+    final = (F.col("kind") == "failed") & F.col("terminal")
+    failed = (F.col("kind") == "stalled") | ((F.col("kind") == "failed") & _is_attempt())
+    found = lives.groupBy("host", "shard", "job_id", "life").agg(
+        F.max("queue").alias("queue"),
+        F.min(F.when(F.col("kind") == "pushed", F.col("at"))).alias("created"),
+        _at(*STARTS).alias("due"),
+        _at("pulled").alias("started"),
+        _at("completed").alias("completed"),
+        F.max(F.when(final, F.col("at"))).alias("failed"),
+        F.max(F.when(final & _says("reason", "cancelled"), F.col("at"))).alias("cancelled"),
+        _at("revived").alias("revived"),
+        _at("removed").alias("removed"),
+        F.max(F.when(_says("reason", "expired"), F.col("at"))).alias("expired"),
+        _at(*GONE).alias("gone"),
+        F.sum(F.when(failed, 1).otherwise(0)).cast("int").alias("failures"),
+    )
+    decided = F.greatest("completed", "failed")
+    stands = decided.isNotNull() & (decided >= F.coalesce("revived", F.lit(0)))
+    outcome = (
+        F.when(stands & (F.col("completed") == decided), "completed")
+        .when(stands & (F.col("cancelled") == decided), "cancelled")
+        .when(stands, "failed")
+        .when(F.col("expired").isNotNull(), "expired")
+        .when(F.col("removed").isNotNull(), "cancelled")
+        .otherwise("removed")
+    )
+    return found.where("gone is not null and created is not null").select(
+        "host",
+        "queue",
+        F.lit("").alias("name"),
+        F.col("job_id").alias("id"),
+        outcome.alias("outcome"),
+        "created",
+        F.when(stands | F.col("expired").isNotNull(), F.col("due")).alias("due"),
+        F.when(stands, F.col("started")).alias("started"),
+        F.when(stands, decided).otherwise(F.col("gone")).alias("ended"),
+        "failures",
+        F.lit("").alias("worker"),
+    )
+
+
+def _is_attempt() -> Column:
+    """Whether an event ends an attempt: the job was pulled, and not let go since."""
+    return F.col("pulled").isNotNull() & (F.col("pulled") > F.coalesce("let_go", F.lit(-1)))
+
+
+def gone_attempts(lives: DataFrame) -> DataFrame:
+    """Attempts of jobs that are gone, other than those that completed them."""
+    ended = F.col("kind").isin("failed", "stalled") & _is_attempt()
+    cancelled = _says("reason", "cancelled")
+    outcome = F.when(F.col("kind") == "stalled", "stalled").when(cancelled, "cancelled")
+    return lives.where(ended).select(
+        "host",
+        "queue",
+        F.lit("").alias("name"),
+        F.col("job_id").alias("id"),
+        F.lit("").alias("worker"),
+        F.col("pulled_at").alias("started"),
+        F.col("at").alias("ended"),
+        outcome.otherwise("failed").alias("outcome"),
+        "error",
+    )
