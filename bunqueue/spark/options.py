@@ -32,6 +32,7 @@ READING = {
     "until": "only before that time",
     "timecolumn": "the column that since and until are about",
     "unreadable": "fail, or skip: leave out shards that cannot be read",
+    "pushfilters": "true: filters become part of SQLite's query; only where a frame is filtered in one way",
     "rowspertask": "rows that a task reads of a copy; a shard in use is always read by one",
 }
 STREAMING = {
@@ -55,6 +56,7 @@ class ReadOptions:
     conditions: tuple[Condition, ...] = ()
     skip: bool = False
     rows_per_task: int = ROWS_PER_TASK
+    push_filters: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +81,7 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
         _conditions(table, options),
         _one_of("unreadable", options, {"fail": False, "skip": True}, "fail"),
         _whole("rowspertask", options, ROWS_PER_TASK),
+        _one_of("pushfilters", options, {"true": True, "false": False}, "false"),
     )
 
 
@@ -91,7 +94,7 @@ def refuse(given: Mapping[str, str], names: Iterable[str], why: str) -> None:
 
 def stream_options(given: Mapping[str, str]) -> StreamOptions:
     """The part of the options that only streams have."""
-    refuse(given, ("unreadable", "rowspertask"), "streams have no such option")
+    refuse(given, ("unreadable", "rowspertask", "pushfilters"), "streams have no such option")
     options = {name.lower(): value for name, value in given.items()}
     start = options.get("startat", "earliest")
     return StreamOptions(

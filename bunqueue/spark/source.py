@@ -113,13 +113,18 @@ class _Push:
 
 
 class BatchReader(DataSourceReader):
-    """Reads a table as it is now, each shard as of one moment."""
+    """Reads a table as it is now, each shard as of one moment.
+
+    It takes filters from Spark on request only.  Spark keeps what a reader makes of them once for each
+    loaded frame, so where a query filters one frame in two ways, both get the rows of the last filter.
+    """
 
     def __init__(self, options: ReadOptions) -> None:
         self.options = options
         self.pushed: tuple[Condition, ...] = ()
         self.now = time.time_ns() // 1_000_000
-        self.__dict__["pushFilters"] = _Push(self)
+        if options.push_filters:
+            self.__dict__["pushFilters"] = _Push(self)
 
     def partitions(self) -> list[InputPartition]:
         options = self.options

@@ -74,6 +74,14 @@ def test_a_filter_gives_the_same_rows_wherever_it_is_applied(
     expected = ids(held.where(condition))
     assert expected
     assert ids(read(pushdown, full.folder).where(condition)) == expected
+    assert ids(read(pushdown, full.folder, pushFilters="true").where(condition)) == expected
+
+
+def test_a_frame_that_is_filtered_in_two_ways(spark: SparkSession, full: Full, held: DataFrame) -> None:
+    def both(frame: DataFrame) -> DataFrame:
+        return frame.where("state = 'failed'").union(frame.where("state = 'completed'"))
+
+    assert ids(both(read(spark, full.folder))) == ids(both(held))
 
 
 def test_a_time_between_two_milliseconds(spark: SparkSession, full: Full) -> None:
