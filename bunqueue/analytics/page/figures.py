@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 from zoneinfo import ZoneInfo
@@ -79,3 +79,9 @@ class Figures(NamedTuple):
             last = known.get(at, last)
             values.append(last)
         return values
+
+
+def left_out(rows: Sequence[Row], told: int, table: str) -> str:
+    """Says where the rows are for which a part of the page has no room; empty if it tells all."""
+    more = len(rows) - told
+    return f"<p class=range>{more} more in {table}.csv.</p>" if more > 0 else ""

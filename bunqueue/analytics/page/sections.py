@@ -10,7 +10,7 @@ from bunqueue.analytics import words
 from bunqueue.analytics.anomalies import MIN_BUCKETS
 from bunqueue.analytics.page import charts
 from bunqueue.analytics.page.charts import Series
-from bunqueue.analytics.page.figures import Figures, Row
+from bunqueue.analytics.page.figures import Figures, Row, left_out
 
 OUTCOMES = ("completed", "failed", "cancelled", "expired", "removed")
 TOLD_ANOMALIES = 8
@@ -153,8 +153,7 @@ def queues(figures: Figures) -> str:
         over[row["host"], row["queue"]].append(row)
     rows = sorted(figures.tables["queues"], key=lambda row: -row["attempts"])
     items = "".join(_queue(figures, row, over[row["host"], row["queue"]]) for row in rows[:TOLD_QUEUES])
-    more = len(rows) - TOLD_QUEUES
-    tail = f"<p class=range>{more} more in queues.csv.</p>" if more > 0 else ""
+    tail = left_out(rows, TOLD_QUEUES, "queues")
     return (
         "<h2>Queues</h2><p>The busiest first, each on a scale of its own.</p>"
         f"<div class=card><ul class=rows>{items}</ul>{tail}</div>"
@@ -208,8 +207,7 @@ def failures(figures: Figures) -> str:
             f"<div class=wide>{escape(example)} <br>"
             f"for example job {escape(row['example_job'])}</div></li>"
         )
-    more = len(rows) - TOLD_FAILURES
-    tail = f"<p class=range>{more} more in failures.csv.</p>" if more > 0 else ""
+    tail = left_out(rows, TOLD_FAILURES, "failures")
     return (
         "<h2>Why attempts failed</h2><p>Errors that differ in numbers and ids only are counted as one.</p>"
         f"<div class=card><ul class=rows>{''.join(items)}</ul>{tail}</div>"

@@ -7,7 +7,7 @@ from html import escape
 
 from bunqueue.analytics import numbers, words
 from bunqueue.analytics.page import charts
-from bunqueue.analytics.page.figures import Figures, Row
+from bunqueue.analytics.page.figures import Figures, Row, left_out
 
 TOLD_NAMES = 12
 TOLD_WORKERS = 20
@@ -46,8 +46,7 @@ def names(figures: Figures) -> str:
             f"<li><div class=name>{name}<small>{escape(figures.place(row))}</small></div>{drawn}"
             f"<div class=told>{told}</div></li>"
         )
-    more = len(rows) - TOLD_NAMES
-    tail = f"<p class=range>{more} more in names.csv.</p>" if more > 0 else ""
+    tail = left_out(rows, TOLD_NAMES, "names")
     legend = (
         "<div class=legend><span><i class=k-run></i>completed their job</span>"
         "<span><i class=k-failed></i>lost: the attempt failed, stalled or was stopped</span></div>"
@@ -79,8 +78,7 @@ def workers(figures: Figures) -> str:
             f"<b>{words.share(row['utilisation'])}</b> used, {slots}<br>"
             f"{words.count(row['attempts'])} attempts</div></li>"
         )
-    more = len(rows) - TOLD_WORKERS
-    tail = f"<p class=range>{more} more in workers.csv.</p>" if more > 0 else ""
+    tail = left_out(rows, TOLD_WORKERS, "workers")
     return (
         "<h2>Workers</h2><p>How much of their places was in use: the darker, the fuller. Places are the most"
         " jobs that a worker ever had at the same time.</p>"
