@@ -41,11 +41,13 @@ def from_folders(
     find_shards(folders, given)  # what is wrong with a path is told here, rather than from within Spark
     names = json.dumps(given)
 
-    def table(name: str, columns: str) -> DataFrame:
+    def table(name: str, columns: str, *, push: bool = False) -> DataFrame:
         reader = spark.read.format("bunqueue").option("table", name).option("columns", columns)
         reader = reader.option("hosts", names).option("unreadable", "skip" if skip_unreadable else "fail")
-        return reader.load(list(folders))
+        return reader.option("pushFilters", push).load(list(folders))
 
     return Source(
-        table("jobs", JOB_COLUMNS), table("attempts", ATTEMPT_COLUMNS), table("events", EVENT_COLUMNS)
+        table("jobs", JOB_COLUMNS),
+        table("attempts", ATTEMPT_COLUMNS, push=True),  # those that failed are few, and asked for in one way
+        table("events", EVENT_COLUMNS),
     )
