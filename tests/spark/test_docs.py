@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import subprocess
@@ -11,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from support.server import ROOT
-from support.spark import Full
+from support.spark import Full, without_java
 
 from bunqueue.spark.options import READING, STREAMING
 from bunqueue.spark.tables import HOST, SHARD, TABLES
@@ -32,17 +31,10 @@ def test_its_samples_run(full: Full, tmp_path: Path) -> None:
     script = tmp_path / "sample.py"
     script.write_text("\n".join([first, *samples]), encoding="utf-8")
     shutil.copytree(full.folder, tmp_path / "data")
-    tools = tmp_path / "bin"  # all that there is, but those of Java
-    tools.mkdir()
-    for folder in reversed(os.get_exec_path()):
-        for program in Path(folder).glob("[!j]*"):
-            (tools / program.name).unlink(missing_ok=True)
-            (tools / program.name).symlink_to(program)
-    environ = {name: value for name, value in os.environ.items() if name != "JAVA_HOME"}
     done = subprocess.run(
         [sys.executable, script],
         cwd=tmp_path,
-        env=environ | {"PATH": str(tools)},
+        env=without_java(tmp_path / "bin"),
         capture_output=True,
         text=True,
         timeout=400,

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 from pyspark.sql import SparkSession
+from support.spark import without_java
 
 from bunqueue.spark import spark_session
 
@@ -23,16 +23,9 @@ for name in ("first", "second"):
 
 
 def test_one_after_the_other(tmp_path: Path) -> None:
-    tools = tmp_path / "bin"  # what Spark's launcher needs
-    tools.mkdir()
-    for folder in reversed(os.get_exec_path()):
-        for program in Path(folder).glob("[!j]*"):
-            (tools / program.name).unlink(missing_ok=True)
-            (tools / program.name).symlink_to(program)
-    environ = {name: value for name, value in os.environ.items() if name != "JAVA_HOME"}
     done = subprocess.run(
         [sys.executable, "-c", TWO_SESSIONS],
-        env=environ | {"PATH": str(tools)},
+        env=without_java(tmp_path / "bin"),
         capture_output=True,
         text=True,
         timeout=200,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,3 +37,14 @@ def read(spark: SparkSession, folder: Path | str, table: str = "jobs", **options
     """A table of a data folder."""
     reader = spark.read.format("bunqueue").option("table", table)
     return reader.options(**options).load(str(folder))
+
+
+def without_java(tools: Path) -> dict[str, str]:
+    """This environment without the machine's Java; ``tools`` becomes the folder of all other programs."""
+    tools.mkdir()
+    for folder in reversed(os.get_exec_path()):
+        for program in Path(folder).glob("[!j]*"):
+            (tools / program.name).unlink(missing_ok=True)
+            (tools / program.name).symlink_to(program)
+    kept = {name: value for name, value in os.environ.items() if name != "JAVA_HOME"}
+    return kept | {"PATH": str(tools)}
