@@ -55,6 +55,13 @@ class Buckets(NamedTuple):
             yield start
             start = self.next(start)
 
+    def how_many(self, since: datetime, until: datetime) -> int:
+        """How many these are."""
+        if self.unit == "day":
+            last = until.astimezone(UTC) - timedelta(microseconds=1)
+            return (last.astimezone(self.zone).date() - since.astimezone(self.zone).date()).days + 1
+        return -((self.start(since) - until.astimezone(UTC)) // _LENGTH[self.unit])
+
     def _midnight(self, local: datetime) -> datetime:
         """The first moment of a local day.  Where clocks are set forward at midnight, that is one o'clock."""
         midnight = local.replace(hour=0, minute=0, second=0, microsecond=0, fold=0)

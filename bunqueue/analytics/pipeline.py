@@ -23,6 +23,7 @@ from bunqueue.analytics.page.figures import About, Row
 from bunqueue.analytics.tuning import few_partitions
 from bunqueue.spark import BadOption
 
+MOST_STRETCHES = 20_000  # of time: two weeks of minutes, of which each queue has rows
 WATCHED_QUEUES = 500  # the busiest ones, of which anomalies are looked for
 STEPS = (
     "reading jobs and events",
@@ -98,18 +99,36 @@ def aggregate(
     *,
     notes: tuple[str, ...] = (),
     tell: Tell = lambda step, name: None,
+    most: int = MOST_STRETCHES,
 ) -> Result:
-    """All tables of a source."""
+    """All tables of a source.  BadOption when the range is cut into more than ``most`` stretches of time."""
+    if asked.since is not None and asked.until is not None:  # else it takes the jobs to tell
+        check_stretches(asked.unit, asked.since, asked.until, asked.zone, most)
     with few_partitions(source.jobs.sparkSession):
-        return _aggregate(source, asked, notes, tell)
+        return _aggregate(source, asked, notes, tell, most)
 
 
-def _aggregate(source: Source, asked: Wanted, notes: tuple[str, ...], tell: Tell) -> Result:
+def check_stretches(asked: str | None, since: datetime, until: datetime, zone: ZoneInfo, most: int) -> None:
+    """BadOption when a range has more stretches of time than that."""
+    unit = asked or unit_for(since, until)
+    count = Buckets(unit, zone).how_many(since, until)
+    if count <= most:
+        return
+    coarser = [one for one in UNITS if Buckets(one, zone).how_many(since, until) <= most]
+    what = f"give {' or '.join(coarser)}, or a shorter range" if coarser else "give a shorter range"
+    raise BadOption(
+        f"bucket: {unit} cuts {words.stretch(since, until, zone)} into {count:,} stretches of time, and"
+        f" {most:,} are the most; {what} (since, until)"
+    )
+
+
+def _aggregate(source: Source, asked: Wanted, notes: tuple[str, ...], tell: Tell, most: int) -> Result:
     made_at = datetime.now(UTC)
     tell(0, STEPS[0])
     known = facts(source, _ms(asked.until) if asked.until else _ms(made_at) + 1)
     try:
         span, hosts = _range(known, asked, made_at)
+        check_stretches(span.unit, _time(span.since), _time(span.until), asked.zone, most)
         notes += _forgotten(known, span)
         about = About(_time(span.since), _time(span.until), span.unit, asked.zone, hosts, made_at, notes)
         return Result(about, _tables(known, span, about, tell))

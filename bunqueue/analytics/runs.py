@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 from bunqueue.analytics import exporting, files, inputs, lake, pipeline
 from bunqueue.analytics.exporting import Exported
 from bunqueue.analytics.facts import Source
+from bunqueue.analytics.page import figures
 from bunqueue.analytics.page.document import document
 from bunqueue.analytics.pipeline import ALL, Result, Tell, Wanted
 from bunqueue.spark import BadOption, spark_session
@@ -66,9 +67,14 @@ def aggregate(
     tell: Tell = silent,
 ) -> Result:
     """Write all tables of a place to a folder, as Parquet and CSV; docs/analytics.md says what they hold."""
-    folder = local("out", out)
+    return _written(place, local("out", out), asked, spark, tell, pipeline.MOST_STRETCHES)
+
+
+def _written(
+    place: From, folder: Path, asked: Wanted, spark: SparkSession | None, tell: Tell, most: int
+) -> Result:
     source, notes = place.source(spark or spark_session(), asked)
-    result = pipeline.aggregate(source, asked, notes=notes, tell=tell)
+    result = pipeline.aggregate(source, asked, notes=notes, tell=tell, most=most)
     files.write(folder, result.about, result.tables)
     return result
 
@@ -83,7 +89,7 @@ def report(
 ) -> Path:
     """`aggregate`, and a page about it beside the tables; the page's path."""
     folder = local("out", out)
-    aggregate(place, folder, asked, spark=spark, tell=tell)
+    _written(place, folder, asked, spark, tell, figures.MOST_STRETCHES)
     page = folder / REPORT
     files.write_whole(page, lambda path: path.write_text(document(files.read(folder)), encoding="utf-8"))
     return page

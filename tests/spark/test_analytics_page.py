@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import NamedTuple
 
@@ -143,6 +144,27 @@ def test_refusals(
     assert status == 2
     assert error in err.splitlines()[-1]
     assert not list(tmp_path.iterdir())
+
+
+def test_how_finely_time_is_cut(run: Run, past: Path, tmp_path: Path) -> None:
+    """A page has no room for what tables have; what range the jobs make of it is known from them only."""
+    folder, out = at_another_time(past, tmp_path / "data", BEGIN, 40_000), tmp_path / "out"
+    asked = ("--data-dir", folder, "--out", out, "--bucket", "minute")
+    status, _, err = run("report", *asked)
+    assert status == 2
+    refused = r"bucket: minute cuts Fri 20 Mar 2026, .* into (\d,\d{3}) stretches of time, and 2,000 are"
+    found = re.search(refused + r" the most; give hour or day, or a shorter range \(since, until\)", err)
+    assert found, err
+    assert not out.exists()
+    status, _, err = run("aggregate", *asked, "--since", "2026-03-01", "--until", "2026-03-31")
+    assert status == 2
+    assert "minute cuts Sun 1 Mar 2026, 00:00 to Tue 31 Mar 2026, 00:00 into 43,200" in err
+    assert "and 20,000 are the most; give hour or day" in err
+    status, _, err = run("aggregate", *asked)
+    assert status == 0, err
+    about = json.loads((out / "about.json").read_text())
+    since, until = (datetime.fromisoformat(about[name]) for name in ("since", "until"))
+    assert (until - since) // timedelta(minutes=1) + 1 == int(found[1].replace(",", ""))
 
 
 def test_an_unreadable_shard(run: Run, past: Path, tmp_path: Path) -> None:

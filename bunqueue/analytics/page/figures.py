@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
+from functools import cached_property
 from typing import Any, NamedTuple
 from zoneinfo import ZoneInfo
 
 from bunqueue.analytics import words
 from bunqueue.analytics.buckets import Buckets
 from bunqueue.analytics.page.charts import Axis
+
+MOST_STRETCHES = 2_000  # of time: a chart of more is a page of many MB, with columns thinner than a pixel
 
 Row = Mapping[str, Any]
 
@@ -26,7 +30,8 @@ class About(NamedTuple):
     notes: tuple[str, ...] = ()  # what a reader has to know of gaps in the data
 
 
-class Figures(NamedTuple):
+@dataclass(frozen=True)
+class Figures:
     """The tables by name, a list of rows each."""
 
     about: About
@@ -37,7 +42,7 @@ class Figures(NamedTuple):
         """The one row of the table of totals."""
         return self.tables["totals"][0]
 
-    @property
+    @cached_property
     def buckets(self) -> list[datetime]:
         """All stretches of time of the range, also those in which nothing happened."""
         return list(Buckets(self.about.unit, self.about.zone).between(self.about.since, self.about.until))

@@ -7,7 +7,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from bunqueue.analytics.buckets import Buckets, unit_for
+from bunqueue.analytics.buckets import UNITS, Buckets, unit_for
 
 ROME = ZoneInfo("Europe/Rome")
 
@@ -42,6 +42,17 @@ def test_hours_of_a_zone_between_hours() -> None:
     kolkata = ZoneInfo("Asia/Kolkata")
     begin = Buckets("hour", kolkata).start(datetime(2026, 11, 21, 12, 45, tzinfo=UTC))
     assert begin == datetime(2026, 11, 21, 12, 30, tzinfo=UTC)
+
+
+@pytest.mark.parametrize("unit", UNITS)
+@pytest.mark.parametrize("zone", ["UTC", "Europe/Rome", "Africa/Cairo", "Asia/Kolkata"])
+@pytest.mark.parametrize("since", ["2026-03-28T23:00", "2026-04-23T22:10:07", "2026-10-24T21:59:59.999"])
+@pytest.mark.parametrize("length", [0.001, 60, 3600, 86_399, 86_400, 200_000])
+def test_how_many_there_are(unit: str, zone: str, since: str, length: float) -> None:
+    buckets, begin = Buckets(unit, ZoneInfo(zone)), datetime.fromisoformat(since).replace(tzinfo=UTC)
+    for first in (begin, begin.astimezone(ROME)):
+        until = first.astimezone(UTC) + timedelta(seconds=length)
+        assert buckets.how_many(first, until) == len(list(buckets.between(first, until)))
 
 
 @pytest.mark.parametrize(
