@@ -8,8 +8,9 @@ fast jobs are read, how long aggregates take, the start of Spark included, and w
 each have at most. DuckDB is left out where it is not installed.
 
 The second has a server work with and without the pipeline reading its files, in turn: pushes and drains per
-second, the medians of all rounds and of their ratios, and how long the write-ahead logs grow. The pipeline
-runs at the lowest priority (--nice), as it should on a machine that has other things to do.
+second, the medians of all rounds and of their ratios, and how long the write-ahead logs grow. The pipeline is
+`bunqueue analytics aggregate` as anybody would call it, from the start of Spark to the tables; while the
+server is measured alone, it is stopped where it is.
 
 Both print Markdown.
 """
@@ -19,6 +20,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -26,7 +28,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -81,11 +83,10 @@ def family_memory(pid: int) -> float:
 # Reading
 
 
-def reader(kind: str, folder: Path, master: str, *more: str, nice: int = 0) -> subprocess.Popen[str]:
+def reader(kind: str, folder: Path, master: str) -> subprocess.Popen[str]:
     program = str(SCRIPTS / "spark_bench_readers.py")
     return subprocess.Popen(
-        ["nice", "-n", str(nice), sys.executable, program, kind, str(folder), "--master", master, *more],
-        stdin=subprocess.PIPE,
+        [sys.executable, program, kind, str(folder), "--master", master],
         stdout=subprocess.PIPE,
         stderr=None if os.environ.get("BENCH_VERBOSE") else subprocess.DEVNULL,
         text=True,
@@ -147,40 +148,46 @@ def bench_reading(shards: Sequence[int], jobs: int) -> None:
 # Beside a server at work
 
 
-class OnDemand:
-    """A reader that has started and reads only when it is told to."""
+class Pipeline:
+    """`bunqueue analytics aggregate` on the folder of a server, again and again, with stops between."""
 
-    def __init__(self, folder: Path, master: str, nice: int) -> None:
-        self._process = reader("spark-read", folder, master, "--on-demand", nice=nice)
-        self._answer("ready")
+    def __init__(self, folder: Path, master: str, scratch: str) -> None:
+        program = str(SCRIPTS / "spark_bench_readers.py")
+        self._process = subprocess.Popen(
+            [sys.executable, program, "spark-aggregate", str(folder), "--master", master, "--endless"],
+            stdout=subprocess.PIPE,
+            stderr=None if os.environ.get("BENCH_VERBOSE") else subprocess.DEVNULL,
+            env=os.environ | {"TMPDIR": scratch},  # what it leaves behind when it is killed goes with that
+            start_new_session=True,
+            text=True,
+        )
+        self.passes = 0
+        threading.Thread(target=self._count, daemon=True).start()
+        self._tell(signal.SIGSTOP)
 
-    def _answer(self, wanted: str = "") -> str:
+    def _count(self) -> None:
         assert self._process.stdout is not None
-        for line in self._process.stdout:
-            if line.strip() == wanted or (not wanted and line.startswith("{")):
-                return line
-        sys.exit("the reader ended; BENCH_VERBOSE=1 shows why")
+        for _ in self._process.stdout:
+            self.passes += 1
 
-    def _say(self, word: str) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.write(f"{word}\n")
-        self._process.stdin.flush()
+    def _tell(self, what: signal.Signals) -> None:
+        if self._process.poll() is not None:
+            sys.exit("the pipeline ended; BENCH_VERBOSE=1 shows why")
+        os.killpg(self._process.pid, what)
 
     @contextmanager
-    def reading(self) -> Iterator[list[int]]:
-        """While the block runs; afterwards the list has how often everything was read."""
-        passes: list[int] = []
-        self._say("go")
+    def running(self) -> Iterator[None]:
+        """While the block runs it goes on from where it was."""
+        self._tell(signal.SIGCONT)
         try:
-            yield passes
+            yield
         finally:
-            self._say("stop")
-            passes.append(json.loads(self._answer())["passes"])
+            self._tell(signal.SIGSTOP)
 
-    def stop(self) -> None:
-        if self._process.stdin is not None:
-            self._process.stdin.close()
-        self._process.wait(60)
+    def end(self) -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
 
 
 def load(scenario: str, port: int, jobs: int) -> float:
@@ -207,14 +214,15 @@ def bench_beside(options: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory() as folder:
         server, data = Server(folder, options.shards[0]), Path(folder, "data")
         server.start()
-        pipeline = None
         try:
             make_history(server, options.jobs)
-            pipeline = OnDemand(data, MASTERS[0], options.nice)
-            rounds = list(both(server.port, data, options, pipeline))
+            one_round(server.port, data, options.load)  # warms up
+            pipeline = Pipeline(data, MASTERS[-1], scratch=folder)
+            try:
+                rounds = list(both(server.port, data, options, pipeline))
+            finally:
+                pipeline.end()
         finally:
-            if pipeline is not None:
-                pipeline.stop()
             server.stop()
     alone, beside = [each[0] for each in rounds], [each[1] for each in rounds]
     rows = [
@@ -226,21 +234,22 @@ def bench_beside(options: argparse.Namespace) -> None:
         ]
         for name in (*SCENARIOS, "log, MB")
     ]
-    print(f"\nBeside {options.jobs:,} finished jobs, {options.rounds} rounds of {options.load:,} jobs\n")
-    print(markdown(["", "alone, jobs/s", "while Spark reads, jobs/s", "ratio"], rows))
+    print(f"\nBeside {options.jobs:,} finished jobs, {options.rounds} rounds of {options.load:,} jobs,")
+    print(f"in which the whole pipeline ran {pipeline.passes} times\n")
+    print(markdown(["", "alone, jobs/s", "while Spark works, jobs/s", "ratio"], rows))
 
 
 def both(
-    port: int, data: Path, options: argparse.Namespace, pipeline: OnDemand
+    port: int, data: Path, options: argparse.Namespace, pipeline: Pipeline
 ) -> Iterator[tuple[dict[str, float], dict[str, float]]]:
-    """Rounds in turn, so that what changes on the machine changes both."""
-    one_round(port, data, options.load)  # warms up
+    """Rounds in turn, now one first and now the other, so that what changes on the machine changes both."""
     for number in range(options.rounds):
-        alone = one_round(port, data, options.load)
-        with pipeline.reading() as passes:
-            beside = one_round(port, data, options.load)
-        print(f"round {number + 1}: {alone} {beside}, read {passes[0]} times", file=sys.stderr)
-        yield alone, beside
+        found = {}
+        for busy in (False, True) if number % 2 else (True, False):
+            with pipeline.running() if busy else nullcontext():
+                found[busy] = one_round(port, data, options.load)
+        print(f"round {number + 1}: {found[False]} {found[True]}, {pipeline.passes} passes", file=sys.stderr)
+        yield found[False], found[True]
 
 
 def markdown(head: list[str], rows: list[list[str]]) -> str:
@@ -259,7 +268,6 @@ def main() -> None:
     )
     parser.add_argument("--rounds", type=int, default=5, help="of --beside (5)")
     parser.add_argument("--load", type=int, default=200_000, help="jobs of each round (200000)")
-    parser.add_argument("--nice", type=int, default=19, help="of the pipeline of --beside (19)")
     options = parser.parse_args()
     begin = time.perf_counter()
     if options.beside:

@@ -2,8 +2,7 @@
 
     python scripts/spark_bench_readers.py KIND FOLDER [--master local[2]]
 
-Prints a line of JSON with ``rows`` and ``seconds``. With ``--on-demand`` it says "ready", and reads again and
-again between the lines "go" and "stop" on its input; then it prints how often.
+Prints a line of JSON with ``rows`` and ``seconds``; with ``--endless`` again and again.
 """
 
 from __future__ import annotations
@@ -11,8 +10,8 @@ from __future__ import annotations
 import argparse
 import atexit
 import json
-import select
 import sqlite3
+import subprocess
 import sys
 import tempfile
 import time
@@ -163,17 +162,13 @@ def once(kind: str, folder: Path, master: str) -> dict[str, float]:
     return {"rows": rows, "seconds": min(times), "first": first}
 
 
-def on_demand(kind: str, folder: Path, master: str) -> None:
-    run = KINDS[kind](folder, master)
-    run()
-    print("ready", flush=True)
-    while sys.stdin.readline():
-        passes = 0
-        while not select.select([sys.stdin], [], [], 0)[0]:
-            run()
-            passes += 1
-        sys.stdin.readline()
-        print(json.dumps({"passes": passes}), flush=True)
+def endless(kind: str, folder: Path, master: str) -> None:
+    """Again and again, each time in a process of its own; a line for each."""
+    command = [sys.executable, __file__, kind, str(folder), "--master", master]
+    while True:
+        print(
+            subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout, end="", flush=True
+        )
 
 
 def main() -> None:
@@ -183,10 +178,10 @@ def main() -> None:
     parser.add_argument("kind", choices=KINDS)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--master", default="local[2]")
-    parser.add_argument("--on-demand", action="store_true")
+    parser.add_argument("--endless", action="store_true")
     options = parser.parse_args()
-    if options.on_demand:
-        on_demand(options.kind, options.folder, options.master)
+    if options.endless:
+        endless(options.kind, options.folder, options.master)
     else:
         print(json.dumps(once(options.kind, options.folder, options.master)))
 

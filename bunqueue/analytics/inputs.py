@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
@@ -12,6 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from bunqueue.analytics.facts import ATTEMPT_COLUMNS, EVENT_COLUMNS, JOB_COLUMNS, Source
 from bunqueue.spark import BadOption
 from bunqueue.spark.folders import find_shards
+from bunqueue.spark.snapshots import is_live, snapshot
 
 
 def host_names(folders: Sequence[str], hosts: Sequence[str]) -> list[str]:
@@ -28,6 +30,25 @@ def host_names(folders: Sequence[str], hosts: Sequence[str]) -> list[str]:
     if twice is not None:
         raise BadOption(f"hosts: {twice!r} names two data folders; give each a name of its own")
     return names
+
+
+@contextmanager
+def at_rest(
+    folders: Sequence[str], scratch: str | None = None, *, skip_unreadable: bool = False
+) -> Iterator[list[str]]:
+    """The folders, with copies in the place of those that a server is writing to, for as long as the block
+    runs: so all tables are of one moment, and nobody's log grows while they are read.
+
+    ``scratch`` is where copies are made, by default the system's temporary folder.  NotReadable when there is
+    no such folder, or no room.
+    """
+    with ExitStack() as copies:
+        yield [
+            copies.enter_context(snapshot(folder, scratch, skip_unreadable=skip_unreadable))
+            if is_live(folder)
+            else folder
+            for folder in folders
+        ]
 
 
 def from_folders(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
@@ -28,15 +29,35 @@ class From(NamedTuple):
     hosts: Sequence[str] = ()
     lake: str | None = None
     skip_unreadable: bool = False
+    scratch: str | None = None  # where folders that a server writes to are copied to; see `at_rest`
 
-    def source(self, spark: SparkSession, asked: Wanted = ALL) -> tuple[Source, tuple[str, ...]]:
-        """The tables, and what is to be known of gaps in the range.  BadOption unless there is one place."""
+    def check(self) -> None:
+        """BadOption unless there is one place, whose hosts have names."""
         if bool(self.folders) == bool(self.lake):
             raise BadOption("data_dir: give data folders, or a lake, and not both")
+        inputs.host_names(self.folders, self.hosts if self.folders else ())
+        if self.lake and (self.hosts or self.skip_unreadable or self.scratch):
+            what = "hosts" if self.hosts else "skip_unreadable" if self.skip_unreadable else "scratch"
+            raise BadOption(f"{what}: of data folders only; a lake has all the hosts exported to it")
+
+    @contextmanager
+    def at_rest(self, master: str = "local") -> Iterator[From]:
+        """The same place, where nobody writes: see `inputs.at_rest`.
+
+        A cluster sees no temporary folder of this machine: there, nothing is copied without ``scratch``.
+        """
+        self.check()
+        if not (master.startswith("local") or self.scratch):
+            yield self
+            return
+        skip = self.skip_unreadable
+        with inputs.at_rest(self.folders, self.scratch, skip_unreadable=skip) as folders:
+            yield self._replace(folders=folders)
+
+    def source(self, spark: SparkSession, asked: Wanted = ALL) -> tuple[Source, tuple[str, ...]]:
+        """The tables, and what is to be known of gaps in the range.  BadOption as of `check`."""
+        self.check()
         if self.lake:
-            if self.hosts or self.skip_unreadable:
-                what = "hosts" if self.hosts else "skip_unreadable"
-                raise BadOption(f"{what}: of data folders only; a lake has all the hosts exported to it")
             folder = local("lake", self.lake)
             return lake.from_lake(spark, folder), lake.notes_of(folder, _ms(asked.since), _ms(asked.until))
         found = inputs.from_folders(spark, self.folders, self.hosts, skip_unreadable=self.skip_unreadable)
@@ -73,8 +94,10 @@ def aggregate(
 def _written(
     place: From, folder: Path, asked: Wanted, spark: SparkSession | None, tell: Tell, most: int
 ) -> Result:
-    source, notes = place.source(spark or spark_session(), asked)
-    result = pipeline.aggregate(source, asked, notes=notes, tell=tell, most=most)
+    spark = spark or spark_session()
+    with place.at_rest(str(spark.sparkContext.master)) as still:
+        source, notes = still.source(spark, asked)
+        result = pipeline.aggregate(source, asked, notes=notes, tell=tell, most=most)
     files.write(folder, result.about, result.tables)
     return result
 
@@ -107,12 +130,14 @@ def export(
     if not place.folders or place.lake:
         raise BadOption("data_dir: give the data folders to export")
     lake_folder = local("out", out)
-    return exporting.export(
-        spark or spark_session(),
-        place.folders,
-        lake_folder,
-        hosts=place.hosts,
-        payload=payload,
-        skip_unreadable=place.skip_unreadable,
-        tell=tell,
-    )
+    spark = spark or spark_session()
+    with place.at_rest(str(spark.sparkContext.master)) as still:
+        return exporting.export(
+            spark,
+            still.folders,
+            lake_folder,
+            hosts=place.hosts,
+            payload=payload,
+            skip_unreadable=place.skip_unreadable,
+            tell=tell,
+        )

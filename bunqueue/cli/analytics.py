@@ -5,12 +5,14 @@ Talks to no server.  Spark and Arrow are loaded when a command runs.
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from enum import StrEnum, auto
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -18,21 +20,23 @@ from bunqueue.errors import BunqueueError
 from bunqueue.settings import SettingsError
 
 from .human import plural
+from .priority import stand_back
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from bunqueue.analytics.pipeline import Tell
+    from bunqueue.analytics.runs import From
+
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
 
-Folders = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--data-dir",
-        metavar="DIR",
-        help="The data folder of a server, which may run, or a copy. Give it again for more hosts.",
-        show_default=False,
-    ),
-]
+_FOLDERS = typer.Option(
+    "--data-dir",
+    metavar="DIR",
+    help="The data folder of a server, which may run, or a copy. Give it again for more hosts.",
+    show_default=False,
+)
+Folders = Annotated[list[str] | None, _FOLDERS]
 Hosts = Annotated[
     list[str] | None,
     typer.Option(
@@ -71,6 +75,34 @@ Skip = Annotated[
 ]
 
 
+Scratch = Annotated[
+    str | None,
+    typer.Option(
+        "--scratch",
+        metavar="DIR",
+        help="Where folders that a server writes to are copied to first. Default: the temporary folder.",
+        show_default=False,
+    ),
+]
+
+
+class Priority(StrEnum):
+    """How much of the machine a command takes."""
+
+    low = auto()
+    normal = auto()
+
+
+Prioritized = Annotated[
+    Priority | None,
+    typer.Option(
+        "--priority",
+        help="low: only what nobody else wants of the cores. Default: low where a server writes to a folder.",
+        show_default=False,
+    ),
+]
+
+
 @app.callback()
 def _analytics() -> None:
     """Figures, charts and history of queues, with Spark."""
@@ -79,7 +111,7 @@ def _analytics() -> None:
 @app.command()
 def export(
     out: Out,
-    data_dir: Folders = None,
+    data_dir: Annotated[list[str], _FOLDERS],
     host: Hosts = None,
     payload: Annotated[
         bool, typer.Option("--payload", help="With data and results of jobs, as JSON.")
@@ -87,6 +119,8 @@ def export(
     master: Master = None,
     memory: Memory = "2g",
     skip_unreadable: Skip = False,
+    scratch: Scratch = None,
+    priority: Prioritized = None,
 ) -> None:
     """Add what has happened since the last time to a lake of Parquet files.
 
@@ -94,17 +128,12 @@ def export(
 
     Example: bunqueue analytics export --data-dir /var/lib/bunqueue --out lake
     """
-    with _ready(master, memory) as (spark, tell):
-        from bunqueue.analytics.runs import From
+    given = (data_dir, host or (), None, skip_unreadable, scratch)
+    machine = _Machine(master, memory, priority)
+    with _told() as tell, _ready(given, machine, tell) as (place, spark):
         from bunqueue.analytics.runs import export as run
 
-        found = run(
-            From(data_dir or (), host or (), None, skip_unreadable),
-            out,
-            payload=payload,
-            spark=spark,
-            tell=tell,
-        )
+        found = run(place, out, payload=payload, spark=spark, tell=tell)
     counts = ", ".join(plural(found.rows[name], name.rstrip("s")) for name in ("jobs", "attempts", "events"))
     print(f"{counts} added to {out}")
     for gap in found.gaps:
@@ -130,13 +159,16 @@ def aggregate(
     master: Master = None,
     memory: Memory = "2g",
     skip_unreadable: Skip = False,
+    scratch: Scratch = None,
+    priority: Prioritized = None,
 ) -> None:
     """Write tables of figures, each as Parquet and as CSV.
 
     Example: bunqueue analytics aggregate --data-dir /var/lib/bunqueue --out figures --since 7d
     """
-    place = (data_dir or (), host or (), lake, skip_unreadable)
-    tables = _figures("aggregate", place, out, (since, until, bucket, tz), master, memory).tables
+    place = (data_dir or (), host or (), lake, skip_unreadable, scratch)
+    machine = _Machine(master, memory, priority)
+    tables = _figures("aggregate", place, out, (since, until, bucket, tz), machine).tables
     print(f"{len(tables)} tables written to {out}: " + ", ".join(tables))
 
 
@@ -153,52 +185,89 @@ def report(
     master: Master = None,
     memory: Memory = "2g",
     skip_unreadable: Skip = False,
+    scratch: Scratch = None,
+    priority: Prioritized = None,
 ) -> None:
     """Write a page of charts to look at and to send on, with the tables of aggregate beside it.
 
     Example: bunqueue analytics report --data-dir /var/lib/bunqueue --out report --tz Europe/Rome
     """
-    place = (data_dir or (), host or (), lake, skip_unreadable)
-    print(_figures("report", place, out, (since, until, bucket, tz), master, memory))
+    place = (data_dir or (), host or (), lake, skip_unreadable, scratch)
+    machine = _Machine(master, memory, priority)
+    print(_figures("report", place, out, (since, until, bucket, tz), machine))
 
 
-def _figures(
-    what: str, place: tuple[Any, ...], out: str, asked: tuple[Any, ...], master: str | None, memory: str
-) -> Any:
+class _Machine(NamedTuple):
+    """Where Spark runs, and how much it takes."""
+
+    master: str | None
+    memory: str
+    priority: Priority | None
+
+    @property
+    def is_new(self) -> bool:
+        """Whether it is to be started on this machine, rather than by spark-submit or on a cluster."""
+        return (self.master or "local").startswith("local") and "PYSPARK_GATEWAY_PORT" not in os.environ
+
+
+def _figures(what: str, place: tuple[Any, ...], out: str, asked: tuple[Any, ...], machine: _Machine) -> Any:
     """Run `bunqueue.analytics.runs.aggregate` or ``report``."""
-    with _ready(master, memory) as (spark, tell):
+    with _told() as tell:
         from bunqueue.analytics import pipeline, runs
 
         options = pipeline.wanted(*asked)
-        return getattr(runs, what)(runs.From(*place), out, options, spark=spark, tell=tell)
+        with _ready(place, machine, tell) as (place_at_rest, spark):
+            return getattr(runs, what)(place_at_rest, out, options, spark=spark, tell=tell)
 
 
 @contextmanager
-def _ready(master: str | None, memory: str) -> Iterator[tuple[SparkSession, Callable[[int, str], None]]]:
-    """A Spark session, and somebody to tell how far it is; errors as the command line tells them."""
+def _told() -> Iterator[Tell]:
+    """Somebody to tell how far it is; errors as the command line tells them."""
     try:
-        from bunqueue.spark import BadOption, NoJava, NotReadable, spark_session
+        from bunqueue.spark import BadOption, NoJava, NotReadable
+
+        with _progress() as tell:
+            yield tell
     except ImportError as error:
         raise SettingsError(f"analytics need Spark ({error}): pip install 'bunqueue[spark]'") from None
-    with _progress() as tell:
-        tell(-1, "starting Spark")
-        try:
-            spark = spark_session(
-                "bunqueue analytics",
-                master=master,
-                spark__driver__memory=memory,
-                spark__ui__showConsoleProgress="false",
-                spark__log__level="ERROR",
-            )
-            yield spark, tell
-        except (BadOption, NotReadable, NoJava) as error:
-            raise SettingsError(str(error)) from None
-        except ImportError as error:
-            raise SettingsError(f"analytics need Spark ({error}): pip install 'bunqueue[spark]'") from None
-        except Exception as error:
-            if not type(error).__module__.startswith("pyspark."):
-                raise
-            raise BunqueueError(_told_by_spark(str(error))) from error
+    except (BadOption, NotReadable, NoJava) as error:
+        raise SettingsError(str(error)) from None
+    except Exception as error:
+        if not type(error).__module__.startswith("pyspark."):
+            raise
+        raise BunqueueError(_told_by_spark(str(error))) from error
+
+
+@contextmanager
+def _ready(given: tuple[Any, ...], machine: _Machine, tell: Tell) -> Iterator[tuple[From, SparkSession]]:
+    """Where to read, and a Spark session: copies of what servers write to, for which all that comes then,
+    Spark first, stands back."""
+    from bunqueue.analytics.runs import From
+    from bunqueue.spark import snapshots
+
+    place = From(*given)
+    place.check()
+    is_live = any(map(snapshots.is_live, place.folders))
+    if machine.is_new and is_live:
+        tell(-2, "copying what a server writes to")
+    with place.at_rest() if machine.is_new else nullcontext(place) as found:
+        is_low = machine.priority is Priority.low or (machine.priority is None and is_live)
+        if is_low:
+            stand_back()
+        tell(-1, f"starting Spark{', which stands back for the server' if is_low else ''}")
+        yield found, _session(machine)
+
+
+def _session(machine: _Machine) -> SparkSession:
+    from bunqueue.spark import spark_session
+
+    return spark_session(
+        "bunqueue analytics",
+        master=machine.master,
+        spark__driver__memory=machine.memory,
+        spark__ui__showConsoleProgress="false",
+        spark__log__level="ERROR",
+    )
 
 
 def _told_by_spark(text: str) -> str:
@@ -208,7 +277,7 @@ def _told_by_spark(text: str) -> str:
 
 
 @contextmanager
-def _progress() -> Iterator[Callable[[int, str], None]]:
+def _progress() -> Iterator[Tell]:
     """Steps on standard error: on a terminal the one at work, and each with its time once it is done."""
     from rich.console import Console
 

@@ -133,7 +133,7 @@ def test_the_page(page: Page, written: Written) -> None:
         (["aggregate", "--data-dir", "a", "--out", "o", "--since", "soon"], "since: 'soon' is no time"),
         (["aggregate", "--data-dir", "a", "--out", "o", "--bucket", "week"], "bucket: 'week' is not allowed"),
         (["aggregate", "--lake", "none", "--out", "o"], "none is no lake"),
-        (["export", "--out", "o"], "data_dir: give the data folders to export"),
+        (["export", "--out", "o"], "Missing option"),
     ],
 )
 def test_refusals(

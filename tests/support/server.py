@@ -162,9 +162,10 @@ class Server:
     def kill_all(self) -> None:
         """SIGKILL the router and the shards, as near to at once as can be."""
         shards = self.shard_processes()
-        os.kill(self.pid, signal.SIGKILL)
+        os.kill(self.pid, signal.SIGSTOP)  # a shard that saw the router go would end as it should
         for shard in shards:
             shard.kill()
+        os.kill(self.pid, signal.SIGKILL)
         self.wait()
         self.until_gone()
 

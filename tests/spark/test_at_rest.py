@@ -1,0 +1,151 @@
+"""Folders that a server writes to are copied first, and whoever reads them stands back for it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from support.folders import opened
+from support.server import Server
+
+from bunqueue import Queue
+from bunqueue.analytics.inputs import at_rest
+from bunqueue.analytics.runs import From
+from bunqueue.spark import BadOption, NotReadable, copy, snapshot
+from bunqueue.spark.snapshots import is_live
+
+COUNTS = "select (select count(*) from jobs), (select sum(count) from events)"
+
+
+@pytest.fixture
+def scratch(tmp_path: Path) -> Path:
+    """Beside the server's folder."""
+    folder = tmp_path / "scratch"
+    folder.mkdir()
+    return folder
+
+
+@contextmanager
+def pushes(server: Server) -> Iterator[None]:
+    """One job after the other, each an event."""
+    over, begun = threading.Event(), threading.Event()
+
+    def work() -> None:
+        with Queue("busy", port=server.port) as queue:
+            while not over.is_set():
+                queue.add("job")
+                begun.set()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        assert begun.wait(30)
+        yield
+    finally:
+        over.set()
+        thread.join(30)
+
+
+def test_all_tables_of_a_busy_shard_are_of_one_moment(server: Server, scratch: Path) -> None:
+    data = Path(server.data_dir)
+    with pushes(server), at_rest([str(data)], str(scratch)) as [still]:
+        assert Path(still).name == data.name, "what hosts may be called after"
+        assert not is_live(still)
+        for _ in range(2):
+            with opened(Path(still)) as shards:
+                counts = [tuple(shard.execute(COUNTS).fetchone()) for shard in shards]
+            assert sum(jobs for jobs, _ in counts) > 0
+            assert all(jobs == (events or 0) for jobs, events in counts)
+    assert list(scratch.iterdir()) == []
+
+
+def test_what_nobody_writes_to_is_read_where_it_is(server: Server, scratch: Path) -> None:
+    still = str(copy(server.data_dir, scratch / "still"))
+    with at_rest([still, "s3://bucket/backup"], str(scratch / "none")) as folders:
+        assert folders == [still, "s3://bucket/backup"]
+
+
+def test_a_cluster_reads_what_it_can_see(server: Server, scratch: Path) -> None:
+    place = From([str(server.data_dir)])
+    with place.at_rest("spark://head:7077") as same:
+        assert same == place
+    shared = place._replace(scratch=str(scratch))
+    with shared.at_rest("spark://head:7077") as copied:
+        assert Path(copied.folders[0]).is_relative_to(scratch)
+
+
+def test_a_shard_that_cannot_be_read(server: Server, scratch: Path) -> None:
+    with Queue("one", port=server.port) as queue:
+        queue.add("job")
+    data = Path(server.data_dir)
+    server.stop()
+    (data / "shard-00.db").write_bytes(b"SQLite format 3\0" + b"x" * 8192)
+    with pytest.raises(NotReadable, match=r"shard-00\.db is damaged"), snapshot(data, scratch):
+        pass
+    assert list(scratch.iterdir()) == []
+    with snapshot(data, scratch, skip_unreadable=True) as still:
+        assert sorted(file.name for file in Path(still).glob("*.db")) == ["shard-01.db"]
+
+
+def test_places_where_nothing_can_be_written(server: Server, scratch: Path) -> None:
+    with pytest.raises(NotReadable, match=r"^scratch: no copy .*/none \(No such file or directory\)"):
+        with snapshot(server.data_dir, scratch / "none"):
+            pass
+
+
+class Usage(NamedTuple):
+    total: int
+    used: int
+    free: int
+
+
+def test_a_disk_that_is_too_small(server: Server, scratch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(10**9, 10**9 - 5, 5))
+    with pytest.raises(NotReadable, match=r"needs \d+ MB, and .* has 0 MB left: give another place"):
+        copy(server.data_dir, scratch / "copy")
+    assert list(scratch.iterdir()) == []
+
+
+def test_a_lake_is_not_copied() -> None:
+    with pytest.raises(BadOption, match="scratch: of data folders only"):
+        From(lake="lake", scratch="/tmp").check()
+
+
+@pytest.mark.skipif(not hasattr(os, "SCHED_IDLE"), reason="the system has no such class")
+def test_who_stands_back_starts_others_that_do() -> None:
+    program = """
+import subprocess, sys
+from bunqueue.cli.priority import stand_back
+stand_back()
+subprocess.run([sys.executable, "-c", "import os; print(os.sched_getscheduler(0))"], check=True)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert int(done.stdout) == os.SCHED_IDLE
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        (["--scratch", "none"], "scratch: no copy can be made in none"),
+        (["--priority", "high"], "'high' is not one of 'low', 'normal'"),
+    ],
+)
+def test_wrong_options_are_told_before_spark_starts(
+    server: Server, scratch: Path, more: list[str], told: str
+) -> None:
+    command: list[Any] = [sys.executable, "-m", "bunqueue", "analytics", "aggregate", "--out", "out"]
+    done = subprocess.run(
+        [*command, "--data-dir", server.data_dir, *more], capture_output=True, text=True, cwd=scratch
+    )
+    assert done.returncode == 2
+    assert told in done.stderr
+    assert "starting Spark" not in done.stderr
+    assert list(scratch.iterdir()) == []
