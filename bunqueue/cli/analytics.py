@@ -20,7 +20,6 @@ from bunqueue.errors import BunqueueError
 from bunqueue.settings import SettingsError
 
 from .human import plural
-from .priority import stand_back
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -243,7 +242,7 @@ def _ready(given: tuple[Any, ...], machine: _Machine, tell: Tell) -> Iterator[tu
     """Where to read, and a Spark session: copies of what servers write to, for which all that comes then,
     Spark first, stands back."""
     from bunqueue.analytics.runs import From
-    from bunqueue.spark import snapshots
+    from bunqueue.spark import snapshots, standing_back
 
     place = From(*given)
     place.check()
@@ -252,10 +251,9 @@ def _ready(given: tuple[Any, ...], machine: _Machine, tell: Tell) -> Iterator[tu
         tell(-2, "copying what a server writes to")
     with place.at_rest() if machine.is_new else nullcontext(place) as found:
         is_low = machine.priority is Priority.low or (machine.priority is None and is_live)
-        if is_low:
-            stand_back()
-        tell(-1, f"starting Spark{', which stands back for the server' if is_low else ''}")
-        yield found, _session(machine)
+        with standing_back() if is_low else nullcontext():
+            tell(-1, f"starting Spark{', which stands back for the server' if is_low else ''}")
+            yield found, _session(machine)
 
 
 def _session(machine: _Machine) -> SparkSession:

@@ -17,6 +17,7 @@ from .sink.summary import WriteSummary, read_summaries
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from .priority import standing_back
     from .session import spark_session
     from .snapshots import copy, snapshot
 
@@ -33,9 +34,15 @@ __all__ = [
     "register",
     "snapshot",
     "spark_session",
+    "standing_back",
 ]
 
-_LATER = {"copy": "snapshots", "snapshot": "snapshots", "spark_session": "session"}  # need Arrow, or Spark
+_LATER = {  # need Arrow, or Spark
+    "copy": "snapshots",
+    "snapshot": "snapshots",
+    "spark_session": "session",
+    "standing_back": "priority",
+}
 
 
 def register(spark: SparkSession) -> None:

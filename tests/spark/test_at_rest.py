@@ -1,8 +1,7 @@
-"""Folders that a server writes to are copied first, and whoever reads them stands back for it."""
+"""Folders that a server writes to are copied first, and read as they were then."""
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import sys
@@ -117,18 +116,6 @@ def test_a_disk_that_is_too_small(server: Server, scratch: Path, monkeypatch: py
 def test_a_lake_is_not_copied() -> None:
     with pytest.raises(BadOption, match="scratch: of data folders only"):
         From(lake="lake", scratch="/tmp").check()
-
-
-@pytest.mark.skipif(not hasattr(os, "SCHED_IDLE"), reason="the system has no such class")
-def test_who_stands_back_starts_others_that_do() -> None:
-    program = """
-import subprocess, sys
-from bunqueue.cli.priority import stand_back
-stand_back()
-subprocess.run([sys.executable, "-c", "import os; print(os.sched_getscheduler(0))"], check=True)
-"""
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert int(done.stdout) == os.SCHED_IDLE
 
 
 @pytest.mark.parametrize(
