@@ -13,6 +13,7 @@ from pathlib import Path
 from zoneinfo import ZoneInfo
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyarrow import csv, parquet
 
 from bunqueue.analytics import numbers
@@ -21,6 +22,9 @@ from bunqueue.analytics.page.sections import TOLD_QUEUES
 from bunqueue.analytics.page.work import TOLD_WORKERS
 
 ABOUT = "about.json"
+_FORMULA = (
+    r"^([=+\-@\t\r\n])"  # begins one, says OWASP; https://owasp.org/www-community/attacks/CSV_Injection
+)
 _TIME = pa.timestamp("ms", "UTC")
 _TYPES = {"text": pa.string(), "time": _TIME, "jobs": pa.int64(), "attempts": pa.int64()}
 
@@ -42,7 +46,7 @@ def write(folder: Path, about: About, tables: Mapping[str, pa.Table]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for name, table in tables.items():
         write_whole(folder / f"{name}.parquet", partial(parquet.write_table, table))
-        write_whole(folder / f"{name}.csv", partial(csv.write_csv, table))
+        write_whole(folder / f"{name}.csv", partial(csv.write_csv, as_text(table)))
     fields = {
         **about._asdict(),
         "since": about.since.isoformat(),
@@ -52,6 +56,14 @@ def write(folder: Path, about: About, tables: Mapping[str, pa.Table]) -> None:
     }
     text = json.dumps(fields, indent=1)
     write_whole(folder / ABOUT, lambda path: path.write_text(text + "\n", encoding="utf-8"))
+
+
+def as_text(table: pa.Table) -> pa.Table:
+    """With texts that no spreadsheet takes for a formula: names and errors are what others have written."""
+    for place, field in enumerate(table.schema):
+        if pa.types.is_string(field.type):
+            table = table.set_column(place, field, pc.replace_substring_regex(table[place], _FORMULA, r"'\1"))
+    return table
 
 
 def write_whole(path: Path, write: Callable[[Path], object]) -> None:
