@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import reduce
 from operator import or_
@@ -19,15 +18,17 @@ from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
 from bunqueue.analytics.inputs import host_names
-from bunqueue.analytics.lake import KEYS, columns_of, dated, read, spark_path
+from bunqueue.analytics.lake import ENDS, KEYS, columns_of, dated, read, spark_path
 from bunqueue.analytics.lake_log import TABLES, Commit, Gap, LakeLog, Reached
 from bunqueue.analytics.pipeline import Tell
 from bunqueue.spark import BadOption, NotReadable
-from bunqueue.spark.folders import find_shards
+from bunqueue.spark.event_rows import bounds
+from bunqueue.spark.folders import Shard, find_shards
+from bunqueue.spark.remote import fetched
+from bunqueue.spark.shard_file import opened
 
 OVERLAP_MS = 3_600_000  # read again: as much as a shard's clock may be behind another's
 STEPS = ("events", "attempts", "jobs", "commit")
-_SINCE = {"jobs": "finished_at", "attempts": "ended_at"}
 _NOTHING = Reached(0, 0)  # of a shard of which the lake has no events, though it has of others
 
 Places = dict[str, dict[int, Reached]]  # host -> shard -> how far
@@ -45,27 +46,35 @@ class _Run(NamedTuple):
     spark: SparkSession
     log: LakeLog
     folders: dict[str, str]  # by host
-    shards: dict[str, int]  # how many each host has
+    shards: dict[str, list[Shard]]  # by host
     reached: Places
+    begun: dict[str, int]  # from when on (epoch ms) hosts are taken that are not taken whole
     payload: bool
     skip: bool
 
     def is_new(self, table: str, host: str) -> Column:
         """Which rows of a host the lake may not have."""
-        known, count = self.reached.get(host, {}), self.shards[host]
+        known, count, begun = self.reached.get(host, {}), len(self.shards[host]), self.begun.get(host)
+        rest = F.lit(True) if begun is None else F.col(ENDS[table]) >= _time(begun)
         if table == "events":
-            return _from("seq", {shard: place.seq + 1 for shard, place in known.items()}, count, F.lit)
-        since = {shard: place.at - OVERLAP_MS for shard, place in known.items()}
-        return _from(_SINCE[table], since, count, lambda at: F.timestamp_millis(F.lit(at)))
+            return _from("seq", {shard: place.seq + 1 for shard, place in known.items()}, count, F.lit, rest)
+        since = {shard: max(place.at - OVERLAP_MS, begun or 0) for shard, place in known.items()}
+        return _from(ENDS[table], since, count, _time, rest)
 
 
-def _from(column: str, first: Mapping[int, int], shards: int, literal: Callable[[int], Column]) -> Column:
-    """Rows that begin with a value of their shard; all of a shard without one."""
+def _time(at: int) -> Column:
+    return F.timestamp_millis(F.lit(at))
+
+
+def _from(
+    column: str, first: Mapping[int, int], shards: int, literal: Callable[[int], Column], rest: Column
+) -> Column:
+    """Rows that begin with a value of their shard; ``rest`` of a shard without one."""
     if not first:
-        return F.lit(True)
+        return rest
     each = ((F.col("shard") == shard) & (F.col(column) >= literal(value)) for shard, value in first.items())
     if len(first) < shards:
-        return _any([~F.col("shard").isin(*first), *each])
+        return _any([~F.col("shard").isin(*first) & rest, *each])
     # The lowest again, as that is what a shard can be asked for.
     return _any(each) & (F.col(column) >= literal(min(first.values())))
 
@@ -77,25 +86,29 @@ def export(
     *,
     hosts: Sequence[str] = (),
     payload: bool = False,
+    since: int | None = None,
     skip_unreadable: bool = False,
     tell: Tell = lambda step, name: None,
 ) -> Exported:
     """Add to a lake what has happened in data folders since the last run; ``payload``: with data and results.
+    ``since``: of hosts that the lake does not know, leave out what was over before (epoch ms), for good.
 
     Safe to repeat, and to kill at any moment.  NotReadable when another run is at work on the lake, or a
     folder has another number of shards than it had; BadOption when it is not clear which host it is of.
     """
     names = host_names(folders, hosts)
     # What is wrong with a path is told here, rather than from within Spark.
-    shards = Counter(shard.host for shard in find_shards(folders, names))
+    shards = _by_host(find_shards(folders, names))
+    counts = {host: len(found) for host, found in shards.items()}
     log = LakeLog(lake)
     with log.opened() as last:
-        reached, before = ({}, {}) if last is None else (last.reached, last.shards)
+        before = last or Commit(0, 0, {}, {}, [])
         if not hosts:
-            _check_known(names, before)
-        _check_shards(shards, before)
+            _check_known(names, before.shards)
+        _check_shards(counts, before.shards)
+        begun = before.begun | ({} if since is None else _begin(names, before.shards, since))
         where = dict(zip(names, folders, strict=True))
-        run = _Run(spark, log, where, dict(shards), reached, payload, skip_unreadable)
+        run = _Run(spark, log, where, shards, before.reached, begun, payload, skip_unreadable)
         # Events first: a job that ends meanwhile is then in the table of jobs, and not missing.
         rows = {}
         for step, table in enumerate(TABLES):
@@ -103,13 +116,31 @@ def export(
             rows[table] = _write(run, table)
         tell(3, STEPS[3])
         found = _staged(run, "events")
-        now, gaps = _places(found, reached)
+        now, gaps = _places(run, found)
         missing = _missing(run, found)
-        if any(rows.values()):
-            number = last.number + 1 if last is not None else 1
-            made_at = time.time_ns() // 1_000_000
-            log.commit(Commit(number, made_at, rows, now, gaps, missing, shards=before | shards))
+        if any(rows.values()) or begun != before.begun:
+            made_at, all_shards = time.time_ns() // 1_000_000, before.shards | counts
+            number = before.number + 1
+            log.commit(Commit(number, made_at, rows, now, gaps, missing, shards=all_shards, begun=begun))
         return Exported(rows, gaps, missing)
+
+
+def _by_host(shards: Iterable[Shard]) -> dict[str, list[Shard]]:
+    found: dict[str, list[Shard]] = {}
+    for shard in shards:
+        found.setdefault(shard.host, []).append(shard)
+    return found
+
+
+def _begin(names: Iterable[str], known: Mapping[str, int], since: int) -> dict[str, int]:
+    """From when on hosts are taken.  BadOption when a lake has one of them."""
+    for name in names:
+        if name in known:
+            raise BadOption(
+                f"since: the lake knows {name}, and goes on where it was; leave it out, or, if what it was"
+                " exported from has been put back or resharded, give another name (--host)"
+            )
+    return dict.fromkeys(names, since)
 
 
 def _check_known(names: Iterable[str], known: Mapping[str, int]) -> None:
@@ -129,7 +160,7 @@ def _check_shards(shards: Mapping[str, int], before: Mapping[str, int]) -> None:
         if before.get(host, count) != count:
             raise NotReadable(
                 f"{host} has {count} shards, and had {before[host]} at the last export: its events would be"
-                " added again; begin another lake, and keep this one for what was before"
+                " added again; give it another name (--host), and the time of the resharding as --since"
             )
 
 
@@ -145,16 +176,23 @@ def _write(run: _Run, table: str) -> int:
     for part in parts[1:]:
         whole = whole.unionByName(part)
     found = dated(table, whole)
-    if table != "events" and run.reached:
+    if table != "events" and (run.log.folder / table).exists():
         same = ((F.col("host") == host) & run.is_new(table, host) for host in run.folders)
         known = read(run.spark, run.log.folder, table).where(_any(same))
         found = found.join(known.select(*KEYS[table]), KEYS[table], "left_anti")
-    # One file for each folder of the lake, unless it would be a large one.
-    seen = Observation()
-    found = found.hint("rebalance", "date", "queue").observe(seen, F.count(F.lit(1)).alias("rows"))
-    place = run.log.staging / table
+    return write_aside(run.log, table, found)
+
+
+def write_aside(log: LakeLog, table: str, rows: DataFrame) -> int:
+    """Write rows of a table to where commits take them from; how many they are.
+
+    One file for each folder of the lake, unless it would be a large one.
+    """
+    seen, spark = Observation(), rows.sparkSession
+    found = rows.hint("rebalance", "date", "queue").observe(seen, F.count(F.lit(1)).alias("rows"))
+    place = log.staging / table
     found.write.mode("overwrite").partitionBy("date", "queue").parquet(spark_path(place))
-    written, count = seen.get["rows"], _staged(run, table).count()
+    written, count = seen.get["rows"], read(spark, log.staging, table).count()
     if count != written:
         raise NotReadable(
             f"Spark has written {written:,} rows to {place}, and {count:,} are there: a lake has to be"
@@ -178,9 +216,9 @@ def _staged(run: _Run, table: str) -> DataFrame:
     return read(run.spark, run.log.staging, table)
 
 
-def _places(events: DataFrame, before: Places) -> tuple[Places, list[Gap]]:
+def _places(run: _Run, events: DataFrame) -> tuple[Places, list[Gap]]:
     """How far the events have been read now, and which had been forgotten before."""
-    reached = {host: dict(shards) for host, shards in before.items()}
+    reached = {host: dict(shards) for host, shards in run.reached.items()}
     gaps = []
     ends = events.groupBy("host", "shard").agg(
         F.min(F.struct("seq", "at")).alias("first"), F.max(F.struct("seq", "at")).alias("last")
@@ -188,12 +226,23 @@ def _places(events: DataFrame, before: Places) -> tuple[Places, list[Gap]]:
     millis = (F.unix_millis(F.col(f"{end}.at")).alias(f"{end}_at") for end in ("first", "last"))
     for row in ends.select("host", "shard", "first.seq", F.col("last.seq").alias("last"), *millis).collect():
         shards = reached.setdefault(row["host"], {})
-        known = shards.get(row["shard"], _NOTHING if row["host"] in before else None)
+        whole = row["host"] in run.reached and row["host"] not in run.begun
+        known = shards.get(row["shard"], _NOTHING if whole else None)
         if known is not None and row["seq"] > known.seq + 1:
-            gap = Gap(row["host"], row["shard"], known.seq + 1, row["seq"] - 1, known.at, row["first_at"])
-            gaps.append(gap)
+            # Some may have been forgotten because that was asked for: they are missing nowhere.
+            oldest = min(row["seq"], _oldest(run.shards[row["host"]], row["shard"]))
+            if oldest > known.seq + 1:
+                numbers = known.seq + 1, oldest - 1
+                gaps.append(Gap(row["host"], row["shard"], *numbers, known.at, row["first_at"]))
         shards[row["shard"]] = Reached(row["last"], row["last_at"])
     return reached, gaps
+
+
+def _oldest(shards: Iterable[Shard], number: int) -> int:
+    """Where the event log of a shard begins."""
+    (shard,) = (shard for shard in shards if shard.number == number)
+    with fetched(shard.path) as path, opened(path) as file:
+        return bounds(file).first
 
 
 def _missing(run: _Run, events: DataFrame) -> dict[str, int]:

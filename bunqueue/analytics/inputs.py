@@ -9,6 +9,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from bunqueue.analytics.facts import ATTEMPT_COLUMNS, EVENT_COLUMNS, JOB_COLUMNS, Source
 from bunqueue.spark import BadOption
@@ -52,11 +53,17 @@ def at_rest(
 
 
 def from_folders(
-    spark: SparkSession, folders: Sequence[str], hosts: Sequence[str] = (), *, skip_unreadable: bool = False
+    spark: SparkSession,
+    folders: Sequence[str],
+    hosts: Sequence[str] = (),
+    *,
+    since: int | None = None,
+    skip_unreadable: bool = False,
 ) -> Source:
     """The tables of data folders: of servers that run, or copies of such folders.
 
-    ``hosts`` names the machine of each; see `host_names`.
+    ``hosts`` names the machine of each; see `host_names`.  Jobs and attempts that ended before ``since``
+    (epoch ms) are left out, as no number is about them.
     """
     given = host_names(folders, hosts)
     find_shards(folders, given)  # what is wrong with a path is told here, rather than from within Spark
@@ -67,8 +74,16 @@ def from_folders(
         reader = reader.option("hosts", names).option("unreadable", "skip" if skip_unreadable else "fail")
         return reader.option("pushFilters", push).load(list(folders))
 
+    jobs = table("jobs", JOB_COLUMNS)
+    attempts = table(
+        "attempts", ATTEMPT_COLUMNS, push=True
+    )  # those that failed are few, asked for in one way
+    if since is not None:
+        begin, ended = F.timestamp_millis(F.lit(since)), F.col("finished_at")
+        jobs = jobs.where(ended.isNull() | (ended >= begin))
+        attempts = attempts.where(F.col("ended_at") >= begin)
     return Source(
-        table("jobs", JOB_COLUMNS),
-        table("attempts", ATTEMPT_COLUMNS, push=True),  # those that failed are few, and asked for in one way
+        jobs,
+        attempts,
         table("events", EVENT_COLUMNS),
     )

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
+from collections.abc import Iterable
+from datetime import UTC, datetime
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession, Window
@@ -20,7 +22,8 @@ from bunqueue.spark.tables import TABLES
 
 # Beside the columns that are read without being asked for.
 _MORE = {"jobs": ("tags", "depends_on"), "attempts": (), "events": ()}
-_ENDS = {"jobs": "finished_at", "attempts": "ended_at", "events": "at"}
+# When what a row tells was over.
+ENDS = {"jobs": "finished_at", "attempts": "ended_at", "events": "at"}
 # What tells a row from all others.
 KEYS = {
     "jobs": ["host", "id", "finished_at"],
@@ -39,7 +42,7 @@ def columns_of(table: str, *, payload: bool = False) -> list[str]:
 def dated(table: str, frame: DataFrame) -> DataFrame:
     """With the column by which the lake is cut."""
     return frame.withColumn(
-        "date", F.date_format(F.to_utc_timestamp(_ENDS[table], F.current_timezone()), "yyyy-MM-dd")
+        "date", F.date_format(F.to_utc_timestamp(ENDS[table], F.current_timezone()), "yyyy-MM-dd")
     )
 
 
@@ -53,13 +56,20 @@ def schema_of(table: str) -> StructType:
     return found
 
 
-def read(spark: SparkSession, folder: Path, table: str) -> DataFrame:
-    """A table of a lake; one without rows, if nothing is there yet."""
+def read(spark: SparkSession, folder: Path, table: str, days: Iterable[Path] | None = None) -> DataFrame:
+    """A table of a lake, or only some `days_of` it; one without rows, if nothing is there yet."""
     place = folder / table
     schema = schema_of(table)
-    if not any(place.glob("*/*/*.parquet")):
+    found = [place] if days is None else list(days)
+    if not any(any(day.glob("**/*.parquet")) for day in found):
         return spark.createDataFrame([], schema)
-    return spark.read.schema(schema).parquet(spark_path(place))
+    reader = spark.read.schema(schema).option("basePath", spark_path(place))
+    return reader.parquet(*map(spark_path, found))
+
+
+def days_of(folder: Path, table: str) -> dict[str, Path]:
+    """The folders of a table by their dates: 2026-01-31."""
+    return {day.name.partition("=")[2]: day for day in sorted((folder / table).glob("date=*"))}
 
 
 def spark_path(place: Path) -> str:
@@ -67,25 +77,40 @@ def spark_path(place: Path) -> str:
     return f"file://{place.absolute()}"
 
 
-def from_lake(spark: SparkSession, folder: Path) -> Source:
-    """The tables of a lake, as the analytics read them: of a job that was revived, how it ended last."""
+def from_lake(spark: SparkSession, folder: Path, since: int | None = None) -> Source:
+    """The tables of a lake, as the analytics read them: of a job that was revived, how it ended last.
+
+    Jobs and attempts that ended before ``since`` (epoch ms) are left out, as no number is about them; what
+    ended after it may have events from before.
+    """
     log = LakeLog(folder)
-    if not log.commits():
+    if log.last() is None:
         raise NotReadable(
             f"{folder} is no lake: nothing has been exported to it; run bunqueue analytics export"
         )
     log.check_placed()
-    jobs, events = read(spark, folder, "jobs"), read(spark, folder, "events")
+    jobs, attempts = (_ended_since(spark, folder, table, since) for table in ("jobs", "attempts"))
+    events = read(spark, folder, "events")
     revived = events.where(F.col("kind") == "revived").select("host", F.col("job_id").alias("id")).distinct()
     if not revived.isEmpty():
         jobs = _last_ends(jobs, revived)
-    return Source(jobs, read(spark, folder, "attempts"), events, keeps_gone=True)
+    return Source(jobs, attempts, events, keeps_gone=True)
+
+
+def _ended_since(spark: SparkSession, folder: Path, table: str, since: int | None) -> DataFrame:
+    """Only the folders of the days that have such rows are looked into."""
+    if since is None:
+        return read(spark, folder, table)
+    first = datetime.fromtimestamp(since / 1000, UTC).date().isoformat()
+    days = [day for date, day in days_of(folder, table).items() if date >= first]
+    return read(spark, folder, table, days).where(F.col(ENDS[table]) >= F.timestamp_millis(F.lit(since)))
 
 
 def _last_ends(jobs: DataFrame, revived: DataFrame) -> DataFrame:
-    """Of the jobs that were revived only the rows of how they ended last."""
+    """Of the jobs that were revived only the rows of how they ended last.  An id that is used again is that
+    of another job."""
     again = jobs.join(F.broadcast(revived), ["host", "id"], "left_semi")
-    order = Window.partitionBy("host", "id").orderBy(F.desc("finished_at"))
+    order = Window.partitionBy("host", "id", "created_at").orderBy(F.desc("finished_at"))
     last = again.withColumn("place", F.row_number().over(order)).where("place = 1").drop("place")
     return jobs.join(F.broadcast(revived), ["host", "id"], "left_anti").unionByName(last)
 
@@ -102,7 +127,8 @@ def notes_of(folder: Path, since: int | None = None, until: int | None = None) -
                 events[gap.host, gap.shard] += gap.last - gap.first + 1
         if commit.made_at >= first and before < last:
             jobs.update(commit.missing)
-        before = commit.made_at
+        if not commit.replaces:
+            before = commit.made_at
     return (
         "Jobs that have not ended are not in a lake: the backlog is that of jobs which ended later.",
         *(

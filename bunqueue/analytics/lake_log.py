@@ -55,7 +55,8 @@ class Gap(msgspec.Struct):
 class Commit(msgspec.Struct):
     """One run.  ``reached``: host -> shard -> how far; ``missing``: how many ended jobs of a queue were gone
     before they were read; ``files``: where each file goes, by its place in the staging folder; ``shards``:
-    how many each host had."""
+    how many each host had; ``begun``: from when on (epoch ms) a host was taken that was not taken whole;
+    ``replaces``: its files hold all that earlier runs had added to their folders."""
 
     number: int
     made_at: int  # epoch ms
@@ -65,6 +66,8 @@ class Commit(msgspec.Struct):
     missing: dict[str, int] = {}
     files: dict[str, str] = {}
     shards: dict[str, int] = {}
+    begun: dict[str, int] = {}
+    replaces: bool = False
     format: int = FORMAT
 
 
@@ -98,33 +101,37 @@ class LakeLog:
     def check_placed(self) -> None:
         """NotReadable unless the files of the last commit are all in their places."""
         last = self.last()
-        if last is not None and not all((self.folder / target).exists() for target in last.files.values()):
+        if last is None:
+            return
+        there = all((self.folder / target).exists() for target in last.files.values())
+        if not there or self._replaced(last):
             raise NotReadable(
                 f"the last export into {self.folder} is not complete: wait for it if it runs, or repeat it"
             )
 
     def last(self) -> Commit | None:
         """The last commit."""
-        commits = self.commits()
-        return commits[-1] if commits else None
+        paths = self._paths()
+        return self._read(paths[-1]) if paths else None
 
     def commits(self) -> list[Commit]:
         """All commits, the oldest first."""
-        found = []
-        for path in sorted((self.folder / _LOG).glob("*.json")):
-            try:
-                commit = msgspec.json.decode(path.read_bytes(), type=Commit)
-            except msgspec.DecodeError as error:
-                raise NotReadable(
-                    f"{path} is no commit of a lake ({error}); restore it from a backup"
-                ) from None
-            if commit.format > FORMAT:
-                raise NotReadable(
-                    f"the lake {self.folder} was written by a newer version of bunqueue (format"
-                    f" {commit.format}); upgrade bunqueue"
-                )
-            found.append(commit)
-        return found
+        return [self._read(path) for path in self._paths()]
+
+    def _paths(self) -> list[Path]:
+        return sorted((self.folder / _LOG).glob("*.json"))
+
+    def _read(self, path: Path) -> Commit:
+        try:
+            commit = msgspec.json.decode(path.read_bytes(), type=Commit)
+        except msgspec.DecodeError as error:
+            raise NotReadable(f"{path} is no commit of a lake ({error}); restore it from a backup") from None
+        if commit.format > FORMAT:
+            raise NotReadable(
+                f"the lake {self.folder} was written by a newer version of bunqueue (format"
+                f" {commit.format}); upgrade bunqueue"
+            )
+        return commit
 
     def commit(self, commit: Commit) -> None:
         """Have all files of the staging folder be part of the lake."""
@@ -143,7 +150,8 @@ class LakeLog:
         self._place(commit)
 
     def _place(self, commit: Commit) -> None:
-        """Move the files of a commit that are still aside."""
+        """Move the files of a commit that are still aside, and then remove those that they replace: rows may
+        be there twice for a moment, but never gone."""
         moved = []
         for source, target in commit.files.items():
             path, place = self.staging / source, self.folder / target
@@ -157,6 +165,19 @@ class LakeLog:
                     f" take it out of the files of {self.folder / _LOG / f'{commit.number:06}.json'}"
                 )
         self._sync_folders(moved)
+        replaced = self._replaced(commit)
+        for path in replaced:
+            path.unlink()
+        self._sync_folders(replaced)
+
+    def _replaced(self, commit: Commit) -> list[Path]:
+        """The files that a commit replaces and that are still there."""
+        folders = {(self.folder / target).parent for target in commit.files.values()}
+        if not commit.replaces:
+            return []
+        files = (path for folder in folders for path in folder.glob("*.parquet"))
+        numbers = ((path, path.name.partition("-")[0]) for path in files)
+        return [path for path, number in numbers if number.isdecimal() and int(number) < commit.number]
 
     def _sync_folders(self, paths: Iterable[Path]) -> None:
         """Have the names of files survive a power loss, with the folders that they are in."""

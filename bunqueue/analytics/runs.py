@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from pyspark.sql import SparkSession
 
-from bunqueue.analytics import exporting, files, inputs, lake, pipeline
+from bunqueue.analytics import compacting, exporting, files, inputs, lake, pipeline
 from bunqueue.analytics.exporting import Exported
 from bunqueue.analytics.facts import Source
 from bunqueue.analytics.page import figures
@@ -57,10 +57,12 @@ class From(NamedTuple):
     def source(self, spark: SparkSession, asked: Wanted = ALL) -> tuple[Source, tuple[str, ...]]:
         """The tables, and what is to be known of gaps in the range.  BadOption as of `check`."""
         self.check()
+        since = _ms(asked.since)
         if self.lake:
             folder = local("lake", self.lake)
-            return lake.from_lake(spark, folder), lake.notes_of(folder, _ms(asked.since), _ms(asked.until))
-        found = inputs.from_folders(spark, self.folders, self.hosts, skip_unreadable=self.skip_unreadable)
+            return lake.from_lake(spark, folder, since), lake.notes_of(folder, since, _ms(asked.until))
+        skip = self.skip_unreadable
+        found = inputs.from_folders(spark, self.folders, self.hosts, since=since, skip_unreadable=skip)
         return found, ()
 
 
@@ -123,21 +125,32 @@ def export(
     out: str | Path,
     *,
     payload: bool = False,
+    since: datetime | None = None,
+    compact: bool = False,
     spark: SparkSession | None = None,
     tell: Tell = silent,
 ) -> Exported:
-    """Add to a lake what has happened in data folders since the last time; ``payload``: also their data."""
+    """Add to a lake what has happened in data folders since the last time; ``payload``: also their data.
+
+    ``since``: of hosts that are new to the lake, only what was over then or later.  ``compact``: afterwards
+    have days that are over in fewer files, which disturbs those who read them meanwhile.
+    """
     if not place.folders or place.lake:
         raise BadOption("data_dir: give the data folders to export")
     lake_folder = local("out", out)
     spark = spark or spark_session()
     with place.at_rest(str(spark.sparkContext.master)) as still:
-        return exporting.export(
+        found = exporting.export(
             spark,
             still.folders,
             lake_folder,
             hosts=place.hosts,
             payload=payload,
+            since=_ms(since),
             skip_unreadable=place.skip_unreadable,
             tell=tell,
         )
+    if compact:
+        tell(len(exporting.STEPS), "merging files of days that are over")
+        compacting.compact(spark, lake_folder)
+    return found

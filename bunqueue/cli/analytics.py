@@ -102,6 +102,22 @@ Prioritized = Annotated[
 ]
 
 
+Begun = Annotated[
+    str | None,
+    typer.Option(
+        "--since",
+        metavar="TIME",
+        help="Of a host that is new to the lake, only what was over from then on, in UTC.",
+    ),
+]
+Compact = Annotated[
+    bool,
+    typer.Option(
+        "--compact", help="Then merge the small files of days that are over. Not while others read them."
+    ),
+]
+
+
 @app.callback()
 def _analytics() -> None:
     """Figures, charts and history of queues, with Spark."""
@@ -115,6 +131,8 @@ def export(
     payload: Annotated[
         bool, typer.Option("--payload", help="With data and results of jobs, as JSON.")
     ] = False,
+    since: Begun = None,
+    compact: Compact = False,
     master: Master = None,
     memory: Memory = "2g",
     skip_unreadable: Skip = False,
@@ -129,10 +147,14 @@ def export(
     """
     given = (data_dir, host or (), None, skip_unreadable, scratch)
     machine = _Machine(master, memory, priority)
-    with _told() as tell, _ready(given, machine, tell) as (place, spark):
-        from bunqueue.analytics.runs import export as run
+    with _told() as tell:
+        from bunqueue.analytics import pipeline, runs
 
-        found = run(place, out, payload=payload, spark=spark, tell=tell)
+        begin = pipeline.wanted(since).since
+        with _ready(given, machine, tell) as (place, spark):
+            found = runs.export(
+                place, out, payload=payload, since=begin, compact=compact, spark=spark, tell=tell
+            )
     counts = ", ".join(plural(found.rows[name], name.rstrip("s")) for name in ("jobs", "attempts", "events"))
     print(f"{counts} added to {out}")
     for gap in found.gaps:

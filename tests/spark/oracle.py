@@ -78,6 +78,12 @@ def look_at(folders: dict[str, Path]) -> Known:
     return known
 
 
+def halfway(known: Known) -> int:
+    """The moment at which half of the jobs had ended."""
+    ends = sorted(job.ended for job in known.jobs if job.ended is not None)
+    return ends[len(ends) // 2]
+
+
 def _read_jobs(known: Known, host: str, database: Any, ready: dict[str, int], let_go: dict[str, int]) -> None:
     query = """
         select j.id, q.name, j.name, j.created_at, j.run_at, j.attempts, j.extra,

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import socket
 import sqlite3
 import subprocess
 import sys
+import time
 from contextlib import closing
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +19,10 @@ import msgspec
 import oracle
 import pytest
 from history import HOUR_MS, TIMES, at_another_time, begin_of, shards_of
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from bunqueue.analytics import exporting, lake, pipeline
+from bunqueue.analytics.compacting import compact
 from bunqueue.analytics.exporting import Exported, export
 from bunqueue.analytics.lake_log import LakeLog
 from bunqueue.spark import BadOption, NotReadable
@@ -96,9 +100,12 @@ def _undo_moving(place: Path) -> None:
 @pytest.fixture
 def two_parts(folder: Path, tmp_path: Path) -> tuple[Path, Path]:
     """The folder as it was at some moment, when less had happened, and as it is."""
-    early = tmp_path / "early"
-    shutil.copytree(folder, early)
-    for shard in shards_of(early):
+    return cut_short(folder, tmp_path / "early"), folder
+
+
+def cut_short(folder: Path, to: Path) -> Path:
+    shutil.copytree(folder, to)
+    for shard in shards_of(to):
         rows = shard.execute("select first_seq, at from events order by first_seq").fetchall()
         cut = rows[len(rows) * 2 // 3][1]
         shard.execute("delete from events where at >= ?", (cut,))
@@ -109,7 +116,7 @@ def two_parts(folder: Path, tmp_path: Path) -> tuple[Path, Path]:
         ):
             shard.execute(f"delete from {table} where {column} >= ?", (cut,))
         shard.commit()
-    return early, folder
+    return to
 
 
 def test_in_parts_with_what_was_forgotten(
@@ -134,6 +141,102 @@ def test_in_parts_with_what_was_forgotten(
     notes = lake.notes_of(place)
     assert any("events of shard" in note for note in notes)
     assert any("1 jobs of mail" in note for note in notes)
+
+
+def test_forgotten_on_request(spark: SparkSession, two_parts: tuple[Path, Path], tmp_path: Path) -> None:
+    """The first new events are not there, as that was asked for: nothing is missing."""
+    early, late = two_parts
+    export(spark, [str(early)], tmp_path / "lake", hosts=["web"])
+    reached = LakeLog(tmp_path / "lake").commits()[-1].reached["web"]
+    for number, shard in enumerate(shards_of(late)):
+        query = "select first_seq, payload from events where first_seq > ? order by first_seq limit 1"
+        first, payload = shard.execute(query, (reached[number].seq,)).fetchone()
+        entries = msgspec.msgpack.encode([None] * len(msgspec.msgpack.decode(payload)))
+        shard.execute("update events set payload = ? where first_seq = ?", (entries, first))
+        shard.commit()
+    assert export(spark, [str(late)], tmp_path / "lake", hosts=["web"]).gaps == []
+
+
+def test_from_a_moment_on(spark: SparkSession, two_parts: tuple[Path, Path], tmp_path: Path) -> None:
+    """What a lake has of a server before it was put back is not added again, under its new name."""
+    (early, late), place = two_parts, tmp_path / "lake"
+    begin = begin_of(late) + 1500
+    first = export(spark, [str(early)], place, hosts=["web"], since=begin)
+    second = export(spark, [str(late)], place, hosts=["web"])
+    ended = "select finished_at, 1 from completed union all "
+    queries = {
+        "jobs": ended + "select finished_at, 1 from dead_letters",
+        "attempts": ended + "select ended_at, 1 from attempts",
+        "events": "select at, count from events",
+    }
+    counts = {
+        table: sum(count for shard in shards_of(late) for at, count in shard.execute(query) if at >= begin)
+        for table, query in queries.items()
+    }
+    assert counts == {table: first.rows[table] + second.rows[table] for table in counts}
+    assert counts == {table: len(set(rows)) for table, rows in rows_of(spark, place).items()}
+    assert all(0 < counts[table] < whole for table, whole in expected(late).items())
+    assert (first.gaps, second.gaps, second.missing) == ([], [], {})
+    with pytest.raises(BadOption, match="since: the lake knows web, and goes on where it was"):
+        export(spark, [str(late)], place, hosts=["web"], since=begin)
+    nothing = dict.fromkeys(KEYS, 0)
+    later = begin_of(late) + 24 * HOUR_MS
+    assert export(spark, [str(late)], place, hosts=["other"], since=later).rows == nothing
+    assert export(spark, [str(late)], place, hosts=["other"]).rows == nothing
+
+
+def test_fewer_files(spark: SparkSession, past: Path, tmp_path: Path) -> None:
+    """Days that are over have one file for each queue afterwards, and the same rows."""
+    folder, place = at_another_time(past, tmp_path / "web", 1_774_000_000_000, 10_000), tmp_path / "lake"
+    export(spark, [str(cut_short(folder, tmp_path / "early"))], place, hosts=["web"])
+    export(spark, [str(folder)], place, hosts=["web"])
+    before, rows = _files_by_folder(place), rows_of(spark, place)
+    assert max(map(len, before.values())) == 2
+    theirs = next(iter(before)) / "theirs.parquet"
+    shutil.copy(theirs.parent / before[theirs.parent][0], theirs)
+    with_theirs = rows_of(spark, place)
+    merged, _ = compact(spark, place)
+    assert 0 < merged < sum(map(len, before.values())), "a day with files of others is left alone"
+    assert rows_of(spark, place) == with_theirs
+    theirs.unlink()
+    assert merged + compact(spark, place)[0] == sum(map(len, before.values()))
+    after = _files_by_folder(place)
+    assert after.keys() == before.keys()
+    assert {len(files) for files in after.values()} == {1}
+    assert rows_of(spark, place) == rows
+    assert {table: len(set(found)) for table, found in rows.items()} == expected(folder)
+    assert compact(spark, place) == (0, 0)
+    assert export(spark, [str(folder)], place, hosts=["web"]).rows == dict.fromkeys(KEYS, 0)
+    assert _files_by_folder(place) == after
+
+
+def test_days_that_are_not_over(spark: SparkSession, past: Path, tmp_path: Path) -> None:
+    """They are left alone; as is tomorrow, which is today if it becomes midnight meanwhile."""
+    tomorrow, place = time.time_ns() // 1_000_000 + 24 * HOUR_MS, tmp_path / "lake"
+    folder = at_another_time(past, tmp_path / "web", tomorrow)
+    for each in (cut_short(folder, tmp_path / "early"), folder):
+        export(spark, [str(each)], place, hosts=["web"])
+    before = _files_by_folder(place)
+    assert max(map(len, before.values())) == 2
+    assert compact(spark, place) == (0, 0)
+    assert _files_by_folder(place) == before
+
+
+def _files_by_folder(place: Path) -> dict[Path, list[str]]:
+    found: dict[Path, list[str]] = {}
+    for path in sorted(place.glob("*/*/*/*.parquet")):
+        found.setdefault(path.parent, []).append(path.name)
+    return found
+
+
+def test_ids_that_are_used_again(spark: SparkSession) -> None:
+    """Of each job the last end counts, when it was revived; another job with its id is another one."""
+    times = [(1, 2), (3, 4), (3, 6)]
+    rows = [("web", "a", created, ended) for created, ended in times]
+    jobs = spark.createDataFrame(rows, "host string, id string, created_at int, finished_at int")
+    revived = spark.createDataFrame([("web", "a")], "host string, id string")
+    found = lake._last_ends(jobs, revived).select("created_at", "finished_at").collect()
+    assert sorted(map(tuple, found)) == [(1, 2), (3, 6)]
 
 
 def test_a_shard_that_comes_later(spark: SparkSession, folder: Path, tmp_path: Path) -> None:
@@ -211,6 +314,31 @@ def test_figures_of_a_lake(spark: SparkSession, folder: Path, tmp_path: Path) ->
             assert found[queue][name] == (None if value is None else pytest.approx(value)), (queue, name)
 
 
+def test_days_before_the_range_are_not_read(spark: SparkSession, past: Path, tmp_path: Path) -> None:
+    """And the figures are the same."""
+    folder, place = at_another_time(past, tmp_path / "web", 1_774_000_000_000, 200_000), tmp_path / "lake"
+    export(spark, [str(folder)], place, hosts=["web"])
+    since = oracle.halfway(oracle.look_at({"web": folder}))
+    begin = datetime.fromtimestamp(since / 1000, UTC)
+    asked, first = pipeline.Wanted(begin, None, "day"), begin.date().isoformat()
+    narrow, whole = lake.from_lake(spark, place, since), lake.from_lake(spark, place)
+    for table in ("jobs", "attempts"):
+        read, there = (_days(getattr(source, table), table) for source in (narrow, whole))
+        assert read == {day for day in there if day >= first} != there
+    found = pipeline.aggregate(narrow, asked)
+    for name, table in pipeline.aggregate(whole, asked).tables.items():
+        rows, others = found.tables[name].to_pylist(), table.to_pylist()
+        if "backlog" in name:  # a queue that had none before may have a row that says so
+            rows, others = ([row for row in some if row["unfinished"]] for some in (rows, others))
+        assert rows == others, name
+
+
+def _days(frame: DataFrame, table: str) -> set[str]:
+    """Those of whose files it is made."""
+    names = (re.search(rf"/{table}/date=([\d-]+)/", path) for path in frame.inputFiles())
+    return {found[1] for found in names if found}
+
+
 def test_payload_and_partitions(spark: SparkSession, folder: Path, tmp_path: Path) -> None:
     place = tmp_path / "lake"
     export(spark, [str(folder)], place, hosts=["web"], payload=True)
@@ -231,7 +359,7 @@ def test_the_host_has_to_be_clear(spark: SparkSession, folder: Path, tmp_path: P
         export(spark, [str(folder)], place)
     there = expected(folder)
     subprocess.run([sys.executable, "-m", "shardproc.resharding", str(folder), "4"], check=True)
-    with pytest.raises(NotReadable, match=r"web-1 has 4 shards, and had 2 at the last export.*another lake"):
+    with pytest.raises(NotReadable, match=r"web-1 has 4 shards, and had 2 at the last export.*--since"):
         export(spark, [str(folder)], place, hosts=["web-1"])
     assert {table: len(rows) for table, rows in rows_of(spark, place).items()} == there
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from bunqueue.analytics.lake import notes_of
@@ -26,10 +27,10 @@ def stage(log: LakeLog) -> None:
         path.write_text(name)
 
 
-def run(log: LakeLog, number: int) -> None:
+def run(log: LakeLog, number: int, *, replaces: bool = False) -> None:
     with log.opened():
         stage(log)
-        log.commit(new_commit(number))
+        log.commit(msgspec.structs.replace(new_commit(number), replaces=replaces))
 
 
 def placed(folder: Path) -> list[str]:
@@ -105,6 +106,38 @@ def test_a_commit_follows_what_is_on_disk(tmp_path: Path, monkeypatch: pytest.Mo
     assert {path.stat().st_ino for path in tmp_path.glob("[!_]*/**")} <= set(after[last:])
 
 
+@pytest.mark.parametrize("moment", ["replace", "unlink"])
+def test_interrupted_while_files_are_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    """Nothing is ever gone; what is there twice is told, until the next run has mended it."""
+    log, act = LakeLog(tmp_path), getattr(Path, moment)
+    for number in (1, 2):
+        run(log, number)
+    done: list[Path] = []
+
+    def interrupted(path: Path, *target: Path) -> object:
+        if path.suffix == ".parquet":
+            done.append(path)
+            if len(done) == 2:
+                raise KeyboardInterrupt
+        return act(path, *target)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, moment, interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            run(log, 3, replaces=True)
+    assert len(placed(tmp_path)) > len(FILES)
+    with pytest.raises(NotReadable, match="is not complete"):
+        log.check_placed()
+    with log.opened():
+        assert placed(tmp_path) == sorted(FILES)
+    log.check_placed()
+    (next(tmp_path.glob("jobs/*/*")) / "theirs.parquet").write_text("not ours to remove")
+    run(log, 4)
+    assert len(placed(tmp_path)) == 2 * len(FILES) + 1
+
+
 def test_a_file_that_is_nowhere(tmp_path: Path) -> None:
     log = LakeLog(tmp_path)
     run(log, 1)
@@ -123,11 +156,16 @@ def test_notes_are_those_of_a_range(tmp_path: Path) -> None:
             gaps = [] if gap is None else [gap]
             log.commit(Commit(number, number * 1000, {}, {}, gaps, {"mail": missing}))
 
+    with log.opened():
+        log.commit(Commit(4, 3500, {}, {}, replaces=True))
+        log.commit(Commit(5, 4000, {}, {}, missing={"mail": 8}))
+
     def told(since: int | None, until: int | None) -> list[int]:
         return [int(note.split()[0]) for note in notes_of(tmp_path, since, until)[1:]]
 
-    assert told(None, None) == [30, 7]
-    assert told(1500, None) == [20, 6]
+    assert told(None, None) == [30, 15]
+    assert told(1500, None) == [20, 14]
     assert told(1960, 2500) == [6]
     assert told(None, 900) == [1]
-    assert told(3001, None) == []
+    assert told(3001, 3200) == [8]
+    assert told(4001, None) == []
