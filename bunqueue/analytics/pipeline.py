@@ -21,7 +21,7 @@ from bunqueue.analytics.buckets import UNITS, Buckets, unit_for
 from bunqueue.analytics.facts import Facts, Source, facts
 from bunqueue.analytics.page.figures import About, Row
 from bunqueue.analytics.tuning import few_partitions
-from bunqueue.spark import BadOption
+from bunqueue.spark import BadOption, options
 
 MOST_STRETCHES = 20_000  # of time: two weeks of minutes, of which each queue has rows
 WATCHED_QUEUES = 500  # the busiest ones, of which anomalies are looked for
@@ -72,25 +72,21 @@ def wanted(
         raise BadOption(f"tz: there is no time zone {zone!r}; give one such as Europe/Rome") from None
     if bucket not in (None, *UNITS):
         raise BadOption(f"bucket: {bucket!r} is not allowed; give {', '.join(UNITS)}")
-    first, last = _moment("since", since, place), _moment("until", until, place)
+    first, last = moment("since", since, place), moment("until", until, place)
     if first is not None and last is not None and first >= last:
         raise BadOption(f"since: {since!r} is not before until, which is {until!r}")
     return Wanted(first, last, bucket, place)
 
 
-def _moment(option: str, text: str | None, zone: ZoneInfo) -> datetime | None:
-    if text is None:
-        return None
-    span = _SPAN.fullmatch(text)
+def moment(option: str, text: str | None, zone: ZoneInfo) -> datetime | None:
+    """A time as `wanted` takes it; None if none is given."""
+    span = _SPAN.fullmatch(text or "")
     if span is not None:
-        return datetime.now(UTC) - timedelta(**{_SPANS[span[2]]: int(span[1])})
-    try:
-        found = datetime.fromisoformat(text)
-    except ValueError:
-        raise BadOption(
-            f"{option}: {text!r} is no time; write it as 2026-01-31, 2026-01-31T12:00 or 24h"
-        ) from None
-    return found if found.tzinfo is not None else found.replace(tzinfo=zone)
+        try:
+            return datetime.now(UTC) - timedelta(**{_SPANS[span[2]]: int(span[1])})
+        except OverflowError:
+            raise BadOption(f"{option}: {text} before now is before the year 1; give less") from None
+    return None if text is None else options.moment(option, text, zone, ", or 24h, 7d for before now")
 
 
 def aggregate(
@@ -147,6 +143,8 @@ def _tables(known: Facts, span: Range, about: About, tell: Tell) -> dict[str, pa
     for place, table in enumerate(GROUPS):
         mine = everything.filter(pc.equal(everything["grouping"], place))
         tables[table.name] = files.shaped(table, mine)
+    if not tables["totals"].num_rows:
+        tables["totals"] = _nothing()
     tell(2, STEPS[2])
     changes = aggregates.comings_and_goings(known, span).persist()
     for table in (numbers.BACKLOG, numbers.BACKLOG_OVER_TIME):
@@ -171,6 +169,16 @@ def _tables(known: Facts, span: Range, about: About, tell: Tell) -> dict[str, pa
     return tables
 
 
+def _nothing() -> pa.Table:
+    """`numbers.TOTALS` where nothing has happened."""
+    counted = ("run_total", "run_wasted", "throughput")
+    sums = [
+        each.name for each in numbers.ACTIVITY if each.unit in ("jobs", "attempts") or each.name in counted
+    ]
+    row = dict.fromkeys(sums, 0)
+    return pa.Table.from_pylist([row], files.schema_of(numbers.TOTALS))
+
+
 def _range(known: Facts, asked: Wanted, now: datetime) -> tuple[Range, tuple[str, ...]]:
     """What is looked at, and the hosts that there are."""
     jobs = known.jobs.agg(
@@ -180,9 +188,12 @@ def _range(known: Facts, asked: Wanted, now: datetime) -> tuple[Range, tuple[str
         F.array_sort(F.collect_set("host")),
     ).first()
     first, created, last, hosts = jobs if jobs is not None else (None, None, None, [])
+    hosts = sorted({*hosts, *(begin.host for begin in known.log.begins)})
     until = _ms(asked.until) if asked.until else _ms(now) if last is None else last + 1
     if asked.since is not None:
         since = _ms(asked.since)
+        if asked.until is None and until <= since:  # nothing has happened from then on
+            until = _ms(now)
     else:
         since = next((moment for moment in (first, created) if moment is not None), until - 1)
     since = min(since, until - 1)

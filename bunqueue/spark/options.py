@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, tzinfo
 from typing import TypeVar
 
 from bunqueue.model.names import hint
@@ -99,7 +99,7 @@ def stream_options(given: Mapping[str, str]) -> StreamOptions:
     start = options.get("startat", "earliest")
     return StreamOptions(
         _whole("maxeventsperbatch", options, EVENTS_PER_BATCH),
-        start if start in ("earliest", "latest") else _time("startat", start),
+        start if start in ("earliest", "latest") else moment("startat", start),
         _one_of("failondataloss", options, {"true": True, "false": False}, "true"),
     )
 
@@ -156,9 +156,9 @@ def _conditions(table: Table, options: Mapping[str, str]) -> tuple[Condition, ..
             raise BadOption(f"states: there is no state {name!r}; they are {', '.join(_STATES)}")
     column = _time_column(table, options)
     if "since" in options:
-        conditions.append(Condition(column, ">=", _time("since", options["since"])))
+        conditions.append(Condition(column, ">=", moment("since", options["since"])))
     if "until" in options:
-        conditions.append(Condition(column, "<", _time("until", options["until"])))
+        conditions.append(Condition(column, "<", moment("until", options["until"])))
     return tuple(conditions)
 
 
@@ -197,14 +197,16 @@ def _split(option: str, text: str) -> tuple[str, ...]:
     return tuple(parts)
 
 
-def _time(option: str, text: str) -> datetime:
+def moment(option: str, text: str, zone: tzinfo = UTC, more: str = "") -> datetime:
+    """A time in ISO 8601, in ``zone`` unless it has an offset.  BadOption when it is none; ``more`` says what
+    else there might have been."""
     try:
-        moment = datetime.fromisoformat(text)
+        found = datetime.fromisoformat(text)
     except ValueError:
         raise BadOption(
-            f"{option}: {text!r} is no time; write it as 2026-01-31 or 2026-01-31T12:00:00+01:00"
+            f"{option}: {text!r} is no time; write it as 2026-01-31 or 2026-01-31T12:00:00+01:00{more}"
         ) from None
-    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+    return found if found.tzinfo is not None else found.replace(tzinfo=zone)
 
 
 def _whole(option: str, options: Mapping[str, str], default: int) -> int:

@@ -131,6 +131,7 @@ def test_the_page(page: Page, written: Written) -> None:
         (["report", "--data-dir", "x/a", "--data-dir", "y/a", "--out", "o"], "'a' names two data folders"),
         (["report", "--data-dir", "a", "--out", "o", "--tz", "Rome"], "tz: there is no time zone 'Rome'"),
         (["aggregate", "--data-dir", "a", "--out", "o", "--since", "soon"], "since: 'soon' is no time"),
+        (["aggregate", "--data-dir", "a", "--out", "o", "--since", "9" * 12 + "d"], "is before the year 1"),
         (["aggregate", "--data-dir", "a", "--out", "o", "--bucket", "week"], "bucket: 'week' is not allowed"),
         (["aggregate", "--lake", "none", "--out", "o"], "none is no lake"),
         (["export", "--out", "o"], "Missing option"),
@@ -165,6 +166,21 @@ def test_how_finely_time_is_cut(run: Run, past: Path, tmp_path: Path) -> None:
     about = json.loads((out / "about.json").read_text())
     since, until = (datetime.fromisoformat(about[name]) for name in ("since", "until"))
     assert (until - since) // timedelta(minutes=1) + 1 == int(found[1].replace(",", ""))
+
+
+def test_nothing_in_the_range(run: Run, past: Path, tmp_path: Path) -> None:
+    """That is what is told; not what was before it."""
+    folder, out = at_another_time(past, tmp_path / "data", BEGIN), tmp_path / "out"
+    status, _, err = run(
+        "report", "--data-dir", folder, "--host", "web", "--out", out, "--since", "2026-06-01"
+    )
+    assert status == 0, err
+    page = (out / "report.html").read_text(encoding="utf-8")
+    assert "<p class=lead>No job has ended in this time.</p>" in page
+    about = json.loads((out / "about.json").read_text())
+    assert (about["since"], about["hosts"]) == ("2026-06-01T00:00:00+00:00", ["web"])
+    made_at, until = (datetime.fromisoformat(about[name]) for name in ("made_at", "until"))
+    assert abs(until - made_at) < timedelta(seconds=1)
 
 
 def test_an_unreadable_shard(run: Run, past: Path, tmp_path: Path) -> None:
