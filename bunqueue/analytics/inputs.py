@@ -14,6 +14,7 @@ from pyspark.sql import functions as F
 from bunqueue.analytics.facts import ATTEMPT_COLUMNS, EVENT_COLUMNS, JOB_COLUMNS, Source
 from bunqueue.spark import BadOption
 from bunqueue.spark.folders import find_shards
+from bunqueue.spark.remote import is_remote, shown
 from bunqueue.spark.snapshots import is_live, snapshot
 
 
@@ -26,11 +27,15 @@ def host_names(folders: Sequence[str], hosts: Sequence[str]) -> list[str]:
         raise BadOption(f"hosts: {len(hosts)} names for {len(folders)} data folders; give one for each")
     names = list(hosts)
     if not names:
-        names = [socket.gethostname()] if len(folders) == 1 else [Path(path).name for path in folders]
+        names = [socket.gethostname()] if len(folders) == 1 else [_own_name(path) for path in folders]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise BadOption(f"hosts: {twice!r} names two data folders; give each a name of its own")
     return names
+
+
+def _own_name(folder: str) -> str:
+    return Path(shown(folder) if is_remote(folder) else folder).name
 
 
 @contextmanager
