@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import NamedTuple
 
 from pyspark.sql import SparkSession
@@ -77,6 +78,20 @@ def local(option: str, path: str | Path) -> Path:
     return Path(path)
 
 
+def writable(option: str, path: str | Path) -> Path:
+    """A folder of this machine to write to, made if need be.  BadOption when that cannot be."""
+    folder = local(option, path)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise BadOption(
+            f"{option}: {folder} cannot be written to ({error.strerror}); give another folder"
+        ) from None
+    return folder
+
+
 def silent(step: int, name: str) -> None:
     """Tell nobody."""
 
@@ -90,7 +105,7 @@ def aggregate(
     tell: Tell = silent,
 ) -> Result:
     """Write all tables of a place to a folder, as Parquet and CSV; docs/analytics.md says what they hold."""
-    return _written(place, local("out", out), asked, spark, tell, pipeline.MOST_STRETCHES)
+    return _written(place, writable("out", out), asked, spark, tell, pipeline.MOST_STRETCHES)
 
 
 def _written(
@@ -113,7 +128,7 @@ def report(
     tell: Tell = silent,
 ) -> Path:
     """`aggregate`, and a page about it beside the tables; the page's path."""
-    folder = local("out", out)
+    folder = writable("out", out)
     _written(place, folder, asked, spark, tell, figures.MOST_STRETCHES)
     page = folder / REPORT
     files.write_whole(page, lambda path: path.write_text(document(files.read(folder)), encoding="utf-8"))
@@ -137,7 +152,7 @@ def export(
     """
     if not place.folders or place.lake:
         raise BadOption("data_dir: give the data folders to export")
-    lake_folder = local("out", out)
+    lake_folder = writable("out", out)
     spark = spark or spark_session()
     with place.at_rest(str(spark.sparkContext.master)) as still:
         found = exporting.export(

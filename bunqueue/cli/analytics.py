@@ -5,8 +5,9 @@ Talks to no server.  Spark and Arrow are loaded when a command runs.
 
 from __future__ import annotations
 
+import logging
 import os
-import re
+import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -151,7 +152,7 @@ def export(
         from bunqueue.analytics import pipeline, runs
 
         begin = pipeline.wanted(since).since
-        with _ready(given, machine, tell) as (place, spark):
+        with _ready(given, out, machine, tell) as (place, spark):
             found = runs.export(
                 place, out, payload=payload, since=begin, compact=compact, spark=spark, tell=tell
             )
@@ -237,7 +238,7 @@ def _figures(what: str, place: tuple[Any, ...], out: str, asked: tuple[Any, ...]
         from bunqueue.analytics import pipeline, runs
 
         options = pipeline.wanted(*asked)
-        with _ready(place, machine, tell) as (place_at_rest, spark):
+        with _ready(place, out, machine, tell) as (place_at_rest, spark):
             return getattr(runs, what)(place_at_rest, out, options, spark=spark, tell=tell)
 
 
@@ -246,6 +247,7 @@ def _told() -> Iterator[Tell]:
     """Somebody to tell how far it is; errors as the command line tells them."""
     try:
         from bunqueue.spark import BadOption, NoJava, NotReadable
+        from bunqueue.spark.telling import in_a_line
 
         with _progress() as tell:
             yield tell
@@ -253,25 +255,32 @@ def _told() -> Iterator[Tell]:
         raise SettingsError(f"analytics need Spark ({error}): pip install 'bunqueue[spark]'") from None
     except (BadOption, NotReadable, NoJava) as error:
         raise SettingsError(str(error)) from None
+    except KeyboardInterrupt:
+        raise typer.Abort from None
     except Exception as error:
-        if not type(error).__module__.startswith("pyspark."):
+        if not isinstance(error, OSError) and not type(error).__module__.startswith(("py4j.", "pyspark.")):
             raise
-        raise BunqueueError(_told_by_spark(str(error))) from error
+        raise BunqueueError(in_a_line(error)) from error
 
 
 @contextmanager
-def _ready(given: tuple[Any, ...], machine: _Machine, tell: Tell) -> Iterator[tuple[From, SparkSession]]:
+def _ready(
+    given: tuple[Any, ...], out: str, machine: _Machine, tell: Tell
+) -> Iterator[tuple[From, SparkSession]]:
     """Where to read, and a Spark session: copies of what servers write to, for which all that comes then,
-    Spark first, stands back."""
-    from bunqueue.analytics.runs import From
-    from bunqueue.spark import snapshots, standing_back
+    Spark first, stands back.  What is wrong with a place is told before Spark is started."""
+    from bunqueue.analytics import inputs, runs
+    from bunqueue.spark import folders, snapshots, standing_back
 
-    place = From(*given)
+    place = runs.From(*given)
     place.check()
+    if place.folders:
+        folders.find_shards(place.folders, inputs.host_names(place.folders, place.hosts))
     is_live = any(map(snapshots.is_live, place.folders))
     if machine.is_new and is_live:
         tell(-2, "copying what a server writes to")
     with place.at_rest() if machine.is_new else nullcontext(place) as found:
+        runs.writable("out", out)
         is_low = machine.priority is Priority.low or (machine.priority is None and is_live)
         with standing_back() if is_low else nullcontext():
             tell(-1, f"starting Spark{', which stands back for the server' if is_low else ''}")
@@ -281,19 +290,18 @@ def _ready(given: tuple[Any, ...], machine: _Machine, tell: Tell) -> Iterator[tu
 def _session(machine: _Machine) -> SparkSession:
     from bunqueue.spark import spark_session
 
-    return spark_session(
+    logging.getLogger().addHandler(logging.NullHandler())  # Py4J tells there of what is raised as well
+    settings = {"spark__log__level": "OFF"} if machine.is_new else {}  # traces of what is told in a line
+    spark = spark_session(
         "bunqueue analytics",
         master=machine.master,
         spark__driver__memory=machine.memory,
         spark__ui__showConsoleProgress="false",
-        spark__log__level="ERROR",
+        **settings,
     )
-
-
-def _told_by_spark(text: str) -> str:
-    """What went wrong, of an error with traces of two languages: our own words, if there are any."""
-    ours = re.search(r"bunqueue\.\S+\.\w+: (.+)", text)
-    return ours[1] if ours else f"Spark failed: {text.strip().partition(chr(10))[0]}"
+    # Spark's own handler asks Java to end its jobs, which fails where a signal comes amid a question.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    return spark
 
 
 @contextmanager

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import re
 import sys
 import tempfile
 from pathlib import Path
@@ -14,10 +15,14 @@ from pathlib import Path
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
+from .errors import BadOption
 from .java import java_home
 
 # Spark would take the address that the host's name leads to, which a laptop changes with its network.
 _LOOPBACK = {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
+
+LEAST_MEMORY = 512 << 20  # Spark asks for 450 MiB, and Java counts some of it otherwise
+_SHIFTS = {"k": 10, "m": 20, "g": 30, "t": 40}
 
 _DEFAULTS = {
     "spark.sql.session.timeZone": "UTC",
@@ -31,7 +36,8 @@ def spark_session(app_name: str = "bunqueue", *, master: str | None = None, **co
 
     ``master`` is that of Spark, ``local[*]`` unless spark-submit or ``config`` say otherwise; ``config`` has
     settings of Spark with ``__`` for dots: ``spark__driver__memory="4g"``.  A session that runs already
-    keeps its settings, but for those in ``config``.  NoJava when there is no Java.
+    keeps its settings, but for those in ``config``.  NoJava when there is no Java, BadOption when it is to
+    have too little memory.
     """
     from . import register
 
@@ -52,12 +58,22 @@ def _for_new(master: str | None, given: dict[str, str]) -> dict[str, str]:
     settings = _DEFAULTS | given
     if _is_submitted():
         return settings if master is None else settings | {"spark.master": master}
+    _check_memory(settings.get("spark.driver.memory"))
     settings = {"spark.master": master or "local[*]"} | settings
     if settings["spark.master"].startswith("local"):
         settings = _LOOPBACK | settings
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # or it warns of what it will not use
     _prepare_process()
     return settings
+
+
+def _check_memory(size: str | None) -> None:
+    """BadOption when Spark would end as soon as it is started, or Java would not even begin."""
+    if size is None:
+        return
+    parts = re.fullmatch(r"(\d+)([kmgt])b?", size.strip().lower())
+    if parts is None or int(parts[1]) << _SHIFTS[parts[2]] < LEAST_MEMORY:
+        raise BadOption(f"memory: {size} is not allowed; give 512m at least, such as 2g")
 
 
 def _is_running() -> bool:
