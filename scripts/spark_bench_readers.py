@@ -73,7 +73,7 @@ def sqlite_aggregate(folder: Path, master: str) -> Run:
 
 def duckdb_aggregate(folder: Path, master: str) -> Run:
     """The same with DuckDB, whose rows come from sqlite3: its own reader of SQLite is a download."""
-    import duckdb  # type: ignore[import-not-found, unused-ignore]
+    import duckdb
     import pyarrow as pa
 
     def run() -> int:
@@ -104,6 +104,9 @@ def _schema(pa: Any) -> Any:
 
 def spark_read(folder: Path, master: str) -> Run:
     """The same columns through the source, into nothing."""
+    from pyspark.sql import Observation
+    from pyspark.sql import functions as F
+
     from bunqueue.spark import spark_session
 
     spark = spark_session("bench", master=master, spark__ui__showConsoleProgress="false")
@@ -112,15 +115,18 @@ def spark_read(folder: Path, master: str) -> Run:
     reader = spark.read.format("bunqueue").option("columns", ",".join(COLUMNS))
 
     def run() -> int:
-        jobs = reader.load(str(folder))
+        seen = Observation()
+        jobs = reader.load(str(folder)).observe(seen, F.count(F.lit(1)).alias("rows"))
         jobs.write.format("noop").mode("overwrite").save()
-        return 0
+        return int(seen.get["rows"])
 
     return run
 
 
 def spark_aggregate(folder: Path, master: str) -> Run:
     """All that `bunqueue analytics aggregate` does."""
+    from pyarrow import parquet
+
     from bunqueue.cli import main as cli
 
     def run() -> int:
@@ -128,9 +134,10 @@ def spark_aggregate(folder: Path, master: str) -> Run:
             status = cli(
                 ["analytics", "aggregate", "--data-dir", str(folder), "--out", out, "--master", master]
             )
-        if status:
-            sys.exit(f"bunqueue analytics aggregate: status {status}")
-        return 0
+            if status:
+                sys.exit(f"bunqueue analytics aggregate: status {status}")
+            (totals,) = parquet.read_table(f"{out}/totals.parquet").to_pylist()
+        return int(totals["completed"] + totals["failed"])
 
     return run
 

@@ -6,7 +6,6 @@ import json
 import sqlite3
 import subprocess
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -48,13 +47,27 @@ def test_the_history_is_finished_and_has_failures_and_retries(history: Path) -> 
     assert 0.01 * JOBS < retried < 0.04 * JOBS
 
 
-@pytest.mark.parametrize("kind", ["sqlite-read", "sqlite-aggregate", "duckdb-aggregate"])
+@pytest.mark.parametrize(
+    "kind", ["sqlite-read", "sqlite-aggregate", "duckdb-aggregate", "spark-read", "spark-aggregate"]
+)
 def test_readers_read_all_of_it(history: Path, kind: str) -> None:
-    if kind.startswith("duckdb") and not find_spec("duckdb"):
-        pytest.skip("DuckDB is not installed; it is no dependency")
     command = [sys.executable, str(SCRIPTS / "spark_bench_readers.py"), kind, str(history)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
-    assert json.loads(done.stdout)["rows"] == JOBS
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
+    result = json.loads(done.stdout.splitlines()[-1])
+    assert result["rows"] == JOBS
+    assert result["seconds"] > 0
+
+
+def test_beside_a_server_at_work() -> None:
+    """What is printed at the end: a row for each load, with a ratio."""
+    small = ["--jobs", "2000", "--rounds", "1", "--load", "2000"]
+    command = [sys.executable, str(SCRIPTS / "spark_bench.py"), "--beside", *small]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    rows = [line.strip("| ").split(" | ") for line in done.stdout.splitlines() if line.startswith("|")]
+    found = {row[0]: row for row in rows[2:]}
+    assert {"push", "push-batch", "drain"} <= found.keys()
+    assert all(float(found[name][-1]) > 0 for name in ("push", "push-batch", "drain"))
 
 
 def test_the_most_that_a_number_was(monkeypatch: pytest.MonkeyPatch) -> None:
