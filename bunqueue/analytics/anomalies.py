@@ -25,6 +25,7 @@ SCALE = 1.4826  # times the MAD is the standard deviation, if values are spread 
 MIN_RATE = 0.05  # failing that much more than usual is the least that is told
 MIN_WAIT_MS = 1000.0  # waiting that much longer is
 MIN_TIMES = 3.0  # and that many times as long
+WATCHED_QUEUES = 500  # the busiest ones, in which anomalies are looked for
 
 
 class Anomaly(NamedTuple):

@@ -7,12 +7,13 @@ import re
 MAX_PATTERN = 200  # characters of the first line that are looked at
 
 # UUIDs, hexadecimal numbers, and decimal ones, but for those that look like the status of an HTTP response:
-# 404 and 503 are different failures.  Java and Python read it alike.
+# 404 and 503 are different failures, 404 ms and 503 ms are not.  Java and Python read it alike.
+_UNIT = r" ?(?:[mun\u00b5]?s|sec|seconds?|min|minutes?|[kKMG]i?[Bb]|bytes|rows|%)(?![0-9a-zA-Z])"
 CHANGING = (
     r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
     r"|0x[0-9a-fA-F]+"
     r"|(?<![0-9a-zA-Z])(?=[a-fA-F]*[0-9])[0-9a-fA-F]{8,}(?![0-9a-zA-Z])"
-    r"|(?<![0-9])(?![45][0-9]{2}(?![0-9]))[0-9]+"
+    rf"|(?<![0-9])(?![45][0-9]{{2}}(?![0-9]|{_UNIT}))[0-9]+"
 )
 
 

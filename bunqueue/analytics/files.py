@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from pyarrow import csv, parquet
 
 from bunqueue.analytics import numbers
+from bunqueue.analytics.anomalies import MIN_ATTEMPTS, MIN_BUCKETS, WATCHED_QUEUES
 from bunqueue.analytics.page.figures import About, Figures, Row
 from bunqueue.analytics.page.sections import TOLD_QUEUES
 from bunqueue.analytics.page.work import TOLD_WORKERS
@@ -74,7 +75,8 @@ def write_whole(path: Path, write: Callable[[Path], object]) -> None:
 
 
 def read(folder: Path) -> Figures:
-    """What a report is made of; of queues and workers over time only those that it shows."""
+    """What a report is made of; of queues and workers over time only those that it shows, of the backlog how
+    it was in the end."""
     fields = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
     about = About(
         datetime.fromisoformat(fields["since"]),
@@ -88,19 +90,38 @@ def read(folder: Path) -> Figures:
     found = {
         table.name: parquet.read_table(folder / f"{table.name}.parquet")
         for table in numbers.TABLES
-        if table not in (numbers.NAMES_OVER_TIME, numbers.BACKLOG, numbers.FAILURES_OVER_TIME)
+        if table not in (numbers.NAMES_OVER_TIME, numbers.FAILURES_OVER_TIME)
     }
+    judged = _judged(found["queues_over_time"])
+    found["backlog"] = _last(found["backlog"])
     for whole, part, key, by, most in (
         ("queues", "queues_over_time", "queue", "attempts", TOLD_QUEUES),
         ("workers", "workers_over_time", "worker", "busy", TOLD_WORKERS),
     ):
         found[part] = only(found[part], busiest(found[whole], key, by, most), key)
-    return Figures(about, {name: table.to_pylist() for name, table in found.items()})
+    return Figures(about, {name: table.to_pylist() for name, table in found.items()}, judged)
+
+
+def _judged(over_time: pa.Table) -> int:
+    """Of how many queues it can be said what is usual."""
+    busy = over_time.filter(pc.greater_equal(over_time["attempts"], MIN_ATTEMPTS))
+    counts = busy.group_by(["host", "queue"]).aggregate([("attempts", "count")])["attempts_count"]
+    return min(pc.sum(pc.greater_equal(counts, MIN_BUCKETS)).as_py() or 0, WATCHED_QUEUES)
+
+
+def _last(backlog: pa.Table) -> pa.Table:
+    """The last row of each queue; they are sorted by time."""
+    numbers = [name for name in backlog.column_names if name not in ("host", "queue")]
+    last = backlog.group_by(["host", "queue"], use_threads=False).aggregate(
+        [(name, "last") for name in numbers]
+    )
+    return last.rename_columns([name.removesuffix("_last") for name in last.column_names])
 
 
 def busiest(table: pa.Table, key: str, by: str, most: int) -> list[Row]:
     """The rows with the highest numbers."""
-    chosen = table.sort_by([(by, "descending")]).slice(0, most)
+    order = [(by, "descending"), ("host", "ascending"), (key, "ascending")]
+    chosen = table.sort_by(order).slice(0, most)
     rows: list[Row] = chosen.select(["host", key]).to_pylist()
     return rows
 

@@ -55,9 +55,13 @@ ACTIVITY = (
     Number("created", "jobs", "created in that time"),
     Number("completed", "jobs", "ended in that time, completed"),
     Number("failed", "jobs", "ended in that time as dead letters, other than cancelled ones"),
-    Number("cancelled", "jobs", "ended in that time: stopped while they ran, or cancelled before they began"),
+    Number(
+        "cancelled",
+        "jobs",
+        "ended in that time: stopped while they ran, or cancelled or removed one by one before they began",
+    ),
     Number("expired", "jobs", "ended in that time: their ttl was over before a worker took them"),
-    Number("removed", "jobs", "ended in that time: drained, cleaned or removed before they began"),
+    Number("removed", "jobs", "ended in that time: drained or cleaned before they began"),
     Number("retried", "jobs", "of completed and failed ones, those with more than one attempt"),
     Number("attempts", "attempts", "ended in that time, however they ended"),
     Number("failed_attempts", "attempts", "of these, all but the completed, cancelled and interrupted ones"),
@@ -114,7 +118,11 @@ FAILURE = (
     HOST,
     QUEUE,
     Number("outcome", "text", "how the attempts ended: explicit_fail, timeout, stalled; failed if not known"),
-    Number("pattern", "text", "the first line of their errors, with # for numbers and ids, but 400 to 599"),
+    Number(
+        "pattern",
+        "text",
+        "the first line of their errors, with # for numbers and ids, but 400 to 599 without a unit",
+    ),
 )
 FAILURES = Table(
     "failures",

@@ -24,7 +24,6 @@ from bunqueue.analytics.tuning import few_partitions
 from bunqueue.spark import BadOption, options
 
 MOST_STRETCHES = 20_000  # of time: two weeks of minutes, of which each queue has rows
-WATCHED_QUEUES = 500  # the busiest ones, of which anomalies are looked for
 STEPS = (
     "reading jobs and events",
     "counting, and percentiles",
@@ -217,7 +216,7 @@ def _forgotten(known: Facts, span: Range) -> tuple[str, ...]:
 
 def _anomalies(tables: dict[str, pa.Table], about: About) -> pa.Table:
     """`numbers.ANOMALIES`."""
-    busiest = files.busiest(tables["queues"], "queue", "attempts", WATCHED_QUEUES)
+    busiest = files.busiest(tables["queues"], "queue", "attempts", anomalies.WATCHED_QUEUES)
     rows = files.only(tables["queues_over_time"], busiest, "queue").to_pylist()
     failed = tables["failures_over_time"].to_pylist()
     found = []

@@ -23,6 +23,11 @@ def count(value: float | None) -> str:
     return f"{value:,.0f}" if value == int(value) else f"{value:,.1f}"
 
 
+def things(value: float, name: str) -> str:
+    """1 job, 1,234 jobs, 56.7 k jobs."""
+    return f"{count(value)} {name}{'' if value == 1 else 's'}"
+
+
 def share(value: float | None) -> str:
     """0.02 % or 3.4 % or 56 %; what is not nothing is never 0 %, nor what is not all 100 %."""
     if value is None:

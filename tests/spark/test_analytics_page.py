@@ -176,7 +176,7 @@ def test_nothing_in_the_range(run: Run, past: Path, tmp_path: Path) -> None:
     )
     assert status == 0, err
     page = (out / "report.html").read_text(encoding="utf-8")
-    assert "<p class=lead>No job has ended in this time.</p>" in page
+    assert "<p class=lead>No job has ended in this time." in page
     about = json.loads((out / "about.json").read_text())
     assert (about["since"], about["hosts"]) == ("2026-06-01T00:00:00+00:00", ["web"])
     made_at, until = (datetime.fromisoformat(about[name]) for name in ("made_at", "until"))

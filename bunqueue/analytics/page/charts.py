@@ -42,6 +42,14 @@ def ceiling(value: float) -> float:
     return next(step * power for step in _NICE if step * power >= value * 0.999)
 
 
+def ceiling_count(value: float) -> float:
+    """The next round whole number, of which half is one, too."""
+    found = ceiling(value)
+    return (
+        next((even for even in (2, 4, 6, 8, 10, 20, 30, 50) if even >= value), found) if value < 50 else found
+    )
+
+
 def ceiling_ms(ms: float) -> float:
     """The next round duration: of seconds, minutes or hours where it is as long."""
     for unit in (86_400_000.0, 3_600_000.0, 60_000.0):
@@ -53,7 +61,7 @@ def ceiling_ms(ms: float) -> float:
 def columns(axis: Axis, series: Sequence[Series], say: Say, label: str) -> str:
     """Stacked bars over time."""
     totals = [sum(each.values[place] or 0 for each in series) for place in range(len(axis.titles))]
-    top = ceiling(max(totals, default=0))
+    top = ceiling_count(max(totals, default=0))
     wide = 0.84 if len(totals) <= MAX_BARS / 2 else 1.0
     bars = []
     for place, title in enumerate(axis.titles):
@@ -100,14 +108,15 @@ def spark(values: Sequence[float | None], kind: str, label: str) -> str:
     """A small line without axes."""
     top = max((value for value in values if value is not None), default=0.0) or 1.0
     body = _line(Series("", kind, values), top * 1.05, filled=True)
+    begin, wide = (0.5, len(values) - 1) if len(values) > 1 else (0, 1)  # from point to point
     return (
-        f'<svg class="spark" viewBox="0 0 {len(values)} {HEIGHT:g}" preserveAspectRatio="none" role="img"'
+        f'<svg class="spark" viewBox="{begin:g} 0 {wide} {HEIGHT:g}" preserveAspectRatio="none" role="img"'
         f' aria-label="{escape(label)}">{body}</svg>'
     )
 
 
 def strip(axis: Axis, values: Sequence[float | None], say: Say, label: str) -> str:
-    """A row of a heat map: the fuller, the darker; 0 to 1."""
+    """A row of a heat map: the fuller, the stronger; 0 to 1."""
     cells = []
     for place, (title, value) in enumerate(zip(axis.titles, values, strict=True)):
         if value:

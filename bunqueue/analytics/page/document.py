@@ -6,14 +6,14 @@ from html import escape
 from importlib.resources import files
 
 from bunqueue.analytics import words
-from bunqueue.analytics.page import sections, work
+from bunqueue.analytics.page import headline, sections, work
 from bunqueue.analytics.page.figures import Figures
 
 _SECTIONS = (
-    sections.heading,
-    sections.lead,
-    sections.tiles,
-    sections.unusual,
+    headline.heading,
+    headline.lead,
+    headline.tiles,
+    headline.unusual,
     sections.over_time,
     sections.queues,
     sections.failures,

@@ -13,6 +13,7 @@ from bunqueue.analytics import words
 from bunqueue.analytics.buckets import Buckets
 from bunqueue.analytics.page.charts import Axis
 
+OUTCOMES = ("completed", "failed", "cancelled", "expired", "removed")  # of jobs, in the order of the charts
 MOST_STRETCHES = 2_000  # of time: a chart of more is a page of many MB, with columns thinner than a pixel
 
 Row = Mapping[str, Any]
@@ -30,12 +31,23 @@ class About(NamedTuple):
     notes: tuple[str, ...] = ()  # what a reader has to know of gaps in the data
 
 
+class Left(NamedTuple):
+    """Jobs of a queue that are left at the end: due and not taken, and others that have not ended."""
+
+    waiting: int
+    others: int
+
+
+NOTHING_LEFT = Left(0, 0)
+
+
 @dataclass(frozen=True)
 class Figures:
-    """The tables by name, a list of rows each."""
+    """The tables by name, a list of rows each; of how many queues it can be said what is usual."""
 
     about: About
     tables: Mapping[str, list[Row]]
+    judged: int = 0
 
     @property
     def totals(self) -> Row:
@@ -46,6 +58,15 @@ class Figures:
     def buckets(self) -> list[datetime]:
         """All stretches of time of the range, also those in which nothing happened."""
         return list(Buckets(self.about.unit, self.about.zone).between(self.about.since, self.about.until))
+
+    @cached_property
+    def left(self) -> dict[tuple[str, str], Left]:
+        """What is left at the end of the range in each queue, by host and name."""
+        rows = sorted(self.tables["backlog"], key=lambda row: row["bucket"])
+        return {
+            (row["host"], row["queue"]): Left(row["waiting"], row["unfinished"] - row["waiting"])
+            for row in rows
+        }
 
     def place(self, row: Row) -> str:
         """A row's queue, with its host where there are several."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from html import escape
 
@@ -13,16 +14,19 @@ TOLD_NAMES = 12
 TOLD_WORKERS = 20
 TOLD_SLOWEST = 10
 NO_NAME = "(no name given)"
+_OWNER = re.compile(
+    r":[0-9]+:[0-9a-f]{8}$"
+)  # what workers add to their names: their process, and what is drawn
 
 # What the page shows and how its documentation calls it.
 _DEFINED = (
     ("Wait", "wait_p95", "activity"),
     ("Run", "run_p95", "activity"),
     ("Failed for good", "failure_rate", "activity"),
-    ("Needed a retry", "retry_rate", "activity"),
+    ("Retried", "retried", "activity"),
     ("Work lost to failures", "waste_rate", "activity"),
-    ("Backlog", "waiting", "backlog"),
-    ("Utilisation of a worker", "utilisation", "work"),
+    ("Waiting, backlog", "waiting", "backlog"),
+    ("Use of a worker's places", "utilisation", "work"),
 )
 
 
@@ -71,20 +75,29 @@ def workers(figures: Figures) -> str:
         name = row["worker"] or NO_NAME
         values = figures.over_time(over[row["host"], row["worker"]], "utilisation")
         drawn = charts.strip(axis, values, words.share, f"{name}: utilisation over time")
-        host = f"<small>{escape(row['host'])}</small>" if len(figures.about.hosts) > 1 else ""
-        slots = "1 job at a time" if row["slots"] == 1 else f"up to {row['slots']} jobs at a time"
+        given, process = _OWNER.sub("", name), _OWNER.search(name)
+        host = row["host"] if len(figures.about.hosts) > 1 else ""
+        which = " on ".join(filter(None, (process[0].strip(":") if process else "", host)))
         items.append(
-            f"<li><div class=name>{escape(name)}{host}</div>{drawn}<div class=told>"
-            f"<b>{words.share(row['utilisation'])}</b> used, {slots}<br>"
-            f"{words.count(row['attempts'])} attempts</div></li>"
+            f"<li><div class=name>{escape(given)}<small>{escape(which)}</small></div>{drawn}"
+            f"<div class=told>{_busy(row)}</div></li>"
         )
     tail = left_out(rows, TOLD_WORKERS, "workers")
     return (
-        "<h2>Workers</h2><p>How much of their places was in use: the darker, the fuller. Places are the most"
-        " jobs that a worker ever had at the same time.</p>"
+        "<h2>Workers</h2><p>How much of their places was in use: the stronger the colour, the fuller."
+        " Places are the most jobs that a worker ever had at the same time.</p>"
         f"<div class=card><ul class='rows strips'>{''.join(items)}</ul>"
         f"<div class=along>{charts.foot(axis)}</div>{tail}</div>"
     )
+
+
+def _busy(row: Row) -> str:
+    """How long a worker worked, and how full it was, if it did more than to fill each place once: of a single
+    attempt the time from its begin to its end is all."""
+    told = f"<b>{words.hours(row['busy'])}</b> of work, {words.things(row['attempts'], 'attempt')}"
+    if row["attempts"] <= row["slots"]:
+        return told
+    return f"{told}<br>{words.share(row['utilisation'])} of {words.things(row['slots'], 'place')} used"
 
 
 def slowest(figures: Figures) -> str:

@@ -53,6 +53,8 @@ def test_shares(value: float, text: str) -> None:
         ("no row 0199a1b2-7c3d-7abc-8def-0123456789ab in db2", "no row # in db#"),
         ("at 0x7f3a9c of deadbeef01 after 100 s", "at # of # after # s"),
         ("cafe is closed", "cafe is closed"),
+        ("10.0.0.3: 503 after 417 ms", "#.#.#.#: 503 after # ms"),
+        ("429 secrets, 500s, 512MiB, 404 %", "429 secrets, #s, #MiB, # %"),
         (None, ""),
     ],
 )
