@@ -77,18 +77,22 @@ def spark_path(place: Path) -> str:
     return f"file://{place.absolute()}"
 
 
+def check(folder: Path) -> None:
+    """NotReadable unless something has been exported to a folder."""
+    if LakeLog(folder).last() is None:
+        raise NotReadable(
+            f"{folder} is no lake: nothing has been exported to it; run bunqueue analytics export"
+        )
+
+
 def from_lake(spark: SparkSession, folder: Path, since: int | None = None) -> Source:
     """The tables of a lake, as the analytics read them: of a job that was revived, how it ended last.
 
     Jobs and attempts that ended before ``since`` (epoch ms) are left out, as no number is about them; what
     ended after it may have events from before.
     """
-    log = LakeLog(folder)
-    if log.last() is None:
-        raise NotReadable(
-            f"{folder} is no lake: nothing has been exported to it; run bunqueue analytics export"
-        )
-    log.check_placed()
+    check(folder)
+    LakeLog(folder).check_placed()
     jobs, attempts = (_ended_since(spark, folder, table, since) for table in ("jobs", "attempts"))
     events = read(spark, folder, "events")
     revived = events.where(F.col("kind") == "revived").select("host", F.col("job_id").alias("id")).distinct()

@@ -17,8 +17,10 @@ from bunqueue.analytics.facts import Source
 from bunqueue.analytics.page import figures
 from bunqueue.analytics.page.document import document
 from bunqueue.analytics.pipeline import ALL, Result, Tell, Wanted
+from bunqueue.data_folder import NAME as MANIFEST
 from bunqueue.spark import BadOption, spark_session
 from bunqueue.spark.remote import is_remote, shown
+from bunqueue.spark.snapshots import is_live
 
 REPORT = "report.html"
 
@@ -40,15 +42,24 @@ class From(NamedTuple):
         if self.lake and (self.hosts or self.skip_unreadable or self.scratch):
             what = "hosts" if self.hosts else "skip_unreadable" if self.skip_unreadable else "scratch"
             raise BadOption(f"{what}: of data folders only; a lake has all the hosts exported to it")
+        if self.lake:
+            lake.check(local("lake", self.lake))
 
     @contextmanager
     def at_rest(self, master: str = "local") -> Iterator[From]:
         """The same place, where nobody writes: see `inputs.at_rest`.
 
-        A cluster sees no temporary folder of this machine: there, nothing is copied without ``scratch``.
+        A cluster sees no temporary folder of this machine: BadOption where a copy is needed, and no
+        ``scratch`` is given.  A task that was repeated there would see another moment.
         """
         self.check()
         if not (master.startswith("local") or self.scratch):
+            live = next(filter(is_live, self.folders), None)
+            if live is not None:
+                raise BadOption(
+                    f"scratch: a server is writing to {live}, so a cluster reads a copy: give a folder for"
+                    " that which all machines see, or the master local"
+                )
             yield self
             return
         skip = self.skip_unreadable
@@ -79,11 +90,13 @@ def local(option: str, path: str | Path) -> Path:
 
 
 def writable(option: str, path: str | Path) -> Path:
-    """A folder of this machine to write to, made if need be.  BadOption when that cannot be."""
+    """A folder of this machine to write to, which need not be there yet.  BadOption when that cannot be."""
     folder = local(option, path)
+    if (folder / MANIFEST).exists():
+        raise BadOption(f"{option}: {folder} is a server's data folder; give another one")
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with TemporaryFile(dir=folder):
+        there = next(place for place in (folder.absolute(), *folder.absolute().parents) if place.exists())
+        with TemporaryFile(dir=there):
             pass
     except OSError as error:
         raise BadOption(

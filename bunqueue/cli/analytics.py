@@ -242,6 +242,20 @@ def _figures(what: str, place: tuple[Any, ...], out: str, asked: tuple[Any, ...]
             return getattr(runs, what)(place_at_rest, out, options, spark=spark, tell=tell)
 
 
+def _with_flags(text: str) -> str:
+    """A message that begins with the name of an argument in Python, with what the command line calls it."""
+    name, colon, rest = text.partition(": ")
+    return f"{_FLAGS[name]}{colon}{rest}" if name in _FLAGS else text
+
+
+_FLAGS = {
+    "data_dir": "--data-dir",
+    "hosts": "--host",
+    "skip_unreadable": "--skip-unreadable",
+    **{name: f"--{name}" for name in ("lake", "out", "since", "until", "bucket", "tz", "scratch", "memory")},
+}
+
+
 @contextmanager
 def _told() -> Iterator[Tell]:
     """Somebody to tell how far it is; errors as the command line tells them."""
@@ -254,7 +268,7 @@ def _told() -> Iterator[Tell]:
     except ImportError as error:
         raise SettingsError(f"analytics need Spark ({error}): pip install 'bunqueue[spark]'") from None
     except (BadOption, NotReadable, NoJava) as error:
-        raise SettingsError(str(error)) from None
+        raise SettingsError(_with_flags(str(error))) from None
     except KeyboardInterrupt:
         raise typer.Abort from None
     except Exception as error:

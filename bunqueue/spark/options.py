@@ -155,11 +155,18 @@ def _conditions(table: Table, options: Mapping[str, str]) -> tuple[Condition, ..
         if name not in _STATES:
             raise BadOption(f"states: there is no state {name!r}; they are {', '.join(_STATES)}")
     column = _time_column(table, options)
+    return (*conditions, *_range(column, options))
+
+
+def _range(column: str, options: Mapping[str, str]) -> list[Condition]:
+    found = []
     if "since" in options:
-        conditions.append(Condition(column, ">=", moment("since", options["since"])))
+        found.append(Condition(column, ">=", moment("since", options["since"])))
     if "until" in options:
-        conditions.append(Condition(column, "<", moment("until", options["until"])))
-    return tuple(conditions)
+        found.append(Condition(column, "<", moment("until", options["until"])))
+    if len(found) == 2 and found[0].value >= found[1].value:
+        raise BadOption(f"since: {options['since']!r} is not before until, which is {options['until']!r}")
+    return found
 
 
 def _time_column(table: Table, options: Mapping[str, str]) -> str:

@@ -123,16 +123,19 @@ def test_the_page(page: Page, written: Written) -> None:
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
-        (["report", "--out", "o"], "data_dir: give data folders, or a lake, and not both"),
+        (["report", "--out", "o"], "--data-dir: give data folders, or a lake, and not both"),
         (
             ["report", "--data-dir", "none", "--out", "o"],
             "there is no folder none; give the --data-dir of a server",
         ),
         (["report", "--data-dir", "x/a", "--data-dir", "y/a", "--out", "o"], "'a' names two data folders"),
-        (["report", "--data-dir", "a", "--out", "o", "--tz", "Rome"], "tz: there is no time zone 'Rome'"),
-        (["aggregate", "--data-dir", "a", "--out", "o", "--since", "soon"], "since: 'soon' is no time"),
+        (["report", "--data-dir", "a", "--out", "o", "--tz", "Rome"], "--tz: there is no time zone 'Rome'"),
+        (["aggregate", "--data-dir", "a", "--out", "o", "--since", "soon"], "--since: 'soon' is no time"),
         (["aggregate", "--data-dir", "a", "--out", "o", "--since", "9" * 12 + "d"], "is before the year 1"),
-        (["aggregate", "--data-dir", "a", "--out", "o", "--bucket", "week"], "bucket: 'week' is not allowed"),
+        (
+            ["aggregate", "--data-dir", "a", "--out", "o", "--bucket", "week"],
+            "--bucket: 'week' is not allowed",
+        ),
         (["aggregate", "--lake", "none", "--out", "o"], "none is no lake"),
         (["export", "--out", "o"], "Missing option"),
     ],

@@ -74,8 +74,12 @@ def test_what_nobody_writes_to_is_read_where_it_is(server: Server, scratch: Path
 
 def test_a_cluster_reads_what_it_can_see(server: Server, scratch: Path) -> None:
     place = From([str(server.data_dir)])
-    with place.at_rest("spark://head:7077") as same:
-        assert same == place
+    with pytest.raises(BadOption, match=r"scratch: a server is writing to .*, so a cluster reads a copy"):
+        with place.at_rest("spark://head:7077"):
+            pass
+    still = From([str(copy(server.data_dir, scratch / "still"))])
+    with still.at_rest("spark://head:7077") as same:
+        assert same == still
     shared = place._replace(scratch=str(scratch))
     with shared.at_rest("spark://head:7077") as copied:
         assert Path(copied.folders[0]).is_relative_to(scratch)
@@ -121,7 +125,7 @@ def test_a_lake_is_not_copied() -> None:
 @pytest.mark.parametrize(
     ("more", "told"),
     [
-        (["--scratch", "none"], "scratch: no copy can be made in none"),
+        (["--scratch", "none"], "--scratch: no copy can be made in none"),
         (["--priority", "high"], "'high' is not one of 'low', 'normal'"),
     ],
 )

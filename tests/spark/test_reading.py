@@ -220,6 +220,7 @@ WRONG_OPTIONS = [
     ({"columns": "id,stat"}, "jobs has no column 'stat'; did you mean state?"),
     ({"columns": "id,id"}, "columns: id is named twice"),
     ({"columns": "id,,state"}, "has no name, or an empty one"),
+    ({"since": "2026-02-01", "until": "2026-01-31"}, "since: '2026-02-01' is not before until"),
     ({"since": "yesterday"}, "since: 'yesterday' is no time; write it as"),
     ({"states": "done"}, "states: there is no state 'done'; they are waiting"),
     ({"table": "cron", "states": "failed"}, "the table cron has no column state"),
