@@ -6,6 +6,8 @@ event log: see `bunqueue.analytics.lives`.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
 from typing import NamedTuple
 
 from pyspark.sql import Column, DataFrame
@@ -23,18 +25,6 @@ _INNER = ("shard", "depends")
 _FEW = 100_000  # events that every task may have a copy of
 
 
-class Source(NamedTuple):
-    """What is read: tables with the columns of the Spark source ``bunqueue``, jobs with `JOB_COLUMNS`.
-
-    ``keeps_gone``: there may be rows of jobs that are gone from their server by now.
-    """
-
-    jobs: DataFrame
-    attempts: DataFrame
-    events: DataFrame
-    keeps_gone: bool = False
-
-
 class Begin(NamedTuple):
     """Where the event log of a shard begins: the number and time (epoch ms) of the oldest event."""
 
@@ -42,6 +32,20 @@ class Begin(NamedTuple):
     shard: int
     seq: int
     at: int
+
+
+class Source(NamedTuple):
+    """What is read: tables with the columns of the Spark source ``bunqueue``, jobs with `JOB_COLUMNS`.
+
+    ``events`` gives those of some kinds, ``begins`` where the logs begin that hold them.  ``keeps_gone``:
+    there may be rows of jobs that are gone from their server by now.
+    """
+
+    jobs: DataFrame
+    attempts: DataFrame
+    events: Callable[[Sequence[str]], DataFrame]
+    begins: Callable[[], Iterable[Begin]]
+    keeps_gone: bool = False
 
 
 class Log(NamedTuple):
@@ -82,17 +86,20 @@ def facts(source: Source, until: int) -> Facts:
 
     ``until`` is in epoch ms.  The tables are read once: what is needed again is kept until `Facts.release`.
     """
-    kept: tuple[DataFrame, ...] = ()
-    events = source.events.where(F.col("kind").isin(*lives.KINDS) & F.col("job_id").isNotNull())
-    events = events.withColumn("at", ms_of(F.col("at"))).where(F.col("at") < until)
-    log = look_at(events)
-    if log.gone:  # read once: Spark mixes up two scans of one table, with different filters, in one query
-        kept = (events.persist(),)
-    jobs, failed = _stored_jobs(source.jobs, events, log), _failed_attempts(source.attempts)
+
+    def events(kinds: Sequence[str]) -> DataFrame:
+        told = source.events(kinds).withColumn("at", ms_of(F.col("at")))
+        return told.where(F.col("job_id").isNotNull() & (F.col("at") < until))
+
+    moves = events([*lives.GONE, *_BACK]).select("host", "job_id", "kind", "at").persist()
+    log = look_at(moves, source.begins())
+    kept: tuple[DataFrame, ...] = (moves,)
+    jobs, failed = _stored_jobs(source.jobs, moves, log), _failed_attempts(source.attempts)
     if log.gone:
-        known = lives.lives_of(events).persist()
+        told = events(lives.KINDS).persist()
+        known = lives.lives_of(told).persist()
         gone = lives.gone_jobs(known), lives.gone_attempts(known)
-        kept += (known,)
+        kept += told, known
         if source.keeps_gone:
             jobs, failed = jobs.persist(), failed.persist()
             kept += jobs, failed
@@ -105,19 +112,12 @@ def facts(source: Source, until: int) -> Facts:
     return Facts(jobs, failed.unionByName(_completing(jobs)), log, (jobs, failed, *kept))
 
 
-def look_at(events: DataFrame) -> Log:
-    """What there is in the event logs.  Most have little that is needed, so nothing is kept of them yet."""
-    rows = events.groupBy("host", "shard").agg(
-        F.min(F.struct("seq", "at")).alias("first"),
-        F.sum(F.col("kind").isin(*lives.GONE).cast("int")).alias("gone"),
-        F.sum(F.col("kind").isin(*_BACK).cast("int")).alias("back"),
-    )
-    found = rows.collect()
-    return Log(
-        tuple(Begin(row["host"], row["shard"], row["first"]["seq"], row["first"]["at"]) for row in found),
-        sum(row["gone"] for row in found),
-        sum(row["back"] for row in found),
-    )
+def look_at(moves: DataFrame, begins: Iterable[Begin]) -> Log:
+    """How much there is of what has to be looked up in the event logs.  In most it is little or nothing."""
+    kind = F.col("kind")
+    counts = moves.agg(F.count_if(kind.isin(*lives.GONE)), F.count_if(kind.isin(*_BACK))).first()
+    gone, back = counts if counts is not None else (0, 0)
+    return Log(tuple(begins), gone, back)
 
 
 def _unknown(gone: DataFrame, stored: DataFrame) -> DataFrame:
@@ -126,7 +126,7 @@ def _unknown(gone: DataFrame, stored: DataFrame) -> DataFrame:
     return gone.join(stored.select(*key), key, "left_anti")
 
 
-def _stored_jobs(jobs: DataFrame, events: DataFrame, log: Log) -> DataFrame:
+def _stored_jobs(jobs: DataFrame, moves: DataFrame, log: Log) -> DataFrame:
     """Those of the table of jobs."""
     flat = jobs.select(
         "host",
@@ -146,21 +146,17 @@ def _stored_jobs(jobs: DataFrame, events: DataFrame, log: Log) -> DataFrame:
     never = F.lit(None).cast("bigint")
     known = flat.withColumns({"freed": never, "back": never})
     if log.back:
-        known = flat.join(_back(events, log), ["host", "id"], "left")
-    oldest = events.sparkSession.createDataFrame(
-        [(each.host, each.shard, each.at) for each in log.begins], "host string, shard int, oldest bigint"
-    )
-    known = known.join(F.broadcast(oldest), ["host", "shard"], "left")
-    due = F.when(F.col("depends"), _due_of_dependent()).otherwise(F.col("due"))
+        known = flat.join(_back(moves, log), ["host", "id"], "left")
+    due = F.when(F.col("depends"), _due_of_dependent(_oldest(log.begins))).otherwise(F.col("due"))
     return known.withColumn("due", _due_again(due)).select(
         *(name for name in flat.columns if name not in _INNER)
     )
 
 
-def _back(events: DataFrame, log: Log) -> DataFrame:
+def _back(moves: DataFrame, log: Log) -> DataFrame:
     """When the last job that a job depended on had completed (``freed``), and when a worker had to let go of
     it last (``back``); by host and id."""
-    moments = events.where(F.col("kind").isin(*_BACK)).groupBy("host", F.col("job_id").alias("id"))
+    moments = moves.where(F.col("kind").isin(*_BACK)).groupBy("host", F.col("job_id").alias("id"))
     ready = F.col("kind") == "ready"
     found = moments.agg(
         F.max(F.when(ready, F.col("at"))).alias("freed"), F.max(F.when(~ready, F.col("at"))).alias("back")
@@ -175,11 +171,18 @@ def _due_again(due: Column) -> Column:
     return F.when(due.isNotNull() & (back <= F.coalesce(taken, back)), F.greatest(due, back)).otherwise(due)
 
 
-def _due_of_dependent() -> Column:
+def _oldest(begins: Iterable[Begin]) -> Column:
+    """When the oldest event happened that the log of a job's shard has."""
+    at = {f"{each.shard} {each.host}": each.at for each in begins}
+    known = F.create_map(*(F.lit(value) for value in chain.from_iterable(at.items())))
+    return F.try_element_at(known.cast("map<string, bigint>"), F.concat_ws(" ", "shard", "host"))
+
+
+def _due_of_dependent(oldest: Column) -> Column:
     """Of a job that depended on others: when the last of them had completed.  Null when the event log does
     not go back to that."""
     freed, due = F.col("freed"), F.col("due")
-    known = F.when(F.col("created") >= F.col("oldest"), due)
+    known = F.when(F.col("created") >= oldest, due)
     return F.when(freed.isNotNull(), F.when(due.isNotNull(), F.greatest(due, freed))).otherwise(known)
 
 

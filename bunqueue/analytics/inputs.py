@@ -11,10 +11,12 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from bunqueue.analytics.facts import ATTEMPT_COLUMNS, EVENT_COLUMNS, JOB_COLUMNS, Source
-from bunqueue.spark import BadOption
-from bunqueue.spark.folders import find_shards
-from bunqueue.spark.remote import is_remote, shown
+from bunqueue.analytics.facts import ATTEMPT_COLUMNS, EVENT_COLUMNS, JOB_COLUMNS, Begin, Source
+from bunqueue.spark import BadOption, UnreadableShard
+from bunqueue.spark.event_rows import oldest
+from bunqueue.spark.folders import Shard, find_shards
+from bunqueue.spark.remote import fetched, is_remote, shown
+from bunqueue.spark.shard_file import opened
 from bunqueue.spark.snapshots import is_live, snapshot
 
 
@@ -71,18 +73,19 @@ def from_folders(
     (epoch ms) are left out, as no number is about them.
     """
     given = host_names(folders, hosts)
-    find_shards(folders, given)  # what is wrong with a path is told here, rather than from within Spark
+    shards = find_shards(folders, given)  # tells what is wrong with a path here, not from within Spark
     names = json.dumps(given)
 
-    def table(name: str, columns: str, *, push: bool = False) -> DataFrame:
+    def table(name: str, columns: str, **more: bool | str) -> DataFrame:
         reader = spark.read.format("bunqueue").option("table", name).option("columns", columns)
         reader = reader.option("hosts", names).option("unreadable", "skip" if skip_unreadable else "fail")
-        return reader.option("pushFilters", push).load(list(folders))
+        return reader.options(**more).load(list(folders))
+
+    def begins() -> list[Begin]:
+        return _begins(spark, shards, skip=skip_unreadable)
 
     jobs = table("jobs", JOB_COLUMNS)
-    attempts = table(
-        "attempts", ATTEMPT_COLUMNS, push=True
-    )  # those that failed are few, asked for in one way
+    attempts = table("attempts", ATTEMPT_COLUMNS, pushFilters=True)  # few failed, and are asked in one way
     if since is not None:
         begin, ended = F.timestamp_millis(F.lit(since)), F.col("finished_at")
         jobs = jobs.where(ended.isNull() | (ended >= begin))
@@ -90,5 +93,27 @@ def from_folders(
     return Source(
         jobs,
         attempts,
-        table("events", EVENT_COLUMNS),
+        lambda kinds: table("events", EVENT_COLUMNS, kinds=",".join(kinds)),
+        begins,
     )
+
+
+def _begins(spark: SparkSession, shards: Sequence[Shard], *, skip: bool) -> list[Begin]:
+    """Where their event logs begin: looked at here, quicker than by a task, unless they are to be fetched."""
+    if any(is_remote(shard.path) for shard in shards):
+        spread = spark.sparkContext.parallelize(shards, len(shards))
+        return spread.flatMap(lambda shard: list(_begin(shard, skip=skip))).collect()
+    return [begin for shard in shards for begin in _begin(shard, skip=skip)]
+
+
+def _begin(shard: Shard, *, skip: bool) -> Iterator[Begin]:
+    """Of one shard, if it has events."""
+    try:
+        with fetched(shard.path) as path, opened(path) as file:
+            found = oldest(file)
+    except UnreadableShard:
+        if not skip:
+            raise
+        return
+    if found is not None:
+        yield Begin(shard.host, shard.number, *found)

@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from bunqueue.analytics.facts import Source
+from bunqueue.analytics.facts import Begin, Source
 from bunqueue.analytics.lake_log import LakeLog
 from bunqueue.spark import NotReadable
 from bunqueue.spark.tables import TABLES
@@ -98,7 +98,18 @@ def from_lake(spark: SparkSession, folder: Path, since: int | None = None) -> So
     revived = events.where(F.col("kind") == "revived").select("host", F.col("job_id").alias("id")).distinct()
     if not revived.isEmpty():
         jobs = _last_ends(jobs, revived)
-    return Source(jobs, attempts, events, keeps_gone=True)
+
+    def begins() -> list[Begin]:
+        found = events.groupBy("host", "shard").agg(F.min(F.struct("seq", F.unix_millis("at").alias("at"))))
+        return [Begin(host, shard, *first) for host, shard, first in found.collect()]
+
+    return Source(
+        jobs,
+        attempts,
+        lambda kinds: events.where(F.col("kind").isin(*kinds)),
+        begins,
+        keeps_gone=True,
+    )
 
 
 def _ended_since(spark: SparkSession, folder: Path, table: str, since: int | None) -> DataFrame:

@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 
 # What happened to a job, of all events: enough to tell its life.
 STARTS = ("pushed", "ready", "retried", "revived", "released", "waiting")  # then it may be taken
-ENDS = ("completed", "failed", "stalled", "released", "interrupted")  # an attempt is over
+ENDS = ("completed", "failed", "stalled", "released")  # an attempt is over
 GONE = ("removed", "dropped")
 KINDS = sorted({*STARTS, *ENDS, *GONE, "pulled"})
 

@@ -56,6 +56,14 @@ def bounds(file: ShardFile) -> Bounds:
     return Bounds(oldest[0], newest[0]) if oldest and newest else Bounds(1, 0)
 
 
+def oldest(file: ShardFile) -> tuple[int, int] | None:
+    """Number and time (epoch ms) of the oldest event that is kept; None when there is none."""
+    if file.is_empty:
+        return None
+    found = file.one("select first_seq, at from events order by first_seq limit 1")
+    return None if found is None else (found[0], found[1])
+
+
 def first_since(file: ShardFile, at: int) -> int:
     """The number of the first event at ``at``, epoch ms, or later; that of the next one if there is none."""
     found = None if file.is_empty else file.one("select min(first_seq) from events where at >= ?", at)

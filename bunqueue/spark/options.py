@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
 from typing import TypeVar
 
+from bunqueue.model.events import NAMES as KINDS
 from bunqueue.model.names import hint
 
 from .conditions import MAX_IN, Condition
@@ -28,6 +29,7 @@ READING = {
     "hosts": "names for the column host, one for each path",
     "queues": "only these, separated by commas",
     "states": "only jobs in these states",
+    "kinds": "only events of these kinds",
     "since": "only from that time on: ISO 8601, UTC where no offset is given",
     "until": "only before that time",
     "timecolumn": "the column that since and until are about",
@@ -145,7 +147,7 @@ def columns_named(table: Table, names: tuple[str, ...]) -> tuple[Column, ...]:
 
 def _conditions(table: Table, options: Mapping[str, str]) -> tuple[Condition, ...]:
     conditions = []
-    for option, column in (("queues", "queue"), ("states", "state")):
+    for option, column in (("queues", "queue"), ("states", "state"), ("kinds", "kind")):
         names = _names(option, options)
         if names:
             if table.column(column) is None:
@@ -154,6 +156,9 @@ def _conditions(table: Table, options: Mapping[str, str]) -> tuple[Condition, ..
     for name in _names("states", options):
         if name not in _STATES:
             raise BadOption(f"states: there is no state {name!r}; they are {', '.join(_STATES)}")
+    for name in _names("kinds", options):
+        if name not in KINDS:
+            raise BadOption(f"kinds: there is no kind {name!r}; {hint(name, KINDS)}")
     column = _time_column(table, options)
     return (*conditions, *_range(column, options))
 

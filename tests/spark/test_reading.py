@@ -115,6 +115,10 @@ def test_options_choose_events(spark: SparkSession, full: Full) -> None:
     after = read(spark, full.folder, "events", since=middle["at"].isoformat(), queues=middle["queue"])
     expected = [row for row in frame if row["at"] >= middle["at"] and row["queue"] == middle["queue"]]
     assert after.count() == len(expected)
+    kinds = read(spark, full.folder, "events", kinds="failed, pulled").collect()
+    expected = [row for row in frame if row["kind"] in ("failed", "pulled")]
+    assert len({row["kind"] for row in expected}) == 2
+    assert sorted(map(tuple, kinds), key=str) == sorted(map(tuple, expected), key=str)
     where = f"kind = 'failed' and seq >= {middle['seq']}"
     chosen = read(spark, full.folder, "events").where(where)
     assert chosen.count() == len([r for r in frame if r["kind"] == "failed" and r["seq"] >= middle["seq"]])
@@ -223,6 +227,8 @@ WRONG_OPTIONS = [
     ({"since": "2026-02-01", "until": "2026-01-31"}, "since: '2026-02-01' is not before until"),
     ({"since": "yesterday"}, "since: 'yesterday' is no time; write it as"),
     ({"states": "done"}, "states: there is no state 'done'; they are waiting"),
+    ({"table": "events", "kinds": "failed,stall"}, "kinds: there is no kind 'stall'; did you mean stalled?"),
+    ({"kinds": "failed"}, "kinds: the table jobs has no column kind; leave it out"),
     ({"table": "cron", "states": "failed"}, "the table cron has no column state"),
     ({"timeColumn": "name"}, "timeColumn: jobs has no time 'name'; it has created_at"),
     ({"rowsPerTask": "0"}, "rowspertask: '0' is not allowed; give a whole number, 1 at least"),
