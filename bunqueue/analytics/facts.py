@@ -89,22 +89,24 @@ def facts(source: Source, until: int) -> Facts:
 
     def events(kinds: Sequence[str]) -> DataFrame:
         told = source.events(kinds).withColumn("at", ms_of(F.col("at")))
-        return told.where(F.col("job_id").isNotNull() & (F.col("at") < until))
+        return told.where(F.col("at") < until)
 
-    moves = events([*lives.GONE, *_BACK]).select("host", "job_id", "kind", "at").persist()
+    # What a server purged is there in its place, where it was read before.
+    gone = list(lives.GONE) if source.keeps_gone else [*lives.GONE, lives.PURGED]
+    moves = events([*gone, *_BACK]).select("host", "job_id", "kind", "at").persist()
     log = look_at(moves, source.begins())
     kept: tuple[DataFrame, ...] = (moves,)
     jobs, failed = _stored_jobs(source.jobs, moves, log), _failed_attempts(source.attempts)
     if log.gone:
-        told = events(lives.KINDS).persist()
-        known = lives.lives_of(told).persist()
-        gone = lives.gone_jobs(known), lives.gone_attempts(known)
+        told = events([*{*lives.KINDS, *gone}]).persist()
+        known = lives.lives_of(lives.purges_told(told)).persist()
         kept += told, known
+        left = lives.gone_jobs(known), lives.gone_attempts(known)
         if source.keeps_gone:
             jobs, failed = jobs.persist(), failed.persist()
             kept += jobs, failed
-            gone = _unknown(gone[0], jobs), _unknown(gone[1], failed)
-        jobs, failed = jobs.unionByName(gone[0]), failed.unionByName(gone[1])
+            left = _unknown(left[0], jobs), _unknown(left[1], failed)
+        jobs, failed = jobs.unionByName(left[0]), failed.unionByName(left[1])
     ended = F.col("ended") < until
     then = {"outcome": F.when(ended, F.col("outcome")), "ended": F.when(ended, F.col("ended"))}
     jobs = jobs.where(F.col("created") < until).withColumns(then).persist()
@@ -115,7 +117,7 @@ def facts(source: Source, until: int) -> Facts:
 def look_at(moves: DataFrame, begins: Iterable[Begin]) -> Log:
     """How much there is of what has to be looked up in the event logs.  In most it is little or nothing."""
     kind = F.col("kind")
-    counts = moves.agg(F.count_if(kind.isin(*lives.GONE)), F.count_if(kind.isin(*_BACK))).first()
+    counts = moves.agg(F.count_if(~kind.isin(*_BACK)), F.count_if(kind.isin(*_BACK))).first()
     gone, back = counts if counts is not None else (0, 0)
     return Log(tuple(begins), gone, back)
 

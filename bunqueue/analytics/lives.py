@@ -12,13 +12,28 @@ from pyspark.sql import functions as F
 STARTS = ("pushed", "ready", "retried", "revived", "released", "waiting")  # then it may be taken
 ENDS = ("completed", "failed", "stalled", "released")  # an attempt is over
 GONE = ("removed", "dropped")
+PURGED = "purged"  # finished jobs of a queue, many in one event
 KINDS = sorted({*STARTS, *ENDS, *GONE, "pulled"})
+_ID = "[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}"  # one that tells its number
+
+
+def purges_told(events: DataFrame) -> DataFrame:
+    """The events with one of the kind ``purged`` for each purged job, as far as the log has its begin."""
+    fields = F.from_json("fields", "seqs array<bigint>, ids array<string>")
+    purged = events.where(F.col("kind") == PURGED).withColumn("purged", fields)
+    named = purged.withColumn("job_id", F.explode("purged.ids")).drop("purged")
+    number = F.conv(F.substring("job_id", -12, 12), 16, 10).cast("bigint")
+    pushed = events.where((F.col("kind") == "pushed") & F.col("job_id").rlike(f"^{_ID}$"))
+    ids = pushed.select("host", "shard", "queue", "job_id", number.alias("number"))
+    numbers = purged.withColumn("number", F.explode("purged.seqs")).drop("job_id", "purged")
+    by_number = numbers.join(ids, ["host", "shard", "queue", "number"]).drop("number")
+    return events.where(F.col("kind") != PURGED).unionByName(named).unionByName(by_number)
 
 
 def lives_of(events: DataFrame) -> DataFrame:
     """The events of jobs that are gone, with the number of the life that each belongs to, as an id may be
     used again; and when the job was pulled last before, and last let go."""
-    gone = events.where(F.col("kind").isin(*GONE)).select("host", "job_id").distinct()
+    gone = events.where(F.col("kind").isin(*GONE, PURGED)).select("host", "job_id").distinct()
     mine = events.join(gone, ["host", "job_id"], "left_semi")
     order = Window.partitionBy("host", "shard", "job_id").orderBy("seq")
     so_far = order.rowsBetween(Window.unboundedPreceding, Window.currentRow)
@@ -59,6 +74,7 @@ def gone_jobs(lives: DataFrame) -> DataFrame:
         _at("removed").alias("removed"),
         F.max(F.when(_says("reason", "expired"), F.col("at"))).alias("expired"),
         _at(*GONE).alias("gone"),
+        _at(PURGED).alias("purged"),
         F.sum(F.when(failed, 1).otherwise(0)).cast("int").alias("failures"),
     )
     decided = F.greatest("completed", "failed")
@@ -71,7 +87,8 @@ def gone_jobs(lives: DataFrame) -> DataFrame:
         .when(F.col("removed").isNotNull(), "cancelled")
         .otherwise("removed")
     )
-    return found.where("gone is not null and created is not null").select(
+    left = F.col("gone").isNotNull() | (F.col("purged").isNotNull() & stands)
+    return found.where(left & F.col("created").isNotNull()).select(
         "host",
         "queue",
         F.lit("").alias("name"),

@@ -133,6 +133,8 @@ def _watch(known: Known, host: str, database: Any, ready: dict[str, int], let_go
     for at, payload in database.execute("select at, payload from events order by first_seq"):
         for number, queue, job_id, *more in msgpack.unpackb(payload):
             kind, fields = KINDS[number], more[0] if more else {}
+            if kind == "purged":
+                _purge(known, names.get(queue), alive, fields)
             if kind == "ready":
                 ready[job_id] = at
             if kind in ("released", "waiting"):
@@ -166,6 +168,16 @@ def _watch(known: Known, host: str, database: Any, ready: dict[str, int], let_go
                 known.jobs.append(job)
                 known.attempts += attempts
                 del alive[job_id]
+
+
+def _purge(known: Known, queue: str | None, alive: dict[str, tuple[Job, list[Attempt]]], told: Any) -> None:
+    """Finished jobs are gone: by the numbers at the end of their ids, or their whole ids."""
+    for job, attempts in list(alive.values()):
+        number = int(job.id[24:], 16) if job.id[14:15] == "7" else None
+        if job.queue == queue and (number in told["seqs"] or job.id in told.get("ids", ())):
+            known.jobs.append(job)
+            known.attempts += attempts
+            del alive[job.id]
 
 
 def _attempt(job: Job, started: int, ended: int, outcome: str, error: str | None = None) -> Attempt:

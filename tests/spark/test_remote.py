@@ -12,6 +12,7 @@ from support.server import Server
 from support.spark import Full, read
 
 from bunqueue import Queue
+from bunqueue.analytics import inputs
 from bunqueue.spark import UnreadableShard
 from bunqueue.spark.remote import fetched
 
@@ -65,3 +66,13 @@ def test_what_is_wrong_at_an_address(spark: SparkSession, full: Full, tmp_path: 
     stream = spark.readStream.format("bunqueue").option("table", "events").load(address)
     with pytest.raises(Exception, match="cannot be streamed; give the folder of a server"):
         stream.writeStream.format("noop").trigger(availableNow=True).start().awaitTermination()
+
+
+def test_where_logs_begin(spark: SparkSession, full: Full) -> None:
+    """Tasks fetch the shards and look; of files here it is asked without a task."""
+    near, far = (
+        sorted(inputs.from_folders(spark, [path], ["web"]).begins())
+        for path in (str(full.folder), full.folder.as_uri())
+    )
+    assert far == near
+    assert [(begin.host, begin.shard, begin.seq) for begin in near] == [("web", 0, 1), ("web", 1, 1)]
