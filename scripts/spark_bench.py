@@ -38,6 +38,7 @@ from spark_bench_history import make_history
 SCRIPTS = Path(__file__).parent
 STEP_S = 0.05  # between two looks at memory, or at the logs
 MASTERS = ("local[1]", "local[2]")
+ADVANCE_S = 12.0  # of the pipeline alone, between two rounds beside a server
 
 
 # Watching
@@ -244,6 +245,8 @@ def both(
 ) -> Iterator[tuple[dict[str, float], dict[str, float]]]:
     """Rounds in turn, now one first and now the other, so that what changes on the machine changes both."""
     for number in range(options.rounds):
+        with pipeline.running():  # each round meets another part of its work
+            time.sleep(ADVANCE_S)
         found = {}
         for busy in (False, True) if number % 2 else (True, False):
             with pipeline.running() if busy else nullcontext():
