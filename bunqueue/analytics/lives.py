@@ -60,29 +60,27 @@ def _says(field: str, value: str) -> Column:
 
 def gone_jobs(lives: DataFrame) -> DataFrame:
     """Jobs that are gone, as the event log tells them."""
-    final = (F.col("kind") == "failed") & F.col("terminal")
-    failed = (F.col("kind") == "stalled") | ((F.col("kind") == "failed") & _is_attempt())
+    kind = F.col("kind")
+    final = (kind == "completed") | ((kind == "failed") & F.col("terminal"))
+    how = F.when(_says("reason", "cancelled"), "cancelled").otherwise(kind)
+    failed = (kind == "stalled") | ((kind == "failed") & _is_attempt())
     found = lives.groupBy("host", "shard", "job_id", "life").agg(
         F.max("queue").alias("queue"),
         F.min(F.when(F.col("kind") == "pushed", F.col("at"))).alias("created"),
         _at(*STARTS).alias("due"),
         _at("pulled").alias("started"),
-        _at("completed").alias("completed"),
-        F.max(F.when(final, F.col("at"))).alias("failed"),
-        F.max(F.when(final & _says("reason", "cancelled"), F.col("at"))).alias("cancelled"),
-        _at("revived").alias("revived"),
+        F.max(F.when(final, F.struct("seq", "at", how.alias("outcome")))).alias("last"),
+        F.max(F.when(kind == "revived", F.col("seq"))).alias("revived"),
         _at("removed").alias("removed"),
         F.max(F.when(_says("reason", "expired"), F.col("at"))).alias("expired"),
         _at(*GONE).alias("gone"),
         _at(PURGED).alias("purged"),
         F.sum(F.when(failed, 1).otherwise(0)).cast("int").alias("failures"),
     )
-    decided = F.greatest("completed", "failed")
-    stands = decided.isNotNull() & (decided >= F.coalesce("revived", F.lit(0)))
+    # By their numbers: a job may be revived in the very millisecond in which it failed.
+    stands = F.col("last").isNotNull() & (F.col("last.seq") > F.coalesce("revived", F.lit(0)))
     outcome = (
-        F.when(stands & (F.col("completed") == decided), "completed")
-        .when(stands & (F.col("cancelled") == decided), "cancelled")
-        .when(stands, "failed")
+        F.when(stands, F.col("last.outcome"))
         .when(F.col("expired").isNotNull(), "expired")
         .when(F.col("removed").isNotNull(), "cancelled")
         .otherwise("removed")
@@ -97,7 +95,7 @@ def gone_jobs(lives: DataFrame) -> DataFrame:
         "created",
         F.when(stands | F.col("expired").isNotNull(), F.col("due")).alias("due"),
         F.when(stands, F.col("started")).alias("started"),
-        F.when(stands, decided).otherwise(F.col("gone")).alias("ended"),
+        F.when(stands, F.col("last.at")).otherwise(F.col("gone")).alias("ended"),
         "failures",
         F.lit("").alias("worker"),
     )
