@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from history import live_through
+from history import live_through, settle
 from pyspark.sql import SparkSession
 from support.server import Server, dispose
 from support.spark import Full, fill
@@ -56,6 +56,7 @@ def past(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         server.start()
         asyncio.run(live_through(server))
         server.stop()
+        settle(folder)
         yield folder
     finally:
         dispose(server)

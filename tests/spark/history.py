@@ -6,17 +6,23 @@ from __future__ import annotations
 import asyncio
 import shutil
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import msgpack
 from support.server import Server
 from support.waiting import eventually
 from support.wire import Reply, Wire
 
 HOUR_MS = 3_600_000
 STALLED = "slow-mail"  # its lock runs out: the next sweep takes it back
+# How long each job of the queue "race" runs, ms, in the order of their ends: more than are listed as slowest.
+# The last place in that list is shared by two, the later of which has the smaller id.
+RACE = dict(zip("lkjihgfedcba", (60, 50, 9, 40, 35, 12, 30, 25, 9, 20, 15, 7), strict=True))
+REVIVED = "revived"  # at once
+EDGES = tuple(f"edge-{number}" for number in range(8))  # see `put_at`
 
 
 class Past:
@@ -68,6 +74,7 @@ async def live_through(server: Server, worker: str = "ada") -> None:
         await past.push(STALLED, "letter")
         stalled, _ = await past.pull(STALLED, f"{worker}-silent", lockTtl=1000, detach=True)
         await _plain(past, worker)
+        await _exact(past, worker)
         await _troubled(past, worker)
         await _removed(past, worker)
         await _family(past, worker)
@@ -96,6 +103,18 @@ async def _plain(past: Past, worker: str) -> None:
     await past.ok("ACK", id=pulled["job"]["id"])
 
 
+async def _exact(past: Past, worker: str) -> None:
+    """Jobs whose times `settle` and `put_at` make exact."""
+    jobs = {"race": tuple(RACE), "relay": ("first", "second"), "edge": EDGES}
+    for queue, ids in jobs.items():
+        for job in ids:
+            await past.push(queue, queue, jobId=job)
+    await asyncio.sleep(max(RACE.values()) / 1000)  # none began before it was there
+    for queue, ids in jobs.items():
+        for _ in ids:
+            await past.work(queue, f"{worker}-{queue}")
+
+
 async def _troubled(past: Past, worker: str) -> None:
     """Jobs of which attempts fail, in each of the ways."""
     await past.push("pay", "charge")
@@ -110,7 +129,7 @@ async def _troubled(past: Past, worker: str) -> None:
     again, token = await past.pull("pay", worker, lockTtl=HOUR_MS)
     await past.ack(again, token)
     await past.push("pay", "refund")
-    await past.lose("pay", worker, "", interrupted=True)
+    await past.lose("pay", worker, "", 20, interrupted=True)
     await past.work("pay", worker, 5)
     cancelled = await past.push("pay", "charge")
     _, token = await past.pull("pay", worker)
@@ -120,6 +139,9 @@ async def _troubled(past: Past, worker: str) -> None:
     await past.lose("pay", worker, "Boom")
     await past.ok("RetryDlq", queue="pay", jobId=revived)
     await past.work("pay", worker, 5)
+    await past.push("pay", "once", maxAttempts=1)
+    await past.lose("pay", worker, "Boom", 5)
+    await past.ok("Discard", id=await past.push("pay", "unwanted", delay=3000))  # its time comes later
     assert [await past.state(job) for job in (dead, revived)] == ["failed", "completed"]
 
 
@@ -134,13 +156,29 @@ async def _removed(past: Past, worker: str) -> None:
     await past.push("short", "doomed", removeOnFail=True, maxAttempts=2)
     await past.lose("short", worker, "Boom 2", 5)
     await past.lose("short", worker, "Boom 3")
+    stopped = await past.push("short", "stopped", removeOnFail=True)
+    _, token = await past.pull("short", worker)
+    await past.ok("Cancel", id=stopped, running=True)
+    await past.ok("FAIL", id=stopped, token=token, error="stopped")
+    await _revive(past, worker, removeOnComplete=True)
+    await past.work("short", worker, 5)
+    await past.ok("Cancel", id=await _revive(past, worker, jobId=REVIVED))
     await past.push("short", "late", ttl=1)
     await asyncio.sleep(0.05)  # its ttl is over
     assert (await past.ok("PULL", queue="short", owner=worker))["job"] is None
     await past.ok("Cancel", id=await past.push("short", "unwanted"))
+    await _revive(past, worker)
     await past.push("short", "drained")
     await past.push("short", "drained", delay=HOUR_MS)
     await past.ok("Drain", queue="short")
+
+
+async def _revive(past: Past, worker: str, **options: Any) -> str:
+    """A job that had failed for good, and waits again."""
+    job = await past.push("short", "revived", maxAttempts=1, **options)
+    await past.lose("short", worker, "Boom 4", 5)
+    await past.ok("RetryDlq", queue="short", jobId=job)
+    return job
 
 
 async def _family(past: Past, worker: str) -> None:
@@ -203,3 +241,36 @@ def at_another_time(folder: Path, to: Path, begin: int, slower: int = 1) -> Path
             database.execute(f"update {table} set {new}")
         database.commit()
     return to
+
+
+def settle(folder: Path) -> None:
+    """Have things happen in the same millisecond, or take equally long, that do so only by luck."""
+    for database in shards_of(folder):
+        for job, ms in RACE.items():
+            _update(database, "completed", job, f"started_at = finished_at - {ms}")
+        first = "select finished_at from completed c join jobs j on j.seq = c.seq where j.id = 'first'"
+        _update(database, "completed", "second", f"started_at = ({first})")
+        _revive_at_once(database)
+        database.commit()
+
+
+def _revive_at_once(database: sqlite3.Connection) -> None:
+    """Have the events say that it was revived in the millisecond in which it failed."""
+    rows = database.execute("select first_seq, at, payload from events order by first_seq")
+    told = [(seq, at) for seq, at, events in rows for event in msgpack.unpackb(events) if event[2] == REVIVED]
+    if told:
+        _, _, (_, failed_at), (revived, _), _ = told  # pushed, pulled, failed, revived, removed
+        database.execute("update events set at = ? where first_seq = ?", (failed_at, revived))
+
+
+def put_at(folder: Path, moments: Sequence[int]) -> None:
+    """Have as many of EDGES end at these moments (epoch ms), after 999 ms of waiting and 1001 of work."""
+    for database in shards_of(folder):
+        for job, at in zip(EDGES, moments, strict=True):
+            _update(database, "jobs", job, f"created_at = {at - 2000}, run_at = {at - 2000}")
+            _update(database, "completed", job, f"started_at = {at - 1001}, finished_at = {at}")
+        database.commit()
+
+
+def _update(database: sqlite3.Connection, table: str, job: str, new: str) -> None:
+    database.execute(f"update {table} set {new} where seq = (select seq from jobs where id = ?)", (job,))

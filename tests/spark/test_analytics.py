@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 
 import oracle
 import pytest
-from history import at_another_time
+from history import at_another_time, put_at
 from oracle import Clock, Known
 from pyspark.sql import SparkSession
 
@@ -22,6 +22,12 @@ ROME = "Europe/Rome"
 # Clocks go forward on 29 March 2026 at 2 o'clock, and back on 25 October at 3.
 FORWARD = round(datetime(2026, 3, 28, 21, tzinfo=UTC).timestamp() * 1000)
 BACK = round(datetime(2026, 10, 24, 20, tzinfo=UTC).timestamp() * 1000)
+# Where these days begin and end in Rome, and the milliseconds before that.
+MIDNIGHTS = tuple(
+    round(datetime(2026, month, day, tzinfo=ZoneInfo(ROME)).timestamp() * 1000) - before
+    for month, day in ((3, 29), (3, 30), (10, 25), (10, 26))
+    for before in (1, 0)
+)
 
 Row = dict[str, Any]
 
@@ -35,20 +41,24 @@ class Case(NamedTuple):
     clock: Clock
 
 
-CASES: dict[str, tuple[dict[str, tuple[int, int]], str, str | None, bool]] = {
-    # Hosts with where their history begins and how much slower it goes; time zone, bucket, since halfway.
-    "a night in which clocks go forward": ({"web": (FORWARD, 3600)}, ROME, None, False),
-    "days on which clocks go back, two hosts": (
-        {"web": (BACK, 3600), "api": (BACK + 7_200_000, 7200)},
-        ROME,
-        "day",
-        False,
+class Setting(NamedTuple):
+    """``hosts``: where the history of each begins, and how much slower it goes; ``half``: since halfway;
+    ``edges``: when some jobs ended."""
+
+    hosts: dict[str, tuple[int, int]]
+    zone: str
+    bucket: str | None = None
+    half: bool = False
+    edges: tuple[int, ...] = ()
+
+
+CASES = {
+    "a night in which clocks go forward": Setting({"web": (FORWARD, 3600)}, ROME),
+    "days on which clocks change, two hosts": Setting(
+        {"web": (BACK, 3600), "api": (BACK + 7_200_000, 7200)}, ROME, "day", edges=MIDNIGHTS
     ),
-    "from a moment on, at which much was under way": (
-        {"web": (BACK, 3600)},
-        "Asia/Kolkata",
-        "hour",
-        True,
+    "from a moment on, at which much was under way": Setting(
+        {"web": (BACK, 3600)}, "Asia/Kolkata", "hour", half=True
     ),
 }
 
@@ -58,9 +68,12 @@ def case(
     request: pytest.FixtureRequest, spark: SparkSession, past: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Case:
     """The tables of some hosts, made once."""
-    hosts, zone, bucket, half = CASES[request.param]
+    hosts, zone, bucket, half, edges = CASES[request.param]
     place = tmp_path_factory.mktemp("hosts")
     folders = {host: at_another_time(past, place / host, *when) for host, when in hosts.items()}
+    for folder in folders.values():
+        if edges:
+            put_at(folder, edges)
     known = oracle.look_at(folders)
     since = oracle.halfway(known) if half else None
     paths = [str(path) for path in folders.values()]
@@ -151,7 +164,14 @@ def test_the_history_has_everything(case: Case) -> None:
         "interrupted",
         "failed",
     }
-    assert any(job.outcome is None and job.due is None for job in case.known.jobs), "one is blocked"
+    jobs, attempts = case.known.jobs, case.known.attempts
+    assert any(job.outcome is None and job.due is None for job in jobs), "one is blocked"
+    assert any(job.due is not None and (job.ended or job.due) < job.due for job in jobs), "one ended early"
+    assert any(job.outcome == "failed" and job.failures == 1 for job in jobs), "one failed at once"
+    assert any(each.outcome == "interrupted" and each.started != each.ended for each in attempts)
+    starts = {(each.host, each.worker, each.started) for each in attempts if each.queue == "relay"}
+    ends = {(each.host, each.worker, each.ended) for each in attempts if each.queue == "relay"}
+    assert starts & ends, "one ended as another began"
     assert row["wait_max"] > row["wait_p50"] >= 0
 
 
@@ -265,11 +285,15 @@ def test_slowest(case: Case) -> None:
     for row in case.tables["slowest"]:
         found[row["host"], row["queue"]].append(row)
     assert found.keys() == queues.keys()
+    shared = False
     for queue, jobs in queues.items():
         jobs.sort(key=lambda job: (-((job.ended or 0) - (job.started or 0)), job.id))
+        runs = [(job.ended or 0) - (job.started or 0) for job in jobs]
+        shared |= len(runs) > 10 and runs[9] == runs[10]
         rows = sorted(found[queue], key=lambda row: (-row["run"], row["id"]))
         assert [
             (row["id"], row["name"], row["worker"], ms(row["started_at"]), ms(row["ended_at"]))
             for row in rows
         ] == [(job.id, job.name, job.worker, job.started, job.ended) for job in jobs[:10]]
-        assert [row["run"] for row in rows] == [(job.ended or 0) - (job.started or 0) for job in jobs[:10]]
+        assert [row["run"] for row in rows] == runs[:10]
+    assert shared or case.since is not None, "two jobs took equally long, and one of them is listed"
