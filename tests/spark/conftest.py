@@ -28,6 +28,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         spark__ui__showConsoleProgress="false",
         spark__sql__warehouse__dir=str(tmp_path_factory.mktemp("warehouse")),
         spark__log__level="ERROR",
+        spark__driver__extraJavaOptions="-XX:TieredStopAtLevel=1",  # most of what runs here runs once
     )
     yield session
     session.stop()

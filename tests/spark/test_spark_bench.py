@@ -47,9 +47,8 @@ def test_the_history_is_finished_and_has_failures_and_retries(history: Path) -> 
     assert 0.01 * JOBS < retried < 0.04 * JOBS
 
 
-@pytest.mark.parametrize(
-    "kind", ["sqlite-read", "sqlite-aggregate", "duckdb-aggregate", "spark-read", "spark-aggregate"]
-)
+# What "spark-aggregate" runs, `--beside` does as well, and other tests look at its tables.
+@pytest.mark.parametrize("kind", ["sqlite-read", "sqlite-aggregate", "duckdb-aggregate", "spark-read"])
 def test_readers_read_all_of_it(history: Path, kind: str) -> None:
     command = [sys.executable, str(SCRIPTS / "spark_bench_readers.py"), kind, str(history)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
