@@ -23,9 +23,8 @@ from bunqueue.analytics.page.sections import TOLD_QUEUES
 from bunqueue.analytics.page.work import TOLD_WORKERS
 
 ABOUT = "about.json"
-_FORMULA = (
-    r"^([=+\-@\t\r\n])"  # begins one, says OWASP; https://owasp.org/www-community/attacks/CSV_Injection
-)
+# What begins one, says OWASP: https://owasp.org/www-community/attacks/CSV_Injection
+_FORMULA = r"^([=+\-@\t\r\n])"
 _TIME = pa.timestamp("ms", "UTC")
 _TYPES = {"text": pa.string(), "time": _TIME, "jobs": pa.int64(), "attempts": pa.int64()}
 
@@ -111,10 +110,8 @@ def _judged(over_time: pa.Table) -> int:
 
 def _last(backlog: pa.Table) -> pa.Table:
     """The last row of each queue; they are sorted by time."""
-    numbers = [name for name in backlog.column_names if name not in ("host", "queue")]
-    last = backlog.group_by(["host", "queue"], use_threads=False).aggregate(
-        [(name, "last") for name in numbers]
-    )
+    rest = [name for name in backlog.column_names if name not in ("host", "queue")]
+    last = backlog.group_by(["host", "queue"], use_threads=False).aggregate([(name, "last") for name in rest])
     return last.rename_columns([name.removesuffix("_last") for name in last.column_names])
 
 

@@ -20,6 +20,7 @@ from bunqueue.analytics.pipeline import ALL, Result, Tell, Wanted
 from bunqueue.data_folder import NAME as MANIFEST
 from bunqueue.spark import BadOption, spark_session
 from bunqueue.spark.remote import is_remote, shown
+from bunqueue.spark.session import is_local
 from bunqueue.spark.snapshots import is_live
 
 REPORT = "report.html"
@@ -53,7 +54,7 @@ class From(NamedTuple):
         ``scratch`` is given.  A task that was repeated there would see another moment.
         """
         self.check()
-        if not (master.startswith("local") or self.scratch):
+        if not (is_local(master) or self.scratch):
             live = next(filter(is_live, self.folders), None)
             if live is not None:
                 raise BadOption(

@@ -6,7 +6,6 @@ Talks to no server.  Spark and Arrow are loaded when a command runs.
 from __future__ import annotations
 
 import logging
-import os
 import signal
 import sys
 import time
@@ -228,8 +227,10 @@ class _Machine(NamedTuple):
 
     @property
     def is_new(self) -> bool:
-        """Whether it is to be started on this machine, rather than by spark-submit or on a cluster."""
-        return (self.master or "local").startswith("local") and "PYSPARK_GATEWAY_PORT" not in os.environ
+        """Whether it is to be started on this machine."""
+        from bunqueue.spark.session import starts_here
+
+        return starts_here(self.master)
 
 
 def _figures(what: str, place: tuple[Any, ...], out: str, asked: tuple[Any, ...], machine: _Machine) -> Any:

@@ -60,7 +60,7 @@ def _for_new(master: str | None, given: dict[str, str]) -> dict[str, str]:
         return settings if master is None else settings | {"spark.master": master}
     _check_memory(settings.get("spark.driver.memory"))
     settings = {"spark.master": master or "local[*]"} | settings
-    if settings["spark.master"].startswith("local"):
+    if is_local(settings["spark.master"]):
         settings = _LOOPBACK | settings
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # or it warns of what it will not use
     _prepare_process()
@@ -79,6 +79,16 @@ def _check_memory(size: str | None) -> None:
 def _is_running() -> bool:
     """Whether there is a session, of this thread or another one."""
     return SparkSession.getActiveSession() is not None or SparkContext._active_spark_context is not None
+
+
+def is_local(master: str) -> bool:
+    """Whether Spark works on this machine alone."""
+    return master.startswith("local")
+
+
+def starts_here(master: str | None) -> bool:
+    """Whether a new session starts Spark on this machine, rather than spark-submit, or on a cluster."""
+    return is_local(master or "local") and not _is_submitted()
 
 
 def _is_submitted() -> bool:

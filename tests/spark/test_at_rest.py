@@ -5,13 +5,11 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from support.busy import busy
 from support.folders import opened
 from support.server import Server
 
@@ -32,30 +30,9 @@ def scratch(tmp_path: Path) -> Path:
     return folder
 
 
-@contextmanager
-def pushes(server: Server) -> Iterator[None]:
-    """One job after the other, each an event."""
-    over, begun = threading.Event(), threading.Event()
-
-    def work() -> None:
-        with Queue("busy", port=server.port) as queue:
-            while not over.is_set():
-                queue.add("job")
-                begun.set()
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    try:
-        assert begun.wait(30)
-        yield
-    finally:
-        over.set()
-        thread.join(30)
-
-
 def test_all_tables_of_a_busy_shard_are_of_one_moment(server: Server, scratch: Path) -> None:
     data = Path(server.data_dir)
-    with pushes(server), at_rest([str(data)], str(scratch)) as [still]:
+    with busy(server), at_rest([str(data)], str(scratch)) as [still]:
         assert Path(still).name == data.name, "what hosts may be called after"
         assert not is_live(still)
         for _ in range(2):

@@ -5,13 +5,11 @@ from __future__ import annotations
 import os
 import shutil
 import sqlite3
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
+from support.busy import BATCH, NAME, busy
 from support.folders import opened
 from support.naming import queue_on
 from support.server import Server
@@ -26,31 +24,6 @@ from bunqueue.spark.shard_file import identity
 from bunqueue.spark.shard_file import opened as opened_shard
 from bunqueue.spark.tables import TABLES
 from shardproc.storage.database import MAX_LOG, Database
-
-BATCH = 50  # jobs that are added in one transaction
-PAUSE_S = 0.05  # between them: the cores are Spark's, too
-NAME = queue_on(1, "live", 2)
-
-
-@contextmanager
-def busy(server: Server) -> Iterator[None]:
-    """Jobs come in all the time, so many in each transaction."""
-    over, begun = threading.Event(), threading.Event()
-
-    def work() -> None:
-        with Queue(NAME, port=server.port) as queue:
-            while not over.wait(PAUSE_S):
-                queue.add_bulk([("n", number) for number in range(BATCH)])
-                begun.set()
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    try:
-        assert begun.wait(30)
-        yield
-    finally:
-        over.set()
-        thread.join(30)
 
 
 def test_a_busy_shard_is_read_as_of_one_moment(spark: SparkSession, server: Server) -> None:
