@@ -9,7 +9,7 @@ from importlib import metadata
 from typing import Any, Protocol
 
 from bunqueue.protocol.codec import InvalidCommand, encode_frame, request_id
-from bunqueue.protocol.commands import Command, CommandError, ErrorReply, Ok, Reply
+from bunqueue.protocol.commands import Command, CommandError, ErrorReply, Ok, Reply, refused
 from bunqueue.protocol.commands.base import RequestId
 from bunqueue.protocol.commands.server import Auth, Hello, PingReply, Pong, agreement
 from bunqueue.protocol.commands.workers import (
@@ -98,8 +98,8 @@ def answer(session: Session, payload: bytes) -> bytes:
         return refusal(str(error), error.req_id)
     try:
         reply = HANDLERS[str(command.__struct_config__.tag)](session, command)
-    except CommandError as refused:
-        reply = ErrorReply(error=str(refused))
+    except CommandError as error:
+        reply = refused(error)
     reply.req_id = command.req_id
     return encode_frame(reply)
 

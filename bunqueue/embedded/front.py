@@ -10,7 +10,7 @@ from msgspec import Struct, to_builtins
 from msgspec.msgpack import Decoder, Encoder
 
 from bunqueue import __version__
-from bunqueue.protocol.commands import CommandError, ErrorReply, Ok, Reply, events
+from bunqueue.protocol.commands import CommandError, ErrorReply, Ok, Reply, events, refused
 from bunqueue.protocol.commands import server as say
 from bunqueue.protocol.commands import workers as staff
 
@@ -42,7 +42,7 @@ class Front:
         try:
             reply = self._answer(session, command)
         except CommandError as error:
-            reply = ErrorReply(error=str(error))
+            reply = refused(error)
         return _encode(reply)
 
     def _answer(self, session: Session, command: Struct) -> Reply:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bunqueue.protocol.commands import Command, CommandError, ErrorReply, Reply, is_slow
+from bunqueue.protocol.commands import Command, CommandError, Reply, is_slow, refused
 
 from .registry import HANDLERS
 from .state import Client, State
@@ -14,7 +14,7 @@ def carry_out(state: State, client: Client, command: Command) -> None:
     try:
         reply = handler(state, client, command)
     except CommandError as error:
-        reply = ErrorReply(error=str(error))
+        reply = refused(error)
         tag = command.__struct_config__.tag
         client.slow += is_slow(tag, getattr(command, "timeout", None))
     if reply is not None:

@@ -8,7 +8,7 @@ from msgspec import Raw
 
 from bunqueue.model.dead_letters import CANCELLED, EXPLICIT_FAIL, TIMEOUT
 from bunqueue.model.job import ACTIVE, FAILED, UNDEFINED, WAITING, Extra, Job
-from bunqueue.protocol.commands import CommandError, ErrorReply
+from bunqueue.protocol.commands import CommandError, ErrorReply, refused
 from bunqueue.protocol.commands.core import (
     Ack,
     AckBatch,
@@ -79,7 +79,7 @@ def ack_batch(state: State, client: Client, command: AckBatch) -> AckBatchReply 
         remove = removals[index] if removals else False
         lifecycle.complete(state, state.queues[job.queue], job, result, remove=remove)
     if missing:
-        return ErrorReply(error=str(missing))
+        return refused(missing)
     if ignored:
         return AckBatchReply(data=Ignored([ids[index] for index in ignored], ignored))
     return AckBatchReply()

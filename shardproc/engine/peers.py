@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import UNSET, Struct
 
 from bunqueue.protocol import peers as wire
-from bunqueue.protocol.commands import Command, CommandError, ErrorReply, Reply
+from bunqueue.protocol.commands import Command, CommandError, Reply, refused
 
 if TYPE_CHECKING:
     from .state import Client, State
@@ -114,7 +114,7 @@ def start(state: State, steps: Steps, deliver: Deliver = _nobody) -> Task:
 def _reply(state: State, client: Client, req_id: Any, result: Any) -> None:
     if client.closed:
         return
-    reply: Reply = ErrorReply(error=str(result)) if isinstance(result, CommandError) else result
+    reply: Reply = refused(result) if isinstance(result, CommandError) else result
     if req_id is not UNSET:
         reply.req_id = req_id
     state.out.replies.append((client.conn, reply))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from bunqueue.protocol.commands import COMMANDS, Command, CommandError, ErrorReply, Reply
+from bunqueue.protocol.commands import COMMANDS, Command, CommandError, Reply, refused
 from bunqueue.protocol.commands.base import RequestId
 
 if TYPE_CHECKING:
@@ -76,5 +76,5 @@ def _next(work: LongWork) -> Reply | None:
         reply: Reply = done.value
         return reply
     except CommandError as error:
-        return ErrorReply(error=str(error))
+        return refused(error)
     return None

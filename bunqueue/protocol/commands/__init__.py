@@ -32,6 +32,7 @@ from bunqueue.protocol.commands.base import (
     Route,
     Spec,
     is_slow,
+    refused,
 )
 
 __all__ = [
@@ -58,6 +59,7 @@ __all__ = [
     "monitoring",
     "query",
     "queues",
+    "refused",
     "server",
     "stall",
     "webhooks",

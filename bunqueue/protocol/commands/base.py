@@ -18,6 +18,7 @@ from msgspec.msgpack import Ext
 from msgspec.structs import fields
 
 from bunqueue.model.durations import DAY_MS, YEAR_MS
+from bunqueue.protocol.codes import Code
 
 RequestId = Raw | UnsetType  # any value; comes back in the reply as it came, absent if absent
 
@@ -46,10 +47,20 @@ class ErrorReply(Reply, kw_only=True):
 
     ok: bool = False
     error: str
+    code: Code | UnsetType = UNSET  # of those refusals that have one: see `bunqueue.protocol.codes`
 
 
 class CommandError(Exception):
-    """A command that is refused; its text goes into the error reply."""
+    """A command that is refused; its text and its code go into the error reply."""
+
+    def __init__(self, text: str, code: Code | UnsetType = UNSET) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+def refused(error: CommandError) -> ErrorReply:
+    """The reply to a command that is refused."""
+    return ErrorReply(error=str(error), code=error.code)
 
 
 class Route(enum.Enum):
