@@ -17,7 +17,7 @@ NPM_PACKAGES := bun@1.4.5 bunqueue@2.9.5
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo install test test-interop lint format bench clean
+.PHONY: help demo install test faults test-interop lint format bench clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -31,6 +31,9 @@ install: $(DEV) ## install everything that development needs
 test: $(DEV) ## run the tests
 	$(BIN)/pytest -q -n $(WORKERS) --dist worksteal --ignore tests/spark; \
 		status=$$?; $(BIN)/pytest -q tests/spark && exit $$status
+
+faults: $(DEV) ## run the long fault tests: full disks, power cuts, clocks, bad networks (as root: more of them)
+	$(BIN)/pytest -v -m faults tests/faults
 
 test-interop: $(DEV) $(INTEROP) ## try the server with the official clients of npm and PyPI (needs npm)
 	$(BIN)/pytest -q -m interop -n $(WORKERS) --dist worksteal tests/interop
