@@ -7,7 +7,6 @@ people and says what happened, to which queue or job, where, and what to do next
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import ClassVar
 
 
 class BunqueueError(Exception):
@@ -16,7 +15,7 @@ class BunqueueError(Exception):
     `queue`, `job_id`, `command` and `address` are set as far as they are known.
     """
 
-    code: ClassVar[str] = "error"
+    code: str = "error"
 
     def __init__(
         self,
@@ -131,7 +130,10 @@ class ResultError(Unrecoverable, TypeError, ValueError):
 
 
 class CommandFailed(BunqueueError):
-    """The server refused a command and changed nothing. `reason` is the server's own text."""
+    """The server refused a command and changed nothing. `reason` is the server's own text.
+
+    Where the server gave a code with the text, "STORAGE_FULL" say, that is the `code`.
+    """
 
     code = "command_failed"
 
@@ -140,6 +142,7 @@ class CommandFailed(BunqueueError):
         message: str,
         *,
         reason: str = "",
+        code: str | None = None,
         queue: str | None = None,
         job_id: str | None = None,
         command: str | None = None,
@@ -147,12 +150,21 @@ class CommandFailed(BunqueueError):
     ) -> None:
         super().__init__(message, queue=queue, job_id=job_id, command=command, address=address)
         self.reason = reason or message
+        if code is not None:
+            self.code = code
 
 
 class ShardUnavailable(CommandFailed):
     """The part of the server that owns the queue or job is restarting. Nothing was changed; try again."""
 
     code = "shard_unavailable"
+
+
+class StorageDamaged(CommandFailed):
+    """A part of the server's data cannot be read. `reason` names the file and what to do; until then the
+    same command is refused again."""
+
+    code = "STORAGE_DAMAGED"
 
 
 class JobNotFound(CommandFailed):

@@ -284,7 +284,7 @@ class ClientConnection(asyncio.Protocol):
         for shard, batch in batches.items():
             link = links[shard]
             if link is None:
-                out += [refusal(unavailable(shard), request_id(frame[HEADER:])) for frame in batch]
+                out += [unavailable(shard, request_id(frame[HEADER:])) for frame in batch]
                 continue
             in_flight[shard] = in_flight.get(shard, 0) + len(batch)
             link.send(self.number, self.kind, batch)

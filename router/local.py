@@ -8,7 +8,10 @@ from functools import cache
 from importlib import metadata
 from typing import Any, Protocol
 
+from msgspec import UNSET, UnsetType
+
 from bunqueue.protocol.codec import InvalidCommand, encode_frame, request_id
+from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import Command, CommandError, ErrorReply, Ok, Reply, refused
 from bunqueue.protocol.commands.base import RequestId
 from bunqueue.protocol.commands.server import Auth, Hello, PingReply, Pong, agreement
@@ -46,9 +49,9 @@ class Session(Protocol):
         """It has shown a token."""
 
 
-def refusal(text: str, req_id: RequestId) -> bytes:
+def refusal(text: str, req_id: RequestId, code: Code | UnsetType = UNSET) -> bytes:
     """An error reply, as a frame."""
-    return encode_frame(ErrorReply(error=text, req_id=req_id))
+    return encode_frame(ErrorReply(error=text, req_id=req_id, code=code))
 
 
 class Refused(ValueError):

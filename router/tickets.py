@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, MutableMapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import Spec
 from bunqueue.protocol.commands.base import RequestId
 from bunqueue.protocol.gather import Addition, Gather, Part
@@ -22,9 +23,10 @@ if TYPE_CHECKING:
     from .shard_link import ShardLink
 
 
-def unavailable(shard: int) -> str:
-    """What a command for a shard that is down is told."""
-    return f"Shard unavailable: shard {shard} is restarting, try again"
+def unavailable(shard: int, req_id: RequestId) -> bytes:
+    """What a command for a shard that is down is told, as a frame."""
+    text = f"Shard unavailable: shard {shard} is restarting, try again"
+    return refusal(text, req_id, Code.SHARD_UNAVAILABLE)
 
 
 class _Ticket(NamedTuple):
@@ -61,7 +63,7 @@ class Tickets:
         if spec.partial and len(down) < len(parts):
             parts = {shard: part for shard, part in parts.items() if shard not in down}
         elif down:
-            client.gathered(refusal(unavailable(down[0]), req_id))
+            client.gathered(unavailable(down[0], req_id))
             return
         number = self._free.pop() if self._free else TICKET + len(self._open)
         once = spec.writes and not spec.repeatable
@@ -110,7 +112,7 @@ class Tickets:
         if client is not None and ticket.once:
             client.finish(SEVERED)
         elif not ticket.lost:
-            self._tell(ticket, refusal(unavailable(shard), ticket.req_id))
+            self._tell(ticket, unavailable(shard, ticket.req_id))
         ticket.lost.append(shard)
         if not ticket.gather.waiting:
             self._close(number)

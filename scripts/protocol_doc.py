@@ -19,6 +19,7 @@ import msgspec.inspect as mi
 from msgspec import NODEFAULT, UNSET, Raw, Struct
 
 from bunqueue.protocol import commands
+from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import COMMANDS, Spec
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -38,6 +39,13 @@ NAMES: dict[type[mi.Type], str] = {
 }
 
 
+def codes() -> str:
+    """The rows of the table of codes: their meaning is the comment beside them."""
+    lines = inspect.getsource(Code).splitlines()
+    found = [line.partition("  # ") for line in lines if " = " in line]
+    return "\n".join(f"| `{code.split()[0]}` | {meaning} |" for code, _, meaning in found)
+
+
 class Document:
     """Collects the structures that the tables mention."""
 
@@ -47,7 +55,9 @@ class Document:
     def text(self) -> str:
         families = "\n\n".join(self._family(name) for name in family_names())
         template = Template(TEMPLATE.read_text(encoding="utf-8"))
-        return template.substitute(commands=families, structures="\n\n".join(self._all_structures()))
+        return template.substitute(
+            codes=codes(), commands=families, structures="\n\n".join(self._all_structures())
+        )
 
     def _family(self, name: str) -> str:
         module = importlib.import_module(f"{commands.__name__}.{name}")

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import inspect
 import os
+import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Annotated, Any, NamedTuple, TypeVar
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from bunqueue.errors import OptionError
+from bunqueue.errors import BunqueueError, OptionError
 from bunqueue.settings import SettingsError
 
 from .output import pipe_closed
@@ -174,6 +175,13 @@ def verb(
                 from .telling import as_usage
 
                 raise SettingsError(as_usage(error, context)) from None
+            except BunqueueError as error:
+                if not place.get("json"):
+                    raise
+                from .telling import json_of, status_of
+
+                print(json_of(error), file=sys.stderr)
+                raise typer.Exit(status_of(error)) from None
             except BrokenPipeError:
                 raise typer.Exit(pipe_closed()) from None
 

@@ -25,6 +25,7 @@ from bunqueue.errors import (
 )
 
 from . import exits
+from .output import encoded
 
 # The first that fits; of related classes the special one stands first.
 _STATUSES: tuple[tuple[int, tuple[type[Exception], ...]], ...] = (
@@ -61,6 +62,11 @@ def words_of(error: Exception) -> str:
     for inside, outside in _WORDS.items():
         text = text.replace(inside, outside)
     return text
+
+
+def json_of(error: BunqueueError) -> str:
+    """An error for programs: a JSON object on one line."""
+    return encoded({"ok": False, "error": words_of(error), "code": error.code})
 
 
 def as_usage(error: BunqueueError, context: Any) -> str:

@@ -15,7 +15,7 @@ from msgspec import MsgspecError
 
 from bunqueue.client import greeting
 from bunqueue.client.connection_options import ConnectionOptions, seconds
-from bunqueue.client.replies import UNAVAILABLE, Head, decode_reply, peek
+from bunqueue.client.replies import Head, decode_reply, peek
 from bunqueue.client.requests import Request
 from bunqueue.client.sockets import tune
 from bunqueue.errors import CommandFailed
@@ -134,7 +134,7 @@ class Connection(asyncio.Protocol):
             elif head.req_id is None:
                 self._host.heard(payload)
             return
-        if not head.ok and head.error is not None and head.error.startswith(UNAVAILABLE):
+        if head.may_pass:
             self._host.unavailable(request, payload)
         elif not request.future.done():
             request.future.set_result(payload)

@@ -19,7 +19,6 @@ from msgspec import Struct
 from bunqueue.client import requests
 from bunqueue.client.connection_options import seconds
 from bunqueue.client.line import Line
-from bunqueue.client.replies import UNAVAILABLE
 from bunqueue.client.transport import Endpoint
 from bunqueue.errors import BunqueueError
 
@@ -80,7 +79,7 @@ class Lines:
             self._places.append(kept)
             if self.closed:
                 self.close()
-        if head.error is not None and head.error.startswith(UNAVAILABLE):
+        if head.may_pass:
             return None  # it was not carried out; the pool asks again until it is
         return payload
 

@@ -32,6 +32,7 @@ from bunqueue.errors import (
     Postpone,
     ShardUnavailable,
 )
+from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import Reply, core, query
 from bunqueue.protocol.commands.core import Ack, AckBatch
 
@@ -43,6 +44,7 @@ MAX_BATCH_BYTES = 8 << 20  # of results in one command; a frame holds 64 MiB
 MAX_SINGLES = 50  # commands at a time where each job needs its own; a server takes as many at once
 MAX_DELAY = 5.0  # seconds between repetitions
 RATE_LIMITED = "Rate limit exceeded"
+_PASSING = frozenset({Code.STORAGE_FULL, Code.STORAGE_FAILED, Code.MEMORY_LIMIT, Code.SHARD_UNAVAILABLE})
 TOO_LATE = "something else, usually its timeout, had decided the job before"
 
 
@@ -300,4 +302,6 @@ class Outcomes:
 
 def _passes(error: CommandFailed) -> bool:
     """Whether the same command may succeed later."""
-    return isinstance(error, ShardUnavailable) or error.reason.startswith(RATE_LIMITED)
+    return (
+        isinstance(error, ShardUnavailable) or error.code in _PASSING or error.reason.startswith(RATE_LIMITED)
+    )

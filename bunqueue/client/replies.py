@@ -17,8 +17,10 @@ from bunqueue.errors import (
     LockLost,
     NotFound,
     ShardUnavailable,
+    StorageDamaged,
     WrongState,
 )
+from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import Reply, webhooks, workers
 from bunqueue.protocol.lenient import UNDEFINED
 
@@ -45,6 +47,11 @@ _KINDS: dict[type[CommandFailed], tuple[str, ...]] = {  # the first that fits
     JobNotFound: _JOB_TEXTS,
     NotFound: _OTHER_TEXTS,
 }
+_BY_CODE: dict[str, type[CommandFailed]] = {  # where the server gives a code, its text does not matter
+    Code.STORAGE_DAMAGED: StorageDamaged,
+    Code.SHARD_UNAVAILABLE: ShardUnavailable,
+}
+_OWN_CODE = frozenset({Code.SHARD_UNAVAILABLE})  # their exception had a code before the server gave one
 _HINTS: dict[type[CommandFailed], str] = {
     ShardUnavailable: "; nothing was changed, try again in a moment",
     JobNotFound: "; it was removed, or never added to this server",
@@ -58,11 +65,19 @@ class Head(Struct, rename="camel", gc=False):
     ok: bool = True
     req_id: int | None = None
     error: str | None = None
+    code: str | None = None
+
+    @property
+    def may_pass(self) -> bool:
+        """Whether the command was not carried out because its shard is away, but for a moment only."""
+        text = self.error
+        return text is not None and text.startswith(UNAVAILABLE) and self.code != Code.STORAGE_DAMAGED
 
 
 class _Error(Struct, gc=False):
     ok: bool = True
     error: str = "no reason given"
+    code: str | None = None
 
 
 peek = Decoder(Head).decode
@@ -83,7 +98,8 @@ def decode_reply(payload: bytes, reply: type[R], command: Struct, address: str) 
     except MsgspecError as error:  # an error reply lacks the fields of the answer
         answer = _second_look(payload, reply, error, command, address)
     if not answer.ok:
-        raise refusal(_decode_error(payload).error, command, address)
+        refused = _decode_error(payload)
+        raise refusal(refused.error, command, address, refused.code)
     return answer
 
 
@@ -101,7 +117,7 @@ def _second_look(payload: bytes, reply: type[R], problem: MsgspecError, command:
             address=address,
             **names(command),
         ) from error
-    raise refusal(refused.error, command, address)
+    raise refusal(refused.error, command, address, refused.code)
 
 
 def _defined(value: Any) -> Any:
@@ -116,8 +132,8 @@ def _undefined(value: Any) -> bool:
     return isinstance(value, Ext) and value.code == UNDEFINED
 
 
-def refusal(text: str, command: Struct, address: str) -> BunqueueError:
-    """The exception for the server's error `text`."""
+def refusal(text: str, command: Struct, address: str, code: str | None = None) -> BunqueueError:
+    """The exception for the server's error `text`, and the `code` that it may have given with it."""
     message = f"{describe(command)}: {text}"
     if text.startswith(_AUTH_TEXTS):
         return AuthError(
@@ -127,11 +143,14 @@ def refusal(text: str, command: Struct, address: str) -> BunqueueError:
         )
     if text.startswith(UNKNOWN):
         return ConnectionLost(f"{message}, before you add them again", address=address, **names(command))
-    kind = _kind_of(text)
-    return kind(message + _HINTS.get(kind, ""), reason=text, address=address, **names(command))
+    kind = _kind_of(text, code)
+    told = None if code in _OWN_CODE else code
+    return kind(message + _HINTS.get(kind, ""), reason=text, code=told, address=address, **names(command))
 
 
-def _kind_of(text: str) -> type[CommandFailed]:
+def _kind_of(text: str, code: str | None) -> type[CommandFailed]:
+    if code is not None and code in _BY_CODE:
+        return _BY_CODE[code]
     for kind, beginnings in _KINDS.items():
         if text.startswith(beginnings):
             return kind

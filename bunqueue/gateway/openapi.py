@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 
+from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import Spec
 
 from .resources import DEFAULTS, OFFERED, RESOURCES, Resource
@@ -16,6 +17,11 @@ ERROR: Schema = {
     "properties": {
         "ok": {"const": False},
         "error": {"type": "string", "description": "what is wrong, and what to do about it"},
+        "code": {
+            "type": "string",
+            "description": "of some refusals: what is wrong, for programs",
+            "examples": list(Code),
+        },
     },
 }
 INTRODUCTION = """\

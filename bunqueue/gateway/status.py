@@ -1,4 +1,4 @@
-"""Which HTTP status says what an error text of the server says.  Pure.
+"""Which HTTP status says what a refusal of the server says: its code if it has one, else its text.  Pure.
 
 The texts are the server's, the same as over TCP; a status only sorts them.
 """
@@ -7,9 +7,14 @@ from __future__ import annotations
 
 import re
 
+from bunqueue.protocol.codes import Code
+
 BAD_REQUEST, UNAUTHORIZED, FORBIDDEN, NOT_FOUND = 400, 401, 403, 404
 CONFLICT, TOO_LARGE, WRONG_TYPE, INVALID = 409, 413, 415, 422
-TOO_MANY, UNAVAILABLE, NO_JSON = 429, 503, 406
+TOO_MANY, UNAVAILABLE, NO_JSON, FAILED = 429, 503, 406, 500
+
+_CODES = frozenset(Code)
+_DAMAGED = frozenset({Code.STORAGE_DAMAGED})  # no other refusal with a code lasts until somebody mends it
 
 # The first that fits the beginning of a text.  What is none of these is said of a field: INVALID.
 _KINDS: tuple[tuple[int, str], ...] = (
@@ -32,6 +37,8 @@ _KINDS: tuple[tuple[int, str], ...] = (
 _COMPILED = tuple((status, re.compile(pattern)) for status, pattern in _KINDS)
 
 
-def status_of(error: str) -> int:
-    """The status for an error reply with this text."""
+def status_of(error: str, code: str | None = None) -> int:
+    """The status for an error reply with this text and code."""
+    if code in _CODES:
+        return FAILED if code in _DAMAGED else UNAVAILABLE
     return next((status for status, pattern in _COMPILED if pattern.match(error)), INVALID)

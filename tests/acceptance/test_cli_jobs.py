@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import orjson
 import pytest
 from support.cli import Cli
 from support.server import Server
@@ -99,6 +100,13 @@ def test_bad_input_is_named_with_its_bound(cli: Cli, arguments: list[str], words
     assert done.err.startswith("bunqueue: ")
     assert done.err.count("\n") == 1
     assert done.out == ""
+
+
+def test_an_error_is_json_where_json_is_wanted(cli: Cli) -> None:
+    done = cli("job", "get", "nothing", "--json", status=exits.NOT_FOUND)
+    error = orjson.loads(done.err)
+    assert (error["ok"], error["code"], done.out) == (False, "job_not_found", "")
+    assert error["error"].startswith("there is no job 'nothing'")
 
 
 def test_lines_become_jobs(cli: Cli, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from typing import Any
 
 import msgpack
@@ -15,9 +16,10 @@ from bunqueue import (
     LockLost,
     NotFound,
     ShardUnavailable,
+    StorageDamaged,
 )
 from bunqueue.client import jobs
-from bunqueue.client.replies import decode_reply, refusal
+from bunqueue.client.replies import Head, decode_reply, refusal
 from bunqueue.protocol.commands import core, query, webhooks
 
 GET = query.GetJob(id="job-1")
@@ -46,6 +48,33 @@ def test_error_texts_become_exceptions(text: str, kind: type[BunqueueError]) -> 
     assert type(error) is kind
     assert text in str(error)
     assert (error.job_id, error.command, error.address) == ("job-1", "GetJob", "host:1")
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "kind", "told"),
+    [
+        ("Storage is full: free space", "STORAGE_FULL", CommandFailed, "STORAGE_FULL"),
+        ("shard-00.db is damaged", "STORAGE_DAMAGED", StorageDamaged, "STORAGE_DAMAGED"),
+        ("Shard unavailable: damaged", "STORAGE_DAMAGED", StorageDamaged, "STORAGE_DAMAGED"),
+        ("Shard unavailable", "SHARD_UNAVAILABLE", ShardUnavailable, "shard_unavailable"),
+        ("Something new", "OF_A_NEWER_SERVER", CommandFailed, "OF_A_NEWER_SERVER"),
+        ("Job not found", None, JobNotFound, "job_not_found"),
+    ],
+)
+def test_the_code_of_a_refusal_is_that_of_its_exception(
+    text: str, code: str | None, kind: type[BunqueueError], told: str
+) -> None:
+    with pytest.raises(CommandFailed) as caught:
+        decode(jobs.OneJob, ok=False, error=text, code=code)
+    assert (type(caught.value), caught.value.code) == (kind, told)
+    copy = pickle.loads(pickle.dumps(caught.value))
+    assert (copy.code, copy.reason) == (told, text)
+
+
+def test_only_what_passes_is_asked_again() -> None:
+    assert Head(ok=False, error="Shard unavailable: shard 1 is restarting").may_pass
+    assert not Head(ok=False, error="Shard unavailable: damaged", code="STORAGE_DAMAGED").may_pass
+    assert not Head(ok=False, error="Job not found").may_pass
 
 
 def test_the_id_of_a_webhook_is_taken_for_none_of_a_job() -> None:

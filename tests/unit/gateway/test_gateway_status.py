@@ -60,6 +60,14 @@ def test_status(error: str, code: int) -> None:
     assert status_of(error) == code
 
 
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [("STORAGE_DAMAGED", 500), ("MEMORY_LIMIT", 503), ("STORAGE_FULL", 503), ("OF_A_NEWER_SERVER", 404)],
+)
+def test_a_code_decides_where_it_is_known(code: str, expected: int) -> None:
+    assert status_of("Job not found", code) == expected
+
+
 def texts() -> set[str]:
     """The beginnings of all errors that shards and router give, as far as they are written out."""
     found = set()

@@ -381,7 +381,8 @@ def test_a_gathered_command_comes_after_what_was_sent_before_it(bench: Bench) ->
 def test_a_shard_that_dies_over_a_gathered_command_is_unavailable(bench: Bench) -> None:
     bench.send({"cmd": "Stats", "reqId": 1})
     bench.hub.link_down(bench.links[0])  # type: ignore[arg-type]
-    unavailable = {"ok": False, "error": "Shard unavailable: shard 0 is restarting, try again", "reqId": 1}
+    text = "Shard unavailable: shard 0 is restarting, try again"
+    unavailable = {"ok": False, "error": text, "code": "SHARD_UNAVAILABLE", "reqId": 1}
     assert bench.replies() == [unavailable]
     # The number is not free before the other one has answered.
     bench.hub.links[0] = bench.links[0]  # type: ignore[call-overload]
