@@ -74,7 +74,7 @@ def test_commands_for_a_shard_that_is_down_are_refused_at_once(tmp_path: Path) -
         text = f"Shard unavailable: shard {refused['reqId']} is restarting, try again"
         assert refused["error"] == text
         code = "SHARD_UNAVAILABLE"
-            assert client.call(cmd="Stats", reqId=7) == {"ok": False, "error": text, "code": code, "reqId": 7}
+        assert client.call(cmd="Stats", reqId=7) == {"ok": False, "error": text, "code": code, "reqId": 7}
         assert client.call(cmd="Ping")["ok"]
 
 
