@@ -43,6 +43,7 @@ lint: $(DEV) ## check style, types, imports and sizes
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy --strict
 	$(BIN)/basedpyright --pythonpath $(BIN)/python
+	$(BIN)/oxlint --deny-warnings bunqueue/gateway/dashboard/assets
 	$(BIN)/lint-imports
 	$(BIN)/python scripts/check_sizes.py
 

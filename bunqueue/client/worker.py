@@ -70,7 +70,7 @@ class Worker:
     ) -> None:
         self.queues = queues_of(queue)
         self._given = handler, options
-        self.name = name_of(options)
+        self.name = name_of(self.queues, options)
         self._endpoint = endpoint_of(place_of(options))
         self._grace = grace_of(options)
         self._orders = orders_of(self.queues, handler, options)

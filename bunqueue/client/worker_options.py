@@ -92,9 +92,12 @@ def place_of(options: WorkerOptions) -> Place:
     return {name: value for name, value in options.items() if name in PLACE}  # type: ignore[return-value]
 
 
-def name_of(options: WorkerOptions) -> str:
-    """OptionError when it is too long for what is added to it."""
-    name = options.get("name") or socket.gethostname()
+def name_of(queues: tuple[str, ...], options: WorkerOptions) -> str:
+    """Its first queue, host and process unless given: ``emails@web-1:4711``. OptionError for one too long."""
+    if not options.get("name"):
+        more = f"+{len(queues) - 1}" if len(queues) > 1 else ""
+        return f"{queues[0]}{more}@{socket.gethostname()}:{os.getpid()}"[-MAX_NAME:]
+    name = options["name"]
     if not isinstance(name, str) or len(name) > MAX_NAME:
         raise OptionError(f"name: {shown(name)} is not allowed; give a text of 1 to {MAX_NAME} characters")
     return name
@@ -124,13 +127,13 @@ def orders_of(queues: tuple[str, ...], handlers: Work, options: WorkerOptions) -
     pull_size = options.get("pull_size")
     polls = PollOrders(
         queues=queues,
-        owner=f"{name_of(options)}:{os.getpid()}:{secrets.token_hex(4)}",
+        owner=f"{options.get('name') or socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}",
         pull_size=min(checks.whole("pull_size", concurrency if pull_size is None else pull_size), MAX_PULL),
         lock_ttl=lock_ttl,
         poll_timeout=_poll_timeout(options.get("poll_timeout", 5_000)),
     )
     return Orders(
-        name=name_of(options),
+        name=name_of(queues, options),
         polls=polls,
         run=run,
         concurrency=concurrency,

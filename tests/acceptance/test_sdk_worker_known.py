@@ -211,3 +211,13 @@ async def test_what_is_worn_out_stops_in_order(
         assert 4 <= worker.stats.completed <= 8
     counts = await queue.counts()
     assert (counts.active, counts.completed) == (0, worker.stats.completed)
+
+
+async def test_workers_are_called_by_what_tells_them_apart() -> None:
+    async def handler(job: ActiveJob) -> None: ...
+
+    here = f"{socket.gethostname()}:{os.getpid()}"
+    assert Worker("emails", handler).name == f"emails@{here}"
+    assert Worker(["invoices", "exports", "taxes"], handler, concurrency=3).name == f"invoices+2@{here}"
+    assert Worker("emails", handler, name="mill").name == "mill"
+    assert len(Worker("q" * 200, handler).name) == 200

@@ -12,6 +12,7 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Playwright, Request, expect
 
 from .server import Server
+from .waiting import wait_until
 
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
 PATIENCE_MS = 15_000
@@ -69,6 +70,19 @@ class Visitor:
         """Nothing has gone wrong so far, and every refusal that was expected has come."""
         assert not self._problems, "\n".join(self._problems)
         assert not self._refusals, f"the server did not refuse with {self._refusals}"
+
+    def wait_for_a_problem(self) -> None:
+        """Raise what has gone wrong as soon as something has."""
+        wait_until(self._look, "something goes wrong")
+        self.check()
+
+    def _look(self) -> bool:
+        self.page.evaluate("0")  # lets the events of the page come
+        return bool(self._problems)
+
+    def forgive(self) -> None:
+        """What has gone wrong so far was meant to."""
+        self._problems.clear()
 
     def overflow(self) -> int:
         """How many pixels the page is wider than the window."""

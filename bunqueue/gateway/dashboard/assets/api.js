@@ -6,12 +6,18 @@ import { parse, write } from "./numbers.js";
 const KEY = "bunqueue-token";
 let role = "nobody";
 
-/** What the server refuses, in its own words. */
+/** What cannot be done, in words for whoever asked: mostly the server's own.  `status` is 0 where no server has answered. */
 export class Refused extends Error {
-  constructor(message, status) {
-    super(message);
+  constructor(message, status = 0, cause = undefined) {
+    super(message, { cause });
     this.status = status;
   }
+}
+
+/** An error in words.  Any error but a Refused is a defect of this page: the console and `window.onerror` get it, too. */
+export function explain(error) {
+  if (!(error instanceof Refused)) reportError(error);
+  return error.message;
 }
 
 export const setToken = (token) => sessionStorage.setItem(KEY, token);
@@ -61,7 +67,7 @@ async function reach(path, request) {
     return await fetch(path, request);
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new Refused("The server cannot be reached", 0);
+    throw new Refused("The server cannot be reached", 0, error);
   }
 }
 
@@ -88,6 +94,7 @@ export async function greet() {
 export async function listen(filter, onEvent, signal, onState = () => {}) {
   const query = new URLSearchParams();
   for (const [name, value] of Object.entries(filter)) for (const each of [value].flat()) if (each) query.append(name, each);
+  const deliver = (event) => { try { onEvent(event); } catch (error) { reportError(error); } }; // it is no lost connection
   let last = "";
   while (!signal.aborted) {
     try {
@@ -102,9 +109,9 @@ export async function listen(filter, onEvent, signal, onState = () => {}) {
       onState("live");
       for await (const event of events(response.body)) {
         last = event.id || last;
-        if (event.data) onEvent(event.data);
+        if (event.data) deliver(event.data);
       }
-    } catch (error) {
+    } catch {
       if (signal.aborted) return;
     }
     onState("away");

@@ -1,6 +1,7 @@
 // Charts drawn by hand in SVG: lines over the last minutes, and bars by the minute.
 
 import { fill, h, s, text } from "./dom.js";
+import { num } from "./format.js";
 
 const WIDTH = 480, BARS_HEIGHT = 60; // of bars, which are stretched to the place that there is
 const HEIGHT = 150, LEFT = 46, BOTTOM = 18, TOP = 8; // of lines, in pixels
@@ -75,14 +76,14 @@ export function lineChart({ title, series, format }) {
     plot.setAttribute("viewBox", `0 0 ${width} ${HEIGHT}`);
     fill(plot, grid(top, width, format), labels, lines.map((each) => line(drawn, each, x, y)),
       s("line", { class: "cursor", y1: TOP, y2: HEIGHT - BOTTOM, visibility: "hidden" }));
-    point();
+    follow();
     plot.setAttribute("aria-label", `${title}: ${lines.map(({ name }, place) => `${name ?? "and"} ${values[place].textContent}`).join(", ")}`);
   }
 
   const nearest = (place) => drawn.reduce((best, each) =>
     (best && Math.abs(x(best.at) - place) <= Math.abs(x(each.at) - place) ? best : each), null);
 
-  function point() {
+  function follow() {
     const found = pointed === null ? drawn[drawn.length - 1] : nearest(pointed);
     const cursor = plot.querySelector(".cursor");
     if (cursor && found) for (const end of ["x1", "x2"]) cursor.setAttribute(end, x(found.at));
@@ -92,11 +93,11 @@ export function lineChart({ title, series, format }) {
 
   plot.addEventListener("pointermove", (event) => {
     pointed = event.clientX - plot.getBoundingClientRect().left;
-    point();
+    follow();
   });
   plot.addEventListener("pointerleave", () => {
     pointed = null;
-    point();
+    follow();
   });
   new ResizeObserver(draw).observe(plot); // goes with the element
   return { element: h("div", { class: "chart" }, legend, h("div", { class: "plot" }, plot)), update(points, within) {
@@ -135,17 +136,23 @@ export function minuteBars(completed, failed, minutes = 60) {
     "aria-label": `In the last hour ${sum(all.map(([good]) => good))} jobs completed and ${sum(all.map(([, bad]) => bad))} failed` }, bars);
 }
 
-/** How a queue's jobs are spread over the states, as one bar. */
+const SLIVER = 1.5; // of 100: as narrow as a state of few jobs may become
+const FULL = 20; // jobs that fill a bar; with fewer some of it stays empty, so that a single job does not look like a crowd
+
+/** How a queue's jobs are spread over the states, as one bar: each as wide as its share, and none too narrow to see. */
 export function spread(parts) {
-  const all = parts.reduce((sum, [, count]) => sum + count, 0);
+  const some = parts.filter(([, count]) => count);
+  const all = Math.max(FULL, some.reduce((sum, [, count]) => sum + count, 0));
+  const wide = some.map(([, count]) => Math.max(SLIVER, (100 * count) / all));
+  const whole = Math.max(100, wide.reduce((sum, width) => sum + width, 0));
   let x = 0;
-  const pieces = parts.filter(([, count]) => count).map(([kind, count]) => {
-    const width = Math.max(2, (100 * count) / all);
+  const pieces = some.map(([kind], place) => {
+    const width = (100 * wide[place]) / whole;
     const piece = s("rect", { "data-kind": kind, x, width, height: 6 });
     x += width;
     return piece;
   });
-  const label = parts.filter(([, count]) => count).map(([kind, count]) => `${count} ${kind}`).join(", ") || "empty";
-  return s("svg", { class: "spread", viewBox: `0 0 ${Math.max(100, x)} 6`, preserveAspectRatio: "none", role: "img", "aria-label": label },
-    s("rect", { class: "ghost", width: Math.max(100, x), height: 6 }), pieces);
+  const label = some.map(([kind, count]) => `${num(count)} ${kind}`).join(", ") || "empty";
+  return s("svg", { class: "spread", viewBox: "0 0 100 6", preserveAspectRatio: "none", role: "img", "aria-label": label },
+    s("title", {}, label), s("rect", { class: "ghost", width: 100, height: 6 }), pieces);
 }

@@ -1,5 +1,6 @@
 // Questions and messages: what destroys is asked first, and what the server refuses is told in its own words.
 
+import { explain, Refused } from "./api.js";
 import { button, h } from "./dom.js";
 import { parse } from "./numbers.js";
 
@@ -19,7 +20,7 @@ export async function attempt(work, done) {
     if (done) toast(typeof done === "function" ? done(result) : done);
     return true;
   } catch (error) {
-    if (error.name !== "AbortError") toast(error.message, "bad");
+    if (error.name !== "AbortError") toast(explain(error), "bad");
     return false;
   }
 }
@@ -55,7 +56,7 @@ export function ask({ title, body, fields = [], action, danger = false, submit }
         await submit?.(values(fields, inputs));
         finish(true);
       } catch (error) {
-        problem.textContent = error.message;
+        problem.textContent = explain(error);
         yes.disabled = false;
       }
     });
@@ -109,12 +110,12 @@ function values(fields, inputs) {
   return found;
 }
 
-/** JSON that somebody wrote; an Error that says where it is wrong. */
+/** JSON that somebody wrote; Refused says where it is wrong. */
 export function readJson(source, name) {
   if (source === undefined) return undefined;
   try {
     return parse(source);
   } catch (error) {
-    throw new Error(`${name} is not JSON: ${error.message}`);
+    throw new Refused(`${name} is not JSON: ${error.message}`, 0, error);
   }
 }

@@ -1,18 +1,19 @@
 // Keeps a view fresh: by events where they say that something has changed, by slow polling otherwise, and not at
 // all while nobody looks at the tab.
 
-import { listen } from "./api.js";
+import { explain, listen } from "./api.js";
+import { text } from "./dom.js";
 
 const MIN_APART_MS = 1500; // between two refreshes, however many events come
 const REST = 4; // so many times as long as a refresh took nothing is asked: what is hard to answer is asked less often
 const MAX_EVENTS = 400; // a second; beyond, listening costs more than polling does
 
 /**
- * Call `refresh` now, and again when it is time, until `signal` aborts.
+ * Call `refresh` now, and again when it is time, until `signal` aborts.  What it throws is shown in `note`.
  * The answer's `refresh` is for whoever has changed something and wants to see it.
- * @param {{every: number, filter?: object, signal: AbortSignal, refresh: () => Promise<void>}} options
+ * @param {{every: number, filter?: object, signal: AbortSignal, note: Element, refresh: () => Promise<void>}} options
  */
-export function keepFresh({ every, filter, signal, refresh }) {
+export function keepFresh({ every, filter, signal, note, refresh }) {
   let timer, began = 0, ended = 0, apart = MIN_APART_MS, stream = null;
   let running = false, asked = false, stale = false; // stale: an event has said so
 
@@ -22,6 +23,9 @@ export function keepFresh({ every, filter, signal, refresh }) {
     began = performance.now();
     try {
       await refresh();
+      text(note, "");
+    } catch (error) {
+      if (!signal.aborted) text(note, explain(error));
     } finally {
       running = false;
       ended = performance.now();

@@ -1,6 +1,6 @@
 // Schedules: when they run next, and pausing, adding and deleting them.
 
-import { call, mayWrite } from "../api.js";
+import { call, mayWrite, Refused } from "../api.js";
 import { since } from "../clock.js";
 import { ask, attempt, confirm, readJson, toast } from "../dialogs.js";
 import { badge, button, empty, fill, h, text } from "../dom.js";
@@ -37,14 +37,9 @@ export function cron({ query, main, signal }) {
     list.update(some.slice(page * SIZE, (page + 1) * SIZE));
     pages.update({ page, size: SIZE, total: some.length, more: some.length > (page + 1) * SIZE });
   }
-  const fresh = keepFresh({ every: EVERY_MS, signal, refresh: async () => {
-    try {
-      found = (await call("CronList", {}, signal)).crons;
-      draw();
-      text(note, "");
-    } catch (error) {
-      if (!signal.aborted) text(note, error.message);
-    }
+  const fresh = keepFresh({ every: EVERY_MS, signal, note, refresh: async () => {
+    found = (await call("CronList", {}, signal)).crons;
+    draw();
   } });
 }
 
@@ -104,7 +99,7 @@ function add(refresh) {
     { name: "jobName", label: "Name of its jobs" },
     { name: "data", label: "Data, as JSON", kind: "area", rows: 4 },
   ], submit: async ({ data, ...rest }) => {
-    if (rest.schedule && rest.repeatEvery) throw new Error("Give a cron expression or a number of ms, not both");
+    if (rest.schedule && rest.repeatEvery) throw new Refused("Give a cron expression or a number of ms, not both");
     const { cron: made } = await call("Cron", { ...rest, data: readJson(data, "data") });
     toast(`${made.name} runs ${relative(made.nextRun)}`);
     refresh();

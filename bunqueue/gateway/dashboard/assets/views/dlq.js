@@ -113,27 +113,23 @@ export function dlq({ params, query, main, signal }) {
   function done() { selected.clear(); fresh.refresh(); }
 
   async function refresh() {
-    try {
-      const all = (await call("DashboardQueues", {}, signal)).data.queues.filter((queue) => queue.dlq).sort((a, b) => b.dlq - a.dlq);
-      filters.update(all.slice(0, MAX_OFFERED));
-      queues = chosen ? all.filter((queue) => queue.name === chosen) : all;
-      const shown = queues.slice(0, chosen ? 1 : MAX_QUEUES);
-      const counts = filter ? await each(queues, (queue) => call("CountDlq", { queue: queue.name, filter }, signal)) : queues.map((queue) => ({ count: queue.dlq }));
-      total = counts.reduce((sum, { count }) => sum + count, 0);
-      const pages = await each(shown, (queue) => call("Dlq", { queue: queue.name, filter: { ...filter, limit: SIZE, offset: chosen ? page * SIZE : 0 } }, signal));
-      const entries = pages.flatMap((reply) => reply.entries).sort((a, b) => b.enteredAt - a.enteredAt).slice(0, SIZE);
-      list.update(entries);
-      for (const id of selected.keys()) if (!entries.some((entry) => entry.job.id === id)) selected.delete(id);
-      drawBulk();
-      if (chosen) pages.update({ page, size: SIZE, total, more: total > (page + 1) * SIZE });
-      text(hidden, !chosen && total > entries.length ? `${entries.length} of ${num(total)} are shown: choose a queue to see all of its dead letters.` : "");
-      hidden.hidden = !hidden.textContent;
-      text(note, "");
-    } catch (error) {
-      if (!signal.aborted) text(note, error.message);
-    }
+    const all = (await call("DashboardQueues", {}, signal)).data.queues.filter((queue) => queue.dlq).sort((a, b) => b.dlq - a.dlq);
+    filters.update(all.slice(0, MAX_OFFERED));
+    queues = chosen ? all.filter((queue) => queue.name === chosen) : all;
+    const shown = queues.slice(0, chosen ? 1 : MAX_QUEUES);
+    const counts = filter ? await each(queues, (queue) => call("CountDlq", { queue: queue.name, filter }, signal)) : queues.map((queue) => ({ count: queue.dlq }));
+    total = counts.reduce((sum, { count }) => sum + count, 0);
+    page = chosen ? Math.min(page, Math.max(0, Math.ceil(total / SIZE) - 1)) : 0; // entries have gone, or it is an old address
+    const replies = await each(shown, (queue) => call("Dlq", { queue: queue.name, filter: { ...filter, limit: SIZE, offset: page * SIZE } }, signal));
+    const entries = replies.flatMap((reply) => reply.entries).sort((a, b) => b.enteredAt - a.enteredAt).slice(0, SIZE);
+    list.update(entries);
+    for (const id of selected.keys()) if (!entries.some((entry) => entry.job.id === id)) selected.delete(id);
+    drawBulk();
+    if (chosen) pages.update({ page, size: SIZE, total, more: total > (page + 1) * SIZE });
+    text(hidden, !chosen && total > entries.length ? `${entries.length} of ${num(total)} are shown: choose a queue to see all of its dead letters.` : "");
+    hidden.hidden = !hidden.textContent;
   }
-  const fresh = keepFresh({ every: EVERY_MS, filter: { event: ["failed", "retried"], queue: chosen }, signal, refresh });
+  const fresh = keepFresh({ every: EVERY_MS, filter: { event: ["failed", "retried"], queue: chosen }, signal, note, refresh });
 }
 
 /** One after the other: a queue of a million dead letters is work enough at a time. */

@@ -1,6 +1,6 @@
 // What can be done with a job, by its state.
 
-import { call, mayWrite } from "../api.js";
+import { call, mayWrite, Refused } from "../api.js";
 import { ask, attempt, confirm, readJson, toast } from "../dialogs.js";
 import { button, fill } from "../dom.js";
 import { write } from "../numbers.js";
@@ -39,7 +39,7 @@ function buttons(id, state, cancelling, job, refresh) {
 
 async function retry(job) {
   const { count } = await call("RetryDlq", { queue: job.queue, jobId: job.id });
-  if (!count) throw new Error("The job is no dead letter any more");
+  if (!count) throw new Refused("The job is no dead letter any more");
 }
 
 function cancel(id, job, refresh) {

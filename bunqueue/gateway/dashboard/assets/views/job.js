@@ -72,15 +72,15 @@ function timeline(moments) {
   }));
 }
 
-function facts(job) {
-  const ran = job.startedAt && job.completedAt ? duration(job.completedAt - job.startedAt) : null;
-  const rows = [["Queue", h("a", { href: `/queues/${encodeURIComponent(job.queue)}` }, job.queue)], ["Attempts", `${job.attempts} of ${job.maxAttempts} failed`],
-    ["Priority", job.priority || null], ["Added", when(job.createdAt)], ["Due", job.runAt > job.createdAt ? when(job.runAt) : null],
-    ["Started", job.startedAt ? when(job.startedAt) : null], ["Completed", job.completedAt ? when(job.completedAt) : null], ["Took", ran],
-    ["Group", job.groupId], ["Unique key", job.uniqueKey], ["Custom id", job.customId], ["Backoff", `${duration(job.backoff)}, ${job.backoffConfig?.type ?? "exponential"}`],
-    ["Timeout", job.timeout ? duration(job.timeout) : null], ["Expires", job.ttl ? when(job.createdAt + job.ttl) : null], ["Tags", job.tags?.length ? job.tags.join(", ") : null],
-    ["Order", job.lifo ? "last in, first out" : null], ["Stalled", job.stallCount ? `${job.stallCount} times` : null],
-    ["Repeats", job.repeat ? JSON.stringify(job.repeat) : null]];
+function facts(found) {
+  const ran = found.startedAt && found.completedAt ? duration(found.completedAt - found.startedAt) : null;
+  const rows = [["Queue", h("a", { href: `/queues/${encodeURIComponent(found.queue)}` }, found.queue)], ["Attempts", `${found.attempts} of ${found.maxAttempts} failed`],
+    ["Priority", found.priority || null], ["Added", when(found.createdAt)], ["Due", found.runAt > found.createdAt ? when(found.runAt) : null],
+    ["Started", found.startedAt ? when(found.startedAt) : null], ["Completed", found.completedAt ? when(found.completedAt) : null], ["Took", ran],
+    ["Group", found.groupId], ["Unique key", found.uniqueKey], ["Custom id", found.customId], ["Backoff", `${duration(found.backoff)}, ${found.backoffConfig?.type ?? "exponential"}`],
+    ["Timeout", found.timeout ? duration(found.timeout) : null], ["Expires", found.ttl ? when(found.createdAt + found.ttl) : null], ["Tags", found.tags?.length ? found.tags.join(", ") : null],
+    ["Order", found.lifo ? "last in, first out" : null], ["Stalled", found.stallCount ? `${found.stallCount} times` : null],
+    ["Repeats", found.repeat ? JSON.stringify(found.repeat) : null]];
   return h("dl", { class: "facts" }, rows.filter(([, value]) => value !== null && value !== undefined && value !== "").map(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]));
 }
 
@@ -147,12 +147,10 @@ export function job({ params, main, signal }) {
       parts.facts.update(found);
       parts.flow.update(flow);
       drawActions(found);
-      text(note, "");
     } catch (error) {
-      if (signal.aborted) return;
-      if (error.status === 404) missing();
-      else text(note, error.message);
+      if (signal.aborted || error.status !== 404) throw error;
+      missing();
     }
   }
-  const fresh = keepFresh({ every: EVERY_MS, filter: { job: id }, signal, refresh });
+  const fresh = keepFresh({ every: EVERY_MS, filter: { job: id }, signal, note, refresh });
 }

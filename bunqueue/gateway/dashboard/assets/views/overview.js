@@ -2,7 +2,7 @@
 
 import { call, history } from "../api.js";
 import { lineChart, spread } from "../charts.js";
-import { button, card, empty, fill, h, text } from "../dom.js";
+import { card, empty, fill, h, text } from "../dom.js";
 import { compact, duration, megabytes, num, percent, plural, rate } from "../format.js";
 import { keepFresh } from "../live.js";
 import { note as address } from "../router.js";
@@ -63,7 +63,7 @@ const link = (queue) => `/queues/${encodeURIComponent(queue.name)}`;
 const some = (value) => (value ? compact(value) : h("span", { class: "none" }, "0"));
 const COLUMNS = [
   { name: "name", title: "Queue", class: "name", sort: (queue) => queue.name, cell: (queue) => [h("a", { href: link(queue) }, queue.name), queue.paused ? h("span", { class: "badge", "data-state": "paused" }, "paused") : null] },
-  { name: "spread", title: "", class: "wide", cell: (queue) => spread([["waiting", waitingOf(queue)], ["active", queue.active], ["delayed", queue.delayed], ["waiting-children", queue.blocked], ["failed", queue.dlq]]) },
+  { name: "spread", title: "", class: "wide", cell: (queue) => spread([["waiting", waitingOf(queue)], ["active", queue.active], ["delayed", queue.delayed], ["waiting-children", queue.blocked], ["completed", queue.completed], ["failed", queue.dlq]]) },
   { name: "waiting", title: "Waiting", class: "number", sort: waitingOf, cell: (queue) => some(waitingOf(queue)) },
   { name: "active", title: "Active", class: "number", sort: (queue) => queue.active, cell: (queue) => some(queue.active) },
   { name: "delayed", title: "Delayed", class: "number", sort: (queue) => queue.delayed, cell: (queue) => some(queue.delayed) },
@@ -146,10 +146,10 @@ export function overview({ query, main, signal }) {
     parts.tiles.update(data);
   };
   const shards = async () => parts.shards.update((await call("ListShards", {}, signal)).data.shards, trouble);
-  keepFresh({ every: EVERY_MS, signal, refresh: async () => {
+  keepFresh({ every: EVERY_MS, signal, note, refresh: async () => {
     const wanted = [numbers(), shards(), parts.charts.refresh(signal), !many || turn % 5 === 0 ? listQueues() : null];
     turn += 1;
     const failed = (await Promise.allSettled(wanted)).find(({ status }) => status === "rejected"); // a shard that is down is no reason to show nothing
-    if (!signal.aborted) text(note, failed?.reason.message ?? "");
+    if (failed) throw failed.reason;
   } });
 }

@@ -88,31 +88,26 @@ export function queue({ params, query, main, signal }) {
   const drawActions = queueActions(name, actions, () => fresh.refresh());
 
   async function refresh() {
-    try {
-      const [counts, jobs, paused, done, failed] = await Promise.all([
-        call("GetJobCounts", { queue: name }, signal),
-        call("GetJobs", { queue: name, state: state || undefined, limit: SIZE, offset: page * SIZE, asc: oldest, dataLimit: SHOWN_BYTES }, signal),
-        call("IsPaused", { queue: name }, signal),
-        call("Metrics", { queue: name, type: "completed" }, signal),
-        call("Metrics", { queue: name, type: "failed" }, signal)]);
-      strip.update(counts.counts);
-      fill(status, paused.paused ? badge("paused") : null);
-      drawActions(counts.counts, paused.paused);
-      const total = state ? counts.counts[state] : Object.values(counts.counts).reduce((sum, count) => sum + count, 0);
-      const last = Math.max(0, Math.ceil(total / SIZE) - 1);
-      if (page > last && !jobs.jobs.length) { // jobs have gone, or an old address: the last page is what there is
-        page = last;
-        address({ page: page || null });
-        return await refresh();
-      }
-      list.update(jobs.jobs);
-      pages.update({ page, size: SIZE, total: Math.max(total, page * SIZE + jobs.jobs.length), more: jobs.jobs.length === SIZE && total > (page + 1) * SIZE });
-      fill(bars, minuteBars(done.data.data, failed.data.data));
-      await extra.refresh(signal);
-      text(note, "");
-    } catch (error) {
-      if (!signal.aborted) text(note, error.message);
+    const [counts, jobs, paused, done, failed] = await Promise.all([
+      call("GetJobCounts", { queue: name }, signal),
+      call("GetJobs", { queue: name, state: state || undefined, limit: SIZE, offset: page * SIZE, asc: oldest, dataLimit: SHOWN_BYTES }, signal),
+      call("IsPaused", { queue: name }, signal),
+      call("Metrics", { queue: name, type: "completed" }, signal),
+      call("Metrics", { queue: name, type: "failed" }, signal)]);
+    strip.update(counts.counts);
+    fill(status, paused.paused ? badge("paused") : null);
+    drawActions(counts.counts, paused.paused);
+    const total = state ? counts.counts[state] : Object.values(counts.counts).reduce((sum, count) => sum + count, 0);
+    const last = Math.max(0, Math.ceil(total / SIZE) - 1);
+    if (page > last && !jobs.jobs.length) { // jobs have gone, or an old address: the last page is what there is
+      page = last;
+      address({ page: page || null });
+      return await refresh();
     }
+    list.update(jobs.jobs);
+    pages.update({ page, size: SIZE, total: Math.max(total, page * SIZE + jobs.jobs.length), more: jobs.jobs.length === SIZE && total > (page + 1) * SIZE });
+    fill(bars, minuteBars(done.data.data, failed.data.data));
+    await extra.refresh(signal);
   }
-  const fresh = keepFresh({ every: EVERY_MS, filter: { queue: name }, signal, refresh });
+  const fresh = keepFresh({ every: EVERY_MS, filter: { queue: name }, signal, note, refresh });
 }

@@ -1,6 +1,6 @@
 // Webhooks: who is told over HTTP, how that goes, and trying it out.
 
-import { call, mayWrite, testWebhook } from "../api.js";
+import { call, mayWrite, Refused, testWebhook } from "../api.js";
 import { since } from "../clock.js";
 import { ask, attempt, confirm, toast } from "../dialogs.js";
 import { badge, button, empty, fill, h, text } from "../dom.js";
@@ -20,15 +20,10 @@ export function webhooks({ main, signal }) {
   fill(main, h("div", { class: "page-head" }, h("h1", {}, "Webhooks"), note,
     h("div", { class: "actions" }, mayWrite() ? button("Add webhook", () => addHook(again), "primary") : null)),
   h("section", { class: "card flush" }, h("div", { class: "card-head" }, count), list.element));
-  const fresh = keepFresh({ every: EVERY_MS, signal, refresh: async () => {
-    try {
-      const { webhooks: found } = (await call("ListWebhooks", {}, signal)).data;
-      text(count, plural(found.length, "webhook"));
-      list.update(found);
-      text(note, "");
-    } catch (error) {
-      if (!signal.aborted) text(note, error.message);
-    }
+  const fresh = keepFresh({ every: EVERY_MS, signal, note, refresh: async () => {
+    const { webhooks: found } = (await call("ListWebhooks", {}, signal)).data;
+    text(count, plural(found.length, "webhook"));
+    list.update(found);
   } });
 }
 
@@ -50,7 +45,7 @@ function columns(again) {
 async function test(hook) {
   await attempt(async () => {
     const { data } = await testWebhook(hook.id);
-    if (!data.delivered) throw new Error(`The test was not delivered: ${data.error ?? `the receiver answered ${data.status}`}`);
+    if (!data.delivered) throw new Refused(`The test was not delivered: ${data.error ?? `the receiver answered ${data.status}`}`);
     toast(`The test was delivered: status ${data.status}`);
   });
 }

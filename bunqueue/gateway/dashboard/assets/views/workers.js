@@ -46,13 +46,8 @@ export function workers({ query, main, signal }) {
     list.update(some.slice(page * SIZE, (page + 1) * SIZE));
     pages.update({ page, size: SIZE, total: some.length, more: some.length > (page + 1) * SIZE });
   }
-  keepFresh({ every: EVERY_MS, signal, refresh: async () => {
-    try {
-      found = (await call("ListWorkers", {}, signal)).data.workers;
-      draw();
-      text(note, "");
-    } catch (error) {
-      if (!signal.aborted) text(note, error.message);
-    }
+  keepFresh({ every: EVERY_MS, signal, note, refresh: async () => {
+    found = (await call("ListWorkers", {}, signal)).data.workers;
+    draw();
   } });
 }
