@@ -56,7 +56,8 @@ def crowd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 def crowded(api: Api) -> None:
     dead = api("PUSHB", queue=QUEUE, jobs=[{"data": number, "maxAttempts": 1} for number in range(MANY)])
     pulled = api("PULLB", queue=QUEUE, count=MANY)["jobs"]
-    assert isinstance(pulled, list) and len(pulled) == len(dead["ids"])  # type: ignore[arg-type]
+    assert isinstance(pulled, list)
+    assert len(pulled) == len(dead["ids"])
     for job in pulled:
         api("FAIL", id=job["id"], error="the bank said no")
     api("PUSHB", queue=QUEUE, jobs=[{"data": number, "groupId": f"g{number}"} for number in range(MANY)])
