@@ -25,7 +25,6 @@ from bunqueue.protocol.lenient import DECODE_ERRORS
 from .admission import MAX_SLOW, RateLimit, may_wait
 from .bounds import longest_frame
 from .flow import HELD, SHUTDOWN, SLOW_READER, ReadGate
-from .hub import MAX_LINGERING
 from .local import answer, first_shard, guarded_peek, refusal, second_look
 from .routing import (
     FIRST,
@@ -112,6 +111,7 @@ class ClientConnection(asyncio.Protocol):
         self._transport.set_write_buffer_limits(high=HIGH_WATER)
         self.write = self._transport.write
         self.gate = ReadGate(self._transport)
+        self._hub.open += self.limited
         limit = self._hub.max_connections
         if self._hub.draining:
             self.abort()
@@ -124,6 +124,7 @@ class ClientConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._hub.remove(self, wire.CLOSED)
         self._hub.lingering.pop(self, None)
+        self._hub.open -= self.limited
         self._finished = True
 
     def data_received(self, data: bytes) -> None:
@@ -186,7 +187,7 @@ class ClientConnection(asyncio.Protocol):
             return
         if error:
             self.write(refusal(error, UNSET))
-        if len(self._hub.lingering) >= MAX_LINGERING:
+        if len(self._hub.lingering) >= self._hub.max_lingering:
             self._transport.close()
             return
         self._hub.lingering[self] = 0

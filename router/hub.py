@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from bunqueue.busy_poll import LoopPoll
+from bunqueue.descriptors import MAX_LINGERING
 from bunqueue.logs import get_logger
 from bunqueue.protocol import link as wire
 from bunqueue.settings import Settings
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 
 SWEEP_S = 5.0
 LINGER_SWEEPS = 1  # how long a connection that we ended may take to notice; until then we swallow its bytes
-MAX_LINGERING = 200  # so that refused connections cannot use up the file descriptors
 
 _log = get_logger("router")
 
@@ -38,6 +38,7 @@ class Hub:
         self.tokens = tuple(token.encode() for token in settings.auth_token)
         self.rate_limit = settings.rate_limit
         self.max_connections = settings.max_connections
+        self.max_lingering = MAX_LINGERING
         self.routes = Routes(self.shards)
         self.clients: dict[int, ClientConnection] = {}
         self.bounds = Bounds(self.clients)
@@ -50,6 +51,7 @@ class Hub:
         self.tickets.additions = Additions(self).by_command
         self.draining = False
         self.lingering: dict[ClientConnection, int] = {}  # ended by us -> sweeps since
+        self.open = 0  # sockets of clients, those that linger and those that are being closed among them
         self._last_number = 0
         self._emptied = asyncio.Event()
 

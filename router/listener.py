@@ -2,58 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
-import resource
 import shutil
 import ssl
 import tempfile
 from pathlib import Path
 
+from bunqueue.acceptor import Acceptor
 from bunqueue.logs import get_logger
 
 from .connection import ClientConnection
-from .handshakes import Handshakes
 from .hub import Hub
 from .sockets import BoundSockets
 
 BACKLOG = 4096  # a worker fleet that reconnects all at once; the kernel caps it (net.core.somaxconn)
-SPARE_FILES = 256  # descriptors beside those of clients: shards, logs, connections on their way out
 MAX_SOCKET_PATH = 100  # bytes; the kernel takes 108 on Linux, 104 on macOS
 
 _log = get_logger("router")
-
-
-def connections_within_file_limit(connections: int) -> int:
-    """Allow this process as many open files as the system lets it; how many clients these are good for.
-
-    That is ``connections``, or fewer, which is said: to run out of files would turn clients away unheard.
-    """
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-        soft = hard
-    except (OSError, ValueError):  # macOS calls its hard limit infinite and then refuses that
-        pass
-    spare = min(SPARE_FILES, soft // 2)
-    if soft == resource.RLIM_INFINITY or connections + spare <= soft:
-        return connections
-    _log.warning(
-        "max_connections is lowered to what the limit of open files allows; raise that one (ulimit -n)",
-        max_connections=soft - spare,
-        wanted=connections,
-        open_files=soft,
-    )
-    return soft - spare
-
-
-def files_left() -> bool:
-    """Whether another file can be opened; without one, uvloop closes new connections and says nothing."""
-    try:
-        os.close(os.open(os.devnull, os.O_RDONLY))
-    except OSError:
-        return False
-    return True
 
 
 class TcpListener:
@@ -62,44 +27,36 @@ class TcpListener:
     def __init__(self, hub: Hub, sockets: BoundSockets) -> None:
         self._hub = hub
         self._bound = sockets
-        self._handshakes: Handshakes | None = None  # only with TLS
-        self._servers: list[asyncio.Server] = []
+        self._acceptor = Acceptor(lambda: ClientConnection(hub), lambda: hub.open, 0)
 
     async def start(self, tls: ssl.SSLContext | None) -> None:
         """Let clients in; with ``tls`` only those that shake hands."""
-        loop = asyncio.get_running_loop()
-        sockets = self._bound.sockets
+        hub, acceptor = self._hub, self._acceptor
+        # One that is refused is told why, unless a handshake would have to come first.
+        acceptor.most = hub.max_connections + (0 if tls else hub.max_lingering)
+        acceptor.tls = tls
         try:
-            if tls is not None:
-                self._handshakes = Handshakes(self._hub, tls)
-                while sockets:
-                    self._handshakes.listen(sockets.pop(), BACKLOG)
-            for sock in sockets:
-                server = await loop.create_server(
-                    lambda: ClientConnection(self._hub), sock=sock, backlog=BACKLOG
-                )
-                self._servers.append(server)
+            for sock in self._bound.sockets:
+                acceptor.listen(sock, BACKLOG)
         except OSError as error:
             self.close()
             raise self._bound.refusal(error) from error
 
     def renew(self, tls: ssl.SSLContext) -> None:
         """Shake hands with this from now on; who is in stays."""
-        assert self._handshakes is not None
-        self._handshakes.context = tls
+        self._acceptor.tls = tls
 
     def sweep(self) -> None:
-        """Called now and then."""
-        if self._handshakes is not None:
-            self._handshakes.tell()
+        """Called now and then: say who was not let in since the last time, in one line however many."""
+        acceptor, hub = self._acceptor, self._hub
+        if acceptor.failed:
+            _log.warning("clients failed at the TLS handshake", clients=acceptor.failed, last=acceptor.reason)
+        hub.refused += acceptor.refused
+        acceptor.failed = acceptor.refused = 0
 
     def close(self) -> None:
         """Let nobody in any more; who is in stays."""
-        if self._handshakes is not None:
-            self._handshakes.close()
-        for server in self._servers:
-            server.close()
-        self._servers.clear()
+        self._acceptor.close()
         self._bound.close()
 
 

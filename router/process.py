@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from bunqueue.data_folder import DataFolderError, open_data_folder, own_data_folder
+from bunqueue.descriptors import files_left, raise_file_limit, share
 from bunqueue.logs import configure_logging, get_logger
 from bunqueue.settings import Settings, SettingsError
 from bunqueue.systemd import notify
@@ -21,7 +22,7 @@ from bunqueue.systemd import notify
 from .errors import BAD_USAGE, FAILED, StartError
 from .gateway import Gateway
 from .hub import SWEEP_S, Hub
-from .listener import TcpListener, connections_within_file_limit, files_left
+from .listener import TcpListener
 from .sockets import BoundSockets
 from .supervisor import COMMAND, Supervisor
 from .tls import server_context
@@ -122,7 +123,7 @@ class RouterProcess:
         if not settings.in_memory:
             folder = Path(settings.data_dir)
             self._data = own_data_folder(folder)  # first: of two new servers only one may write
-        self._hub.max_connections = connections_within_file_limit(settings.max_connections)
+        self._share_files()
         self._sockets.bind()
         self._gateway.bind()
         if self._data is not None:  # last: a start that fails must not settle the number of shards
@@ -141,6 +142,19 @@ class RouterProcess:
         gc.set_threshold(50_000, 20, 100)
         self._announce()
         await asyncio.Event().wait()
+
+    def _share_files(self) -> None:
+        """Let in no more clients than there are descriptors for; if these are fewer than wanted, say so."""
+        settings, files = self._settings, raise_file_limit()
+        found = share(files, settings.max_connections, shards=settings.shards, gateway=self._gateway.wanted)
+        self._hub.max_connections, self._hub.max_lingering = found.clients, found.lingering
+        if found.clients < settings.max_connections:
+            _log.warning(
+                "max_connections is lowered to what the limit of open files allows; raise it (ulimit -n)",
+                max_connections=found.clients,
+                wanted=settings.max_connections,
+                open_files=files,
+            )
 
     def _announce(self) -> None:
         """The one line on standard output that scripts and people wait for."""

@@ -43,7 +43,13 @@ class Start(msgspec.Struct):
 
 def main() -> int:
     """Run one shard; the exit status."""
-    start = msgspec.json.decode(sys.stdin.buffer.read(), type=Start)
+    told = sys.stdin.buffer.read()
+    try:
+        start = msgspec.json.decode(told, type=Start)
+    except msgspec.DecodeError:
+        if told.endswith(b"}"):
+            raise
+        return 1  # the router was killed before it had said everything
     settings = Settings.from_json(start.settings)
     os.umask(0o077)  # the jobs are nobody else's business, even where their folder is open to others
     configure_logging(settings.log_level, settings.log_format, shard=start.shard)
@@ -51,7 +57,20 @@ def main() -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    sock.connect(start.socket)
+    try:
+        sock.connect(start.socket)
+    except OSError as error:
+        _log.info("router is gone", error=str(error))
+        return 1
+    try:
+        return _run(start, settings, sock)
+    except ConnectionError as error:
+        _log.info("router is gone", error=str(error))
+        return 1
+
+
+def _run(start: Start, settings: Settings, sock: socket.socket) -> int:
+    """Open the file, serve.  ConnectionError when the router goes before everything is ready."""
     hello = link.ShardHello(start.shard, os.getpid(), start.secret)
     sock.sendall(link.answer(link.CONTROL, link.HELLO, link.encode(hello)))
     try:
@@ -60,9 +79,11 @@ def main() -> int:
         where = shard_file(Path(settings.data_dir), start.shard).name
         _log.error("cannot open the data", file=where, error=str(error))
         return 1
-    sock.sendall(link.answer(link.CONTROL, link.READY))
     try:
+        sock.sendall(link.answer(link.CONTROL, link.READY))
         Server(shard, sock, settings.busy_poll).run()
+    except ConnectionError:
+        raise
     except Exception:
         # Memory may be ahead of the disk, or halfway: nothing of it must be told or written.  The
         # router starts a new process, which reads what was committed.

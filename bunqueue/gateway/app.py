@@ -13,6 +13,7 @@ from starlette.responses import HTMLResponse, Response
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.types import ASGIApp
 
+from bunqueue.descriptors import MAX_WAITING
 from bunqueue.settings import Settings
 
 from .access import Access, Guard
@@ -37,8 +38,8 @@ from .websocket import Sockets
 class Application:
     """Everything that answers requests, of one server."""
 
-    def __init__(self, settings: Settings, socket: str) -> None:
-        self.backend = Backend(socket)
+    def __init__(self, settings: Settings, socket: str, max_waiting: int = MAX_WAITING) -> None:
+        self.backend = Backend(socket, max_waiting)
         self.feed = Feed(LogReader(self.backend), settings.shards)
         self._carrier = Carrier(self.backend)
         self._events = Events(self.feed, settings.shards)

@@ -11,12 +11,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+from bunqueue.descriptors import MAX_WAITING
 from bunqueue.protocol.commands import COMMANDS
 
 from .line import Line, RouterGone
 
 SHARED = 2  # connections for what is answered at once; large answers on one do not hold up the other
-MAX_PARKED = 500  # commands that wait at the same time, each with a connection
 SPARE = 16  # connections that are kept for the next ones
 ANSWER_S = 30.0  # for an answer, on top of the time that the command itself may take
 
@@ -32,8 +32,10 @@ class Unanswered(Exception):
 class Backend:
     """All connections to the router."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, max_waiting: int = MAX_WAITING) -> None:
+        """``max_waiting``: commands that may wait at the same time, each with a connection."""
         self._path = path
+        self._max_waiting = max_waiting
         self._shared: list[Line] = []
         self._spare: list[Line] = []
         self._opening = asyncio.Lock()
@@ -80,7 +82,7 @@ class Backend:
     @asynccontextmanager
     async def _leased(self) -> AsyncIterator[Line]:
         """A connection for one command alone.  If it is not answered, the connection ends."""
-        if self._parked >= MAX_PARKED:
+        if self._parked >= self._max_waiting:
             raise Busy
         self._parked += 1
         line = None

@@ -20,6 +20,8 @@ from typing import Any
 import msgspec
 import uvicorn
 
+from bunqueue.acceptor import Acceptor
+from bunqueue.descriptors import Share, raise_file_limit, share
 from bunqueue.logs import configure_logging, get_logger
 from bunqueue.settings import Settings
 
@@ -33,7 +35,8 @@ STOP_S = 4  # for requests under way
 KEEP_ALIVE_S = 30  # for the next request on a connection
 NICE = 5  # what people look at must not take the processor from the queues
 MAX_LINE = 256 * 1024
-MAX_CONNECTIONS = 4000  # beyond, requests are answered with 503
+BACKLOG = 1024  # as the router listens on the same sockets
+MAX_CONNECTIONS = 4000
 
 _log = get_logger("gateway")
 
@@ -48,7 +51,10 @@ class Start(msgspec.Struct):
 
 def main() -> int:
     """Run the gateway; the exit status."""
-    start = msgspec.json.decode(sys.stdin.buffer.readline(MAX_LINE), type=Start)
+    told = sys.stdin.buffer.readline(MAX_LINE)
+    if not told.endswith(b"\n"):  # the router was killed before it had said everything
+        return 1
+    start = msgspec.json.decode(told, type=Start)
     settings = Settings.from_json(start.settings)
     configure_logging(settings.log_level, settings.log_format)
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
@@ -64,13 +70,14 @@ def main() -> int:
 
 async def serve(start: Start, settings: Settings) -> int:
     """Serve until standard input ends."""
-    application = Application(settings, start.socket)
+    found = share(raise_file_limit(), MAX_CONNECTIONS, gateway=True)
+    application = Application(settings, start.socket, found.waiting)
     sockets = [socket.socket(fileno=descriptor) for descriptor in start.descriptors]
     end_stuck_ones(sockets)
-    server = _Server(uvicorn.Config(application.asgi, **_options(settings)))
+    server = _Server(uvicorn.Config(application.asgi, **_options(settings, found.clients)), found)
     loop = asyncio.get_running_loop()
     application.start()
-    serving = loop.create_task(server.serve(sockets=sockets))
+    serving = loop.create_task(server.serve(sockets))
     stopped = asyncio.Event()
     loop.add_reader(sys.stdin.fileno(), _heard, stopped)
     loop.add_signal_handler(signal.SIGTERM, stopped.set)
@@ -86,15 +93,15 @@ async def serve(start: Start, settings: Settings) -> int:
     return 0 if server.started else 1
 
 
-def _options(settings: Settings) -> dict[str, Any]:
-    """As uvicorn has them."""
+def _options(settings: Settings, most: int) -> dict[str, Any]:
+    """As uvicorn has them.  Beyond ``most`` connections, requests are answered with 503."""
     options: dict[str, Any] = {
         "lifespan": "off",
         "log_config": None,
         "access_log": False,
         "server_header": False,
         "proxy_headers": False,
-        "limit_concurrency": MAX_CONNECTIONS,
+        "limit_concurrency": most,
         "timeout_keep_alive": KEEP_ALIVE_S,
         "timeout_graceful_shutdown": STOP_S,
         "http": Connection,
@@ -110,17 +117,33 @@ def _options(settings: Settings) -> dict[str, Any]:
 
 
 class _Server(uvicorn.Server):
-    """Says when it listens, and leaves signals to others."""
+    """Says when it listens, leaves signals to others, and accepts no more than there are descriptors for."""
+
+    def __init__(self, config: uvicorn.Config, most: Share) -> None:
+        super().__init__(config)
+        held = self.server_state.connections
+        self._acceptor = Acceptor(self._connection, lambda: len(held), most.clients + most.lingering)
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
 
+    def _connection(self) -> asyncio.Protocol:
+        return Connection(self.config, self.server_state, self.lifespan.state)
+
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        if self.started:
-            sys.stdout.buffer.write(READY)
-            sys.stdout.buffer.flush()
+        await super().startup([])
+        if not self.started:
+            return
+        self._acceptor.tls = self.config.ssl
+        for sock in sockets or ():
+            self._acceptor.listen(sock, BACKLOG)
+        with suppress(OSError):  # the router has just gone
+            os.write(sys.stdout.fileno(), READY)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._acceptor.close()
+        await super().shutdown(sockets)
 
 
 def _heard(stopped: asyncio.Event) -> None:

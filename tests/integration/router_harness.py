@@ -85,7 +85,7 @@ class RouterServer:
         os.write(writer, self.settings.to_json())
         os.close(writer)
         command = [sys.executable, "-P"]
-        if self._command or self._changes:
+        if self._command or self._changes or "FILE_LIMIT" in self._environ:
             command += ["-c", _RUNNER, json.dumps(self._command), json.dumps(self._changes), str(reader)]
         else:
             command += ["-m", "router", "--settings-fd", str(reader)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import socket
 import stat
@@ -17,6 +18,7 @@ import pytest
 from router_harness import Client, RouterServer, alive, queue_of_shard, wait_for
 
 import router.process
+from bunqueue.descriptors import share
 from router.errors import BAD_USAGE
 
 
@@ -148,11 +150,12 @@ def test_fewer_files_than_clients_lower_the_number_of_clients(tmp_path: Path) ->
     limited = {"FILE_LIMIT": "100"}
     with RouterServer(tmp_path, fake=True, environ=limited) as server:
         assert "max_connections is lowered" in server.log()
-        assert "max_connections=50 wanted=10000 open_files=100" in server.log()
-        clients = [server.connect() for _ in range(50)]
+        most = share(100, 10_000, shards=2).clients
+        assert f"max_connections={most} wanted=10000 open_files=100" in server.log()
+        clients = [server.connect() for _ in range(most)]
         assert clients[-1].call(cmd="Ping")["ok"]
         with server.connect() as late:
-            assert late.recv()["error"] == "Too many connections (max 50)"
+            assert late.recv()["error"] == f"Too many connections (max {most})"
         for client in clients:
             client.socket.close()
 
@@ -166,12 +169,9 @@ def test_clients_that_are_turned_away_are_counted_in_the_log(tmp_path: Path) -> 
 
 
 def test_running_out_of_files_is_said(tmp_path: Path) -> None:
-    changes = {"process.SWEEP_S": 0.05, "listener.SPARE_FILES": -1000}
-    with RouterServer(tmp_path, fake=True, changes=changes, environ={"FILE_LIMIT": "60"}) as server:
-        clients = [server.connect() for _ in range(60)]
+    with RouterServer(tmp_path, fake=True, changes={"process.SWEEP_S": 0.05}) as server:
+        resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, (5, 5))
         wait_for(lambda: "no file can be opened any more" in server.log())
-        for client in clients:
-            client.socket.close()
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,88 @@
+"""Accepts connections, and never more than there are descriptors for.
+
+The event loop's own way takes at once all that wait, thousands after a stall, before anybody can refuse one:
+then the process has no descriptor left for anything else.  Here a turn of the loop takes a few, and what is
+too much is closed before it is anything but a number.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable
+from socket import socket
+
+A_TURN = 32  # connections from one turn of the event loop: about a millisecond that others wait
+HANDSHAKE_S = 10.0  # a client that does not speak is one of a bounded number, so it must not stay
+SHUTDOWN_S = 2.0  # for the client to say goodbye, too
+PAUSE_S = 0.1  # when accepting fails: no file can be opened, mostly
+
+
+class Acceptor:
+    """Makes protocols of what connects to listening sockets, which it closes in the end."""
+
+    def __init__(self, make: Callable[[], asyncio.BaseProtocol], held: Callable[[], int], most: int) -> None:
+        """``held`` tells how many accepted connections are open, beside those that still shake hands; no
+        more than ``most`` are let in."""
+        self.tls: ssl.SSLContext | None = None
+        """For those that come from now on."""
+        self.most = most
+        self.refused = 0  # closed at once, since somebody set it to 0
+        self.failed = 0  # at the TLS handshake, the same
+        self.reason = ""  # of the last that failed
+        self._make = make
+        self._held = held
+        self._sockets: list[socket] = []
+        self._greeting: set[asyncio.Task[None]] = set()
+
+    def listen(self, sock: socket, backlog: int) -> None:
+        """Let clients in."""
+        sock.listen(backlog)
+        sock.setblocking(False)
+        self._sockets.append(sock)
+        self._resume(sock)
+
+    def _resume(self, sock: socket) -> None:
+        if sock in self._sockets:  # else it was closed meanwhile
+            asyncio.get_running_loop().add_reader(sock.fileno(), self._accept, sock)
+
+    def _accept(self, sock: socket) -> None:
+        """Take some of those that wait; the loop comes again for the others."""
+        loop = asyncio.get_running_loop()
+        for _ in range(A_TURN):
+            try:
+                accepted, _ = sock.accept()
+            except (BlockingIOError, ConnectionError):  # nobody any more; or it has just left
+                return
+            except OSError:
+                loop.remove_reader(sock.fileno())
+                loop.call_later(PAUSE_S, self._resume, sock)
+                return
+            if self._held() + len(self._greeting) >= self.most:
+                accepted.close()
+                self.refused += 1
+                continue
+            accepted.setblocking(False)
+            greeting = loop.create_task(self._greet(accepted))
+            self._greeting.add(greeting)
+            greeting.add_done_callback(self._greeting.discard)
+
+    async def _greet(self, accepted: socket) -> None:
+        limits = {"ssl_handshake_timeout": HANDSHAKE_S, "ssl_shutdown_timeout": SHUTDOWN_S}
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(
+                self._make, accepted, ssl=self.tls, **(limits if self.tls else {})
+            )
+        except OSError as error:  # TLS errors are such, and timeouts
+            self.failed += 1
+            self.reason = getattr(error, "reason", None) or str(error) or type(error).__name__
+
+    def close(self) -> None:
+        """Let nobody in any more, and give up what is half way; who is in stays."""
+        loop = asyncio.get_running_loop()
+        sockets, self._sockets = self._sockets, []
+        for sock in sockets:
+            loop.remove_reader(sock.fileno())
+            sock.close()
+        for task in self._greeting:
+            task.cancel()
