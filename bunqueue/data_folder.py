@@ -3,18 +3,27 @@
 Jobs are found by their shard, so the same files under another number of shards would hide jobs from
 their queues.  Therefore the number is written down before the first shard starts, and checked from
 then on.  `bunqueue reshard` changes it, together with the files.
+
+The folder also has an id, which its files repeat (see `shard_identity`), and knows which of them there were:
+a missing, empty or foreign file is refused.
 """
 
 from __future__ import annotations
 
-import fcntl
 import os
-from collections.abc import Iterator
+import re
+import secrets
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import NoReturn, TextIO
+from types import TracebackType
+from typing import NoReturn, Self, TextIO
 
 import msgspec
+
+from .file_lock import lock_folder
+from .shard_identity import Identity, Place, file_name, identity_of, misfit
 
 NAME = "manifest.json"
 LOCK = "server.lock"
@@ -28,31 +37,149 @@ class DataFolderError(Exception):
     """The folder cannot be used like that; the text is one line that says what to do."""
 
 
-class Manifest(msgspec.Struct):
+MISMATCH = "DATA_MISMATCH"
+"""The stable code of `FilesMismatch`, at the beginning of each line."""
+
+
+class FilesMismatch(DataFolderError):
+    """Files that do not belong together; a line for each."""
+
+    def __init__(self, folder: Path, wrong: dict[int, str]) -> None:
+        self.lines = [
+            f"{MISMATCH}: {shard_file(folder, shard)} {why}; restore it from a backup of this folder, or "
+            f"give it up: bunqueue accept-loss --data-dir {folder} --shard {shard}"
+            for shard, why in wrong.items()
+        ]
+        super().__init__("; ".join(self.lines))
+
+
+class Loss(msgspec.Struct):
+    """A file that was given up."""
+
+    shard: int
+    at: str  # UTC
+    what: str
+
+
+class Manifest(msgspec.Struct, omit_defaults=True):
     """What ``manifest.json`` holds."""
 
     format: int
     shards: int = 0  # a newer format may say it otherwise
+    id: str = ""  # of the folder; "" until a version that gives one has started
+    generation: int = 1  # increased by each reshard
+    created: list[int] = []  # the shards that have a file with an identity
+    unmarked: list[int] = []  # those whose file may be from before there were identities
+    losses: list[Loss] = []
+
+    def places(self) -> list[Place]:
+        """What is expected of the file of each shard."""
+        return [
+            Place(
+                Identity(self.id, shard, self.shards, self.generation),
+                filled=shard in self.created or shard in self.unmarked,
+                marked=shard in self.created,
+            )
+            for shard in range(self.shards)
+        ]
+
+    def resharded(self, shards: int) -> Manifest:
+        """That of the same folder after a reshard."""
+        return Manifest(FORMAT, shards, self.id, self.generation + 1, list(range(shards)))
 
 
-def open_data_folder(folder: Path, shards: int) -> None:
+def open_data_folder(folder: Path, shards: int, *, is_new: bool = False) -> None:
     """Make ``folder`` and its manifest if need be.  DataFolderError unless it is a folder for ``shards``, and
-    its files can be what they should be."""
+    its files can be what they should be; then nothing has changed.
+
+    ``is_new``: it has no files yet, even if the manifest of an older version does not say so.
+    """
     with _usable(folder):
         if is_resharded(folder):
             refuse(folder, "has an interrupted reshard: run bunqueue reshard again to finish it")
         found = _read(folder)
-        if found is None:
-            _check_files(folder)
-            write_manifest(folder, shards)
-        elif found.shards != shards:
+        if found is not None and found.shards != shards:
             refuse(
                 folder,
                 f"was made for {found.shards} shards, not {shards}; start with --shards {found.shards}, "
                 f"change it with bunqueue reshard --shards {shards}, or choose another --data-dir",
             )
+        if found is None:
+            manifest = Manifest(FORMAT, shards, _new_id())
         else:
-            _check_files(folder)
+            manifest = found if found.id else _identified(folder, found, [] if is_new else range(shards))
+        check_places(folder, manifest)
+        _check_files(folder)
+        if manifest is not found:
+            save_manifest(folder, manifest)
+
+
+def _new_id() -> str:
+    return secrets.token_hex(8)
+
+
+def _identified(folder: Path, found: Manifest, filled: Iterable[int]) -> Manifest:
+    """The manifest of a folder that had no id: the one that its files have, if they do."""
+    said = (identity_of(shard_file(folder, shard)) for shard in filled)
+    known = Counter((one.folder, one.generation) for one in said if one is not None)
+    number, generation = known.most_common(1)[0][0] if known else (_new_id(), found.generation)
+    return msgspec.structs.replace(found, id=number, generation=generation, unmarked=list(filled))
+
+
+def read_identified(folder: Path) -> Manifest:
+    """The manifest, with an id in any case; DataFolderError when there is none."""
+    found = read_manifest(folder)
+    return found if found.id else _identified(folder, found, range(found.shards))
+
+
+def check_places(folder: Path, manifest: Manifest) -> None:
+    """FilesMismatch unless each file may be what it should be."""
+    wrong = {
+        shard: why
+        for shard, place in enumerate(manifest.places())
+        if (why := misfit(shard_file(folder, shard), place)) is not None
+    }
+    if wrong:
+        raise FilesMismatch(folder, wrong)
+
+
+def check_place(file: Path, place: Place | None) -> None:
+    """FilesMismatch unless a file may be at its place."""
+    if place is not None and (why := misfit(file, place)) is not None:
+        raise FilesMismatch(file.parent, {place.identity.shard: why})
+
+
+def losses_ahead(folder: Path) -> list[Loss]:
+    """The files that were given up, of shards that have no other yet."""
+    found = read_manifest(folder)
+    filled = {*found.created, *found.unmarked}
+    return [loss for loss in found.losses if loss.shard not in filled]
+
+
+def note_files(folder: Path) -> None:
+    """All shards have started: from now on their files must be there."""
+    found = read_manifest(folder)
+    there = {
+        shard
+        for shard, place in enumerate(found.places())
+        if identity_of(shard_file(folder, shard)) == place.identity
+    }
+    created = sorted(there.union(found.created))
+    unmarked = [shard for shard in found.unmarked if shard not in there]
+    if found.id and (created, unmarked) != (found.created, found.unmarked):
+        save_manifest(folder, msgspec.structs.replace(found, created=created, unmarked=unmarked))
+
+
+def place_of(file: Path) -> Place | None:
+    """What the folder around a file expects of it; None where nothing is.  DataFolderError for a manifest
+    that cannot be read."""
+    match = re.fullmatch(r"shard-(\d\d)\.db", file.name)
+    if match is None or not (file.parent / NAME).exists():
+        return None
+    manifest = read_manifest(file.parent)
+    if not manifest.id or int(match[1]) >= manifest.shards:
+        return None
+    return manifest.places()[int(match[1])]
 
 
 def _check_files(folder: Path) -> None:
@@ -79,20 +206,37 @@ def may_be_database(file: Path) -> bool:
         return opened.read(len(DATABASE)) in (b"", DATABASE)
 
 
-def own_data_folder(folder: Path) -> TextIO:
-    """Make ``folder`` if need be, and keep other servers out for as long as the handle is open;
-    DataFolderError when one is in already.
+class FolderLock:
+    """The lock of a data folder, until it is closed or the process ends, however it ends."""
 
-    The system takes the lock back when this process ends, however it ends.
+    def __init__(self, beside: TextIO, folder: int) -> None:
+        self.beside, self.folder = beside, folder
+
+    def close(self) -> None:
+        self.beside.close()
+        os.close(self.folder)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def own_data_folder(folder: Path) -> FolderLock:
+    """Make ``folder`` if need be, and keep other servers out until the lock is closed; DataFolderError when
+    one is in already.
+
+    Two locks: on a file, which older versions know, and on the folder, which nobody can remove.
     """
     with _usable(folder):
-        handle = (folder / LOCK).open("w")
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        handle.close()
+        lock = FolderLock((folder / LOCK).open("w"), os.open(folder, os.O_RDONLY | os.O_DIRECTORY))
+    if not (lock_folder(lock.beside.fileno()) and lock_folder(lock.folder)):
+        lock.close()
         refuse(folder, "is in use by another server; stop that one, or choose another --data-dir")
-    return handle
+    return lock
 
 
 def is_resharded(folder: Path) -> bool:
@@ -100,17 +244,22 @@ def is_resharded(folder: Path) -> bool:
     return (folder / RESHARD / COMPLETE).exists()
 
 
-def shards_of(folder: Path) -> int:
-    """The number of shards that an existing data folder was made for; DataFolderError if it is none."""
+def read_manifest(folder: Path) -> Manifest:
+    """The manifest of an existing data folder; DataFolderError if it is none."""
     found = _read(folder)
     if found is None:
         refuse(folder, f"is none: there is no {NAME} in it; check --data-dir")
-    return found.shards
+    return found
+
+
+def shards_of(folder: Path) -> int:
+    """The number of shards that an existing data folder was made for; DataFolderError if it is none."""
+    return read_manifest(folder).shards
 
 
 def shard_file(folder: Path, shard: int) -> Path:
     """The file that keeps the jobs of a shard."""
-    return folder / f"shard-{shard:02d}.db"
+    return folder / file_name(shard)
 
 
 def refuse(folder: Path, why: str) -> NoReturn:
@@ -118,8 +267,13 @@ def refuse(folder: Path, why: str) -> NoReturn:
 
 
 def write_manifest(folder: Path, shards: int) -> None:
-    """Say for how many shards the folder is."""
-    write_whole(folder / NAME, Manifest(FORMAT, shards))
+    """Say for how many shards the folder is; the next start gives it an id."""
+    save_manifest(folder, Manifest(FORMAT, shards))
+
+
+def save_manifest(folder: Path, manifest: Manifest) -> None:
+    """Write the manifest, whole and on disk."""
+    write_whole(folder / NAME, manifest)
     for place in folder.parents:  # the folders above may be as new as this one
         with suppress(PermissionError):  # those are not
             sync(place)

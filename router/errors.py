@@ -4,6 +4,7 @@ from __future__ import annotations
 
 BAD_USAGE = 2  # repeating the start cannot help: settings, installation
 FAILED = 1
+WRONG_FILES = 9  # the files of the data folder do not belong together: somebody has to decide
 
 
 class StartError(Exception):

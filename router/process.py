@@ -11,15 +11,23 @@ import sys
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
-from bunqueue.data_folder import DataFolderError, open_data_folder, own_data_folder
+from bunqueue.data_folder import (
+    DataFolderError,
+    FilesMismatch,
+    FolderLock,
+    losses_ahead,
+    note_files,
+    open_data_folder,
+    own_data_folder,
+)
 from bunqueue.descriptors import files_left, raise_file_limit, share
 from bunqueue.logs import configure_logging, get_logger
 from bunqueue.settings import Settings, SettingsError
 from bunqueue.systemd import notify
 
-from .errors import BAD_USAGE, FAILED, StartError
+from .errors import BAD_USAGE, FAILED, WRONG_FILES, StartError
 from .gateway import Gateway
 from .hub import SWEEP_S, Hub
 from .listener import TcpListener
@@ -44,6 +52,8 @@ def main(arguments: Sequence[str], command: Sequence[str] | None = None) -> int:
         return run(settings, command or COMMAND)
     except SettingsError as error:
         return _refuse(str(error), BAD_USAGE)
+    except FilesMismatch as error:
+        return max(_refuse(line, WRONG_FILES) for line in error.lines)
     except DataFolderError as error:
         return _refuse(str(error), FAILED)
     except StartError as error:
@@ -103,7 +113,7 @@ class RouterProcess:
         self._sweeper: asyncio.Task[None] | None = None
         self._signalled_at: float | None = None
         self._measurer: asyncio.Task[None] | None = None
-        self._data: TextIO | None = None  # its lock
+        self._data: FolderLock | None = None  # its lock
 
     async def run(self) -> int:
         """Start, serve until a signal comes, stop."""
@@ -128,7 +138,11 @@ class RouterProcess:
         self._gateway.bind()
         if self._data is not None:  # last: a start that fails must not settle the number of shards
             open_data_folder(folder, settings.shards)
+            for loss in losses_ahead(folder):
+                _log.warning("a shard begins empty, as its loss was accepted", shard=loss.shard, at=loss.at)
         await self._supervisor.start()
+        if self._data is not None:  # before any job is taken
+            note_files(Path(settings.data_dir))
         await self._gateway.start(self._supervisor.folder.gateway_socket)
         await self._listener.start(tls)
         if tls is not None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from bunqueue.data_folder import shard_file
+from bunqueue.data_folder import DataFolderError, shard_file
 from bunqueue.logs import configure_logging, get_logger
 from bunqueue.model import retention as finished
 from bunqueue.protocol import link
@@ -75,7 +75,7 @@ def _run(start: Start, settings: Settings, sock: socket.socket) -> int:
     sock.sendall(link.answer(link.CONTROL, link.HELLO, link.encode(hello)))
     try:
         shard = _open(start, settings, sock)
-    except (DatabaseBusy, SchemaTooNew, DatabaseError) as error:
+    except (DatabaseBusy, SchemaTooNew, DatabaseError, DataFolderError) as error:
         where = shard_file(Path(settings.data_dir), start.shard).name
         _log.error("cannot open the data", file=where, error=str(error))
         return 1

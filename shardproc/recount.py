@@ -11,8 +11,16 @@ from pathlib import Path
 
 import msgspec
 
-from bunqueue.data_folder import DataFolderError, is_resharded, own_data_folder, refuse, shard_file, shards_of
-from shardproc.storage.recount import recount
+from bunqueue.data_folder import (
+    DataFolderError,
+    is_resharded,
+    own_data_folder,
+    read_identified,
+    refuse,
+    shard_file,
+)
+from bunqueue.shard_identity import Place, misfit
+from shardproc.storage.recount import Counts, Finding, recount
 
 FAILED = 1
 
@@ -20,26 +28,33 @@ FAILED = 1
 def main(folder: Path) -> int:
     """Run it; the exit status."""
     try:
-        shards = shards_of(folder)  # before `own_data_folder` could make a folder
+        places = read_identified(folder).places()  # before `own_data_folder` could make a folder
         with own_data_folder(folder):
             if is_resharded(folder):
                 refuse(folder, "has an interrupted reshard: run bunqueue reshard again to finish it")
-            for shard in range(shards):
-                _look(folder, shard, shards)
+            for place in places:
+                _look(folder, place)
     except (DataFolderError, OSError) as error:
         print(error, file=sys.stderr)
         return FAILED
     return 0
 
 
-def _look(folder: Path, shard: int, shards: int) -> None:
+def _look(folder: Path, place: Place) -> None:
+    shard, shards = place.identity.shard, place.identity.shards
     file = shard_file(folder, shard)
+    wrong = misfit(file, place)
+    _tell(shard, Finding("identity", f"{file.name} {wrong}" if wrong else None))
     if not file.exists():  # it gets one with its first start
         return
     for found in recount(file, shard, shards):
-        line = msgspec.json.encode({"shard": shard, **found._asdict()})
-        sys.stdout.write(line.decode() + "\n")
-        sys.stdout.flush()
+        _tell(shard, found)
+
+
+def _tell(shard: int, found: Finding | Counts) -> None:
+    line = msgspec.json.encode({"shard": shard, **found._asdict()})
+    sys.stdout.write(line.decode() + "\n")
+    sys.stdout.flush()
 
 
 if __name__ == "__main__":

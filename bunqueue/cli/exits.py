@@ -19,6 +19,8 @@ WRONG_STATE = 7
 """The job is in a state in which that cannot be done, or its lock is lost."""
 NOT_COMPLETED = 8
 """The job that was waited for has ended, but did not complete."""
+WRONG_FILES = 9
+"""The files of a data folder do not belong together; nothing was changed."""
 INTERRUPTED = 130
 """128 + SIGINT, as shells have it."""
 PIPE_CLOSED = 141

@@ -55,6 +55,7 @@ COMMANDS = {
     "config": Entry("config", "Look at the settings of the server.", local=True),
     "reshard": Entry("reshard", "Change the number of shards of a data folder.", True, True),
     "adopt": Entry("adopt", "Make the file of embedded queues the data folder of a server.", True, True),
+    "accept-loss": Entry("accept_loss", "Let a shard begin empty whose file is lost.", True, True),
     "analytics": Entry("analytics", "Figures, charts and history of queues, with Spark.", local=True),
     "completion": Entry("completion", "Print what a shell needs to complete commands.", True, True),
     "version": Entry("server", "Print the version.", True, True),

@@ -12,13 +12,16 @@ from pathlib import Path
 
 from bunqueue.data_folder import (
     DataFolderError,
+    note_files,
     open_data_folder,
     own_data_folder,
+    place_of,
     refuse,
     shard_file,
     sync,
 )
 from bunqueue.errors import BunqueueError
+from bunqueue.shard_identity import Place
 
 from . import files
 
@@ -34,18 +37,26 @@ def adopt(file: Path, folder: Path) -> None:
         if not file.is_file():
             raise BunqueueError(f"there is no file {file}; give the data_path of embedded queues")
         _settle(file)
-        open_data_folder(folder, shards=1)
+        open_data_folder(folder, shards=1, is_new=True)
+        _settle(file, place_of(target))
         _move(file, target)
+        note_files(folder)
 
 
-def _settle(file: Path) -> None:
-    """Have all of it in the one file, of today's format, with nobody at it."""
+def _settle(file: Path, place: Place | None = None) -> None:
+    """Have all of it in the one file, of today's format, with nobody at it, and marked for its new place."""
     from shardproc.storage.database import Database, DatabaseBusy, DatabaseError
+    from shardproc.storage.marking import mark
     from shardproc.storage.schema import SchemaTooNew
 
     try:
         files.check(str(file))
-        Database(str(file), full_sync=True, lock_wait_s=LOCK_WAIT_S).close()  # empties what is beside it
+        database = Database(str(file), full_sync=True, lock_wait_s=LOCK_WAIT_S)
+        try:
+            if place is not None:
+                mark(database.connection, place.identity)
+        finally:
+            database.close()  # empties what is beside it
     except DatabaseBusy:
         raise BunqueueError(f"{file} is in use by another process; end that one first") from None
     except (OSError, DatabaseError, SchemaTooNew) as error:

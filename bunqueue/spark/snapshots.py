@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
-from bunqueue.data_folder import write_manifest
+from bunqueue.data_folder import read_manifest, save_manifest
 
 from .errors import NotReadable, UnreadableShard
 from .folders import Shard, find_shards
@@ -62,7 +62,7 @@ def copy(
         with ThreadPoolExecutor(AT_ONCE) as pool:
             list(pool.map(lambda shard: _copy_shard(Path(shard.path), folder, skip_unreadable), shards))
         if place.is_dir():
-            write_manifest(folder, len(shards))
+            save_manifest(folder, read_manifest(place))
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
-from bunqueue.data_folder import shard_file
+from bunqueue.data_folder import Manifest, shard_file
 from shardproc.storage.transfer import Target
 
 from . import logs, records
@@ -17,22 +17,26 @@ from .plan import Family, Places, families, shard_of
 WINDOW = 5_000  # jobs copied at a time, some 20 ms: then the progress is told
 
 
-def build(folder: Path, inventory: Inventory, report: Report) -> None:
-    """Make the files of all new shards in ``folder``, whole and on disk; ReshardError says why not."""
+def build(folder: Path, inventory: Inventory, manifest: Manifest, report: Report) -> None:
+    """Make the files of all new shards in ``folder``, whole and on disk, for the folder that ``manifest``
+    describes; ReshardError says why not."""
     with explained(shard_file(folder, 0)), ExitStack() as opened:
         targets = []
         for number in range(inventory.new):
             targets.append(Target(shard_file(folder, number)))
             opened.callback(targets[-1].close)
-        _Build(inventory, targets, report).run()
+        _Build(inventory, targets, manifest, report).run()
 
 
 class _Build:
     """Fills the targets, family by family."""
 
-    def __init__(self, inventory: Inventory, targets: list[Target], report: Report) -> None:
+    def __init__(
+        self, inventory: Inventory, targets: list[Target], manifest: Manifest, report: Report
+    ) -> None:
         self._inventory = inventory
         self._targets = targets
+        self._places = manifest.places()
         self._report = report
         self._total = inventory.jobs
         self._copied = 0
@@ -52,7 +56,7 @@ class _Build:
         for number, (target, some) in enumerate(zip(self._targets, inventory.records, strict=True)):
             self._report(f"flushing file {number + 1} of {inventory.new}")
             target.put_records(some)
-            target.finish()
+            target.finish(self._places[number].identity)
 
     def _put_queues(self, source: int, family: Family, places: Places) -> None:
         """The queues of a source, and where their jobs are to come from."""

@@ -15,7 +15,17 @@ from pathlib import Path
 
 from rich.filesize import decimal
 
-from bunqueue.data_folder import NAME, DataFolderError, is_resharded, own_data_folder, refuse, shards_of
+from bunqueue.data_folder import (
+    NAME,
+    DataFolderError,
+    Manifest,
+    check_places,
+    is_resharded,
+    own_data_folder,
+    read_identified,
+    refuse,
+    shards_of,
+)
 
 from . import swap
 from .build import build
@@ -60,20 +70,22 @@ def reshard(folder: Path, new: int, *, dry_run: bool) -> None:
         old = shards_of(folder)
         if old == new:
             refuse(folder, f"is made for {new} shards already; start the server with --shards {new}")
+        manifest = read_identified(folder)
+        check_places(folder, manifest)
         with Inventory(folder, old, new, report) as inventory:
             _show(folder, inventory)
             _check_space(folder, inventory)
             if dry_run:
                 print(f"{UNCHANGED} ({DRY_RUN})")
                 return
-            _change(folder, inventory, report)
+            _change(folder, inventory, manifest.resharded(new), report)
 
 
-def _change(folder: Path, inventory: Inventory, report: Report) -> None:
+def _change(folder: Path, inventory: Inventory, manifest: Manifest, report: Report) -> None:
     begun = time.monotonic()
     try:
-        build(swap.begin(folder), inventory, report)
-        swap.complete(folder, inventory.old, inventory.new)
+        build(swap.begin(folder), inventory, manifest, report)
+        swap.complete(folder, inventory.old, manifest)
     except BaseException:
         swap.give_up(folder)
         raise

@@ -14,7 +14,7 @@ from typing import NoReturn
 import msgspec
 
 from bunqueue import data_folder
-from bunqueue.data_folder import COMPLETE, RESHARD, shard_file, sync
+from bunqueue.data_folder import COMPLETE, RESHARD, Manifest, shard_file, sync
 
 FORMAT = 1
 
@@ -25,6 +25,8 @@ class Change(msgspec.Struct):
     format: int
     old: int = 0
     new: int = 0
+    id: str = ""  # of the folder; "" from an older version, which made files without an identity
+    generation: int = 1
 
 
 def begin(folder: Path) -> Path:
@@ -41,11 +43,12 @@ def give_up(folder: Path) -> None:
         shutil.rmtree(folder / RESHARD, ignore_errors=True)
 
 
-def complete(folder: Path, old: int, new: int) -> None:
-    """The new files are whole and on disk: from now on they count."""
+def complete(folder: Path, old: int, manifest: Manifest) -> None:
+    """The new files are whole and on disk: from now on they count, and ``manifest`` is to be the folder's."""
     sync(folder / RESHARD)  # their names are, too
     sync(folder)
-    data_folder.write_whole(folder / RESHARD / COMPLETE, Change(FORMAT, old, new))
+    change = Change(FORMAT, old, manifest.shards, manifest.id, manifest.generation)
+    data_folder.write_whole(folder / RESHARD / COMPLETE, change)
 
 
 def finish(folder: Path) -> Change:
@@ -61,7 +64,7 @@ def finish(folder: Path) -> Change:
         shard_file(place, number).replace(shard_file(folder, number))
     sync(folder)
     sync(place)
-    data_folder.write_manifest(folder, change.new)
+    data_folder.save_manifest(folder, _manifest(change))
     for number in range(change.new, change.old):
         for left in folder.glob(f"{shard_file(folder, number).stem}.*"):
             left.unlink(missing_ok=True)
@@ -70,6 +73,11 @@ def finish(folder: Path) -> Change:
     with suppress(OSError):  # it is done, and would only be done again
         sync(folder)
     return change
+
+
+def _manifest(change: Change) -> Manifest:
+    created = list(range(change.new)) if change.id else []
+    return Manifest(data_folder.FORMAT, change.new, change.id, change.generation, created)
 
 
 def _read(folder: Path) -> Change:

@@ -10,8 +10,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TextIO
 
-from bunqueue.data_folder import private, sync
+from bunqueue.data_folder import check_place, place_of, private, sync
+from bunqueue.file_lock import lock_file
 
+from .marking import mark
+from .presence import Presence
 from .schema import migrate
 
 PAGE_SIZE = 8192  # a fifth less work than 4096 on rows of this size, as measured
@@ -42,15 +45,24 @@ class Database:
     """One connection to one file; the only writer for as long as it is open."""
 
     def __init__(self, path: str, *, full_sync: bool, lock_wait_s: float | None = None) -> None:
-        """Waits for the file's owner to leave, LOCK_WAIT_S unless told otherwise; then DatabaseBusy."""
+        """Waits for the file's owner to leave, LOCK_WAIT_S unless told otherwise; then DatabaseBusy.
+
+        FilesMismatch when it is in a data folder that expects another file there, or had one."""
         self.path = path
         self._full_sync = full_sync
-        self._wal: int | None = None
-        self._lock: TextIO | None = None
+        self._named = False  # its name survives a power loss
+        self.presence: Presence | None = None  # None: in memory
+        self._lock: FileLock | None = None
+        self._place = None if path == ":memory:" else place_of(Path(path))
         if path != ":memory:":
+            check_place(Path(path), self._place)  # before a file is made
             self._lock = own(Path(path), LOCK_WAIT_S if lock_wait_s is None else lock_wait_s)
-            _touch(path)
-        self.connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        try:
+            check_place(Path(path), self._place)  # who had it may have mended it
+            self.connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        except BaseException:
+            self._unlock()
+            raise
         try:
             self._prepare()
         except BaseException:
@@ -67,24 +79,26 @@ class Database:
         execute("pragma temp_store = memory")
         execute(f"pragma synchronous = {'full' if self._full_sync else 'normal'}")
         migrate(self.connection)
+        if self._place is not None:
+            mark(self.connection, self._place.identity)
+        if self._lock is not None:
+            self.presence = Presence(self.path, self._lock.descriptor)
 
     def flush(self) -> None:
         """Have all commits so far survive a power loss, where commits do not do so by themselves."""
-        if self._full_sync or self.path == ":memory:":
+        if self._full_sync or self.presence is None:
             return
-        if self._wal is None:
-            self._wal = os.open(f"{self.path}-wal", os.O_RDONLY)
+        if not self._named:
             sync(Path(self.path).parent)  # the files may be new, and so may their names
-        os.fdatasync(self._wal)
+            self._named = True
+        os.fdatasync(self.presence.log)
 
     def abandon(self) -> None:
         """In a forked child: let go of the lock, which lasts as long as anybody has its handle open.
 
         The connection must be kept and never be used or closed again: it is the parent's.
         """
-        if self._lock is not None:
-            self._lock.close()  # not unlocked: that would take the parent's lock away
-            self._lock = None
+        self._unlock()  # by closing it: anything else would take the parent's lock away
 
     def rollback(self) -> None:
         """Give up the open transaction, if the error has left one."""
@@ -113,32 +127,59 @@ class Database:
 
     def close(self) -> None:
         self.connection.close()
-        if self._wal is not None:
-            os.close(self._wal)
-            self._wal = None
+        if self.presence is not None:
+            self.presence.close()
+            self.presence = None
+        self._unlock()  # last: to close a descriptor of the file would take SQLite's own locks away
+
+    def _unlock(self) -> None:
         if self._lock is not None:
             self._lock.close()
             self._lock = None
 
 
-def _touch(path: str) -> None:
-    """Make the file, if need be; SQLite gives what it makes beside it the same mode."""
-    os.close(private(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC))
+class FileLock:
+    """The exclusive lock of a shard's file, for as long as it is open.
+
+    Two locks: one beside the file, which older versions and Spark know, and one on the file itself.
+    """
+
+    def __init__(self, beside: TextIO, descriptor: int) -> None:
+        self._beside, self.descriptor = beside, descriptor
+
+    def take(self) -> bool:
+        """Whether nobody else has it."""
+        try:
+            fcntl.flock(self._beside, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return False
+        return lock_file(self.descriptor)
+
+    def close(self) -> None:
+        self._beside.close()
+        os.close(self.descriptor)
 
 
-def own(path: Path, wait_s: float) -> TextIO:
-    """Hold an exclusive lock beside the file for as long as the returned handle lives."""
-    handle = open(path.with_suffix(".lock"), "w", opener=private)
+def own(path: Path, wait_s: float) -> FileLock:
+    """Lock the file, which is made if need be, and others are kept out; DatabaseBusy after ``wait_s``."""
     deadline = time.monotonic() + wait_s
     while True:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            if time.monotonic() > deadline:
-                handle.close()
-                raise DatabaseBusy(
-                    f"{path} is in use by another process: stop that server, or choose another folder"
-                ) from None
-            time.sleep(0.05)
-        else:
-            return handle
+        lock = _opened(path)
+        if lock.take():
+            return lock
+        lock.close()  # opened anew: a file may be put in its place meanwhile
+        if time.monotonic() > deadline:
+            raise DatabaseBusy(
+                f"{path} is in use by another process: stop that server, or choose another folder"
+            )
+        time.sleep(0.05)
+
+
+def _opened(path: Path) -> FileLock:
+    """SQLite gives what it makes beside the file the same mode."""
+    beside = open(path.with_suffix(".lock"), "w", opener=private)
+    try:
+        return FileLock(beside, private(str(path), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC))
+    except BaseException:
+        beside.close()
+        raise

@@ -16,9 +16,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bunqueue.data_folder import private, sync
+from bunqueue.shard_identity import Identity
 
 from . import rows
 from .database import LOCK_WAIT_S, PAGE_SIZE, own
+from .marking import put_mark
 from .schema import CURRENT, SchemaTooNew, migrate
 
 Record = tuple[str, str, str]  # kind, key, value
@@ -81,7 +83,7 @@ class Source:
         self.path = path
         self._open = ExitStack()
         with self._open:  # closed here unless all goes well
-            self._open.enter_context(own(path, LOCK_WAIT_S))
+            self._open.enter_context(closing(own(path, LOCK_WAIT_S)))
             self.uri = _uri(path)
             self._db = sqlite3.connect(self.uri, uri=True, isolation_level=None)
             self._open.enter_context(closing(self._db))
@@ -212,11 +214,12 @@ class Target:
     def put_events(self, events: Iterable[EventRow]) -> None:
         self._db.executemany(f"insert into events ({_EVENT}) values (?, ?, ?, ?, ?)", events)
 
-    def finish(self) -> None:
-        """The file is whole, and on disk."""
+    def finish(self, identity: Identity) -> None:
+        """The file is whole, says where it belongs, and is on disk."""
         self._db.execute(_COUNTS)
         # All live jobs stand among the stragglers.
         self._db.execute("insert into meta values ('live_from', ?)", (str(self.last_seq + 1),))
+        put_mark(self._db, identity)
         self._db.execute("commit")
         self.close()
         sync(self.path)

@@ -15,7 +15,7 @@ from support.folders import check_directory, contents, is_sound
 from support.server import PROGRAM, ROOT, NotStarted, Server, StartServer
 from support.wire import Wire
 
-from bunqueue.data_folder import RESHARD
+from bunqueue.data_folder import RESHARD, read_identified
 from shardproc.resharding import swap
 from shardproc.resharding.build import build
 from shardproc.resharding.inventory import Inventory
@@ -128,7 +128,7 @@ async def test_a_server_on_what_an_interruption_leaves(make_server: StartServer,
 
     # They are: no server runs on files of which some may be new and some old.
     make(folder, 2)
-    swap.complete(folder, 1, 2)
+    swap.complete(folder, 1, read_identified(folder).resharded(2))
     with pytest.raises(NotStarted) as refused:
         server.restart()
     assert "run bunqueue reshard again to finish it" in refused.value.refusals[0]
@@ -149,4 +149,4 @@ async def test_a_server_on_what_an_interruption_leaves(make_server: StartServer,
 def make(folder: Path, shards: int) -> None:
     """The new files, and no more."""
     with Inventory(folder, 1, shards, lambda progress: None) as inventory:
-        build(swap.begin(folder), inventory, lambda progress: None)
+        build(swap.begin(folder), inventory, read_identified(folder).resharded(shards), lambda progress: None)

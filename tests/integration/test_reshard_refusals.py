@@ -138,7 +138,7 @@ def test_another_schema(folder: Path, refusal: Run, version: int, words: str) ->
 
 def test_a_missing_file(folder: Path, refusal: Run) -> None:
     (folder / "shard-01.db").unlink()
-    assert "shard-01.db is missing: restore it from a backup of the folder, or start" in refusal()
+    assert "shard-01.db is missing; restore it from a backup of this folder, or give it up" in refusal()
 
 
 def test_somebody_else_than_the_server(refusal: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -200,7 +200,7 @@ def test_queues_of_another_shard(folder: Path, refusal: Run) -> None:
     """Somebody has mixed files up."""
     shutil.copy(folder / "shard-01.db", folder / "shard-00.db")
     shutil.copy(folder / "shard-01.db-wal", folder / "shard-00.db-wal")
-    assert "shard-00.db is damaged (the queue small-" in refusal()
+    assert "shard-00.db is not the file of shard 0: its queue small-" in refusal()
 
 
 @pytest.mark.parametrize("shards", [1, 4])

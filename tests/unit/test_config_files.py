@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from bunqueue.cli import BAD_USAGE
+from bunqueue.cli.exits import WRONG_FILES
 from bunqueue.settings import CONFIG_VARIABLE, OPTIONS, load_settings
 from bunqueue.systemd import notify
 
@@ -67,7 +68,10 @@ def test_every_option_named_in_the_unit_exists(unit: configparser.ConfigParser) 
 def test_unit_keeps_what_the_server_relies_on(unit: configparser.ConfigParser) -> None:
     service = unit["Service"]
     assert (service["Type"], service["NotifyAccess"], service["KillMode"]) == ("notify", "main", "mixed")
-    assert (service["Restart"], service["RestartPreventExitStatus"]) == ("on-failure", str(BAD_USAGE))
+    assert (service["Restart"], service["RestartPreventExitStatus"]) == (
+        "on-failure",
+        f"{BAD_USAGE} {WRONG_FILES}",
+    )
     assert service["RuntimeDirectoryMode"] == service["StateDirectoryMode"] == "0700"
     assert int(service["LimitNOFILE"]) > load_settings({}, HOME).max_connections * 2
     assert "AF_UNIX" in service["RestrictAddressFamilies"].split()

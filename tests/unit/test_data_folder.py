@@ -26,7 +26,9 @@ def test_a_new_folder_is_private_and_says_for_how_many_shards_it_is(tmp_path: Pa
     folder = tmp_path / "deep" / "data"
     open_data_folder(folder, 4)
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-    assert json.loads((folder / "manifest.json").read_text()) == {"format": 1, "shards": 4}
+    found = json.loads((folder / "manifest.json").read_text())
+    assert found == {"format": 1, "shards": 4, "id": found["id"]}
+    assert len(found["id"]) == 16
     assert [path.name for path in folder.iterdir()] == ["manifest.json"]
 
 

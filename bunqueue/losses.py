@@ -1,0 +1,95 @@
+"""Giving up the file of a shard, on somebody's word: the shard begins empty then.
+
+No file is deleted: what is there goes to the folder `LOST`, and the manifest notes it.
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+from pathlib import Path
+
+import msgspec
+
+from .data_folder import (
+    Loss,
+    Manifest,
+    is_resharded,
+    may_be_database,
+    refuse,
+    save_manifest,
+    shard_file,
+    sync,
+)
+from .file_lock import is_locked
+from .shard_identity import contents, damage, misfit
+
+LOST = "lost"  # within the data folder
+
+
+def loss_of(folder: Path, manifest: Manifest, shard: int) -> str:
+    """What is wrong with the file of a shard, and what is lost with it; DataFolderError when there is no
+    reason to give it up."""
+    if is_resharded(folder):
+        refuse(folder, "has an interrupted reshard: run bunqueue reshard again to finish it")
+    if not 0 <= shard < manifest.shards:
+        refuse(folder, f"has {manifest.shards} shards, from 0 to {manifest.shards - 1}; there is no {shard}")
+    file = shard_file(folder, shard)
+    _check_unused(folder, file)
+    wrong = misfit(file, manifest.places()[shard]) or _unreadable(file)
+    if wrong is None:
+        refuse(folder, f"has its {file.name}, which can be read; nothing was changed")
+    held = contents(file) if file.exists() else None
+    if held is not None and file.stat().st_size:
+        return f"{file.name} {wrong}. It holds {held}, and the server will not see them"
+    return f"{file.name} {wrong}. What it held is lost; how much that was is not known"
+
+
+def _unreadable(file: Path) -> str | None:
+    log = Path(f"{file}-wal")
+    if log.exists() and log.stat().st_size and not (file.exists() and file.stat().st_size):
+        return "is missing, but its -wal is there"
+    if not file.exists():
+        return None
+    return damage(file) if may_be_database(file) else "is no database"
+
+
+def _check_unused(folder: Path, file: Path) -> None:
+    """A shard that lost its router may still be at work."""
+    if not file.exists():
+        return
+    descriptor = os.open(file, os.O_RDONLY)
+    try:
+        if is_locked(descriptor):
+            refuse(folder, f"has a {file.name} that is in use by another process; end that one first")
+    finally:
+        os.close(descriptor)
+
+
+def give_up(folder: Path, manifest: Manifest, shard: int, what: str) -> Path | None:
+    """Let a shard begin empty; where its files are now, if there were any.  The folder must be owned."""
+    now = datetime.datetime.now(datetime.UTC)
+    moved = _set_aside(folder, shard, now)
+    changed = msgspec.structs.replace(
+        manifest,
+        created=[other for other in manifest.created if other != shard],
+        unmarked=[other for other in manifest.unmarked if other != shard],
+        losses=[*manifest.losses, Loss(shard, now.isoformat(timespec="seconds"), what)],
+    )
+    save_manifest(folder, changed)
+    return moved
+
+
+def _set_aside(folder: Path, shard: int, now: datetime.datetime) -> Path | None:
+    """The log first: alone it is refused, while the file without it would be taken for whole."""
+    file = shard_file(folder, shard)
+    found = [path for end in ("-wal", "-shm", "") if (path := Path(f"{file}{end}")).exists()]
+    if not found:
+        return None
+    place = folder / LOST / f"{now:%Y%m%dT%H%M%S.%f}Z"
+    place.mkdir(mode=0o700, parents=True)
+    for path in found:
+        path.rename(place / path.name)
+    sync(place)
+    sync(folder)
+    return place / file.name

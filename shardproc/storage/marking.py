@@ -1,0 +1,28 @@
+"""Writing into a file which data folder it belongs to; `bunqueue.shard_identity` reads it."""
+
+from __future__ import annotations
+
+import sqlite3
+
+import msgspec
+
+from bunqueue.shard_identity import KEY, Identity
+
+
+def mark(connection: sqlite3.Connection, identity: Identity) -> None:
+    """Write it unless it is there.  It stands in the file itself then, not in the log alone: who checks a
+    folder looks at files without their logs."""
+    text = _text(identity)
+    if connection.execute("select value from meta where key = ?", (KEY,)).fetchone() == (text,):
+        return
+    put_mark(connection, identity)
+    connection.execute("pragma wal_checkpoint(truncate)").fetchone()
+
+
+def put_mark(connection: sqlite3.Connection, identity: Identity) -> None:
+    """Write it as a part of whatever is written."""
+    connection.execute("insert or replace into meta values (?, ?)", (KEY, _text(identity)))
+
+
+def _text(identity: Identity) -> str:
+    return msgspec.json.encode(identity).decode()

@@ -1,0 +1,43 @@
+"""Whether the files that are open still have their names: others may delete or replace them at any time.
+
+What is written to a file without a name is gone with the process.
+"""
+
+from __future__ import annotations
+
+import enum
+import os
+
+
+class Absence(enum.Enum):
+    """What happened; the texts are read after the name of the file."""
+
+    DELETED = "was deleted"
+    REPLACED = "was replaced by another file"
+    LOG_DELETED = "has lost its -wal, which was deleted or replaced"
+
+
+class Presence:
+    """The file and its log, as they were opened."""
+
+    def __init__(self, path: str, descriptor: int) -> None:
+        """``descriptor`` is one of the file, kept open by somebody else."""
+        self._path, self._descriptor = path, descriptor
+        self.log = os.open(f"{path}-wal", os.O_RDONLY | os.O_CLOEXEC)
+
+    def absence(self) -> Absence | None:
+        """What is wrong; None: nothing.  Two calls of the system."""
+        try:
+            if not os.path.samestat(os.stat(self._path), os.fstat(self._descriptor)):
+                return Absence.REPLACED
+        except FileNotFoundError:
+            return Absence.DELETED
+        try:
+            if not os.path.samestat(os.stat(f"{self._path}-wal"), os.fstat(self.log)):
+                return Absence.LOG_DELETED
+        except FileNotFoundError:
+            return Absence.LOG_DELETED
+        return None
+
+    def close(self) -> None:
+        os.close(self.log)
