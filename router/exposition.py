@@ -67,6 +67,25 @@ _BY_SHARD: tuple[tuple[str, type[Metric], str, Callable[[ShardFigures], float]],
     ("sqlite_database_size_bytes", GAUGE, "Size of the shard's files", lambda shard: shard.sqlite_bytes),
     ("storage_degraded", GAUGE, "Not everything can be stored", lambda shard: shard.storage_degraded),
     ("storage_disk_full", GAUGE, "The disk is full", lambda shard: shard.disk_full),
+    ("clock_jumps", COUNTER, "Jumps of the wall clock by 2 s or more", lambda shard: shard.clock_jumps),
+    (
+        "clock_last_jump_seconds",
+        GAUGE,
+        "Size of the last jump of the wall clock, negative for back",
+        lambda shard: shard.clock_last_jump_ms / 1000,
+    ),
+    (
+        "clock_times_moved",
+        COUNTER,
+        "Jobs, schedules and limits whose times were brought back after the clock had been ahead",
+        lambda shard: shard.clock_moved,
+    ),
+    (
+        "clock_doubt_seconds",
+        GAUGE,
+        "How far the clock may be ahead; what is kept for a time is not deleted for it",
+        lambda shard: shard.clock_doubt_ms / 1000,
+    ),
 )
 _BY_QUEUE: tuple[tuple[str, str, Callable[[QueueFigures], float]], ...] = (
     ("queue_jobs_waiting", "Ready jobs of the queue", lambda queue: queue.waiting),

@@ -128,7 +128,7 @@ class Workers:
         workers = self._workers.values()
         return WorkerStats(
             total=len(workers),
-            active=sum(now - worker.last_seen <= STALE_MS for worker in workers),
+            active=sum(_is_heard(worker, now) for worker in workers),
             total_processed=self._gone_processed + sum(worker.processed for worker in workers),
             total_failed=self._gone_failed + sum(worker.failed for worker in workers),
             active_jobs=sum(worker.active_jobs for worker in workers),
@@ -173,6 +173,11 @@ class Workers:
         self._gone_failed += worker.failed
 
 
+def _is_heard(worker: Worker, now: int) -> bool:
+    """Lately.  A sign of life from the future is from before the clock was set back."""
+    return 0 <= now - worker.last_seen <= STALE_MS
+
+
 def _shown(worker: Worker, now: int) -> WorkerInfo:
     return WorkerInfo(
         id=worker.id,
@@ -181,7 +186,7 @@ def _shown(worker: Worker, now: int) -> WorkerInfo:
         concurrency=worker.concurrency,
         hostname=worker.hostname,
         pid=worker.pid,
-        status="active" if now - worker.last_seen <= STALE_MS else "stale",
+        status="active" if _is_heard(worker, now) else "stale",
         registered_at=float(worker.registered_at),
         last_seen=float(worker.last_seen),
         active_jobs=worker.active_jobs,

@@ -27,6 +27,7 @@ from .engine.vitals import Vitals
 from .storage.database import DISK_ERRORS, Database
 from .storage.event_log import DEFAULT_RETENTION, Retention
 from .storage.store import Store
+from .timekeeping import Timekeeping
 
 _decode_slow = Decoder(Slow).decode
 
@@ -62,12 +63,14 @@ class Shard:
         self.told: dict[str, Told] = {}  # what subscribers get after the last commit
         self.notices: list[tuple[int, bytes]] = []  # and what others are told who did not ask
         self._place, self._retention = (shard, shards), retention
+        self._time = Timekeeping(self._clock)
         self.engine = self._new_engine()
         self._ticked_at = self._clock.now_ms()
 
     def _new_engine(self) -> Engine:
         engine = Engine(self.store, random.getrandbits, self._chance, *self._place)
         engine.state.vitals = self._vitals
+        engine.state.upkeep.doubt = self._time.doubt
         self._prepare(engine.state)
         return engine
 
@@ -75,6 +78,7 @@ class Shard:
         """Read the file; how many live jobs it holds."""
         count = self.store.recover(self.engine, now, epoch, progress)
         self.engine.start(now)
+        self._time.started(self.engine, self.store, now)
         return count
 
     def now(self) -> int:
@@ -83,11 +87,11 @@ class Shard:
 
     def tick(self) -> int:
         """Begin a batch: do what is due; the time of the batch.  Call it AWAY_MS apart at most."""
-        now = self._clock.now_ms()
+        now = self._time.look(self.engine, self.store)
         if now - self._ticked_at > AWAY_MS:
             self.engine.returned(now)
         self._ticked_at = now
-        self.store.forget_events(now)
+        self.store.forget_events(self._time.doubt.time(now))
         self.engine.tick(now)
         return now
 
@@ -192,7 +196,7 @@ class Shard:
         return lost
 
     def _vitals(self) -> Vitals:
-        return Vitals(vitals.memory(), self.store.database.size(), vitals.cpu_s(), None)
+        return Vitals(vitals.memory(), self.store.database.size(), vitals.cpu_s(), None, self._time.news)
 
     def close(self) -> None:
         """Close the file.  What was not committed is not wanted: nobody was told of it."""

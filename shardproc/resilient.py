@@ -27,6 +27,7 @@ from bunqueue.protocol.codec import InvalidCommand, decode_command, request_id
 from bunqueue.protocol.commands import COMMANDS, Command, ErrorReply, Reply, Spec
 from bunqueue.protocol.commands.base import RequestId
 
+from .clock import Clock
 from .core import Shard
 from .engine.state import Client, State
 from .engine.succession import Heritage, entangled, parked
@@ -72,6 +73,7 @@ class ResilientShard(Shard):
         shards: int = 1,
         lock_wait_s: float | None = None,
         retention: Retention = DEFAULT_RETENTION,
+        clock: Clock | None = None,
         prepare: Callable[[State], None] = lambda state: None,
     ) -> None:
         super().__init__(
@@ -81,6 +83,7 @@ class ResilientShard(Shard):
             shards=shards,
             lock_wait_s=lock_wait_s,
             retention=retention,
+            clock=clock,
             prepare=prepare,
         )
         in_memory = path == ":memory:"
@@ -121,6 +124,7 @@ class ResilientShard(Shard):
             raise self._end
         if self._mode is not Mode.NORMAL:
             now = self._clock.now_ms()
+            self._probe_at = min(self._probe_at, now + LAST_PROBE_MS)  # the clock may have been set back
             if now >= self._probe_at:
                 self._probe(now)
             if self._mode is Mode.READ_ONLY:
@@ -334,4 +338,4 @@ class ResilientShard(Shard):
 
     def _vitals(self) -> Vitals:
         found = super()._vitals()
-        return Vitals(found.memory, found.sqlite, found.cpu_s, self._trouble)
+        return Vitals(found.memory, found.sqlite, found.cpu_s, self._trouble, found.clock)

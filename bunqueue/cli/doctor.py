@@ -95,6 +95,7 @@ def _findings(session: Session) -> Iterator[Finding]:
         "router",
         f"its event loop was {span_of(lag * 1000)} late: is the machine overloaded?" if late else "quick",
     )
+    yield _clock(samples)
     yield from _queues(now, queue.list_queues(), queue.list_workers(all_queues=True))
     yield from _schedules(queue.list_crons(all_queues=True))
 
@@ -116,6 +117,23 @@ def _server(session: Session) -> Iterator[Finding]:
     apart = abs(off) > CLOCK_MS
     said = f"the server's is {span_of(abs(off))} {'ahead' if off > 0 else 'behind'}: synchronise them"
     yield Finding(WARNING if apart else OK, "clocks", said if apart else "agree")
+
+
+def _clock(samples: Any) -> Finding:
+    """What the server's wall clock did since its shards started."""
+    found: dict[str, list[float]] = {}
+    for (name, _), value in samples.items():
+        found.setdefault(name, []).append(value)
+    doubt = max(found.get("clock_doubt_seconds", ()), default=0.0) * 1000
+    jumps = found.get("clock_last_jump_seconds", [])
+    last = max(jumps, key=abs, default=0.0) * 1000
+    if doubt:
+        said = f"set forward by {span_of(doubt)}: retention waits up to an hour, in case that was a mistake"
+    elif last:
+        said = f"has jumped {'forward' if last > 0 else 'back'} by {span_of(abs(last))}: what sets it?"
+    else:
+        said = "has not jumped"
+    return Finding(WARNING if doubt or last else OK, "server's clock", said)
 
 
 def _queues(now: Any, queues: Any, workers: Any) -> Iterator[Finding]:

@@ -117,6 +117,7 @@ class Extra(Struct, rename="camel", omit_defaults=True, gc=False):
     repeated_by: str | None = None  # the job that followed it
     cancellation: Cancellation | None = None  # of an active job only
     watched: bool = False  # other shards want to know what becomes of it
+    planned_at: int | None = None  # when run_at was set, if neither created_at nor the timeline tells that
     drops: int = 0  # connections that ended while they held it, before anything was heard of it
 
     @property
@@ -141,6 +142,7 @@ class Extra(Struct, rename="camel", omit_defaults=True, gc=False):
             "auto_retries",
             "cancellation",
             "drops",
+            "planned_at",
             "watched",
             "repeated_by",
         }

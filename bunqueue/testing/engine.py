@@ -41,6 +41,12 @@ class FrozenClock(Clock):
     def now_ms(self) -> int:
         return self._now
 
+    def look(self) -> int:
+        return 0
+
+    def mark(self, doubt: int) -> str:
+        return ""
+
     def set(self, now_ms: int) -> None:
         self._now = max(self._now, now_ms)
 

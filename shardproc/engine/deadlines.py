@@ -36,6 +36,10 @@ class Deadlines(Generic[P]):
             heapify(self.heap)
             self._limit = max(MIN_ENTRIES, 2 * len(self.heap))
 
+    def set_back(self, by: int) -> None:
+        """The clock was ahead by so many ms."""
+        self.heap = [(deadline - by, serial, parked) for deadline, serial, parked in self.heap]
+
     def pop_due(self, now: int) -> P | None:
         """One whose time is over, answered or not; None when there is none."""
         return heappop(self.heap)[2] if self.heap and self.heap[0][0] <= now else None

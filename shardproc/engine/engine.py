@@ -6,6 +6,7 @@ again.  Time, ids and chance come from outside, so equal inputs give equal outpu
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from heapq import heappop
 
@@ -42,6 +43,7 @@ from . import (
     queries,
     queue_control,
     reading_events,
+    rebase,
     schedules,
     slices,
     subscriptions,
@@ -55,6 +57,7 @@ from .delays import is_delayed
 from .dispatch import carry_out
 from .outbox import Archive, Outbox, PushedEntry
 from .registry import RECOVERIES
+from .set_back import SetBack
 from .state import Client, QueueState, State
 from .timeouts import timeout_at
 
@@ -261,6 +264,19 @@ class Engine:
         """Time has passed in which the shard could not hear anybody."""
         self.state.now = now
         locks.renew_all(self.state)
+
+    def set_forward(self, ms: int, now: int) -> None:
+        """The wall clock was set forward.  Delays, limits and schedules follow it; the workers are not to
+        lose their locks by it, nor clients what they may repeat."""
+        idempotency.set_forward(self.state, ms)
+        self.returned(now)
+
+    def set_back(self, back: SetBack) -> Counter[str]:
+        """The wall clock was ahead and is right again; how many of what were moved."""
+        moved = rebase.set_back(self.state, back)
+        self.returned(back.now)
+        self._serve()
+        return moved
 
     def renew(self, conns: Collection[int], now: int) -> None:
         """These connections are heard of: the locks of what they hold run anew."""

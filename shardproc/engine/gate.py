@@ -14,6 +14,7 @@ from bunqueue.model.job import Job
 
 from .group import policy_of
 from .groups import Groups
+from .set_back import SetBack
 from .state import QueueState, State
 
 RECORD, GROUP_RECORD = "limits", "group"
@@ -30,6 +31,7 @@ class TokenBucket(Struct):
     at: int  # when the credits were counted, epoch ms
     credits: float
     until: int | None = None  # the limit ends by itself
+    since: int = 0  # when it was set, epoch ms
 
     def has_token(self, now: int) -> bool:
         """Whether a job may be taken now."""
@@ -194,3 +196,27 @@ def ring(state: State) -> None:
             gate.alarm = 0
             if queue.waiters:
                 state.woken[queue] = None
+
+
+def set_back(state: State, back: SetBack) -> int:
+    """The clock was ahead: rates and windows go on from now; how many were moved."""
+    state.alarms.clear()
+    moved = 0
+    for queue in state.queues.values():
+        gate = queue.gate
+        if gate is None:
+            continue
+        gate.alarm = 0
+        bucket = gate.limits.bucket
+        if bucket is not None and max(bucket.at, bucket.since) > back.now:
+            if bucket.until is not None:
+                bucket.until = back.end(bucket.until, bucket.since)
+            bucket.at, bucket.since = min(bucket.at, back.now), back.moment(bucket.since)
+            keep(state, queue, gate)
+            moved += 1
+        if gate.groups is not None:
+            moved += gate.groups.set_back(back)
+            keep_groups(state, queue, gate.groups)
+        if queue.waiters:
+            state.woken[queue] = None
+    return moved

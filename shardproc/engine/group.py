@@ -46,7 +46,9 @@ class GroupRecord(Struct, omit_defaults=True):
     max: int | None = None  # of its own rate limit
     duration: int = 0
     held_until: int = 0  # nothing is delivered before
+    held_from: int = 0  # when that was asked for
     window_until: int = 0  # the window in which starts are counted
+    window_from: int = 0
     started: int = 0  # jobs in that window
 
     def is_over(self, now: int) -> bool:

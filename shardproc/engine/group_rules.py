@@ -158,7 +158,7 @@ def is_group_paused(state: State, client: Client, command: IsGroupPaused) -> Gro
 
 @handles(RateLimitGroup)
 def rate_limit_group(state: State, client: Client, command: RateLimitGroup) -> Ok:
-    _change(state, command, held_until=state.now + command.duration)
+    _change(state, command, held_until=state.now + command.duration, held_from=state.now)
     return Ok()
 
 

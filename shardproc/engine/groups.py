@@ -19,6 +19,7 @@ from .ages import Ages
 from .group import FIFO, Entry, Group, GroupRecord, Policy
 from .lanes import Heads, Turns
 from .ready import ReadyQueue
+from .set_back import SetBack
 
 MAX_LANES = 8  # beyond, the lane that was made first is dropped
 
@@ -137,7 +138,7 @@ class Groups:
         if group.window:
             state = group.record
             if now >= state.window_until:
-                state.window_until, state.started = now + group.window, 0
+                state.window_from, state.window_until, state.started = now, now + group.window, 0
             state.started += 1
             self.changed[group.id] = group
 
@@ -217,6 +218,32 @@ class Groups:
             self.used = policy
         elif self.used != policy:
             self.mixed = True
+
+    def set_back(self, back: SetBack) -> int:
+        """The clock was ahead: windows go on from now; how many groups' were moved."""
+        self._timers.clear()
+        moved = 0
+        for group in list(self.by_id.values()):
+            group.timer, state = 0, group.record
+            if back.is_wrong(state.held_from) or back.is_wrong(state.window_from):
+                state.held_until = back.end(state.held_until, state.held_from)
+                state.window_until = back.end(state.window_until, state.window_from)
+                state.held_from, state.window_from = map(back.moment, (state.held_from, state.window_from))
+                self.changed[group.id] = group
+                moved += 1
+            if group.window_end() > back.now:
+                self._look_at(group, group.window_end())
+            self.offer(group)
+            self.drop_if_idle(group, back.now)
+        return moved
+
+    def reorder(self) -> None:
+        """Jobs that are ready have been given other times."""
+        self.plain = self.plain.sorted()
+        for group in self.by_id.values():
+            for _, job in list(group.waiting.values()):
+                self._remove(group, job)
+                self.push(job)
 
     def _look_at(self, group: Group, at: int) -> None:
         if not 0 < group.timer <= at:

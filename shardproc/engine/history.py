@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
+from .set_back import SetBack
 from .state import QueueState, State
 
 MINUTE_MS = 60_000
@@ -44,6 +45,25 @@ def _close(queue: QueueState, minute: int, oldest: int) -> None:
         history.told_completed, history.told_failed = queue.total_completed, queue.total_failed
     while history.minutes and history.minutes[0][0] < oldest:
         history.minutes.popleft()
+
+
+def set_back(state: State, back: SetBack) -> None:
+    """What was booked ahead of the time belongs to the minutes in which it happened."""
+    minute = back.now // MINUTE_MS
+    ahead, state.minute = state.minute - minute, min(state.minute, minute)
+    if ahead <= 0:
+        return
+    for queue in state.queues.values():
+        history = queue.history
+        if history is None:
+            continue
+        booked: dict[int, tuple[int, int]] = {}
+        for at, completed, failed in history.minutes:
+            at -= ahead if at >= minute else 0
+            before = booked.get(at, (0, 0))
+            booked[at] = (before[0] + completed, before[1] + failed)
+        history.minutes = deque((at, *booked[at]) for at in sorted(booked))
+        history.since = min(history.since, minute)
 
 
 def lately(state: State, queue: QueueState, span: int) -> tuple[float, float]:

@@ -8,12 +8,14 @@ them is refused: its outcome is not known.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
 
 from bunqueue.protocol.commands import CommandError
 from bunqueue.protocol.commands.core import PlainPush, PlainPushBatch, Push, PushBatch
 
 from .outbox import Pushed, PushedEntry
+from .set_back import SetBack
 from .state import State
 
 KEPT_MS = 300_000  # a client repeats for as long as its commands may take: half a minute, unless it is told
@@ -124,6 +126,20 @@ def forget(state: State) -> None:
             memory.weight -= _weight(memory.known.pop(key))
         if at > now - KEPT_MS:
             memory.forgotten_at = at
+
+
+def set_forward(state: State, ms: int) -> None:
+    """The clock was set forward: what it knows is as old as it was."""
+    memory = state.pushed
+    memory.batches = deque((at + ms, keys) for at, keys in memory.batches)
+    memory.forgotten_at += ms if memory.forgotten_at else 0
+
+
+def set_back(state: State, back: SetBack) -> None:
+    """The clock was ahead."""
+    memory = state.pushed
+    memory.batches = deque((back.moment(at), keys) for at, keys in memory.batches)
+    memory.forgotten_at = back.moment(memory.forgotten_at)
 
 
 def _weight(answer: str | Pushed) -> int:

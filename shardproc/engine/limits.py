@@ -42,7 +42,7 @@ def named_queue(state: State, name: str) -> QueueState:
 def rate_limit(state: State, client: Client, command: RateLimit) -> Ok:
     most, duration = _limit(command.limit), command.duration
     until = state.now + int(command.ttl) if command.ttl else None
-    bucket = TokenBucket(most, duration, state.now, max(most, 1) * duration, until)
+    bucket = TokenBucket(most, duration, state.now, max(most, 1) * duration, until, state.now)
     return _change(state, named_queue(state, command.queue), bucket=bucket)
 
 

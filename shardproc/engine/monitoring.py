@@ -182,6 +182,10 @@ def _of_shard(state: State, jobs: Sums) -> ShardFigures:
         cpu_s=vitals.cpu_s,
         storage_degraded=vitals.trouble is not None,
         disk_full=vitals.trouble is not None and vitals.trouble.disk_full,
+        clock_jumps=vitals.clock.jumps,
+        clock_last_jump_ms=float(vitals.clock.last_jump),
+        clock_moved=vitals.clock.moved,
+        clock_doubt_ms=float(vitals.clock.doubt),
     )
 
 

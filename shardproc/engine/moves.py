@@ -16,7 +16,7 @@ from .delays import forget_delay
 from .events import emit
 from .keys import retake_key
 from .lifecycle import let_go, withdraw
-from .moments import note
+from .moments import note, planned
 from .outbox import CLEAN, ROW, Attempt
 from .state import QueueState, State
 
@@ -95,7 +95,9 @@ def move(state: State, queue: QueueState, job: Job, run_at: int) -> None:
         let_go(state, queue, job)
         job.run_at, job.started_at = run_at, None
         job.progress, job.progress_message = 0, None
-    if job.timeline is not None:
+    if job.timeline is None:
+        planned(job, state.now)
+    else:
         note(job, Moment("delayed" if run_at > state.now else "waiting", state.now))
     lifecycle.enqueue(state, queue, job)
     if job.state == DELAYED:

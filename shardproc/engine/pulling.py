@@ -128,7 +128,7 @@ def _next(state: State, queue: QueueState, client: Client, group: GroupRule | No
             pop = partial(groups.pop, policy_of(client.version, group), state.now)
     while (job := pop()) is not None:
         life = job.shared.options.ttl
-        if life is None or state.now < job.created_at + life:
+        if life is None or state.upkeep.doubt.age(job.created_at, state.now) < life:
             return job
         if state.spare <= 0:
             queue.ready.push(job)

@@ -129,6 +129,13 @@ class ReadyQueue:
                 if job.state == WAITING:
                     yield job
 
+    def sorted(self) -> ReadyQueue:
+        """The same jobs anew, as they have been given other times."""
+        again = ReadyQueue()
+        for job in sorted(self.jobs(), key=lambda job: (job.run_at, job.seq)):
+            again.push(job)
+        return again
+
     def compact(self) -> None:
         """Clear away the entries of jobs that have left."""
         if not self._stale:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from msgspec import convert, to_builtins
 from msgspec.structs import replace
 
@@ -12,6 +14,7 @@ from bunqueue.protocol.commands.base import MAX_SAFE
 from bunqueue.protocol.commands.times import Repeat
 
 from .outbox import ROW
+from .set_back import SetBack
 from .state import QueueState, State
 
 MAX_CHAIN = 1000  # completed jobs looked at to find the one that follows them all
@@ -53,6 +56,18 @@ def _next_at(repeat: Repeat, now: int) -> int | None:
     else:
         at = max(now + max(1, int(repeat.every or 0)), int(repeat.start_date or 0))
     return None if repeat.end_date is not None and at > repeat.end_date else at
+
+
+def set_back(job: Job, extra: Extra, back: SetBack) -> int:
+    """When a job that was planned by a wrong clock is to run."""
+    at = job.run_at - back.by
+    if extra.repeat is None:
+        return at
+    repeat = convert(extra.repeat, Repeat)
+    if repeat.pattern is not None and repeat.count:  # it means the wall clock
+        with suppress(ScheduleError):
+            return min(job.run_at, next_run(repeat.pattern, repeat.tz, _not_before(repeat, back.now)))
+    return max(at, int(repeat.start_date or 0)) if repeat.count else at
 
 
 def last_of(state: State, job_id: str) -> Job | None:
@@ -105,6 +120,7 @@ def successor(state: State, queue: QueueState, job: Job, extra: Extra) -> Job | 
             auto_retries=None,
             watched=False,
             drops=0,
+            planned_at=None,
             repeat={**(extra.repeat or {}), "count": min(repeat.count + 1, MAX_SAFE)},
             key_until=None if key_ttl is None else state.now + int(key_ttl),
         ),

@@ -39,6 +39,7 @@ from bunqueue.protocol.numbers import number
 
 from . import old_names, pushing
 from .registry import handles, recovers
+from .set_back import SetBack
 from .slices import Steps, sliced
 from .state import Client, State
 from .timetable import Schedule
@@ -181,6 +182,27 @@ def _run(state: State, schedule: Schedule) -> None:
     except CommandError:
         schedule.next_run = state.now + LOOK_AGAIN_MS
     _keep(state, schedule)
+
+
+def set_back(state: State, back: SetBack) -> int:
+    """The clock was ahead; how many schedules run earlier than they would have.
+
+    A cron expression means the wall clock, so its next run is found anew.  No interval ends later than one
+    interval from now.
+    """
+    moved = 0
+    for schedule in list(state.timetable.by_name.values()):
+        at, every = schedule.next_run, schedule.repeat_every
+        if schedule.schedule:
+            with suppress(CommandError):
+                at = min(at, _next_after(schedule, at, back.now))
+        elif every is not None and at > back.now + every:
+            at = min(at - back.by, back.now + every)
+        if at != schedule.next_run and schedule.next_run > back.now:
+            schedule.next_run = at
+            _keep(state, schedule)
+            moved += 1
+    return moved
 
 
 def _check(command: Cron) -> None:

@@ -19,6 +19,7 @@ from bunqueue.protocol.job_view import DEFAULT_OPTIONS, MAX_SHARED, share_option
 
 from .chores import SPARE
 from .deadlines import Deadlines
+from .doubt import Doubt
 from .outbox import Archive, Outbox, QueueRow
 from .parked_trials import Trials
 from .peers import Asked
@@ -175,10 +176,11 @@ class Rates:
 class Upkeep:
     """What finished jobs are removed, or brought back, by themselves: see upkeep.py."""
 
-    __slots__ = ("dlq_at", "next_at", "pieces", "retention")
+    __slots__ = ("dlq_at", "doubt", "next_at", "pieces", "retention")
 
     def __init__(self) -> None:
         self.retention = Retention()  # the process puts its own in place
+        self.doubt = Doubt()  # the process puts its own in place
         self.pieces: Iterator[int] | None = None  # of the round that goes on
         self.next_at = self.dlq_at = 0  # when the next piece is due, and the next look at dead letters
 

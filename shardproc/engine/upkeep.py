@@ -80,7 +80,7 @@ def _too_old(state: State, queue: QueueState) -> Pieces:
 def _purge_old(state: State, queue: QueueState, after: int) -> tuple[bool, int | None]:
     """Remove what is too old of the next PIECE jobs after a number; whether that was any, and the last
     number looked at."""
-    until = state.now - state.upkeep.retention.max_age_s * 1000
+    until = state.upkeep.doubt.time(state.now) - state.upkeep.retention.max_age_s * 1000
     places, last = state.archive.old_completed(queue.id, until, PIECE, after)
     if places:
         lifecycle.purge(state, queue, COMPLETED, [seq for seq, _ in places])
@@ -94,7 +94,7 @@ def _dead_letters(state: State, queue: QueueState) -> Pieces:
             moves.revive(state, queue, job, by_itself=True)
         yield PACE_MS
     while config.max_age is not None:
-        until = state.now - int(config.max_age)
+        until = state.upkeep.doubt.time(state.now) - int(config.max_age)
         places = state.archive.old_dead_letters(queue.id, until, PIECE)
         if not places:
             break

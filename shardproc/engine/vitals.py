@@ -15,6 +15,15 @@ class Trouble(Struct, frozen=True):
     disk_full: bool
 
 
+class ClockNews(Struct, frozen=True):
+    """What the wall clock did since the process started, in ms."""
+
+    jumps: int = 0
+    last_jump: int = 0  # negative: it was set back
+    moved: int = 0  # jobs, schedules and limits whose times were brought back
+    doubt: int = 0  # by which it may be ahead; retention does not believe it
+
+
 class Vitals(Struct, frozen=True):
     """Sizes in bytes."""
 
@@ -22,3 +31,4 @@ class Vitals(Struct, frozen=True):
     sqlite: int = 0
     cpu_s: float = 0.0
     trouble: Trouble | None = None
+    clock: ClockNews = ClockNews()

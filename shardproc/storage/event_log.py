@@ -12,6 +12,7 @@ from msgspec.msgpack import Decoder, Encoder
 from bunqueue.model.durations import DAY_MS
 from bunqueue.model.events import NAMES
 from shardproc.engine.outbox import EventEntry, LogRow, Pushed, PushedEntry, Trim
+from shardproc.engine.set_back import SetBack
 
 ROW_EVENTS = 1000  # in one row at most: what reading one event has to decode
 SLICE = 20  # rows read at once when a queue is trimmed
@@ -142,6 +143,21 @@ class EventLog:
         query = "select first_seq, count, at from events where first_seq <= ? order by first_seq desc limit 1"
         first, count, at = self._db.execute(query, (seq,)).fetchone()
         return first, count, at
+
+    def set_back(self, back: SetBack) -> None:
+        """The clock was ahead: the newest rows get the times at which they were written."""
+        true = "select first_seq from events where at <= ? order by first_seq desc limit 1"
+        self._db.execute(
+            f"update events set at = min(at - ?, ?) where first_seq > coalesce(({true}), 0) and at <= ?",
+            (back.by, back.now, back.now, back.last),
+        )
+        self._next_look = 0
+
+    @property
+    def newest_at(self) -> int:
+        """When the last row was written, epoch ms; 0 without one."""
+        row = self._db.execute("select at from events order by first_seq desc limit 1").fetchone()
+        return 0 if row is None else int(row[0])
 
     def trim(self, queue_id: int, keep: int, before: int | None) -> Trim:
         """See `shardproc.engine.outbox.Archive.trim_events`."""

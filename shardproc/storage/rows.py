@@ -53,6 +53,7 @@ LOG = "select seq, at, level, message from job_logs where seq = ? order by numbe
 DELETE_QUEUE = "delete from queues where id = ?"
 PUT_QUEUE = "insert into queues (id, name, created_at) values (?,?,?)"
 COUNT = "update queues set completed = completed + ?, failed = failed + ? where id = ?"
+PUT_META = "insert or replace into meta values (?,?)"
 PUT_STRAGGLER = "insert or ignore into stragglers values (?)"
 
 
@@ -305,7 +306,8 @@ FINISHED_COLUMNS = (
     completed.progress, completed.progress_message, large_outcomes.timeline,
     coalesce(completed.result, large_outcomes.result),
     dead_letters.started_at, dead_letters.finished_at, dead_letters.attempts, dead_letters.stalls,
-    dead_letters.worker, dead_letters.reason, dead_letters.error, dead_letters.timeline"""
+    dead_letters.worker, dead_letters.reason, dead_letters.error, dead_letters.timeline,
+    dead_letters.next_retry_at"""
 )
 FINISHED_FROM = """
 from jobs
@@ -327,6 +329,8 @@ def finished_job(row: Row, queues: dict[int, str]) -> Job | None:
         job.state, job.stored = FAILED, JOB_ROW | DEAD_ROW
         job.started_at, job.finished_at, job.attempts, job.stalls = row[26:30]
         job.worker, job.reason, job.error, timeline = row[30:34]
+        if job.extra is not None and job.extra.auto_retries is not None:
+            job.extra.auto_retries.next_at = row[34]
     else:
         return None
     job.timeline = None if timeline is None else _decode_timeline(timeline)

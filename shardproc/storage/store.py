@@ -10,14 +10,18 @@ import json
 import sqlite3
 from collections.abc import Callable, Iterator
 
+import msgspec
+
 from bunqueue.model.dead_letters import INTERRUPTED
 from bunqueue.model.ids import seq_of_id
 from bunqueue.model.job import COMPLETED, FAILED, Job
 from bunqueue.protocol.commands.jobs import MAX_LOG
+from shardproc.clock import Mark
 from shardproc.engine.engine import Engine
 from shardproc.engine.outbox import Attempt, DeadLetter, LogEntry, LogRow, Outbox, Place, Trim
+from shardproc.engine.set_back import SetBack
 
-from . import event_log, rows
+from . import event_log, rebase, rows
 from .database import Database
 from .event_log import DEFAULT_RETENTION, EventLog, Retention
 from .journal import Journal
@@ -43,6 +47,7 @@ class Store:
         self._events = EventLog(self._db, retention)
         self._time: Callable[[], int] = lambda: 0  # of the batch, epoch ms
         self._in_transaction = False
+        self.mark = ""  # of the clock, to be stored with the next batch
         self._cleaned = 0  # up to which number stragglers were looked at
 
     # -- recovery ---------------------------------------------------------------------------
@@ -196,11 +201,29 @@ class Store:
             self._events.write(out.events, self._time(), out.pushed)
             out.events.clear()
             out.pushed.clear()
+        if self.mark:
+            db.execute(rows.PUT_META, ("clock", self.mark))
+            self.mark = ""
 
     def _open(self) -> None:
         if not self._in_transaction:
             self._db.execute("begin immediate")
             self._in_transaction = True
+
+    # -- time -----------------------------------------------------------------------------------
+
+    def last_times(self) -> tuple[int, Mark | None]:
+        """What the file knows of the clock: when the newest event was, 0 without one, and the last mark."""
+        row = self._db.execute("select value from meta where key = 'clock'").fetchone()
+        return self._events.newest_at, None if row is None else msgspec.json.decode(row[0], type=Mark)
+
+    def set_back(self, back: SetBack) -> int:
+        """Bring the times of finished jobs and of events back; how many dead letters are to be tried earlier.
+        Part of the transaction of the next commit."""
+        self._see()
+        self._open()
+        self._events.set_back(back)
+        return rebase.set_back(self._db, back)
 
     def _drop_queues(self, queue_ids: list[int]) -> None:
         for queue_id in queue_ids:

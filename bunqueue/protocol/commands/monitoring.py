@@ -93,6 +93,10 @@ class ShardFigures(Struct, gc=False):
     cpu_s: float
     storage_degraded: bool
     disk_full: bool
+    clock_jumps: int = 0  # of the wall clock, that the shard has noticed
+    clock_last_jump_ms: float = 0.0  # negative: back
+    clock_moved: int = 0  # times of jobs, schedules and limits that were brought back
+    clock_doubt_ms: float = 0.0  # by which the clock may be ahead: retention waits
 
 
 class Figures(Struct, gc=False):

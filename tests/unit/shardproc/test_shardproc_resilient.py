@@ -17,17 +17,24 @@ from properties.shard_driver import START, Answer, Driver
 
 from bunqueue.model.retention import Retention
 from bunqueue.protocol import peers
+from shardproc.clock import Clock
 from shardproc.engine.state import State
 from shardproc.resilient import PROBE_MS, Mode, ResilientShard, StorageFailed
 
 BIG = "x" * 50_000
 
 
-class FakeClock:
+class FakeClock(Clock):
     now = START
 
     def now_ms(self) -> int:
         return self.now
+
+    def look(self) -> int:
+        return 0
+
+    def mark(self, doubt: int) -> str:
+        return ""
 
 
 class Full(Driver):
@@ -36,9 +43,9 @@ class Full(Driver):
     kind = ResilientShard
 
     def __init__(self, path: str, place: tuple[int, int] = (0, 1)) -> None:
-        super().__init__(path, shard=place[0], shards=place[1])
         self.clock = FakeClock()
-        self.shard._clock = self.clock  # type: ignore[assignment]
+        self.options = {**type(self).options, "clock": self.clock}  # type: ignore[misc]
+        super().__init__(path, shard=place[0], shards=place[1])
 
     @property
     def mode(self) -> Mode:

@@ -1,0 +1,98 @@
+"""What a shard does about a wall clock that jumps, while it runs or between two starts.
+
+- Forward: the shard follows at once.  Delays, schedules and limits end earlier; locks run anew.  Retention
+  takes no notice for an hour (`engine.doubt`), in case it was a mistake.
+- Back: what was taken from the wrong clock is brought back by as much (`engine.set_back`).
+
+Each jump is a warning in the log, and counted.  A start knows of a jump by the mark in the shard's file, in
+which the wall clock stands beside one that nobody sets.  Where that one has begun anew, since the machine was
+started or the file came from another one, all it knows is what time it was when the file was last written.
+"""
+
+from __future__ import annotations
+
+from bunqueue.logs import get_logger
+
+from .clock import JUMP_MS, Clock
+from .engine.doubt import Doubt
+from .engine.engine import Engine
+from .engine.set_back import SetBack
+from .engine.vitals import ClockNews
+from .storage.store import Store
+
+MARK_MS = 5_000  # between two marks in the file
+ABSENT_MS = 86_400_000  # a file that is older may have been away for long, or its clock is wrong now
+
+_log = get_logger("shard")
+
+
+class Timekeeping:
+    """Of one shard, for as long as its process lives."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.doubt = Doubt()
+        self._clock = clock
+        self._mark_at = 0
+        self._jumps = self._last_jump = self._moved = 0
+
+    @property
+    def news(self) -> ClockNews:
+        """For those who ask."""
+        return ClockNews(self._jumps, self._last_jump, self._moved, self.doubt.ms)
+
+    def started(self, engine: Engine, store: Store, now: int) -> None:
+        """The shard has recovered: compare the clock with what the file knows of it."""
+        newest, mark = store.last_times()
+        last = max(newest, 0 if mark is None else mark.wall)
+        jump = None if mark is None else self._clock.set_since(mark)
+        if mark is not None and mark.doubt > self.doubt.ms:
+            self.doubt.add(mark.doubt - self.doubt.ms, now)
+        ahead = max(last - now, -(jump or 0))  # the latter however long the shard was away
+        if ahead > JUMP_MS:
+            self._back(engine, store, SetBack(now, now + ahead, ahead))
+        elif jump is not None and jump > JUMP_MS:
+            self._forward(engine, store, jump, now)
+        elif jump is None and last and now - last > ABSENT_MS:
+            self.doubt.add(now - last, now)
+            _log.info("retention waits to see whether the clock is right", away_ms=now - last)
+
+    def look(self, engine: Engine, store: Store) -> int:
+        """A batch begins: the time, once it is known whether the clock was set."""
+        jump, now = self._clock.look(), self._clock.now_ms()
+        if jump > 0:
+            self._forward(engine, store, jump, now)
+        elif jump < 0:
+            self._back(engine, store, SetBack(now, max(now - jump, engine.state.now), -jump))
+        elif now >= self._mark_at:
+            self._mark(store, now)
+        return now
+
+    def _mark(self, store: Store, now: int) -> None:
+        store.mark, self._mark_at = self._clock.mark(self.doubt.ms), now + MARK_MS
+
+    def _forward(self, engine: Engine, store: Store, jump: int, now: int) -> None:
+        self.doubt.add(jump, now)
+        engine.set_forward(jump, now)
+        self._count(store, jump, now)
+        _log.warning(
+            "the clock was set forward: what waits for its time is due earlier, retention waits", by_ms=jump
+        )
+
+    def _back(self, engine: Engine, store: Store, back: SetBack) -> None:
+        self.doubt.take(back.by, back.now)
+        dead_letters = store.set_back(back)
+        moved = engine.set_back(back)
+        self._count(store, -back.by, back.now)
+        self._moved += dead_letters + moved.total()
+        _log.warning(
+            "the clock was ahead: times taken from it were brought back",
+            by_ms=back.by,
+            jobs=moved["jobs"],
+            schedules=moved["schedules"],
+            limits=moved["limits"],
+            dead_letters=dead_letters,
+        )
+
+    def _count(self, store: Store, jump: int, now: int) -> None:
+        self._jumps, self._last_jump = self._jumps + 1, jump
+        self._mark(store, now)
