@@ -24,6 +24,7 @@ from .engine.engine import Engine
 from .engine.outbox import Told
 from .engine.state import Client, State
 from .engine.vitals import Vitals
+from .storage.compaction import compact
 from .storage.database import DISK_ERRORS, Database
 from .storage.event_log import DEFAULT_RETENTION, Retention
 from .storage.store import Store
@@ -197,6 +198,10 @@ class Shard:
 
     def _vitals(self) -> Vitals:
         return Vitals(vitals.memory(), self.store.database.size(), vitals.cpu_s(), None, self._time.news)
+
+    def compact(self) -> None:
+        """Give free space back to the disk, if that is worth it: before `close`, when nobody waits."""
+        compact(self.store.database)
 
     def close(self) -> None:
         """Close the file.  What was not committed is not wanted: nobody was told of it."""

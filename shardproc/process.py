@@ -81,7 +81,10 @@ def _run(start: Start, settings: Settings, sock: socket.socket) -> int:
         return 1
     try:
         sock.sendall(link.answer(link.CONTROL, link.READY))
-        Server(shard, sock, settings.busy_poll).run()
+        server = Server(shard, sock, settings.busy_poll)
+        server.run()
+        if server.draining:
+            shard.compact()
     except ConnectionError:
         raise
     except Exception:

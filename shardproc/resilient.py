@@ -191,6 +191,10 @@ class ResilientShard(Shard):
                 return replies
         return self._give_up()
 
+    def compact(self) -> None:
+        if self._mode is Mode.NORMAL:
+            super().compact()
+
     def letters(self) -> list[tuple[int, bytes]]:
         return [] if self._mode is Mode.READ_ONLY else super().letters()
 

@@ -42,7 +42,7 @@ class Server:
         self._buffer = memoryview(bytearray(READ_SIZE))
         self._poll = select.poll()
         self._poll.register(sock, select.POLLIN)
-        self._draining = False
+        self.draining = False  # told to end
         self._answered_at = 0  # the last batch, ns
         self._prompt = False  # it had come within the window after the one before
         self._until = 0.0  # when this turn has gone on for long enough
@@ -52,7 +52,7 @@ class Server:
     def run(self) -> None:
         """Until the end of the link.  Everything that was answered is committed by then."""
         try:
-            while (not self._draining or self._busy) and self._turn():
+            while (not self.draining or self._busy) and self._turn():
                 pass
         except ConnectionError:
             _log.info("router is gone")
@@ -93,7 +93,7 @@ class Server:
                 if kind == link.PING:
                     self._control.append(link.answer(link.CONTROL, link.PONG))
                 elif kind == link.DRAIN:
-                    self._draining = True
+                    self.draining = True
                 elif self._backlog:
                     self._backlog.setdefault(conn, deque()).append((kind, body))
                 else:

@@ -231,4 +231,5 @@ class EmbeddedEngine:
     def _close(self) -> None:
         self.closed = True
         self._due.notify_all()
+        self._shard.compact()
         self._shard.close()

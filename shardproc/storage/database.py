@@ -21,6 +21,7 @@ PAGE_SIZE = 8192  # a fifth less work than 4096 on rows of this size, as measure
 CHECKPOINT_PAGES = 4000  # 32 MiB of WAL: fewer checkpoints than the default, still quick to replay
 MAX_LOG = 64 << 20  # bytes of WAL that stay once it is reset: while somebody reads long, it grows beyond
 CACHE_KIB = 65_536
+MEMORY = ":memory:"  # instead of a path
 LOCK_WAIT_S = 10.0  # a predecessor that lost its router is still committing
 
 DatabaseError = sqlite3.Error  # what opening, reading and committing may raise
@@ -113,6 +114,11 @@ class Database:
         except DISK_ERRORS:
             self.rollback()
             raise
+
+    def pages(self) -> tuple[int, int]:
+        """How many pages of PAGE_SIZE there are, and how many of these are free."""
+        execute = self.connection.execute
+        return execute("pragma page_count").fetchone()[0], execute("pragma freelist_count").fetchone()[0]
 
     def size(self) -> int:
         """Bytes that it takes on disk, or in memory."""

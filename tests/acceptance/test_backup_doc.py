@@ -34,6 +34,8 @@ def test_a_copy_made_while_the_server_runs_has_all_jobs(
             queue.add_bulk([("n", number) for number in range(50)])
     program = [sys.executable, "-W", "error", "-c"] if language == "python" else ["sh", "-ec"]
     subprocess.run([*program, sample(language)], cwd=tmp_path, check=True, timeout=60)
+    for path in [tmp_path / "backup", *(tmp_path / "backup").iterdir()]:
+        assert path.stat().st_mode & 0o077 == 0, f"others may read {path.name}"
     with Queue("backup-0", port=server.port) as queue:
         queue.add("too late")
     copy = make_server(data_dir=tmp_path / "backup", shards=2)

@@ -270,6 +270,16 @@ def test_obliterating_leaves_no_trace_on_disk_or_in_memory(driver: Driver) -> No
     again.close()
 
 
+def test_obliterating_takes_dead_letters_of_a_clock_that_was_ahead(driver: Driver) -> None:
+    (job_id,) = push(driver, maxAttempts=1)
+    driver.tick(driver.now + 3_600_000)
+    driver.ask(cmd="PULL", queue="q")
+    driver.ask(cmd="FAIL", id=job_id, error="no")
+    driver.tick(driver.now - 3_600_000)
+    driver.ask(cmd="Obliterate", queue="q")
+    assert driver.ask(cmd="ListQueues")["queues"] == []
+
+
 def test_subscribers_of_an_obliterated_queue_stay_subscribed(driver: Driver) -> None:
     assert driver.ask(2, cmd="SubscribeEvents", queue="q")["ok"]
     push(driver)

@@ -1,0 +1,47 @@
+"""Giving free space in a shard's file back to the disk.
+
+SQLite keeps the pages of deleted rows for new ones, so a file never shrinks by itself.  Incremental vacuum
+would cost every large payload a quarter more work (measured with 20 KB), so the file is written anew instead:
+when the server stops and nobody waits, and only when that is quick and saves much.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from pathlib import Path
+
+from bunqueue.logs import get_logger
+
+from .database import DISK_ERRORS, MAX_LOG, MEMORY, PAGE_SIZE, Database
+
+MIN_FREE = 1 << 20  # bytes: less is not worth the work
+MAX_KEPT = 64 << 20  # bytes to be written: some hundred ms, of the seconds that a stop may take
+SPARE_ROOM = MAX_LOG  # bytes that must stay free on the disk meanwhile
+
+_log = get_logger("shard")
+
+
+def compact(database: Database) -> bool:
+    """Write the file anew when more than half of it is free; whether that was done.
+
+    A crash in the middle leaves the file as it was.
+    """
+    if database.path == MEMORY or database.connection.in_transaction:
+        return False
+    pages, free = database.pages()
+    kept = (pages - free) * PAGE_SIZE
+    if free * PAGE_SIZE < MIN_FREE or 2 * free <= pages or kept > MAX_KEPT:
+        return False
+    # The new content goes to the log first, and from there to the file.
+    if shutil.disk_usage(Path(database.path).parent).free < 2 * kept + SPARE_ROOM:
+        return False
+    begun = time.monotonic()
+    try:
+        database.connection.execute("vacuum")
+    except DISK_ERRORS as error:
+        _log.warning("free space in the file could not be given back", error=str(error))
+        return False
+    took = int((time.monotonic() - begun) * 1000)
+    _log.info("gave free space back to the disk", bytes=free * PAGE_SIZE, took_ms=took)
+    return True
