@@ -149,6 +149,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         Literal["normal", "full"],
         Option(SYNC, "What is acknowledged survives any crash; with full, a power loss too."),
     ] = "normal"
+    damaged_shard: Annotated[
+        Literal["isolate", "stop", "serve"],
+        Option(
+            one_of("isolate", "stop", "serve"),
+            "What a start does with a shard whose file is damaged: isolate it, so that the others serve; "
+            "stop; or serve without the jobs that cannot be read.",
+        ),
+    ] = "isolate"
     auth_token: Annotated[
         tuple[str, ...],
         Option(

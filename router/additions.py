@@ -51,6 +51,7 @@ class Additions:
             lag_s=hub.lag.longest(),
             shards=hub.shards,
             shards_up=[shard for shard, link in enumerate(hub.links) if link is not None],
+            shards_damaged=list(hub.damaged),
         )
         answer["data"] = {"metrics": exposition(answer["data"], own)}
 

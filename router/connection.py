@@ -39,7 +39,6 @@ from .routing import (
     peek,
 )
 from .subscription import Subscription, subscribe
-from .tickets import unavailable
 from .workers import Workers
 
 if TYPE_CHECKING:
@@ -285,7 +284,7 @@ class ClientConnection(asyncio.Protocol):
         for shard, batch in batches.items():
             link = links[shard]
             if link is None:
-                out += [unavailable(shard, request_id(frame[HEADER:])) for frame in batch]
+                out += self._hub.tickets.refusals(shard, batch)
                 continue
             in_flight[shard] = in_flight.get(shard, 0) + len(batch)
             link.send(self.number, self.kind, batch)

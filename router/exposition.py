@@ -31,6 +31,7 @@ class RouterFigures(Struct):
     lag_s: float  # of its event loop, the longest of the last seconds
     shards: int
     shards_up: Sequence[int]
+    shards_damaged: Sequence[int] = ()  # they are not started again
 
 
 # Name without "bunqueue_", what it is, its help, its value.
@@ -85,6 +86,18 @@ _BY_SHARD: tuple[tuple[str, type[Metric], str, Callable[[ShardFigures], float]],
         GAUGE,
         "How far the clock may be ahead; what is kept for a time is not deleted for it",
         lambda shard: shard.clock_doubt_ms / 1000,
+    ),
+    (
+        "storage_damaged_tables",
+        GAUGE,
+        "Tables in which something could not be read or written since the start",
+        lambda shard: shard.damaged_tables,
+    ),
+    (
+        "storage_unreadable_jobs",
+        GAUGE,
+        "Jobs that were found to be unreadable since the start",
+        lambda shard: shard.unreadable_jobs,
     ),
 )
 _BY_QUEUE: tuple[tuple[str, str, Callable[[QueueFigures], float]], ...] = (
@@ -162,6 +175,10 @@ def _shards(figures: Figures, own: RouterFigures) -> Iterator[Metric]:
     for shard in range(own.shards):
         up.add_metric([str(shard)], shard in own.shards_up)
     yield up
+    out = _family(GAUGE, "shard_damaged", "The shard is out of service: its file is damaged", ["shard"])
+    for shard in range(own.shards):
+        out.add_metric([str(shard)], shard in own.shards_damaged)
+    yield out
     for name, kind, text, value in _BY_SHARD:
         family = _family(kind, name, text, ["shard"])
         for each in figures.shards:

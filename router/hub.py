@@ -43,8 +43,9 @@ class Hub:
         self.clients: dict[int, ClientConnection] = {}
         self.bounds = Bounds(self.clients)
         self.links: list[ShardLink | None] = [None] * self.shards  # None: down, or not ready
+        self.damaged: dict[int, str] = {}  # shards that stay down, and what is to be done about it
         self.workers = Workers(self._staff)
-        self.tickets = Tickets(self.links, self.clients)
+        self.tickets = Tickets(self.links, self.clients, self.damaged)
         self.refused = 0  # clients since the last sweep, because there are too many
         self.lag = LoopLag()
         self.heard = LoopPoll(settings.busy_poll).heard

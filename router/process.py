@@ -176,6 +176,8 @@ class RouterProcess:
         http = self._gateway.sockets.address if self._gateway.wanted else None
         web = f" http={http}" if http else ""
         where = f"tcp={address}{web} shards={settings.shards} data={settings.data_dir} sync={settings.sync}"
+        out = ",".join(map(str, sorted(self._hub.damaged)))
+        where += f" damaged={out}" if out else ""
         with suppress(OSError):  # nobody reads it
             print(f"bunqueue ready {where} pid={os.getpid()}", flush=True)
         notify("READY=1")

@@ -40,6 +40,9 @@ class Owner(Protocol):
     def recovered(self, link: ShardLink) -> None:
         """It wants commands."""
 
+    def damaged(self, link: ShardLink, text: str) -> None:
+        """It cannot serve before somebody has repaired its file."""
+
     def lost(self, link: ShardLink) -> None:
         """The connection is gone."""
 
@@ -172,6 +175,8 @@ class ShardLink(asyncio.Protocol):
             self._hub.answers_lost(self.shard, wire.unpack_connections(body))
         elif kind == wire.READY:
             self._owner.recovered(self)
+        elif kind == wire.DAMAGED:
+            self._owner.damaged(self, body.decode())
         elif kind == wire.EVENTS:
             self._hub.deliver_events(self.shard, body)
 

@@ -45,6 +45,7 @@ class ShardProcess:
         self.link: ShardLink | None = None
         self.secret = ""  # of this start; a forgotten process of an earlier one does not know it
         self.ready = False
+        self.damaged: str | None = None  # why it is not to be started again
         self.failures = 0  # in a row, before READY
         self.silent = 0  # pings without an answer
         self.started_at = self.reported_at = 0.0
@@ -147,6 +148,9 @@ class Supervisor:
                 shard.kill()
             if self._stopping:
                 return
+            if shard.damaged is not None:
+                self._set_aside(shard.index, shard.damaged)
+                return
             ran = loop.time() - shard.started_at
             if shard.ready and ran >= HEALTHY_S:
                 delay = FIRST_DELAY_S
@@ -160,6 +164,23 @@ class Supervisor:
                 return
             await asyncio.sleep(delay)
             delay = min(delay * 2, LAST_DELAY_S)
+
+    def _set_aside(self, shard: int, text: str) -> None:
+        """A shard whose file is damaged would end again and again: the others go on without it."""
+        self._hub.damaged[shard] = text
+        _log.error("shard is out of service", shard=shard, error=text)
+        if self._started.done():
+            return
+        if self._settings.damaged_shard == "stop" or len(self._hub.damaged) == len(self._shards):
+            self._started.set_exception(StartError(text))
+        else:
+            self._begin()
+
+    def _begin(self) -> None:
+        """The start is over as soon as no shard is waited for."""
+        missing = (number for number, link in enumerate(self._hub.links) if link is None)
+        if not self._started.done() and all(number in self._hub.damaged for number in missing):
+            self._started.set_result(None)
 
     async def _run(self, shard: ShardProcess) -> int:
         """One process, from start to end; its exit status, negative for a signal."""
@@ -236,8 +257,12 @@ class Supervisor:
         self._hub.link_up(link)
         took = asyncio.get_running_loop().time() - shard.started_at
         _log.info("shard ready", shard=shard.index, took_ms=round(took * 1000))
-        if not self._started.done() and None not in self._hub.links:
-            self._started.set_result(None)
+        self._begin()
+
+    def damaged(self, link: ShardLink, text: str) -> None:
+        shard = self._shards[link.shard]
+        shard.damaged = text
+        shard.kill()
 
     def lost(self, link: ShardLink) -> None:
         shard = self._shards[link.shard]

@@ -10,9 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping, MutableMapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from bunqueue.protocol.codec import request_id
 from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import Spec
 from bunqueue.protocol.commands.base import RequestId
+from bunqueue.protocol.framing import HEADER
 from bunqueue.protocol.gather import Addition, Gather, Part
 from bunqueue.protocol.link import SEVERED, TICKET
 
@@ -21,12 +23,6 @@ from .local import refusal
 if TYPE_CHECKING:
     from .connection import ClientConnection
     from .shard_link import ShardLink
-
-
-def unavailable(shard: int, req_id: RequestId) -> bytes:
-    """What a command for a shard that is down is told, as a frame."""
-    text = f"Shard unavailable: shard {shard} is restarting, try again"
-    return refusal(text, req_id, Code.SHARD_UNAVAILABLE)
 
 
 class _Ticket(NamedTuple):
@@ -42,13 +38,29 @@ class Tickets:
     """All gathered commands in flight."""
 
     def __init__(
-        self, links: Sequence[ShardLink | None], clients: MutableMapping[int, ClientConnection]
+        self,
+        links: Sequence[ShardLink | None],
+        clients: MutableMapping[int, ClientConnection],
+        damaged: Mapping[int, str],
     ) -> None:
         self._links = links
+        self._damaged = damaged
         self._clients = clients
         self.additions: Mapping[str, Addition] = {}  # by command: what the router adds to a merged answer
         self._open: dict[int, _Ticket] = {}
         self._free: list[int] = []
+
+    def unavailable(self, shard: int, req_id: RequestId) -> bytes:
+        """What a command for a shard that is down is told, as a frame."""
+        if shard in self._damaged:
+            text = f"Shard unavailable: shard {shard} is out of service: {self._damaged[shard]}"
+            return refusal(text, req_id, Code.STORAGE_DAMAGED)
+        text = f"Shard unavailable: shard {shard} is restarting, try again"
+        return refusal(text, req_id, Code.SHARD_UNAVAILABLE)
+
+    def refusals(self, shard: int, frames: Sequence[bytes | memoryview]) -> list[bytes]:
+        """The same for each of these frames."""
+        return [self.unavailable(shard, request_id(frame[HEADER:])) for frame in frames]
 
     def ask(
         self,
@@ -63,7 +75,7 @@ class Tickets:
         if spec.partial and len(down) < len(parts):
             parts = {shard: part for shard, part in parts.items() if shard not in down}
         elif down:
-            client.gathered(unavailable(down[0], req_id))
+            client.gathered(self.unavailable(down[0], req_id))
             return
         number = self._free.pop() if self._free else TICKET + len(self._open)
         once = spec.writes and not spec.repeatable
@@ -112,7 +124,7 @@ class Tickets:
         if client is not None and ticket.once:
             client.finish(SEVERED)
         elif not ticket.lost:
-            self._tell(ticket, unavailable(shard, ticket.req_id))
+            self._tell(ticket, self.unavailable(shard, ticket.req_id))
         ticket.lost.append(shard)
         if not ticket.gather.waiting:
             self._close(number)

@@ -9,11 +9,12 @@ import random
 import time
 from collections.abc import Callable
 
-from msgspec import Raw
+from msgspec import UNSET, Raw, UnsetType
 from msgspec.msgpack import Decoder
 
 from bunqueue import vitals
 from bunqueue.protocol.codec import InvalidCommand, decode_command, encode_reply
+from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import COMMANDS, Command, ErrorReply, Reply, is_slow
 from bunqueue.protocol.commands.base import Slow
 from bunqueue.protocol.lenient import DECODE_ERRORS
@@ -24,10 +25,10 @@ from .engine.engine import Engine
 from .engine.outbox import Told
 from .engine.state import Client, State
 from .engine.vitals import Vitals
+from .storage.careful import CarefulStore
 from .storage.compaction import compact
 from .storage.database import DISK_ERRORS, Database
 from .storage.event_log import DEFAULT_RETENTION, Retention
-from .storage.store import Store
 from .timekeeping import Timekeeping
 
 _decode_slow = Decoder(Slow).decode
@@ -60,7 +61,7 @@ class Shard:
         self._prepare = prepare
         self._clock = clock or Clock()
         database = Database(path, full_sync=full_sync, lock_wait_s=lock_wait_s)
-        self.store = Store(database, retention)
+        self.store = CarefulStore(database, retention)
         self.told: dict[str, Told] = {}  # what subscribers get after the last commit
         self.notices: list[tuple[int, bytes]] = []  # and what others are told who did not ask
         self._place, self._retention = (shard, shards), retention
@@ -150,8 +151,10 @@ class Shard:
         """The disk failed in the middle of a command."""
         raise error
 
-    def _refuse(self, client: Client, payload: bytes, error: InvalidCommand) -> None:
-        reply = ErrorReply(error=str(error), req_id=error.req_id)
+    def _refuse(
+        self, client: Client, payload: bytes, error: InvalidCommand, code: Code | UnsetType = UNSET
+    ) -> None:
+        reply = ErrorReply(error=str(error), code=code, req_id=error.req_id)
         self.engine.out.replies.append((client.conn, reply))
         try:
             slow = _decode_slow(payload)
@@ -197,11 +200,14 @@ class Shard:
         return lost
 
     def _vitals(self) -> Vitals:
-        return Vitals(vitals.memory(), self.store.database.size(), vitals.cpu_s(), None, self._time.news)
+        damage, memory = self.store.damage, vitals.memory()
+        damaged = len(damage.tables), len(damage.seqs)
+        return Vitals(memory, self.store.database.size(), vitals.cpu_s(), None, self._time.news, *damaged)
 
     def compact(self) -> None:
         """Give free space back to the disk, if that is worth it: before `close`, when nobody waits."""
-        compact(self.store.database)
+        if not self.store.damage:
+            compact(self.store.database)
 
     def close(self) -> None:
         """Close the file.  What was not committed is not wanted: nobody was told of it."""

@@ -22,7 +22,8 @@ from .core import Shard
 from .engine.state import State
 from .resilient import ResilientShard
 from .server import Server
-from .storage.database import DatabaseBusy, DatabaseError
+from .storage.damage import Damage, ShardDamaged
+from .storage.database import DISK_ERRORS, DatabaseBusy, DatabaseError, disk_problem
 from .storage.event_log import Retention
 from .storage.schema import SchemaTooNew
 
@@ -75,10 +76,18 @@ def _run(start: Start, settings: Settings, sock: socket.socket) -> int:
     sock.sendall(link.answer(link.CONTROL, link.HELLO, link.encode(hello)))
     try:
         shard = _open(start, settings, sock)
-    except (DatabaseBusy, SchemaTooNew, DatabaseError, DataFolderError) as error:
-        where = shard_file(Path(settings.data_dir), start.shard).name
-        _log.error("cannot open the data", file=where, error=str(error))
+    except (ShardDamaged, *DISK_ERRORS) as error:
+        if not isinstance(error, ShardDamaged) and disk_problem(error) != "damaged":
+            return _refused(start, settings, error)
+        damage = Damage(str(shard_file(Path(settings.data_dir), start.shard)))
+        damage.tables["its header"] = str(error)
+        text = str(error) if isinstance(error, ShardDamaged) else damage.text()
+        _log.error("the shard is damaged and does not start", error=text)
+        sock.sendall(link.answer(link.CONTROL, link.DAMAGED, text.encode()))
+        sock.recv(1)  # the router ends this process once it has read that
         return 1
+    except (DatabaseBusy, SchemaTooNew, DatabaseError, DataFolderError) as error:
+        return _refused(start, settings, error)
     try:
         sock.sendall(link.answer(link.CONTROL, link.READY))
         server = Server(shard, sock, settings.busy_poll)
@@ -95,6 +104,12 @@ def _run(start: Start, settings: Settings, sock: socket.socket) -> int:
     finally:
         shard.close()
     return 0
+
+
+def _refused(start: Start, settings: Settings, error: Exception) -> int:
+    where = shard_file(Path(settings.data_dir), start.shard).name
+    _log.error("cannot open the data", file=where, error=str(error))
+    return 1
 
 
 def _open(start: Start, settings: Settings, sock: socket.socket) -> Shard:
@@ -119,6 +134,8 @@ def _open(start: Start, settings: Settings, sock: socket.socket) -> Shard:
         retention=retention,
         prepare=prepare,
     )
+
+    shard.store.damage.serve = settings.damaged_shard == "serve"
 
     def progress(loaded: int, total: int) -> None:
         report = link.encode(link.ShardProgress(loaded, total))

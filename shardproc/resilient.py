@@ -17,13 +17,16 @@ import enum
 import gc
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-from msgspec import Raw
+import msgspec
+from msgspec import UNSET, Raw, UnsetType
 
 from bunqueue.logs import get_logger
 from bunqueue.protocol.codec import InvalidCommand, decode_command, request_id
+from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import COMMANDS, Command, ErrorReply, Reply, Spec
 from bunqueue.protocol.commands.base import RequestId
 
@@ -32,10 +35,10 @@ from .core import Shard
 from .engine.state import Client, State
 from .engine.succession import Heritage, entangled, parked
 from .engine.vitals import Trouble, Vitals
+from .storage.careful import CarefulStore
 from .storage.database import DISK_ERRORS, disk_problem
 from .storage.event_log import DEFAULT_RETENTION, Retention
 from .storage.reserve import Reserve
-from .storage.store import Store
 
 PROBE_MS = 1_000
 LAST_PROBE_MS = 30_000  # the wait doubles when a probe works and the next batches do not
@@ -43,6 +46,7 @@ CALM_MS = 60_000  # without trouble, and the next one begins with the first wait
 SMALL_PROBE = 16 * 1024  # bytes: room for a batch of acks
 LARGE_PROBE = 1024 * 1024
 
+_CODES = {"full": Code.STORAGE_FULL, "broken": Code.STORAGE_FAILED, "damaged": Code.STORAGE_DAMAGED}
 _log = get_logger("shard")
 
 
@@ -108,7 +112,7 @@ class ResilientShard(Shard):
                 raise
             self._reserve.release()
             self.store.database.rollback()
-            self.store = Store(self.store.database, self._retention)
+            self.store = CarefulStore(self.store.database, self._retention)
             self.engine = self._new_engine()
             count = super().recover(now, epoch, progress)
         if self._reserve is not None and not self._reserve.take():
@@ -214,13 +218,15 @@ class ResilientShard(Shard):
 
     def _execute_some(self, client: Client, payload: bytes, now: int) -> None:
         """`execute` while not everything may be."""
+        code: Code | UnsetType = UNSET
         try:
             command = decode_command(payload)
             spec = COMMANDS[str(command.__struct_config__.tag)]
             if self._trouble is not None and self._forbids(spec):
+                code = self._trouble.code
                 raise InvalidCommand(self._trouble.error, command.req_id)
         except InvalidCommand as error:
-            self._refuse(client, payload, error)
+            self._refuse(client, payload, error, code)
         else:
             super().execute(client, payload, now)
 
@@ -256,14 +262,17 @@ class ResilientShard(Shard):
         since = now if self._trouble is None else self._trouble.since
         what, cure = ("is full", "free space on") if problem == "full" else ("fails", "see to the disk of")
         text = f"Storage {what} ({error}): {cure} {self._folder}, then this is accepted again"
-        self._trouble = Trouble(text, since, problem == "full")
+        if problem == "damaged":
+            text = f"Storage is damaged ({error}): {self.store.damage.cure}"
+        self._trouble = Trouble(text, since, problem == "full", _CODES[problem])
 
     def _give_up(self) -> list[tuple[int, Reply | Raw]]:
         """The batch has not happened: say so to everybody, and be as the disk is."""
         assert self._trouble is not None
-        text, old = self._trouble.error, self.engine.state
+        aside = self._trouble.code is Code.STORAGE_DAMAGED and self._put_aside()
+        text, code, old = self._trouble.error, self._trouble.code, self.engine.state
         answers: list[tuple[int, Reply | Raw]] = [
-            (conn, ErrorReply(error=text, req_id=_request_of(reply)))
+            (conn, ErrorReply(error=text, code=code, req_id=_request_of(reply)))
             for conn, reply in self._unstored()
             if conn not in old.relays
         ]
@@ -273,19 +282,40 @@ class ResilientShard(Shard):
             old.out.letters.clear()
             self._end = StorageFailed(text)
             return answers
-        answers += [(client.conn, ErrorReply(error=text, req_id=req_id)) for client, req_id in parked(old)]
+        answers += [
+            (client.conn, ErrorReply(error=text, code=code, req_id=req_id)) for client, req_id in parked(old)
+        ]
         self._start_anew()
+        if aside:
+            self._recovered(self._clock.now_ms())
+            return answers
         self._probe_at = self._clock.now_ms() + self._probe_every
         room = not self._narrow and self._can_write(SMALL_PROBE)
         self._enter(Mode.NO_GROWTH if room else Mode.READ_ONLY)
         _log.error("a batch could not be stored", error=text, answers=len(answers), now=self._mode.value)
         return answers
 
+    def _put_aside(self) -> bool:
+        """The batch touched what is damaged: put the jobs aside that did it; whether these are known."""
+        assert self._trouble is not None
+        database, damage = self.store.database, self.store.damage
+        jobs, purges = list(self.engine.out.dirty), bool(self.engine.out.purges)  # which end from now on
+        database.rollback()
+        table, seqs = self.store.suspects(jobs)
+        damage.note(table, self._trouble.error)
+        text = damage.text(table)
+        if seqs:
+            text = f"{text}; jobs whose rows stand there cannot be changed until then"
+        with suppress(*DISK_ERRORS):  # then it is found anew after a restart
+            damage.park(database.connection, seqs, table)
+        self._trouble = msgspec.structs.replace(self._trouble, error=text)
+        return bool(seqs or purges)
+
     def _start_anew(self) -> None:
         """Read the state of the shard from its file."""
         heritage, now = Heritage(self.engine.state), self._clock.now_ms()
         self.store.database.rollback()
-        self.store = Store(self.store.database, self._retention)
+        self.store = CarefulStore(self.store.database, self._retention)
         self.engine = self._new_engine()
         gc.disable()  # as at the start
         try:
@@ -342,4 +372,4 @@ class ResilientShard(Shard):
 
     def _vitals(self) -> Vitals:
         found = super()._vitals()
-        return Vitals(found.memory, found.sqlite, found.cpu_s, self._trouble, found.clock)
+        return msgspec.structs.replace(found, trouble=self._trouble)

@@ -75,7 +75,13 @@ def doctor(session: Session, data_dir: Folder = None) -> None:
 def _findings(session: Session) -> Iterator[Finding]:
     queue = session.queue("all")
     yield from _server(session)
-    storage = queue.storage_status()
+    from bunqueue.errors import StorageDamaged
+
+    try:
+        storage = queue.storage_status()
+    except StorageDamaged as error:  # nor will the shards together tell the rest
+        yield Finding(PROBLEM, "shards", error.reason)
+        return
     trouble = storage.error or ("the disk is full" if storage.disk_full else None)
     yield Finding(PROBLEM if trouble else OK, "storage", trouble or "everything can be stored")
     from .top_numbers import samples_of, server_now
@@ -88,6 +94,7 @@ def _findings(session: Session) -> Iterator[Finding]:
         "shards",
         f"{', '.join(down)} down: see the server's log" if down else "all take commands",
     )
+    yield _damage(samples)
     lag = samples.get(("event_loop_lag_seconds", frozenset()), 0.0)
     late = lag > LAG_S
     yield Finding(
@@ -98,6 +105,21 @@ def _findings(session: Session) -> Iterator[Finding]:
     yield _clock(samples)
     yield from _queues(now, queue.list_queues(), queue.list_workers(all_queues=True))
     yield from _schedules(queue.list_crons(all_queues=True))
+
+
+def _damage(samples: Any) -> Finding:
+    """What the shards have met of damage since the start, and which of them are out of service."""
+    found: list[str] = []
+    for (name, labels), value in samples.items():
+        shard = dict(labels).get("shard")
+        if name == "shard_damaged" and value:
+            found.append(f"shard {shard} is out of service")
+        if name == "storage_damaged_tables" and value:
+            found.append(f"shard {shard} has met damage")
+    cure = "the log names file and table; stop the server and run bunqueue doctor --repair --data-dir DIR"
+    if found:
+        return Finding(PROBLEM, "files", f"{', '.join(found)}: {cure}")
+    return Finding(OK, "files", "no damage was met")
 
 
 def _server(session: Session) -> Iterator[Finding]:

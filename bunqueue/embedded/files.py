@@ -23,6 +23,7 @@ _abandoned: list[EmbeddedEngine] = []
 def open_engine(path: str) -> EmbeddedEngine:
     """The engine of a file, opened if it is not.  Raises FileInUse or StorageError; `lock` must be held."""
     from bunqueue.data_folder import DataFolderError
+    from shardproc.storage.damage import ShardDamaged
     from shardproc.storage.database import DatabaseBusy, DatabaseError
     from shardproc.storage.schema import SchemaTooNew
 
@@ -38,7 +39,7 @@ def open_engine(path: str) -> EmbeddedEngine:
             ) from None
         except OSError as error:
             raise StorageError(f"{path} cannot be opened: {error.strerror or error}") from None
-        except (DatabaseError, SchemaTooNew, DataFolderError) as error:
+        except (DatabaseError, SchemaTooNew, DataFolderError, ShardDamaged) as error:
             raise StorageError(f"{path} cannot be opened: {error}") from error
     return engine
 

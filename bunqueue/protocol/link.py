@@ -42,6 +42,7 @@ PONG = 4
 EVENTS = 5  # for connection CONTROL; body: for whom, and event frames (`pack_events`)
 TO_PEER = 6  # a letter: the body is the number of the shard and what is said
 LOST = 7  # nobody can say any more what became of what these connections asked (body: packed u32)
+DAMAGED = 8  # it ends, and is not to be started again before its file is repaired: the body says so
 
 CONTROL = 0  # the "connection" of messages that concern no client
 TICKET = 0x8000_0000  # connection numbers from here on are tickets of gathered commands

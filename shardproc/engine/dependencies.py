@@ -248,7 +248,7 @@ def peer_is_back(state: State, shard: int) -> None:
 def _values(state: State, source: int, message: wire.Values) -> wire.ValuesAre:
     values: list[wire.Value | None] = []
     for job_id in message.ids:
-        job = state.archive.find(job_id) if job_id not in state.jobs else None
+        job = state.archive.known(job_id) if job_id not in state.jobs else None
         done = job is not None and job.state == COMPLETED and job.result is not None
         values.append(wire.Value(job.queue, Raw(job.result)) if done and job and job.result else None)
     return wire.ValuesAre(values)

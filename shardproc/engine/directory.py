@@ -219,7 +219,7 @@ def _verify(state: State, job_id: str, *, own: bool = False) -> int:
 def _forget_finished(state: State, job_id: str) -> None:
     outcomes.forget(state, job_id)
     state.ended.pop(job_id, None)
-    old = state.archive.find(job_id)
+    old = state.archive.known(job_id)
     if old is not None:
         lifecycle.forget(state, old)
 

@@ -234,7 +234,7 @@ def _kin(state: State, source: int, message: wire.Kin) -> Steps:
 
 def _finished_kin(state: State, message: wire.Kin) -> wire.KinDone:
     """The same of a job that has finished: a child may still be told who its parent is."""
-    job = state.archive.find(message.id)
+    job = state.archive.known(message.id)
     if job is None:
         return wire.KinDone(message.deed == wire.REMOVE)  # asked again to remove it?
     if message.deed == wire.ADOPT:

@@ -186,6 +186,8 @@ def _of_shard(state: State, jobs: Sums) -> ShardFigures:
         clock_last_jump_ms=float(vitals.clock.last_jump),
         clock_moved=vitals.clock.moved,
         clock_doubt_ms=float(vitals.clock.doubt),
+        damaged_tables=vitals.damaged_tables,
+        unreadable_jobs=vitals.unreadable_jobs,
     )
 
 

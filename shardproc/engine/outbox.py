@@ -203,7 +203,10 @@ class Archive(Protocol):
     """Finished jobs, which live on disk alone.  Reads see the outbox's writes as done."""
 
     def find(self, job_id: str) -> Job | None:
-        """A finished job by its id."""
+        """A finished job by its id.  CommandError when it is there, but cannot be read."""
+
+    def known(self, job_id: str) -> Job | None:
+        """The same for those who have no client to tell: None, too, when it cannot be read."""
 
     def own_ids(self, seqs: list[int]) -> dict[int, str]:
         """Of jobs by their numbers: the ids that do not tell these, because clients chose them, say."""

@@ -56,7 +56,7 @@ def _policy(extra: Extra) -> int:
 
 def outcome_of_ended(state: State, job_id: str) -> wire.Outcome:
     """What became of a job that was of this shard and is not live."""
-    job = state.archive.find(job_id)
+    job = state.archive.known(job_id)
     if job is not None:
         return outcome_of(job)
     return state.gone.get(job_id) or state.tombstones.get(job_id) or wire.Outcome(job_id, wire.UNKNOWN)

@@ -73,7 +73,7 @@ def set_back(job: Job, extra: Extra, back: SetBack) -> int:
 def last_of(state: State, job_id: str) -> Job | None:
     """The live job that has followed a completed one."""
     for _ in range(MAX_CHAIN):
-        done = state.archive.find(job_id)
+        done = state.archive.known(job_id)
         if done is None or done.extra is None or done.extra.repeated_by is None:
             break
         job_id = done.extra.repeated_by

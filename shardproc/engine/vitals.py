@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
+
+from bunqueue.protocol.codes import Code
 
 MB = 1024 * 1024
 
@@ -13,6 +15,7 @@ class Trouble(Struct, frozen=True):
     error: str
     since: int  # epoch ms
     disk_full: bool
+    code: Code | UnsetType = UNSET
 
 
 class ClockNews(Struct, frozen=True):
@@ -32,3 +35,5 @@ class Vitals(Struct, frozen=True):
     cpu_s: float = 0.0
     trouble: Trouble | None = None
     clock: ClockNews = ClockNews()
+    damaged_tables: int = 0
+    unreadable_jobs: int = 0

@@ -13,6 +13,7 @@ from typing import TextIO
 from bunqueue.data_folder import check_place, place_of, private, sync
 from bunqueue.file_lock import lock_file
 
+from .damage import Damage, Unstorable, is_damage
 from .marking import mark
 from .presence import Presence
 from .schema import migrate
@@ -27,15 +28,21 @@ LOCK_WAIT_S = 10.0  # a predecessor that lost its router is still committing
 DatabaseError = sqlite3.Error  # what opening, reading and committing may raise
 
 
-DISK_ERRORS = (sqlite3.OperationalError,)  # what may be raised when the disk is full or broken
+DISK_ERRORS = (
+    sqlite3.DatabaseError,
+)  # what may be raised when the disk is full or broken, or a file damaged
 _FULL = sqlite3.SQLITE_FULL
 _BROKEN = frozenset({sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY})
 
 
 def disk_problem(error: Exception) -> str | None:
-    """ "full" or "broken" when an error of DISK_ERRORS is the disk's, which may pass; else None."""
+    """ "full" or "broken" when an error of DISK_ERRORS is the disk's, which may pass; "damaged" when it is
+    the file's, which does not; else None."""
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the rest says more than is of use here
-    return "full" if code == _FULL else "broken" if code in _BROKEN else None
+    if code == _FULL:
+        return "full"
+    damaged = isinstance(error, Unstorable) or is_damage(error)
+    return "broken" if code in _BROKEN else "damaged" if damaged else None
 
 
 class DatabaseBusy(Exception):
@@ -51,6 +58,7 @@ class Database:
         FilesMismatch when it is in a data folder that expects another file there, or had one."""
         self.path = path
         self._full_sync = full_sync
+        self.damage = Damage(path)
         self._named = False  # its name survives a power loss
         self.presence: Presence | None = None  # None: in memory
         self._lock: FileLock | None = None

@@ -24,7 +24,7 @@ _INSERT_PUSHED = "insert into events (first_seq, at, count, payload, pushed) val
 _REWRITE = "update events set payload = ? where first_seq = ?"
 _encode = Encoder().encode
 _decode_pushed = Decoder(list[tuple[str, str | Pushed]]).decode
-_decode: Any = Decoder(list[list[Any] | None]).decode  # null: was forgotten on request
+decode: Any = Decoder(list[list[Any] | None]).decode  # null: was forgotten on request
 
 
 class Retention(Struct, frozen=True):
@@ -167,7 +167,7 @@ class EventLog:
         rows = self._db.execute(query, (self._next_seq if before is None else before,)).fetchall()
         removed = 0
         for first_seq, payload in rows:
-            entries = _decode(payload)
+            entries = decode(payload)
             mine = [
                 place for place, entry in enumerate(entries) if entry is not None and entry[1] == queue_id
             ]
@@ -189,7 +189,7 @@ def rows(db: sqlite3.Connection, after: int) -> Iterator[LogRow]:
     )
     for first_seq, at, count, payload in db.execute(query, (after + 1,)):
         if first_seq + count > after + 1:
-            yield LogRow(first_seq, at, count, _decode(payload))
+            yield LogRow(first_seq, at, count, decode(payload))
 
 
 def read(db: sqlite3.Connection, after: int, limit: int) -> list[LoggedEvent]:

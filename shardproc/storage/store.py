@@ -247,6 +247,9 @@ class Store:
             row = self._db.execute(query + "jobs.own_id = 1", (job_id,)).fetchone()
         return None if row is None else rows.finished_job(row, self._queue_names)
 
+    def known(self, job_id: str) -> Job | None:
+        return self.find(job_id)
+
     def own_ids(self, seqs: list[int]) -> dict[int, str]:
         self._see()
         found: dict[int, str] = {}

@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = "import sys; from bunqueue.cli import main; sys.exit(main())"
 READY = re.compile(
     r"bunqueue ready tcp=(?P<host>\S+):(?P<port>\d+)( http=(?P<http>\S+))? shards=(?P<shards>\d+)"
-    r" data=(?P<data>.+) sync=(?P<sync>\w+) pid=(?P<pid>\d+)\n"
+    r" data=(?P<data>.+) sync=(?P<sync>\w+)( damaged=(?P<damaged>[\d,]+))? pid=(?P<pid>\d+)\n"
 )
 READY_S = 60.0
 EXIT_S = 30.0

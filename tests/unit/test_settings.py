@@ -91,6 +91,7 @@ def test_all_options_from_all_sources(tmp_path: Path) -> None:
         "data_dir": "/somewhere",
         "shards": "64",
         "sync": "full",
+        "damaged_shard": "serve",
         "auth_token": "a,b",
         "read_only_token": "c",
         "http_origin": "https://example.com,http://localhost:8080",

@@ -97,6 +97,8 @@ class ShardFigures(Struct, gc=False):
     clock_last_jump_ms: float = 0.0  # negative: back
     clock_moved: int = 0  # times of jobs, schedules and limits that were brought back
     clock_doubt_ms: float = 0.0  # by which the clock may be ahead: retention waits
+    damaged_tables: int = 0  # in which something could not be read or written
+    unreadable_jobs: int = 0
 
 
 class Figures(Struct, gc=False):

@@ -1,0 +1,396 @@
+"""A store that reads around what is damaged.
+
+Each read is first made as `Store` makes it.  When that meets damage, it is made again piece by piece: what
+cannot be read is marked and left out, and everything else is found.  Whoever asks for a single job that
+cannot be read is told so.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+from msgspec import MsgspecError
+
+from bunqueue.logs import get_logger
+from bunqueue.model.ids import seq_of_id
+from bunqueue.model.job import COMPLETED, FAILED, Job
+from shardproc.engine.engine import Engine
+from shardproc.engine.outbox import Attempt, DeadLetter, LogEntry, LogRow, Outbox, Place, PushedEntry, Trim
+
+from . import rows
+from .damage import DAMAGE, Damage, ShardDamaged, Unreadable, Unstorable, is_damage
+from .database import Database
+from .event_log import DEFAULT_RETENTION, EventLog, Retention, decode
+from .live_around import live_around
+from .store import MAX_SEQ, Store
+from .walking import by_number, walk, walk_back
+
+T = TypeVar("T")
+
+_log = get_logger("shard")
+
+TABLES = ("jobs", "completed", "large_outcomes", "dead_letters", "locks")
+_EVENTS = (
+    "select first_seq, at, count, payload from events where first_seq between ? and ? order by first_seq"
+)
+_COMPLETED = """select seq, finished_at from completed
+                where queue_id = ? and seq between ? and ? order by seq"""
+_LETTERS_OF = "select seq, queue_id from dead_letters where seq between ? and ? order by seq"
+
+
+class CarefulStore(Store):
+    """See above.  While nothing is damaged it costs a test of an empty map."""
+
+    def __init__(self, database: Database, retention: Retention = DEFAULT_RETENTION) -> None:
+        super().__init__(database, retention)
+        self.damage: Damage = database.damage
+        self._events = _CarefulLog(self._db, retention, self.damage)
+        self._newest: Callable[[], int] = lambda: 0  # the number of the next job
+        self._quiet_until = 0  # the event log is not trimmed until then
+
+    # -- recovery -----------------------------------------------------------------------------
+
+    def recover(self, engine: Engine, now: int, epoch: str, progress: Callable[[int, int], None]) -> int:
+        """Raises ShardDamaged when what a shard needs cannot be read."""
+        self._newest = lambda: engine.state.next_seq
+        try:
+            self.damage.recover(self._db)
+            return super().recover(engine, now, epoch, progress)
+        except (sqlite3.DatabaseError, MsgspecError) as error:
+            table = self._damaged_table()
+            self.damage.met(table, error)
+            raise ShardDamaged(self.damage.text(table)) from error
+
+    def _live_jobs(self, progress: Callable[[int, int], None]) -> Iterator[Job]:
+        last = 0
+        try:
+            for job in super()._live_jobs(progress):
+                last = job.seq
+                if last not in self.damage.seqs:
+                    yield job
+        except DAMAGE as error:
+            self.damage.met("jobs", error)
+        else:
+            return
+        found = live_around(self._db, last + 1, self._journal.live_from, self._queue_names, self.damage.met)
+        if found.lost:
+            self._lose(found.lost)
+        yield from (job for job in found.jobs if job.seq not in self.damage.seqs)
+
+    def _lose(self, lost: list[int]) -> None:
+        """Jobs that may be live cannot be read.  Raises ShardDamaged unless that is accepted."""
+        text = f"{len(lost):,} jobs that may not have finished cannot be read; {self.damage.text('jobs')}"
+        if not self.damage.serve:
+            raise ShardDamaged(f"{text}; --damaged-shard serve leaves them out until then")
+        self.damage.seqs.update(dict.fromkeys(lost, "jobs"))
+        _log.error("serving without jobs that cannot be read", jobs=len(lost), error=text)
+
+    # -- one job ------------------------------------------------------------------------------
+
+    def find(self, job_id: str) -> Job | None:
+        seq = seq_of_id(job_id)
+        if seq in self.damage.seqs:
+            raise self.damage.unreadable(self.damage.seqs[seq])
+        try:
+            return super().find(job_id)
+        except DAMAGE as error:
+            raise self._unreadable(error, seq) from error
+
+    def known(self, job_id: str) -> Job | None:
+        try:
+            return self.find(job_id)
+        except Unreadable:
+            return None
+
+    def _unreadable(self, error: Exception, seq: int | None) -> Exception:
+        table = "jobs" if seq is None else self._table_of(seq)
+        self.damage.met(table, error, seq)
+        return self.damage.unreadable(table)
+
+    def _table_of(self, seq: int) -> str:
+        """The table in which a job cannot be read."""
+        for table in TABLES[1:]:
+            where = "queue_id in (select id from queues) and seq = ?" if table == "completed" else "seq = ?"
+            try:
+                self._db.execute(f"select * from {table} where {where}", (seq,)).fetchall()
+            except DAMAGE:
+                return table
+        return "jobs"
+
+    def log(self, seq: int) -> list[LogEntry]:
+        with self._telling("job_logs"):
+            return super().log(seq)
+
+    @contextmanager
+    def _telling(self, table: str) -> Iterator[None]:
+        """Damage within is told to who asked."""
+        try:
+            yield
+        except DAMAGE as error:
+            self.damage.met(table, error)
+            raise self.damage.unreadable(table) from error
+
+    # -- several ------------------------------------------------------------------------------
+
+    def load(self, seqs: list[int]) -> dict[int, Job]:
+        return self._each(seqs, super().load)
+
+    def own_ids(self, seqs: list[int]) -> dict[int, str]:
+        return self._each(seqs, super().own_ids, "jobs")
+
+    def attempts(self, seqs: list[int], interrupted: bool = False) -> dict[int, list[Attempt]]:
+        read = super().attempts
+        return self._each(seqs, lambda some: read(some, interrupted), "attempts")
+
+    def matching(self, seqs: list[int], name: str | None, error: str | None) -> set[int]:
+        read = super().matching
+        return set(self._each(seqs, lambda some: dict.fromkeys(read(some, name, error), True)))
+
+    def _each(
+        self, seqs: list[int], read: Callable[[list[int]], dict[int, T]], table: str | None = None
+    ) -> dict[int, T]:
+        """What ``read`` gives for these jobs, without those that cannot be read.  ``table``: the one that it
+        reads; a job is not lost when it is unreadable there."""
+        seqs = seqs if table else self.damage.readable(seqs)
+        try:
+            return read(seqs)
+        except DAMAGE as error:
+            if not is_damage(error):
+                raise
+        found: dict[int, T] = {}
+        for seq in seqs:
+            try:
+                found.update(read([seq]))
+            except DAMAGE as error:
+                self.damage.met(table or self._table_of(seq), error, None if table else seq)
+        return found
+
+    # -- lists --------------------------------------------------------------------------------
+
+    def seqs(
+        self, queue_id: int, states: frozenset[int], limit: int, newest: bool, after: int | None
+    ) -> list[int]:
+        try:
+            return super().seqs(queue_id, states, limit, newest, after)
+        except DAMAGE as error:
+            if not is_damage(error):
+                raise
+        low, high = (0, self._last() if after is None else after - 1)
+        if not newest:
+            low, high = (0 if after is None else after + 1, self._last())
+        found: list[int] = []
+        for state in states & {COMPLETED, FAILED}:
+            numbers = self._numbers(queue_id, state, low, high, newest)
+            found += (seq for seq, _ in zip(numbers, range(limit), strict=False))
+        return sorted(found, reverse=newest)[:limit]
+
+    def _numbers(self, queue_id: int, state: int, low: int, high: int, newest: bool) -> Iterator[int]:
+        table, read = "completed", by_number(self._db, _COMPLETED, queue_id)
+        if state == FAILED:
+            table, read = "dead_letters", by_number(self._db, _LETTERS_OF)
+        going = walk_back if newest else walk
+        for row in going(read, low, high, self._marking(table)):
+            if state == COMPLETED or row[1] == queue_id:
+                yield row[0]
+
+    def _marking(self, table: str) -> Callable[[int], None]:
+        """What is told of keys that cannot be read."""
+        error = sqlite3.DatabaseError("database disk image is malformed")
+        error.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
+        return lambda seq: self.damage.met(table, error)
+
+    def _last(self) -> int:
+        """No finished job has a larger number."""
+        return self._newest()
+
+    def dead_letters(self, queue_id: int, limit: int, after: tuple[int, int]) -> list[DeadLetter]:
+        try:
+            return super().dead_letters(queue_id, limit, after)
+        except DAMAGE as error:
+            if not is_damage(error):
+                raise
+        found = sorted(row for row in self._dead(queue_id) if (row[0], row[1]) > after)
+        return [DeadLetter(*row) for row in found[:limit]]
+
+    def _dead(self, queue_id: int) -> list[rows.Row]:
+        """The dead letters of a queue that can be read, as (finished_at, seq, reason, next)."""
+        query = """select seq, finished_at, reason, next_retry_at, queue_id from dead_letters
+                   where seq between ? and ? order by seq"""
+        found = walk(by_number(self._db, query), 0, self._last(), self._marking("dead_letters"))
+        return [(at, seq, why, again) for seq, at, why, again, queue in found if queue == queue_id]
+
+    def due_retries(self, queue_id: int, until: int, limit: int) -> list[int]:
+        more = limit + len(self.damage.seqs)
+        try:
+            found = super().due_retries(queue_id, until, more)
+        except DAMAGE as error:
+            if not is_damage(error):
+                raise
+            due = ((again, seq) for _, seq, _, again in self._dead(queue_id) if again and again <= until)
+            found = [seq for _, seq in sorted(due)]
+        readable = self.damage.readable(found)[:limit]
+        # What cannot be loaded stays due for ever, so it is looked at here, once.
+        return list(self.load(readable)) if self.damage else readable
+
+    def old_dead_letters(self, queue_id: int, until: int, limit: int) -> list[Place]:
+        return self._to_purge(lambda: Store.old_dead_letters(self, queue_id, until, limit), [])
+
+    def old_completed(
+        self, queue_id: int, until: int, limit: int, after: int
+    ) -> tuple[list[Place], int | None]:
+        nothing: tuple[list[Place], int | None] = ([], None)
+        return self._to_purge(lambda: Store.old_completed(self, queue_id, until, limit, after), nothing)
+
+    def _to_purge(self, read: Callable[[], T], nothing: T) -> T:
+        """Nothing is deleted from a damaged file: SQLite would join what is left of its pages with others."""
+        if not self.damage:
+            try:
+                return read()
+            except DAMAGE as error:
+                self.damage.met("completed", error)
+        return nothing
+
+    # -- the event log ------------------------------------------------------------------------
+
+    def forget_events(self, now: int) -> None:
+        if now < self._quiet_until:
+            return
+        try:
+            super().forget_events(now)
+        except DAMAGE as error:
+            self.damage.met("events", error)
+            self._quiet_until = MAX_SEQ  # the oldest rows cannot be found: it is for the repair
+
+    def trim_events(self, queue_id: int, keep: int, before: int | None) -> Trim:
+        with self._telling("events"):
+            return super().trim_events(queue_id, keep, before)
+
+    def event_since(self, at: int) -> int:
+        with self._telling("events"):
+            return super().event_since(at)
+
+    def event_rows(self, after: int) -> Iterator[LogRow]:
+        try:
+            for row in super().event_rows(after):
+                after = row.first + row.size - 1
+                yield row
+        except DAMAGE as error:
+            self.damage.met("events", error)
+        else:
+            return
+        read = by_number(self._db, _EVENTS)
+        last = self._events.bounds[1] - 1
+        for first, at, count, payload in walk(read, after + 1, last, self._marking("events")):
+            try:
+                yield LogRow(first, at, count, decode(payload))
+            except MsgspecError as error:
+                self.damage.met("events", error)
+
+    # -- writing ------------------------------------------------------------------------------
+
+    def _write(self, out: Outbox) -> None:
+        try:
+            super()._write(out)
+        except DAMAGE as error:
+            if not is_damage(error):
+                raise
+            raise Unstorable(str(error)) from error
+
+    def _settle(self) -> None:
+        if self.damage:  # it may fail again and again, and only makes starts quicker
+            return
+        self._open()
+        self._db.execute("savepoint settle")
+        try:
+            super()._settle()
+        except DAMAGE as error:
+            self.damage.met("jobs", error)
+            self._db.execute("rollback to settle")
+        self._db.execute("release settle")
+
+    def suspects(self, jobs: list[Job]) -> tuple[str, list[int]]:
+        """After a batch could not be written: the table, and those of its jobs whose rows stand in pages, or
+        belong into pages, that are damaged."""
+        found: list[int] = []
+        table = ""
+        for job in jobs:
+            places = dict(_PLACES)
+            if job.state != FAILED:
+                places = {
+                    name: query for name, query in places.items() if not name.startswith("dead_letters ")
+                }
+            names = {"seq": job.seq, "queue": self._queue_ids.get(job.queue, 0), "id": job.id}
+            for place, query in places.items():
+                try:
+                    self._db.execute(query, {**names, "at": job.finished_at}).fetchall()
+                except DAMAGE:
+                    found.append(job.seq)
+                    table = place.split()[0]
+                    break
+        return table or self._damaged_table(), found
+
+    def _damaged_table(self) -> str:
+        """One into which nothing can be written."""
+        for table, query in _ENDS.items():
+            try:
+                self._db.execute(query).fetchall()
+            except DAMAGE:
+                return table
+        return "jobs"
+
+
+# Where the rows of a job are, or would be: by these a page is met that writing would meet.
+_PLACES = {
+    "jobs": "select * from jobs where seq = :seq",
+    "jobs by id": "select seq from jobs where id = :id and own_id = 1",
+    "locks": "select seq from locks where seq = :seq",
+    "completed": "select seq from completed where queue_id = :queue and seq = :seq",
+    "large_outcomes": "select seq from large_outcomes where seq = :seq",
+    "dead_letters": "select seq from dead_letters where seq = :seq",
+    "dead_letters by age": """select seq from dead_letters indexed by dead_letters_by_age
+                              where queue_id = :queue and finished_at = :at and seq = :seq""",
+    "dead_letters by arrival": """select seq from dead_letters indexed by dead_letters_by_arrival
+                                  where queue_id = :queue and seq = :seq""",
+    "stragglers": "select seq from stragglers where seq = :seq",
+    "attempts": "select number from attempts where seq = :seq",
+    "job_logs": "select number from job_logs where seq = :seq",
+}
+_ENDS = {
+    "events": "select min(first_seq) from events union all select max(first_seq) from events",
+    "queues": "select * from queues",
+    "records": "select * from records",
+    "locks": "select * from locks",
+    "meta": "select * from meta",
+}
+
+
+class _CarefulLog(EventLog):
+    """Goes back no further than it can be read."""
+
+    def __init__(self, db: sqlite3.Connection, retention: Retention, damage: Damage) -> None:
+        super().__init__(db, retention)
+        self._damage = damage
+
+    def recover(self) -> None:
+        try:
+            super().recover()
+        except DAMAGE as error:
+            self._damage.met("events", error)
+            last = self._next_seq - 1  # without it numbers would come again
+            if last == 0:
+                raise
+            query = "select first_seq from events where first_seq between ? and ? order by first_seq"
+            first = next(walk(by_number(self._db, query), 1, last, lambda number: None), None)
+            self._oldest = self._next_seq if first is None else first[0]
+
+    def pushed(self) -> Iterator[tuple[int, list[PushedEntry] | None]]:
+        at = 0
+        try:
+            for at, pushed in super().pushed():
+                yield at, pushed
+        except DAMAGE as error:
+            self._damage.met("events", error)
+            yield at, []  # what was pushed before is not known any more

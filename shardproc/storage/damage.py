@@ -1,0 +1,116 @@
+"""What of a shard's file cannot be read or written, remembered for as long as the process lives.
+
+A damaged page is met again and again: by lists, by retention, by whoever asks for the job.  What was found
+once is not looked for a second time, and the log says it once.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterable
+from pathlib import Path
+
+from msgspec import MsgspecError
+
+from bunqueue.logs import get_logger
+from bunqueue.protocol.codes import Code
+from bunqueue.protocol.commands import CommandError
+
+DAMAGE = (sqlite3.DatabaseError, MsgspecError, KeyError, TypeError, ValueError)
+"""What reading a damaged row may raise; `is_damage` tells it from other errors."""
+MAX_LOGGED = 20  # lines about single jobs; after that the count in the metrics says how many there are
+PARKED = "damage"  # key in meta: what was found when something could not be stored
+
+_CODES = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
+_log = get_logger("shard")
+
+
+class Unstorable(sqlite3.DatabaseError):
+    """A batch cannot be written, as a page that it would change is damaged."""
+
+    sqlite_errorcode = sqlite3.SQLITE_CORRUPT
+
+
+class Unreadable(CommandError):
+    """What a command asks for lies in a damaged part of the file."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text, Code.STORAGE_DAMAGED)
+
+
+class ShardDamaged(Exception):
+    """The shard must not serve: what it would serve is not all that was there."""
+
+
+def is_damage(error: BaseException) -> bool:
+    """Whether an error of DAMAGE says that what was read is damaged."""
+    if isinstance(error, Unstorable):  # met by a read, as that comes after the writes of its batch
+        return False
+    if isinstance(error, sqlite3.Error):
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+        return code in _CODES or str(error).startswith("Could not decode to UTF-8")
+    return isinstance(error, DAMAGE)
+
+
+class Damage:
+    """Of one file."""
+
+    def __init__(self, path: str) -> None:
+        self._file = Path(path)
+        self.seqs: dict[int, str] = {}  # number of a job -> the table in which it cannot be read
+        self.tables: dict[str, str] = {}  # table -> the error
+        self.serve = False  # whether to serve without live jobs that cannot be read
+
+    def __bool__(self) -> bool:
+        return bool(self.tables)
+
+    def met(self, table: str, error: BaseException, seq: int | None = None) -> None:
+        """Something cannot be read.  Raises the error again when it is about something else."""
+        if not is_damage(error):
+            raise error
+        self.note(table, str(error))
+        if seq is not None and seq not in self.seqs:
+            self.seqs[seq] = table
+            if len(self.seqs) <= MAX_LOGGED:
+                _log.error("a job cannot be read", file=self._file.name, table=table, number=seq)
+
+    def note(self, table: str, error: str) -> None:
+        """Something in a table cannot be read or written."""
+        if table not in self.tables:
+            self.tables[table] = error
+            _log.error("the file is damaged", file=self._file.name, table=table, error=error, cure=self.cure)
+
+    @property
+    def cure(self) -> str:
+        """What to do about it."""
+        return f"stop the server and run bunqueue doctor --repair --data-dir {self._file.parent}"
+
+    def text(self, table: str | None = None) -> str:
+        """A sentence for people: file, table and cure."""
+        names = [table] if table else list(self.tables)
+        error = self.tables.get(names[0], "it cannot be read") if names else ""
+        return f"{self._file.name} is damaged in {', '.join(names)} ({error}): {self.cure}"
+
+    def unreadable(self, table: str) -> Unreadable:
+        """The refusal of a command for what cannot be read."""
+        return Unreadable(self.text(table))
+
+    def readable(self, seqs: Iterable[int]) -> list[int]:
+        """Those that were not found to be damaged."""
+        return [seq for seq in seqs if seq not in self.seqs] if self.seqs else list(seqs)
+
+    def recover(self, db: sqlite3.Connection) -> None:
+        """Take over what an earlier process has parked."""
+        row = db.execute("select value from meta where key = ?", (PARKED,)).fetchone()
+        if row is not None:
+            found = json.loads(row[0])
+            for table, error in found["tables"].items():
+                self.note(table, error)
+            self.seqs.update({int(seq): table for seq, table in found["jobs"].items()})
+
+    def park(self, db: sqlite3.Connection, seqs: Iterable[int], table: str) -> None:
+        """Put jobs aside whose changes cannot be stored; later processes know of it, too."""
+        self.seqs.update(dict.fromkeys(seqs, table))
+        found = {"tables": self.tables, "jobs": {str(seq): name for seq, name in self.seqs.items()}}
+        db.execute("insert or replace into meta values (?, ?)", (PARKED, json.dumps(found)))
