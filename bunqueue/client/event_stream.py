@@ -1,4 +1,4 @@
-"""The events of a queue on their way from the engine to a reader: buffered, and asked for again when needed.
+"""The events of a queue on their way to a reader: each reader has a buffer of its own.
 
 Events that nobody could hear are lost. That is told at their place, by an event of the type `lost`.
 """
@@ -7,30 +7,25 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import msgspec
 from msgspec import Struct
 from msgspec.msgpack import Decoder
 
-from bunqueue.client.connection_options import Duration, reconnect_delay, seconds
+from bunqueue.client.connection_options import Duration, seconds
+from bunqueue.client.event_channel import Channel, channel_to
 from bunqueue.client.portal import check_thread, portal
-from bunqueue.client.replies import decode_reply
-from bunqueue.client.transport import Endpoint, Transport
-from bunqueue.errors import AuthError, BunqueueError
+from bunqueue.client.transport import Endpoint
+from bunqueue.errors import BunqueueError
 from bunqueue.model.events import LOST
-from bunqueue.protocol.commands import Ok
-from bunqueue.protocol.commands.events import SubscribeEvents
 
 logger = logging.getLogger("bunqueue.events")
 
 BUFFER = 10_000
-MAX_DELAY = 5.0  # seconds between attempts to subscribe anew
 
 
 class QueueEvent(Struct, kw_only=True, frozen=True, rename="camel"):
@@ -94,32 +89,29 @@ def read(payload: bytes) -> QueueEvent | None:
 
 
 class AsyncEventStream:
-    """The events of one queue for which `wanted` is true. Made for one event loop."""
+    """The events of one queue for which `wanted` is true. Made for one event loop, whose streams of a queue
+    share a connection; each has a buffer of its own.
+    """
 
     def __init__(
         self, endpoint: Endpoint, queue: str, wanted: Callable[[QueueEvent], bool], size: int
     ) -> None:
-        # Subscribing again must come over the connection that is listened to, so there is one.
-        self._endpoint = replace(endpoint, options=replace(endpoint.options, pool_size=1))
+        self._endpoint = endpoint
         self._queue = queue
         self._wanted = wanted
         self._size = size
         self._events: deque[QueueEvent] = deque()
         self._missed = 0  # events for which there was no room
         self._news = asyncio.Event()
-        self._session: Transport | None = None
-        self._breaks = 0  # connections that ended
-        self._subscribing: asyncio.Task[None] | None = None
+        self._channel: Channel | None = None
         self._error: BunqueueError | None = None
         self._closed = False
 
     async def open(self) -> None:
         """From now on nothing is missed. Raises BunqueueError."""
-        session = await self._endpoint.open(private=True)
-        session.listen(self._hear)
-        self._session = session
+        self._channel = channel_to(self._endpoint, self._queue)
         try:
-            await self._subscribe()
+            await self._channel.join(self)
         except BaseException:
             await self.close()
             raise
@@ -152,22 +144,14 @@ class AsyncEventStream:
         """Hear no more; safe to call twice."""
         self._closed = True
         self._news.set()
-        session, self._session = self._session, None
-        if self._subscribing is not None:
-            self._subscribing.cancel()
-        if session is not None:
-            session.listen(None)
-            await session.close()
+        channel, self._channel = self._channel, None
+        if channel is not None:
+            await channel.leave(self)
 
-    # -- hearing
+    # -- hearing, as a `Listener`
 
-    def _hear(self, payload: bytes | None) -> None:
-        if payload is None:
-            self._breaks += 1
-            if self._subscribing is None and not self._closed:
-                self._subscribing = asyncio.get_running_loop().create_task(self._subscribe_again())
-                self._subscribing.add_done_callback(self._subscribed)
-            return
+    def hear(self, payload: bytes) -> None:
+        # Each stream decodes for itself: data that two of them hold must not change under either.
         try:
             event = read(payload)
         except msgspec.MsgspecError as error:
@@ -175,6 +159,13 @@ class AsyncEventStream:
             event = self._lost(1)
         if event is not None and (event.type == LOST or self._wanted(event)):
             self._put(event)
+
+    def missed(self) -> None:
+        self._put(self._lost(None))
+
+    def fail(self, error: BunqueueError) -> None:
+        self._error = error
+        self._news.set()
 
     def _put(self, event: QueueEvent) -> None:
         if len(self._events) >= self._size:
@@ -191,34 +182,6 @@ class AsyncEventStream:
 
     def _lost(self, count: int | None) -> QueueEvent:
         return QueueEvent(type=LOST, queue=self._queue, timestamp=time.time_ns() // 1_000_000, count=count)
-
-    # -- subscribing
-
-    async def _subscribe(self) -> None:
-        assert self._session is not None
-        command = SubscribeEvents(queue=self._queue)
-        decode_reply(await self._session.call(command), Ok, command, self._endpoint.address)
-
-    async def _subscribe_again(self) -> None:
-        """Until the connection it was said over is the one that there is."""
-        heard, failures = -1, 0
-        while heard != self._breaks:
-            heard = self._breaks
-            try:
-                await self._subscribe()
-            except AuthError:
-                raise
-            except BunqueueError as error:
-                heard, failures = -1, failures + 1
-                logger.debug("queue %r: cannot subscribe: %s", self._queue, error)
-                await asyncio.sleep(min(reconnect_delay(failures, random.random()), MAX_DELAY))
-        self._put(self._lost(None))
-
-    def _subscribed(self, task: asyncio.Task[None]) -> None:
-        self._subscribing = None
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self._error = error if isinstance(error, BunqueueError) else BunqueueError(str(error))
-            self._news.set()
 
 
 class EventStream:

@@ -40,10 +40,10 @@ class AsyncQueueEvents:
             async for event in events:
                 print(event.type, event.job_id, event.data)
 
-    `types` and `job_ids`, one or several, say which events are wanted; else it is all. It takes a connection
-    of its own, and makes a new one when that is lost. Events that were missed meanwhile, or because the
-    reader is more than `buffer` of them behind, are made known by an event of the type `lost`, whatever is
-    wanted. For the rest see `Place`.
+    `types` and `job_ids`, one or several, say which events are wanted; else it is all. All streams of a queue
+    in an event loop share one connection, and make a new one when that is lost. Events that were missed
+    meanwhile, or because the reader is more than `buffer` of them behind, are made known by an event of the
+    type `lost`, whatever is wanted. For the rest see `Place`.
     """
 
     def __init__(

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
 import threading
+from contextlib import AsyncExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
 from support.server import Server, StartServer
+from support.waiting import eventually
 
 from bunqueue import (
     ActiveJob,
@@ -152,6 +156,70 @@ async def test_a_lost_connection_is_made_anew_and_told(make_server: StartServer,
             assert (lost.type, lost.count, lost.job_id) == ("lost", None, "")
             await queue.add("n")
             assert [event.type for event in await heard(events, 1)] == ["pushed"]
+
+
+def sockets(server: Server) -> int:
+    """How many connections the router has."""
+    handles = Path(f"/proc/{server.pid}/fd").iterdir()
+    return sum("socket:" in os.readlink(handle) for handle in handles)
+
+
+async def test_streams_of_a_queue_share_a_connection(make_server: StartServer, name: str) -> None:
+    server = make_server()
+    server.start()
+    place: Place = {"host": server.host, "port": server.port}
+    before = sockets(server)
+    async with AsyncExitStack() as stack:
+        streams = [AsyncQueueEvents(name, **place) for _ in range(100)]
+        slow = AsyncQueueEvents(name, buffer=2, **place)
+        for stream in (*streams, slow):
+            await stack.enter_async_context(stream)
+        assert sockets(server) == before + 1
+        queue = await stack.enter_async_context(AsyncQueue(name, **place))
+        await queue.add_bulk([("n", {"number": number}) for number in range(10)])
+        first = [await heard(stream, 10) for stream in streams]
+        assert {tuple(event.job_id for event in told) for told in first} == {
+            tuple(event.job_id for event in first[0])
+        }
+        assert [event.type for event in await heard(slow, 3)] == ["pushed", "pushed", "lost"]
+        await streams[0].close()  # which the others do not notice
+        await queue.add("n")
+        assert [event.type for event in await heard(streams[1], 1)] == ["pushed"]
+    await eventually(lambda: sockets(server) == before, "the connection is closed with the last stream")
+
+
+async def test_all_streams_are_told_of_a_connection_that_was_lost(
+    make_server: StartServer, name: str
+) -> None:
+    server = make_server()
+    server.start()
+    place: Place = {"host": server.host, "port": server.port}
+    async with (
+        AsyncQueue(name, **place) as queue,
+        AsyncQueueEvents(name, **place) as one,
+        AsyncQueueEvents(name, **place) as other,
+    ):
+        await asyncio.to_thread(server.kill_all)
+        await asyncio.to_thread(server.restart)
+        async with AsyncQueueEvents(name, **place) as late:
+            for events in (one, other):
+                assert [event.type for event in await heard(events, 1)] == ["lost"]
+            await queue.add("n")
+            for events in (one, other, late):
+                assert [event.type for event in await heard(events, 1)] == ["pushed"]
+
+
+async def test_what_one_reader_does_with_data_is_its_own_business(where: Place, name: str) -> None:
+    async with (
+        AsyncQueue(name, **where) as queue,
+        AsyncQueueEvents(name, types="completed", **where) as one,
+        AsyncQueueEvents(name, types="completed", **where) as other,
+        Worker(name, lambda job: {"pages": 3}, **where),
+    ):
+        await queue.add("n")
+        (first,) = await heard(one, 1)
+        first.data.clear()
+        assert [event.data for event in await heard(other, 1)] == [{"pages": 3}]
 
 
 async def test_no_server_is_told_at_once(name: str, unused_tcp_port: int) -> None:

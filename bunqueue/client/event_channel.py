@@ -1,0 +1,161 @@
+"""One subscription to the events of a queue, shared by all streams of an event loop that want them.
+
+A web server that passes events on to 200 browsers has one connection for that, and not 200.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import random
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Protocol
+
+from bunqueue.client import substitute
+from bunqueue.client.connection_options import reconnect_delay
+from bunqueue.client.replies import decode_reply
+from bunqueue.client.transport import Endpoint, Transport
+from bunqueue.errors import AuthError, BunqueueError
+from bunqueue.protocol.commands import Ok
+from bunqueue.protocol.commands.events import SubscribeEvents
+
+logger = logging.getLogger("bunqueue.events")
+
+MAX_DELAY = 5.0  # seconds between attempts to subscribe anew
+
+Key = tuple[asyncio.AbstractEventLoop, Endpoint, str, substitute.Substitute | None]
+
+_channels: dict[Key, Channel] = {}
+_lock = threading.Lock()  # event loops may be in several threads
+
+
+class Listener(Protocol):
+    """Who hears what a channel brings, in its event loop. Nothing of it may raise."""
+
+    def hear(self, payload: bytes) -> None:
+        """A frame that nobody asked for."""
+
+    def missed(self) -> None:
+        """The connection was lost and is there again: events are missing here."""
+
+    def fail(self, error: BunqueueError) -> None:
+        """There will be no more events."""
+
+
+class Channel:
+    """A connection that is subscribed to one queue for as long as anybody listens."""
+
+    def __init__(self, endpoint: Endpoint, queue: str, gone: Callable[[Channel], None]) -> None:
+        """``gone`` is called when others can join it no longer."""
+        # Subscribing again must come over the connection that is listened to, so there is one.
+        self._endpoint = replace(endpoint, options=replace(endpoint.options, pool_size=1))
+        self._queue = queue
+        self._gone = gone
+        self._listeners: dict[Listener, None] = {}
+        self._deaf: set[Listener] = set()  # those who listened when the connection was lost
+        self._opening = asyncio.Lock()
+        self._session: Transport | None = None
+        self._subscribed = False
+        self._breaks = 0  # connections that ended
+        self._subscribing: asyncio.Task[None] | None = None
+
+    async def join(self, listener: Listener) -> None:
+        """From now on it misses nothing. Raises BunqueueError."""
+        self._listeners[listener] = None
+        try:
+            async with self._opening:
+                if self._session is None:
+                    self._session = await self._endpoint.open(private=True)
+                    self._session.listen(self._hear)
+                if not self._subscribed:
+                    await self._subscribe()
+        except BaseException:
+            await self.leave(listener)
+            raise
+
+    async def leave(self, listener: Listener) -> None:
+        """The last one ends the connection; safe to call twice."""
+        self._listeners.pop(listener, None)
+        self._deaf.discard(listener)
+        if self._listeners:
+            return
+        self._gone(self)
+        session, self._session = self._session, None
+        if self._subscribing is not None:
+            self._subscribing.cancel()
+        if session is not None:
+            session.listen(None)
+            await session.close()
+
+    def _hear(self, payload: bytes | None) -> None:
+        if payload is not None:
+            for listener in list(self._listeners):
+                listener.hear(payload)
+            return
+        self._breaks += 1
+        self._subscribed = False
+        self._deaf.update(self._listeners)
+        if self._subscribing is None and self._session is not None:
+            self._subscribing = asyncio.get_running_loop().create_task(self._subscribe_again())
+            self._subscribing.add_done_callback(self._ended)
+
+    async def _subscribe(self) -> None:
+        assert self._session is not None
+        command, breaks = SubscribeEvents(queue=self._queue), self._breaks
+        decode_reply(await self._session.call(command), Ok, command, self._endpoint.address)
+        self._subscribed = self._breaks == breaks
+
+    async def _subscribe_again(self) -> None:
+        """Until the connection it was said over is the one that there is."""
+        failures = 0
+        while not self._subscribed:
+            try:
+                await self._subscribe()
+            except AuthError:
+                raise
+            except BunqueueError as error:
+                failures += 1
+                logger.debug("queue %r: cannot subscribe: %s", self._queue, error)
+                await asyncio.sleep(min(reconnect_delay(failures, random.random()), MAX_DELAY))
+        deaf, self._deaf = self._deaf, set()
+        for listener in deaf:
+            listener.missed()
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._subscribing = None
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._gone(self)
+            for listener in list(self._listeners):
+                listener.fail(error if isinstance(error, BunqueueError) else BunqueueError(str(error)))
+
+
+def channel_to(endpoint: Endpoint, queue: str) -> Channel:
+    """The channel that all listeners to a queue in this event loop share."""
+    loop = asyncio.get_running_loop()
+    key = (loop, endpoint, queue, substitute.current)
+    with _lock:
+        for other in [other for other in _channels if other[0].is_closed()]:
+            del _channels[other]  # its loop left it behind
+        if key not in _channels:
+            _channels[key] = Channel(endpoint, queue, partial(_forget, key))
+        return _channels[key]
+
+
+def _forget(key: Key, channel: Channel) -> None:
+    with _lock:
+        if _channels.get(key) is channel:
+            del _channels[key]
+
+
+def _after_fork() -> None:
+    """The channels stay with their event loops, which are the parent's."""
+    global _lock
+    _lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
