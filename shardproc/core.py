@@ -78,7 +78,9 @@ class Shard:
 
     def recover(self, now: int, epoch: str, progress: Callable[[int, int], None]) -> int:
         """Read the file; how many live jobs it holds."""
-        count = self.store.recover(self.engine, now, epoch, progress)
+        count = self.store.recover(
+            self.engine, now, epoch, progress, believed=self._time.believed(self.store, now)
+        )
         self.engine.start(now)
         self._time.started(self.engine, self.store, now)
         return count

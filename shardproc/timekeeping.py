@@ -40,6 +40,13 @@ class Timekeeping:
         """For those who ask."""
         return ClockNews(self._jumps, self._last_jump, self._moved, self.doubt.ms)
 
+    def believed(self, store: Store, now: int) -> int:
+        """At a start: the time without jumps forward that may be mistakes."""
+        _, mark = store.last_times()
+        if mark is None:
+            return now
+        return now - mark.doubt - max(0, self._clock.set_since(mark) or 0)
+
     def started(self, engine: Engine, store: Store, now: int) -> None:
         """The shard has recovered: compare the clock with what the file knows of it."""
         newest, mark = store.last_times()
@@ -47,6 +54,7 @@ class Timekeeping:
         jump = None if mark is None else self._clock.set_since(mark)
         if mark is not None and mark.doubt > self.doubt.ms:
             self.doubt.add(mark.doubt - self.doubt.ms, now)
+            engine.set_forward(mark.doubt, now)
         ahead = max(last - now, -(jump or 0))  # the latter however long the shard was away
         if ahead > JUMP_MS:
             self._back(engine, store, SetBack(now, now + ahead, ahead))

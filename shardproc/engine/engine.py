@@ -268,6 +268,7 @@ class Engine:
     def set_forward(self, ms: int, now: int) -> None:
         """The wall clock was set forward.  Delays, limits and schedules follow it; the workers are not to
         lose their locks by it, nor clients what they may repeat."""
+        self.state.now = now
         idempotency.set_forward(self.state, ms)
         self.returned(now)
 

@@ -131,7 +131,7 @@ def forget(state: State) -> None:
 def set_forward(state: State, ms: int) -> None:
     """The clock was set forward: what it knows is as old as it was."""
     memory = state.pushed
-    memory.batches = deque((at + ms, keys) for at, keys in memory.batches)
+    memory.batches = deque((min(at + ms, state.now), keys) for at, keys in memory.batches)
     memory.forgotten_at += ms if memory.forgotten_at else 0
 
 

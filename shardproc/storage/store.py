@@ -56,10 +56,13 @@ class Store:
         """The outbox whose writes reads must see; None when there is nothing to be written."""
         self._out = out
 
-    def recover(self, engine: Engine, now: int, epoch: str, progress: Callable[[int, int], None]) -> int:
+    def recover(
+        self, engine: Engine, now: int, epoch: str, progress: Callable[[int, int], None], *, believed: int
+    ) -> int:
         """Give the engine its queues and live jobs back; how many jobs these are.
 
         ``epoch`` names the life of the router: connection numbers of an earlier one mean nothing.
+        ``believed`` is the time without jumps of the clock: what is that old is forgotten.
         """
         self.attach(engine.out)
         engine.state.now = now  # records may be too old to be kept
@@ -67,7 +70,7 @@ class Store:
             engine.new_life(now)
         self._time = lambda: engine.state.now
         self._events.recover()
-        engine.recover_pushed(self._events.pushed(), now)
+        engine.recover_pushed(self._events.pushed(), believed)
         for queue_id, name, completed, failed in self._db.execute(
             "select id, name, completed, failed from queues"
         ):

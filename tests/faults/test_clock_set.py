@@ -6,9 +6,12 @@ The clock is the server's alone (`support.wall_clock`); the tests themselves liv
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import re
 import sqlite3
+import subprocess
+import sys
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -269,3 +272,43 @@ async def test_a_clock_that_jumps_at_random(make_server: StartServer, clock: Wal
     for job_id, due in true.items():
         job = (await ask(server, "GetJob", id=job_id))["job"]
         assert abs(job["runAt"] - due) < MINUTE, "no jump moves what a true clock put off"
+
+
+async def test_a_jump_forward_costs_no_lock_and_forgets_no_push(server: Server, clock: WallClock) -> None:
+    push = {"queue": "q", "data": 1, "idempotencyKey": "once"}
+    first = (await ask(server, "PUSH", **push))["id"]
+    job = await ask(server, "PULL", queue="q", owner="w", detach=True, lockTtl=10 * SECOND)
+    for _ in range(2):  # while it runs, and at a start
+        clock.set(clock.ahead + HOUR)
+        assert (await ask(server, "PUSH", **push))["id"] == first, "known by its key"
+        server.kill_all()
+        clock.set(clock.ahead + HOUR)
+        server.restart()
+        assert (await ask(server, "PUSH", **push))["id"] == first, "known by its key"
+    await ask(server, "ACK", id=first, token=job["token"])
+    assert (await ask(server, "GetJobCounts", queue="q"))["counts"]["completed"] == 1
+    assert server.whole_log().count("the clock was set forward") == 4
+
+
+EMBEDDED = """
+import sys
+from bunqueue import Queue
+with Queue("q", embedded=True, data_path=sys.argv[1]) as queue:
+    if sys.argv[2] == "add":
+        queue.add("job", 1)
+    else:
+        print(queue.count())
+"""
+
+
+def test_an_embedded_file_was_written_ahead_of_the_time(tmp_path: Path, clock: WallClock) -> None:
+    """Without delay, pushed an hour ahead: it waits, and is not put off."""
+    path = tmp_path / "queue.db"
+    clock.set(HOUR)
+    for what in ("add", "count"):
+        run = [sys.executable, "-c", EMBEDDED, str(path), what]
+        ran = subprocess.run(run, env=os.environ | clock.environ, capture_output=True, text=True, check=True)
+        clock.set(0)
+    with closing(sqlite3.connect(path)) as db:
+        ((run_at,),) = db.execute("select run_at from jobs")
+    assert run_at < now_ms() + SECOND, ran.stderr
