@@ -42,7 +42,7 @@ class Timekeeping:
 
     def believed(self, store: Store, now: int) -> int:
         """At a start: the time without jumps forward that may be mistakes."""
-        _, mark = store.last_times()
+        mark = store.last_mark()
         if mark is None:
             return now
         return now - mark.doubt - max(0, self._clock.set_since(mark) or 0)

@@ -53,12 +53,14 @@ class CarefulStore(Store):
 
     # -- recovery -----------------------------------------------------------------------------
 
-    def recover(self, engine: Engine, now: int, epoch: str, progress: Callable[[int, int], None]) -> int:
+    def recover(
+        self, engine: Engine, now: int, epoch: str, progress: Callable[[int, int], None], *, believed: int
+    ) -> int:
         """Raises ShardDamaged when what a shard needs cannot be read."""
         self._newest = lambda: engine.state.next_seq
         try:
             self.damage.recover(self._db)
-            return super().recover(engine, now, epoch, progress)
+            return super().recover(engine, now, epoch, progress, believed=believed)
         except (sqlite3.DatabaseError, MsgspecError) as error:
             table = self._damaged_table()
             self.damage.met(table, error)
@@ -385,6 +387,14 @@ class _CarefulLog(EventLog):
             query = "select first_seq from events where first_seq between ? and ? order by first_seq"
             first = next(walk(by_number(self._db, query), 1, last, lambda number: None), None)
             self._oldest = self._next_seq if first is None else first[0]
+
+    @property
+    def newest_at(self) -> int:
+        try:
+            return super().newest_at
+        except DAMAGE as error:
+            self._damage.met("events", error)
+            return 0
 
     def pushed(self) -> Iterator[tuple[int, list[PushedEntry] | None]]:
         at = 0

@@ -217,8 +217,12 @@ class Store:
 
     def last_times(self) -> tuple[int, Mark | None]:
         """What the file knows of the clock: when the newest event was, 0 without one, and the last mark."""
+        return self._events.newest_at, self.last_mark()
+
+    def last_mark(self) -> Mark | None:
+        """Both clocks, as they were when the file was written; None of a new file."""
         row = self._db.execute("select value from meta where key = 'clock'").fetchone()
-        return self._events.newest_at, None if row is None else msgspec.json.decode(row[0], type=Mark)
+        return None if row is None else msgspec.json.decode(row[0], type=Mark)
 
     def set_back(self, back: SetBack) -> int:
         """Bring the times of finished jobs and of events back; how many dead letters are to be tried earlier.
