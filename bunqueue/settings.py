@@ -208,6 +208,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     completed_max_count: Annotated[
         int, Option(whole(0, 1_000_000_000), "How many completed jobs a queue keeps; 0: no limit.")
     ] = 1_000_000
+    wal_limit: Annotated[
+        int,
+        Option(
+            whole(128, 1_000_000),
+            "How many MB the write-ahead log of a shard may reach while somebody reads the file; beyond, "
+            "pushes are refused.",
+        ),
+    ] = 1024
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"], Option(LEVEL, "The least severe messages to log.")
     ] = "info"

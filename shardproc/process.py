@@ -20,6 +20,7 @@ from bunqueue.settings import Settings
 
 from .core import Shard
 from .engine.state import State
+from .engine.vitals import MB
 from .resilient import ResilientShard
 from .server import Server
 from .storage.damage import Damage, ShardDamaged
@@ -133,6 +134,7 @@ def _open(start: Start, settings: Settings, sock: socket.socket) -> Shard:
         shards=start.shards,
         retention=retention,
         prepare=prepare,
+        wal_limit=settings.wal_limit * MB,
     )
 
     shard.store.damage.serve = settings.damaged_shard == "serve"

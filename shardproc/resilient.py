@@ -4,7 +4,8 @@ A batch that cannot be committed has not happened: all its commands are answered
 memory is ahead of the disk then, it is read anew from there.  From that moment on the shard is in
 trouble and says so, and looks once a second whether it is over:
 
-- NO_GROWTH: what needs space is refused (pushes), all else goes on with the space that was set aside.
+- NO_GROWTH: what needs space is refused (pushes), all else goes on with the space that was set aside.  It
+  begins long before the disk is full: see `storage.room`.
 - READ_ONLY: there is not even room for that.  What changes anything is refused, and time stands still.
 
 What was agreed with other shards cannot be taken back in silence.  If the batch, or work in hand, is about
@@ -16,6 +17,7 @@ from __future__ import annotations
 import enum
 import gc
 import os
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -25,20 +27,21 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from bunqueue.logs import get_logger
-from bunqueue.protocol.codec import InvalidCommand, decode_command, request_id
+from bunqueue.protocol.codec import InvalidCommand, decode_command
 from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import COMMANDS, Command, ErrorReply, Reply, Spec
-from bunqueue.protocol.commands.base import RequestId
 
 from .clock import Clock
 from .core import Shard
+from .disk_words import Found, Warnings, error_of, press, request_of, trouble_of
 from .engine.state import Client, State
 from .engine.succession import Heritage, entangled, parked
-from .engine.vitals import Trouble, Vitals
+from .engine.vitals import Disk, Trouble, Vitals
 from .storage.careful import CarefulStore
 from .storage.database import DISK_ERRORS, disk_problem
 from .storage.event_log import DEFAULT_RETENTION, Retention
 from .storage.reserve import Reserve
+from .storage.room import DEFAULT_WAL_LIMIT, Room
 
 PROBE_MS = 1_000
 LAST_PROBE_MS = 30_000  # the wait doubles when a probe works and the next batches do not
@@ -46,7 +49,6 @@ CALM_MS = 60_000  # without trouble, and the next one begins with the first wait
 SMALL_PROBE = 16 * 1024  # bytes: room for a batch of acks
 LARGE_PROBE = 1024 * 1024
 
-_CODES = {"full": Code.STORAGE_FULL, "broken": Code.STORAGE_FAILED, "damaged": Code.STORAGE_DAMAGED}
 _log = get_logger("shard")
 
 
@@ -59,10 +61,6 @@ class Mode(enum.Enum):
 
 class StorageFailed(Exception):
     """The process must end, because other shards know of what could not be stored."""
-
-
-def _request_of(reply: Reply | Raw) -> RequestId:
-    return request_id(reply) if isinstance(reply, Raw) else reply.req_id
 
 
 class ResilientShard(Shard):
@@ -79,8 +77,14 @@ class ResilientShard(Shard):
         retention: Retention = DEFAULT_RETENTION,
         clock: Clock | None = None,
         prepare: Callable[[State], None] = lambda state: None,
+        wal_limit: int = DEFAULT_WAL_LIMIT,
     ) -> None:
-        super().__init__(
+        """``wal_limit``: bytes of WAL beyond which pushes are refused."""
+        in_memory = path == ":memory:"
+        self._folder = "the memory" if in_memory else os.path.dirname(path) or "."
+        self._reserve = None if in_memory else Reserve(Path(path).with_suffix(".reserve"))
+        open_file = partial(
+            super().__init__,
             path,
             full_sync=full_sync,
             shard=shard,
@@ -90,9 +94,17 @@ class ResilientShard(Shard):
             clock=clock,
             prepare=prepare,
         )
-        in_memory = path == ":memory:"
-        self._folder = "the memory" if in_memory else os.path.dirname(path) or "."
-        self._reserve = None if in_memory else Reserve(Path(path).with_suffix(".reserve"))
+        try:
+            open_file()
+        except DISK_ERRORS:
+            if self._reserve is None:
+                raise
+            self._reserve.release()
+            open_file()
+        self._room: Room | None = None
+        if self._reserve is not None:
+            self._room = Room(self.store.database, self._reserve, shards, wal_limit)
+        self._warnings = Warnings(path)
         self._mode = Mode.NORMAL
         self._narrow = False  # it failed although nothing that grows was let in
         self._trouble: Trouble | None = None
@@ -115,11 +127,22 @@ class ResilientShard(Shard):
             self.store = CarefulStore(self.store.database, self._retention)
             self.engine = self._new_engine()
             count = super().recover(now, epoch, progress)
-        if self._reserve is not None and not self._reserve.take():
-            self._suffer("full", "hardly any space is left", now)
-            self._enter(Mode.NO_GROWTH)
-            _log.error("the disk is almost full", folder=self._folder, now=self._mode.value)
+        if self._room is not None:
+            self._look(self._room)
         return count
+
+    def _look(self, room: Room) -> None:
+        """See how much room there is.  Only while memory is as the disk is: it may refuse what comes."""
+        disk = room.look(len(self.engine.state.jobs), refusing=self._mode is not Mode.NORMAL)
+        self._warnings.look(disk)
+        press(self.engine.state.upkeep, self.store, self._folder, room.is_pressed)
+        if (disk.enough and not disk.wal_too_long) or self._mode not in (Mode.NORMAL, Mode.NO_GROWTH):
+            return
+        trouble = self._suffer("full", "", self._clock.now_ms())
+        if self._mode is Mode.NORMAL:
+            self._enter(Mode.NO_GROWTH)
+            why = "the WAL is too long" if disk.enough else "the disk is almost full"
+            _log.error(why, error=trouble.error, now=self._mode.value)
 
     # -- a batch ----------------------------------------------------------------------------------
 
@@ -147,7 +170,10 @@ class ResilientShard(Shard):
         if self._mode is Mode.FAILED:
             return
         try:
-            super().work()
+            if self._mode is Mode.NORMAL:
+                super().work()
+            else:
+                self.engine.work()  # one slice: what it deletes needs room in the WAL
         except DISK_ERRORS as error:
             self._fail(error)
 
@@ -192,6 +218,8 @@ class ResilientShard(Shard):
                 self._fail(error)
             else:
                 self._heard = False
+                if self._room is not None and time.monotonic() >= self._room.next_at:
+                    self._look(self._room)
                 return replies
         return self._give_up()
 
@@ -254,45 +282,46 @@ class ResilientShard(Shard):
             self._probe_every = PROBE_MS
         else:
             self._probe_every = min(2 * self._probe_every, LAST_PROBE_MS)
-        self._narrow = self._mode is not Mode.NORMAL
+        self._narrow = self._mode is not Mode.NORMAL and not (self._reserve and self._reserve.size)
         self._suffer(problem, str(error), now)
         self._enter(Mode.FAILED)
 
-    def _suffer(self, problem: str, error: str, now: int) -> None:
+    def _suffer(self, problem: str, error: str, now: int) -> Trouble:
+        """``problem`` as of `disk_problem`; ``error`` is what SQLite says, or nothing before it does."""
         since = now if self._trouble is None else self._trouble.since
-        what, cure = ("is full", "free space on") if problem == "full" else ("fails", "see to the disk of")
-        text = f"Storage {what} ({error}): {cure} {self._folder}, then this is accepted again"
-        if problem == "damaged":
-            text = f"Storage is damaged ({error}): {self.store.damage.cure}"
-        self._trouble = Trouble(text, since, problem == "full", _CODES[problem])
+        disk = self._room.disk if self._room is not None else Disk()
+        found = Found(problem, error, disk, self._folder, self.store.database.path, self.store.damage.cure)
+        self._trouble = trouble_of(found, since)
+        return self._trouble
 
     def _give_up(self) -> list[tuple[int, Reply | Raw]]:
         """The batch has not happened: say so to everybody, and be as the disk is."""
         assert self._trouble is not None
         aside = self._trouble.code is Code.STORAGE_DAMAGED and self._put_aside()
-        text, code, old = self._trouble.error, self._trouble.code, self.engine.state
+        trouble, old = self._trouble, self.engine.state
         answers: list[tuple[int, Reply | Raw]] = [
-            (conn, ErrorReply(error=text, code=code, req_id=_request_of(reply)))
+            (conn, error_of(trouble, request_of(reply)))
             for conn, reply in self._unstored()
             if conn not in old.relays
         ]
-        if self._reserve is not None:
-            self._reserve.release()
+        self.store.database.rollback()
+        if self._room is not None and trouble.disk_full:
+            self._room.relieve()
         if entangled(old, self._heard):
             old.out.letters.clear()
-            self._end = StorageFailed(text)
+            self._end = StorageFailed(trouble.error)
             return answers
-        answers += [
-            (client.conn, ErrorReply(error=text, code=code, req_id=req_id)) for client, req_id in parked(old)
-        ]
+        answers += [(client.conn, error_of(trouble, req_id)) for client, req_id in parked(old)]
         self._start_anew()
         if aside:
             self._recovered(self._clock.now_ms())
             return answers
         self._probe_at = self._clock.now_ms() + self._probe_every
-        room = not self._narrow and self._can_write(SMALL_PROBE)
+        room = not self._narrow and self.store.database.can_write(SMALL_PROBE)
         self._enter(Mode.NO_GROWTH if room else Mode.READ_ONLY)
-        _log.error("a batch could not be stored", error=text, answers=len(answers), now=self._mode.value)
+        _log.error(
+            "a batch could not be stored", error=trouble.error, answers=len(answers), now=self._mode.value
+        )
         return answers
 
     def _put_aside(self) -> bool:
@@ -329,15 +358,15 @@ class ResilientShard(Shard):
         """See whether it is over."""
         self._probe_at = now + self._probe_every
         if self._mode is Mode.READ_ONLY:
-            if not self._can_write(SMALL_PROBE):
+            if not self.store.database.can_write(SMALL_PROBE):
                 return
             self._resume(now)
-        if self._reserve is not None and not self._reserve.take():
-            return
-        if self._can_write(LARGE_PROBE):
+        if self._room is not None:
+            self._look(self._room)
+            if not self._room.disk.enough or self._room.disk.wal_too_long:
+                return
+        if self.store.database.can_write(LARGE_PROBE):
             self._recovered(now)
-        elif self._reserve is not None:
-            self._reserve.release()
 
     def _resume(self, now: int) -> None:
         """Time goes on: nobody could renew a lock while it stood still."""
@@ -363,13 +392,8 @@ class ResilientShard(Shard):
         if mode in (Mode.FAILED, Mode.READ_ONLY):
             self.execute_unheard = self._execute_some_unheard  # type: ignore[method-assign]
 
-    def _can_write(self, size: int) -> bool:
-        try:
-            self.store.database.probe(size)
-        except DISK_ERRORS:
-            return False
-        return True
-
     def _vitals(self) -> Vitals:
         found = super()._vitals()
-        return msgspec.structs.replace(found, trouble=self._trouble)
+        disk = None if self._room is None else self._room.disk
+        told = () if self._trouble else self._warnings.told
+        return msgspec.structs.replace(found, trouble=self._trouble, disk=disk, warnings=told)

@@ -84,6 +84,7 @@ def _findings(session: Session) -> Iterator[Finding]:
         return
     trouble = storage.error or ("the disk is full" if storage.disk_full else None)
     yield Finding(PROBLEM if trouble else OK, "storage", trouble or "everything can be stored")
+    yield from _room(storage)
     from .top_numbers import samples_of, server_now
 
     samples = samples_of(queue.prometheus())
@@ -120,6 +121,20 @@ def _damage(samples: Any) -> Finding:
     if found:
         return Finding(PROBLEM, "files", f"{', '.join(found)}: {cure}")
     return Finding(OK, "files", "no damage was met")
+
+
+def _room(storage: Any) -> Iterator[Finding]:
+    """How much room the shards have on their disk, and how long their write-ahead logs are."""
+    if not storage.rooms:
+        return
+    free = min(storage.rooms, key=lambda room: room.free - room.refused_below)
+    wal = max(room.wal for room in storage.rooms)
+    sizes = (
+        f"{free.free / 1e6:,.0f} MB free, pushes are refused below {free.refused_below / 1e6:,.0f} MB; "
+        f"write-ahead logs up to {wal / 1e6:,.0f} MB, refused beyond {free.wal_limit / 1e6:,.0f} MB"
+    )
+    warnings = list(dict.fromkeys(storage.warnings))
+    yield Finding(WARNING if warnings else OK, "disk", "; ".join(warnings) or sizes)
 
 
 def _server(session: Session) -> Iterator[Finding]:

@@ -54,6 +54,7 @@ COMMANDS = {
     "doctor": Entry("doctor", "Look for what commonly goes wrong.", True),
     "config": Entry("config", "Look at the settings of the server.", local=True),
     "reshard": Entry("reshard", "Change the number of shards of a data folder.", True, True),
+    "snapshot": Entry("snapshot", "Copy a data folder, while its server works, too.", True, True),
     "adopt": Entry("adopt", "Make the file of embedded queues the data folder of a server.", True, True),
     "accept-loss": Entry("accept_loss", "Let a shard begin empty whose file is lost.", True, True),
     "analytics": Entry("analytics", "Figures, charts and history of queues, with Spark.", local=True),

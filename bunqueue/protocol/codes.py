@@ -9,6 +9,7 @@ class Code(enum.StrEnum):
     """What stands in the field ``code`` of an error reply."""
 
     STORAGE_FULL = "STORAGE_FULL"  # the disk has no room, or soon none: see docs/durability.md
+    WAL_LIMIT = "WAL_LIMIT"  # a reader keeps the log of a shard from being reset: see docs/durability.md
     STORAGE_FAILED = "STORAGE_FAILED"  # the disk fails to write or to read
     STORAGE_DAMAGED = "STORAGE_DAMAGED"  # what is asked for lies in a damaged part of a shard's file
     SHARD_UNAVAILABLE = "SHARD_UNAVAILABLE"  # nothing was changed: ask again in a moment

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from heapq import nlargest
 
+from msgspec import UNSET
 from msgspec.msgpack import Encoder
 
 from bunqueue.protocol.commands import CommandError
@@ -19,6 +20,7 @@ from bunqueue.protocol.commands.monitoring import (
     QueueHistory,
     ServerMetrics,
     ShardFigures,
+    ShardRoom,
     StorageState,
     StorageStatus,
     StorageStatusReply,
@@ -38,7 +40,7 @@ from .registry import handles
 from .slices import Steps, sliced
 from .state import Client, QueueState, State
 from .sums import QUEUES_A_SLICE, Sums, of_queues
-from .vitals import MB, Trouble
+from .vitals import MB, Disk, Vitals
 
 _encode = Encoder().encode
 
@@ -161,6 +163,7 @@ def _of_queue(queue: QueueState, now: int) -> QueueFigures:
 
 def _of_shard(state: State, jobs: Sums) -> ShardFigures:
     totals, vitals = state.totals, state.vitals()
+    disk = vitals.disk or Disk()
     return ShardFigures(
         shard=state.shard,
         queues=len(state.queues),
@@ -188,15 +191,30 @@ def _of_shard(state: State, jobs: Sums) -> ShardFigures:
         clock_doubt_ms=float(vitals.clock.doubt),
         damaged_tables=vitals.damaged_tables,
         unreadable_jobs=vitals.unreadable_jobs,
+        disk_free_bytes=float(disk.free),
+        disk_refused_below_bytes=float(disk.refused_below),
+        reserve_bytes=float(disk.reserve),
+        wal_bytes=float(disk.wal),
+        wal_limit_bytes=float(disk.wal_limit),
     )
 
 
 @handles(StorageStatus)
 def storage_status(state: State, client: Client, command: StorageStatus) -> StorageStatusReply:
-    return StorageStatusReply(data=storage_state(state.vitals().trouble))
+    return StorageStatusReply(data=storage_state(state.shard, state.vitals()))
 
 
-def storage_state(trouble: Trouble | None) -> StorageState:
+def storage_state(shard: int, vitals: Vitals) -> StorageState:
+    trouble, warnings = vitals.trouble, list(vitals.warnings)
+    rooms = [] if vitals.disk is None else [_room(shard, vitals.disk)]
     if trouble is None:
-        return StorageState(False, None, None)
-    return StorageState(trouble.disk_full, trouble.error, float(trouble.since))
+        return StorageState(False, None, None, None, warnings, rooms)
+    code = None if trouble.code is UNSET else str(trouble.code)
+    return StorageState(
+        trouble.disk_full, trouble.error, float(trouble.since), code, warnings=warnings, rooms=rooms
+    )
+
+
+def _room(shard: int, disk: Disk) -> ShardRoom:
+    sizes = (disk.free, disk.refused_below, disk.reserve, disk.wal, disk.wal_limit)
+    return ShardRoom(shard, *map(float, sizes))

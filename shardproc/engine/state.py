@@ -176,11 +176,11 @@ class Rates:
 class Upkeep:
     """What finished jobs are removed, or brought back, by themselves: see upkeep.py."""
 
-    __slots__ = ("dlq_at", "doubt", "next_at", "pieces", "retention")
+    __slots__ = ("dlq_at", "doubt", "next_at", "pieces", "pressed", "retention")
 
     def __init__(self) -> None:
-        self.retention = Retention()  # the process puts its own in place
-        self.doubt = Doubt()  # the process puts its own in place
+        self.retention, self.doubt = Retention(), Doubt()  # the process puts its own in place
+        self.pressed = False  # the disk is full: of completed jobs, the last one of each queue is kept
         self.pieces: Iterator[int] | None = None  # of the round that goes on
         self.next_at = self.dlq_at = 0  # when the next piece is due, and the next look at dead letters
 

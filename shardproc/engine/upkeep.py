@@ -53,13 +53,17 @@ def _round(state: State) -> Pieces:
 
 
 def _too_many(state: State, queue: QueueState) -> Pieces:
-    most = state.upkeep.retention.max_count
-    while most and (excess := queue.completed - most) > 0:
+    while (most := _most(state)) and (excess := queue.completed - most) > 0:
         places, _ = state.archive.old_completed(queue.id, state.now, min(excess, PIECE), -1)
         if not places:
             return
         lifecycle.purge(state, queue, COMPLETED, [seq for seq, _ in places])
         yield HURRY_MS if excess > FAR else PACE_MS
+
+
+def _most(state: State) -> int:
+    """How many completed jobs a queue keeps; 0: no limit.  Asked at each piece, as the disk may be full."""
+    return 1 if state.upkeep.pressed else state.upkeep.retention.max_count
 
 
 def _too_old(state: State, queue: QueueState) -> Pieces:

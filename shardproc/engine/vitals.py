@@ -18,6 +18,19 @@ class Trouble(Struct, frozen=True):
     code: Code | UnsetType = UNSET
 
 
+class Disk(Struct, frozen=True):
+    """The room that a shard has, in bytes."""
+
+    free: int = 0  # on the disk; with less than `refused_below`, pushes are refused
+    refused_below: int = 0
+    warned_below: int = 0
+    reserve: int = 0  # set aside beside that
+    wal: int = 0  # length of the write-ahead log; beyond `wal_limit`, pushes are refused
+    wal_limit: int = 0
+    enough: bool = True
+    wal_too_long: bool = False
+
+
 class ClockNews(Struct, frozen=True):
     """What the wall clock did since the process started, in ms."""
 
@@ -37,3 +50,5 @@ class Vitals(Struct, frozen=True):
     clock: ClockNews = ClockNews()
     damaged_tables: int = 0
     unreadable_jobs: int = 0
+    disk: Disk | None = None  # none in memory
+    warnings: tuple[str, ...] = ()  # what will be trouble soon

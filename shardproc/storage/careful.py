@@ -22,7 +22,7 @@ from shardproc.engine.outbox import Attempt, DeadLetter, LogEntry, LogRow, Outbo
 
 from . import rows
 from .damage import DAMAGE, Damage, ShardDamaged, Unreadable, Unstorable, is_damage
-from .database import Database
+from .database import Database, disk_problem
 from .event_log import DEFAULT_RETENTION, EventLog, Retention, decode
 from .live_around import live_around
 from .store import MAX_SEQ, Store
@@ -62,6 +62,8 @@ class CarefulStore(Store):
             self.damage.recover(self._db)
             return super().recover(engine, now, epoch, progress, believed=believed)
         except (sqlite3.DatabaseError, MsgspecError) as error:
+            if disk_problem(error) == "full":  # not damage: there is a reserve
+                raise
             table = self._damaged_table()
             self.damage.met(table, error)
             raise ShardDamaged(self.damage.text(table)) from error

@@ -8,7 +8,7 @@ import sqlite3
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import TextIO
+from typing import Literal, TextIO
 
 from bunqueue.data_folder import check_place, place_of, private, sync
 from bunqueue.file_lock import lock_file
@@ -23,6 +23,7 @@ CHECKPOINT_PAGES = 4000  # 32 MiB of WAL: fewer checkpoints than the default, st
 MAX_LOG = 64 << 20  # bytes of WAL that stay once it is reset: while somebody reads long, it grows beyond
 CACHE_KIB = 65_536
 MEMORY = ":memory:"  # instead of a path
+BUSY_MS = 5_000  # for a reader that is just opening the file
 LOCK_WAIT_S = 10.0  # a predecessor that lost its router is still committing
 
 DatabaseError = sqlite3.Error  # what opening, reading and committing may raise
@@ -68,7 +69,9 @@ class Database:
             self._lock = own(Path(path), LOCK_WAIT_S if lock_wait_s is None else lock_wait_s)
         try:
             check_place(Path(path), self._place)  # who had it may have mended it
-            self.connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+            self.connection = sqlite3.connect(
+                path, isolation_level=None, check_same_thread=False, timeout=BUSY_MS / 1000
+            )
         except BaseException:
             self._unlock()
             raise
@@ -109,6 +112,41 @@ class Database:
         """
         self._unlock()  # by closing it: anything else would take the parent's lock away
 
+    def checkpoint_every(self, pages: int) -> None:
+        """Have the WAL copied into the database whenever it has so many pages."""
+        self.connection.execute(f"pragma wal_autocheckpoint = {pages}")
+
+    def checkpoint(self, how: Literal["restart", "truncate"]) -> bool:
+        """Copy the WAL into the database now, and have it begin anew; False when there is no room for that,
+        or a reader needs it.  Waits for nobody."""
+        execute = self.connection.execute
+        execute("pragma busy_timeout = 0")
+        try:
+            busy = execute(f"pragma wal_checkpoint({how})").fetchone()[0]
+        except DISK_ERRORS:
+            return False
+        finally:
+            execute(f"pragma busy_timeout = {BUSY_MS}")
+        return not busy
+
+    def owed(self) -> int:
+        """Bytes by which the next checkpoint makes the database file larger."""
+        pages, _ = self.pages()
+        found = os.stat(self.path)
+        there = min(found.st_size, found.st_blocks * 512)  # there are holes, where a reader was in the way
+        return max(0, pages * PAGE_SIZE - there)
+
+    def unused(self) -> int:
+        """Bytes in the database file that new rows may take."""
+        return self.pages()[1] * PAGE_SIZE
+
+    def wal_size(self) -> int:
+        """Bytes of the write-ahead log."""
+        try:
+            return os.stat(f"{self.path}-wal").st_size
+        except FileNotFoundError:
+            return 0
+
     def rollback(self) -> None:
         """Give up the open transaction, if the error has left one."""
         if self.connection.in_transaction:
@@ -122,6 +160,14 @@ class Database:
         except DISK_ERRORS:
             self.rollback()
             raise
+
+    def can_write(self, size: int) -> bool:
+        """Whether so many bytes can be written, as `probe` does."""
+        try:
+            self.probe(size)
+        except DISK_ERRORS:
+            return False
+        return True
 
     def pages(self) -> tuple[int, int]:
         """How many pages of PAGE_SIZE there are, and how many of these are free."""

@@ -17,6 +17,7 @@ from shardproc.engine.set_back import SetBack
 ROW_EVENTS = 1000  # in one row at most: what reading one event has to decode
 SLICE = 20  # rows read at once when a queue is trimmed
 TRIM_ROWS = 200  # deleted at once, some hundred microseconds
+PRESSED_EVENTS = 1_000  # kept while the disk is full: enough for those that follow the log
 TRIM_EVERY_MS = 5_000  # between two looks at the age of the oldest row
 
 _INSERT = "insert into events (first_seq, at, count, payload) values (?,?,?,?)"
@@ -58,6 +59,7 @@ class EventLog:
         self._next_seq = 1
         self._oldest = 1
         self._next_look = 0
+        self.pressed = False  # the disk is full: only PRESSED_EVENTS are kept
         self.is_long = False  # there was more to forget than goes at once
 
     def recover(self) -> None:
@@ -99,14 +101,19 @@ class EventLog:
     @property
     def _limit(self) -> int:
         """Events from which on it is worth trimming: not at every batch, once the log is full."""
-        return self._retention.max_count * 65 // 64 + ROW_EVENTS
+        return self._most * 65 // 64 + ROW_EVENTS
+
+    @property
+    def _most(self) -> int:
+        most = self._retention.max_count
+        return min(most, PRESSED_EVENTS) if self.pressed else most
 
     def oldest_kept(self, now: int) -> int:
         """Where to `forget`, so that rows which are too old or too many go, a few at a time; 0: nowhere."""
         query = f"select first_seq, at, count from events order by first_seq limit {TRIM_ROWS + 1}"
         rows = self._db.execute(query).fetchall()
         oldest_at = now - self._retention.max_age_ms
-        first_kept = self._next_seq - self._retention.max_count
+        first_kept = self._next_seq - self._most
         spare = 0
         for first_seq, at, count in rows[:-1]:
             if at >= oldest_at and first_seq + count > first_kept:

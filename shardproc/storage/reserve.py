@@ -6,7 +6,8 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-RESERVE_BYTES = 2 * 1024 * 1024  # some thousand acks
+STEP = 1024 * 1024  # bytes: the size is a multiple of it
+SPARE = 8 * STEP  # more than is needed by so much is given back: less would be taken again soon
 
 
 class Reserve:
@@ -14,28 +15,55 @@ class Reserve:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self.size = 0  # bytes
+        with suppress(OSError):
+            self.size = path.stat().st_size
 
-    def take(self) -> bool:
-        """Set the space aside; False when there is not so much."""
+    def hold(self, needed: int) -> bool:
+        """Have at least ``needed`` bytes set aside; False when the disk has not so many."""
+        size = -(-needed // STEP) * STEP
+        if size < self.size - SPARE:
+            self._cut(size)
+        if size <= self.size:
+            return True
         try:
             with open(self._path, "ab") as file:
-                _allocate(file.fileno())
+                _allocate(file.fileno(), size)
         except OSError:
-            self.release()
+            self._cut(self.size)
             return False
+        self.size = size
         return True
 
+    def give(self, size: int) -> None:
+        """Let at least so many bytes of it be used, or all there are."""
+        left = (self.size - size) // STEP * STEP
+        if left > 0:
+            self._cut(left)
+        else:
+            self.release()
+
     def release(self) -> None:
-        """Let it be used."""
+        """Let all of it be used."""
         with suppress(OSError):
             self._path.unlink(missing_ok=True)
+        self.size = 0
+
+    def _cut(self, size: int) -> None:
+        try:
+            os.truncate(self._path, size)
+            self.size = size
+        except FileNotFoundError:
+            self.size = 0
+        except OSError:
+            pass
 
 
-def _allocate(descriptor: int) -> None:
+def _allocate(descriptor: int, size: int) -> None:
     """Blocks that are the file's own, not a hole."""
     if hasattr(os, "posix_fallocate"):
-        os.posix_fallocate(descriptor, 0, RESERVE_BYTES)
+        os.posix_fallocate(descriptor, 0, size)
         return
-    missing = RESERVE_BYTES - os.fstat(descriptor).st_size
+    missing = size - os.fstat(descriptor).st_size
     if missing > 0:
         os.write(descriptor, bytes(missing))

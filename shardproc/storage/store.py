@@ -122,6 +122,15 @@ class Store:
         """Whether `forget_events` has more to do."""
         return self._events.is_long
 
+    @property
+    def pressed(self) -> bool:
+        """Whether the disk is so full that old events make room."""
+        return self._events.pressed
+
+    @pressed.setter
+    def pressed(self, pressed: bool) -> None:
+        self._events.pressed = pressed
+
     def forget_events(self, now: int) -> None:
         """Keep the event log from growing for ever; call it often, it does little at once."""
         if self._events.is_due(now) and (oldest := self._events.oldest_kept(now)):

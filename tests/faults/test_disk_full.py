@@ -5,12 +5,12 @@ Needs the right to mount a small file system; without it the tests are skipped.
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from small_disks import small_disk
 from support.server import StartServer, quiet_port
 from support.waiting import eventually
 from support.wire import Wire
@@ -23,15 +23,8 @@ RECOVERS_S = 30.0
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of a few megabytes."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=20m", "tmpfs", str(folder)]
-    try:
-        subprocess.run(mount, check=True, capture_output=True)
-    except (OSError, subprocess.CalledProcessError):
-        pytest.skip("no right to mount a file system")
-    yield folder
-    subprocess.run(["umount", "-l", str(folder)], check=True)
+    with small_disk(tmp_path, "tmpfs", 20) as folder:
+        yield folder
 
 
 async def push_until_refused(wire: Wire, queue: str) -> tuple[list[str], str]:
@@ -60,7 +53,8 @@ async def test_a_full_disk_and_its_end(disk: Path, make_server: StartServer) -> 
     # Pushes are refused, and say why; what is there can be read, and worked on.
     assert (await wire.error("PUSH", queue="big", data=1)).startswith("Storage is full")
     status = (await wire.ok("StorageStatus"))["data"]
-    assert (status["diskFull"], status["error"]) == (True, error)
+    assert (status["diskFull"], status["code"]) == (True, "STORAGE_FULL")
+    assert status["error"].startswith("Storage is full (")
     assert (await wire.ok("GetJob", id=small))["job"]["data"] == 1
     for job in ids[:DONE]:
         pulled = await wire.ok("PULL", queue="big", owner="w")
@@ -74,8 +68,8 @@ async def test_a_full_disk_and_its_end(disk: Path, make_server: StartServer) -> 
         return bool((await wire.call("PUSH", queue="small", data=2))["ok"])
 
     await eventually(accepted, "pushes are accepted again", RECOVERS_S)
-    fine = {"diskFull": False, "error": None, "since": None}
-    assert (await wire.ok("StorageStatus"))["data"] == fine
+    status = (await wire.ok("StorageStatus"))["data"]
+    assert (status["diskFull"], status["error"], status["since"]) == (False, None, None)
     assert [process.pid for process in server.shard_processes()] == before, "no shard has died"
     assert "storage works again" in server.log()
 
@@ -105,6 +99,7 @@ async def test_a_disk_without_any_room_can_still_be_read(disk: Path, make_server
             file.write(bytes(4096))
     poll = wire.send("PULL", queue="empty", timeout=60_000)
     assert (await wire.error("PUSHB", queue="q", jobs=[{"data": DATA}] * 200)).startswith("Storage is full")
+    assert (await wire.error("PULLB", queue="q", count=100)).startswith("Storage is full")
     assert (await poll)["error"].startswith("Storage is full")
     assert (await wire.error("ACK", id=ids[0])) != ""
     jobs = (await wire.ok("GetJobs", queue="q"))["jobs"]

@@ -107,6 +107,7 @@ def test_all_options_from_all_sources(tmp_path: Path) -> None:
         "events_max_count": "0",
         "completed_max_age": "0",
         "completed_max_count": "5",
+        "wal_limit": "128",
         "log_level": "debug",
         "log_format": "json",
     }

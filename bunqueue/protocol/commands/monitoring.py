@@ -99,6 +99,11 @@ class ShardFigures(Struct, gc=False):
     clock_doubt_ms: float = 0.0  # by which the clock may be ahead: retention waits
     damaged_tables: int = 0  # in which something could not be read or written
     unreadable_jobs: int = 0
+    disk_free_bytes: float = 0.0  # in memory, as are the others
+    disk_refused_below_bytes: float = 0.0
+    reserve_bytes: float = 0.0
+    wal_bytes: float = 0.0
+    wal_limit_bytes: float = 0.0
 
 
 class Figures(Struct, gc=False):
@@ -114,12 +119,28 @@ class FiguresReply(Reply, kw_only=True):
     data: Figures
 
 
+class ShardRoom(Struct, rename="camel", gc=False):
+    """The room of one shard, in bytes: with less than ``refused_below`` free bytes on its disk, or a
+    write-ahead log longer than ``wal_limit``, it refuses pushes.  ``reserve`` is set aside beside that."""
+
+    shard: int
+    free: float
+    refused_below: float
+    reserve: float
+    wal: float
+    wal_limit: float
+
+
 class StorageState(Struct, rename="camel", gc=False):
-    """``error`` says what is wrong since ``since`` (epoch ms); null when nothing is."""
+    """``error`` says what is wrong since ``since`` (epoch ms), ``code`` is that of the refusals; null when
+    nothing is.  ``warnings`` say what will be wrong soon; ``rooms`` has the shards that keep files."""
 
     disk_full: bool
     error: str | None
     since: float | None
+    code: str | None = None
+    warnings: list[str] = []
+    rooms: list[ShardRoom] = []
 
 
 class StorageStatusReply(Reply, kw_only=True):

@@ -178,10 +178,10 @@ def test_a_job_that_is_tried_again_is_ready_since_then() -> None:
 
 def test_storage_status_tells_of_trouble() -> None:
     driver = Driver()
-    fine = {"diskFull": False, "error": None, "since": None}
+    fine = {"diskFull": False, "error": None, "since": None, "code": None, "warnings": [], "rooms": []}
     assert driver.ask(cmd="StorageStatus")["data"] == fine
     driver.shard.engine.state.vitals = lambda: Vitals(trouble=Trouble("Storage is full", 5, True))
-    trouble = {"diskFull": True, "error": "Storage is full", "since": 5.0}
+    trouble = fine | {"diskFull": True, "error": "Storage is full", "since": 5.0}
     assert driver.ask(cmd="StorageStatus")["data"] == trouble
     assert driver.ask(cmd="DashboardOverview")["data"]["storage"] == trouble
 

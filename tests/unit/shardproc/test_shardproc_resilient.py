@@ -143,8 +143,10 @@ def test_what_needs_no_space_goes_on(driver: Full) -> None:
     assert driver.ask(cmd="ACK", id=first["job"]["id"], token=first["token"]) == {"ok": True}
     assert driver.ask(cmd="PULL", queue="q")["job"]["id"] == ids[1]
     assert driver.ask(cmd="FAIL", id=ids[1])["ok"]
+    assert refused["code"] == "STORAGE_FULL"
     status = driver.ask(cmd="StorageStatus")["data"]
-    assert status == {"diskFull": True, "error": refused["error"], "since": float(START)}
+    assert (status["diskFull"], status["error"], status["since"]) == (True, refused["error"], float(START))
+    assert status["code"] == "STORAGE_FULL"
     driver.close()
     again = Driver(driver.path)
     assert again.ask(cmd="GetState", id=ids[0])["state"] == "completed"
@@ -162,7 +164,8 @@ def test_it_passes_by_itself(driver: Full, caplog: pytest.LogCaptureFixture) -> 
     with caplog.at_level("INFO"):
         driver.passes()
     assert "storage works again" in caplog.text
-    assert driver.ask(cmd="StorageStatus")["data"] == {"diskFull": False, "error": None, "since": None}
+    status = driver.ask(cmd="StorageStatus")["data"]
+    assert (status["diskFull"], status["error"], status["since"]) == (False, None, None)
     assert driver.ask(**push(BIG))["ok"]
     assert driver.mode is Mode.NORMAL
 
@@ -304,7 +307,7 @@ def test_what_is_kept_for_ever_is_so_after_a_full_disk(tmp_path: Path) -> None:
 
 
 def test_a_disk_that_is_almost_full_at_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(descriptor: int) -> None:
+    def full(descriptor: int, size: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr("shardproc.storage.reserve._allocate", full)

@@ -1,0 +1,47 @@
+"""``bunqueue snapshot``: a copy of a data folder, made while its server works."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bunqueue.setting_kinds import MEMORY
+from bunqueue.settings import SettingsError, resolve_settings
+
+app = typer.Typer(pretty_exceptions_enable=False, rich_markup_mode=None)
+
+
+@app.command()
+def snapshot(
+    out: Annotated[str, typer.Option(metavar="DIR", help="The folder for the copy, a new or an empty one.")],
+    data_dir: Annotated[
+        str | None,
+        typer.Option(metavar="DIR", help="The data folder. Default: as for start.", show_default=False),
+    ] = None,
+    config: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="The settings of the server, for the folder.", show_default=False),
+    ] = None,
+) -> None:
+    """Copy a data folder, as a backup or to look at, whether a server works on it or not.
+
+    The copy is a data folder itself: each shard as it was at one moment. Nobody waits for it. It needs as
+    much free space as the shards take; if it fails, nothing is left of it.
+
+    Example: bunqueue snapshot --data-dir ./data --out ./backup
+    """
+    settings = resolve_settings({"data_dir": data_dir, "config": config}, os.environ).settings
+    if settings.data_dir == MEMORY:
+        raise SettingsError(f"data_dir is {MEMORY}, which keeps nothing; give the folder with --data-dir")
+    from bunqueue.data_folder import DataFolderError
+    from bunqueue.snapshots import SnapshotError, take
+
+    try:
+        copied = take(Path(settings.data_dir), Path(out))
+    except (SnapshotError, DataFolderError) as error:
+        raise SettingsError(str(error)) from error
+    size = sum(file.stat().st_size for file in copied)
+    print(f"{out} has {len(copied)} shards now, {size / 1e6:,.1f} MB")

@@ -1,0 +1,121 @@
+"""What is said of a disk that fills, and of a write-ahead log (WAL) that a reader keeps long."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import NamedTuple
+
+from msgspec import Raw
+
+from bunqueue.logs import get_logger
+from bunqueue.protocol.codec import request_id
+from bunqueue.protocol.codes import Code
+from bunqueue.protocol.commands import ErrorReply, Reply
+from bunqueue.protocol.commands.base import RequestId
+
+from .engine.state import Upkeep
+from .engine.vitals import MB, Disk, Trouble
+from .storage.store import Store
+
+WARN_EVERY_S = 600.0  # the same in the log, for as long as it lasts
+WAL_PART = 4  # of the limit is warned of
+
+_CODES = {"full": Code.STORAGE_FULL, "broken": Code.STORAGE_FAILED, "damaged": Code.STORAGE_DAMAGED}
+_log = get_logger("shard")
+
+
+def error_of(trouble: Trouble, req_id: RequestId) -> ErrorReply:
+    return ErrorReply(error=trouble.error, req_id=req_id, code=trouble.code)
+
+
+def request_of(reply: Reply | Raw) -> RequestId:
+    return request_id(reply) if isinstance(reply, Raw) else reply.req_id
+
+
+class Found(NamedTuple):
+    """What is wrong: ``problem`` as of `disk_problem`, or nothing yet; ``cure`` is that of damage."""
+
+    problem: str
+    error: str  # of SQLite; nothing before it has failed
+    disk: Disk
+    folder: str
+    path: str
+    cure: str
+
+
+def trouble_of(found: Found, since: int) -> Trouble:
+    """The same in words, with its code."""
+    code, disk = _CODES[found.problem], found.disk
+    error = found.error or f"{_mb(disk.free)} left, and {_mb(disk.refused_below)} are kept for work in hand"
+    if found.problem == "damaged":
+        text = f"Storage is damaged ({error}): {found.cure}"
+    elif found.problem != "full":
+        text = f"Storage fails ({error}): see to the disk of {found.folder}, then this is accepted again"
+    elif not found.error and disk.enough:
+        text, code = _too_long(disk, found.path), Code.WAL_LIMIT
+    else:
+        text = f"Storage is full ({error}): free space on {found.folder}, then this is accepted again"
+    return Trouble(text, since, code is Code.STORAGE_FULL, code)
+
+
+def _too_long(disk: Disk, path: str) -> str:
+    return (
+        f"The write-ahead log of {os.path.basename(path)} is too long ({_mb(disk.wal)}, wal_limit "
+        f"{_mb(disk.wal_limit)}): {_readers(path)}; then this is accepted again"
+    )
+
+
+def press(upkeep: Upkeep, store: Store, folder: str, pressed: bool) -> None:
+    """Have finished jobs and old events make room, or no longer."""
+    if pressed and not upkeep.pressed:
+        upkeep.next_at, upkeep.dlq_at = 0, 0
+        what = "finished jobs and old events are removed before their time: the disk is full"
+        _log.warning(what, folder=folder)
+    upkeep.pressed = store.pressed = pressed
+
+
+def _readers(path: str) -> str:
+    return f"end what keeps {path} open for reading (fuser {path}), and read a bunqueue snapshot instead"
+
+
+def _mb(size: int) -> str:
+    return f"{size / MB:,.1f} MB"
+
+
+class Warnings:
+    """What will be trouble soon, told in the log now and then."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._logged: dict[str, float] = {}  # kind -> when, monotonic
+        self.told: tuple[str, ...] = ()
+
+    def look(self, disk: Disk) -> None:
+        """Warn of what ``disk`` has come to."""
+        found = {}
+        if disk.free < disk.warned_below:
+            found["the disk is getting full"] = self._low(disk)
+        if disk.wal > disk.wal_limit // WAL_PART:
+            found["a reader keeps the WAL from being reset"] = self._long(disk)
+        for what, text in found.items():
+            self._log(what, text)
+        self.told = tuple(found.values())
+
+    def _low(self, disk: Disk) -> str:
+        return (
+            f"{_mb(disk.free)} left on {os.path.dirname(self._path)}, and pushes are refused below "
+            f"{_mb(disk.refused_below)}: free space there, or have jobs worked off"
+        )
+
+    def _long(self, disk: Disk) -> str:
+        return (
+            f"the write-ahead log has {_mb(disk.wal)}, and pushes are refused beyond {_mb(disk.wal_limit)}: "
+            f"{_readers(self._path)}"
+        )
+
+    def _log(self, what: str, text: str) -> None:
+        now = time.monotonic()
+        if now - self._logged.get(what, -WARN_EVERY_S) >= WARN_EVERY_S:
+            self._logged[what] = now
+            _log.warning(what, warning=text)

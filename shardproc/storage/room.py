@@ -1,0 +1,136 @@
+"""How much room a shard has: on its disk, and in its write-ahead log (WAL).
+
+Work in hand needs space, too.  A checkpoint copies the pages of the WAL into the database, which may grow by
+all of them; a pull, an ack, a failed attempt and their events are rows.  So that this never fails:
+
+- The reserve holds what the next checkpoint may add to the database, and something for each unfinished job.
+- Below `Disk.refused_below` bytes of free space pushes are refused, and the reserve is used bit by bit.
+- When that lasts, or too little is left even for work in hand, finished jobs and old events go before their
+  time, the oldest first: the pages that they leave take new rows, as the file never becomes smaller.  With
+  enough of such pages pushes are accepted again.
+- With less free space than ROOMY, checkpoints come early: then the WAL is short, and little is owed.
+
+A reader that keeps a transaction open keeps the WAL from being reset.  It grows, and from the limit on pushes
+are refused until the reader is gone.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+from shardproc.engine.vitals import MB, Disk
+
+from .database import CHECKPOINT_PAGES, Database
+from .reserve import STEP, Reserve
+
+LOOK_S = 0.05  # between two looks: a shard writes some 50 MB/s at most, so less than 5 MB
+TIGHT_LOOK_S = 0.005  # the same, with little room
+ROOMY = 512 * MB  # free space for each shard, from which on none needs to be saved
+TIGHT_PAGES = 256  # of WAL from one checkpoint to the next, with little room: 2 MB
+LONG_WAL = 8 * MB  # with little room, one that is longer than this is cut
+READ_WAL = 128 * MB  # only a reader can make it so long: it is cut as soon as that is possible
+RETRY_S = 1.0  # between two tries to cut it
+
+BASE = 4 * MB  # of the reserve: a WAL between two checkpoints, and a batch
+JOB = 512  # bytes for each unfinished job: its row when it has ended, and its events
+MOST_FOR_JOBS = 256 * MB  # half a million jobs; for more, finished jobs have to make room
+SHARE = 16  # pushes are refused below this part of the disk,
+LEAST_FREE, MOST_FREE = 2 * MB, 64 * MB  # but for each shard within these bounds
+WARNED = 3  # times that much
+AGAIN = 5 / 4  # of the bounds: pushes are accepted again only then, lest it goes to and fro
+PRESSED = 3 * MB  # with less than this in all, finished jobs make room at once,
+PATIENCE_S = 10.0  # and with more when pushes have been refused for so long: it may pass by itself
+SLACK = 2 * MB  # of free space is made from the reserve while pushes are refused
+DEFAULT_WAL_LIMIT = 1024 * MB
+
+
+class Room:
+    """Looks at the room of one shard, and sees to it that there is enough."""
+
+    def __init__(self, database: Database, reserve: Reserve, shards: int, wal_limit: int) -> None:
+        self._database = database
+        self._reserve = reserve
+        self._folder = os.path.dirname(database.path) or "."
+        self._shards = shards
+        self._wal_limit = wal_limit
+        self._tight = False
+        self._short_since = 0.0  # there has not been enough, monotonic
+        self._cut_at = 0.0  # when the WAL may be cut again, monotonic
+        self._bound = 0  # bytes of free space for each shard
+        self._unused = 0  # bytes of free pages in the database
+        self.next_at = 0.0  # when the next look is due, monotonic
+        self.disk = Disk()  # as of the last look
+
+    def look(self, live: int, *, refusing: bool) -> Disk:
+        """What there is now.  ``live`` jobs are unfinished; ``refusing``: pushes are refused already."""
+        found = os.statvfs(self._folder)
+        free, total = found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize
+        self._adapt(free)
+        wal, owed = self._shorten(free)
+        self._unused = self._database.unused()
+        self._bound = min(MOST_FREE, max(LEAST_FREE, total // (SHARE * self._shards)))
+        needed = BASE + owed + max(0, min(MOST_FOR_JOBS, live * JOB) - self._unused // 2)
+        missing = max(0, needed - self._reserve.size)
+        bound, factor = self._bound * self._shards + missing, AGAIN if refusing else 1
+        enough = free >= bound * factor or self._has_unused(factor)
+        if enough:
+            enough = self._reserve.hold(needed)
+        elif refusing and free < SLACK and self._reserve.size:
+            self._reserve.give(SLACK)
+        now = time.monotonic()
+        if enough or self.disk.enough:
+            self._short_since = now
+        self.disk = Disk(
+            free=free,
+            refused_below=bound,
+            warned_below=(WARNED - 1) * self._bound * self._shards + bound,
+            reserve=self._reserve.size,
+            wal=wal,
+            wal_limit=self._wal_limit,
+            enough=enough,
+            wal_too_long=wal > self._wal_limit // (2 if self.disk.wal_too_long else 1),
+        )
+        self.next_at = now + (TIGHT_LOOK_S if self._tight else LOOK_S)
+        return self.disk
+
+    @property
+    def is_pressed(self) -> bool:
+        """Whether what is kept of finished jobs has to make room."""
+        disk = self.disk
+        if disk.enough or self._has_unused(AGAIN):
+            return False
+        left = disk.free + disk.reserve + self._unused
+        return left < PRESSED or time.monotonic() - self._short_since > PATIENCE_S
+
+    def _has_unused(self, factor: float) -> bool:
+        """Whether so many pages of the database are free that it need not grow.  Half of them are for the
+        jobs that are there."""
+        return self._unused // 2 >= self._bound * factor
+
+    def relieve(self) -> None:
+        """The disk is full in the middle of a batch: have the WAL reset, with what was set aside."""
+        self._reserve.give(max(self._database.owed() + STEP, self._reserve.size // 2))
+        if not self._database.checkpoint("restart"):
+            self._reserve.release()
+            self._database.checkpoint("restart")
+
+    def _adapt(self, free: int) -> None:
+        tight = free < self._shards * ROOMY * (AGAIN if self._tight else 1)
+        if tight != self._tight:
+            self._tight = tight
+            self._database.checkpoint_every(TIGHT_PAGES if tight else CHECKPOINT_PAGES)
+
+    def _shorten(self, free: int) -> tuple[int, int]:
+        """Cut a WAL that is too long, if nobody reads it.  Its length, and what its next checkpoint adds to
+        the database."""
+        wal, owed = self._database.wal_size(), self._database.owed()
+        now = time.monotonic()
+        long = wal > (LONG_WAL if self._tight else READ_WAL) or self.disk.wal_too_long
+        if not long or now < self._cut_at:
+            return wal, owed
+        if owed > free:
+            self._reserve.give(owed - free + STEP)
+        self._database.checkpoint("truncate")
+        self._cut_at = now + RETRY_S
+        return self._database.wal_size(), self._database.owed()
