@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import NamedTuple
+
 from bunqueue.model.admission import RateLimit, token_is_known
 
 from .routing import Peek
 
-__all__ = ["MAX_SLOW", "RateLimit", "may_wait", "token_is_known"]
+__all__ = ["MAX_SLOW", "RateLimit", "Tokens", "may_wait", "token_is_known"]
 
 MAX_SLOW = 50  # long polls and gathered commands in flight on one connection; the seeds' limit for all
+
+
+class Tokens(NamedTuple):
+    """What clients may show."""
+
+    full: tuple[bytes, ...]  # none: everybody may do everything
+    read_only: tuple[bytes, ...]
+
+    @classmethod
+    def of(cls, full: Iterable[str], read_only: Iterable[str]) -> Tokens:
+        """As the settings say."""
+        return cls(tuple(token.encode() for token in full), tuple(token.encode() for token in read_only))
 
 
 def may_wait(look: Peek) -> bool:

@@ -89,7 +89,7 @@ class ClientConnection(asyncio.Protocol):
         self._hub = hub
         self.kind = hub.default_kind  # protocol version, and kind of its envelopes
         self.tokens = hub.tokens
-        self.known = not hub.tokens  # has shown a token
+        self.known = not hub.tokens.full  # has shown a token
         self._rate = RateLimit(hub.rate_limit) if hub.rate_limit else None
         self._decode: Any = peek if self.known and self._rate is None else self._guarded_peek
         self.in_flight: dict[int, int] = {}  # shard -> commands; a shard stays in it once used

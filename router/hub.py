@@ -13,6 +13,7 @@ from bunqueue.protocol import link as wire
 from bunqueue.settings import Settings
 
 from .additions import Additions
+from .admission import Tokens
 from .bounds import Bounds
 from .lag import LoopLag
 from .routing import Routes
@@ -35,7 +36,7 @@ class Hub:
     def __init__(self, settings: Settings) -> None:
         self.shards = settings.shards
         self.default_kind: int = settings.default_protocol
-        self.tokens = tuple(token.encode() for token in settings.auth_token)
+        self.tokens = Tokens.of(settings.auth_token, settings.read_only_token)
         self.rate_limit = settings.rate_limit
         self.max_connections = settings.max_connections
         self.max_lingering = MAX_LINGERING

@@ -24,7 +24,7 @@ from bunqueue.protocol.commands.workers import (
 )
 from bunqueue.protocol.lenient import DECODE_ERRORS
 
-from .admission import RateLimit, token_is_known
+from .admission import RateLimit, Tokens, token_is_known
 from .routing import Peek, decode, look_again, peek
 from .subscription import Subscription
 from .workers import Workers
@@ -32,11 +32,14 @@ from .workers import Workers
 BEFORE_AUTH = frozenset({"Auth"})  # all that a connection may say before it has shown a token
 
 
+READ_ONLY_TOKEN = "Invalid token: this is a read-only token, which is for HTTP; over TCP give an auth_token"
+
+
 class Session(Protocol):
     """What these commands see of a connection, and may change."""
 
     kind: int
-    tokens: tuple[bytes, ...]
+    tokens: Tokens
     number: int
     subscription: Subscription | None
     limited: bool
@@ -128,8 +131,9 @@ def _hello(session: Session, command: Hello) -> Reply:
 
 
 def _auth(session: Session, command: Auth) -> Reply:
-    if not token_is_known(command.token, session.tokens):
-        return ErrorReply(error="Invalid token")
+    if not token_is_known(command.token, session.tokens.full):
+        looks = token_is_known(command.token, session.tokens.read_only)
+        return ErrorReply(error=READ_ONLY_TOKEN if looks else "Invalid token")
     session.admitted()
     return Ok()
 

@@ -161,7 +161,7 @@ def children(session: Session, job_id: JobId) -> None:
     job = session.found(job_id)
     handle = session.job(job_id)
     values: dict[str, Any] = handle.children_values()
-    errors = {**handle.failed_children(), **handle.ignored_children()}
+    errors = handle.failed_children()
     by_id = {key.partition(":")[2]: key for key in (*values, *errors)}
     rows = []
     for child in dict.fromkeys([*job.children_ids, *by_id]):

@@ -219,7 +219,7 @@ def queried_job(job: Job, state: str, data_limit: int | None = None) -> bytes:
     if job.state == COMPLETED and job.result is not None and not _is_over(job.result, data_limit):
         own.returnvalue = Raw(job.result)
         fields += 1
-    if job.error is not None:
+    if job.error is not None and job.state != COMPLETED:  # the attempts tell of what went wrong before
         own.failed_reason = job.error
         fields += 1
     if job.extra is not None and job.extra.cancellation is not None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from heapq import nsmallest
 
+from bunqueue.model.dead_letters import INTERRUPTED
 from bunqueue.protocol.commands import CommandError
 from bunqueue.protocol.commands.insight import (
     Attempts,
@@ -42,14 +44,27 @@ def get_attempts(state: State, client: Client, command: GetAttempts) -> Attempts
     if job is None:
         raise CommandError("Job not found")
     past = state.archive.attempts([job.seq], interrupted=True).get(job.seq, [])
-    views = [_attempt(attempt) for attempt in past]
+    views = [_attempt(attempt, number) for attempt, number in zip(past, _counted(past), strict=True)]
     state.out.size += sum(len(view.error or "") + len(view.stack or "") for view in views)
     return AttemptsReply(data=Attempts(views))
 
 
-def _attempt(attempt: Attempt) -> AttemptView:
+def _counted(past: list[Attempt]) -> Iterator[int]:
+    """Their numbers, which go on where a dead letter was retried: there the job's own begin with 1 again.
+    One that was interrupted counts for nothing, so the next has its number, too."""
+    before = last = 0
+    again = False
+    for attempt in past:
+        if before + attempt.number < last or (before + attempt.number == last and not again):
+            before = last
+        last = before + attempt.number
+        again = attempt.outcome == INTERRUPTED
+        yield last
+
+
+def _attempt(attempt: Attempt, number: int) -> AttemptView:
     return AttemptView(
-        attempt.number,
+        number,
         attempt.worker or None,
         None if attempt.started_at is None else float(attempt.started_at),
         float(attempt.ended_at),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -89,7 +89,7 @@ class _Build:
         batches = [self._log(source) for source in family.sources]
         for target, row in logs.shared_out(batches, places, family, self._inventory.new, first):
             self._targets[target].put_events([row])
-            self._report(f"copying the event logs of shards {family.sources[0]} to {family.sources[-1]}")
+            self._report(f"copying the event logs of {_named(family.sources)}")
 
     def _log(self, source: int) -> Iterator[logs.Batch]:
         file = self._inventory.sources[source]
@@ -105,3 +105,9 @@ class _Build:
                 ids = ((job_id, homes[queue_id]) for job_id, queue_id in file.own_ids())
                 for target, record in records.entries(ids, new):
                     self._targets[target].put_records([record])
+
+
+def _named(sources: Sequence[int]) -> str:
+    """Shards that follow each other: "shard 1", or "shards 0 to 3"."""
+    first, last = sources[0], sources[-1]
+    return f"shard {first}" if first == last else f"shards {first} to {last}"

@@ -160,6 +160,7 @@ async def test_what_a_failed_child_means(
     with pytest.raises(LookupError, match="no job's handler runs here"):
         await flows.failed_children()
     assert len(told) == errors
+    assert await node.job.failed_children() == told  # which means the same
     assert all("out of paper" in text for text in told.values())
     if policy == "fail":
         assert "out of paper" in ((await node.job.job()).error or "")

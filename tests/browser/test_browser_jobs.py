@@ -151,6 +151,18 @@ def test_a_job_tells_its_story(visit: Visit, shop: Server, api: Api) -> None:
     assert api.state(job) == "unknown"
 
 
+def test_the_attempts_of_a_job_that_was_retried(visit: Visit, shop: Server, api: Api) -> None:
+    queue = fresh_queue()
+    job = api.fail(queue, "No route to the bank")
+    api("RetryDlq", queue=queue, jobId=job)
+    api("PULL", queue=queue)
+    api("Progress", id=job, progress=200 / 3)
+    page = visit(shop).go(f"/jobs/{job}")
+    expect(page.locator(".progress")).to_contain_text("67 %")
+    expect(page.locator(".attempts > li")).to_contain_text(["Attempt 2", "Attempt 1"])
+    expect(page.locator(".facts").first).to_contain_text("0 failures, 1 allowed")
+
+
 def test_an_active_job_is_stopped_and_a_finished_one_runs_again(visit: Visit, shop: Server, api: Api) -> None:
     queue = fresh_queue()
     job = api.push(queue, name="long")

@@ -162,6 +162,15 @@ async def test_auth(make_server: StartServer) -> None:
     assert "secret" not in server.whole_log()
 
 
+async def test_a_read_only_token_is_told_what_it_is_for(make_server: StartServer) -> None:
+    server = make_server("--auth-token", "all-of-it", "--read-only-token", "only-looking")
+    server.start()
+    async with await Wire.open(server.address) as wire:
+        assert "read-only token, which is for HTTP" in await wire.error("Auth", token="only-looking")
+        assert await wire.error("Auth", token="only-lookin") == "Invalid token"
+        assert await wire.error("Ping") == "Not authenticated"
+
+
 async def test_auth_on_an_open_server(wire: Wire) -> None:
     assert await wire.error("Auth", token="any") == "Invalid token"
     await wire.ok("Ping")

@@ -143,7 +143,7 @@ class Job:
         found = {**self.view(), "state": self.name_of_state(now, version)}
         if self.state == COMPLETED and self.result is not NO_RESULT:
             found["returnvalue"] = self.result
-        if self.error is not None:
+        if self.error is not None and self.state != COMPLETED:
             found["failedReason"] = self.error
         return found
 

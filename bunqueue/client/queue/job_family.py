@@ -33,12 +33,13 @@ class AsyncJobFamily(AsyncJobBase[R]):
         return reply.data.values
 
     async def failed_children(self) -> dict[str, str]:
-        """The errors of children whose failure let it run at once, by "queue:id": the policy "continue"."""
+        """The errors of children that failed and let it run all the same, by "queue:id": those with the
+        policies "continue" and "ignore"."""
         reply = await self._ask(flows.GetFailedChildrenValues(id=self.id), flows.ChildErrorsReply)
-        return reply.values
+        return {**reply.values, **await self.ignored_children()}
 
     async def ignored_children(self) -> dict[str, str]:
-        """The errors of children whose failure is ignored, by "queue:id": the policy "ignore"."""
+        """Of `failed_children` those whose failure did not let it run at once: the policy "ignore"."""
         reply = await self._ask(flows.GetIgnoredChildrenFailures(id=self.id), flows.ChildErrorsReply)
         return reply.values
 

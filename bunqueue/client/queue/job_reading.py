@@ -10,7 +10,7 @@ from bunqueue.client.connection_options import Duration, seconds
 from bunqueue.client.jobs import Job, JobProgress
 from bunqueue.client.queue.job_base import AsyncJobBase
 from bunqueue.client.views import JobOutcome
-from bunqueue.errors import ResultTimeout
+from bunqueue.errors import ResultTimeout, WrongState
 from bunqueue.protocol.commands import insight, jobs, query
 from bunqueue.protocol.commands.events import WaitJobs, WaitManyReply
 from bunqueue.protocol.commands.insight import AttemptView, WaitReason
@@ -75,8 +75,13 @@ class AsyncJobReading(AsyncJobBase[R]):
         return outcome.result  # type: ignore[return-value]  # None is a result, too
 
     async def progress(self) -> JobProgress:
-        """How far the active job is. Raises JobNotFound, or WrongState when it is not active."""
-        reply = await self._ask(query.GetProgress(id=self.id), replies.ProgressOfJob)
+        """How far the job is: while it is active, and of a completed one what it said last; 0 while it waits
+        for its first attempt or the next one. Raises JobNotFound."""
+        try:
+            reply = await self._ask(query.GetProgress(id=self.id), replies.ProgressOfJob)
+        except WrongState:
+            job = await self.job()
+            return JobProgress(job.progress, job.progress_message)
         return JobProgress(reply.progress, reply.message)
 
     async def attempts(self) -> list[AttemptView]:

@@ -111,6 +111,39 @@ def test_every_attempt_is_told() -> None:
     assert driver.ask(cmd="GetAttempts", id="none")["error"] == "Job not found"
 
 
+def test_attempts_are_counted_on_after_a_retry() -> None:
+    driver = staffed()
+    job = push(driver, maxAttempts=2, backoff=0)
+    for life in range(3):
+        for _ in range(2):
+            driver.tick(driver.now + 1000)
+            token = driver.ask(cmd="PULL", queue="q", owner="w")["token"]
+            if life == 1:  # the worker has to stop: that counts for nothing
+                driver.ask(cmd="FAIL", id=job, token=token, interrupted=True)
+                driver.tick(driver.now + 1000)
+                token = driver.ask(cmd="PULL", queue="q", owner="w")["token"]
+            driver.ask(cmd="FAIL", id=job, token=token, error="no")
+        driver.ask(cmd="RetryDlq", queue="q", jobId=job)
+    told = driver.ask(cmd="GetAttempts", id=job)["data"]["attempts"]
+    failed = [attempt["number"] for attempt in told if attempt["outcome"] != "interrupted"]
+    assert failed == [1, 2, 3, 4, 5, 6]
+    assert [each["number"] for each in told if each["outcome"] == "interrupted"] == [3, 4]
+
+
+def test_what_went_wrong_before_is_not_told_of_a_completed_job() -> None:
+    driver = staffed()
+    job = push(driver, maxAttempts=2, backoff=0)
+    driver.ask(cmd="PULL", queue="q")
+    driver.ask(cmd="FAIL", id=job, error="Lock expired")
+    driver.tick(driver.now + 1000)
+    assert driver.ask(cmd="GetJob", id=job)["job"]["failedReason"] == "Lock expired"
+    driver.ask(cmd="PULL", queue="q")
+    driver.ask(cmd="ACK", id=job)
+    assert "failedReason" not in driver.ask(cmd="GetJob", id=job)["job"]
+    (attempt,) = driver.ask(cmd="GetAttempts", id=job)["data"]["attempts"]
+    assert attempt["error"] == "Lock expired"
+
+
 def test_dead_letters_are_chosen_by_name_and_error() -> None:
     driver = staffed()
     bury(driver, "Timeout of the bank", name="pay")

@@ -18,7 +18,7 @@ from unit.shardproc.test_shardproc_storage import TABLES
 from bunqueue.model.ids import slot_of_id, slot_of_queue
 from shardproc.engine import engine
 from shardproc.engine.registry import RECOVERIES, SLOTS, Apart
-from shardproc.resharding import logs, plan, records
+from shardproc.resharding import build, logs, plan, records
 from shardproc.resharding.errors import ReshardError
 from shardproc.storage import transfer
 from shardproc.storage.transfer import QueueSize
@@ -245,3 +245,8 @@ def test_a_queue_that_is_gone_keeps_its_events_together() -> None:
     assert [shrinking.enter(source, 7, 1) for source in (3, 1)] == [1, 2]
     assert [shrinking.of(source, 7) for source in (3, 1)] == [(1, 1), (1, 2)]
     assert [shrinking.of(source, 8) for source in (3, 1, 3)] == [(1, 3), (1, 4), (1, 3)]
+
+
+def test_shards_are_named_as_people_would() -> None:
+    assert build._named([1]) == "shard 1"
+    assert build._named([0, 1, 2]) == "shards 0 to 2"

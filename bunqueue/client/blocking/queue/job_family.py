@@ -33,12 +33,13 @@ class JobFamily(JobBase[R]):
         return reply.data.values
 
     def failed_children(self) -> dict[str, str]:
-        """The errors of children whose failure let it run at once, by "queue:id": the policy "continue"."""
+        """The errors of children that failed and let it run all the same, by "queue:id": those with the
+        policies "continue" and "ignore"."""
         reply = self._ask(flows.GetFailedChildrenValues(id=self.id), flows.ChildErrorsReply)
-        return reply.values
+        return {**reply.values, **self.ignored_children()}
 
     def ignored_children(self) -> dict[str, str]:
-        """The errors of children whose failure is ignored, by "queue:id": the policy "ignore"."""
+        """Of `failed_children` those whose failure did not let it run at once: the policy "ignore"."""
         reply = self._ask(flows.GetIgnoredChildrenFailures(id=self.id), flows.ChildErrorsReply)
         return reply.values
 

@@ -84,7 +84,7 @@ class Looking(QueueBase):
         return reply.result
 
     def progress(self, job_id: str) -> JobProgress:
-        """How far an active job is. Raises JobNotFound, or WrongState when it is not active."""
+        """How far a job is; 0 while it waits for an attempt. Raises JobNotFound."""
         return self.handle(job_id).progress()
 
     def counts(self) -> JobCounts:

@@ -63,7 +63,7 @@ function row(event) {
   if (event.eventType === "lost") {
     return h("tr", { class: "lost" }, h("td", {}, time(event.timestamp)), h("td", { colspan: 4 }, event.count ? `up to ${event.count.toLocaleString("en")} events passed by: more happens than can be shown` : "some events passed by"));
   }
-  const detail = event.error || (event.progress !== undefined ? `${event.progress} %` : event.message || "");
+  const detail = event.error || (event.progress !== undefined ? `${Math.round(event.progress)} %` : event.message || "");
   const name = badge(event.eventType);
   name.dataset.state = COLOUR[event.eventType] || event.eventType;
   return h("tr", {}, h("td", { class: "id" }, time(event.timestamp)), h("td", {}, name), h("td", {}, event.queue ? h("a", { href: `/queues/${encodeURIComponent(event.queue)}` }, event.queue) : ""),

@@ -3,7 +3,7 @@
 import { call } from "../api.js";
 import { since } from "../clock.js";
 import { badge, card, empty, fill, h, skeleton, text } from "../dom.js";
-import { duration, moment, num, relative, shortId, time } from "../format.js";
+import { duration, moment, num, plural, relative, shortId, time } from "../format.js";
 import { json } from "../json.js";
 import { keepFresh } from "../live.js";
 import { flowOf, relatives } from "./job-flow.js";
@@ -52,9 +52,11 @@ function current({ number, state, startedAt, completedAt }) {
   return h("li", {}, h("div", { class: "attempt-head" }, h("b", {}, `Attempt ${number}`), badge(state), h("span", { class: "muted" }, when)));
 }
 
-/** The attempt that is no failure, if there is one. */
-function attemptOf({ state, attempts: failed, startedAt, completedAt }) {
-  return ["active", "completed"].includes(state) && startedAt ? { number: failed + 1, state, startedAt, completedAt } : null;
+/** The attempt that is no failure, if there is one: its number follows those before, of which interrupted ones do not count. */
+function attemptOf({ state, attempts: failed, startedAt, completedAt }, before) {
+  const last = before[before.length - 1];
+  const number = last ? last.number + (last.outcome === "interrupted" ? 0 : 1) : failed + 1;
+  return ["active", "completed"].includes(state) && startedAt ? { number, state, startedAt, completedAt } : null;
 }
 
 function logs({ logs: lines, count }) {
@@ -74,7 +76,7 @@ function timeline(moments) {
 
 function facts(found) {
   const ran = found.startedAt && found.completedAt ? duration(found.completedAt - found.startedAt) : null;
-  const rows = [["Queue", h("a", { href: `/queues/${encodeURIComponent(found.queue)}` }, found.queue)], ["Attempts", `${found.attempts} of ${found.maxAttempts} failed`],
+  const rows = [["Queue", h("a", { href: `/queues/${encodeURIComponent(found.queue)}` }, found.queue)], ["Attempts", `${plural(found.attempts, "failure")}, ${num(found.maxAttempts)} allowed`],
     ["Priority", found.priority || null], ["Added", when(found.createdAt)], ["Due", found.runAt > found.createdAt ? when(found.runAt) : null],
     ["Started", found.startedAt ? when(found.startedAt) : null], ["Completed", found.completedAt ? when(found.completedAt) : null], ["Took", ran],
     ["Group", found.groupId], ["Unique key", found.uniqueKey], ["Custom id", found.customId], ["Backoff", `${duration(found.backoff)}, ${found.backoffConfig?.type ?? "exponential"}`],
@@ -141,7 +143,7 @@ export function job({ params, main, signal }) {
       parts.failed.update(found.state === "completed" ? null : found.failedReason);
       parts.data.update(found.data);
       parts.result.update(found.returnvalue);
-      parts.attempts.update(past.data.attempts, attemptOf(found));
+      parts.attempts.update(past.data.attempts, attemptOf(found, past.data.attempts));
       parts.logs.update(log.data);
       parts.timeline.update(found.timeline);
       parts.facts.update(found);
