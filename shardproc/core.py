@@ -211,6 +211,10 @@ class Shard:
         if not self.store.damage:
             compact(self.store.database)
 
+    def end(self) -> None:
+        """Close the file in order, after the last commit."""
+        self.store.end()
+
     def close(self) -> None:
         """Close the file.  What was not committed is not wanted: nobody was told of it."""
         self.store.close()

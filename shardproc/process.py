@@ -95,6 +95,7 @@ def _run(start: Start, settings: Settings, sock: socket.socket) -> int:
         server.run()
         if server.draining:
             shard.compact()
+            shard.end()
     except ConnectionError:
         raise
     except Exception:

@@ -79,6 +79,15 @@ class Cancellation(Struct, array_like=True, gc=False):
     reason: str | None = None
 
 
+class FlowMark(Struct, array_like=True, gc=False):
+    """That a job appeared as one of a flow over several shards, when (epoch ms), and one job of each of the
+    other shards, as (queue, id): at that time all of these were stored, if nobody saw them yet."""
+
+    flow: str
+    at: int
+    others: list[tuple[str, str]]
+
+
 class Extra(Struct, rename="camel", omit_defaults=True, gc=False):
     """What few jobs have: kept apart, so that the others need not carry it.  Times in ms.
 
@@ -118,6 +127,7 @@ class Extra(Struct, rename="camel", omit_defaults=True, gc=False):
     cancellation: Cancellation | None = None  # of an active job only
     watched: bool = False  # other shards want to know what becomes of it
     planned_at: int | None = None  # when run_at was set, if neither created_at nor the timeline tells that
+    flow: FlowMark | None = None
     drops: int = 0  # connections that ended while they held it, before anything was heard of it
 
     @property
@@ -143,6 +153,7 @@ class Extra(Struct, rename="camel", omit_defaults=True, gc=False):
             "cancellation",
             "drops",
             "planned_at",
+            "flow",
             "watched",
             "repeated_by",
         }

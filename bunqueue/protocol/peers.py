@@ -3,6 +3,9 @@
 A *letter* asks, answers, or tells.  Asking is repeated when the other shard was restarted, and answers
 to questions that nobody asks any more are dropped, so whoever handles a message must take it twice as
 it takes it once.
+
+``durable``: have all that this needs flushed to the disk before the answer leaves, because a client was
+promised that it survives a power cut.
 """
 
 from __future__ import annotations
@@ -55,6 +58,7 @@ class Claim(Message):
 
     ids: list[str]
     wait: bool
+    durable: bool = False
 
 
 class Claimed(Message):
@@ -69,6 +73,7 @@ class Verify(Message):
 
     ids: list[str]
     wait: bool
+    durable: bool = False
 
 
 class Verified(Message):
@@ -87,6 +92,50 @@ class Forget(Message):
     outcomes: list[Outcome | None]
 
 
+# What shards have, if one of them may have forgotten something
+
+
+class Announce(Message):
+    """Which jobs do you have whose ids point to me?  Those with ids above ``after``, some at a time."""
+
+    after: str
+
+
+class Announced(Message):
+    """``live``: for each id, whether the job has not ended.  ``after``: where to go on; None: that is all."""
+
+    ids: list[str]
+    live: list[bool]
+    after: str | None
+
+
+class Have(Message):
+    """What do you have of these jobs?"""
+
+    ids: list[str]
+
+
+class Holding(Struct, array_like=True, gc=False):
+    """HIDDEN: prepared for a flow.  ``flow``: the one that it came with, if that was on several shards."""
+
+    word: int
+    flow: str = ""
+
+
+class Had(Message):
+    """``until``: up to then, in epoch ms, the shard has forgotten nothing; None: it never has."""
+
+    jobs: list[Holding]
+    until: int | None
+
+
+ABSENT, ENDED, HIDDEN, LIVE = range(4)
+
+
+class Reconciled(Message):
+    """Told: what the sender had of flows that others have lost is gone for good."""
+
+
 # Dependencies
 
 
@@ -94,6 +143,7 @@ class Watch(Message):
     """What became of these jobs?  The asker is told once more of those that are pending."""
 
     ids: list[str]
+    durable: bool = False
 
 
 class Unwatch(Message):
@@ -135,6 +185,7 @@ class Kin(Message):
     id: str
     other: str = ""
     queue: str = ""
+    durable: bool = False
 
 
 FIND, LOOK, JOIN, LIST, ADOPT, PART, REMOVE = range(7)  # deeds
@@ -154,12 +205,15 @@ class KinDone(Message):
 class Prepare(Message):
     """Make these jobs of a flow ready to appear; ``jobs`` is the part of the request that is the asker's.
 
-    ``alone``: no other shard has a part of it.
+    ``alone``: no other shard has a part of it; else ``others`` are the queue and the id of one job of each
+    other part.
     """
 
     flow: str
     jobs: Raw
     alone: bool
+    durable: bool = False
+    others: list[tuple[str, str]] = []
 
 
 class Prepared(Message):
@@ -174,6 +228,7 @@ class Decide(Message):
 
     flow: str
     commit: bool
+    durable: bool = False
 
 
 class Decided(Message):
@@ -209,8 +264,9 @@ class Forwarded(Message):
 
 
 _Any = Union[  # noqa: UP007
-    Where, Homes, Claim, Claimed, Verify, Verified, Forget, Watch, Unwatch, Outcomes, Values, ValuesAre, Kin,
-    KinDone, Prepare, Prepared, Decide, Decided, Recall, Recalled, Forward, Forwarded,
+    Where, Homes, Claim, Claimed, Verify, Verified, Forget, Announce, Announced, Have, Had, Reconciled, Watch,
+    Unwatch, Outcomes, Values, ValuesAre, Kin, KinDone, Prepare, Prepared, Decide, Decided, Recall, Recalled,
+    Forward, Forwarded,
 ]  # fmt: skip
 
 ASKS, ANSWERS, TELLS = range(3)

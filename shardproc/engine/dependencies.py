@@ -31,7 +31,7 @@ def extra_of(job: Job) -> Extra:
 # Asking what became of jobs
 
 
-def look_up(state: State, ids: Iterable[str]) -> Steps:
+def look_up(state: State, ids: Iterable[str], *, durable: bool = False) -> Steps:
     """What became of jobs anywhere, as ``{id: Outcome}``; those that are pending are watched from now on.
 
     News that come later are kept until `looked` is called, which has to follow.
@@ -43,7 +43,7 @@ def look_up(state: State, ids: Iterable[str]) -> Steps:
     groups = peers.grouped(places)
     for job_id, shard in places.items():  # before its answer: it may answer, and die, while others do not
         state.awaited[job_id].shard = shard
-    found = yield [(shard, wire.Watch(some)) for shard, some in groups.items()]
+    found = yield [(shard, wire.Watch(some, durable)) for shard, some in groups.items()]
     outcomes: dict[str, wire.Outcome] = {}
     for some, answer in zip(groups.values(), found, strict=True):
         outcomes.update(zip(some, answer.jobs, strict=True))
@@ -64,6 +64,7 @@ def looked(state: State, ids: Iterable[str]) -> None:
 @answers(wire.Watch)
 def _watch(state: State, source: int, message: wire.Watch) -> Steps:
     yield from flows_decided(state, message.ids)
+    state.out.durable |= message.durable
     jobs = [_outcome(state, job_id) for job_id in message.ids]
     if source != state.shard:
         for outcome in jobs:
@@ -157,16 +158,16 @@ def settle(state: State) -> None:
             peers.tell(state, shard, wire.Outcomes([outcome]))
         if outcome.word == wire.DONE:
             awaited.shards.clear()
-        _hear(state, outcome)
+        hear(state, outcome)
 
 
 @answers(wire.Outcomes)
 def _heard(state: State, source: int, message: wire.Outcomes) -> None:
     for outcome in message.jobs:
-        _hear(state, outcome)
+        hear(state, outcome)
 
 
-def _hear(state: State, outcome: wire.Outcome) -> None:
+def hear(state: State, outcome: wire.Outcome) -> None:
     """Something became of a job: let those who wait for it go on."""
     awaited = state.awaited.get(outcome.id)
     if awaited is None or outcome.word in (wire.PENDING, wire.UNKNOWN):
@@ -230,7 +231,7 @@ def ask_again(state: State, ids: Iterable[str] | None = None) -> None:
 def _ask_again(state: State, ids: list[str]) -> Steps:
     outcomes = yield from look_up(state, ids)
     for outcome in outcomes.values():
-        _hear(state, outcome)
+        hear(state, outcome)
     looked(state, ids)
 
 

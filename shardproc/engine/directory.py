@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from msgspec import Raw, Struct, json
+from msgspec import Raw
 
-from bunqueue.model.ids import slot_of_id
 from bunqueue.protocol import peers as wire
 from bunqueue.protocol.codec import decode_command, encode_reply
 from bunqueue.protocol.commands import COMMANDS, Command, CommandError, ErrorReply, Route, Spec, is_slow
@@ -20,41 +19,25 @@ from bunqueue.protocol.commands.query import GetJobByCustomId, JobReply
 from bunqueue.protocol.framing import HEADER, frame
 from bunqueue.protocol.gather import Gather, split
 
-from . import lifecycle, outcomes, peers
+from . import lifecycle, outcomes, peers, possession, roll_call
 from .dispatch import carry_out
 from .peers import Deliver, Steps, answers, deferred
+from .pointers import enter, pointer
 from .queries import Shown
-from .registry import Apart, handles, recovers
+from .registry import handles
 from .state import RELAYED, Client, State
 
-KIND = "home"
 BUSY, UNDECIDED = -1, -2  # in place of a shard that has an id
 TRIES = 100  # to claim ids; each lasts as long as it takes to ask another shard
-
-
-class Home(Struct):
-    """A record: the shard that has the job with this id."""
-
-    shard: int
-
-
-_decode_home = json.Decoder(Home).decode
-
-
-@recovers(KIND, Apart.DERIVED)
-def _recover(state: State, key: str, value: str) -> None:
-    state.directory[key] = _decode_home(value).shard
-
-
-def pointer(state: State, job_id: str) -> int:
-    """The shard to which an id points: where the router sends commands that name it."""
-    return slot_of_id(job_id) & (state.shards - 1)
 
 
 def locate(state: State, ids: Iterable[str]) -> Steps:
     """The one shard that can have each of these jobs, as ``{id: shard}``."""
     places: dict[str, int] = {}
     unknown: dict[str, int] = {}
+    if state.recovery.unheard:
+        ids = list(ids)
+        yield from roll_call.find(state, [job_id for job_id in ids if pointer(state, job_id) == state.shard])
     for job_id in ids:
         at = pointer(state, job_id)
         if job_id in state.jobs or job_id in state.prepared:
@@ -72,7 +55,8 @@ def locate(state: State, ids: Iterable[str]) -> Steps:
 
 
 @answers(wire.Where)
-def _where(state: State, source: int, message: wire.Where) -> wire.Homes:
+def _where(state: State, source: int, message: wire.Where) -> Steps:
+    yield from roll_call.find(state, message.ids)
     return wire.Homes([state.directory.get(job_id, state.shard) for job_id in message.ids])
 
 
@@ -89,15 +73,27 @@ def recall(state: State, flows: Iterable[str], *, wait: bool = True) -> Steps:
     flows = list(flows)
     found = yield [(state.parts[flow].coordinator, wire.Recall(flow, wait)) for flow in flows]
     for flow, answer in zip(flows, found, strict=True):
-        if answer.commit is not None:
-            peers.tell(state, state.shard, wire.Decide(flow, answer.commit))
+        commit = answer.commit
+        if commit is False and flow in state.recovery.parts:
+            commit = yield from _has_appeared(state, flow)
+        if commit is not None:
+            peers.tell(state, state.shard, wire.Decide(flow, commit))
     return all(answer.commit is not None for answer in found)
+
+
+def _has_appeared(state: State, flow: str) -> Steps:
+    """Whether a flow was decided by somebody who has forgotten it: if so, it has appeared elsewhere, unless
+    a power cut has left nothing of another part."""
+    part = state.parts.get(flow)
+    places = () if part is None else part.others
+    found = yield from possession.ask(state, [(flow, place, None) for place in places])
+    return possession.APPEARED in found and possession.LOST not in found
 
 
 # Claiming an id
 
 
-def claim(state: State, ids: list[str], *, wait: bool = True) -> Steps:
+def claim(state: State, ids: list[str], *, wait: bool = True, durable: bool = False) -> Steps:
     """Claim ids for jobs of this shard; the ones that somebody has, as ``{id: shard}``.
 
     Whoever gets an id must push its job in the same breath.  With ``wait`` False, ids of a flow that is being
@@ -105,13 +101,13 @@ def claim(state: State, ids: list[str], *, wait: bool = True) -> Steps:
     """
     for number in range(TRIES):
         yield from flows_decided(state, ids, wait=wait)
-        taken = yield from _claim_once(state, ids, wait, in_turn=number > 0)
+        taken = yield from _claim_once(state, ids, wait, durable, in_turn=number > 0)
         if taken is not None:
             return taken
     raise CommandError(f"Ids like {ids[0]} are being taken by other clients all the time, try again")
 
 
-def _claim_once(state: State, ids: list[str], wait: bool, in_turn: bool) -> Steps:
+def _claim_once(state: State, ids: list[str], wait: bool, durable: bool, in_turn: bool) -> Steps:
     """`claim`, or None when somebody else is about to take one of them.
 
     Two who hold what the other one wants would get nowhere, so after the first time each asks for one id
@@ -132,7 +128,7 @@ def _claim_once(state: State, ids: list[str], wait: bool, in_turn: bool) -> Step
             some = [job_id for _, group in asked for job_id in group]
             held += some
             state.granted.update(some)
-            found = yield [(shard, wire.Claim(group, wait)) for shard, group in asked]
+            found = yield [(shard, wire.Claim(group, wait, durable)) for shard, group in asked]
             homes = [home for answer in found for home in answer.homes]
             if not _all_settled(state, some, homes, wait):
                 return None
@@ -163,12 +159,15 @@ def _all_settled(state: State, ids: list[str], homes: list[int], wait: bool) -> 
 def _claim(state: State, source: int, message: wire.Claim) -> Steps:
     ids, here = message.ids, state.shard
     yield from flows_decided(state, ids, wait=message.wait)
+    yield from roll_call.find(state, ids)
     homes = {job_id: state.directory.get(job_id, here) for job_id in ids}
     doubtful = {job_id: home for job_id, home in homes.items() if home not in (here, source)}
     groups = peers.grouped(doubtful)
     words: dict[str, int] = {}
     if groups:
-        found = yield [(shard, wire.Verify(some, message.wait)) for shard, some in groups.items()]
+        found = yield [
+            (shard, wire.Verify(some, message.wait, message.durable)) for shard, some in groups.items()
+        ]
         for some, verified in zip(groups.values(), found, strict=True):
             words.update(zip(some, verified.words, strict=True))
     claimed = []
@@ -179,7 +178,8 @@ def _claim(state: State, source: int, message: wire.Claim) -> Steps:
         word = _verify(state, job_id, own=source == here) if home == here else words.get(job_id, wire.FREE)
         claimed.append(_home(word, home, source))
         if word == wire.FREE:
-            _enter(state, job_id, source)
+            enter(state, job_id, source)
+    state.out.durable |= message.durable
     return wire.Claimed(claimed)
 
 
@@ -190,17 +190,10 @@ def _home(word: int, home: int, source: int) -> int:
     return {wire.FREE: source, wire.BUSY: BUSY, wire.UNDECIDED: UNDECIDED}[word]
 
 
-def _enter(state: State, job_id: str, home: int) -> None:
-    if home != state.shard:
-        state.directory[job_id] = home
-        state.out.keep(KIND, job_id, Home(home))
-    elif state.directory.pop(job_id, None) is not None:
-        state.out.keep(KIND, job_id, None)
-
-
 @answers(wire.Verify)
 def _verified(state: State, source: int, message: wire.Verify) -> Steps:
     yield from flows_decided(state, message.ids, wait=message.wait)
+    state.out.durable |= message.durable  # a job that is there is an answer, too
     return wire.Verified([_verify(state, job_id) for job_id in message.ids])
 
 
@@ -239,7 +232,7 @@ def tell_dropped(state: State) -> None:
 def _forget(state: State, source: int, message: wire.Forget) -> None:
     for job_id, outcome in zip(message.ids, message.outcomes, strict=True):
         if state.directory.get(job_id) == source:
-            _enter(state, job_id, state.shard)
+            enter(state, job_id, state.shard)
             if outcome is not None:  # who asks about the job will ask here
                 outcomes.keep_in_mind(state, outcome)
 
@@ -278,6 +271,25 @@ def relay(state: State, client: Client, command: Command) -> bool:
             _start(state, client, command, _relay_many(state, client, command))
             return True
     return False
+
+
+def seek(state: State, client: Client, command: Command) -> bool:
+    """Find out where a job is before a command about it is carried out, after a start; whether that is to
+    be done first."""
+    spec = COMMANDS[str(command.__struct_config__.tag)]
+    if spec.route not in (Route.ID, Route.IDS):
+        return False
+    found = getattr(command, spec.key)
+    ids = roll_call.unknown(state, [found] if isinstance(found, str) else found)
+    if ids:
+        _start(state, client, command, _when_found(state, client, command, ids))
+    return bool(ids)
+
+
+def _when_found(state: State, client: Client, command: Command, ids: list[str]) -> Steps:
+    yield from roll_call.find(state, ids)
+    if not client.closed and not relay(state, client, command):
+        carry_out(state, client, command)
 
 
 def _start(state: State, client: Client, command: Command, steps: Steps) -> None:

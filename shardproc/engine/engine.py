@@ -44,6 +44,8 @@ from . import (
     queue_control,
     reading_events,
     rebase,
+    reconcile,
+    roll_call,
     schedules,
     slices,
     subscriptions,
@@ -118,13 +120,21 @@ class Engine:
         state.minute = now // history.MINUTE_MS
         flows.recovered(state)
         dependencies.ask_again(state)
+        reconcile.begin(state)
+        roll_call.begin(state)
         self._serve()
 
     def handle(self, client: Client, command: Command, now: int) -> None:
         """Carry out one command; its reply, unless it parks, is in the outbox."""
         state = self.state
         state.now = now
-        if not ((state.directory or state.prepared) and directory.relay(state, client, command)):
+        if not (
+            (state.directory or state.prepared or state.recovery.unheard)
+            and (
+                (state.recovery.unheard and directory.seek(state, client, command))
+                or directory.relay(state, client, command)
+            )
+        ):
             carry_out(state, client, command)
         # As `_serve` begins; asked here as well, because the call costs something for every command.
         if state.woken or state.settled or state.dropped or state.unblocked:
@@ -143,6 +153,7 @@ class Engine:
         peers.repeat(self.state, shard)
         dependencies.peer_is_back(self.state, shard)
         flows.peer_is_back(self.state, shard)
+        reconcile.peer_is_back(self.state, shard)
         self._serve()
 
     def tick(self, now: int) -> None:
@@ -233,6 +244,7 @@ class Engine:
         """
         state = self.state
         state.now = now
+        doubts = state.recovery.doubts
         for job in jobs:
             queue = state.queues[job.queue]
             state.next_seq = max(state.next_seq, job.seq + 1)
@@ -241,6 +253,8 @@ class Engine:
             if job.holds_key and job.unique_key is not None:
                 queue.unique[job.unique_key] = job.id
             gate.join(queue, job)
+            if doubts and job.extra is not None:
+                reconcile.note(state, job)
             if job.extra is not None and (job.extra.pending or job.extra.parked):
                 blocked.recover(queue, job)
                 dependencies.wait_for_pending(state, job)

@@ -105,13 +105,19 @@ def parent_of(fields: JobFields | Push) -> str | None:
     """The job whose child a push is to become.  Its data says so, too; without that ``parentId`` is a note,
     as the children of flows carry it."""
     parent, data = fields.parent_id, fields.data
-    if parent is None or parent == LATER or MARK not in bytes(data):
+    if parent is None or parent == LATER:
         return None
+    return parent if names_parent(bytes(data), parent) else None
+
+
+def names_parent(data: bytes, parent: str) -> bool:
+    """Whether the data of a job says whose child it is."""
+    if MARK not in data:
+        return False
     try:
-        named = _decode_text(_decode_map(data)["__parentId"])
+        return _decode_text(_decode_map(data)["__parentId"]) == parent
     except (KeyError, *DECODE_ERRORS):
-        return None
-    return parent if named == parent else None
+        return False
 
 
 def find_parents(state: State, parents: list[str]) -> Steps:
@@ -124,21 +130,27 @@ def find_parents(state: State, parents: list[str]) -> Steps:
     return places
 
 
-def join(places: dict[str, int], parents: list[str | None], children: list[str]) -> Questions:
+def join(
+    places: dict[str, int], parents: list[str | None], children: list[str], *, durable: bool
+) -> Questions:
     """Have parents wait for the children that were pushed for them."""
-    pairs = zip(parents, children, strict=True)
-    return [(places[parent], wire.Kin(wire.JOIN, parent, child)) for parent, child in pairs if parent]
+    pairs = [(parent, child) for parent, child in zip(parents, children, strict=True) if parent]
+    return [(places[parent], _kin_of(wire.JOIN, parent, child, durable)) for parent, child in pairs]
 
 
-def join_again(state: State, parents: list[str | None], children: list[str]) -> Steps:
+def _kin_of(deed: int, parent: str, child: str, durable: bool) -> wire.Kin:
+    return wire.Kin(deed, parent, child, durable=durable)
+
+
+def join_again(state: State, parents: list[str | None], children: list[str], *, durable: bool) -> Steps:
     """`join` for children that were pushed before: of parents that have not heard of them.
 
     There may be another number of children, as nothing keeps a client from pushing something else."""
     pairs = [(parent, child) for parent, child in zip(parents, children, strict=False) if parent]
     places = yield from locate(state, [parent for parent, _ in pairs])
-    found = yield [(places[parent], wire.Kin(wire.LOOK, parent, child)) for parent, child in pairs]
+    found = yield [(places[parent], _kin_of(wire.LOOK, parent, child, durable)) for parent, child in pairs]
     unheard = [pair for pair, at in zip(pairs, found, strict=True) if not at.found]
-    yield [(places[parent], wire.Kin(wire.JOIN, parent, child)) for parent, child in unheard]
+    yield [(places[parent], _kin_of(wire.JOIN, parent, child, durable)) for parent, child in unheard]
 
 
 @handles(RemoveChildDependency)
@@ -212,6 +224,7 @@ def remove_unprocessed_children(state: State, client: Client, command: RemoveUnp
 @answers(wire.Kin)
 def _kin(state: State, source: int, message: wire.Kin) -> Steps:
     yield from flows_decided(state, [message.id])
+    state.out.durable |= message.durable
     job = state.jobs.get(message.id)
     if job is None:
         return _finished_kin(state, message)

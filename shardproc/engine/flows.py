@@ -14,15 +14,16 @@ from msgspec import Raw, Struct, json
 from msgspec.msgpack import Decoder, Encoder
 
 from bunqueue.model.ids import slot_of_queue
-from bunqueue.model.job import Job
+from bunqueue.model.job import FlowMark, Job
 from bunqueue.model.names import queue_name_problem
 from bunqueue.protocol import peers as wire
 from bunqueue.protocol.commands import CommandError
 from bunqueue.protocol.commands.flows import FlowJob, FlowJobs, FlowReply, PushFlow
 from bunqueue.protocol.job_view import job_list, pulled_job
 
-from . import blocked, dependencies, directory, lifecycle, outcomes, peers
+from . import blocked, dependencies, directory, lifecycle, outcomes, peers, possession
 from .peers import Deliver, Questions, Steps, across, answers, deferred
+from .possession import Place
 from .pushing import check_fields, check_size, new_job
 from .registry import Apart, handles, recovers
 from .state import Client, QueueState, State
@@ -45,12 +46,16 @@ class Part(Struct):
     coordinator: int
     jobs: bytes
     alone: bool = False  # no other shard has a part
+    others: list[Place] = []  # one job of each other part
 
 
 class Decision(Struct):
-    """A record: a flow that appears, and the shards that have not said yet that it has."""
+    """A record: a flow that appears, and the shards that have not said yet that it has; one job of each part,
+    as (queue, id)."""
 
     shards: list[int]
+    durable: bool = False
+    jobs: list[Place] = []
 
 
 _decode_part = json.Decoder(Part).decode
@@ -59,12 +64,13 @@ _decode_decision = json.Decoder(Decision).decode
 
 @recovers(UNDECIDED, Apart.UNSETTLED)
 def _recover_part(state: State, key: str, value: str) -> None:
+    state.recovery.parts.add(key)
     _hold(state, key, _decode_part(value))
 
 
 @recovers(DECIDED, Apart.UNSETTLED)
 def _recover_decision(state: State, key: str, value: str) -> None:
-    state.decisions[key] = set(_decode_decision(value).shards)
+    state.decisions[key] = _decode_decision(value)
 
 
 # The shard that got the flow
@@ -82,18 +88,15 @@ def push_flow(state: State, client: Client, command: PushFlow) -> Steps:
     flow = state.ids.job_id(0, state.now, state.next_seq)
     state.next_seq += 1
     state.undecided[flow] = []
-    alone = len(parts) == 1
-    questions: Questions = [
-        (shard, wire.Prepare(flow, Raw(_encode(part)), alone)) for shard, part in parts.items()
-    ]
-    prepared = yield questions
+    durable = any(job.input.durable for job in jobs)
+    prepared = yield _preparations(flow, parts, durable)
     error = next((answer.error for answer in prepared if answer.error), "")
     others = [shard for shard in parts if shard != state.shard]
     if others and not error:
-        state.decisions[flow] = set(others)
-        state.out.keep(DECIDED, flow, Decision(others))
+        _decided(state, flow, Decision(others, durable, [_place(part) for part in parts.values()]))
+        state.out.durable |= durable
     for shard in parts:
-        _tell_decision(state, shard, flow, commit=not error)
+        _tell_decision(state, shard, flow, commit=not error, durable=durable)
     for deliver in state.undecided.pop(flow):  # after those who have to carry it out
         deliver(wire.Recalled(not error))
     if error:
@@ -106,30 +109,81 @@ def push_flow(state: State, client: Client, command: PushFlow) -> Steps:
     return FlowReply(data=FlowJobs(job_list([bytes(shown[job.id]) for job in jobs])))
 
 
-def _tell_decision(state: State, shard: int, flow: str, *, commit: bool) -> None:
+def _preparations(flow: str, parts: dict[int, list[FlowJob]], durable: bool) -> Questions:
+    """What to ask the shards that have a part."""
+    alone = len(parts) == 1
+    return [
+        (shard, wire.Prepare(flow, Raw(_encode(part)), alone, durable, _others(parts, shard)))
+        for shard, part in parts.items()
+    ]
+
+
+def _others(parts: dict[int, list[FlowJob]], shard: int) -> list[Place]:
+    return [_place(part) for other, part in parts.items() if other != shard]
+
+
+def _place(part: list[FlowJob]) -> Place:
+    return part[0].queue, part[0].id
+
+
+def _decided(state: State, flow: str, decision: Decision) -> None:
+    """Store a decision, or that all have heard of it."""
+    state.decisions[flow] = decision
+    if not decision.shards:
+        del state.decisions[flow]
+    state.out.keep(DECIDED, flow, decision if decision.shards else None)
+
+
+def _tell_decision(state: State, shard: int, flow: str, *, commit: bool, durable: bool = False) -> None:
     """Ask a shard to carry out the decision, as long as it does not answer."""
-    peers.start(state, _until_decided(state, shard, flow, commit))
+    peers.start(state, _until_decided(state, shard, flow, commit, durable))
 
 
-def _until_decided(state: State, shard: int, flow: str, commit: bool) -> Steps:
-    yield [(shard, wire.Decide(flow, commit))]
-    left = state.decisions.get(flow)
-    if left is not None and commit:
-        left.discard(shard)
-        if not left:
-            del state.decisions[flow]
-        state.out.keep(DECIDED, flow, Decision(sorted(left)) if left else None)
+def _until_decided(state: State, shard: int, flow: str, commit: bool, durable: bool) -> Steps:
+    yield [(shard, wire.Decide(flow, commit, durable))]
+    decision = state.decisions.get(flow)
+    if decision is not None and commit and shard in decision.shards:
+        decision.shards.remove(shard)
+        _decided(state, flow, decision)
 
 
 def recovered(state: State) -> None:
     """What was decided is told again; what this shard prepared for flows of its own and did not decide is
-    given up."""
-    for flow, left in state.decisions.items():
-        for shard in list(left):
-            _tell_decision(state, shard, flow, commit=True)
-    for flow, part in list(state.parts.items()):
-        if part.coordinator == state.shard:
-            _decide(state, state.shard, wire.Decide(flow, flow in state.decisions))
+    given up.  After a power cut, or on files of a backup, only when it is known what the others have."""
+    for flow, decision in list(state.decisions.items()):
+        if state.recovery.doubts:
+            peers.start(state, _confirm(state, flow, decision))
+        else:
+            _tell_again(state, flow, decision)
+    own = [flow for flow, part in state.parts.items() if part.coordinator == state.shard]
+    if own and state.recovery.doubts:
+        peers.start(state, directory.recall(state, own))
+        return
+    for flow in own:
+        _decide(state, state.shard, wire.Decide(flow, flow in state.decisions))
+
+
+def _tell_again(state: State, flow: str, decision: Decision) -> None:
+    for shard in list(decision.shards):
+        _tell_decision(state, shard, flow, commit=True, durable=decision.durable)
+
+
+def _confirm(state: State, flow: str, decision: Decision) -> Steps:
+    """A decision stands if no shard has lost its part; else who still has one forgets it."""
+    state.undecided[flow] = []
+    found = yield from possession.ask(state, [(flow, place, None) for place in decision.jobs])
+    commit = possession.LOST not in found
+    if commit:
+        _tell_again(state, flow, decision)
+    else:
+        for shard in decision.shards:
+            _tell_decision(state, shard, flow, commit=False)
+        decision.shards = []
+        _decided(state, flow, decision)
+    if flow in state.parts:
+        _decide(state, state.shard, wire.Decide(flow, commit))
+    for deliver in state.undecided.pop(flow):
+        deliver(wire.Recalled(commit))
 
 
 def peer_is_back(state: State, shard: int) -> None:
@@ -169,9 +223,10 @@ def _prepare(state: State, source: int, message: wire.Prepare) -> Steps:
     if taken and message.flow not in state.parts:
         return wire.Prepared(f"Flow job {next(job_id for job_id in ids if job_id in taken)} already exists")
     if message.flow not in state.parts:
-        part = Part(source, bytes(message.jobs), message.alone)
+        part = Part(source, bytes(message.jobs), message.alone, message.others)
         _hold(state, message.flow, part)
         state.out.keep(UNDECIDED, message.flow, part)
+    state.out.durable |= message.durable
     return wire.Prepared(jobs=_shown(state, jobs))
 
 
@@ -192,21 +247,24 @@ def _job(state: State, queue: QueueState, job: FlowJob) -> Job:
 
 @answers(wire.Decide)
 def _decide(state: State, source: int, message: wire.Decide) -> wire.Decided:
+    state.out.durable |= message.durable  # before the decision is forgotten where it was made
     part = state.parts.pop(message.flow, None)
     if part is not None:
+        state.recovery.parts.discard(message.flow)
         state.out.keep(UNDECIDED, message.flow, None)
         jobs = _decode_jobs(part.jobs)
         for job in jobs:
             state.prepared.pop(job.id, None)
         if message.commit:
-            _appear(state, jobs, watched=not part.alone)
+            mark = None if part.alone else FlowMark(message.flow, state.now, part.others)
+            _appear(state, jobs, mark)
     return wire.Decided()
 
 
-def _appear(state: State, jobs: Sequence[FlowJob], *, watched: bool) -> None:
+def _appear(state: State, jobs: Sequence[FlowJob], mark: FlowMark | None) -> None:
     """Push prepared jobs; those that depend on others wait for these, wherever they are.
 
-    ``watched``: others may ask about them as late as their shards are back.
+    With a ``mark`` other shards have jobs of the flow, and may ask about these as late as they are back.
     """
     pending = {
         dep: wire.Outcome(dep, wire.PENDING) for flow_job in jobs for dep in flow_job.input.depends_on or ()
@@ -217,8 +275,9 @@ def _appear(state: State, jobs: Sequence[FlowJob], *, watched: bool) -> None:
         job = _job(state, queue, flow_job)
         state.totals.pushed += 1
         state.out.durable |= job.options.durable
-        if watched:
+        if mark is not None:
             outcomes.watch(state, job)
+            dependencies.extra_of(job).flow = mark
         if dependencies.block(state, job, pending):
             blocked.add(state, queue, job)
             waiting += job.extra.pending if job.extra is not None else ()

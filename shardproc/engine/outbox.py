@@ -211,6 +211,9 @@ class Archive(Protocol):
     def own_ids(self, seqs: list[int]) -> dict[int, str]:
         """Of jobs by their numbers: the ids that do not tell these, because clients chose them, say."""
 
+    def own_ids_after(self, after: str, limit: int) -> tuple[list[str], str | None]:
+        """Ids above ``after`` that clients chose, at most so many, and where to go on; None: at the end."""
+
     def seqs(
         self, queue_id: int, states: frozenset[int], limit: int, newest: bool, after: int | None
     ) -> list[int]:

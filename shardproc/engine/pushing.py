@@ -136,19 +136,20 @@ def push_linked(state: State, client: Client, command: Push | PushBatch) -> Step
     for fields, parent in zip(entries, parents, strict=True):
         families.check_other(parent, fields.job_id or fields.custom_id)
     wanted = [dep for fields in entries for dep in fields.depends_on or () if dep not in own]
+    durable = any(fields.durable for fields in entries)
     key = idempotency.begin(state, command)
     try:
-        outcomes = yield from dependencies.look_up(state, wanted)
+        outcomes = yield from dependencies.look_up(state, wanted, durable=durable)
         _check_dependencies(entries, outcomes, own, batch)
         places = yield from families.find_parents(state, [*dict.fromkeys(filter(None, parents))])
-        taken = yield from directory.claim(state, list(own))
+        taken = yield from directory.claim(state, list(own), durable=durable)
         queue = state.queues.get(command.queue) or new_queue(state, command.queue)
         added = _add(state, queue, entries, [bytes(fields.data) for fields in entries], taken, outcomes)
     finally:
         dependencies.looked(state, wanted)
         state.pushed.underway.discard(key)
     reply = _added(state, command, *added)
-    yield families.join(places, parents, added[0])
+    yield families.join(places, parents, added[0], durable=durable)
     return reply
 
 
@@ -156,9 +157,12 @@ def push_linked(state: State, client: Client, command: Push | PushBatch) -> Step
 def push_again(state: State, client: Client, command: Push | PushBatch) -> Steps:
     """What a push with that key was answered, as it has been carried out; but if this shard died right then,
     the parents of its jobs have not heard of them."""
-    known = idempotency.answered(state, command)
+    known, entries = idempotency.answered(state, command), _entries(command)
     assert known is not None
-    yield from families.join_again(state, [families.parent_of(job) for job in _entries(command)], known[0])
+    durable = any(fields.durable for fields in entries)
+    state.out.durable |= durable
+    parents = [families.parent_of(fields) for fields in entries]
+    yield from families.join_again(state, parents, known[0], durable=durable)
     return _reply(command, *known)
 
 
@@ -252,6 +256,7 @@ def _add(
     met: list[int] = []  # places of ids and keys that were pushed again
     for fields, data in zip(pushed, payloads, strict=True):
         own = fields.job_id or fields.custom_id
+        state.out.durable |= fields.durable  # that a job is there already is a promise, too
         there = own if own and (own in taken or own in state.jobs or own in jobs) else claims.taken(fields)
         if there is not None:
             met.append(len(ids))
@@ -260,8 +265,6 @@ def _add(
         rooms.take(fields)
         job = new_job(state, queue, own, fields, data)
         claims.claim(job, fields.dedup)
-        if job.options.durable:
-            state.out.durable = True
         jobs[job.id] = job
         ids.append(job.id)
     added = claims.settle(list(jobs.values()))

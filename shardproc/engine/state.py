@@ -25,6 +25,7 @@ from .parked_trials import Trials
 from .peers import Asked
 from .push_memory import PushMemory
 from .ready import ReadyQueue
+from .recovery import Recovery
 from .slices import LongWork
 from .timetable import Timetable
 from .totals import Totals
@@ -227,6 +228,7 @@ class State:
         "queue_names",
         "queues",
         "rates",
+        "recovery",
         "relays",
         "rooms",
         "serial",
@@ -264,8 +266,7 @@ class State:
         shards: int = 1,
     ) -> None:
         self.archive = archive
-        self.shard = shard  # the number of this one
-        self.shards = shards  # how many there are
+        self.shard, self.shards = shard, shards  # the number of this one, and how many there are
         self.ids = ids
         self.chance = chance  # a random number in [0, 1)
         self.now = 0
@@ -273,8 +274,7 @@ class State:
         self.out = Outbox()
         self.queues: dict[str, QueueState] = {}
         self.rooms: dict[str, deque[Waiter]] = {}  # pulls parked at queues that do not exist yet
-        self.next_queue_id = 1
-        self.next_seq = 1
+        self.next_queue_id = self.next_seq = 1
         self.jobs: dict[str, Job] = {}  # live ones by id
         self.clients: dict[int, Client] = {}
         self.configs: dict[tuple[type[Struct], str], Struct] = {}  # see configs.py
@@ -298,7 +298,7 @@ class State:
         self.timetable = Timetable()
         self.staffed: set[str] = set()  # queues with registered workers
         self.away_until = 0  # until then the whole server was down: what was due has been missed
-        self.upkeep, self.pushed = Upkeep(), PushMemory()
+        self.upkeep, self.pushed, self.recovery = Upkeep(), PushMemory(), Recovery()
         self.totals, self.rates = Totals(), Rates()
         self.minute = 0  # up to which jobs a minute are booked
         self.vitals: Callable[[], Vitals] = Vitals  # the process puts its own in place
@@ -319,7 +319,7 @@ class State:
         self.prepared: dict[str, str] = {}  # ids of jobs of flows that are not decided -> the flow
         self.parts: dict[str, Any] = {}  # flow -> flows.Part, its prepared jobs
         self.undecided: dict[str, list[Callable[[Any], None]]] = {}  # flows to decide about -> who asks
-        self.decisions: dict[str, set[int]] = {}  # decided flows -> the shards that have to be told
+        self.decisions: dict[str, Any] = {}  # flow -> flows.Decision, of which some have to be told
         self.awaited: dict[str, Awaited] = {}
         self.settled: list[Job] = []  # awaited jobs that were decided, to be told to who waits
         self.dropped: list[str] = []  # ids that clients chose, of jobs that are gone: not yet told

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from bunqueue.protocol.commands.base import RequestId
+from bunqueue.protocol.peers import Announce
 
 from .parked_trials import ParkedTrial
 from .state import Client, JobWait, State, Waiter
@@ -16,7 +17,8 @@ def entangled(state: State, heard: bool) -> bool:
     """Whether other shards know of something that is not stored, or wait for something of it."""
     if state.shards == 1:
         return bool(state.asked)
-    waits = state.asked, state.relays, state.granted, state.awaited, state.out.letters
+    asked = any(not isinstance(asked.message, Announce) for asked in state.asked.values())  # asked anew
+    waits = asked, state.relays, state.granted, state.awaited, state.out.letters
     flows = state.prepared, state.parts, state.undecided, state.decisions
     return heard or any((*waits, *flows))
 

@@ -9,8 +9,8 @@ import msgspec
 from bunqueue.model.ids import slot_of_id
 from shardproc.engine import engine as engine  # declares all kinds
 from shardproc.engine import schedules
-from shardproc.engine.directory import KIND as DIRECTORY
-from shardproc.engine.directory import Home
+from shardproc.engine.pointers import KIND as DIRECTORY
+from shardproc.engine.pointers import Home
 from shardproc.engine.registry import SLOTS, Apart
 from shardproc.storage.transfer import Record
 

@@ -378,9 +378,9 @@ class _CarefulLog(EventLog):
         super().__init__(db, retention)
         self._damage = damage
 
-    def recover(self) -> None:
+    def recover(self) -> int | None:
         try:
-            super().recover()
+            return super().recover()
         except DAMAGE as error:
             self._damage.met("events", error)
             last = self._next_seq - 1  # without it numbers would come again
@@ -389,6 +389,7 @@ class _CarefulLog(EventLog):
             query = "select first_seq from events where first_seq between ? and ? order by first_seq"
             first = next(walk(by_number(self._db, query), 1, last, lambda number: None), None)
             self._oldest = self._next_seq if first is None else first[0]
+            return None
 
     @property
     def newest_at(self) -> int:

@@ -62,12 +62,17 @@ class EventLog:
         self.pressed = False  # the disk is full: only PRESSED_EVENTS are kept
         self.is_long = False  # there was more to forget than goes at once
 
-    def recover(self) -> None:
-        """Go on after the last event that was committed."""
+    def recover(self) -> int | None:
+        """Go on after the last event that was committed; when that happened, epoch ms, 0 if nothing ever has.
+        None: its time is not known any more."""
         last = self._db.execute("select first_seq + count from events order by first_seq desc limit 1")
         self._next_seq = (last.fetchone() or (1,))[0]
         oldest = self._db.execute("select min(first_seq) from events").fetchone()[0]
         self._oldest = self._next_seq if oldest is None else oldest
+        if oldest is None:
+            return None if self._db.execute("select 1 from jobs limit 1").fetchone() else 0
+        last_at = self._db.execute("select at from events order by first_seq desc limit 1").fetchone()
+        return int(last_at[0])
 
     def write(self, entries: list[EventEntry], at: int, pushed: list[PushedEntry]) -> None:
         """Append the events of a batch, and what was pushed in it with idempotency keys."""

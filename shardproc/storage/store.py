@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 
 import msgspec
 
@@ -19,10 +20,11 @@ from bunqueue.protocol.commands.jobs import MAX_LOG
 from shardproc.clock import Mark
 from shardproc.engine.engine import Engine
 from shardproc.engine.outbox import Attempt, DeadLetter, LogEntry, LogRow, Outbox, Place, Trim
+from shardproc.engine.recovery import DOUBTS, GAP, KIND, SEEK, Gap
 from shardproc.engine.set_back import SetBack
 
 from . import event_log, rebase, rows
-from .database import Database
+from .database import DISK_ERRORS, Database
 from .event_log import DEFAULT_RETENTION, EventLog, Retention
 from .journal import Journal
 
@@ -31,6 +33,7 @@ MAX_PURGE = 4 << 20  # bytes of payload deleted in one go: every page of it has 
 MAX_PAST = 100  # attempts of a job that are shown: the last ones
 SETTLE = 500  # jobs looked at in one go; about 1 ms
 MANY = 100_000  # finished jobs that a start may look at in vain
+MAX_IDS = 1 << 20  # characters of ids in one answer
 PROGRESS_EVERY = 50_000  # recovered jobs between two reports
 
 
@@ -66,10 +69,10 @@ class Store:
         """
         self.attach(engine.out)
         engine.state.now = now  # records may be too old to be kept
-        if self._enter(epoch):
+        last = self._events.recover()
+        if self._enter(epoch, last, others=engine.state.shards > 1):
             engine.new_life(now)
         self._time = lambda: engine.state.now
-        self._events.recover()
         engine.recover_pushed(self._events.pushed(), believed)
         for queue_id, name, completed, failed in self._db.execute(
             "select id, name, completed, failed from queues"
@@ -85,18 +88,28 @@ class Store:
         engine.recover_jobs(self._live_jobs(progress), now)
         return len(engine.state.jobs)
 
-    def _enter(self, epoch: str) -> bool:
+    def _enter(self, epoch: str, last: int | None, *, others: bool) -> bool:
         """Begin, or go on with, the life of a router; whether it is a new one.
 
-        The connections of another one are gone for good.
+        The connections of another one are gone for good.  With ``others``, other shards may know more, or
+        less, than this one by now, which knows what happened until ``last``.
         """
-        stored = self._db.execute("select value from meta where key = 'epoch'").fetchone()
-        if stored is not None and stored[0] == epoch:
+        stored = dict(self._db.execute("select key, value from meta where key in ('epoch', 'closed')"))
+        if stored == {"epoch": epoch}:
             return False
         self._db.execute("begin immediate")
         self._db.execute("update locks set conn = 0 where conn <> 0")
         self._db.execute("insert or replace into meta values ('epoch', ?)", (epoch,))
+        self._db.execute("delete from meta where key = 'closed'")
+        if others:
+            self._db.execute(rows.PUT_RECORD, DOUBTS)
+        if others and "closed" not in stored:
+            gap = (KIND, GAP, msgspec.json.encode(Gap(last)).decode())
+            self._db.execute(rows.PUT_RECORD, SEEK)
+            self._db.execute("insert or ignore into records values (?,?,?)", gap)  # an older one stays
         self._db.execute("commit")
+        if "closed" in stored:  # after a power cut the file must not pass for one that was closed since
+            self.database.flush()
         return True
 
     def _live_jobs(self, progress: Callable[[int, int], None]) -> Iterator[Job]:
@@ -146,10 +159,9 @@ class Store:
             self._write(out)
         if next_seq - self._journal.live_from >= 2 * live + MANY:
             self._settle()
-        if not self._in_transaction:
-            return
-        self._db.execute("commit")
-        self._in_transaction = False
+        if self._in_transaction:
+            self._db.execute("commit")
+            self._in_transaction = False
         if out.durable:
             self.database.flush()
             out.durable = False
@@ -276,6 +288,18 @@ class Store:
             found.update(self._db.execute(query, some))
         return found
 
+    def own_ids_after(self, after: str, limit: int) -> tuple[list[str], str | None]:
+        self._see()
+        query = "select id from jobs where own_id = 1 and id > ? order by id limit ?"
+        found: list[str] = []
+        size = 0
+        for (job_id,) in self._db.execute(query, (after, limit)):
+            found.append(job_id)
+            size += len(job_id)
+            if size > MAX_IDS:
+                return found, job_id
+        return found, found[-1] if len(found) == limit else None
+
     def seqs(
         self, queue_id: int, states: frozenset[int], limit: int, newest: bool, after: int | None
     ) -> list[int]:
@@ -355,6 +379,12 @@ class Store:
 
     def event_rows(self, after: int) -> Iterator[LogRow]:
         return event_log.rows(self._db, after)
+
+    def end(self) -> None:
+        """Close in order: the next start need not doubt that it knows all that this shard knew."""
+        with suppress(*DISK_ERRORS):
+            self._db.execute("insert or replace into meta values ('closed', '1')")
+        self.close()
 
     def close(self) -> None:
         self.database.close()

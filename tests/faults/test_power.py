@@ -1,8 +1,8 @@
 """What is promised to survive a power loss is handed to the disk before the reply.
 
-No test here can cut the power.  They show that SQLite is told to flush each commit (``sync = "full"``), and
-that for ``durable: true`` the write-ahead log of the right shard is flushed after the commit and before the
-reply leaves.  That a flushed file survives is left to the kernel and the disk.
+The power is cut in test_power_cut.py.  The tests here show that SQLite is told to flush each commit
+(``sync = "full"``), and that for ``durable: true`` the log of the right shard is flushed after the
+commit and before the reply leaves.  That a flushed file survives is left to the kernel and the disk.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from typing import Any
 
 import msgpack
 import pytest
+from support import disk_log
 from support.naming import queue_on
-from support.procfs import open_files
 from support.server import Server, StartServer
 from support.wire import Wire
 
@@ -30,6 +30,7 @@ from shardproc.storage.database import Database
 
 OFF, NORMAL, FULL, EXTRA = range(4)  # values of "pragma synchronous"
 V2 = 2
+needs_gcc = pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")
 
 
 class Flushes(list[str]):
@@ -201,35 +202,60 @@ def test_a_copy_of_the_files_at_the_moment_of_the_flush_has_the_job(
         found.close()
 
 
-def logs_open(server: Server) -> list[int]:
-    """How often each shard process has its own write-ahead log open."""
-    counts = []
-    for number in range(server.shards):
-        name = f"/shard-{number:02d}.db-wal"
-        counts.append(sum(path.endswith(name) for path in open_files(server.shard(number).pid)))
-    return counts
+def logging_flushes(make_server: StartServer, tmp_path: Path, *flags: str) -> tuple[Server, Path]:
+    """A server whose flushes are logged, and the log."""
+    server = make_server(*flags)
+    server.environ = disk_log.preload(tmp_path)
+    server.start()
+    return server, tmp_path / "disk.log"
 
 
-async def test_only_the_shard_of_the_queue_flushes(server: Server) -> None:
-    """A shard opens its log a second time, for flushing, when it is first asked to."""
+def flushed(log: Path) -> list[int]:
+    """How often the write-ahead log of each shard was flushed."""
+    records = [record.name for record in disk_log.read(log) if record.op == disk_log.FLUSH]
+    return [records.count(f"shard-{number:02d}.db-wal") for number in range(2)]
+
+
+@needs_gcc
+async def test_only_the_shard_of_the_queue_flushes(make_server: StartServer, tmp_path: Path) -> None:
+    server, log = logging_flushes(make_server, tmp_path)
     async with await Wire.open(server.address) as wire:
+        first, second = flushed(log)
         for number in range(2):
             await wire.ok("PUSH", queue=queue_on(number), data=1)
-        assert logs_open(server) == [1, 1]
+        assert flushed(log) == [first, second]
         await wire.ok("PUSH", queue=queue_on(1), data=1, durable=True)
-        assert logs_open(server) == [1, 2]
+        assert flushed(log) == [first, second + 1]
         await wire.ok("PUSHB", queue=queue_on(0), jobs=[{"data": 1}, {"data": 2, "durable": True}])
-        assert logs_open(server) == [2, 2]
+        assert flushed(log) == [first + 1, second + 1]
 
 
-async def test_a_server_with_full_sync(make_server: StartServer) -> None:
-    server = make_server("--sync", "full")
-    server.start()
+@needs_gcc
+async def test_all_shards_of_a_flow_flush(make_server: StartServer, tmp_path: Path) -> None:
+    """One durable job is enough; without any, nobody flushes."""
+    server, log = logging_flushes(make_server, tmp_path)
+    async with await Wire.open(server.address) as wire:
+        before = flushed(log)
+        for number, durable in enumerate((False, True)):
+            jobs: list[dict[str, Any]] = [
+                {"id": f"{number}-{place}", "queue": queue_on(place), "input": {"data": {}}}
+                for place in range(2)
+            ]
+            jobs[0]["input"]["durable"] = durable
+            await wire.ok("PUSHF", jobs=jobs)
+            grown = [now > then for now, then in zip(flushed(log), before, strict=True)]
+            assert grown == [durable, durable]
+
+
+@needs_gcc
+async def test_a_server_with_full_sync(make_server: StartServer, tmp_path: Path) -> None:
+    server, log = logging_flushes(make_server, tmp_path, "--sync", "full")
     assert "sync=full" in server.ready
     async with await Wire.open(server.address) as wire:
         for number in range(2):
+            before = flushed(log)
             await wire.ok("PUSH", queue=queue_on(number), data=1, durable=True)
-        assert logs_open(server) == [1, 1]  # SQLite flushes through its own descriptor
+            assert flushed(log)[number] > before[number]
         ids = (await wire.ok("PUSHB", queue=queue_on(0), jobs=[{"data": n} for n in range(100)]))["ids"]
     server.kill_all()
     server.restart()

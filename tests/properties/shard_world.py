@@ -57,7 +57,7 @@ class World:
         payload = msgpack.packb({**request, "reqId": key})
         shard = self.shards[at]
         shard.execute(shard.client(CONN, 3), payload, self.now)
-        self._finish(at)
+        self.finish(at)
         return key
 
     def ask(self, **request: Any) -> Reply | None:
@@ -95,14 +95,14 @@ class World:
             engine.peer_is_up(source, self.now)
         else:
             engine.receive(source, letter, self.now)
-        self._finish(target)
+        self.finish(target)
 
     def settle(self) -> None:
         """Until nothing is on its way."""
         while self.turn():
             pass
 
-    def _finish(self, number: int) -> None:
+    def finish(self, number: int) -> None:
         """Commit and send, unless the shard dies before or between."""
         shard = self.shards[number]
         fate = self.rng.random()

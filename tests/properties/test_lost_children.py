@@ -82,7 +82,7 @@ def work_off(world: World) -> None:
     for _ in range(20):
         for number, shard in enumerate(world.shards):
             shard.engine.work()
-            world._finish(number)
+            world.finish(number)
         world.settle()
 
 

@@ -80,7 +80,7 @@ def test_a_batch_over_ids_of_several_shards(tmp_path: Path, shards: int) -> None
         request = msgpack.packb({"cmd": "ACKB", "ids": some, "results": some, "reqId": f"b{shard}"})
         engine = world.shards[shard]
         engine.execute(engine.client(CONN, 3), request, world.now)
-        world._finish(shard)
+        world.finish(shard)
         world.settle()
         assert world.replies[f"b{shard}"] == {"ok": True}
     for own in ids:

@@ -53,7 +53,7 @@ def test_every_kind_of_record_says_where_it_belongs() -> None:
     assert engine.Engine
     assert SLOTS.keys() == RECOVERIES.keys()
     apart = {kind for kind, slot in SLOTS.items() if isinstance(slot, Apart)}
-    assert apart == {"home", "flow", "flow_part"}
+    assert apart == {"home", "flow", "flow_part", "recovery"}
 
 
 @given(st.text(min_size=1, max_size=20), numbers, numbers)

@@ -391,9 +391,12 @@ def test_what_other_shards_know_of_ends_the_process(tmp_path: Path) -> None:
 
 def test_what_other_shards_say_waits_while_nothing_can_be_stored(tmp_path: Path) -> None:
     driver = Full(str(tmp_path / "shard.db"), place=(0, 2))
+    driver.commit()
+    driver.shard.letters()  # what a start has to say
     driver.rows("pragma query_only = on")
     driver.turn(push())
     assert driver.mode is Mode.READ_ONLY
+    driver.shard.engine.out.letters.clear()
     where = peers.encode(peers.Letter(peers.ASKS, 5, peers.Where(["x"])))
     driver.shard.receive(1, where, driver.now)
     driver.commit()

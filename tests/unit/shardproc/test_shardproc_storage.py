@@ -285,12 +285,23 @@ def test_what_is_flushed_is_the_log(driver: Driver, path: str, flushes: list[int
     assert os.path.samefile(f"/proc/self/fd/{flushes[0]}", f"{path}-wal")
 
 
-def test_a_durable_push_that_is_refused_or_known_flushes_nothing(driver: Driver, flushes: list[int]) -> None:
-    driver.ask(cmd="PUSH", queue="q", uniqueKey="k")
+def test_a_durable_push_that_is_refused_flushes_nothing(driver: Driver, flushes: list[int]) -> None:
     assert driver.ask(cmd="PUSH", queue="bad name", durable=True)["ok"] is False
-    driver.ask(cmd="PUSH", queue="q", uniqueKey="k", durable=True)
     driver.ask(cmd="PUSH", queue="q")
     assert flushes == []
+
+
+@pytest.mark.parametrize(
+    "known", [{"uniqueKey": "k"}, {"jobId": "own"}, {"idempotencyKey": "again", "tags": []}]
+)
+def test_a_durable_push_of_what_is_there_flushes_it(
+    driver: Driver, flushes: list[int], known: dict[str, Any]
+) -> None:
+    """Who repeats a push because its answer was lost is promised as much as with the first answer."""
+    first = driver.ask(cmd="PUSH", queue="q", **known)
+    assert flushes == []
+    assert driver.ask(cmd="PUSH", queue="q", durable=True, **known)["id"] == first["id"]
+    assert len(flushes) == 1
 
 
 def test_with_full_sync_sqlite_flushes_itself(path: str, flushes: list[int]) -> None:
