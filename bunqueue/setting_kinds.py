@@ -10,12 +10,14 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from bunqueue.machine_memory import LEAST
 from bunqueue.model.ids import is_power_of_two
 
 MEMORY = ":memory:"  # the ``data_dir`` that keeps nothing
 MAX_TOKENS, MAX_TOKEN_CHARS = 64, 512  # together half of what may go through the pipe to the child process
 MAX_ORIGINS = 16
 
+_SIZE = re.compile(r"([0-9]{1,18})([KMGT]?)")
 _TOKEN = re.compile(r"[!-+\--~]+")  # printable ASCII but space and comma
 _ORIGIN = re.compile(r"https?://([a-z0-9.-]{1,253}|\[[0-9a-f:]{2,39}\])(:[0-9]{1,5})?")
 
@@ -48,6 +50,25 @@ def whole(low: int, high: int, *, power_of_two: bool = False) -> Kind:
 
     words = "power of two" if power_of_two else "whole number"
     return Kind(bound=f"a {words} from {low} to {high}", allows=allows, read=read)
+
+
+def byte_size(low: int) -> Kind:
+    """Bytes, also as text with a unit; 0 stands for no limit."""
+
+    def read(text: object) -> object:
+        found = _SIZE.fullmatch(text) if isinstance(text, str) else None
+        return int(found[1]) << 10 * " KMGT".index(found[2] or " ") if found else text
+
+    def allows(value: object) -> bool:
+        size = read(value)
+        return isinstance(size, int) and not isinstance(size, bool) and (size == 0 or low <= size < 2**62)
+
+    return Kind(
+        bound=f"bytes, or with a unit such as 512M or 2G (K, M, G, T), from {low >> 20}M on, or 0",
+        allows=allows,
+        read=read,
+        settle=lambda value, environ: read(value),
+    )
 
 
 def one_of(*values: str | int) -> Kind:
@@ -110,6 +131,7 @@ DATA_DIR = Kind(bound="a path of printable characters, or :memory:", allows=is_p
 PEM = Kind(
     bound="the path of a PEM file", allows=lambda value: value == "" or is_path(value), settle=_settle_file
 )
+MEMORY_LIMIT = byte_size(LEAST)
 SYNC = one_of("normal", "full")
 LEVEL = one_of("debug", "info", "warning", "error")
 TOKENS = Kind(

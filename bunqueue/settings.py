@@ -20,12 +20,14 @@ from typing import Annotated, Any, Literal, NamedTuple, get_args
 
 import msgspec
 
+from bunqueue.machine_memory import memory_here
 from bunqueue.model.names import hint
 from bunqueue.setting_kinds import (
     DATA_DIR,
     HOST,
     LEVEL,
     MEMORY,
+    MEMORY_LIMIT,
     ORIGINS,
     PEM,
     PORT,
@@ -194,6 +196,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     max_connections: Annotated[
         int, Option(whole(1, 1_000_000), "How many clients may be connected at the same time.")
     ] = 10_000
+    memory_limit: Annotated[
+        int,
+        Option(
+            MEMORY_LIMIT,
+            "The memory the server may take; a shard takes no more jobs at its share of it. 0: no limit.",
+            default_text="what the control group allows, or else the machine has",
+        ),
+    ] = msgspec.field(default_factory=memory_here)
     busy_poll: Annotated[
         int,
         Option(whole(0, 1000), "For how many us, after prompt requests, to look for more before sleeping."),

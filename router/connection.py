@@ -26,18 +26,7 @@ from .admission import MAX_SLOW, RateLimit, may_wait
 from .bounds import longest_frame
 from .flow import HELD, SHUTDOWN, SLOW_READER, ReadGate
 from .local import answer, first_shard, guarded_peek, refusal, second_look
-from .routing import (
-    FIRST,
-    HERE,
-    ID,
-    IDS,
-    QUEUE,
-    SLOW,
-    SUBSCRIBE,
-    Peek,
-    decode,
-    peek,
-)
+from .routing import FIRST, HERE, ID, IDS, QUEUE, SLOW, SUBSCRIBE, Peek, decode, peek
 from .subscription import Subscription, subscribe
 from .workers import Workers
 

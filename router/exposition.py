@@ -114,6 +114,13 @@ _BY_SHARD: tuple[tuple[str, type[Metric], str, Callable[[ShardFigures], float]],
         "Jobs that were found to be unreadable since the start",
         lambda shard: shard.unreadable_jobs,
     ),
+    (
+        "shard_memory_limit_bytes",
+        GAUGE,
+        "Memory of the shard from which on it takes no more jobs; 0: no limit",
+        lambda shard: shard.memory_limit_bytes,
+    ),
+    ("shard_memory_full", GAUGE, "The shard takes no more jobs", lambda shard: shard.memory_full),
 )
 _BY_QUEUE: tuple[tuple[str, str, Callable[[QueueFigures], float]], ...] = (
     ("queue_jobs_waiting", "Ready jobs of the queue", lambda queue: queue.waiting),

@@ -14,6 +14,7 @@ import msgspec
 
 from bunqueue.data_folder import DataFolderError, shard_file
 from bunqueue.logs import configure_logging, get_logger
+from bunqueue.machine_memory import share_of
 from bunqueue.model import retention as finished
 from bunqueue.protocol import link
 from bunqueue.settings import Settings
@@ -21,7 +22,7 @@ from bunqueue.settings import Settings
 from .core import Shard
 from .engine.state import State
 from .engine.vitals import MB
-from .resilient import ResilientShard
+from .limited import LimitedShard
 from .server import Server
 from .storage.damage import Damage, ShardDamaged
 from .storage.database import DISK_ERRORS, DatabaseBusy, DatabaseError, disk_problem
@@ -128,7 +129,7 @@ def _open(start: Start, settings: Settings, sock: socket.socket) -> Shard:
         )
         state.webhooks_anywhere = settings.webhook_addresses == "any"
 
-    shard = ResilientShard(
+    shard = LimitedShard(
         path,
         full_sync=full_sync,
         shard=start.shard,
@@ -136,6 +137,7 @@ def _open(start: Start, settings: Settings, sock: socket.socket) -> Shard:
         retention=retention,
         prepare=prepare,
         wal_limit=settings.wal_limit * MB,
+        memory=share_of(settings.memory_limit, start.shards),
     )
 
     shard.store.damage.serve = settings.damaged_shard == "serve"

@@ -26,7 +26,11 @@ CLOCK_MS = 2000
 """By which clocks may differ before ages and delays that people compare are wrong."""
 LAG_S = 0.25
 """Of the router's event loop; beyond, every command is late."""
+SHORT = 0.8
+"""Of a shard's share of the memory limit; beyond, jobs will soon be refused."""
 MAX_NAMES = 5
+
+_MEMORY = "process_resident_memory_bytes"
 
 
 class Finding(NamedTuple):
@@ -96,6 +100,7 @@ def _findings(session: Session) -> Iterator[Finding]:
         f"{', '.join(down)} down: see the server's log" if down else "all take commands",
     )
     yield _damage(samples)
+    yield _memory(samples)
     lag = samples.get(("event_loop_lag_seconds", frozenset()), 0.0)
     late = lag > LAG_S
     yield Finding(
@@ -135,6 +140,25 @@ def _room(storage: Any) -> Iterator[Finding]:
     )
     warnings = list(dict.fromkeys(storage.warnings))
     yield Finding(WARNING if warnings else OK, "disk", "; ".join(warnings) or sizes)
+
+
+def _memory(samples: Any) -> Finding:
+    """How near the shards are to their memory limits."""
+    used = {dict(labels)["process"]: value for (name, labels), value in samples.items() if name == _MEMORY}
+    short, full = [], []
+    for (name, labels), limit in samples.items():
+        if name != "shard_memory_limit_bytes" or not limit:
+            continue
+        shard = dict(labels)["shard"]
+        if samples.get(("shard_memory_full", labels)):
+            full.append(f"shard-{shard}")
+        elif used.get(f"shard-{shard}", 0) > SHORT * limit:
+            short.append(f"shard-{shard}")
+    if full:
+        said = f"{_some(full)} at the memory limit: pushes are refused; add workers, or raise --memory-limit"
+        return Finding(PROBLEM, "memory", said)
+    said = f"{_some(short)} near the memory limit: add workers, or raise --memory-limit"
+    return Finding(WARNING if short else OK, "memory", said if short else "enough for more jobs")
 
 
 def _server(session: Session) -> Iterator[Finding]:

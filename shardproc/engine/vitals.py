@@ -52,3 +52,5 @@ class Vitals(Struct, frozen=True):
     unreadable_jobs: int = 0
     disk: Disk | None = None  # none in memory
     warnings: tuple[str, ...] = ()  # what will be trouble soon
+    memory_limit: int = 0  # none
+    memory_full: bool = False  # jobs are refused because of it

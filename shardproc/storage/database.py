@@ -174,6 +174,10 @@ class Database:
         execute = self.connection.execute
         return execute("pragma page_count").fetchone()[0], execute("pragma freelist_count").fetchone()[0]
 
+    def shrink(self) -> None:
+        """Give up the memory of pages that can be read again."""
+        self.connection.execute("pragma shrink_memory")
+
     def size(self) -> int:
         """Bytes that it takes on disk, or in memory."""
         if self.path == ":memory:":

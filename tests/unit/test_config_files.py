@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from bunqueue import machine_memory
 from bunqueue.cli import BAD_USAGE
 from bunqueue.cli.exits import WRONG_FILES
 from bunqueue.settings import CONFIG_VARIABLE, OPTIONS, load_settings
@@ -41,6 +42,7 @@ def test_annotated_file_shows_the_defaults(monkeypatch: pytest.MonkeyPatch, tmp_
     # The machine that the annotations speak of.
     monkeypatch.setattr(sys, "platform", "linux")
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 3}, raising=False)
+    monkeypatch.setattr(machine_memory, "group_limits", lambda *_: iter([16 << 30]))
     path = tmp_path / "bunqueue.toml"
     path.write_text(uncommented())
     defaults = load_settings({}, HOME)

@@ -102,6 +102,7 @@ def test_all_options_from_all_sources(tmp_path: Path) -> None:
         "rate_limit": "60",
         "default_protocol": "3",
         "max_connections": "1",
+        "memory_limit": "536870912",
         "busy_poll": "0",
         "events_max_age": "1",
         "events_max_count": "0",

@@ -104,6 +104,8 @@ class ShardFigures(Struct, gc=False):
     reserve_bytes: float = 0.0
     wal_bytes: float = 0.0
     wal_limit_bytes: float = 0.0
+    memory_limit_bytes: float = 0.0  # none
+    memory_full: bool = False
 
 
 class Figures(Struct, gc=False):

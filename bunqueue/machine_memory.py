@@ -1,0 +1,55 @@
+"""How much memory this process may use: what its control group allows, or else what the machine has."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path, PurePosixPath
+
+MIB = 1024 * 1024
+LEAST = 256 * MIB  # with less, a server of one shard has hardly room for jobs
+FOR_SHARDS = (
+    3,
+    4,
+)  # of the whole; the rest is for the router, the gateway, and what grows before it is measured
+LEAST_SHARE = 160 * MIB  # without jobs a shard has 30, and in use 64 for the pages of its file
+
+# Where version 2 and version 1 of the control groups are found, and the file that says the limit.
+_V2 = ("", "unified"), "memory.max"
+_V1 = ("memory",), "memory.limit_in_bytes"
+
+
+def share_of(limit: int, shards: int) -> int:
+    """The bytes from which on one of so many shards takes no more jobs; 0: no limit."""
+    part, whole = FOR_SHARDS
+    return max(LEAST_SHARE, limit * part // whole // shards) if limit else 0
+
+
+def memory_here(environ: Mapping[str, str] | None = None) -> int:
+    """Bytes that this process and its children may use together, at least LEAST."""
+    return max(LEAST, min(group_limits(Path("/proc/self/cgroup"), Path("/sys/fs/cgroup"))))
+
+
+def group_limits(groups: Path, mounted: Path) -> Iterator[int]:
+    """The limits of the control groups that ``groups`` names, of those around them, and of the machine."""
+    yield _physical()
+    with suppress(OSError):
+        for line in groups.read_text().splitlines():
+            _, controllers, path = line.split(":", 2)
+            if not controllers or "memory" in controllers.split(","):
+                places, name = _V1 if controllers else _V2
+                for place in places:
+                    yield from _upwards(mounted / place, PurePosixPath(path), name)
+
+
+def _upwards(top: Path, path: PurePosixPath, name: str) -> Iterator[int]:
+    """The limit of a group, and of each that it lies in: all of them hold."""
+    # Within a container the path may be the host's, and not be there: its own group is the top then.
+    for group in (path, *path.parents):
+        with suppress(OSError, ValueError):  # not there; or "max"
+            yield int((top / group.relative_to("/") / name).read_text())
+
+
+def _physical() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

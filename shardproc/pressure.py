@@ -1,0 +1,127 @@
+"""Whether a shard's memory has room for more jobs.
+
+What jobs leave behind when they go is not always given back to the system, as others lie between them; but
+new jobs fit in there.  So memory that is still taken does not count once a good part of the jobs is gone:
+else a shard that was full once would refuse for ever.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from functools import cache
+
+from bunqueue import vitals
+from bunqueue.logs import get_logger
+
+LOOK_S = 0.1  # between two looks: some MB of pushes
+WARN, CALM = 0.8, 0.7  # of the share: a warning, and when there may be another one
+ROOM = 0.9  # of the share, and of the jobs at which it was reached: below, there is room again
+CREEP = 1.05  # of the memory at which jobs were refused: beyond, those that came since are larger
+FREED = 0.95  # of the jobs at the last time: below, it is worth asking for memory back
+QUIET_S = 10.0  # between two lines that pushes are refused
+
+MIB = 1024 * 1024
+_log = get_logger("shard")
+
+
+class Pressure:
+    """Compares the process's memory with its share of the limit."""
+
+    def __init__(
+        self, share: int, free: Callable[[], None] = lambda: None, used: Callable[[], int] = vitals.memory
+    ) -> None:
+        """``share``: bytes; 0 for no limit.  ``free`` gives up what can be had again, such as caches."""
+        self.share = share
+        self.full = False
+        self._free, self._used = free, used
+        self._next = 0.0 if share else float("inf")
+        self._warned = False
+        self._mark = 0  # bytes when jobs were refused, since memory was last below the share
+        self._jobs = 0  # in memory then
+        self._told = False  # that it is full
+        self._quiet_until = 0.0
+        self._trimmed = 0  # jobs when memory was last asked back
+
+    def looks(self, jobs: int) -> bool:
+        """Look, if it is time to; whether ``full`` has changed.  ``jobs``: how many are in memory."""
+        now = time.monotonic()
+        if now < self._next:
+            return False
+        self._next = now + LOOK_S
+        before = self.full
+        if self._mark:
+            self._trim(jobs)
+        used = self._used()
+        self.full = self._remains(used, jobs) if before else self._begins(used, jobs)
+        if self.full is not before:
+            self._tell(used, jobs, now)
+        self._warn(used)
+        return self.full is not before
+
+    def _trim(self, jobs: int) -> None:
+        """Ask for memory back when a part of the jobs is gone: not often, as it takes some ms."""
+        if jobs < FREED * self._trimmed:
+            self._trimmed = jobs
+            self._free()
+            give_back()
+        else:
+            self._trimmed = max(self._trimmed, jobs)
+
+    def _begins(self, used: int, jobs: int) -> bool:
+        if used < self.share:
+            if used < ROOM * self.share:
+                self._mark = 0
+            return False
+        if used <= CREEP * self._mark and jobs < self._jobs:
+            return False
+        self._mark, self._jobs, self._trimmed = used, jobs, jobs
+        self._free()
+        return True
+
+    def _remains(self, used: int, jobs: int) -> bool:
+        return used >= ROOM * self.share and jobs > ROOM * self._jobs
+
+    @property
+    def refusal(self) -> str:
+        """What is said to those who want to add something."""
+        return (
+            f"Memory limit of the shard reached ({self._mark // MIB} of {self.share // MIB} MiB): "
+            "let workers take jobs, remove some, or raise --memory-limit; then this is accepted again"
+        )
+
+    def _tell(self, used: int, jobs: int, now: float) -> None:
+        told = {"used_mib": used // MIB, "limit_mib": self.share // MIB, "jobs": jobs}
+        if self.full and now >= self._quiet_until:
+            self._quiet_until, self._told = now + QUIET_S, True
+            _log.error("the memory limit is reached, pushes are refused", **told)
+        elif not self.full and self._told:
+            self._told = False
+            _log.info("there is memory again, pushes are accepted", **told)
+
+    def _warn(self, used: int) -> None:
+        if not self._warned and used >= WARN * self.share:
+            self._warned = True
+            _log.warning(
+                "memory is getting short, pushes will be refused at the limit",
+                used_mib=used // MIB,
+                limit_mib=self.share // MIB,
+            )
+        elif self._warned and used < CALM * self.share:
+            self._warned = False
+
+
+def give_back() -> None:
+    """Give memory that is free within the process back to the system, where the C library can."""
+    _trim()(0)
+
+
+@cache
+def _trim() -> Callable[[int], object]:
+    with suppress(Exception):  # not glibc; or a system that lets nobody load code
+        import ctypes
+
+        trim: Callable[[int], object] = ctypes.CDLL(None).malloc_trim
+        return trim
+    return lambda size: None
