@@ -20,10 +20,9 @@ from bunqueue.protocol.commands.jobs import MAX_LOG
 from shardproc.clock import Mark
 from shardproc.engine.engine import Engine
 from shardproc.engine.outbox import Attempt, DeadLetter, LogEntry, LogRow, Outbox, Place, Trim
-from shardproc.engine.recovery import DOUBTS, GAP, KIND, SEEK, Gap
 from shardproc.engine.set_back import SetBack
 
-from . import event_log, rebase, rows
+from . import event_log, lives, rebase, rows
 from .database import DISK_ERRORS, Database
 from .event_log import DEFAULT_RETENTION, EventLog, Retention
 from .journal import Journal
@@ -70,7 +69,7 @@ class Store:
         self.attach(engine.out)
         engine.state.now = now  # records may be too old to be kept
         last = self._events.recover()
-        if self._enter(epoch, last, others=engine.state.shards > 1):
+        if lives.enter(self.database, epoch, last, others=engine.state.shards > 1):
             engine.new_life(now)
         self._time = lambda: engine.state.now
         engine.recover_pushed(self._events.pushed(), believed)
@@ -87,30 +86,6 @@ class Store:
         engine.state.next_seq = max((last or 0) + 1, self._journal.live_from)
         engine.recover_jobs(self._live_jobs(progress), now)
         return len(engine.state.jobs)
-
-    def _enter(self, epoch: str, last: int | None, *, others: bool) -> bool:
-        """Begin, or go on with, the life of a router; whether it is a new one.
-
-        The connections of another one are gone for good.  With ``others``, other shards may know more, or
-        less, than this one by now, which knows what happened until ``last``.
-        """
-        stored = dict(self._db.execute("select key, value from meta where key in ('epoch', 'closed')"))
-        if stored == {"epoch": epoch}:
-            return False
-        self._db.execute("begin immediate")
-        self._db.execute("update locks set conn = 0 where conn <> 0")
-        self._db.execute("insert or replace into meta values ('epoch', ?)", (epoch,))
-        self._db.execute("delete from meta where key = 'closed'")
-        if others:
-            self._db.execute(rows.PUT_RECORD, DOUBTS)
-        if others and "closed" not in stored:
-            gap = (KIND, GAP, msgspec.json.encode(Gap(last)).decode())
-            self._db.execute(rows.PUT_RECORD, SEEK)
-            self._db.execute("insert or ignore into records values (?,?,?)", gap)  # an older one stays
-        self._db.execute("commit")
-        if "closed" in stored:  # after a power cut the file must not pass for one that was closed since
-            self.database.flush()
-        return True
 
     def _live_jobs(self, progress: Callable[[int, int], None]) -> Iterator[Job]:
         query = "select (select count(*) from stragglers), (select max(seq) from jobs)"

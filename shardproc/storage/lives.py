@@ -1,0 +1,36 @@
+"""Which life of the server a file is in, and what the one before has left to be settled between shards."""
+
+from __future__ import annotations
+
+import msgspec
+
+from shardproc.engine.recovery import DOUBTS, GAP, KIND, SEEK, Gap
+
+from . import rows
+from .database import Database
+
+
+def enter(database: Database, epoch: str, last: int | None, *, others: bool) -> bool:
+    """Begin, or go on with, the life of a router; whether it is a new one.
+
+    The connections of another one are gone for good.  With ``others``, other shards may know more, or less,
+    than this one by now, which knows what happened until ``last``.
+    """
+    db = database.connection
+    stored = dict(db.execute("select key, value from meta where key in ('epoch', 'closed')"))
+    if stored == {"epoch": epoch}:
+        return False
+    db.execute("begin immediate")
+    db.execute("update locks set conn = 0 where conn <> 0")
+    db.execute("insert or replace into meta values ('epoch', ?)", (epoch,))
+    db.execute("delete from meta where key = 'closed'")
+    if others:
+        db.execute(rows.PUT_RECORD, DOUBTS)
+    if others and "closed" not in stored:
+        gap = (KIND, GAP, msgspec.json.encode(Gap(last)).decode())
+        db.execute(rows.PUT_RECORD, SEEK)
+        db.execute("insert or ignore into records values (?,?,?)", gap)  # an older one stays
+    db.execute("commit")
+    if "closed" in stored:  # after a power cut the file must not pass for one that was closed since
+        database.flush()
+    return True
