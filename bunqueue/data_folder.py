@@ -28,6 +28,7 @@ from .shard_identity import Identity, Place, file_name, identity_of, misfit
 NAME = "manifest.json"
 LOCK = "server.lock"
 FORMAT = 1
+REPAIR = ".repair"  # where `bunqueue doctor --repair` makes new files
 RESHARD = ".reshard"  # where `bunqueue reshard` makes new files; without `COMPLETE` in it nobody needs it
 DATABASE = b"SQLite format 3\0"  # how every file of jobs begins, unless it is empty
 COMPLETE = "complete.json"  # they are whole and take the place of the old ones, whatever happens
@@ -97,6 +98,8 @@ def open_data_folder(folder: Path, shards: int, *, is_new: bool = False) -> None
     with _usable(folder):
         if is_resharded(folder):
             refuse(folder, "has an interrupted reshard: run bunqueue reshard again to finish it")
+        if (folder / REPAIR / "ready.json").exists():
+            refuse(folder, "has an interrupted repair: run bunqueue doctor --repair again to finish it")
         found = _read(folder)
         if found is not None and found.shards != shards:
             refuse(

@@ -8,6 +8,8 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
+from bunqueue.settings import SettingsError
+
 from . import exits
 from .human import plural, span_of
 from .output import Column, Kind
@@ -47,20 +49,38 @@ Folder = Annotated[
 ]
 
 
+Repair = Annotated[
+    bool,
+    option("--repair", about="Make new files of what can be read of damaged ones, and say what is lost."),
+]
+
+
 @verb(
     app,
     "bunqueue doctor",
     "bunqueue doctor --json | jq '.[] | select(.status != \"ok\")'",
     "bunqueue doctor --data-dir ./data",
+    "bunqueue doctor --data-dir ./data --repair",
 )
-def doctor(session: Session, data_dir: Folder = None) -> None:
+def doctor(session: Session, data_dir: Folder = None, repair: Repair = False) -> None:
     """Look for what commonly goes wrong: storage, shards, clocks, queues without workers, dead letters.
 
     With --data-dir the files of a server that does not run are read and counted anew: whether they are
     whole, every job is in one state, and the counts are right. That takes as long as reading them takes.
 
-    Changes nothing. Exit status: 0 when there is no problem, warnings or not; 1 when there is one.
+    With --repair, too, a new file is made of what can be read of each damaged one, and takes its place; the
+    old file is kept beside it. It says what was lost. If anything interrupts it, run it again.
+
+    Changes nothing without --repair. Exit status: 0 when there is no problem, warnings or not; 1 when there
+    is one.
     """
+    if repair:
+        if data_dir is None:
+            raise SettingsError("--repair: give the folder with --data-dir; its server must not run")
+        from .repair import findings as repaired
+
+        for text in repaired(data_dir):
+            session.out.note(text)
     if data_dir is None:
         findings = list(_findings(session))
     else:

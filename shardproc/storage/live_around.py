@@ -29,6 +29,7 @@ _OUTCOMES = (
     "select 1 from completed where queue_id = :queue and seq = :seq",
 )
 _ENDED = {events.COMPLETED, events.REMOVED, events.DISCARDED, events.DROPPED}
+_GONE = {events.REMOVED, events.DROPPED}
 _UNTOLD = {events.DUPLICATED}  # says nothing of the state of its job
 
 
@@ -42,13 +43,17 @@ class Found(NamedTuple):
 class Fates:
     """What the event log says of some jobs."""
 
-    def __init__(self, db: sqlite3.Connection, wanted: set[int]) -> None:
+    def __init__(
+        self, db: sqlite3.Connection, wanted: set[int], log: sqlite3.Connection | None = None
+    ) -> None:
+        """``log``: where the event log is, if that is another file."""
         self.ended: dict[int, bool] = {}  # by number: whether the last that is known of it was its end
+        self.gone: set[int] = set()  # nothing is left of these
         self.ids: dict[int, str] = {}
         self.whole = True  # the log goes back to the first job, and could be read
         self._wanted = wanted
         self._numbers = self._own_ids(db)
-        self._read(db)
+        self._read(log or db)
 
     def may_live(self, seq: int) -> bool:
         """Whether a job of which no outcome can be read is to be taken for a live one."""
@@ -96,11 +101,14 @@ class Fates:
         seq = seq_of_id(job_id) if seq is None else seq
         if seq in self._wanted and kind not in _UNTOLD:
             self.ids[seq] = job_id
+            if kind in _GONE:
+                self.gone.add(seq)
             self.ended[seq] = kind in _ENDED or (kind == events.FAILED and bool(fields.get("terminal")))
 
     def _end(self, seq: int) -> None:
         if seq in self._wanted:
             self.ended[seq] = True
+            self.gone.add(seq)
 
 
 def live_around(

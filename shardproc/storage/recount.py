@@ -107,6 +107,20 @@ class Counts(NamedTuple):
     dead: int
 
 
+def damage_of(file: Path) -> str | None:
+    """What is wrong with a file so that not all of it can be read, or its indexes do not agree with it; None:
+    nothing."""
+    try:
+        with closing(sqlite3.connect(f"{file.resolve().as_uri()}?mode=ro", uri=True)) as connection:
+            found = [str(row[0]) for row in connection.execute("pragma integrity_check(5)")]
+            if found == ["ok"]:
+                connection.execute("select count(*) from jobs, meta where 0").fetchone()
+                return None
+            return "; ".join(found).replace("\n", " ")
+    except sqlite3.DatabaseError as error:
+        return str(error)
+
+
 def recount(file: Path, shard: int, shards: int) -> Iterator[Finding | Counts]:
     """Everything about one file, piece by piece."""
     try:

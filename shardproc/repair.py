@@ -1,0 +1,128 @@
+"""``python -m shardproc.repair FOLDER``: makes new files of what can be read of the damaged ones.
+
+The server must not run.  A file that is whole is left alone.  A new file is made in the folder `REPAIR`,
+looked at, and flushed; then a note says that it is ready, and from there on it takes the place of the old
+one, however often that is interrupted.  The old one is kept beside it.  Writes a JSON object for each shard
+that was repaired; why it cannot be done is one line for people on standard error.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+from rich.filesize import decimal
+
+from bunqueue.data_folder import (
+    REPAIR,
+    DataFolderError,
+    is_resharded,
+    own_data_folder,
+    refuse,
+    shard_file,
+    shards_of,
+    sync,
+    write_whole,
+)
+from shardproc.storage.database import DatabaseError
+from shardproc.storage.recount import damage_of
+from shardproc.storage.salvage import Salvaged, salvage
+
+FAILED = 1
+SPARE = 1.1  # a new file takes about as much as what can be read of the old one
+COPIES = 3  # a file with a damaged beginning is copied before it is read
+READY = "ready.json"  # from there on the new file counts
+
+
+class Ready(msgspec.Struct):
+    """A new file is whole and waits to take its place."""
+
+    shard: int
+    kept_as: str  # the name of the old file
+    salvaged: Salvaged
+
+
+def main(folder: Path) -> int:
+    """Run it; the exit status."""
+    os.umask(0o077)
+    try:
+        shards = shards_of(folder)
+        with own_data_folder(folder):
+            if is_resharded(folder):
+                refuse(folder, "has an interrupted reshard: run bunqueue reshard again to finish it")
+            _finish(folder)
+            for shard in range(shards):
+                _repair(folder, shard)
+            with suppress(OSError):
+                (folder / REPAIR).rmdir()
+    except (DataFolderError, OSError, DatabaseError) as error:
+        print(error, file=sys.stderr)
+        return FAILED
+    return 0
+
+
+def _repair(folder: Path, shard: int) -> None:
+    file, place = shard_file(folder, shard), folder / REPAIR
+    if not file.exists() or damage_of(file) is None:
+        return
+    _say(f"shard {shard}: {file.name} is damaged, reading what can be read")
+    _check_space(folder, file)
+    shutil.rmtree(place, ignore_errors=True)  # of a run that was interrupted
+    place.mkdir(mode=0o700)
+    made = place / file.name
+    salvaged = salvage(file, made, lambda text: _say(f"shard {shard}: {text}"))
+    if problem := damage_of(made):
+        raise DataFolderError(f"{made} is not whole ({problem}); nothing was changed")
+    sync(place)
+    name = f"{file.name}.damaged-{time.strftime('%Y%m%d-%H%M%S')}"
+    write_whole(place / READY, Ready(shard, name, salvaged))
+    _finish(folder)
+
+
+def _finish(folder: Path) -> None:
+    """Put a new file into its place, if one is ready."""
+    place = folder / REPAIR
+    if not (place / READY).exists():
+        return
+    ready = msgspec.json.decode((place / READY).read_bytes(), type=Ready)
+    file, kept = shard_file(folder, ready.shard), folder / ready.kept_as
+    made = place / file.name
+    if made.exists():
+        with suppress(FileExistsError):  # a run that was interrupted came as far
+            os.link(file, kept)
+        log = Path(f"{file}-wal")
+        if log.exists():
+            log.replace(f"{kept}-wal")  # the newest changes to the old file may stand there
+        Path(f"{file}-shm").unlink(missing_ok=True)
+        sync(folder)
+        made.replace(file)
+        sync(folder)
+        sync(place)
+    line = {"shard": ready.shard, "keptAs": ready.kept_as, **msgspec.to_builtins(ready.salvaged)}
+    sys.stdout.write(msgspec.json.encode(line).decode() + "\n")
+    sys.stdout.flush()
+    shutil.rmtree(place)
+    sync(folder)
+
+
+def _check_space(folder: Path, file: Path) -> None:
+    sizes = [path.stat().st_size for path in (file, Path(f"{file}-wal")) if path.exists()]
+    needed, free = int(sum(sizes) * SPARE * COPIES), shutil.disk_usage(folder).free
+    if needed > free:
+        missing = decimal(needed - free)
+        raise DataFolderError(
+            f"too little space to repair {file.name}: free {missing} on the disk of {folder}"
+        )
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))
