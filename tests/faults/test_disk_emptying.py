@@ -98,6 +98,11 @@ async def empties(folder: Path, make_server: StartServer, disk: tuple[str, int, 
         else:
             await wire.close()
             await Emptying(server, queues, total).run(finish)
+        if finish == "fail":  # dead letters are kept until somebody purges them
+            wire = await Wire.open(server.address)
+            for queue in queues:
+                await wire.ok("PurgeDlq", queue=queue)
+            await wire.close()
         await accepted_again(server, queues[0])
         server.dispose()
 
