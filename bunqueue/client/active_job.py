@@ -77,6 +77,7 @@ class ActiveJob:
         "carried",
         "data",
         "ending",
+        "failing",
         "halt",
         "id",
         "max_attempts",
@@ -107,6 +108,8 @@ class ActiveJob:
         """As it came from the server."""
         self.ending: Ending | None = None
         """For the worker: why the run is to end; `cancelled` is for handlers."""
+        self.failing = False
+        """For the worker: the attempt has failed, and the server is being told."""
         self.halt: Callable[[], object] | None = None
         """For the worker: makes the handler end, as long as it runs."""
         self.carried: tuple[tuple[str, Raw], ...] = ()
@@ -125,6 +128,17 @@ class ActiveJob:
     def is_of(self, line: JobLine) -> bool:
         """For the worker: whether what it says goes that way."""
         return self._line is line
+
+    def is_same_run(self, other: ActiveJob) -> bool:
+        """For the worker, which was given the job once more: whether that is for the run that it has in hand,
+        or for another attempt."""
+        if self.ending is not None and self.ending.why == TIMED_OUT:
+            return False
+        return not self.failing or other.attempts == self.attempts
+
+    def go_on(self, other: ActiveJob) -> None:
+        """For the worker: the run goes on under the lock of `other`, as that of before was lost."""
+        self.token, self.attempts, self.raw = other.token, other.attempts, other.raw
 
     def job(self) -> Job:
         """Everything about the job, as it was when it was pulled."""

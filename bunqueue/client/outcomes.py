@@ -148,6 +148,7 @@ class Outcomes:
     def fail(self, job: ActiveJob, error: BaseException, text: str = "") -> None:
         """What its handler raised; `text` stands for the error's own."""
         error = checked(error)
+        job.failing = True
         self._failures.append(_Failure(job, error, text or error_text(error)))
         self._empty.clear()
         self._due.set()
@@ -226,7 +227,7 @@ class Outcomes:
     async def _complete_one(self, success: _Success, unsure: bool) -> None:
         """`unsure`: what was said before may have completed the job already."""
         job, result, value = success
-        reply, repeated = await self._persist(Ack(id=job.id, result=result, token=job.token), core.AckReply)
+        reply, repeated = await self._decide(job, lambda: Ack(id=job.id, result=result, token=job.token))
         if isinstance(reply, LockLost):
             by_us = (unsure or repeated) and "token" not in reply.reason and await self._is_completed(job)
             if not by_us:
@@ -249,12 +250,12 @@ class Outcomes:
         if isinstance(what, _Failure):
             await self._fail(what)
         else:
-            await self._persist(stop_command(*what), core.AckReply)
+            await self._decide(what.job, lambda: stop_command(*what))
             self._listener.job_stopped(*what)  # whatever the answer: the job is not ours any more
 
     async def _fail(self, failure: _Failure) -> None:
         job, error, text = failure
-        reply, unsure = await self._persist(fail_command(job, error, text), core.AckReply)
+        reply, unsure = await self._decide(job, lambda: fail_command(job, error, text))
         if isinstance(error, Postpone):
             self._listener.job_stopped(job, error)
         elif isinstance(reply, CommandFailed) and not (unsure and await self._has_failed(job)):
@@ -279,6 +280,16 @@ class Outcomes:
         if isinstance(reply, CommandFailed):
             return job.remove_on_fail and isinstance(reply, JobNotFound)
         return reply.job.attempts > job.attempts
+
+    async def _decide(
+        self, job: ActiveJob, say: Callable[[], Struct]
+    ) -> tuple[core.AckReply | CommandFailed, bool]:
+        """`_persist` for what decides about a job; said again if the worker got another lock meanwhile."""
+        while True:
+            token = job.token
+            reply, unsure = await self._persist(say(), core.AckReply)
+            if job.token == token or not isinstance(reply, CommandFailed):
+                return reply, unsure
 
     async def _persist(self, command: Struct, reply: type[R]) -> tuple[R | CommandFailed, bool]:
         """Say it until the server answers: its reply, or its refusal.

@@ -107,12 +107,12 @@ class Process:
     def run(self, job: ActiveJob, path: str, line: JobLine) -> Any:
         """What the handler gives back. Raises ChildError, JobStopped when the job was ended before it began,
         or ProcessDied; then this is of no use any more."""
-        self._job = job
-        job.halt = partial(self._halt, job)
+        self._job, token = job, job.token
+        job.halt = partial(self._halt, job, token)  # by which the process knows the run, whatever comes
         try:
             job.raise_if_cancelled()  # from now on `halt` sees to it
             self.jobs += 1
-            self._send(Run(path, job.raw, Raw(_encode(job.data)), job.token, job.carried))
+            self._send(Run(path, job.raw, Raw(_encode(job.data)), token, job.carried))
             while True:
                 match self._receive():
                     case Say() as said:
@@ -169,14 +169,14 @@ class Process:
         if job.ending is not None and job.ending.why == INTERRUPTED:
             self._kill_group()
 
-    def _halt(self, job: ActiveJob) -> None:
+    def _halt(self, job: ActiveJob, token: str) -> None:
         """In the loop's thread: end the job, and when its time is over the process."""
         ending = job.ending
         assert ending is not None
         if ending.grace <= 0:
             self._kill(job)
             return
-        self._send(End(job.token, ending.why, ending.reason))
+        self._send(End(token, ending.why, ending.reason))
         asyncio.get_running_loop().call_later(ending.grace, self._kill, job)
 
     def _kill(self, job: ActiveJob) -> None:

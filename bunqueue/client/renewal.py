@@ -113,7 +113,7 @@ class Post(Protocol):
 
 
 class Renewal:
-    """The thread. `hold` and `release` are called from the worker's loop, and cost next to nothing."""
+    """The thread. `keep` and `release` are called from the worker's loop, and cost next to nothing."""
 
     def __init__(self, endpoint: Endpoint, interval: float, post: Post) -> None:
         """All locks are renewed every `interval` seconds, and at once after connecting."""
@@ -142,8 +142,15 @@ class Renewal:
         job = self._held.get(job_id)
         return job if job is not None and job.token == token else None
 
-    def hold(self, job: ActiveJob) -> None:
+    def keep(self, job: ActiveJob) -> bool:
+        """Keep the lock of a job that was pulled. False when the worker has the job in hand already, under a
+        lock that was lost with a connection: the run goes on under the new one."""
+        running = self._held.get(job.id)
+        if running is not None and running.is_same_run(job):
+            running.go_on(job)
+            return False
         self._held[job.id] = job
+        return True
 
     def release(self, job: ActiveJob) -> None:
         if self._held.get(job.id) is job:

@@ -144,7 +144,8 @@ class Shift:
         except MsgspecError as error:  # it stays locked until its lock runs out: there is no id to report
             self.trouble(BunqueueError(f"a job that was pulled is not readable: {error}"))
             return None
-        self._renewal.hold(job)
+        if not self._renewal.keep(job):
+            return None
         try:
             job.open()
         except Exception as error:
@@ -171,7 +172,10 @@ class Shift:
     # -- what the server tells unasked
 
     def _heard(self, payload: bytes | None) -> None:
-        notice = read_notice(payload) if payload is not None else None
+        if payload is None:  # the connection was lost: tell the server in time what goes on
+            self._renewal.nudge()
+            return
+        notice = read_notice(payload)
         if notice is not None:
             self._cancel([notice])
 
