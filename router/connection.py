@@ -110,8 +110,7 @@ class ClientConnection(asyncio.Protocol):
             self.number = self._hub.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._hub.remove(self, wire.CLOSED)
-        self._hub.lingering.pop(self, None)
+        self._hub.lost(self, exc)
         self._hub.open -= self.limited
         self._finished = True
 
@@ -190,7 +189,7 @@ class ClientConnection(asyncio.Protocol):
     def drop(self, why: str) -> None:
         """`abort`, with all that is kept for it."""
         _log.warning(why, connection=self.number)
-        self._hub.remove(self, wire.CLOSED)
+        self._hub.remove(self, wire.BROKEN)
         self._finished = True
         self.carry = bytearray()
         self.abort()

@@ -16,15 +16,18 @@ from .additions import Additions
 from .admission import Tokens
 from .bounds import Bounds
 from .lag import LoopLag
+from .local import now_ms
+from .processes import born
 from .routing import Routes
 from .tickets import Tickets
-from .workers import Workers
+from .workers import Worker, Workers
 
 if TYPE_CHECKING:
     from .connection import ClientConnection
     from .shard_link import ShardLink
 
 SWEEP_S = 5.0
+GONE_S = 0.25  # from the end of a connection to that of its process: the kernel closes files first
 LINGER_SWEEPS = 1  # how long a connection that we ended may take to notice; until then we swallow its bytes
 
 _log = get_logger("router")
@@ -69,10 +72,10 @@ class Hub:
         return number
 
     def remove(self, client: ClientConnection, kind: int) -> None:
-        """A client is gone: tell the shards that it used.  ``kind`` is CLOSED or SEVERED."""
+        """A client is gone: tell the shards that it used.  ``kind`` is CLOSED, SEVERED or BROKEN."""
         if self.clients.pop(client.number, None) is None:
             return
-        self.workers.disconnected(client.number)
+        workers = self.workers.disconnected(client.number)
         if self.draining:  # the shards are about to end
             if not self.clients:
                 self._emptied.set()
@@ -81,6 +84,30 @@ class Hub:
             link = self.links[shard]
             if link is not None:
                 link.control(kind, client.number)
+        for worker in workers:
+            if worker.born is not None:
+                asyncio.get_running_loop().call_later(GONE_S, self._look_whether_gone, worker)
+
+    def _look_whether_gone(self, worker: Worker) -> None:
+        """The connection of a worker on this machine has ended: if its process has, too, nobody has to wait
+        for it."""
+        if born(worker.pid) == worker.born:
+            return
+        for link in self.links:
+            if link is not None and not self.draining:
+                link.control(wire.GONE, wire.CONTROL, worker.id.encode())
+
+    def returned(self, away: float) -> None:
+        """The router has stood still for so many seconds: nobody is to blame for not being heard."""
+        _log.warning("the router stood still", seconds=round(away, 1))
+        self.workers.renew(now_ms())
+
+    def lost(self, client: ClientConnection, error: Exception | None) -> None:
+        """The socket of a client is closed."""
+        # The kernel speaks of a broken pipe where the client had closed its side before.
+        orderly = error is None or isinstance(error, BrokenPipeError)
+        self.remove(client, wire.CLOSED if orderly else wire.BROKEN)
+        self.lingering.pop(client, None)
 
     async def emptied(self) -> None:
         """Wait, at the end, for the last client to go."""

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from functools import cache
 from importlib import metadata
+from socket import gethostname
 from typing import Any, Protocol
 
 from msgspec import UNSET, UnsetType
@@ -25,6 +26,7 @@ from bunqueue.protocol.commands.workers import (
 from bunqueue.protocol.lenient import DECODE_ERRORS
 
 from .admission import RateLimit, Tokens, token_is_known
+from .processes import born
 from .routing import Peek, decode, look_again, peek
 from .subscription import Subscription
 from .workers import Workers
@@ -144,7 +146,10 @@ def _ping(session: Session, command: Command) -> Reply:
 
 
 def _register_worker(session: Session, command: RegisterWorker) -> Reply:
-    return session.workers.register(session.number, command, now_ms())
+    here = command.hostname == gethostname()
+    return session.workers.register(
+        session.number, command, now_ms(), born=born(command.pid) if here else None
+    )
 
 
 def _unregister_worker(session: Session, command: UnregisterWorker) -> Reply:

@@ -27,8 +27,9 @@ COMMAND = (sys.executable, "-P", "-m", "shardproc")
 GIVE_UP = 5  # failures in a row before READY: what keeps a shard from starting will not go away by itself
 FIRST_DELAY_S, LAST_DELAY_S = 0.05, 5.0  # before a restart; doubled each time
 HEALTHY_S = 10.0  # a shard that ran this long starts anew with the first delay
-PING_S = 5.0
-SILENT_PINGS = 6  # half a minute: far more than the longest batch, so it hangs
+PING_S = 1.0  # so that a shard that hears nothing for longer knows that it is the router that stands still
+SILENT_PINGS = 30  # half a minute: far more than the longest batch, so it hangs
+STOOD_STILL_S = 2.5  # between two pings: the router was stopped, and could hear nobody
 EXIT_S = 1.0  # for a process to end after it has closed its link
 DRAIN_S = 10.0  # to answer, commit and exit; then it is killed, which loses nothing
 REPORT_S = 1.0  # between two lines about the progress of loading
@@ -221,8 +222,12 @@ class Supervisor:
 
         Counts pings and not seconds: after the whole machine slept, no shard is to blame.
         """
+        loop = asyncio.get_running_loop()
         while True:
+            begun = loop.time()
             await asyncio.sleep(PING_S)
+            if (away := loop.time() - begun) > STOOD_STILL_S:
+                self._hub.returned(away)
             for shard in self._shards:
                 if not shard.ready or shard.link is None:
                     continue

@@ -48,6 +48,7 @@ class Worker(Struct):
     processed: int = 0
     failed: int = 0
     current_job: str | None = None
+    born: str | None = None  # when its process began, if that runs on this machine
 
 
 class Workers:
@@ -60,8 +61,10 @@ class Workers:
         self._of_conn: dict[int, set[str]] = {}
         self._gone_processed = self._gone_failed = 0  # by workers that are no longer here
 
-    def register(self, conn: int, command: RegisterWorker, now: int) -> RegisterWorkerReply:
-        """Enter a worker, or update the one of that id."""
+    def register(
+        self, conn: int, command: RegisterWorker, now: int, *, born: str | None = None
+    ) -> RegisterWorkerReply:
+        """Enter a worker, or update the one of that id; see `Worker.born`."""
         queues = list(dict.fromkeys(command.queues or ()))
         for queue in queues:
             if problem := queue_name_problem(queue):
@@ -83,6 +86,7 @@ class Workers:
                 worker.hostname, worker.pid = command.hostname, command.pid
         self._employ(queues)
         worker.conn, worker.concurrency, worker.last_seen = conn, command.concurrency, now
+        worker.born = born
         self._of_conn.setdefault(conn, set()).add(worker_id)
         fields = asdict(_shown(worker, now))
         return RegisterWorkerReply(data=Registered(worker_id=worker_id, **fields))
@@ -135,10 +139,17 @@ class Workers:
             concurrency_slots=sum(worker.concurrency for worker in workers),
         )
 
-    def disconnected(self, conn: int) -> None:
-        """A connection ended, and with it the registrations that it made last."""
-        for worker_id in self._of_conn.pop(conn, ()):
-            self._forget(self._workers[worker_id])
+    def disconnected(self, conn: int) -> list[Worker]:
+        """A connection ended, and with it the registrations that it made last, which are given back."""
+        workers = [self._workers[worker_id] for worker_id in self._of_conn.pop(conn, ())]
+        for worker in workers:
+            self._forget(worker)
+        return workers
+
+    def renew(self, now: int) -> None:
+        """Nobody could be heard until now."""
+        for worker in self._workers.values():
+            worker.last_seen = now
 
     def _known(self, worker_id: str) -> Worker:
         worker = self._workers.get(worker_id)

@@ -37,6 +37,7 @@ SLICES_S = 0.002  # for long work between two batches
 MAX_WAIT_MS = 5_000
 FORGET_MS = 20  # between two pieces of a log that is too long, when there is nothing else to do
 AWAY_MS = 2 * MAX_WAIT_MS  # a longer gap between two ticks means that nobody could be heard
+QUIET_MS = 2_500  # so does a longer silence of the router, which says something each second
 
 
 class Shard:
@@ -68,6 +69,8 @@ class Shard:
         self._time = Timekeeping(self._clock)
         self.engine = self._new_engine()
         self._ticked_at = self._clock.now_ms()
+        self._heard_at: int | None = None  # the router; None: there is none
+        self._hears = False  # something of it that the next tick is told of
 
     def _new_engine(self) -> Engine:
         engine = Engine(self.store, random.getrandbits, self._chance, *self._place)
@@ -89,11 +92,21 @@ class Shard:
         """The present time, epoch ms."""
         return self._clock.now_ms()
 
+    def hear(self) -> None:
+        """The router has said something, which is carried out after the next tick.  From the first time on,
+        workers are not to blame for its silence."""
+        self._hears = True
+
     def tick(self) -> int:
         """Begin a batch: do what is due; the time of the batch.  Call it AWAY_MS apart at most."""
         now = self._time.look(self.engine, self.store)
-        if now - self._ticked_at > AWAY_MS:
+        silent = self._heard_at is not None and now - self._heard_at > QUIET_MS
+        if now - self._ticked_at > AWAY_MS or (silent and self._hears):
             self.engine.returned(now)
+        elif silent:
+            self.engine.deafen()
+        if self._hears:
+            self._heard_at, self._hears = now, False
         self._ticked_at = now
         self.store.forget_events(self._time.doubt.time(now))
         self.engine.tick(now)
@@ -137,9 +150,13 @@ class Shard:
         while self.engine.work() and time.monotonic() < end:
             pass
 
-    def disconnect(self, conn: int, now: int, *, severed: bool) -> None:
-        """A client's connection ended."""
-        self.engine.disconnect(conn, now, severed=severed)
+    def disconnect(self, conn: int, now: int, *, severed: bool, broken: bool = False) -> None:
+        """A client's connection ended; see `Engine.disconnect`."""
+        self.engine.disconnect(conn, now, severed=severed, broken=broken)
+
+    def gone(self, owner: str, now: int) -> None:
+        """The process of a worker has ended."""
+        self.engine.gone(owner, now)
 
     def receive(self, source: int, body: bytes, now: int) -> None:
         """A letter of another shard."""

@@ -177,19 +177,23 @@ class ResilientShard(Shard):
         except DISK_ERRORS as error:
             self._fail(error)
 
-    def disconnect(self, conn: int, now: int, *, severed: bool) -> None:
-        again = partial(self._disconnect, conn, severed)
+    def disconnect(self, conn: int, now: int, *, severed: bool, broken: bool = False) -> None:
+        self._part(partial(super().disconnect, conn, severed=severed, broken=broken), now)
+
+    def gone(self, owner: str, now: int) -> None:
+        self._part(partial(super().gone, owner), now)
+
+    def _part(self, what: Callable[..., None], now: int) -> None:
+        """Somebody has left: that waits while nothing can be changed."""
+        again = partial(self._part, what)
         if self._mode in (Mode.FAILED, Mode.READ_ONLY):
             self._missed.append(again)
             return
         try:
-            super().disconnect(conn, now, severed=severed)
+            what(now=now)
         except DISK_ERRORS as error:
             self._missed.append(again)
             self._fail(error)
-
-    def _disconnect(self, conn: int, severed: bool, now: int) -> None:
-        self.disconnect(conn, now, severed=severed)
 
     def receive(self, source: int, body: bytes, now: int) -> None:
         self._hear(partial(super().receive, source, body), now)

@@ -25,6 +25,7 @@ READ_SIZE = 1 << 20  # more than a Unix socket buffers, so one read takes all th
 MAX_UNSENT = 8 << 20  # bytes of replies in one turn; what would cause more waits for the next
 TURN_S = 0.05  # of commands in one turn; then what is done is committed and answered
 LOOKS = 64  # commands from one look at the clock to the next
+ENDS = frozenset({link.CLOSED, link.SEVERED, link.BROKEN})  # of a connection
 _log = get_logger("shard")
 
 Item = tuple[int, bytes]  # kind and body of an envelope
@@ -86,6 +87,7 @@ class Server:
             if not data:
                 _log.info("router is gone")
                 return False
+            shard.hear()
         now = shard.tick()
         self._until = time.monotonic() + TURN_S
         if data:
@@ -113,8 +115,10 @@ class Server:
             # A ticket is asked once; its number comes again only after all others.
             client = Client(conn, kind) if conn >= link.TICKET else shard.client(conn, kind)
             self._execute(client, kind, body, now)
-        elif kind in (link.CLOSED, link.SEVERED):
-            shard.disconnect(conn, now, severed=kind == link.SEVERED)
+        elif kind in ENDS:
+            shard.disconnect(conn, now, severed=kind == link.SEVERED, broken=kind == link.BROKEN)
+        elif kind == link.GONE:
+            shard.gone(body.decode(), now)
         elif kind == link.LETTER:
             shard.receive(body[0], body[1:], now)
         elif kind == link.PEER:
@@ -149,7 +153,7 @@ class Server:
             conn = next(iter(self._backlog))
             items = self._backlog.pop(conn)
             kind, body = items.popleft()
-            gone = bool(items) and items[-1][0] in (link.CLOSED, link.SEVERED)
+            gone = bool(items) and items[-1][0] in ENDS
             if gone and kind in (link.COMMANDS_V2, link.COMMANDS_V3):
                 self._finish_off(conn, kind, body, now)
             else:

@@ -129,6 +129,7 @@ class Extra(Struct, rename="camel", omit_defaults=True, gc=False):
     planned_at: int | None = None  # when run_at was set, if neither created_at nor the timeline tells that
     flow: FlowMark | None = None
     drops: int = 0  # connections that ended while they held it, before anything was heard of it
+    lost_ttl: int = 0  # of the lock that `Job.lost_token` is of; 0: the usual one
 
     @property
     def has_policy(self) -> bool:
@@ -152,6 +153,7 @@ class Extra(Struct, rename="camel", omit_defaults=True, gc=False):
             "auto_retries",
             "cancellation",
             "drops",
+            "lost_ttl",
             "planned_at",
             "flow",
             "watched",
@@ -216,7 +218,7 @@ class Job(Struct, gc=False, eq=False):
     finished_at: int | None = None
     lock: Lock | None = None
     worker: str = ""  # who held it last
-    lost_token: str | None = None  # of a lock that ran out; may still complete the waiting job
+    lost_token: str | None = None  # of a lock that was lost; may still lock or complete the waiting job
     timed_out: bool = False  # the last attempt ran into its timeout: late answers are ignored
     error: str | None = None  # of the last failed attempt
     reason: str | None = None  # why it is a dead letter

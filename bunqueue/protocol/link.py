@@ -21,7 +21,7 @@ TO_SHARD = struct.Struct(">IIB")
 TO_ROUTER = struct.Struct(">IIBIH")
 
 # Kinds, router to shard.  2 and 3 are commands in the shape of that protocol version.
-CLOSED = 0  # the connection ended: its jobs return to their queues
+CLOSED = 0  # the client closed the connection: its jobs return to their queues
 SEVERED = 1  # the server ended it: locked jobs stay with their holder until the lock runs out
 COMMANDS_V2 = 2
 COMMANDS_V3 = 3
@@ -32,6 +32,8 @@ LETTER = 7  # of another shard: the body is its number and what it says
 PEER = 8  # another shard is ready, perhaps anew: the body is its number
 UNSUBSCRIBE = 9  # the connection wants no more events
 STAFF = 10  # a queue has a registered worker now, or none any more: the body is Staff
+BROKEN = 11  # the connection broke: its locked jobs wait for their worker to connect again
+GONE = 12  # the process of a worker on this machine has ended: the body is the worker's id
 
 # Kinds, shard to router.
 REPLIES = 0

@@ -150,8 +150,8 @@ class SandboxEngine(EmbeddedEngine):
     def _limits_open(self) -> int:
         """When a limit lets the next job through.  The engine looks only where a pull is parked, and a drain
         parks none."""
-        from shardproc.engine.engine import NEVER
         from shardproc.engine.gate import opens_at
+        from shardproc.engine.hearing import NEVER
 
         state = self._shard.engine.state
         held = [queue for queue in state.queues.values() if queue.waiting and not queue.paused and queue.gate]

@@ -37,6 +37,7 @@ from . import (
     limits,
     locks,
     monitoring,
+    partings,
     peers,
     pulling,
     pushing,
@@ -57,6 +58,7 @@ from . import (
 )
 from .delays import is_delayed
 from .dispatch import carry_out
+from .hearing import NEVER, SETTLE_MS
 from .outbox import Archive, Outbox, PushedEntry
 from .registry import RECOVERIES
 from .set_back import SetBack
@@ -84,9 +86,6 @@ __all__ = [
     "trials",
     "webhooks",
 ]
-
-
-NEVER = 1 << 62  # ms; later than any time
 
 
 class Engine:
@@ -161,14 +160,17 @@ class Engine:
         state = self.state
         state.now, state.spare = now, chores.SPARE
         self._end_delays()
-        self._end_timeouts()
+        if now >= state.hearing.settled_at:
+            self._end_timeouts()
+            partings.end_strays(state)
         gate.ring(state)
         due = state.timetable.next_at()
         if due is not None and due <= now:
             schedules.run_due(state)
         if now >= state.next_sweep:
             state.next_sweep = now + locks.SWEEP_MS
-            locks.sweep(state)
+            if now >= state.hearing.settled_at:
+                locks.sweep(state)
             history.book(state)
         if now >= state.upkeep.next_at:
             upkeep.step(state)
@@ -201,17 +203,20 @@ class Engine:
         """When something is due beside the rounds that look after locks and retention; NEVER: nothing is."""
         state, deadline = self.state, NEVER
         parked = state.poll_ends.heap, state.wait_ends.heap, state.trials.ends.heap
-        for heap in (state.delays, state.timeouts, *parked, state.alarms):
+        for heap in (state.delays, *parked, state.alarms):
             if heap and heap[0][0] < deadline:
                 deadline = heap[0][0]
+        for patience in (state.timeouts, state.hearing.strays):
+            if patience:
+                deadline = min(deadline, max(patience[0][0], state.hearing.settled_at))
         due = state.timetable.next_at()
         return deadline if due is None else min(deadline, due)
 
-    def disconnect(self, conn: int, now: int, *, severed: bool) -> None:
-        """A client's connection ended."""
+    def disconnect(self, conn: int, now: int, *, severed: bool, broken: bool = False) -> None:
+        """A client's connection ended; ``severed`` by the server, or ``broken`` by what is in between."""
         self.state.now = now
         self.unsubscribe(conn)
-        locks.disconnect(self.state, conn, severed=severed)
+        partings.disconnect(self.state, conn, severed=severed, broken=broken)
         self._serve()
 
     def unsubscribe(self, conn: int) -> None:
@@ -274,9 +279,14 @@ class Engine:
         state.orphans.add(job)
         timeouts.watch(state, job)
 
+    def deafen(self) -> None:
+        """Nobody can be heard, so nobody's silence counts, until `returned`."""
+        self.state.hearing.settled_at = NEVER
+
     def returned(self, now: int) -> None:
         """Time has passed in which the shard could not hear anybody."""
         self.state.now = now
+        self.state.hearing.settled_at = now + SETTLE_MS
         locks.renew_all(self.state)
 
     def set_forward(self, ms: int, now: int) -> None:
@@ -292,6 +302,12 @@ class Engine:
         self.returned(back.now)
         self._serve()
         return moved
+
+    def gone(self, owner: str, now: int) -> None:
+        """The process of a worker has ended."""
+        self.state.now = now
+        partings.gone(self.state, owner)
+        self._serve()
 
     def renew(self, conns: Collection[int], now: int) -> None:
         """These connections are heard of: the locks of what they hold run anew."""
@@ -310,13 +326,13 @@ class Engine:
     def desert(self, now: int) -> None:
         """All who held jobs are gone for good."""
         self.state.now = now
-        locks.desert(self.state)
+        partings.desert(self.state)
         self._serve()
 
     def adopt(self, live: Collection[int], now: int) -> None:
         """Which connections survived the restart of this shard."""
         self.state.now = now
-        locks.adopt(self.state, live)
+        partings.adopt(self.state, live)
 
     def _serve(self) -> None:
         """Let those go on who waited for what just happened, and for what that causes."""

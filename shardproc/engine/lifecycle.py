@@ -38,6 +38,7 @@ from . import auto_retry, events, gate, outcomes, timeouts, waiting
 from .configs import of_queue
 from .delays import forget_delay
 from .events import emit
+from .hearing import remember
 from .keys import release_key
 from .moments import note
 from .outbox import ROW, STATE, Attempt
@@ -209,7 +210,7 @@ def lose(state: State, job: Job, error: str) -> None:
     if is_cancelled(job):
         return cancel(state, job)
     queue = state.queues[job.queue]
-    token = job.lock.token if job.lock is not None else ""
+    lock = job.lock
     job.attempts += 1
     job.stalls += 1
     _end_attempt(state, queue, job, error, STALLED)
@@ -219,7 +220,7 @@ def lose(state: State, job: Job, error: str) -> None:
         emit(state, events.FAILED, job, error=error, terminal=True)
         bury(state, queue, job, STALLED if stalled else MAX_ATTEMPTS)
     else:
-        job.lost_token = token
+        remember(job, lock)
         _again(state, queue, job, state.now)
 
 

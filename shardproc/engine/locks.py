@@ -1,4 +1,4 @@
-"""Who holds which job until when: heartbeats, the sweep of the silent, connections that end."""
+"""Who holds which job until when: heartbeats, and the sweep of the silent."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from operator import attrgetter
 
 from msgspec import UNSET
 
-from bunqueue.model.job import ACTIVE, Job, Lock
+from bunqueue.model.job import Job, Lock
 from bunqueue.model.stall import DEFAULT_STALLS, StallConfig
 from bunqueue.protocol.commands import CommandError, Ok
 from bunqueue.protocol.commands.core import (
@@ -24,12 +24,10 @@ from bunqueue.protocol.commands.core import (
 from bunqueue.protocol.commands.stall import GetStallConfig, SetStallConfig, StallConfigReply
 from bunqueue.protocol.configuration import changed
 
-from . import chores, lifecycle, moves, waiting
+from . import chores, lifecycle, moves, partings
 from .cancelling import notice_of
 from .configs import of_queue, store
-from .dependencies import extra_of
 from .finishing import check_lengths
-from .outbox import ROW
 from .queries import known_queue
 from .registry import handles
 from .state import Client, State
@@ -38,7 +36,6 @@ SWEEP_MS = 5_000  # the seeds' interval of lock expiry and stall checks
 SWEEP = "sweep"  # the chore of taking back
 BY_SEQ = attrgetter("seq")
 ORPHAN_MS = 30 * 60_000  # silence after which a job that nobody holds is suspect, even where stalls are not
-FREE_DROPS = 2  # connections that may end with a job before that counts as a stall
 GRACE_MS = 5_000  # after start, before the first sweep
 
 
@@ -80,18 +77,20 @@ def extend_locks(state: State, client: Client, command: ExtendLocks) -> Extended
 
 
 def _extend(state: State, job_id: str, token: str | None, duration: int) -> bool:
-    """Renew a lock; what has no lock, or another one, is left alone."""
+    """Renew a lock; what has another one, or never had one, is left alone."""
     job = state.jobs.get(job_id)
-    locked = job is not None and job.lock is not None and bool(job.lock.token)
-    return bool(token) and locked and _beat(state, job_id, token, duration)
+    if job is None or not token or (job.lock is not None and not job.lock.token):
+        return False
+    return _beat(state, job_id, token, duration)
 
 
 def _beat(state: State, job_id: str, token: str | None, duration: int | None) -> bool:
-    """A sign of life.  Without the token it feeds the stall check alone, and the lock runs out."""
+    """A sign of life.  Without the token it feeds the stall check alone, and the lock runs out.  With the
+    token of a lock that was lost, the job is locked again, unless somebody else has taken it."""
     job = state.jobs.get(job_id)
     lock = job.lock if job is not None else None
     if lock is None:
-        return False
+        return job is not None and partings.retake(state, job, token, duration)
     if token and lock.token:
         if token != lock.token:
             return False
@@ -186,63 +185,13 @@ def _suspect(job: Job, lock: Lock, lost: list[Job]) -> None:
     lock.suspect = True
 
 
-def disconnect(state: State, conn: int, *, severed: bool) -> None:
-    """A connection ended.  Its jobs return at once, except locked ones that may still be worked on:
-    those renewed before (the worker lives on another connection), and all of them when it was the
-    server that cut the line (the worker will be back with its token).
-    """
-    client = state.clients.get(conn)
-    if client is None:
-        return
-    client.closed = True
-    waiting.leave(state, client)
-    del state.clients[conn]
-    if client.held:
-        chores.begin(state, conn, _give_back(state, client, severed))
-
-
-def _give_back(state: State, client: Client, severed: bool) -> Iterator[None]:
-    for job in sorted(client.held, key=BY_SEQ):
-        while state.spare <= 0:
-            yield
-        lock = job.lock
-        if lock is None or lock.conn != client.conn:  # ended by others meanwhile
-            continue
-        state.spare -= 1
-        if lock.token and (severed or lock.renewed):
-            lock.conn = 0
-            state.orphans.add(job)
-        else:
-            _drop(state, job)
-
-
-def _drop(state: State, job: Job) -> None:
-    """Its holder has gone before anything was heard of the job: nothing counts, but for a job that this
-    happens to again and again.  It may be what ends its workers, and has to come to an end, too."""
-    extra = extra_of(job)
-    extra.drops += 1
-    state.out.touch(job, ROW)
-    if extra.drops > FREE_DROPS:
-        lifecycle.lose(state, job, f"Whoever held the job has gone at once, {extra.drops} times by now")
-    else:
-        lifecycle.release(state, job)
-
-
-def desert(state: State) -> None:
-    """All who held jobs are gone for good, so nobody has to be waited for.  Jobs that had been in hand for
-    long enough to be renewed have used an attempt: they may be what ended their worker."""
-    for job in sorted(state.orphans, key=BY_SEQ):
-        if job.lock is not None and job.lock.renewed:
-            lifecycle.lose(state, job, "The process that ran it has ended")
-        else:
-            _drop(state, job)
-
-
 def renew_all(state: State) -> None:
-    """The shard was away (stopped, suspended, its clock set forward): nobody could renew a lock in
-    that time, so all of them run anew."""
+    """The shard could hear nobody (it was stopped or suspended, or the router was): nobody could renew a lock
+    in that time, so all of them run anew."""
     for held in (*(client.held for client in state.clients.values()), state.orphans):
         renew(state, held)
+    state.next_sweep = max(state.next_sweep, state.hearing.settled_at)
+    partings.wait_anew(state)
 
 
 def renew(state: State, jobs: Collection[Job]) -> None:
@@ -252,32 +201,3 @@ def renew(state: State, jobs: Collection[Job]) -> None:
             job.lock.until = max(job.lock.until, state.now + job.lock.ttl)
             job.lock.heartbeat_at = state.now
             job.lock.suspect = False
-
-
-def detach(state: State, client: Client, job: Job) -> None:
-    """An active job shall outlive the connection that pulled it."""
-    lock = job.lock
-    assert lock is not None
-    client.held.discard(job)
-    lock.conn, lock.renewed = 0, True
-    state.orphans.add(job)
-    state.out.touch(job, ROW)  # a usual lock is stored without what is unusual here
-
-
-def adopt(state: State, live: Collection[int]) -> None:
-    """After a restart: give recovered active jobs back to connections that are still there.
-
-    Locked jobs of others stay active for one lock time, so that their worker can come back;
-    unlocked ones return to their queues, as after any disconnect.
-    """
-    for job in sorted(state.orphans, key=lambda job: job.seq):
-        lock = job.lock
-        assert lock is not None
-        assert job.state == ACTIVE
-        if lock.conn in live:
-            state.orphans.discard(job)
-            state.client(lock.conn, 2).held.add(job)
-            continue
-        lock.conn = 0
-        if not lock.token and not lock.renewed:  # a detached one stays
-            lifecycle.release(state, job)

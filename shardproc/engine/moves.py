@@ -14,6 +14,7 @@ from bunqueue.protocol.job_view import timeline
 from . import auto_retry, events, lifecycle
 from .delays import forget_delay
 from .events import emit
+from .hearing import remember
 from .keys import retake_key
 from .lifecycle import let_go, withdraw
 from .moments import note, planned
@@ -70,12 +71,12 @@ def interrupt(state: State, job: Job, error: str | None) -> None:
 
 def take_back(state: State, job: Job) -> None:
     """ACTIVE to WAITING as nobody ever showed that he had got the job: nothing counted, and the token of
-    a worker that did get it still completes the job while it waits."""
-    token = job.lock.token if job.lock is not None else ""
+    a worker that did get it still locks or completes the job while it waits."""
+    lock = job.lock
     lifecycle.release(state, job)
     if job.state == FAILED or job.state == REMOVED:  # cancelled
         return
-    job.lost_token = token
+    remember(job, lock)
     job.timeline = timeline(job)  # its next start has more to write than a lock
     state.out.touch(job, ROW)
 

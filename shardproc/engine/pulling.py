@@ -12,7 +12,7 @@ from bunqueue.protocol.commands import Reply
 from bunqueue.protocol.commands.core import GroupRule, Pull, PullBatch, PullBatchReply, PullReply
 from bunqueue.protocol.job_view import DEFAULT_OPTIONS, job_list, pulled_job, size_beside_data
 
-from . import chores, gate, lifecycle, locks
+from . import chores, gate, lifecycle, partings
 from .group import Policy, policy_of
 from .queries import known_queue
 from .registry import handles
@@ -227,7 +227,7 @@ def _answer(state: State, queue: QueueState, waiter: Waiter) -> Reply | None:
 def _detach(state: State, client: Client, jobs: list[Job]) -> None:
     """Let jobs stay active when the connection ends that they were pulled on."""
     for job in jobs:
-        locks.detach(state, client, job)
+        partings.detach(state, client, job)
 
 
 def _finish(state: State, waiter: Waiter, reply: Reply) -> None:

@@ -20,6 +20,7 @@ from bunqueue.protocol.job_view import DEFAULT_OPTIONS, MAX_SHARED, share_option
 from .chores import SPARE
 from .deadlines import Deadlines
 from .doubt import Doubt
+from .hearing import Hearing
 from .outbox import Archive, Outbox, QueueRow
 from .parked_trials import Trials
 from .peers import Asked
@@ -209,6 +210,7 @@ class State:
         "ended",
         "gone",
         "granted",
+        "hearing",
         "ids",
         "jobs",
         "listeners",
@@ -269,8 +271,7 @@ class State:
         self.shard, self.shards = shard, shards  # the number of this one, and how many there are
         self.ids = ids
         self.chance = chance  # a random number in [0, 1)
-        self.now = 0
-        self.started_at = 0
+        self.now = self.started_at = 0
         self.out = Outbox()
         self.queues: dict[str, QueueState] = {}
         self.rooms: dict[str, deque[Waiter]] = {}  # pulls parked at queues that do not exist yet
@@ -298,7 +299,8 @@ class State:
         self.timetable = Timetable()
         self.staffed: set[str] = set()  # queues with registered workers
         self.away_until = 0  # until then the whole server was down: what was due has been missed
-        self.upkeep, self.pushed, self.recovery = Upkeep(), PushMemory(), Recovery()
+        self.upkeep, self.pushed = Upkeep(), PushMemory()
+        self.recovery, self.hearing = Recovery(), Hearing()
         self.totals, self.rates = Totals(), Rates()
         self.minute = 0  # up to which jobs a minute are booked
         self.vitals: Callable[[], Vitals] = Vitals  # the process puts its own in place

@@ -16,6 +16,8 @@ STALL_MS = 30_000
 HOUR_MS = 3_600_000
 MAX_STALLS = 3
 FREE_DROPS = 2
+SETTLE_MS = 2_000
+RECONNECT_MS = 15_000
 
 QUEUED, ACTIVE, COMPLETED, FAILED, GONE = "queued", "active", "completed", "failed", "gone"
 NO_RESULT = Ellipsis  # the ack named none; a singleton, also after a copy
@@ -52,6 +54,7 @@ class Job:
     renewed: bool = False
     suspect: bool = False
     lost_token: str | None = None
+    patience: int | None = None  # its connection broke: until when its worker may come back
     timed_out: bool = False
     error: str | None = None
     reason: str | None = None
@@ -202,6 +205,7 @@ class Model:
 
     now: int
     next_sweep: int = 0
+    settled_at: int = 0  # nothing is taken from who is silent before: nobody could be heard
     jobs: list[Job] = field(default_factory=list)
     queues: list[str] = field(default_factory=list)  # in order of their first push
     polls: list[Poll] = field(default_factory=list)
@@ -269,8 +273,15 @@ class Model:
             if job.state == QUEUED and job.run_at is not None and job.run_at > self.now:
                 times.append(job.run_at)
             if (at := self.timeout_at(job)) is not None:
-                times.append(at)
+                times.append(max(at, self.settled_at))
+            if self.is_stray(job):
+                times.append(max(job.patience or 0, self.settled_at))
         return min(times)
+
+    @staticmethod
+    def is_stray(job: Job) -> bool:
+        """Whether its worker is waited for after a connection broke."""
+        return job.state == ACTIVE and job.patience is not None and job.conn == 0 and not job.renewed
 
     def timeout_at(self, job: Job) -> int | None:
         """When the running attempt has taken too long."""
@@ -328,7 +339,7 @@ class Model:
             job.conn, job.owner, job.token = conn, owner, ""
             job.lock_ttl, job.until = lock_ttl, self.now + lock_ttl
             job.renewed = job.suspect = job.timed_out = False
-            job.lost_token = None
+            job.lost_token = job.patience = None
             taken.append(job)
         return taken
 
@@ -512,7 +523,13 @@ class Model:
 
     def _beat(self, job_id: str, token: str | None, duration: int | None) -> bool:
         job = self.find(job_id)
-        if job is None or job.state != ACTIVE:
+        if job is None:
+            return False
+        if token and token == job.lost_token and job.is_ready(self.now):
+            # Not in SEMANTICS.md: the worker goes on with it, and nobody else has taken it.
+            job.state, job.started_at, job.timed_out, job.lost_token = ACTIVE, self.now, False, None
+            job.drops = max(0, job.drops - 1)
+        if job.state != ACTIVE:
             return False
         if token and job.locked:
             if token != job.token:
@@ -573,11 +590,14 @@ class Model:
     def tick(self, now: int) -> None:
         """All that happens by itself until ``now``, at once."""
         self.now = now
-        for job in self.jobs:
+        for job in self.jobs if now >= self.settled_at else ():
             at = self.timeout_at(job)
             if at is not None and at <= now:
                 self._fail(job, "Job timeout exceeded", "timeout")
                 job.timed_out = True
+        for job in self.jobs if now >= self.settled_at else ():
+            if self.is_stray(job) and (job.patience or 0) <= now:
+                self._drop(job)
         if now >= self.next_sweep:
             self.next_sweep = now + SWEEP_MS
             self._sweep()
@@ -606,26 +626,39 @@ class Model:
     def returned(self, now: int) -> None:
         """Nobody could be heard until ``now``: all locks run anew (docstring of locks.py)."""
         self.now = now
+        self.settled_at = now + SETTLE_MS
+        self.next_sweep = max(self.next_sweep, self.settled_at)
         for job in self.jobs:
+            if self.is_stray(job):
+                job.patience = now + max(1, min(job.lock_ttl // 2, RECONNECT_MS))
             if job.state == ACTIVE:
                 job.until = max(job.until, now + job.lock_ttl)
                 job.heartbeat_at, job.suspect = now, False
 
-    def disconnect(self, conn: int, *, severed: bool) -> None:
-        """A connection ends; ``severed``: by the server."""
+    def disconnect(self, conn: int, *, severed: bool = False, broken: bool = False) -> None:
+        """A connection ends; ``severed``: by the server; ``broken``: by what is in between, or by a client to
+        which the server did not answer (docstrings of partings.py)."""
+        broken = broken or self.now < self.settled_at
         self.versions.pop(conn, None)
         self.polls = [poll for poll in self.polls if poll.conn != conn]
         for job in self.jobs:
             if job.state == ACTIVE and job.conn == conn:
-                if job.locked and (severed or job.renewed):
+                if job.locked and (severed or broken or job.renewed):
                     job.conn = 0
-                    continue
-                job.drops += 1
-                if job.drops > FREE_DROPS:
-                    self._lose(job, f"Whoever held the job has gone at once, {job.drops} times by now")
+                    if not severed:
+                        job.patience = self.now + max(1, min(job.lock_ttl // 2, RECONNECT_MS))
                 else:
-                    self._requeue(job)  # no attempt lost, its place in the queue kept
+                    self._drop(job)
         self.serve()
+
+    def _drop(self, job: Job) -> None:
+        """Its connection has ended, and nobody comes back to it."""
+        job.drops += 1
+        if job.drops > FREE_DROPS:
+            self._lose(job, f"Whoever held the job has gone at once, {job.drops} times by now")
+        else:
+            self._requeue(job)  # no attempt lost, its place in the queue kept
+            job.lost_token = job.token or None
 
     def restart(self, now: int, live: Iterable[int]) -> None:
         """The shard process was replaced; ``live``: connections that survived it.
@@ -634,8 +667,10 @@ class Model:
         """
         self.now = now
         self.next_sweep = now + SWEEP_MS
+        self.settled_at = 0
         self.polls = []
         for job in self.jobs:
+            job.patience = None
             if job.state != ACTIVE:
                 continue
             job.until = max(job.until, now + job.lock_ttl)

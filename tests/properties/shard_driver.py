@@ -138,11 +138,11 @@ class Driver:
         self.now = to
         self.shard.engine.returned(to)
 
-    def disconnect(self, conn: int, *, severed: bool = False) -> list[Answer]:
+    def disconnect(self, conn: int, *, severed: bool = False, broken: bool = False) -> list[Answer]:
         """A connection ends."""
         replies = self.shard.engine.out.replies
         before = len(replies)
-        self.shard.engine.disconnect(conn, self.now, severed=severed)
+        self.shard.engine.disconnect(conn, self.now, severed=severed, broken=broken)
         return [(to, decoded(reply)) for to, reply in replies[before:]]
 
     def commit(self) -> list[Answer]:

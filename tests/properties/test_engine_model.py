@@ -264,7 +264,7 @@ class ShardMachine(RuleBasedStateMachine):
             elif outcome == "beat":
                 self.heartbeat(conn, which, "right", None)
             else:
-                self.disconnect(conn, False)
+                self.disconnect(conn, "closed")
 
     @rule(conn=picks, queue=queues, owner=owners, times=st.integers(1, 3))
     def silence(self, conn: int, queue: str, owner: str, times: int) -> None:
@@ -447,11 +447,12 @@ class ShardMachine(RuleBasedStateMachine):
         self.model.versions[self.next_conn] = version
         self.next_conn += 1
 
-    @rule(conn=picks, severed=st.booleans())
-    def disconnect(self, conn: int, severed: bool) -> None:
+    @rule(conn=picks, how=st.sampled_from(["closed", "severed", "broken"]))
+    def disconnect(self, conn: int, how: str) -> None:
         who = self.conn(conn)
-        self.actual = self.driver.disconnect(who, severed=severed)
-        self.model.disconnect(who, severed=severed)
+        severed, broken = how == "severed", how == "broken"
+        self.actual = self.driver.disconnect(who, severed=severed, broken=broken)
+        self.model.disconnect(who, severed=severed, broken=broken)
         self.compare()
 
     @rule(commands=st.integers(2, 8))

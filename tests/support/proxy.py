@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
+import struct
+
+RESET = struct.pack("ii", 1, 0)  # SO_LINGER: closing throws away what is unsent, and resets
 
 
 class Proxy:
@@ -36,6 +40,21 @@ class Proxy:
         for line in lines:
             line.cut()
 
+    def reset(self) -> None:
+        """Have all connections end as a firewall ends them that has forgotten them: both sides are reset."""
+        for line in self._lines:
+            for writer in line.writers:
+                sock = writer.transport.get_extra_info("socket")
+                with contextlib.suppress(OSError):
+                    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+        self.cut()
+
+    def hang_up(self) -> None:
+        """End all connections as a load balancer does: each side sees the other one close it in order."""
+        lines, self._lines = self._lines, []
+        for line in lines:
+            line.hang_up()
+
     def freeze(self) -> int:
         """Have all connections go half-open: nothing comes through any more, and nobody is told. How many
         these are; new ones work."""
@@ -56,6 +75,8 @@ class Proxy:
             await asyncio.gather(line.copy(reader, downstream), line.copy(upstream, writer))
         except OSError:
             writer.close()
+        for each in line.writers:
+            each.close()
         if line in self._lines:
             self._lines.remove(line)
         self._tasks.discard(task)
@@ -70,6 +91,12 @@ class _Line:
     def cut(self) -> None:
         for writer in self.writers:
             writer.transport.abort()
+
+    def hang_up(self) -> None:
+        self.silent = True  # what still comes is swallowed
+        for writer in self.writers:
+            with contextlib.suppress(OSError, RuntimeError):
+                writer.write_eof()
 
     async def copy(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError):

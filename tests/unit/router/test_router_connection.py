@@ -536,7 +536,7 @@ def test_a_client_that_does_not_read_is_not_read_and_at_last_dropped(bench: Benc
     bench.transport.unread = bounds.MAX_UNREAD + 1
     bench.client.deliver(shard, 0, 0, b"x")
     assert bench.transport.ended == "abort"
-    assert bench.links[shard].sent[-1][1] == wire.CLOSED
+    assert bench.links[shard].sent[-1][1] == wire.BROKEN
 
 
 def test_a_client_that_reads_again_is_read_again(bench: Bench) -> None:

@@ -1,0 +1,30 @@
+"""Whether the shard can hear workers at all, and whom it waits for.  What it cannot hear it holds against
+nobody."""
+
+from __future__ import annotations
+
+from bunqueue.model.job import DEFAULT_LOCK_TTL_MS, Extra, Job, Lock
+
+NEVER = 1 << 62  # ms; later than any time
+SETTLE_MS = 2_000  # for what was said meanwhile to arrive: it lies in sockets
+
+
+class Hearing:
+    """What a shard knows of its own absence, and of workers that may be on their way back to it."""
+
+    __slots__ = ("settled_at", "strays")
+
+    def __init__(self) -> None:
+        # Until then (epoch ms) nothing is taken from who is silent; NEVER: the shard hears nobody.
+        self.settled_at = 0
+        # Heap of jobs whose connection broke: (when to give up waiting for the worker, n, job, its lock then)
+        self.strays: list[tuple[int, int, Job, Lock]] = []
+
+
+def remember(job: Job, lock: Lock | None) -> None:
+    """Whoever held the job until now may come back, and show that the work on it goes on, or is done."""
+    job.lost_token = lock.token if lock is not None else ""
+    ttl = lock.ttl if lock is not None and lock.ttl != DEFAULT_LOCK_TTL_MS else 0
+    if job.extra is not None or ttl:
+        job.extra = job.extra or Extra()
+        job.extra.lost_ttl = ttl
