@@ -353,7 +353,10 @@ class HeartbeatBatchReply(Reply, kw_only=True):
 
 @command(Route.ID, HeartbeatReply, writes=True, repeatable=True)
 class JobHeartbeat(Command, tag="JobHeartbeat"):
-    """Say that a job is being worked on; with its token, renew the lock by ``duration`` or its ttl."""
+    """Say that a job is being worked on; with its token, renew the lock by ``duration`` or its ttl.
+
+    A job that was given back is locked again by the token that it had, unless somebody else has taken it.
+    """
 
     id: JobId
     token: Token | None = None
