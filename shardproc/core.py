@@ -152,7 +152,9 @@ class Shard:
 
     def disconnect(self, conn: int, now: int, *, severed: bool, broken: bool = False) -> None:
         """A client's connection ended; see `Engine.disconnect`."""
-        self.engine.disconnect(conn, now, severed=severed, broken=broken)
+        # Whoever got no answer while the server stood still has given up a good connection.
+        gave_up = now < self.engine.state.hearing.settled_at
+        self.engine.disconnect(conn, now, severed=severed, broken=broken or gave_up)
 
     def gone(self, owner: str, now: int) -> None:
         """The process of a worker has ended."""

@@ -37,8 +37,6 @@ def disconnect(state: State, conn: int, *, severed: bool, broken: bool) -> None:
     waiting.leave(state, client)
     del state.clients[conn]
     if client.held:
-        # Whoever got no answer while the server stood still has given up a good connection.
-        broken = broken or state.now < state.hearing.settled_at
         chores.begin(state, conn, _give_back(state, client, severed, broken))
 
 

@@ -636,9 +636,8 @@ class Model:
                 job.heartbeat_at, job.suspect = now, False
 
     def disconnect(self, conn: int, *, severed: bool = False, broken: bool = False) -> None:
-        """A connection ends; ``severed``: by the server; ``broken``: by what is in between, or by a client to
-        which the server did not answer (docstrings of partings.py)."""
-        broken = broken or self.now < self.settled_at
+        """A connection ends; ``severed``: by the server; ``broken``: by what is in between (docstrings of
+        partings.py)."""
         self.versions.pop(conn, None)
         self.polls = [poll for poll in self.polls if poll.conn != conn]
         for job in self.jobs:
