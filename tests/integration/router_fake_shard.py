@@ -25,6 +25,9 @@ def reply(conn: int, payload: dict[str, object], slow: int = 0) -> bytes:
     return link.answer(conn, link.REPLIES, frame(msgpack.packb(payload)), 1, slow)
 
 
+ENDS = {link.CLOSED: "closed", link.SEVERED: "severed", link.BROKEN: "broken"}
+
+
 class FakeShard:
     def __init__(self) -> None:
         start = json.load(sys.stdin.buffer)
@@ -73,8 +76,8 @@ class FakeShard:
             sys.exit(0)
         elif kind == link.LIVE:
             self.note("live", link.unpack_connections(body))
-        elif kind in (link.CLOSED, link.SEVERED):
-            self.note("closed" if kind == link.CLOSED else "severed", conn)
+        elif kind in ENDS:
+            self.note(ENDS[kind], conn)
 
     def execute(self, conn: int, kind: int, command: dict[str, object], size: int) -> None:
         queue = str(command.get("queue"))

@@ -157,7 +157,7 @@ def test_a_client_that_does_not_read_is_paused_and_then_dropped(tmp_path: Path) 
             before = server.memory()
             number = client.call(cmd="PUSH", queue=queue_of_shard(0))["conn"]
             client.send(*[{"cmd": "PUSH", "queue": queue_of_shard(0, f"big-{MIB}")}] * 50)
-            wait_for(lambda: server.heard("closed") == [[0, number]], "the client to be dropped")
+            wait_for(lambda: server.heard("broken") == [[0, number]], "the client to be dropped")
             assert other.call(cmd="PUSH", queue="q")["ok"]
             assert server.memory() - before < 150 * MIB
         assert "does not read" in server.log()
