@@ -185,15 +185,12 @@ class ResilientShard(Shard):
 
     def _part(self, what: Callable[..., None], now: int) -> None:
         """Somebody has left: that waits while nothing can be changed."""
-        again = partial(self._part, what)
-        if self._mode in (Mode.FAILED, Mode.READ_ONLY):
-            self._missed.append(again)
-            return
         try:
-            what(now=now)
+            if self._mode not in (Mode.FAILED, Mode.READ_ONLY):
+                return what(now=now)
         except DISK_ERRORS as error:
-            self._missed.append(again)
             self._fail(error)
+        self._missed.append(partial(self._part, what))
 
     def receive(self, source: int, body: bytes, now: int) -> None:
         self._hear(partial(super().receive, source, body), now)

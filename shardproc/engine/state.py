@@ -269,8 +269,7 @@ class State:
     ) -> None:
         self.archive = archive
         self.shard, self.shards = shard, shards  # the number of this one, and how many there are
-        self.ids = ids
-        self.chance = chance  # a random number in [0, 1)
+        self.ids, self.chance = ids, chance  # the latter gives a random number in [0, 1)
         self.now = self.started_at = 0
         self.out = Outbox()
         self.queues: dict[str, QueueState] = {}
@@ -299,8 +298,7 @@ class State:
         self.timetable = Timetable()
         self.staffed: set[str] = set()  # queues with registered workers
         self.away_until = 0  # until then the whole server was down: what was due has been missed
-        self.upkeep, self.pushed = Upkeep(), PushMemory()
-        self.recovery, self.hearing = Recovery(), Hearing()
+        self.upkeep, self.pushed, self.recovery, self.hearing = Upkeep(), PushMemory(), Recovery(), Hearing()
         self.totals, self.rates = Totals(), Rates()
         self.minute = 0  # up to which jobs a minute are booked
         self.vitals: Callable[[], Vitals] = Vitals  # the process puts its own in place
