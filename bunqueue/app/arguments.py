@@ -18,6 +18,7 @@ from msgspec.msgpack import Decoder, Encoder
 
 from bunqueue.client.connection_options import shown
 from bunqueue.client.job_options import encode_data
+from bunqueue.client.plain_data import Declared
 from bunqueue.errors import ArgumentsError, ResultError
 
 _VARIABLE = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
@@ -91,7 +92,7 @@ class Arguments:
 
     def data(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """The data of a job that calls the function so. Raises ArgumentsError or PayloadError."""
-        given = {**dict(zip(self._positional, args, strict=False)), **kwargs}
+        given = Declared(zip(self._positional, args, strict=False), **kwargs)
         known = self._required <= given.keys() <= self._signature.parameters.keys()
         if not known or len(given) < len(args) + len(kwargs):
             self._bind(args, kwargs)

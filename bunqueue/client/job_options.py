@@ -20,6 +20,7 @@ from bunqueue.client.option_types import (
     OnFailure,
     Repeat,
 )
+from bunqueue.client.plain_data import check_plain
 from bunqueue.errors import OptionError, PayloadError
 from bunqueue.protocol.commands import core, times
 from bunqueue.protocol.json_size import MAX_BYTES, MAX_DATA, SURELY_SMALL, json_size
@@ -312,9 +313,12 @@ def check_size(data: Raw, fields: Mapping[str, Any], what: str) -> None:
         )
 
 
-def job_data(data: object, what: str) -> Raw:
-    """As `encode_data`, for the data of a job: PayloadError, too, if it is larger than that may be."""
+def job_data(data: object, what: str, *, declared: bool = False) -> Raw:
+    """As `encode_data`, for the data of a job: PayloadError, too, if it is larger than that may be, or has
+    what would arrive as another type, unless its types are ``declared`` elsewhere."""
     encoded = _encoded(data, what)
+    if not declared:
+        check_plain(data, what)
     size = len(encoded)
     if size > SURELY_SMALL and (size > MAX_BYTES or json_size(encoded, MAX_DATA) > MAX_DATA):
         raise PayloadError(

@@ -74,7 +74,7 @@ class RowPlan:
         options = {name: value for name in self._options if (value := row[name]) is not None}
         data = self._data(row[DATA])
         own = row[ID] if self._own_ids else None
-        payload = job_data(data, "data")
+        payload = job_data(data, "data", declared=True)  # by the schema of the frame
         if own is None:
             own = row_id(self._write_id, queue, name, options, data)
         fields = wire_fields({**options, ID: _id(own)}, {})
