@@ -16,6 +16,8 @@ MAX_URL = 2048  # characters
 MASK = "***"  # a password that is not shown
 MALFORMED = "Invalid URL format"
 LOCALHOST = "localhost"
+LOOPBACK = "loopback IP"
+PRIVATE_NAME = "a private host name"
 METADATA = "cloud metadata endpoints"
 
 Address = IPv4Address | IPv6Address
@@ -25,7 +27,8 @@ _NETWORKS: tuple[tuple[IPv4Network | IPv6Network, str], ...] = tuple(
     (ip_network(network), name)
     for network, name in (
         ("0.0.0.0/8", "unspecified IP"),
-        ("127.0.0.0/8", LOCALHOST),
+        ("127.0.0.1/32", LOCALHOST),
+        ("127.0.0.0/8", LOOPBACK),
         ("100.100.100.200/32", METADATA),
         ("168.63.129.16/32", METADATA),
         ("10.0.0.0/8", "private IP"),
@@ -59,6 +62,19 @@ _METADATA_NAMES = frozenset(
         "instance-data.ec2.internal",
         "rancher-metadata",
     }
+)
+# Domains that only the resolvers of some networks know: those of RFC 6762 and 8375, and what routers,
+# companies and Kubernetes use.  So do names of a single label.
+_PRIVATE_DOMAINS = (
+    ".corp",
+    ".home",
+    ".home.arpa",
+    ".intranet",
+    ".lan",
+    ".local",
+    ".localdomain",
+    ".private",
+    ".svc",
 )
 # IPv6 networks whose addresses carry an IPv4 address, and how far to the right of its end they end.
 _CARRIERS = (
@@ -126,7 +142,9 @@ def forbidden_place(host: str) -> str | None:
         raise ValueError(host)
     if name in _LOCAL_NAMES or name.endswith(".localhost"):
         return LOCALHOST
-    return METADATA if name in _METADATA_NAMES else None
+    if name in _METADATA_NAMES or f".{name}".endswith(".internal"):  # clouds answer there, and Docker's host
+        return METADATA
+    return PRIVATE_NAME if "." not in name or name.endswith(_PRIVATE_DOMAINS) else None
 
 
 def _plain_name(host: str) -> str:
@@ -171,7 +189,7 @@ def _first(address: Address) -> str | None:
     for found in (address, *_carried(address)):
         for network, name in _NETWORKS:
             if found.version == network.version and found in network:
-                return name
+                return LOOPBACK if name == LOCALHOST and found is not address else name
     return None
 
 

@@ -29,6 +29,7 @@ class Outcome(Message):
     parent: str = ""
     policy: int = 0
     error: str = ""
+    obliterated: bool = False  # its queue was: only jobs that wait for it already may know of it
 
 
 UNKNOWN, PENDING, DONE, DEAD, BURIED = range(5)
@@ -134,6 +135,12 @@ ABSENT, ENDED, HIDDEN, LIVE = range(4)
 
 class Reconciled(Message):
     """Told: what the sender had of flows that others have lost is gone for good."""
+
+
+class Obliterated(Message):
+    """Told: a queue is gone, and what became of its jobs is nobody's business any more."""
+
+    queue: str
 
 
 # Dependencies
@@ -266,7 +273,7 @@ class Forwarded(Message):
 _Any = Union[  # noqa: UP007
     Where, Homes, Claim, Claimed, Verify, Verified, Forget, Announce, Announced, Have, Had, Reconciled, Watch,
     Unwatch, Outcomes, Values, ValuesAre, Kin, KinDone, Prepare, Prepared, Decide, Decided, Recall, Recalled,
-    Forward, Forwarded,
+    Forward, Forwarded, Obliterated,
 ]  # fmt: skip
 
 ASKS, ANSWERS, TELLS = range(3)

@@ -24,6 +24,13 @@ def plan(state: State, job: Job) -> None:
         state.out.touch(job, ROW)
 
 
+def give_up(state: State, job: Job) -> None:
+    """A dead letter, from the archive, stays one: another job has its unique key by now."""
+    if job.extra is not None and job.extra.auto_retries is not None:
+        job.extra.auto_retries.next_at = None
+    state.out.touch(job, ROW)
+
+
 def forget(state: State, job: Job, *, by_itself: bool) -> None:
     """A finished job begins anew; what is known of its former lives ends unless it came back by itself."""
     if job.extra is not None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import islice
 
-from msgspec import Raw
+from msgspec import UNSET, Raw
 from msgspec.structs import asdict
 
-from bunqueue.model.job import DELAYED, WAITING
+from bunqueue.model.job import Job
 from bunqueue.protocol.commands import Ok
 from bunqueue.protocol.commands.monitoring import (
     CompactMemory,
@@ -17,11 +18,13 @@ from bunqueue.protocol.commands.monitoring import (
     DashboardQueueReply,
     DashboardQueues,
     DashboardQueuesReply,
+    JobSketch,
     Latency,
     Memory,
     Overview,
     OverviewStats,
     QueueDetails,
+    QueueJobs,
     QueueOverview,
     QueueOverviews,
     Throughput,
@@ -43,6 +46,7 @@ PREVIEW = 10  # dead letters shown with a queue
 PREVIEW_BYTES = 1024 * 1024  # their payloads together
 QUEUES_A_SLICE = 200
 JOBS_A_SLICE = 5_000
+SKETCHES = 50  # jobs of each state shown with a queue
 MAX_CRONS = 100
 RATE_MINUTES = 4  # before the running one, over which rates of queues are taken
 
@@ -128,10 +132,9 @@ def dashboard_queue(state: State, client: Client, command: DashboardQueue) -> St
     queue = known_queue(state, command.queue)
     if queue is None:
         queue = QueueState(0, command.queue)  # as empty as one that nobody has used
-    priorities: Counter[int] = Counter()
-    for place, job in enumerate([*queue.jobs.values(), *queue.late.values()], 1):
-        if job.state in (WAITING, DELAYED):
-            priorities[job.priority] += 1
+    priorities = Counter(dict(queue.ready.counts()))  # kept as jobs come and go; of delayed ones it is not
+    for place, job in enumerate(list(queue.delayed.values()), 1):
+        priorities[job.priority] += 1
         if place % JOBS_A_SLICE == 0:
             yield
     counts = asdict(counts_of(queue, 3))
@@ -144,7 +147,24 @@ def dashboard_queue(state: State, client: Client, command: DashboardQueue) -> St
             {str(priority): priorities[priority] for priority in sorted(priorities)},
             _preview(state, queue),
             float(state.now),
+            _sketches(queue) if command.include_jobs else UNSET,
         )
+    )
+
+
+def _sketches(queue: QueueState) -> QueueJobs:
+    ready = [_sketch(job) for job in islice(queue.ready.jobs(), SKETCHES)]
+    return QueueJobs(
+        waiting=[] if queue.paused else ready,
+        active=[_sketch(job) for job in islice(queue.active.values(), SKETCHES)],
+        delayed=[_sketch(job) for job in islice(queue.delayed.values(), SKETCHES)],
+        paused=ready if queue.paused else [],
+    )
+
+
+def _sketch(job: Job) -> JobSketch:
+    return JobSketch(
+        job.id, job.priority, float(job.created_at), float(job.run_at), job.attempts, float(job.progress)
     )
 
 

@@ -33,7 +33,7 @@ from bunqueue.protocol.commands.query import CountReply
 from bunqueue.protocol.configuration import changed
 from bunqueue.protocol.job_view import job_list
 
-from . import lifecycle, moves
+from . import moves, removal
 from .configs import of_queue, store
 from .outbox import Attempt, DeadLetter
 from .queries import SLICE, Shown, known_queue
@@ -139,7 +139,7 @@ def purge_dlq(state: State, client: Client, command: PurgeDlq) -> Steps:
     queue = known_queue(state, command.queue)
     count, until = 0, state.now  # those that die from here on are not meant
     while queue is not None and (places := state.archive.old_dead_letters(queue.id, until, SLICE)):
-        lifecycle.purge(state, queue, FAILED, [seq for seq, _ in places])
+        removal.purge(state, queue, FAILED, [seq for seq, _ in places])
         count += len(places)
         if not queue.failed:
             break
@@ -153,7 +153,7 @@ def remove_dlq_job(state: State, client: Client, command: RemoveDlqJob) -> Remov
     job = state.archive.find(command.job_id)
     found = queue is not None and job is not None and job.state == FAILED and job.queue == queue.name
     if found and queue is not None and job is not None:
-        lifecycle.purge(state, queue, FAILED, [job.seq])
+        removal.purge(state, queue, FAILED, [job.seq])
     return RemovedReply(data=Removed(found))
 
 
@@ -244,19 +244,25 @@ def _wanted(state: State, queue: str, chosen: DlqFilter) -> Wanted:
 
 
 def _retry(state: State, queue: QueueState, seqs: list[int], finished: int) -> int:
-    """Bring finished jobs back; how many still were so."""
-    jobs = [job for job in state.archive.load(seqs).values() if job.state == finished]
-    for job in jobs:
-        moves.revive(state, queue, job)
-    return len(jobs)
+    """Bring finished jobs back; how many came."""
+    return sum(
+        _revive(state, queue, job) for job in state.archive.load(seqs).values() if job.state == finished
+    )
 
 
 def _retry_one(state: State, queue: QueueState, job_id: str, finished: int) -> int:
     job = state.archive.find(job_id)
     if job is None or job.state != finished or job.queue != queue.name:
         return 0
+    return int(_revive(state, queue, job))
+
+
+def _revive(state: State, queue: QueueState, job: Job) -> bool:
+    """Bring a finished job back, unless it is a dead letter whose unique key a living job holds."""
+    if job.state == FAILED and not moves.can_retake_key(state, queue, job):
+        return False
     moves.revive(state, queue, job)
-    return 1
+    return True
 
 
 class _Past(Struct, rename="camel", gc=False):

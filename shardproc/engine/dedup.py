@@ -6,6 +6,8 @@ for that time: it is looked at when the key is met.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from bunqueue.model.job import ACTIVE, Extra, Job
 from bunqueue.protocol.commands import CommandError
 from bunqueue.protocol.commands.core import Dedup, JobFields, Push
@@ -34,14 +36,14 @@ NO_DEDUP = Dedup()
 @handles(GetDeduplicationJobId)
 def holder_of(state: State, client: Client, command: GetDeduplicationJobId) -> HolderReply:
     queue = known_queue(state, command.queue)
-    job = _holder(state, queue, command.deduplication_id) if queue is not None else None
+    job = living_holder(state, queue, command.deduplication_id) if queue is not None else None
     return HolderReply(data=Holder(None if job is None else job.id))
 
 
 @handles(RemoveDeduplicationKey)
 def remove_key(state: State, client: Client, command: RemoveDeduplicationKey) -> FreedReply:
     queue = known_queue(state, command.queue)
-    job = _holder(state, queue, command.deduplication_id) if queue is not None else None
+    job = living_holder(state, queue, command.deduplication_id) if queue is not None else None
     if queue is None or job is None:
         return FreedReply(data=Freed(0))
     _free(state, queue, job)
@@ -78,7 +80,7 @@ class Claims:
         if job is None:
             return None
         if dedup.replace:
-            self._check_replaceable(job)
+            self._check_replaceable(job, fields.depends_on or ())
             self._replaced.append(job)
             return None
         if dedup.extend and dedup.ttl:
@@ -118,17 +120,18 @@ class Claims:
         fresh = self._fresh.get(key)
         if fresh is not None and not _is_over(fresh, self._state.now):
             return fresh
-        return _holder(self._state, self._queue, key)
+        return living_holder(self._state, self._queue, key)
 
-    def _check_replaceable(self, job: Job) -> None:
-        """CommandError when jobs wait for ``job``: they would wait for ever."""
+    def _check_replaceable(self, job: Job, dependencies: Collection[str]) -> None:
+        """CommandError when ``job`` may not go because jobs wait for it, also the one that replaces it."""
         awaited = self._state.awaited.get(job.id)
-        if job.state != ACTIVE and awaited is not None and (awaited.jobs or awaited.shards):
+        is_awaited = awaited is not None and bool(awaited.jobs or awaited.shards)
+        if job.state != ACTIVE and (is_awaited or job.id in dependencies):
             raise CommandError(f"Cannot replace deduplicated job {job.id} because live jobs depend on it")
 
 
-def _holder(state: State, queue: QueueState, key: str) -> Job | None:
-    """The live job that holds a key at present."""
+def living_holder(state: State, queue: QueueState, key: str) -> Job | None:
+    """The live job that holds a key at present; None when the key is free."""
     job_id = queue.unique.get(key)
     job = state.jobs.get(job_id) if job_id is not None else None
     return None if job is None or _is_over(job, state.now) else job

@@ -13,7 +13,7 @@ from msgspec import Raw
 from bunqueue.model.job import BLOCKED, COMPLETED, Extra, Job
 from bunqueue.protocol import peers as wire
 
-from . import blocked, peers
+from . import blocked, child_results, peers
 from .directory import flows_decided, locate
 from .outbox import ROW
 from .outcomes import outcome_of, outcome_of_ended, watch
@@ -247,12 +247,14 @@ def peer_is_back(state: State, shard: int) -> None:
 
 @answers(wire.Values)
 def _values(state: State, source: int, message: wire.Values) -> wire.ValuesAre:
-    values: list[wire.Value | None] = []
-    for job_id in message.ids:
-        job = state.archive.known(job_id) if job_id not in state.jobs else None
-        done = job is not None and job.state == COMPLETED and job.result is not None
-        values.append(wire.Value(job.queue, Raw(job.result)) if done and job and job.result else None)
-    return wire.ValuesAre(values)
+    return wire.ValuesAre([None if job_id in state.jobs else _value(state, job_id) for job_id in message.ids])
+
+
+def _value(state: State, job_id: str) -> wire.Value | None:
+    job = state.archive.known(job_id)
+    if job is None:
+        return child_results.find(state, job_id)
+    return wire.Value(job.queue, Raw(job.result)) if job.state == COMPLETED and job.result else None
 
 
 def values_of(state: State, ids: list[str]) -> Steps:

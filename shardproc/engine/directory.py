@@ -19,7 +19,7 @@ from bunqueue.protocol.commands.query import GetJobByCustomId, JobReply
 from bunqueue.protocol.framing import HEADER, frame
 from bunqueue.protocol.gather import Gather, split
 
-from . import lifecycle, outcomes, peers, possession, roll_call
+from . import child_results, outcomes, peers, possession, removal, roll_call
 from .dispatch import carry_out
 from .peers import Deliver, Steps, answers, deferred
 from .pointers import enter, pointer
@@ -211,10 +211,11 @@ def _verify(state: State, job_id: str, *, own: bool = False) -> int:
 
 def _forget_finished(state: State, job_id: str) -> None:
     outcomes.forget(state, job_id)
+    child_results.forget(state, job_id)
     state.ended.pop(job_id, None)
     old = state.archive.known(job_id)
     if old is not None:
-        lifecycle.forget(state, old)
+        removal.forget(state, old)
 
 
 def tell_dropped(state: State) -> None:

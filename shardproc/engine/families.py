@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
+
 from msgspec import Raw
 from msgspec.msgpack import Decoder, Encoder
 
@@ -40,6 +42,7 @@ from .state import Client, State
 _encode = Encoder().encode
 _decode_map, _decode_text = Decoder(dict[str, Raw]).decode, Decoder(str).decode
 MARK = _encode("__parentId")
+FLOW_FIELDS = ("__parentId", "__parentQueue", "__childrenIds")  # in the data of a flow's jobs: whose they are
 LATER = "pending"  # in place of a parent: UpdateParent will name it
 
 
@@ -120,13 +123,19 @@ def names_parent(data: bytes, parent: str) -> bool:
         return False
 
 
-def find_parents(state: State, parents: list[str]) -> Steps:
-    """Where these jobs are, as ``{id: shard}``; CommandError when one cannot wait for a child."""
-    places = yield from locate(state, parents)
+def find_parents(state: State, parents: list[str | None], own: Container[str]) -> Steps:
+    """Where these jobs are, as ``{id: shard}``; CommandError when one cannot wait for a child.
+
+    A parent may be pushed with its children, before or after them: ``own`` are the ids of that push.
+    """
+    places = yield from locate(state, dict.fromkeys(filter(None, parents)))
     found = yield [(shard, wire.Kin(wire.LOOK, parent)) for parent, shard in places.items()]
     for parent, at in zip(places, found, strict=True):
-        if not at.queue or at.state in (COMPLETED, FAILED):
+        if at.queue and at.state not in (COMPLETED, FAILED):
+            continue
+        if parent not in own:
             raise _no_parent(parent, at)
+        places[parent] = state.shard
     return places
 
 
@@ -175,11 +184,11 @@ def remove_child_dependency(state: State, client: Client, command: RemoveChildDe
 @across
 def move_to_waiting_children(state: State, client: Client, command: MoveToWaitingChildren) -> Steps:
     """It waits for those of its children that have not completed; without any, until it is moved on."""
-    job = _active(state, command)
+    job = _active(state, command, client.version)
     children = list(job.extra.children_ids) if job.extra is not None else []
     outcomes = yield from dependencies.look_up(state, children)
     try:
-        if _active(state, command) is job:
+        if _active(state, command, client.version) is job:
             extra = extra_of(job)
             extra.parked = True
             extra.depends_on = list(dict.fromkeys([*extra.depends_on, *children]))
@@ -192,11 +201,11 @@ def move_to_waiting_children(state: State, client: Client, command: MoveToWaitin
     return MovedReply(data=Moved(True))
 
 
-def _active(state: State, command: MoveToWaitingChildren) -> Job:
+def _active(state: State, command: MoveToWaitingChildren, version: int) -> Job:
     job = state.jobs.get(command.id)
     if job is None or job.state != ACTIVE:
         raise CommandError("Job is not active")
-    check_token(job, command.token, required=False)
+    check_token(job, command.token, required=version >= 3)
     if lifecycle.is_cancelled(job):
         raise CommandError(f"Job {job.id} is being cancelled: only its end can be reported")
     return job
@@ -216,6 +225,25 @@ def remove_unprocessed_children(state: State, client: Client, command: RemoveUnp
         if answer.found and parent is not None:
             _part(state, parent, child)
     return Ok()
+
+
+def with_flow_fields(old: bytes, new: bytes) -> bytes:
+    """New data of a job, with what the old data says about its family; CommandError when it has no room."""
+    try:
+        former = _decode_map(old)
+    except DECODE_ERRORS:
+        return new
+    kept = {name: former[name] for name in FLOW_FIELDS if name in former}
+    if not kept:
+        return new
+    try:
+        fields = _decode_map(new)
+    except DECODE_ERRORS:
+        raise CommandError("flow job data must be an object") from None
+    for name, value in kept.items():
+        if bytes(fields.get(name, value)) != bytes(value):
+            raise CommandError(f"flow job data key is reserved: {name}")
+    return _encode({**fields, **kept})
 
 
 # What is asked of the shard of one of them

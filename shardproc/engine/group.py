@@ -65,8 +65,10 @@ def queue_order(job: Job) -> tuple[int, ...]:
 
 
 def group_order(job: Job) -> tuple[int, ...]:
-    """The place of a job within its group in version 3: the lower priority first."""
-    return (job.priority, job.run_at, job.seq)
+    """The place of a job within its group in version 3: the lower priority first, then the order of pushes.
+
+    A retry, a delay or a move does not change that place."""
+    return (job.priority, job.seq)
 
 
 Entry = tuple[tuple[int, ...], int, Job]  # order, ticket, job
@@ -116,18 +118,30 @@ class Group:
     def blocked(self, policy: Policy, now: int) -> int | None:
         """Until when no job may be taken: 0 when one may, None when no time will change that."""
         state = self.record
-        most = state.concurrency or policy.concurrency
+        most = self.most_active(policy)
         if state.paused or (most is not None and self.active >= most):
             return None
-        at_most, self.window = state.max, state.duration
-        if at_most is None:
-            at_most, self.window = policy.max, policy.duration
+        at_most, self.window = self.rate(policy)
         until = state.held_until
         if at_most is None:
             self.window = 0
         elif state.started >= at_most:
             until = max(until, state.window_until)
         return until if until > now else 0
+
+    def most_active(self, policy: Policy) -> int | None:
+        """How many of its jobs may be active.
+
+        In version 3 the group's own limit counts only for pulls that name a default."""
+        if policy.turns and policy.concurrency is None:
+            return None
+        return self.record.concurrency or policy.concurrency
+
+    def rate(self, policy: Policy) -> tuple[int | None, int]:
+        """How many of its jobs may start in how many ms; its own limit counts as in `most_active`."""
+        if self.record.max is None or (policy.turns and policy.max is None):
+            return policy.max, policy.duration
+        return self.record.max, self.record.duration
 
     @property
     def queued(self) -> int:

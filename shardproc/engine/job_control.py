@@ -29,7 +29,7 @@ from bunqueue.protocol.commands.jobs import (
 )
 from bunqueue.protocol.job_view import state_name
 
-from . import events, lifecycle, moves
+from . import events, families, lifecycle, moves, removal
 from .finishing import check_token
 from .lifecycle import is_cancelled
 from .outbox import ROW
@@ -51,7 +51,7 @@ def remove_job(state: State, client: Client, command: RemoveJob) -> RemovedReply
     if job.state == ACTIVE:
         raise CommandError("Job is active and cannot be removed: cancel it, or wait until it has ended")
     if job.state in (COMPLETED, FAILED):
-        lifecycle.purge(state, queue, job.state, [job.seq])
+        removal.purge(state, queue, job.state, [job.seq])
     else:
         lifecycle.remove(state, queue, job, events.REMOVED)
     return RemovedReply(data=Removed(True))
@@ -62,7 +62,7 @@ def update(state: State, client: Client, command: Update) -> Ok:
     job = state.jobs.get(command.id) or last_of(state, command.id)
     if job is None:
         raise CommandError("Job not found or cannot be updated")
-    data = bytes(command.data)
+    data = families.with_flow_fields(job.data, bytes(command.data))
     check_size(data)
     job.data = NIL if data == UNDEFINED else data
     state.out.touch(job, ROW)
@@ -116,10 +116,15 @@ def move_to_wait(state: State, client: Client, command: MoveToWait) -> Ok:
         name = "unknown" if job is None else state_name(job, client.version)
         raise CommandError(f"Cannot move job from state '{name}' to waiting")
     if job.state == FAILED:
-        moves.revive(state, state.queues[job.queue], job)
+        queue = state.queues[job.queue]
+        if not moves.can_retake_key(state, queue, job):
+            holder = queue.unique[job.unique_key or ""]
+            raise CommandError(f"Cannot move job {job.id} to waiting: job {holder} has its unique key")
+        moves.revive(state, queue, job)
         return Ok()
-    check_token(job, command.token, required=client.version >= 3)
-    _move(state, job, 0)
+    if job.state != WAITING:
+        check_token(job, command.token, required=client.version >= 3)
+        _move(state, job, 0)
     return Ok()
 
 

@@ -1,4 +1,4 @@
-"""The only code that changes a job's state, with `moves` beside it.
+"""The only code that changes a job's state, with `moves` and `removal` beside it.
 
 Every function here is one arrow of the diagram in `bunqueue.model.job`; it keeps the counters, the
 indexes, the unique keys and the journal in step with the state.
@@ -18,6 +18,7 @@ from bunqueue.model.dead_letters import (
     MAX_ATTEMPTS,
     STALLED,
     TIMEOUT,
+    DlqConfig,
 )
 from bunqueue.model.job import (
     ACTIVE,
@@ -26,7 +27,6 @@ from bunqueue.model.job import (
     FAILED,
     NIL,
     REMOVED,
-    STATE_NAMES,
     WAITING,
     Job,
     Lock,
@@ -34,7 +34,7 @@ from bunqueue.model.job import (
 )
 from bunqueue.model.stall import StallConfig
 
-from . import auto_retry, events, gate, outcomes, timeouts, waiting
+from . import auto_retry, child_results, events, gate, outcomes, removal, timeouts, waiting
 from .configs import of_queue
 from .delays import forget_delay
 from .events import emit
@@ -96,18 +96,6 @@ def add_plain(state: State, queue: QueueState, jobs: list[Job], kind: int = even
             events.tell(state, queue, kind, job)
 
 
-def forget(state: State, job: Job) -> None:
-    """COMPLETED or FAILED to gone; ``job`` is from the archive."""
-    queue = state.queues[job.queue]
-    if job.state == COMPLETED:
-        queue.completed -= 1
-    else:
-        queue.failed -= 1
-    job.state = REMOVED
-    emit(state, events.DROPPED, job)
-    state.out.touch(job, ROW)
-
-
 def due(state: State, job: Job) -> None:
     """DELAYED to WAITING: its time has come."""
     queue = state.queues[job.queue]
@@ -128,7 +116,7 @@ def activate(state: State, queue: QueueState, job: Job, client: Client, owner: s
         job.timed_out = False
         note(job, Moment("active", now))
         state.out.touch(job, ROW)
-    if job.shared.options.timeout is not None:
+    if job.shared.options.timeout:  # 0 is none, and shown as it was given
         timeouts.watch(state, job)
     client.held.add(job)
     queue.waiting -= 1
@@ -172,6 +160,7 @@ def complete(
         waiting.keep(state, job)
         emit(state, events.DROPPED, job)
         outcomes.remember(state, job)
+        child_results.keep(state, job, result)
     else:
         if job.id in state.awaited:
             state.settled.append(job)
@@ -308,12 +297,14 @@ def withdraw(state: State, queue: QueueState, job: Job, to: int) -> None:
         state.unblocked.append(job)
 
 
-def bury(state: State, queue: QueueState, job: Job, reason: str, *, remove: bool = False) -> None:
-    """To FAILED, a dead letter; or gone when it or its worker asked for that."""
+def bury(
+    state: State, queue: QueueState, job: Job, reason: str, *, remove: bool = False, keep: bool = False
+) -> None:
+    """To FAILED, a dead letter; or gone when it or its worker asked for that, unless it is to be kept."""
     job.reason = reason
     state.totals.failed += 1
     queue.total_failed += 1
-    if remove or job.shared.options.remove_on_fail:
+    if remove or (job.shared.options.remove_on_fail and not keep):
         job.state = REMOVED
         emit(state, events.DROPPED, job)
         outcomes.remember(state, job)
@@ -324,21 +315,9 @@ def bury(state: State, queue: QueueState, job: Job, reason: str, *, remove: bool
         job.finished_at = state.now
         queue.failed += 1
         auto_retry.plan(state, job)
+        if queue.failed > of_queue(state, queue.name, DlqConfig).max_entries:
+            state.chores.setdefault((removal.evict, queue.name), removal.evict(state, queue))
     _retire(state, queue, job)
-
-
-def purge(state: State, queue: QueueState, finished: int, seqs: list[int]) -> None:
-    """COMPLETED or FAILED (``finished`` says which) to gone: jobs that `Archive.old_completed` or
-    `Archive.old_dead_letters` has just found.  In slices: what one call names is deleted in one go."""
-    if finished == COMPLETED:
-        queue.completed -= len(seqs)
-    else:
-        queue.failed -= len(seqs)
-    own = state.archive.own_ids(seqs)
-    events.emit_purged(state, queue, STATE_NAMES[finished], seqs, own)
-    if state.shards > 1:
-        state.dropped += own.values()
-    state.out.purge(queue.id, seqs)
 
 
 def let_go(state: State, queue: QueueState, job: Job) -> None:
@@ -384,7 +363,7 @@ def _retire(state: State, queue: QueueState, job: Job) -> None:
         release_key(queue, job)
     if job.extra is not None:
         gate.left(state, queue, job)
-        if job.state == REMOVED and job.extra.own_id and job.id not in state.tombstones:
+        if job.state == REMOVED and job.extra.own_id and not _is_remembered(state, job.id):
             state.dropped.append(job.id)
     del state.jobs[job.id]
     if state.waits:
@@ -394,3 +373,8 @@ def _retire(state: State, queue: QueueState, job: Job) -> None:
     if not job.dirty:  # out.touch, inlined: once a job on the hottest path
         state.out.dirty.append(job)
         job.dirty = STATE
+
+
+def _is_remembered(state: State, job_id: str) -> bool:
+    """Whether others may ask this shard about a job that is removed."""
+    return job_id in state.tombstones or job_id in state.child_results

@@ -12,6 +12,7 @@ from bunqueue.model.job import ACTIVE, DELAYED, FAILED, NIL, REMOVED, WAITING, J
 from bunqueue.protocol.job_view import timeline
 
 from . import auto_retry, events, lifecycle
+from .dedup import living_holder
 from .delays import forget_delay
 from .events import emit
 from .hearing import remember
@@ -25,12 +26,12 @@ DISCARDED = "unknown"  # the reason of a dead letter: SEMANTICS.md, "DLQ reasons
 
 
 def discard(state: State, queue: QueueState, job: Job) -> None:
-    """WAITING, DELAYED or ACTIVE to FAILED, as somebody says so."""
+    """WAITING, DELAYED or ACTIVE to FAILED, as somebody says so: also one that is removed when it fails."""
     if lifecycle.is_cancelled(job):
         return lifecycle.cancel(state, job)
     withdraw(state, queue, job, FAILED)
     emit(state, events.DISCARDED, job)
-    lifecycle.bury(state, queue, job, DISCARDED)
+    lifecycle.bury(state, queue, job, DISCARDED, keep=True)
 
 
 def revive(state: State, queue: QueueState, job: Job, *, by_itself: bool = False) -> None:
@@ -57,6 +58,11 @@ def revive(state: State, queue: QueueState, job: Job, *, by_itself: bool = False
     retake_key(queue, job)
     lifecycle.add(state, queue, [job], events.REVIVED)
     queue.late[job.seq] = queue.jobs.pop(job.seq)
+
+
+def can_retake_key(state: State, queue: QueueState, job: Job) -> bool:
+    """Whether no living job holds the unique key of a finished one."""
+    return job.unique_key is None or living_holder(state, queue, job.unique_key) is None
 
 
 def interrupt(state: State, job: Job, error: str | None) -> None:

@@ -160,7 +160,7 @@ class Outbox:
 
     def purge(self, queue_id: int, seqs: list[int]) -> None:
         """Have all rows of these finished jobs deleted.  They were read from the archive in this batch;
-        a few hundred at a time, as this is done in one go.  Rules call `lifecycle.purge`, which counts."""
+        a few hundred at a time, as this is done in one go.  Rules call `removal.purge`, which counts."""
         if seqs:
             self.purges.setdefault(queue_id, []).extend(seqs)
 
@@ -207,6 +207,9 @@ class Archive(Protocol):
 
     def known(self, job_id: str) -> Job | None:
         """The same for those who have no client to tell: None, too, when it cannot be read."""
+
+    def record(self, kind: str, key: str) -> str | None:
+        """The JSON value of a record."""
 
     def own_ids(self, seqs: list[int]) -> dict[int, str]:
         """Of jobs by their numbers: the ids that do not tell these, because clients chose them, say."""

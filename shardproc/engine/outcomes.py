@@ -12,9 +12,11 @@ from bunqueue.model.durations import DAY_MS
 from bunqueue.model.job import FAILED, Extra, Job
 from bunqueue.protocol import peers as wire
 
+from . import peers
 from .outbox import ROW
-from .registry import at_id, recovers
-from .state import State
+from .peers import answers
+from .registry import at_id, obliterates, recovers
+from .state import QueueState, State
 
 KIND = "gone"
 MAX_GONE = 50_000  # that are remembered in memory, and as many that are stored
@@ -36,12 +38,13 @@ _decode = json.Decoder(Gone).decode
 
 def outcome_of(job: Job) -> wire.Outcome:
     """What became of a decided or removed job, and what its parent makes of that."""
+    child = f"{job.queue}:{job.id}"
     if job.state != FAILED and job.finished_at is not None:
-        return wire.Outcome(job.id, wire.DONE)
+        return wire.Outcome(job.id, wire.DONE, child)
     extra = job.extra or Extra()
     word = wire.DEAD if job.state == FAILED else wire.BURIED
     error = job.error or job.reason or "it was removed"
-    return wire.Outcome(job.id, word, f"{job.queue}:{job.id}", extra.parent_id or "", _policy(extra), error)
+    return wire.Outcome(job.id, word, child, extra.parent_id or "", _policy(extra), error)
 
 
 def _policy(extra: Extra) -> int:
@@ -102,6 +105,29 @@ def forget(state: State, job_id: str) -> None:
     state.gone.pop(job_id, None)
     if state.tombstones.pop(job_id, None) is not None:
         state.out.keep(KIND, job_id, None)
+
+
+@obliterates
+def _obliterate(state: State, queue: QueueState) -> None:
+    _forget_queue(state, queue.name)
+    for shard in range(state.shards):
+        if shard != state.shard:
+            peers.tell(state, shard, wire.Obliterated(queue.name))
+
+
+@answers(wire.Obliterated)
+def _obliterated(state: State, source: int, message: wire.Obliterated) -> None:
+    _forget_queue(state, message.queue)
+
+
+def _forget_queue(state: State, queue: str) -> None:
+    """No new job may depend on removed jobs of a queue; those that wait for one already are still told."""
+    mark = f"{queue}:"
+    for job_id in [job_id for job_id, outcome in state.gone.items() if outcome.child.startswith(mark)]:
+        del state.gone[job_id]
+    for outcome in state.tombstones.values():
+        if outcome.child.startswith(mark):
+            outcome.obliterated = True
 
 
 @recovers(KIND, at_id)

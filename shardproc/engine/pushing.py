@@ -72,6 +72,7 @@ def push(state: State, client: Client, command: Push) -> Reply | None:
     data = bytes(command.data)
     if len(data) > SURELY_SMALL:
         check_size(data)
+    known_queue(state, command.queue)
     check_fields(command, client.version, state.now)
     if client.version >= 3:
         data = lift_name(command, data)
@@ -85,6 +86,7 @@ def push(state: State, client: Client, command: Push) -> Reply | None:
 def push_batch(state: State, client: Client, command: PushBatch) -> Reply | None:
     if command.idempotency_key is not None and idempotency.answered(state, command):
         return push_again(state, client, command)
+    known_queue(state, command.queue)
     payloads = _payloads(command.jobs, client.version)
     for index, fields in enumerate(command.jobs):
         check_fields(fields, client.version, state.now, f"jobs[{index}]: ")
@@ -141,8 +143,9 @@ def push_linked(state: State, client: Client, command: Push | PushBatch) -> Step
     try:
         outcomes = yield from dependencies.look_up(state, wanted, durable=durable)
         _check_dependencies(entries, outcomes, own, batch)
-        places = yield from families.find_parents(state, [*dict.fromkeys(filter(None, parents))])
+        places = yield from families.find_parents(state, parents, own)
         taken = yield from directory.claim(state, list(own), durable=durable)
+        places.update({parent: shard for parent, shard in taken.items() if parent in places})
         queue = state.queues.get(command.queue) or new_queue(state, command.queue)
         added = _add(state, queue, entries, [bytes(fields.data) for fields in entries], taken, outcomes)
     finally:
@@ -176,10 +179,13 @@ def _check_dependencies(
     """CommandError when one is nowhere: not on the server, and not earlier in the same batch."""
     for index, fields in enumerate(entries):
         for dep in fields.depends_on or ():
-            unknown = outcomes[dep].word in (UNKNOWN, BURIED) if dep in outcomes else own[dep] >= index
-            if unknown:
+            if _is_unknown(outcomes[dep]) if dep in outcomes else own[dep] >= index:
                 where = f"jobs[{index}]: " if batch else ""
                 raise CommandError(f"{where}Dependency job not found: {dep}")
+
+
+def _is_unknown(outcome: Outcome) -> bool:
+    return outcome.word in (UNKNOWN, BURIED) or outcome.obliterated
 
 
 def _payloads(jobs: Sequence[JobFields | PlainFields], version: int) -> list[bytes]:
@@ -330,7 +336,7 @@ def options_of(fields: JobFields | Push) -> JobOptions:
         backoff_kind=backoff.type if isinstance(backoff, BackoffMap) else EXPONENTIAL,
         backoff_given_as_map=as_map,
         ttl=fields.ttl,
-        timeout=fields.timeout or None,
+        timeout=fields.timeout,
         lifo=fields.lifo,
         remove_on_complete=fields.remove_on_complete,
         remove_on_fail=fields.remove_on_fail,

@@ -27,7 +27,7 @@ from bunqueue.protocol.commands.queues import (
     Resume,
 )
 
-from . import configs, events, lifecycle, moves
+from . import configs, events, lifecycle, moves, removal
 from .events import emit_queue
 from .paging import job_of
 from .queries import known_queue, listed_state
@@ -169,14 +169,14 @@ def _purged_completed(state: State, queue: QueueState, until: int, limit: int) -
     while after is not None and limit:
         found, after = state.archive.old_completed(queue.id, until, SLICE, after)
         found = found[:limit]
-        lifecycle.purge(state, queue, COMPLETED, [seq for seq, _ in found])
+        removal.purge(state, queue, COMPLETED, [seq for seq, _ in found])
         limit -= len(found)
         yield [job_id for _, job_id in found]
 
 
 def _purged_dead(state: State, queue: QueueState, until: int, limit: int) -> Iterator[list[str]]:
     while found := state.archive.old_dead_letters(queue.id, until, min(SLICE, limit)):
-        lifecycle.purge(state, queue, FAILED, [seq for seq, _ in found])
+        removal.purge(state, queue, FAILED, [seq for seq, _ in found])
         limit -= len(found)
         yield [job_id for _, job_id in found]
 

@@ -61,19 +61,18 @@ def _of_group(state: State, queue: QueueState, job: Job) -> Iterator[WaitReason]
     policy, record, now = groups.used or FREE, group.record, state.now
     if record.paused:
         yield WaitReason("group-paused", f"the group {group.id} is paused")
-    most = record.concurrency or policy.concurrency
+    most = group.most_active(policy)
     if most is not None and group.active >= most:
         text = f"{group.active} of at most {most} jobs of the group {group.id} are active"
         yield WaitReason("group-concurrency", text)
-    until = _rate_until(group, policy.max)
+    until = _rate_until(group, group.rate(policy)[0])
     if until > now:
         yield WaitReason("group-rate-limit", f"the group {group.id} has reached its rate", float(until))
 
 
-def _rate_until(group: Group, usual: int | None) -> int:
+def _rate_until(group: Group, most: int | None) -> int:
     """Until when the rate of a group lets nothing through; it may be over."""
     record = group.record
-    most = record.max if record.max is not None else usual
     is_full = most is not None and record.started >= most
     return max(record.held_until, record.window_until if is_full else 0)
 

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from bunqueue.protocol.commands.events import Ended
     from bunqueue.protocol.peers import Outcome
 
+    from .child_results import ChildResult
     from .gate import Gate
     from .groups import Groups
     from .history import History
@@ -200,6 +201,7 @@ class State:
         "awaited",
         "away_until",
         "chance",
+        "child_results",
         "chores",
         "clients",
         "configs",
@@ -327,6 +329,7 @@ class State:
         self.ended: dict[str, Ended] = {}  # how removed jobs have ended; waiting.py
         self.gone: dict[str, Outcome] = {}  # removed jobs; the last of them
         self.tombstones: dict[str, Outcome] = {}  # those that other shards may ask about; stored
+        self.child_results: dict[str, ChildResult] = {}  # results of removed children; stored
         self.lives: Counter[int] = Counter()  # shard -> how often it has come (back)
         self.questions = self.ids.life()  # numbers them; those of an earlier life are never asked again
         self.asked: dict[int, Asked] = {}  # questions to other shards

@@ -12,7 +12,7 @@ from .state import State
 def timeout_at(job: Job) -> int:
     """When the running attempt has taken too long, or its time to stop is over; 0: it may take for ever."""
     timeout = job.shared.options.timeout
-    at = 0 if timeout is None or job.started_at is None else job.started_at + int(timeout)
+    at = 0 if not timeout or job.started_at is None else job.started_at + int(timeout)
     if job.extra is not None and (asked := job.extra.cancellation) is not None:
         at = min(at, asked.until) if at else asked.until
     return at

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from bunqueue.model.dead_letters import DlqConfig
 from bunqueue.model.job import COMPLETED, FAILED
 
-from . import lifecycle, moves
+from . import auto_retry, moves, removal
 from .configs import of_queue
 from .state import QueueState, State
 
@@ -57,7 +57,7 @@ def _too_many(state: State, queue: QueueState) -> Pieces:
         places, _ = state.archive.old_completed(queue.id, state.now, min(excess, PIECE), -1)
         if not places:
             return
-        lifecycle.purge(state, queue, COMPLETED, [seq for seq, _ in places])
+        removal.purge(state, queue, COMPLETED, [seq for seq, _ in places])
         yield HURRY_MS if excess > FAR else PACE_MS
 
 
@@ -87,7 +87,7 @@ def _purge_old(state: State, queue: QueueState, after: int) -> tuple[bool, int |
     until = state.upkeep.doubt.time(state.now) - state.upkeep.retention.max_age_s * 1000
     places, last = state.archive.old_completed(queue.id, until, PIECE, after)
     if places:
-        lifecycle.purge(state, queue, COMPLETED, [seq for seq, _ in places])
+        removal.purge(state, queue, COMPLETED, [seq for seq, _ in places])
     return bool(places), last
 
 
@@ -95,18 +95,17 @@ def _dead_letters(state: State, queue: QueueState) -> Pieces:
     config = of_queue(state, queue.name, DlqConfig)
     while config.auto_retry and (seqs := state.archive.due_retries(queue.id, state.now, REVIVALS)):
         for job in state.archive.load(seqs).values():
-            moves.revive(state, queue, job, by_itself=True)
+            if moves.can_retake_key(state, queue, job):
+                moves.revive(state, queue, job, by_itself=True)
+            else:
+                auto_retry.give_up(state, job)
         yield PACE_MS
     while config.max_age is not None:
         until = state.upkeep.doubt.time(state.now) - int(config.max_age)
         places = state.archive.old_dead_letters(queue.id, until, PIECE)
         if not places:
             break
-        lifecycle.purge(state, queue, FAILED, [seq for seq, _ in places])
+        removal.purge(state, queue, FAILED, [seq for seq, _ in places])
         yield PACE_MS
-    while (excess := queue.failed - config.max_entries) > 0:
-        places = state.archive.old_dead_letters(queue.id, state.now, min(excess, PIECE))
-        if not places:
-            break
-        lifecycle.purge(state, queue, FAILED, [seq for seq, _ in places])
+    for _ in removal.evict(state, queue):
         yield PACE_MS

@@ -253,6 +253,12 @@ class Store:
     def known(self, job_id: str) -> Job | None:
         return self.find(job_id)
 
+    def record(self, kind: str, key: str) -> str | None:
+        self._see()
+        query = "select value from records where kind = ? and key = ?"
+        row = self._db.execute(query, (kind, key)).fetchone()
+        return None if row is None else row[0]
+
     def own_ids(self, seqs: list[int]) -> dict[int, str]:
         self._see()
         found: dict[int, str] = {}

@@ -57,6 +57,8 @@ class World:
         payload = msgpack.packb({**request, "reqId": key})
         shard = self.shards[at]
         shard.execute(shard.client(CONN, 3), payload, self.now)
+        while shard.engine.work():
+            pass
         self.finish(at)
         return key
 

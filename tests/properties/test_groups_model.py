@@ -40,7 +40,7 @@ class Job:
         return (-self.priority, *rest)
 
     def in_group(self) -> tuple[int, ...]:
-        return (self.priority, self.run_at, self.number)
+        return (self.priority, self.number)
 
 
 @dataclass
@@ -90,22 +90,25 @@ class Model:
 
     def free(self, name: str, rule: dict[str, Any] | None, version: int, now: int) -> bool:
         group, asked = self.groups[name], rule or {}
-        most = group.concurrency or asked.get("concurrency") or (1 if version == 2 else None)
+        usual = asked.get("concurrency") or (1 if version == 2 else None)
+        most = usual and (group.concurrency or usual)
         if group.paused or now < group.held_until or (most is not None and self.active(name) >= most):
             return False
-        rate = self.rate(group, asked)
+        rate = self.rate(group, asked, version)
         return rate is None or now >= group.window_until or group.started < rate[0]
 
-    def rate(self, group: Group, asked: dict[str, Any]) -> tuple[int, int] | None:
+    def rate(self, group: Group, asked: dict[str, Any], version: int) -> tuple[int, int] | None:
         limit = asked.get("limit")
-        return group.rate or ((limit["max"], limit["duration"]) if limit else None)
+        if limit:
+            return group.rate or (limit["max"], limit["duration"])
+        return group.rate if version == 2 else None
 
-    def start(self, job: Job, rule: dict[str, Any] | None, now: int) -> None:
+    def start(self, job: Job, rule: dict[str, Any] | None, version: int, now: int) -> None:
         job.active = True
         if job.group is None:
             return
         group = self.groups[job.group]
-        rate = self.rate(group, rule or {})
+        rate = self.rate(group, rule or {}, version)
         if rate is not None:
             if now >= group.window_until:
                 group.window_until, group.started = now + rate[1], 0

@@ -135,11 +135,11 @@ def test_a_discarded_job_is_a_dead_letter_with_its_attempts(driver: Driver) -> N
     again.close()
 
 
-def test_discarding_a_job_that_asked_to_be_removed_on_failure(driver: Driver) -> None:
+def test_discarding_a_job_that_asked_to_be_removed_on_failure_keeps_it(driver: Driver) -> None:
     job_id = push(driver, removeOnFail=True)
     driver.ask(cmd="Discard", id=job_id)
-    assert driver.ask(cmd="GetState", id=job_id)["state"] == "unknown"
-    assert driver.rows("select count(*) from jobs") == [(0,)]
+    assert driver.ask(cmd="GetState", id=job_id)["state"] == "failed"
+    assert driver.rows("select count(*) from dead_letters") == [(1,)]
 
 
 @pytest.mark.parametrize("command", ["Cancel", "Discard"])

@@ -374,8 +374,8 @@ class ExtendLock(Command, tag="ExtendLock"):
     """Renew the lock of a job for ``duration`` ms."""
 
     id: JobId
-    token: Token
     duration: LockTtl
+    token: Token | None = None
 
 
 @command(Route.IDS, ExtendedReply, merge=Merge.COUNT, writes=True, repeatable=True, since=3)

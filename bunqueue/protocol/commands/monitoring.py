@@ -239,6 +239,26 @@ class DashboardQueuesReply(Reply, kw_only=True):
     data: QueueOverviews
 
 
+class JobSketch(Struct, rename="camel", gc=False):
+    """What an overview shows of a job; times in epoch ms, ``progress`` in percent."""
+
+    id: str
+    priority: int
+    created_at: float
+    run_at: float
+    attempts: int
+    progress: float
+
+
+class QueueJobs(Struct, gc=False):
+    """The first jobs of a queue in each state, in no particular order within a state."""
+
+    waiting: list[JobSketch]
+    active: list[JobSketch]
+    delayed: list[JobSketch]
+    paused: list[JobSketch]
+
+
 class QueueDetails(Struct, rename="camel", gc=False):
     """``counts`` as of GetJobCounts in version 3, with totals since the start."""
 
@@ -248,6 +268,7 @@ class QueueDetails(Struct, rename="camel", gc=False):
     priority_counts: dict[str, int]
     dlq_preview: list[Any]
     timestamp: float
+    jobs: QueueJobs | UnsetType = UNSET
 
 
 class DashboardQueueReply(Reply, kw_only=True):
@@ -284,9 +305,10 @@ class DashboardQueues(Command, tag="DashboardQueues"):
 
 @command(Route.QUEUE, DashboardQueueReply, heavy=True, since=3)
 class DashboardQueue(Command, tag="DashboardQueue"):
-    """One queue in detail."""
+    """One queue in detail; with ``includeJobs`` the first jobs of each state, too, without their data."""
 
     queue: QueueName
+    include_jobs: bool = False
 
 
 @command(Route.ALL, merge=Merge.FIRST_ERROR, heavy=True, since=3)

@@ -57,6 +57,9 @@ class ListWebhooksReply(Reply, kw_only=True):
     data: WebhookList
 
 
+Secret = Annotated[str, Meta(min_length=1, max_length=1024, description="signs what is sent")]
+
+
 @command(Route.FIRST, AddWebhookReply, writes=True, grows=True)
 class AddWebhook(Command, kw_only=True, tag="AddWebhook"):
     """Have events of one queue, or of all, sent to a URL; addresses inside the network are refused."""
@@ -64,7 +67,7 @@ class AddWebhook(Command, kw_only=True, tag="AddWebhook"):
     url: str = ""
     events: Annotated[list[Text], Meta(max_length=64)]
     queue: QueueName | None = None
-    secret: Annotated[str, Meta(max_length=1024, description="signs what is sent")] | None = None
+    secret: Secret | None = None
 
 
 @command(Route.FIRST, RemovedReply, writes=True)

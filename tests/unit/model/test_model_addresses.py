@@ -14,19 +14,24 @@ MALFORMED = "Invalid URL format"
 
 LOOPBACK = (
     "127.0.0.1 127.1 127.0.1 2130706433 0x7f000001 0x7F.1 0177.0.0.1 0177.1 017700000001 127.0.0.1. "
-    "127.0.0.1.. 127.255.255.254 localhost LOCALHOST LocalHost localhost. localhost.localdomain "
-    "a.localhost a.b.localhost. ip6-localhost [::1] [0:0:0:0:0:0:0:1] [::0001] [::ffff:127.0.0.1] "
-    "[::ffff:7f00:1] [::127.0.0.1] [64:ff9b::127.0.0.1] [64:ff9b::7f00:1] [2002:7f00:1::] "
-    "[2001:0:5ef5:79fd:0:0:80ff:fffe] user@127.0.0.1 user:password@localhost example.com@127.0.0.1 "
+    "127.0.0.1.. localhost LOCALHOST LocalHost localhost. localhost.localdomain "
+    "a.localhost a.b.localhost. ip6-localhost [::1] [0:0:0:0:0:0:0:1] [::0001] "
+    "user@127.0.0.1 user:password@localhost example.com@127.0.0.1 "
     "127.0.0.%31 %6cocalhost \uff11\uff12\uff17.0.0.1 \u2460\u2461\u2466.0.0.1 "
     "127\u30020\u30020\u30021 lo\u00adcalhost localhost\uff0e "
 ).split()
 
+OTHER_LOOPBACK = (
+    "127.8.8.8 127.255.255.254 [::ffff:127.0.0.1] [::ffff:7f00:1] [::127.0.0.1] [64:ff9b::127.0.0.1] "
+    "[64:ff9b::7f00:1] [2002:7f00:1::] [2001:0:5ef5:79fd:0:0:80ff:fffe]"
+).split()
 
-@pytest.mark.parametrize("host", LOOPBACK)
+
+@pytest.mark.parametrize("host", LOOPBACK + OTHER_LOOPBACK)
 @pytest.mark.parametrize("form", ["http://{}", "https://{}/", "HTTP://{}:8080/path?query#fragment"])
 def test_every_spelling_of_this_machine_is_refused(host: str, form: str) -> None:
-    assert url_problem(form.format(host)) == "Webhook URL cannot point to localhost"
+    place = "localhost" if host in LOOPBACK else "loopback IP"
+    assert url_problem(form.format(host)) == f"Webhook URL cannot point to {place}"
 
 
 @pytest.mark.parametrize(
@@ -66,6 +71,25 @@ def test_every_spelling_of_this_machine_is_refused(host: str, form: str) -> None
         ("METADATA.google.internal.", "cloud metadata endpoints"),
         ("metadata", "cloud metadata endpoints"),
         ("instance-data", "cloud metadata endpoints"),
+        ("host.docker.internal", "cloud metadata endpoints"),
+        ("db.prod.internal", "cloud metadata endpoints"),
+        ("internal", "cloud metadata endpoints"),
+        *(
+            (host, "a private host name")
+            for host in (
+                "postgres",
+                "postgres.",
+                "printer.local",
+                "nas.LAN",
+                "api.default.svc",
+                "api.default.svc.cluster.local",
+                "router.home.arpa",
+                "wiki.corp",
+                "wiki.intranet",
+                "tv.home",
+                "x.localdomain",
+            )
+        ),
     ],
 )
 def test_what_lies_inside_is_refused(host: str, place: str) -> None:
@@ -96,7 +120,10 @@ def test_what_lies_inside_is_refused(host: str, place: str) -> None:
         "http://m\u00fcnchen.example/",
         "http://a_b.example.com/",
         "http://localhost.example.com/",
-        "http://notlocalhost/",
+        "http://notlocalhost.com/",
+        "http://internal.example.com/",
+        "http://notinternal.example/",
+        "http://lan.example/",
         "http://10.example.com/",
     ],
 )

@@ -1,4 +1,4 @@
-"""Deleting finished jobs: what `lifecycle.purge` is told goes with all its rows, and nothing else does."""
+"""Deleting finished jobs: what `removal.purge` is told goes with all its rows, and nothing else does."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from properties.shard_driver import START, Driver
 
 from bunqueue.model.job import COMPLETED, FAILED
-from shardproc.engine import lifecycle
+from shardproc.engine import removal
 from shardproc.engine.outbox import LogEntry
 from shardproc.engine.state import QueueState
 from shardproc.storage import store
@@ -49,14 +49,14 @@ def queue_of(driver: Driver, name: str = "q") -> QueueState:
 def purge_completed(driver: Driver, until: int, limit: int = 100) -> list[str]:
     state, queue = driver.shard.engine.state, queue_of(driver)
     found, _ = state.archive.old_completed(queue.id, until, limit, -1)
-    lifecycle.purge(state, queue, COMPLETED, [seq for seq, _ in found])
+    removal.purge(state, queue, COMPLETED, [seq for seq, _ in found])
     return [job_id for _, job_id in found]
 
 
 def purge_dead(driver: Driver, until: int, limit: int = 100) -> list[str]:
     state, queue = driver.shard.engine.state, queue_of(driver)
     found = state.archive.old_dead_letters(queue.id, until, limit)
-    lifecycle.purge(state, queue, FAILED, [seq for seq, _ in found])
+    removal.purge(state, queue, FAILED, [seq for seq, _ in found])
     return [job_id for _, job_id in found]
 
 
