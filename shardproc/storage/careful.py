@@ -109,6 +109,13 @@ class CarefulStore(Store):
         except Unreadable:
             return None
 
+    def record(self, kind: str, key: str) -> str | None:
+        try:
+            return super().record(kind, key)
+        except DAMAGE as error:
+            self.damage.met("records", error)
+            return None
+
     def _unreadable(self, error: Exception, seq: int | None) -> Exception:
         table = "jobs" if seq is None else self._table_of(seq)
         self.damage.met(table, error, seq)
