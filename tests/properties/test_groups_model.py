@@ -205,7 +205,7 @@ class GroupsMachine(RuleBasedStateMachine):
         job.token, job.holder = reply["token"], version
         if version == 3 and job.group is not None:
             self.serve(job.group, asked)
-        self.model.start(job, asked, self.now)
+        self.model.start(job, asked, version, self.now)
         self.look_at_turns()
 
     def serve(self, name: str, asked: dict[str, Any] | None) -> None:
