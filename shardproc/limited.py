@@ -13,14 +13,15 @@ from bunqueue.protocol.commands import COMMANDS
 from .engine.state import Client
 from .engine.vitals import Vitals
 from .pressure import Pressure
-from .resilient import Mode, ResilientShard
+from .resilient import Mode
+from .watched import WatchedShard
 
 
-class LimitedShard(ResilientShard):
+class LimitedShard(WatchedShard):
     """See above.  While there is memory it costs a look at the clock for each batch."""
 
     def __init__(self, path: str, *, memory: int, **options: Any) -> None:
-        """``memory``: bytes that the process may take; 0 for no limit.  The rest as for `ResilientShard`."""
+        """``memory``: bytes that the process may take; 0 for no limit.  The rest as for `WatchedShard`."""
         self._pressure = Pressure(memory, lambda: self.store.database.shrink())
         super().__init__(path, **options)
 

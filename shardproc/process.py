@@ -19,10 +19,10 @@ from bunqueue.model import retention as finished
 from bunqueue.protocol import link
 from bunqueue.settings import Settings
 
-from .core import Shard
 from .engine.state import State
 from .engine.vitals import MB
 from .limited import LimitedShard
+from .resilient import StorageFailed
 from .server import Server
 from .storage.damage import Damage, ShardDamaged
 from .storage.database import DISK_ERRORS, DatabaseBusy, DatabaseError, disk_problem
@@ -90,6 +90,7 @@ def _run(start: Start, settings: Settings, sock: socket.socket) -> int:
         return 1
     except (DatabaseBusy, SchemaTooNew, DatabaseError, DataFolderError) as error:
         return _refused(start, settings, error)
+    shard.goes_on = lambda: sock.sendall(link.answer(link.CONTROL, link.PONG))
     try:
         sock.sendall(link.answer(link.CONTROL, link.READY))
         server = Server(shard, sock, settings.busy_poll)
@@ -99,6 +100,9 @@ def _run(start: Start, settings: Settings, sock: socket.socket) -> int:
             shard.end()
     except ConnectionError:
         raise
+    except StorageFailed as error:
+        _log.error("stopped, to read the data anew", error=str(error))
+        return 1
     except Exception:
         # Memory may be ahead of the disk, or halfway: nothing of it must be told or written.  The
         # router starts a new process, which reads what was committed.
@@ -115,7 +119,7 @@ def _refused(start: Start, settings: Settings, error: Exception) -> int:
     return 1
 
 
-def _open(start: Start, settings: Settings, sock: socket.socket) -> Shard:
+def _open(start: Start, settings: Settings, sock: socket.socket) -> LimitedShard:
     """Open the shard's file and recover, telling the router how far it is."""
     memory = settings.in_memory
     path = ":memory:" if memory else str(shard_file(Path(settings.data_dir), start.shard))
