@@ -33,7 +33,7 @@ class Acceptor:
         self._make = make
         self._held = held
         self._sockets: list[socket] = []
-        self._greeting: set[asyncio.Task[None]] = set()
+        self._greeting: dict[asyncio.Task[None], None] = {}  # in the order in which they came
 
     def listen(self, sock: socket, backlog: int) -> None:
         """Let clients in."""
@@ -58,14 +58,23 @@ class Acceptor:
                 loop.remove_reader(sock.fileno())
                 loop.call_later(PAUSE_S, self._resume, sock)
                 return
-            if self._held() + len(self._greeting) >= self.most:
+            if self._held() + len(self._greeting) >= self.most and not self._give_way():
                 accepted.close()
                 self.refused += 1
                 continue
             accepted.setblocking(False)
             greeting = loop.create_task(self._greet(accepted))
-            self._greeting.add(greeting)
-            greeting.add_done_callback(self._greeting.discard)
+            self._greeting[greeting] = None
+            greeting.add_done_callback(lambda done: self._greeting.pop(done, None))
+
+    def _give_way(self) -> bool:
+        """Have the oldest that still shakes hands go: who means it needs a moment only."""
+        if self.tls is None or not self._greeting:
+            return False
+        oldest = next(iter(self._greeting))
+        del self._greeting[oldest]
+        oldest.cancel()
+        return True
 
     async def _greet(self, accepted: socket) -> None:
         limits = {"ssl_handshake_timeout": HANDSHAKE_S, "ssl_shutdown_timeout": SHUTDOWN_S}

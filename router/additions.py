@@ -49,6 +49,7 @@ class Additions:
             memory_bytes=vitals.memory(),
             cpu_s=vitals.cpu_s(),
             lag_s=hub.lag.longest(),
+            wrong_tokens=hub.strangers.guesses.total,
             shards=hub.shards,
             shards_up=[shard for shard, link in enumerate(hub.links) if link is not None],
             shards_damaged=list(hub.damaged),

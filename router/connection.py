@@ -14,19 +14,19 @@ from typing import TYPE_CHECKING, Any, cast
 
 from msgspec import UNSET
 
+from bunqueue.guesses import DELAY_S
 from bunqueue.logs import get_logger
 from bunqueue.protocol import link as wire
 from bunqueue.protocol.codec import request_id
 from bunqueue.protocol.commands import CommandError
 from bunqueue.protocol.framing import HEADER, FrameTooLarge
-from bunqueue.protocol.gather import for_all, split
 from bunqueue.protocol.lenient import DECODE_ERRORS
 
 from .admission import MAX_SLOW, RateLimit, may_wait
 from .bounds import longest_frame
 from .flow import HELD, SHUTDOWN, SLOW_READER, ReadGate
 from .local import answer, first_shard, guarded_peek, refusal, second_look
-from .routing import FIRST, HERE, ID, IDS, QUEUE, SLOW, SUBSCRIBE, Peek, decode, peek
+from .routing import FIRST, HERE, ID, IDS, QUEUE, SLOW, SUBSCRIBE, Peek, peek
 from .subscription import Subscription, subscribe
 from .workers import Workers
 
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
 HIGH_WATER = 1024 * 1024  # bytes that the client has not taken; beyond, it is not read either
 MAX_HELD = 256 * 1024  # bytes behind 50 long polls before reading pauses; reading on is how we see its end
-MAX_ANSWERS = 512  # given here in one turn of the event loop; what asks for more waits for its next turn
 LARGE = 256 * 1024  # frames from here on are sliced as views: copying them costs more than the view
 
 _STOP = -HEADER - 1  # as the end of the bytes to route: none; and no number of bytes gives it
@@ -103,11 +102,20 @@ class ClientConnection(asyncio.Protocol):
         limit = self._hub.max_connections
         if self._hub.draining:
             self.abort()
-        elif self.limited and len(self._hub.clients) >= limit:
+        elif self.limited and len(self._hub.clients) >= limit and not self._hub.strangers.give_way():
             self._hub.refused += 1
             self.finish(wire.CLOSED, f"Too many connections (max {limit})")
         else:
             self.number = self._hub.add(self)
+            if not self.known:
+                self._meet()
+
+    def _meet(self) -> None:
+        """It has to show a token, and soon; where many guess, it is heard later."""
+        address = str((self._transport.get_extra_info("peername") or ("",))[0])
+        if self._hub.strangers.enter(self, address):
+            self._held, self.carry = True, bytearray()
+            asyncio.get_running_loop().call_later(DELAY_S, self.release)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._hub.lost(self, exc)
@@ -187,8 +195,12 @@ class ClientConnection(asyncio.Protocol):
         self._transport.abort()
 
     def drop(self, why: str) -> None:
-        """`abort`, with all that is kept for it."""
+        """`vanish`, and say why."""
         _log.warning(why, connection=self.number)
+        self.vanish()
+
+    def vanish(self) -> None:
+        """`abort`, with all that is kept for it."""
         self._hub.remove(self, wire.BROKEN)
         self._finished = True
         self.carry = bytearray()
@@ -210,14 +222,19 @@ class ClientConnection(asyncio.Protocol):
     def admitted(self) -> None:
         """It has shown a token."""
         self.known = True
+        self._hub.strangers.leave(self)
         if self._rate is None:
             self._decode = peek
+
+    def guessed(self) -> None:
+        """It has shown a wrong token."""
+        self._hub.strangers.wrong(self)
 
     # Bytes in
 
     def _take(self, data: Buffer) -> None:
         """Route the whole frames in ``data`` and keep the rest.  The hot path."""
-        routes, glance = self._hub.routes, self._decode
+        routes, turns, glance = self._hub.routes, self._hub.turns, self._decode
         known_queue = routes.queues.get
         batches: Batches = {}
         out: list[bytes] = []
@@ -232,11 +249,12 @@ class ClientConnection(asyncio.Protocol):
             try:
                 look = glance(payload)
             except DECODE_ERRORS as error:
+                if len(out) >= turns.most:
+                    last = _STOP  # the answer would be ours, so it waits for its turn
+                    break
                 look = second_look(bytes(payload), error, out)
                 if look is None:
                     start = end
-                    if len(out) >= MAX_ANSWERS:
-                        last = _STOP
                     continue
             how = look.how
             if how == QUEUE:
@@ -245,9 +263,12 @@ class ClientConnection(asyncio.Protocol):
                     shard = routes.of_queue(look.key)
             elif how == ID:
                 shard = routes.of_id(look.key)
+            elif how == HERE and len(out) >= turns.most:
+                last = _STOP
+                break
             else:
                 shard = self._route(look, payload, batches, out)
-                if self.slow >= MAX_SLOW or len(out) >= MAX_ANSWERS:
+                if self.slow >= MAX_SLOW:
                     last = _STOP  # this one still goes, what follows waits
                 if shard is None:
                     start = end
@@ -261,6 +282,10 @@ class ClientConnection(asyncio.Protocol):
         self._forward(batches, out)
         if out:
             self.write(b"".join(out))
+            turns.answered(len(out))
+            if not self.known and self._hub.strangers.refused(self, len(out)):
+                self.finish(wire.CLOSED)
+                return
         if last == _STOP:
             self._hold(data[start:])
         elif start < size:
@@ -310,24 +335,8 @@ class ClientConnection(asyncio.Protocol):
         if how == HERE:
             out.append(answer(self, bytes(payload)))
         else:
-            self._gather(look, bytes(payload), out)
+            self._hub.tickets.gather(self, look, bytes(payload), self._hub.routes, out)
         return None
-
-    def _gather(self, look: Peek, payload: bytes, out: list[bytes]) -> None:
-        """Ask several shards; counts as slow, so that there are never many of these at once."""
-        ids: list[str] = []
-        try:
-            command = decode(payload)
-            if look.how == IDS:
-                ids = command.ids  # type: ignore[attr-defined]  # what Route.IDS promises
-                parts = split(look.spec, command, self._hub.routes.of_id)
-            else:
-                parts = for_all(command, self._hub.shards)
-        except CommandError as error:
-            out.append(refusal(str(error), request_id(payload)))
-            return
-        self.slow += 1
-        self._hub.tickets.ask(self, look.spec, parts, command.req_id, ids)
 
     def _keep(self, rest: Buffer) -> None:
         """Put the beginning of a frame aside."""
@@ -346,9 +355,10 @@ class ClientConnection(asyncio.Protocol):
         self._held = True
         self.carry = bytearray(rest)
         if self.slow < MAX_SLOW:
-            asyncio.get_running_loop().call_soon(self._release)
+            self.gate.close(HELD)  # more of that kind would only lie here
+            self._hub.turns.wait(self)
 
-    def _release(self) -> None:
+    def release(self) -> None:
         """Go on with what was held, if it may."""
         if not self._held or self.slow >= MAX_SLOW or self._finished or self._hub.draining:
             return
@@ -375,7 +385,7 @@ class ClientConnection(asyncio.Protocol):
         """Slow commands were answered: what was held back may go on."""
         self.slow -= count
         if self._held:
-            self._release()
+            self.release()
 
     def _guarded_peek(self, payload: Buffer) -> Peek:
         """`peek` for a connection that has a rate limit, or has not shown its token yet."""

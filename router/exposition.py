@@ -32,6 +32,7 @@ class RouterFigures(Struct):
     shards: int
     shards_up: Sequence[int]
     shards_damaged: Sequence[int] = ()  # they are not started again
+    wrong_tokens: int = 0  # over TCP
 
 
 # Name without "bunqueue_", what it is, its help, its value.
@@ -243,6 +244,9 @@ def _router(own: RouterFigures) -> Iterator[Metric]:
     connections = _family(GAUGE, "connections", "Open connections", ["transport"])
     connections.add_metric(["tcp"], own.connections)
     yield connections
+    wrong = _family(COUNTER, "wrong_tokens", "Wrong tokens that clients have shown", ["transport"])
+    wrong.add_metric(["tcp"], own.wrong_tokens)
+    yield wrong
     text = "The longest delay of the router's event loop in the last seconds"
     yield _family(GAUGE, "event_loop_lag_seconds", text, value=own.lag_s)
     build = _family(GAUGE, "build_info", "What runs", ["version", "python"])

@@ -19,7 +19,9 @@ from .lag import LoopLag
 from .local import now_ms
 from .processes import born
 from .routing import Routes
+from .strangers import Strangers
 from .tickets import Tickets
+from .turns import Turns
 from .workers import Worker, Workers
 
 if TYPE_CHECKING:
@@ -48,6 +50,8 @@ class Hub:
         self.bounds = Bounds(self.clients)
         self.links: list[ShardLink | None] = [None] * self.shards  # None: down, or not ready
         self.damaged: dict[int, str] = {}  # shards that stay down, and what is to be done about it
+        self.strangers = Strangers()
+        self.turns = Turns()
         self.workers = Workers(self._staff)
         self.tickets = Tickets(self.links, self.clients, self.damaged)
         self.refused = 0  # clients since the last sweep, because there are too many
@@ -75,6 +79,7 @@ class Hub:
         """A client is gone: tell the shards that it used.  ``kind`` is CLOSED, SEVERED or BROKEN."""
         if self.clients.pop(client.number, None) is None:
             return
+        self.strangers.leave(client)
         workers = self.workers.disconnected(client.number)
         if self.draining:  # the shards are about to end
             if not self.clients:
@@ -117,6 +122,7 @@ class Hub:
     def sweep(self) -> None:
         """End the clients that have stopped; called every SWEEP_S seconds."""
         self.bounds.sweep()
+        self.strangers.sweep()
         if self.refused:
             _log.warning(
                 "clients were turned away", clients=self.refused, max_connections=self.max_connections

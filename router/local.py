@@ -53,6 +53,9 @@ class Session(Protocol):
     def admitted(self) -> None:
         """It has shown a token."""
 
+    def guessed(self) -> None:
+        """It has shown a wrong one."""
+
 
 def refusal(text: str, req_id: RequestId, code: Code | UnsetType = UNSET) -> bytes:
     """An error reply, as a frame."""
@@ -134,6 +137,7 @@ def _hello(session: Session, command: Hello) -> Reply:
 
 def _auth(session: Session, command: Auth) -> Reply:
     if not token_is_known(command.token, session.tokens.full):
+        session.guessed()
         looks = token_is_known(command.token, session.tokens.read_only)
         return ErrorReply(error=READ_ONLY_TOKEN if looks else "Invalid token")
     session.admitted()

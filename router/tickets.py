@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from bunqueue.protocol.codec import request_id
 from bunqueue.protocol.codes import Code
-from bunqueue.protocol.commands import Spec
+from bunqueue.protocol.commands import CommandError, Spec
 from bunqueue.protocol.commands.base import RequestId
 from bunqueue.protocol.framing import HEADER
-from bunqueue.protocol.gather import Addition, Gather, Part
+from bunqueue.protocol.gather import Addition, Gather, Part, for_all, split
 from bunqueue.protocol.link import SEVERED, TICKET
 
 from .local import refusal
+from .routing import IDS, Peek, Routes, decode
 
 if TYPE_CHECKING:
     from .connection import ClientConnection
@@ -61,6 +62,24 @@ class Tickets:
     def refusals(self, shard: int, frames: Sequence[bytes | memoryview]) -> list[bytes]:
         """The same for each of these frames."""
         return [self.unavailable(shard, request_id(frame[HEADER:])) for frame in frames]
+
+    def gather(
+        self, client: ClientConnection, look: Peek, payload: bytes, routes: Routes, out: list[bytes]
+    ) -> None:
+        """Ask several shards; counts as slow, so that there are never many of these at once."""
+        ids: list[str] = []
+        try:
+            command = decode(payload)
+            if look.how == IDS:
+                ids = command.ids  # type: ignore[attr-defined]  # what Route.IDS promises
+                parts = split(look.spec, command, routes.of_id)
+            else:
+                parts = for_all(command, routes.shards)
+        except CommandError as error:
+            out.append(refusal(str(error), request_id(payload)))
+            return
+        client.slow += 1
+        self.ask(client, look.spec, parts, command.req_id, ids)
 
     def ask(
         self,

@@ -15,6 +15,7 @@ import pytest
 from support.certificates import Authority, Certificate
 from support.server import NotStarted, Server, StartServer, dispose
 from support.waiting import eventually, wait_until
+from support.wire import pack
 
 from bunqueue import (
     ActiveJob,
@@ -189,29 +190,6 @@ def _serial(server: Server) -> bytes:
     return ssl.PEM_cert_to_DER_cert(ssl.get_server_certificate(server.address))
 
 
-async def test_who_does_not_shake_hands_is_not_kept_and_counts(
-    make_server: StartServer, authority: Authority
-) -> None:
-    server = make_server(*authority.issue().flags, "--max-connections", "2")
-    server.start()
-    silent = [socket.create_connection(server.address) for _ in range(2)]
-    with pytest.raises(BunqueueError):
-        await _ping(
-            False,
-            {
-                "port": server.port,
-                "tls": TlsOptions(ca_file=authority.ca_file),
-                "connection": ConnectionOptions(max_reconnect_attempts=1),
-            },
-        )
-    for sock in silent:
-        sock.close()
-    await eventually(
-        lambda: _ping(False, {"port": server.port, "tls": TlsOptions(ca_file=authority.ca_file)}),
-        "there is room again",
-    )
-
-
 async def test_a_certificate_that_ends_soon_is_told(make_server: StartServer, authority: Authority) -> None:
     for words, begins, ends in (
         ("the TLS certificate has expired", NOW - timedelta(days=3), NOW - timedelta(days=1)),
@@ -276,3 +254,20 @@ def _lock(key: Path, locked: Path) -> None:
     loaded = form.load_pem_private_key(key.read_bytes(), None)
     secret = form.BestAvailableEncryption(b"secret")
     locked.write_bytes(loaded.private_bytes(form.Encoding.PEM, form.PrivateFormat.PKCS8, secret))
+
+
+def test_who_does_not_shake_hands_takes_nobodys_place(authority: Authority, make_server: StartServer) -> None:
+    server = make_server("--max-connections", "5", *authority.issue().flags)
+    server.start()
+    context = ssl.create_default_context(cafile=authority.ca_file)
+    silent = [socket.create_connection(server.address, 30) for _ in range(20)]
+    try:
+        with (
+            socket.create_connection(server.address, 30) as sock,
+            context.wrap_socket(sock, server_hostname="localhost") as line,
+        ):
+            line.sendall(pack({"cmd": "Ping"}))
+            assert line.recv(4)
+    finally:
+        for one in silent:
+            one.close()

@@ -20,6 +20,7 @@ from router import connection as module
 from router.bounds import PROGRESS, SILENT_SWEEPS, SLOW_SWEEPS
 from router.connection import ClientConnection
 from router.hub import Hub
+from router.turns import ANSWERS, EACH
 
 
 class FakeTransport:
@@ -37,6 +38,9 @@ class FakeTransport:
     def write(self, data: bytes) -> None:
         assert not self.ended
         self.written += data
+
+    def get_extra_info(self, name: str) -> Any:
+        return ("192.0.2.1", 1) if name == "peername" else None
 
     def set_write_buffer_limits(self, high: int) -> None:
         pass
@@ -294,15 +298,30 @@ def test_the_largest_frame_is_let_in(bench: Bench) -> None:
 
 
 def test_much_to_answer_is_answered_in_turns(bench: Bench, loop: asyncio.AbstractEventLoop) -> None:
-    bench.client.data_received(b"\0\0\0\0" * 1500 + framed(push(0)))
-    assert len(bench.replies()) == module.MAX_ANSWERS
+    bench.client.data_received(b"\0\0\0\0" * 100 + framed(push(0)))
+    assert len(bench.replies()) == EACH
+    assert not bench.transport.reading
     turn(loop)
-    assert len(bench.replies()) == module.MAX_ANSWERS
+    assert len(bench.replies()) == EACH
     bench.client.data_received(framed(push(1)))
-    turn(loop)
-    assert len(bench.replies()) == 1500 - 2 * module.MAX_ANSWERS
+    for _ in range(100):
+        turn(loop)
+    assert len(bench.replies()) == 100 - 2 * EACH
     assert len(bench.forwarded(0) + bench.forwarded(1)) == 2
     assert bench.client.carry is None
+    assert bench.transport.reading
+
+
+def test_a_turn_has_so_many_answers_for_all_clients(bench: Bench, loop: asyncio.AbstractEventLoop) -> None:
+    noisy = [bench.connect() for _ in range(50)]
+    for client, _ in noisy:
+        client.data_received(framed({"cmd": "Ping"}) * 20)
+    seen = 0
+    while (now := sum(len(wire.split_frames(bytes(transport.written))) for _, transport in noisy)) < 50 * 20:
+        assert now - seen <= ANSWERS + EACH
+        seen = now
+        turn(loop)
+    assert seen > 0
 
 
 # Slow commands

@@ -1,0 +1,101 @@
+"""Clients that have not shown a token yet: they must neither stay nor take the place of others."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from bunqueue.guesses import Guesses, origin
+from bunqueue.logs import get_logger
+
+if TYPE_CHECKING:
+    from .connection import ClientConnection
+
+AUTH_S = 10.0  # to show a token
+MAX_REFUSALS = 20  # of whatever a stranger says; then it is not one of our clients
+MAX_WRONG = 5  # tokens
+MAX_EACH = 256  # strangers of one address; a fleet behind one has shown its tokens long before there are more
+
+_log = get_logger("router")
+
+
+class Strangers:
+    """All of them, in the order in which they came."""
+
+    def __init__(self) -> None:
+        self.guesses = Guesses()
+        self._all: dict[ClientConnection, _Stranger] = {}
+        self._by_origin: dict[str, dict[ClientConnection, None]] = {}
+        self._dropped = 0  # since the last line about them
+
+    def enter(self, client: ClientConnection, address: str) -> bool:
+        """One that has just connected; whether it has to wait before it is heard, as others from there
+        guessed tokens.  If there are too many from its address, the oldest of these has to go."""
+        now, who = time.monotonic(), origin(address)
+        same = self._by_origin.setdefault(who, {})
+        if len(same) >= MAX_EACH:
+            self._drop(next(iter(same)))
+            same = self._by_origin.setdefault(who, {})
+        same[client] = None
+        self._all[client] = _Stranger(address, who, now)
+        return self.guesses.suspects(address, now)
+
+    def leave(self, client: ClientConnection) -> None:
+        """It has gone, or shown its token."""
+        found = self._all.pop(client, None)
+        if found is None:
+            return
+        same = self._by_origin[found.who]
+        del same[client]
+        if not same:
+            del self._by_origin[found.who]
+
+    def give_way(self) -> bool:
+        """Have the oldest one go, so that somebody else can come; False when there is none."""
+        if not self._all:
+            return False
+        self._drop(next(iter(self._all)))
+        return True
+
+    def refused(self, client: ClientConnection, answers: int) -> bool:
+        """It was told no so many times; whether that was once too often."""
+        found = self._all.get(client)
+        if found is None:
+            return False
+        found.refusals += answers
+        return found.refusals >= MAX_REFUSALS or found.wrong >= MAX_WRONG
+
+    def wrong(self, client: ClientConnection) -> None:
+        """It has shown a wrong token."""
+        found = self._all.get(client)
+        if found is not None:
+            found.wrong += 1
+            self.guesses.wrong(found.address, time.monotonic())
+
+    def sweep(self) -> None:
+        """Called now and then: end those that are late."""
+        late = time.monotonic() - AUTH_S
+        for client, found in list(self._all.items()):
+            if found.since > late:
+                break
+            self._drop(client)
+        if self._dropped:
+            _log.warning("closed connections that showed no token", connections=self._dropped)
+            self._dropped = 0
+        if news := self.guesses.news():
+            _log.warning("wrong tokens over TCP", **news)
+
+    def _drop(self, client: ClientConnection) -> None:
+        self._dropped += 1
+        self.leave(client)
+        client.vanish()
+
+
+class _Stranger:
+    __slots__ = ("address", "refusals", "since", "who", "wrong")
+
+    def __init__(self, address: str, who: str, since: float) -> None:
+        self.address = address
+        self.who = who
+        self.since = since
+        self.refusals = self.wrong = 0
