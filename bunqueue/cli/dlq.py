@@ -155,19 +155,26 @@ def list_(session: Session, queue: QueueName, limit: Limit = 100, offset: Offset
 def retry(
     session: Session, queue: QueueName, job_id: OneJob = None, count: Count = None, **filters: Any
 ) -> None:
-    """Give dead letters all their attempts again: one, those that are described, or all. Prints how many."""
-    from bunqueue.protocol.commands.dlq import RetryDlq
-    from bunqueue.protocol.commands.query import CountReply
+    """Give dead letters all their attempts again: one, those that are described, or all. Prints how many.
+
+    Jobs that somebody cancelled are left out, unless you give their --id or --reason cancelled.
+    """
+    from bunqueue.protocol.commands.dlq import RetriedReply, RetryDlq
 
     command = RetryDlq(queue=queue, job_id=job_id, count=count, filter=_which(filters))
     found = session.queue(queue)
-    again = watched(
+    reply = watched(
         f"retrying dead letters of {queue}",
-        lambda: session.call(command, CountReply).count,
+        lambda: session.call(command, RetriedReply),
         lambda: found.counts().failed,
     )
-    _must_be_there(queue, job_id, again)
-    session.out.done(f"{plural(again)} run again", {"queue": queue, "count": again}, "count")
+    _must_be_there(queue, job_id, reply.count)
+    said = f"{plural(reply.count)} run again"
+    record = {"queue": queue, "count": reply.count}
+    if reply.cancelled:
+        record["cancelled"] = reply.cancelled
+        said += f"; {reply.cancelled} cancelled left out, see --reason cancelled"
+    session.out.done(said, record, "count")
 
 
 @verb(app, "bunqueue dlq count emails", "bunqueue dlq count emails --reason timeout", patient=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from msgspec import Raw, Struct
+from msgspec import UNSET, Raw, Struct
 from msgspec.msgpack import Encoder
 
 from bunqueue.model.dead_letters import CANCELLED, REASONS, UNKNOWN, AutoRetries, DlqConfig
@@ -25,6 +25,7 @@ from bunqueue.protocol.commands.dlq import (
     Removed,
     RemoveDlqJob,
     RemovedReply,
+    RetriedReply,
     RetryCompleted,
     RetryDlq,
     SetDlqConfig,
@@ -97,17 +98,19 @@ def count_dlq(state: State, client: Client, command: CountDlq) -> Steps:
 def retry_dlq(state: State, client: Client, command: RetryDlq) -> Steps:
     queue = known_queue(state, command.queue)
     if queue is None:
-        return CountReply(count=0)
+        return RetriedReply(count=0)
     if command.job_id is not None:
-        return CountReply(count=_retry_one(state, queue, command.job_id, FAILED))
+        return RetriedReply(count=_retry_one(state, queue, command.job_id, FAILED))
     chosen = command.filter or _ALL
     limits = [limit for limit in (command.count, chosen.limit) if limit is not None]
+    spared = _Spared(CANCELLED) if chosen.reason is None else None
     count = 0
-    for step, rows in enumerate(_chosen(state, queue, chosen, min(limits, default=queue.failed))):
+    pages = _chosen(state, queue, chosen, min(limits, default=queue.failed), spared)
+    for step, rows in enumerate(pages):
         if step:
             yield
         count += _retry(state, queue, [row.seq for row in rows], FAILED)
-    return CountReply(count=count)
+    return RetriedReply(count=count, cancelled=(spared.count if spared else 0) or UNSET)
 
 
 @handles(RetryCompleted)
@@ -181,12 +184,27 @@ def get_dlq_stats(state: State, client: Client, command: GetDlqStats) -> Steps:
     return DlqStatsReply(data=DlqStatsOf(stats))
 
 
+class _Spared:
+    """Leaves out the dead letters of one reason, and counts them."""
+
+    def __init__(self, reason: str) -> None:
+        self.count = 0
+        self._reason = reason
+
+    def rest(self, rows: list[DeadLetter]) -> list[DeadLetter]:
+        rest = [row for row in rows if row.reason != self._reason]
+        self.count += len(rows) - len(rest)
+        return rest
+
+
 def _chosen(
-    state: State, queue: QueueState | None, chosen: DlqFilter, limit: int
+    state: State, queue: QueueState | None, chosen: DlqFilter, limit: int, spared: _Spared | None = None
 ) -> Iterator[list[DeadLetter]]:
-    """The page of a queue's dead letters that a filter chooses, in steps of at most SLICE."""
+    """The page of a queue's dead letters that a filter chooses, in steps of at most SLICE; ``spared`` ones
+    are not on it."""
     skip = chosen.offset
-    for rows in _walk(state, queue, chosen):
+    for found in _walk(state, queue, chosen):
+        rows = spared.rest(found) if spared else found
         some = rows[skip : skip + limit]
         skip = max(0, skip - len(rows))
         limit -= len(some)

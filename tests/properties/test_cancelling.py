@@ -272,10 +272,23 @@ def test_it_is_among_the_dead_letters_and_runs_again_only_when_asked(driver: Dri
     assert [past["reason"] for past in entry["attempts"]] == ["cancelled"]
     assert driver.ask(cmd="GetDlqStats", queue="q")["data"]["stats"]["byReason"]["cancelled"] == 1
     assert driver.ask(cmd="GetJobCounts", queue="q")["counts"]["failed"] == 1
-    assert driver.ask(cmd="RetryDlq", queue="q")["count"] == 1
+    assert driver.ask(cmd="RetryDlq", queue="q") == {"ok": True, "count": 0, "cancelled": 1}
+    assert driver.ask(cmd="RetryDlq", queue="q", filter={"reason": "cancelled"}) == {"ok": True, "count": 1}
     answer = driver.ask(cmd="PULL", queue="q", owner="w")
     assert driver.ask(cmd="ACK", id=job_id, token=answer["token"]) == {"ok": True}
     assert state(driver, job_id) == "completed"
+
+
+def test_dead_letters_run_again_without_those_that_were_cancelled(driver: Driver) -> None:
+    stopped, token = running(driver)
+    cancel(driver, stopped)
+    driver.ask(cmd="FAIL", id=stopped, token=token)
+    failed, token = running(driver)
+    driver.ask(cmd="FAIL", id=failed, token=token, unrecoverable=True)
+    again = driver.ask(cmd="RetryDlq", queue="q", filter={"newerThan": 0}, count=1)
+    assert again == {"ok": True, "count": 1, "cancelled": 1}
+    assert (state(driver, stopped), state(driver, failed)) == ("cancelled", "waiting")
+    assert driver.ask(cmd="RetryDlq", queue="q", jobId=stopped) == {"ok": True, "count": 1}
 
 
 @pytest.mark.parametrize(

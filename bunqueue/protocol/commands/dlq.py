@@ -73,10 +73,21 @@ class CountDlq(Command, tag="CountDlq"):
     filter: DlqFilter | None = None
 
 
-@command(Route.QUEUE, CountReply, writes=True, repeatable=True, heavy=True)
+class RetriedReply(Reply, kw_only=True):
+    """How many run again.  ``cancelled`` is there when cancelled jobs were left out, and says how many."""
+
+    count: int
+    cancelled: int | UnsetType = UNSET
+
+
+@command(Route.QUEUE, RetriedReply, writes=True, repeatable=True, heavy=True)
 class RetryDlq(Command, tag="RetryDlq"):
     """Move dead letters back to waiting with all their attempts: one job, or the oldest ``count`` of those
-    that the filter lets through, without either all of the queue."""
+    that the filter lets through, without either all of the queue.
+
+    Jobs that somebody cancelled are left out unless they are named: by ``jobId``, or with the filter's
+    ``reason``.  So are those whose unique key a living job holds.
+    """
 
     queue: QueueName
     job_id: JobId | None = None

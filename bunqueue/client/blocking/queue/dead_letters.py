@@ -63,10 +63,11 @@ class Dlq(QueueBase):
         self, job_id: str | None = None, *, count: int | None = None, **which: Unpack[DlqFilter]
     ) -> int:
         """Give dead letters all their attempts again: one of them, or the oldest `count` of those that
-        `DlqFilter` describes, or all of the queue. How many that were."""
+        `DlqFilter` describes, or all of the queue. How many that were. Jobs that somebody cancelled
+        are left out unless you name them: by `job_id`, or with `reason="cancelled"`."""
         wanted = checks.checked(dlq.DlqFilter(**_filter(which))) if which else None
         command = checks.checked(dlq.RetryDlq(queue=self.name, job_id=job_id, count=count, filter=wanted))
-        reply = self._caller.call(command, query.CountReply)
+        reply = self._caller.call(command, dlq.RetriedReply)
         return reply.count
 
     def purge_dlq(self) -> int:

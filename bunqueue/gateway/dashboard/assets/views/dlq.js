@@ -100,9 +100,10 @@ export function dlq({ params, query, main, signal }) {
     toast(`${plural(some.length, "dead letter")} removed`);
     done();
   } });
-  const retryAll = () => confirm({ title: `Retry ${plural(total, "dead letter")}?`, body: `All ${filter ? "that match the filter " : ""}${where} go back to their queues, with all their attempts.`, action: "Retry", submit: async () => {
+  const retryAll = () => confirm({ title: `Retry ${plural(total, "dead letter")}?`, body: `All ${filter ? "that match the filter " : ""}${where} go back to their queues, with all their attempts.${filter?.reason ? "" : " Cancelled ones stay: select them, or filter for them."}`, action: "Retry", submit: async () => {
     const replies = await each(queues, (queue) => call("RetryDlq", { queue: queue.name, filter }));
-    toast(`${plural(replies.reduce((sum, reply) => sum + reply.count, 0), "job")} back in the queue`);
+    const spared = replies.reduce((sum, reply) => sum + (reply.cancelled ?? 0), 0);
+    toast(`${plural(replies.reduce((sum, reply) => sum + reply.count, 0), "job")} back in the queue${spared ? `; ${num(spared)} cancelled left out` : ""}`);
     done();
   } });
   const purge = () => confirm({ title: `Purge ${plural(total, "dead letter")}?`, body: `All dead letters ${where} are removed. They cannot be brought back.`, action: "Purge", typed: chosen ?? "all queues", submit: async () => {
