@@ -12,6 +12,7 @@ import ssl
 from collections.abc import Callable
 from socket import socket
 
+MADE_ROOM = 8  # of them in the place of others, which are closed a turn later only
 A_TURN = 32  # connections from one turn of the event loop: about a millisecond that others wait
 HANDSHAKE_S = 10.0  # a client that does not speak is one of a bounded number, so it must not stay
 SHUTDOWN_S = 2.0  # for the client to say goodbye, too
@@ -21,9 +22,16 @@ PAUSE_S = 0.1  # when accepting fails: no file can be opened, mostly
 class Acceptor:
     """Makes protocols of what connects to listening sockets, which it closes in the end."""
 
-    def __init__(self, make: Callable[[], asyncio.BaseProtocol], held: Callable[[], int], most: int) -> None:
+    def __init__(
+        self,
+        make: Callable[[], asyncio.BaseProtocol],
+        held: Callable[[], int],
+        most: int,
+        give_way: Callable[[], bool] = lambda: False,
+    ) -> None:
         """``held`` tells how many accepted connections are open, beside those that still shake hands; no
-        more than ``most`` are let in."""
+        more than ``most`` are let in.  Then ``give_way`` may end one for the sake of the next; False if it
+        has none to spare."""
         self.tls: ssl.SSLContext | None = None
         """For those that come from now on."""
         self.most = most
@@ -32,6 +40,7 @@ class Acceptor:
         self.reason = ""  # of the last that failed
         self._make = make
         self._held = held
+        self._other_gives_way = give_way
         self._sockets: list[socket] = []
         self._greeting: dict[asyncio.Task[None], None] = {}  # in the order in which they came
 
@@ -49,7 +58,10 @@ class Acceptor:
     def _accept(self, sock: socket) -> None:
         """Take some of those that wait; the loop comes again for the others."""
         loop = asyncio.get_running_loop()
+        made_room = 0
         for _ in range(A_TURN):
+            if made_room == MADE_ROOM:
+                return
             try:
                 accepted, _ = sock.accept()
             except (BlockingIOError, ConnectionError):  # nobody any more; or it has just left
@@ -58,10 +70,12 @@ class Acceptor:
                 loop.remove_reader(sock.fileno())
                 loop.call_later(PAUSE_S, self._resume, sock)
                 return
-            if self._held() + len(self._greeting) >= self.most and not self._give_way():
-                accepted.close()
-                self.refused += 1
-                continue
+            if self._held() + len(self._greeting) >= self.most:
+                if not self._give_way():
+                    accepted.close()
+                    self.refused += 1
+                    continue
+                made_room += 1
             accepted.setblocking(False)
             greeting = loop.create_task(self._greet(accepted))
             self._greeting[greeting] = None
@@ -70,7 +84,7 @@ class Acceptor:
     def _give_way(self) -> bool:
         """Have the oldest that still shakes hands go: who means it needs a moment only."""
         if self.tls is None or not self._greeting:
-            return False
+            return self._other_gives_way()
         oldest = next(iter(self._greeting))
         del self._greeting[oldest]
         oldest.cancel()

@@ -6,6 +6,7 @@ Feed it commands, then `commit`: the replies come out only after what they promi
 from __future__ import annotations
 
 import random
+import secrets
 import time
 from collections.abc import Callable
 
@@ -73,7 +74,7 @@ class Shard:
         self._hears = False  # something of it that the next tick is told of
 
     def _new_engine(self) -> Engine:
-        engine = Engine(self.store, random.getrandbits, self._chance, *self._place)
+        engine = Engine(self.store, secrets.randbits, self._chance, *self._place)
         engine.state.vitals = self._vitals
         engine.state.upkeep.doubt = self._time.doubt
         self._prepare(engine.state)

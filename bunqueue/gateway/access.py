@@ -9,6 +9,7 @@ rebinding).
 from __future__ import annotations
 
 import enum
+import socket
 import time
 from collections.abc import Iterable
 from ipaddress import ip_address
@@ -28,8 +29,10 @@ from .problems import Problem, refusal
 MAX_PEERS = 10_000  # addresses whose requests are counted; then counting starts anew
 TOO_MANY = "Rate limit exceeded"
 METHODS = "GET, POST, PUT, PATCH, DELETE"
-# Nobody can register names below these, so no stranger can have them mean this machine.
-PRIVATE_SUFFIXES = (".local", ".localhost", ".internal", ".lan", ".home.arpa", ".test")
+# In a home or an office whoever is in the same network may take any name below these; so of them only this
+# machine's own name means it.  Names below the others are nobody's to take.
+SHARED_SUFFIXES = ("local", "lan", "internal", "home.arpa")
+PRIVATE_SUFFIXES = (".localhost", ".svc.cluster.local")
 
 
 class Role(enum.IntEnum):
@@ -47,7 +50,9 @@ class Access:
         self._writers = _encoded(settings.auth_token)
         self._readers = _encoded(settings.read_only_token)
         self.origins = frozenset(settings.http_origin)
-        self._hosts = {settings.host.lower(), *(urlsplit(origin).hostname for origin in self.origins)}
+        own = socket.gethostname().lower()
+        self._hosts = {settings.host.lower(), own, *(urlsplit(origin).hostname for origin in self.origins)}
+        self._hosts |= {f"{own.partition('.')[0]}.{suffix}" for suffix in SHARED_SUFFIXES}
         self._limit = settings.rate_limit
         self._rates: dict[str, RateLimit] = {}
 
@@ -173,7 +178,7 @@ class Guard:
             )
             return refusal(status.FORBIDDEN, text)
         if self._access.is_misnamed(headers):
-            text = "without tokens the server answers to addresses and private names only; see http_origin"
+            text = "without tokens the server answers to addresses and its own names only; see http_origin"
             return refusal(status.FORBIDDEN, text)
         return None if self._access.admit(peer_of(scope)) else refusal(status.TOO_MANY, TOO_MANY)
 

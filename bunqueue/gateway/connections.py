@@ -30,21 +30,47 @@ def end_stuck_ones(listening: list[socket.socket]) -> None:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, STUCK_MS)
 
 
+class Waiting:
+    """The connections that wait for a request, in the order in which they began to; and who sent none."""
+
+    def __init__(self) -> None:
+        self.connections: dict[Connection, None] = {}
+        self.malformed = 0  # requests since the last look
+        self.last = ""  # where the last of these came from
+
+    def give_way(self) -> bool:
+        """End the one that has waited longest, for one that may have something to say."""
+        if not self.connections:
+            return False
+        oldest = next(iter(self.connections))
+        del self.connections[oldest]
+        oldest.transport.abort()
+        return True
+
+
+class HeadTooLarge(Exception):
+    """The request line and its headers are larger than they may be."""
+
+
 class Connection(HttpToolsProtocol):
     """A connection whose requests come in time."""
 
-    def __init__(self, *args: Any, **more: Any) -> None:
+    def __init__(self, *args: Any, waiting: Waiting | None = None, **more: Any) -> None:
         super().__init__(*args, **more)
+        self._waiting = waiting or Waiting()
         self._late: asyncio.TimerHandle | None = None
         self._head = 0  # bytes of the head that is being read; -1: none is
         self._began = False  # with what came last
         self._whole = True  # what was read last is a whole request
+        self._oversized = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self._waiting.connections[self] = None
         self._await(HEAD_S)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._waiting.connections.pop(self, None)
         self._arrived()
         super().connection_lost(exc)
 
@@ -55,8 +81,20 @@ class Connection(HttpToolsProtocol):
             return
         self._head += len(data)
         if self._head > MAX_HEAD:
-            self.transport.write(_TOO_LARGE + b"content-length: %d\r\n\r\n" % len(_ERROR) + _ERROR)
-            self.transport.close()
+            self._refuse_head()
+
+    def _refuse_head(self) -> None:
+        self.transport.write(_TOO_LARGE + b"content-length: %d\r\n\r\n" % len(_ERROR) + _ERROR)
+        self.transport.close()
+
+    def send_400_response(self, msg: str) -> None:
+        """What came was no HTTP, or too much.  Not logged one by one: whoever likes could fill the log."""
+        if self._oversized:
+            self._refuse_head()
+            return
+        self._waiting.malformed += 1
+        self._waiting.last = str((self.client or ("",))[0])
+        super().send_400_response(msg)
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
@@ -68,6 +106,10 @@ class Connection(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._head = -1
         self._arrived()
+        self._waiting.connections.pop(self, None)
+        if len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers) > MAX_HEAD:
+            self._oversized = True
+            raise HeadTooLarge
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:
@@ -77,6 +119,8 @@ class Connection(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
+        if self.cycle.response_complete and not self.transport.is_closing():  # else the next has begun
+            self._waiting.connections[self] = None
         if not self._whole and not self.transport.is_closing():
             self._await(REST_S)
 

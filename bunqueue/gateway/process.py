@@ -13,25 +13,29 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
 import msgspec
 import uvicorn
+from starlette.types import Receive, Scope, Send
 
 from bunqueue.acceptor import Acceptor
 from bunqueue.descriptors import Share, raise_file_limit, share
 from bunqueue.logs import configure_logging, get_logger
 from bunqueue.settings import Settings
 
+from . import status
 from .app import Application
 from .bodies import MAX_BODY
-from .connections import Connection, end_stuck_ones
+from .connections import Connection, Waiting, end_stuck_ones
+from .problems import refusal
 
 READY = b"ready\n"
 PONG = b"pong\n"
 STOP_S = 4  # for requests under way
+TELL_S = 5.0  # between two looks at what clients did wrong
 KEEP_ALIVE_S = 30  # for the next request on a connection
 NICE = 5  # what people look at must not take the processor from the queues
 MAX_LINE = 256 * 1024
@@ -57,7 +61,7 @@ def main() -> int:
     start = msgspec.json.decode(told, type=Start)
     settings = Settings.from_json(start.settings)
     configure_logging(settings.log_level, settings.log_format)
-    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    logging.getLogger("uvicorn").setLevel(logging.ERROR)  # it has a warning for each bad request
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the router decides when it ends
     with suppress(OSError):
         os.nice(NICE)
@@ -74,10 +78,11 @@ async def serve(start: Start, settings: Settings) -> int:
     application = Application(settings, start.socket, found.waiting)
     sockets = [socket.socket(fileno=descriptor) for descriptor in start.descriptors]
     end_stuck_ones(sockets)
-    server = _Server(uvicorn.Config(application.asgi, **_options(settings, found.clients)), found)
+    server = _Server(uvicorn.Config(application.asgi, **_options(settings)), found)
     loop = asyncio.get_running_loop()
     application.start()
     serving = loop.create_task(server.serve(sockets))
+    telling = loop.create_task(_tell(server))
     stopped = asyncio.Event()
     loop.add_reader(sys.stdin.fileno(), _heard, stopped)
     loop.add_signal_handler(signal.SIGTERM, stopped.set)
@@ -88,20 +93,26 @@ async def serve(start: Start, settings: Settings) -> int:
     await application.stop()
     server.should_exit = True
     stopping.cancel()
+    telling.cancel()
     await serving
     application.close()
     return 0 if server.started else 1
 
 
-def _options(settings: Settings, most: int) -> dict[str, Any]:
-    """As uvicorn has them.  Beyond ``most`` connections, requests are answered with 503."""
+async def _tell(server: _Server) -> None:
+    while True:
+        await asyncio.sleep(TELL_S)
+        server.tell()
+
+
+def _options(settings: Settings) -> dict[str, Any]:
+    """As uvicorn has them."""
     options: dict[str, Any] = {
         "lifespan": "off",
         "log_config": None,
         "access_log": False,
         "server_header": False,
         "proxy_headers": False,
-        "limit_concurrency": most,
         "timeout_keep_alive": KEEP_ALIVE_S,
         "timeout_graceful_shutdown": STOP_S,
         "http": Connection,
@@ -116,20 +127,49 @@ def _options(settings: Settings, most: int) -> dict[str, Any]:
     return options
 
 
+class Spared:
+    """Beyond so many connections only those are answered that ask whether this process lives."""
+
+    def __init__(self, app: Any, too_many: Callable[[], bool]) -> None:
+        self._app = app
+        self._too_many = too_many
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        app = self._app
+        if scope["type"] == "http" and scope["path"] != "/healthz" and self._too_many():
+            app = refusal(status.UNAVAILABLE, "too many connections", {"Connection": "close"})
+        await app(scope, receive, send)
+
+
 class _Server(uvicorn.Server):
     """Says when it listens, leaves signals to others, and accepts no more than there are descriptors for."""
 
     def __init__(self, config: uvicorn.Config, most: Share) -> None:
         super().__init__(config)
+        self.waiting = Waiting()
         held = self.server_state.connections
-        self._acceptor = Acceptor(self._connection, lambda: len(held), most.clients + most.lingering)
+        self._acceptor = Acceptor(
+            self._connection, lambda: len(held), most.clients + most.lingering, self.waiting.give_way
+        )
+        config.app = Spared(config.app, lambda: len(held) > most.clients)
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
 
     def _connection(self) -> asyncio.Protocol:
-        return Connection(self.config, self.server_state, self.lifespan.state)
+        return Connection(self.config, self.server_state, self.lifespan.state, waiting=self.waiting)
+
+    def tell(self) -> None:
+        """Called now and then: log what clients did wrong, in one line however often they did."""
+        waiting, acceptor = self.waiting, self._acceptor
+        if waiting.malformed:
+            _log.warning("requests that are not HTTP", requests=waiting.malformed, address=waiting.last)
+        if acceptor.failed:
+            _log.warning("clients failed at the TLS handshake", clients=acceptor.failed, last=acceptor.reason)
+        if acceptor.refused:
+            _log.warning("connections beyond the limit were closed", connections=acceptor.refused)
+        waiting.malformed = acceptor.failed = acceptor.refused = 0
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup([])

@@ -22,7 +22,8 @@ _OURS = re.compile("[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a
 _FNV_OFFSET = 0x811C9DC5
 _FNV_PRIME = 0x01000193
 _LIFE_BITS = 48
-_TOKEN_BITS = 47  # of the 48 at the end; leaves room to count within a millisecond
+_DIGITS = 12  # of a token, that are its own
+_BATCH = 256  # tokens for which randomness is fetched at once
 
 
 def fnv1a32(text: str) -> int:
@@ -60,17 +61,20 @@ def seq_of_id(job_id: str) -> int | None:
 
 
 class IdFactory:
-    """Makes job ids and lock tokens that ascend, also when the clock stands still or jumps back.
+    """Makes job ids that ascend, also when the clock stands still or jumps back, and lock tokens.
 
     ``random_bits(n)`` supplies the randomness, so that a test can replay a day exactly.
     """
 
-    __slots__ = ("_ms", "_prefixes", "_random_bits", "_token")
+    __slots__ = ("_digits", "_ms", "_next", "_prefixes", "_random_bits")
 
     def __init__(self, random_bits: Callable[[int], int]) -> None:
         self._random_bits = random_bits
         self._ms = -1
-        self._token = 0
+        self._digits = (
+            ""  # random ones for the next tokens, fetched together: a system call for each costs more
+        )
+        self._next = 0  # of them
         self._prefixes: dict[int, str] = {}
 
     def job_id(self, slot: int, now_ms: int, seq: int) -> str:
@@ -87,17 +91,20 @@ class IdFactory:
         return self._random_bits(_LIFE_BITS)
 
     def token(self, slot: int, now_ms: int) -> str:
-        """A lock token; cannot be guessed from others of an earlier millisecond."""
+        """A lock token; cannot be guessed from others, if the bits of ``random_bits`` cannot."""
         prefix = self._prefixes.get(slot) if now_ms <= self._ms else None
         if prefix is None:
             prefix = self._new_prefix(slot, now_ms)
-        self._token += 1
-        return f"{prefix}{self._token:012x}"
+        begin = self._next
+        if begin == len(self._digits):
+            self._digits = f"{self._random_bits(_BATCH * _DIGITS * 4):0{_BATCH * _DIGITS}x}"
+            begin = 0
+        self._next = end = begin + _DIGITS
+        return prefix + self._digits[begin:end]
 
     def _new_prefix(self, slot: int, now_ms: int) -> str:
         if now_ms > self._ms:
             self._ms = now_ms
-            self._token = self._random_bits(_TOKEN_BITS)
             self._prefixes.clear()
         stamp = f"{self._ms:012x}"
         variant = 0x8000 | self._random_bits(14)

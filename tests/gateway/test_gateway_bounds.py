@@ -115,6 +115,27 @@ async def test_requests_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> 
         writer.close()
 
 
+async def test_a_head_that_comes_at_once_has_the_same_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "MAX_HEAD", 1000)
+    async with serving() as port:
+        for size, code in ((800, 200), (1200, 431)):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(b"GET / HTTP/1.1\r\nHost: x\r\nX: " + b"x" * size + b"\r\n\r\n")
+            async with asyncio.timeout(30):
+                assert (await reader.readline()).startswith(b"HTTP/1.1 %d " % code)
+            writer.close()
+
+
+async def test_the_log_is_not_filled_with_what_is_no_http(make_server: StartServer) -> None:
+    server = make_server(http_port=quiet_port())
+    server.start()
+    for _ in range(50):
+        assert say(server, b"NONSENSE\r\n\r\n").startswith(b"HTTP/1.1 400")
+    await eventually(lambda: "requests that are not HTTP" in server.log(), "it is said")
+    assert server.log().count("not HTTP") + server.log().count("Invalid HTTP") <= 3
+    assert "address=127.0.0.1" in server.log()
+
+
 @pytest.mark.skipif(
     not hasattr(socket, "TCP_USER_TIMEOUT"), reason="the kernel does not end stuck connections"
 )

@@ -149,7 +149,10 @@ async def test_tokens_and_what_they_are_good_for(closed_server: Server) -> None:
         ({"Sec-Fetch-Site": "same-origin"}, 200),
         ({"Host": "rebound.example.com"}, 403),
         ({"Host": "localhost"}, 200),
-        ({"Host": "queue.internal"}, 200),
+        ({"Host": "queue.internal"}, 403),
+        ({"Host": "evil.local"}, 403),
+        ({"Host": f"{socket.gethostname().partition('.')[0]}.local"}, 200),
+        ({"Host": "queue.jobs.svc.cluster.local"}, 200),
         ({"Host": "[::1]:80"}, 200),
     ],
 )
