@@ -5,14 +5,15 @@ from __future__ import annotations
 import re
 from datetime import datetime
 
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+# C0 and C1 control characters, separators of lines, and what changes the direction of text.
+CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 _SHORT = {"\t": "\\t", "\n": "\\n", "\r": "\\r"}
 _UNITS = ((86_400, "d"), (3600, "h"), (60, "m"))
 
 
 def printable(text: str) -> str:
     """Without what would move the cursor, colour the screen, or end a field or a line."""
-    return _CONTROL.sub(lambda found: _SHORT.get(found[0]) or f"\\x{ord(found[0]):02x}", text)
+    return CONTROL.sub(lambda found: _SHORT.get(found[0]) or f"\\x{ord(found[0]):02x}", text)
 
 
 def time_of(ms: float) -> str:

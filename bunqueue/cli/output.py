@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from .exits import PIPE_CLOSED
-from .human import printable
+from .human import CONTROL, printable
 
 ESCAPED = "bunqueue.escaped"
 """The name of the handler of what cannot be encoded."""
@@ -64,8 +64,9 @@ def plain(value: object) -> Any:
 
 
 def encoded(value: object) -> str:
-    """JSON on one line."""
-    return msgspec.json.encode(value, enc_hook=str).decode()
+    """JSON on one line, in which nothing moves the cursor or turns text around; it says the same."""
+    text = msgspec.json.encode(value, enc_hook=str).decode()
+    return CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def field(value: object) -> str:

@@ -154,6 +154,19 @@ def test_the_same_file_again_adds_nothing_with_its_key(cli: Cli) -> None:
     assert cli("queue", "count", "again").value == "3"
 
 
+def test_results_cannot_write_to_the_terminal(cli: Cli) -> None:
+    job_id = cli("push", "unprintable", "1").value
+    cli("pull", "unprintable")
+    result = "a\x9b31m\x7f\u202e\u200f\u2066ü"
+    cli("ack", job_id, "--result", orjson.dumps(result).decode())
+    for verb in ("result", "wait"):
+        for flags in ([], ["--json"]):
+            out = cli("job", verb, job_id, *flags).out
+            assert out.rstrip("\n").isprintable(), out
+            found = orjson.loads(out)
+            assert (found["result"] if flags else found) == result
+
+
 def test_pull_ack_and_result(cli: Cli) -> None:
     job_id = cli("push", "t", '{"a": "b\\tc"}').value
     pulled = cli("pull", "t").value.split("\t")

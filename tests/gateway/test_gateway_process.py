@@ -137,6 +137,7 @@ async def test_tokens_and_what_they_are_good_for(closed_server: Server) -> None:
         assert refused.headers["www-authenticate"] == "Bearer"
     async with client(closed_server, READER) as web:
         assert "may only read" in (await web.delete(f"/queues/{queue}")).json()["error"]
+        assert (await web.post("/compact")).status_code == 403
 
 
 @pytest.mark.parametrize(

@@ -311,6 +311,6 @@ class DashboardQueue(Command, tag="DashboardQueue"):
     include_jobs: bool = False
 
 
-@command(Route.ALL, merge=Merge.FIRST_ERROR, heavy=True, since=3)
+@command(Route.ALL, merge=Merge.FIRST_ERROR, writes=True, repeatable=True, heavy=True, since=3)
 class CompactMemory(Command, tag="CompactMemory"):
     """Drop what is kept for jobs that have moved on; the server does so by itself, only later."""
