@@ -41,8 +41,9 @@ from bunqueue.setting_kinds import (
 )
 
 CONFIG_VARIABLE = "BUNQUEUE_CONFIG"
+BOOT_VARIABLE = "BUNQUEUE_BOOT_ID"  # set by the systemd unit, which hides the kernel's own file
 # With our prefix, but no options: not refused as unknown. The last two are for clients.
-OTHER_VARIABLES = frozenset({CONFIG_VARIABLE, "BUNQUEUE_URL", "BUNQUEUE_TOKEN"})
+OTHER_VARIABLES = frozenset({CONFIG_VARIABLE, BOOT_VARIABLE, "BUNQUEUE_URL", "BUNQUEUE_TOKEN"})
 MAX_SHOWN_CHARS = 80  # of a wrong value in a message, which should stay a readable line
 
 # Kubernetes sets such variables for every service whose name begins with "bunqueue"; refusing them as unknown

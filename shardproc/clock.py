@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
+from uuid import UUID
 
 import msgspec
 from msgspec import Struct
 
+from bunqueue.settings import BOOT_VARIABLE
+
+BOOT_FILE = Path("/proc/sys/kernel/random/boot_id")
 JUMP_MS = 2_000  # a smaller step of the wall clock is not worth a line in the log; leap seconds are below
 _STOPPED_NS = 100_000_000  # a process that was stopped for so long between two readings tries again later
 
@@ -32,8 +37,16 @@ def _offset_ns() -> int | None:
 def _boot_id() -> str:
     """Which start of the machine this is; "" where that cannot be known."""
     try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
+        return BOOT_FILE.read_text().strip()
+    except OSError:  # a systemd unit with ProcSubset=pid hides it, and gives it as a variable instead
+        return _dashed(os.environ.get(BOOT_VARIABLE, ""))
+
+
+def _dashed(boot: str) -> str:
+    """A boot id as the kernel writes it; "" of what is none."""
+    try:
+        return str(UUID(boot))
+    except ValueError:
         return ""
 
 

@@ -10,13 +10,15 @@ import socket
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from bunqueue import machine_memory
 from bunqueue.cli import BAD_USAGE
 from bunqueue.cli.exits import WRONG_FILES
-from bunqueue.settings import CONFIG_VARIABLE, OPTIONS, load_settings
+from bunqueue.settings import BOOT_VARIABLE, CONFIG_VARIABLE, OPTIONS, load_settings
 from bunqueue.systemd import notify
+from shardproc import clock
 
 CONFIG = Path(__file__).resolve().parents[2] / "config"
 HOME = {"HOME": "/home/someone"}
@@ -61,7 +63,7 @@ def test_unit_starts_the_server_with_options_that_exist(unit: configparser.Confi
 
 def test_every_option_named_in_the_unit_exists(unit: configparser.ConfigParser) -> None:
     named = set(re.findall(r"BUNQUEUE_[A-Z_]+", (CONFIG / "bunqueue.service").read_text()))
-    assert named <= {option.variable for option in OPTIONS} | {CONFIG_VARIABLE}
+    assert named <= {option.variable for option in OPTIONS} | {CONFIG_VARIABLE, BOOT_VARIABLE}
     environ = dict(item.split("=", 1) for item in shlex.split(unit["Service"]["Environment"]))
     settings = load_settings({}, environ)
     assert settings.data_dir == "/var/lib/" + unit["Service"]["StateDirectory"]
@@ -77,6 +79,32 @@ def test_unit_keeps_what_the_server_relies_on(unit: configparser.ConfigParser) -
     assert service["RuntimeDirectoryMode"] == service["StateDirectoryMode"] == "0700"
     assert int(service["LimitNOFILE"]) > load_settings({}, HOME).max_connections * 2
     assert "AF_UNIX" in service["RestrictAddressFamilies"].split()
+
+
+def test_unit_bounds_the_service_and_hides_the_machine(unit: configparser.ConfigParser) -> None:
+    service = unit["Service"]
+    assert service["LimitCORE"] == "0"  # a dump would hold tokens
+    assert int(service["TasksMax"]) >= 8 * 64  # the most shards, each with threads
+    assert service["MemoryMax"].endswith("%")
+    assert (service["PrivateUsers"], service["ProcSubset"]) == ("yes", "pid")
+
+
+@pytest.mark.parametrize(
+    ("given", "known"),
+    [
+        ("0123456789abcdef0123456789abcdef", "01234567-89ab-cdef-0123-456789abcdef"),
+        ("%b", ""),
+        (None, ""),
+    ],
+)
+def test_the_boot_is_known_where_the_kernels_file_is_hidden(
+    monkeypatch: pytest.MonkeyPatch, given: str | None, known: str
+) -> None:
+    monkeypatch.setattr(clock, "BOOT_FILE", Path("/nowhere"))
+    monkeypatch.delenv(BOOT_VARIABLE, raising=False)
+    if given is not None:
+        monkeypatch.setenv(BOOT_VARIABLE, given)
+    assert msgspec.json.decode(clock.Clock().mark(0))["boot"] == known
 
 
 def test_notify_without_a_manager_does_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
