@@ -57,6 +57,7 @@ class _Pulled(Struct, rename="camel", gc=False):
     remove_on_complete: bool = False
     remove_on_fail: bool = False
     timeout: float | None = None
+    postponed: int = 0
 
 
 _decode_pulled = Decoder(_Pulled).decode
@@ -68,7 +69,7 @@ class ActiveJob:
     """The job that a handler works on.
 
     `attempts` counts the failures before this run, `max_attempts` is how often it may run in all, `timeout`
-    how many ms a run may take, if that is bounded.
+    how many ms a run may take, if that is bounded, `postponed` how often handlers put it back with Postpone.
     """
 
     __slots__ = (
@@ -82,6 +83,7 @@ class ActiveJob:
         "id",
         "max_attempts",
         "name",
+        "postponed",
         "queue",
         "raw",
         "remove_on_complete",
@@ -102,6 +104,7 @@ class ActiveJob:
         self.remove_on_complete = pulled.remove_on_complete
         self.remove_on_fail = pulled.remove_on_fail
         self.timeout = pulled.timeout
+        self.postponed = pulled.postponed
         self.token = token
         """Proves that this worker holds the job."""
         self.raw = raw

@@ -38,7 +38,15 @@ from bunqueue.client.child_messages import (
     send,
     to_child,
 )
-from bunqueue.client.failures import checked, error_stack, error_text, is_final, postponed, well_formed
+from bunqueue.client.failures import (
+    checked,
+    error_stack,
+    error_text,
+    is_final,
+    postponed,
+    retry_in,
+    well_formed,
+)
 from bunqueue.client.handler_path import imported, object_at
 from bunqueue.client.job_line import DONE
 from bunqueue.client.job_options import encode_data
@@ -90,18 +98,19 @@ class Child:
             self._send(outcome)
 
     def _outcome(self, run: Run) -> Done | Raised:
+        job = ActiveJob(run.job, run.token, self)
         try:
-            value = self._run(run)
+            value = self._run(job, run)
             return Done(encode_data(value, "the result of the handler"), memory())
         except BaseException as raised:
             self._job = None
-            error = checked(raised)
-            delay = postponed(error) if isinstance(error, Postpone) else None
-            text = error_text(error) if delay is None else well_formed(str(error))
-            return Raised(text, error_stack(error), is_final(error), delay, memory())
+            error = checked(job, raised)
+            delay = postponed(error) if isinstance(error, Postpone) else retry_in(error)
+            put_back = isinstance(error, Postpone)
+            text = well_formed(str(error)) if put_back else error_text(error)
+            return Raised(text, error_stack(error), is_final(error), put_back, delay, memory())
 
-    def _run(self, run: Run) -> Any:
-        job = ActiveJob(run.job, run.token, self)
+    def _run(self, job: ActiveJob, run: Run) -> Any:
         job.data = run.data
         job.open()
         outer = current.set(job)

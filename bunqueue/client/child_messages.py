@@ -85,7 +85,8 @@ class Raised(Struct, tag="raised", gc=False):
     text: str
     stack: list[str]
     unrecoverable: bool
-    delay: float | None  # ms, when the job is to be put back
+    put_back: bool  # no attempt is used
+    delay: float | None  # ms, until the next run; always there for a job that is put back
     memory: int
 
 

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import traceback
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from bunqueue.client import checks
 from bunqueue.client.connection_options import milliseconds
-from bunqueue.errors import JobInterrupted, JobStopped, OptionError, Postpone, Unrecoverable
+from bunqueue.errors import (
+    JobInterrupted,
+    JobStopped,
+    OptionError,
+    Postpone,
+    PostponeLimit,
+    Retry,
+    Unrecoverable,
+)
 from bunqueue.protocol.commands.base import Delay
 from bunqueue.protocol.commands.core import Fail
 from bunqueue.protocol.commands.jobs import MoveToDelayed
@@ -25,16 +33,18 @@ HEADING = "Traceback (most recent call last)"
 MAX_STACK = 8_000  # characters of a traceback, its end: that is where the error is
 
 
-class _Postponed(Struct):
+class _Later(Struct):
     delay: Delay
+    max: Annotated[int, Meta(ge=0)] | None = None
 
 
 class ChildError(Exception):
     """What a handler raised in a process of its own: exceptions do not cross, their words do."""
 
-    def __init__(self, text: str, stack: list[str]) -> None:
+    def __init__(self, text: str, stack: list[str], retry_in: float | None = None) -> None:
         super().__init__(text)
         self.stack = stack
+        self.retry_in = retry_in
 
 
 def error_text(error: BaseException) -> str:
@@ -90,17 +100,33 @@ def made_final(error: BaseException) -> BaseException:
 
 
 def postponed(error: Postpone) -> float:
-    """By how many ms. Raises OptionError for what is no delay, or too long."""
+    """By how many ms. Raises OptionError for what is no delay, or too long, or a `max` that is none."""
     delay = milliseconds(error.delay, "Postpone: delay")
-    checks.wire(_Postponed, {"delay": delay})
+    checks.wire(_Later, {"delay": delay, "max": error.max})
     return delay
 
 
-def checked(error: BaseException) -> BaseException:
-    """What a handler raised; instead of a Postpone that cannot be, the OptionError that says why."""
+def retry_in(error: BaseException) -> float | None:
+    """After how many ms the next attempt is to begin, if the handler said so. Raises OptionError."""
+    if isinstance(error, ChildError):
+        return error.retry_in
+    if not isinstance(error, Retry):
+        return None
+    delay = milliseconds(error.delay, "Retry: delay")
+    checks.wire(_Later, {"delay": delay})
+    return delay
+
+
+def checked(job: ActiveJob, error: BaseException) -> BaseException:
+    """What a handler raised; instead of a Postpone or Retry that cannot be, the error that says why."""
     try:
         if isinstance(error, Postpone):
             postponed(error)
+            if error.max is not None and job.postponed >= error.max:
+                text = f"job {job.id} ({job.name}) was put back {job.postponed} times, its max is {error.max}"
+                problem = PostponeLimit(text, queue=job.queue, job_id=job.id)
+                return problem.with_traceback(error.__traceback__)
+        retry_in(error)
     except OptionError as problem:
         return problem.with_traceback(error.__traceback__)
     return error
@@ -109,13 +135,15 @@ def checked(error: BaseException) -> BaseException:
 def fail_command(job: ActiveJob, error: BaseException, text: str = "") -> Fail | MoveToDelayed:
     """How a worker says that an attempt failed, or is put off; `text` stands for the error's own."""
     if isinstance(error, Postpone):
-        return MoveToDelayed(id=job.id, delay=postponed(error), token=job.token)
+        delay = postponed(error)
+        return MoveToDelayed(id=job.id, delay=delay, token=job.token, postponed=error.counts)
     return Fail(
         id=job.id,
         error=text or error_text(error),
         token=job.token,
         stack=error_stack(error) or None,
         unrecoverable=is_final(error),
+        delay=retry_in(error),
     )
 
 

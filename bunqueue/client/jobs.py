@@ -47,6 +47,8 @@ class Job(Struct, rename="camel", kw_only=True):
     last_heartbeat: Millis | None = None
     attempts: int = 0
     """Failed attempts so far."""
+    postponed: int = 0
+    """How often its handler put it back with `Postpone`."""
     max_attempts: int = 3
     backoff: Millis = 1000
     ttl: Millis | None = None

@@ -147,7 +147,7 @@ class Outcomes:
 
     def fail(self, job: ActiveJob, error: BaseException, text: str = "") -> None:
         """What its handler raised; `text` stands for the error's own."""
-        error = checked(error)
+        error = checked(job, error)
         job.failing = True
         self._failures.append(_Failure(job, error, text or error_text(error)))
         self._empty.clear()

@@ -122,9 +122,9 @@ class Process:
                         return _decode(done.result)
                     case Raised() as raised:
                         self.memory = raised.memory
-                        if raised.delay is not None:
-                            raise Postpone(raised.delay, raised.text)
-                        error = ChildError(raised.text, raised.stack)
+                        if raised.put_back:
+                            raise Postpone(raised.delay or 0, raised.text)
+                        error = ChildError(raised.text, raised.stack, raised.delay)
                         raise made_final(error) if raised.unrecoverable else error
                     case _:
                         raise ProcessDied(

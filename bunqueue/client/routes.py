@@ -85,7 +85,9 @@ async def unknown(job: ActiveJob) -> None:
         _told.add((job.queue, job.name))
         words = "queue %r: nothing here runs jobs called %r; they wait for a worker that does"
         logger.warning(words, job.queue, job.name)
-    raise Postpone(UNKNOWN_MS, f"no worker for the name {job.name!r} was there")
+    put_back = Postpone(UNKNOWN_MS, f"no worker for the name {job.name!r} was there")
+    put_back.counts = False  # its own handler has not said so
+    raise put_back
 
 
 def _plan(route: Handler | Route, run_in: RunIn | None) -> Plan:

@@ -128,6 +128,7 @@ class Extra(Struct, rename="camel", omit_defaults=True, gc=False):
     watched: bool = False  # other shards want to know what becomes of it
     planned_at: int | None = None  # when run_at was set, if neither created_at nor the timeline tells that
     flow: FlowMark | None = None
+    postponed: int = 0  # how often handlers put it back; on the wire where it is not 0
     drops: int = 0  # connections that ended while they held it, before anything was heard of it
     lost_ttl: int = 0  # of the lock that `Job.lost_token` is of; 0: the usual one
 
@@ -153,6 +154,7 @@ class Extra(Struct, rename="camel", omit_defaults=True, gc=False):
             "auto_retries",
             "cancellation",
             "drops",
+            "postponed",
             "lost_ttl",
             "planned_at",
             "flow",

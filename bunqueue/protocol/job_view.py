@@ -65,6 +65,7 @@ class _Own(Struct, rename="camel", gc=False):
     progress_message: str | None
     # only where there are any
     headers: dict[str, str] | UnsetType = UNSET
+    postponed: int | UnsetType = UNSET
     # only in answers to queries
     state: str | UnsetType = UNSET
     returnvalue: Raw | UnsetType = UNSET
@@ -184,11 +185,12 @@ def _own(job: Job) -> _Own:
         100 if job.state == COMPLETED else job.progress,
         job.progress_message,
         UNSET if job.extra is None or job.extra.headers is None else job.extra.headers,
+        UNSET if job.extra is None or not job.extra.postponed else job.extra.postponed,
     )
 
 
 def _fields(own: _Own) -> int:
-    return _OWN_FIELDS + (own.headers is not UNSET)
+    return _OWN_FIELDS + (own.headers is not UNSET) + (own.postponed is not UNSET)
 
 
 def _assemble(own: bytes, fields: int, job: Job) -> bytes:

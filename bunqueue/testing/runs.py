@@ -190,7 +190,7 @@ class Runs:
             self._note(job, "completed" if counted else "lost", result=result)
 
     def _failed(self, job: ActiveJob, raised: Exception) -> None:
-        error = checked(raised)
+        error = checked(job, raised)
         if isinstance(error, Postpone):
             counted = self._report(fail_command(job, error), lambda: self._job(job).state == "delayed")
             self._note(job, "postponed" if counted else "lost", error=error)

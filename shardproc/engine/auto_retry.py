@@ -37,4 +37,4 @@ def forget(state: State, job: Job, *, by_itself: bool) -> None:
         count = job.extra.auto_retries.count if job.extra.auto_retries is not None else 0
         job.extra.auto_retries = AutoRetries(count + 1, state.now) if by_itself else None
         job.extra.stacktrace = None
-        job.extra.drops = 0
+        job.extra.drops = job.extra.postponed = 0

@@ -99,7 +99,7 @@ def fail(state: State, client: Client, command: Fail) -> AckReply:
     if command.stack:
         _keep_stack(state, job, command.stack)
     final, remove = command.unrecoverable, command.remove_on_fail
-    lifecycle.fail(state, job, command.error, EXPLICIT_FAIL, final=final, remove=remove)
+    lifecycle.fail(state, job, command.error, EXPLICIT_FAIL, final=final, remove=remove, delay=command.delay)
     if command.stack:
         stack = command.stack if isinstance(command.stack, str) else "\n".join(command.stack)
         state.out.attempts[-1].stack = stack[:MAX_STACK]

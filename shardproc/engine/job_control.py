@@ -12,6 +12,7 @@ from bunqueue.model.job import (
     STATE_NAMES,
     UNDEFINED,
     WAITING,
+    Extra,
     Job,
 )
 from bunqueue.protocol.commands import CommandError, Ok
@@ -95,7 +96,11 @@ def move_to_delayed(state: State, client: Client, command: MoveToDelayed) -> Ok:
     if job.state not in MOVABLE:
         raise CommandError(f"Job is not active (current state: {STATE_NAMES[job.state]})")
     check_token(job, command.token, required=client.version >= 3)
+    counts = command.postponed and job.state == ACTIVE
     _move(state, job, command.delay)
+    if counts:
+        job.extra = job.extra or Extra()
+        job.extra.postponed += 1
     return Ok()
 
 

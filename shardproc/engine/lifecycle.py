@@ -174,9 +174,17 @@ def complete(
 
 
 def fail(
-    state: State, job: Job, error: str | None, reason: str, *, final: bool = False, remove: bool = False
+    state: State,
+    job: Job,
+    error: str | None,
+    reason: str,
+    *,
+    final: bool = False,
+    remove: bool = False,
+    delay: float | None = None,
 ) -> None:
-    """ACTIVE to DELAYED or WAITING for a retry, or to FAILED when no attempt is left."""
+    """ACTIVE to DELAYED or WAITING for a retry, after its backoff or ``delay`` ms, or to FAILED when no
+    attempt is left."""
     if is_cancelled(job):
         return cancel(state, job)
     queue = state.queues[job.queue]
@@ -189,8 +197,9 @@ def fail(
     if final:
         bury(state, queue, job, MAX_ATTEMPTS if reason == EXPLICIT_FAIL else reason, remove=remove)
         return
-    delay = retry_delay(options.backoff_kind, options.backoff, job.attempts, state.chance())
-    _again(state, queue, job, state.now + delay)
+    if delay is None:
+        delay = retry_delay(options.backoff_kind, options.backoff, job.attempts, state.chance())
+    _again(state, queue, job, state.now + int(delay))
     emit(state, events.RETRIED, job, prev="failed")
 
 

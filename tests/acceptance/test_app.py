@@ -25,6 +25,7 @@ from bunqueue import (
     OptionError,
     Postpone,
     RateLimit,
+    Retry,
     Unrecoverable,
     current_job,
 )
@@ -217,6 +218,36 @@ async def test_jobs_can_be_put_off_without_using_an_attempt(app: Bunqueue) -> No
     async with app:
         assert await outcome(await poll.add_async()) == "there"
     assert runs == [0, 0, 0, 0]
+
+
+async def test_a_handler_that_asks_for_another_attempt_uses_one(app: Bunqueue) -> None:
+    runs: list[int] = []
+
+    @app.job(max_attempts=3, backoff=3_600_000)
+    async def fetch() -> None:
+        runs.append(current_job().attempts)
+        raise Retry(timedelta(milliseconds=1), "busy")
+
+    async with app:
+        handle = await fetch.add_async()
+        await outcome(handle, "failed")
+        assert (await handle.job()).error == "Retry: busy"
+    assert runs == [0, 1, 2]
+
+
+async def test_how_often_a_job_is_put_back_may_be_bounded(app: Bunqueue) -> None:
+    runs: list[int] = []
+
+    @app.job(max_attempts=1)
+    async def poll() -> None:
+        runs.append(current_job().postponed)
+        raise Postpone(1, max=2)
+
+    async with app:
+        handle = await poll.add_async()
+        await outcome(handle, "failed")
+        assert "was put back 2 times, its max is 2" in str((await handle.job()).error)
+    assert runs == [0, 1, 2]
 
 
 async def test_a_run_can_be_cancelled_wherever_it_runs(app: Bunqueue) -> None:

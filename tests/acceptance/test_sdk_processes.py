@@ -112,6 +112,18 @@ async def test_what_they_raise_is_told_with_its_traceback(queue: AsyncQueue, mak
     assert "in deep" in "".join(getattr(errors[0], "stack", []))
 
 
+async def test_they_may_ask_for_another_attempt_or_be_put_back(
+    queue: AsyncQueue, make_worker: MakeWorker
+) -> None:
+    again = await queue.add("n", "retry", max_attempts=2, backoff=3_600_000)
+    later = await queue.add("n", "postpone")
+    async with make_worker(in_process.fail) as worker:
+        await until(worker, failed=3)
+    assert ((await again.job()).error, (await again.job()).attempts) == ("Retry: busy", 2)
+    assert str((await later.job()).error).startswith("PostponeLimit: ")
+    assert (await later.job()).postponed == 2
+
+
 async def test_a_middleware_is_around_them(queue: AsyncQueue, make_worker: MakeWorker) -> None:
     class Plus(Middleware):
         async def running(self, job: ActiveJob, call_next: CallNext) -> Any:

@@ -93,6 +93,35 @@ def test_a_moved_job_has_lost_no_attempt(driver: Driver, command: str) -> None:
     again.close()
 
 
+def test_how_often_a_job_was_put_back_is_told(driver: Driver) -> None:
+    job_id = push(driver, maxAttempts=1)
+    for count in range(3):
+        pulled = driver.ask(cmd="PULL", queue="q", owner="w")["job"]
+        assert pulled.get("postponed", 0) == count
+        token = driver.shard.engine.state.jobs[job_id].lock.token
+        driver.ask(cmd="MoveToDelayed", id=job_id, delay=0, token=token, postponed=True)
+    driver.ask(cmd="MoveToDelayed", id=job_id, delay=50, postponed=True)  # it runs not: nothing is put back
+    again = restarted(driver)
+    assert job(again, job_id)["postponed"] == 3
+    again.tick(START + 50)
+    token = again.ask(cmd="PULL", queue="q", owner="w")["token"]
+    again.ask(cmd="FAIL", id=job_id, token=token)
+    again.ask(cmd="RetryDlq", queue="q", jobId=job_id)
+    assert "postponed" not in job(again, job_id)
+    again.close()
+
+
+def test_a_failure_may_say_when_the_next_attempt_begins(driver: Driver) -> None:
+    job_id, token = locked(driver, maxAttempts=2, backoff=5)
+    assert driver.ask(cmd="FAIL", id=job_id, token=token, error="later", delay=7_200_000)["ok"]
+    shown = job(driver, job_id)
+    assert (shown["state"], shown["attempts"], shown["runAt"]) == ("delayed", 1, START + 7_200_000)
+    driver.tick(START + 7_200_000)
+    token = driver.ask(cmd="PULL", queue="q", owner="w")["token"]
+    driver.ask(cmd="FAIL", id=job_id, token=token, error="later", delay=1)
+    assert job(driver, job_id)["state"] == "failed"
+
+
 def test_a_moved_job_wakes_those_who_wait(driver: Driver) -> None:
     driver.ask(cmd="Pause", queue="q")
     job_id = push(driver, delay=5000)

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from bunqueue import ActiveJob, JobStopped, Unrecoverable, current_job
+from bunqueue import ActiveJob, JobStopped, Postpone, Retry, Unrecoverable, current_job
 
 _seen: list[Any] = []
 
@@ -60,6 +60,10 @@ def fail(job: ActiveJob) -> None:
         sys.exit(3)
     if job.data == "unrecoverable":
         raise Unrecoverable("no use")
+    if job.data == "retry":
+        raise Retry(1, "busy")
+    if job.data == "postpone":
+        raise Postpone(1, max=2)
     if job.data == "interrupt":
         raise KeyboardInterrupt
     deep(3)

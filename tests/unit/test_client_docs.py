@@ -85,7 +85,17 @@ KINDS = [
     bunqueue.WorkerStats,
 ]
 INTERNAL = {
-    bunqueue.ActiveJob: {"carried", "ending", "halt", "is_of", "open", "raw"},
+    bunqueue.ActiveJob: {
+        "carried",
+        "ending",
+        "failing",
+        "go_on",
+        "halt",
+        "is_of",
+        "is_same_run",
+        "open",
+        "raw",
+    },
     bunqueue.ConnectionOptions: {"depth", "retry_delay"},
 }
 

@@ -315,7 +315,8 @@ class Fail(Command, tag="FAIL"):
 
     With ``unrecoverable`` it becomes one at once.  With ``removeOnFail`` nothing is kept of it if this was
     its last attempt.  With ``interrupted`` the attempt does not count: the worker gives the job back because
-    it stops, and the job takes its old place in the queue at once.
+    it stops, and the job takes its old place in the queue at once.  With ``delay`` the next attempt begins
+    after so many ms instead of the backoff.
     """
 
     id: JobId
@@ -325,6 +326,7 @@ class Fail(Command, tag="FAIL"):
     stack: str | Annotated[list[str], Meta(max_length=10_000)] | None = None
     remove_on_fail: bool = False
     interrupted: bool = False
+    delay: Delay | None = None
 
 
 class Alive(Struct, gc=False):

@@ -91,12 +91,15 @@ class Promote(Command, tag="Promote"):
 class MoveToDelayed(Command, tag="MoveToDelayed"):
     """Put an active job back, to run in ``delay`` ms; no attempt is counted.  Also a waiting or delayed one.
 
+    With ``postponed`` an active job's field of that name is one more afterwards: how often it was put back.
+
     A job that was pulled with an owner needs its token, on a connection of version 2 only if one is given.
     """
 
     id: JobId
     delay: Delay
     token: Token | None = None
+    postponed: bool = False
 
 
 @command(Route.ID, writes=True, since=3)

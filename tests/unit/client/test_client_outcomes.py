@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import pickle
 from collections.abc import Callable, Iterator
 from typing import Any, cast
 
@@ -22,6 +23,7 @@ from bunqueue import (
     LockLost,
     PayloadError,
     Postpone,
+    Retry,
     ShardUnavailable,
 )
 from bunqueue.client import outcomes as module
@@ -267,6 +269,23 @@ async def test_a_postpone_that_cannot_be_fails_the_attempt(delay: Any, text: str
     (failure,) = [command for command in bench.caller.sent if isinstance(command, core.Fail)]
     assert failure.error.startswith(text)
     assert (bench.notes.failed, bench.notes.completed, bench.notes.stopped) == (["j1"], [("j2", 2)], [])
+    await bench.outcomes.stop()
+
+
+@pytest.mark.parametrize("error", [Retry(5), Postpone(5, "busy", max=3)])
+def test_what_handlers_raise_may_be_pickled(error: Retry | Postpone) -> None:
+    again = pickle.loads(pickle.dumps(error))
+    assert (type(again), str(again), again.delay) == (type(error), str(error), 5)
+    assert getattr(again, "max", None) == getattr(error, "max", None)
+
+
+async def test_a_retry_that_cannot_be_fails_the_attempt() -> None:
+    bench = Bench()
+    bench.outcomes.fail(job(1), Retry("5s"))  # type: ignore[arg-type]
+    await asyncio.wait_for(bench.outcomes.drain(), 5)
+    (failure,) = bench.caller.sent
+    assert failure.error.startswith("OptionError: Retry: delay: '5s' is not a time")
+    assert failure.delay is None
     await bench.outcomes.stop()
 
 
