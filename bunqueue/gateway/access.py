@@ -8,6 +8,7 @@ rebinding).
 
 from __future__ import annotations
 
+import asyncio
 import enum
 import socket
 import time
@@ -20,6 +21,7 @@ from starlette.requests import HTTPConnection
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from bunqueue.guesses import DELAY_S, Guesses
 from bunqueue.model.admission import RateLimit, token_is_known
 from bunqueue.settings import Settings
 
@@ -27,6 +29,7 @@ from . import status
 from .problems import Problem, refusal
 
 MAX_PEERS = 10_000  # addresses whose requests are counted; then counting starts anew
+MAX_SLOWED = 500  # answers to wrong tokens that wait at the same time; each keeps a connection
 TOO_MANY = "Rate limit exceeded"
 METHODS = "GET, POST, PUT, PATCH, DELETE"
 # In a home or an office whoever is in the same network may take any name below these; so of them only this
@@ -53,6 +56,8 @@ class Access:
         own = socket.gethostname().lower()
         self._hosts = {settings.host.lower(), own, *(urlsplit(origin).hostname for origin in self.origins)}
         self._hosts |= {f"{own.partition('.')[0]}.{suffix}" for suffix in SHARED_SUFFIXES}
+        self.guesses = Guesses()
+        self._slowed = 0  # wrong tokens whose answer waits
         self._limit = settings.rate_limit
         self._rates: dict[str, RateLimit] = {}
 
@@ -64,6 +69,15 @@ class Access:
             return Role.NOBODY
         writes, reads = token_is_known(token, self._writers), token_is_known(token, self._readers)
         return Role.WRITER if writes else Role.READER if reads else Role.NOBODY
+
+    async def wrong_token(self, peer: str) -> None:
+        """Count a wrong token.  Its sender waits for the answer if there were many."""
+        if self.guesses.wrong(peer, time.monotonic()) and self._slowed < MAX_SLOWED:
+            self._slowed += 1
+            try:
+                await asyncio.sleep(DELAY_S)
+            finally:
+                self._slowed -= 1
 
     def is_foreign(self, headers: Headers) -> bool:
         """Whether a page of another site, which nobody has allowed, sends this."""
@@ -164,7 +178,10 @@ class Guard:
         no = self._refusal(scope, headers)
         if no is None and is_http and allowed and scope["method"] == "OPTIONS":
             no = _preflight()
-        scope.setdefault("state", {})["role"] = self._access.role_of(bearer(headers))
+        token = bearer(headers)
+        role = scope.setdefault("state", {})["role"] = self._access.role_of(token)
+        if token is not None and role is Role.NOBODY:
+            await self._access.wrong_token(peer_of(scope))
         dressed = _dress(send, allowed) if is_http else send
         if no is not None:
             await no(scope, receive, dressed)

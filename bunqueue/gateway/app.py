@@ -43,9 +43,10 @@ class Application:
         self.feed = Feed(LogReader(self.backend), settings.shards)
         self._carrier = Carrier(self.backend)
         self._events = Events(self.feed, settings.shards)
-        self._health = Health(self._carrier, version())
         self._history = History(self._carrier)
         access = Access(settings)
+        self.guesses = access.guesses
+        self._health = Health(self._carrier, version(), self.guesses)
         self._sockets = Sockets(self._carrier, self.feed, access, settings.shards)
         self._deliverer = Deliverer(
             self.backend, shards=settings.shards, anywhere=settings.webhook_addresses == "any"

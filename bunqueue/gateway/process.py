@@ -23,6 +23,7 @@ from starlette.types import Receive, Scope, Send
 
 from bunqueue.acceptor import Acceptor
 from bunqueue.descriptors import Share, raise_file_limit, share
+from bunqueue.guesses import Guesses
 from bunqueue.logs import configure_logging, get_logger
 from bunqueue.settings import Settings
 
@@ -31,6 +32,7 @@ from .app import Application
 from .bodies import MAX_BODY
 from .connections import Connection, Waiting, end_stuck_ones
 from .problems import refusal
+from .ws_protocol import SocketConnection
 
 READY = b"ready\n"
 PONG = b"pong\n"
@@ -82,7 +84,7 @@ async def serve(start: Start, settings: Settings) -> int:
     loop = asyncio.get_running_loop()
     application.start()
     serving = loop.create_task(server.serve(sockets))
-    telling = loop.create_task(_tell(server))
+    telling = loop.create_task(_tell(server, application.guesses))
     stopped = asyncio.Event()
     loop.add_reader(sys.stdin.fileno(), _heard, stopped)
     loop.add_signal_handler(signal.SIGTERM, stopped.set)
@@ -99,10 +101,12 @@ async def serve(start: Start, settings: Settings) -> int:
     return 0 if server.started else 1
 
 
-async def _tell(server: _Server) -> None:
+async def _tell(server: _Server, guesses: Guesses) -> None:
     while True:
         await asyncio.sleep(TELL_S)
         server.tell()
+        if news := guesses.news():
+            _log.warning("wrong tokens over HTTP", **news)
 
 
 def _options(settings: Settings) -> dict[str, Any]:
@@ -116,7 +120,7 @@ def _options(settings: Settings) -> dict[str, Any]:
         "timeout_keep_alive": KEEP_ALIVE_S,
         "timeout_graceful_shutdown": STOP_S,
         "http": Connection,
-        "ws": "websockets-sansio",
+        "ws": SocketConnection,
         "ws_max_size": MAX_BODY,
         "ws_per_message_deflate": False,  # thousands of listeners: neither the time nor the memory
     }

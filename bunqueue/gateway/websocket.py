@@ -79,6 +79,7 @@ class Session:
     async def run(self) -> None:
         """Until the client leaves."""
         loop = asyncio.get_running_loop()
+        self._admitted()
         late = loop.call_later(AUTH_S, self._check_token)
         try:
             while True:
@@ -96,6 +97,11 @@ class Session:
                 task.cancel()
             await asyncio.gather(*running, return_exceptions=True)
             await self.end(1003)
+
+    def _admitted(self) -> None:
+        """From now on it may send as much as others, if it has shown a token."""
+        if self._role is not Role.NOBODY:
+            self._socket.state.admit()
 
     def _done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
@@ -145,8 +151,13 @@ class Session:
     async def _answer(self, message: Message) -> Message:
         name = message.pop("cmd", None)
         if name == "Auth":
-            self._role = self._sockets.access.role_of(str(message.get("token", "")))
-            return {"ok": True} if self._role else {"ok": False, "error": "Invalid token"}
+            access = self._sockets.access
+            self._role = access.role_of(str(message.get("token", "")))
+            self._admitted()
+            if self._role is not Role.NOBODY:
+                return {"ok": True}
+            await access.wrong_token(peer_of(self._socket.scope))
+            return {"ok": False, "error": "Invalid token"}
         if self._role is Role.NOBODY:
             raise Problem(status.UNAUTHORIZED, "Not authenticated")
         if name == "Subscribe":

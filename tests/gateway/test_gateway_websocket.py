@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import pytest
 from support.server import Server, StartServer, quiet_port
-from support.web import fresh_queue
+from support.waiting import eventually
+from support.web import client, fresh_queue
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
@@ -104,6 +105,41 @@ async def test_tokens(make_server: StartServer) -> None:
         assert "may only read" in (await ws.call("PUSH", queue="q"))["error"]
     async with socket(server, additional_headers={"Authorization": "Bearer writes"}) as ws:
         assert (await ws.call("PUSH", queue="q"))["ok"]
+
+
+async def test_before_a_token_there_is_one_short_message(make_server: StartServer) -> None:
+    server = make_server("--auth-token", "writes", http_port=quiet_port())
+    server.start()
+    large = json.dumps({"cmd": "PUSH", "queue": "q", "data": "x" * 200_000, "reqId": 9})
+    for sent in (large, ["{", '"cmd": "Auth"}'], ["x"] * 3):
+        async with socket(server) as ws:
+            with suppress(ConnectionClosed):
+                await ws.connection.send(sent)
+            with pytest.raises(ConnectionClosed):
+                await ws.connection.recv()
+            assert ws.connection.close_code == 1006, "no closing handshake"
+    async with socket(server) as ws:
+        assert (await ws.call("Auth", token="writes"))["ok"]
+        await ws.connection.send(large)
+        assert json.loads(await ws.connection.recv())["ok"]
+        await ws.connection.send([large[:100], large[100:]])
+        assert json.loads(await ws.connection.recv())["ok"]
+
+
+async def test_wrong_tokens_are_logged_and_counted(make_server: StartServer) -> None:
+    server = make_server("--auth-token", "writes", http_port=quiet_port())
+    server.start()
+    async with client(server, "guess") as web:
+        assert (await web.get("/stats")).status_code == 401
+    async with socket(server) as ws:
+        assert (await ws.call("Auth", token="another"))["error"] == "Invalid token"
+    await eventually(lambda: "wrong tokens over HTTP wrong=" in server.log(), "it is said")
+    assert "address=127.0.0.1" in server.log()
+    assert "guess" not in server.log()
+    async with client(server, "writes") as web:
+        text = (await web.get("/prometheus")).text
+    assert 'bunqueue_wrong_tokens_total{transport="http"} 2.0\n' in text
+    assert 'bunqueue_wrong_tokens_total{transport="tcp"} 0.0\n' in text
 
 
 async def test_pages_of_other_sites(web_server: Server) -> None:
