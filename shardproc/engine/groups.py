@@ -256,7 +256,7 @@ class Groups:
         timers = self._timers
         while timers and timers[0][0] <= now:
             at, _, group = heappop(timers)
-            if group.timer == at:
+            if group.timer == at and self.by_id.get(group.id) is group:  # else it was dropped before
                 group.timer = 0
                 self.offer(group)
                 self.drop_if_idle(group, now)

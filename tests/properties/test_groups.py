@@ -15,6 +15,8 @@ from shardproc.engine.groups import Groups
 
 WORKER = {"owner": "w", "lockTtl": 86_400_000}
 V2, V3 = 2, 3  # connections, which speak these versions
+# A group's own limits count for pulls of version 3 that name a default.
+DEFAULTS = {"concurrency": 100, "limit": {"max": 100, "duration": 60_000}}
 
 
 @pytest.fixture
@@ -103,14 +105,14 @@ def test_a_window_begins_with_its_first_job(driver: Driver, conn: int) -> None:
     push(driver, "a1", "a2", "a3", "a4", "a5")
     assert group(driver, "GetGroupRateLimitTtl") == {"ttl": -2}
     wait(driver, 400)
-    assert pull(driver, conn, 1) == ["a1"]
+    assert pull(driver, conn, 1, group=DEFAULTS) == ["a1"]
     assert group(driver, "GetGroupRateLimitTtl") == {"ttl": 500}
     wait(driver, 300)
-    assert pull(driver, conn) == ["a2"]
+    assert pull(driver, conn, group=DEFAULTS) == ["a2"]
     wait(driver, 199)
-    assert pull(driver, conn) == []
+    assert pull(driver, conn, group=DEFAULTS) == []
     wait(driver, 1)
-    assert pull(driver, conn) == ["a3", "a4"]
+    assert pull(driver, conn, group=DEFAULTS) == ["a3", "a4"]
 
 
 @pytest.mark.parametrize("conn", [V2, V3])
@@ -168,7 +170,7 @@ def test_everything_holds_over_a_restart(driver: Driver) -> None:
     group(driver, "PauseGroup", "b")
     group(driver, "RateLimitGroup", "c", duration=5000)
     group(driver, "SetGroupRateLimit", "d", max=2, duration=9000)
-    assert pull(driver, V3) == ["a1", "d1", "d2"]
+    assert pull(driver, V3, group=DEFAULTS) == ["a1", "d1", "d2"]
     driver.now += 1000
     driver.restart()
     driver.versions = {V2: 2, V3: 3}
@@ -177,11 +179,11 @@ def test_everything_holds_over_a_restart(driver: Driver) -> None:
     assert group(driver, "GetGroupRateLimit", "d") == {"limit": {"max": 2, "duration": 9000}}
     assert group(driver, "GetGroupRateLimitTtl", "d") == {"ttl": 8000}
     assert driver.ask(cmd="GetGroupsJobsCount", queue="q")["data"] == {"count": 4}
-    assert pull(driver, V3) == []
+    assert pull(driver, V3, group=DEFAULTS) == []
     wait(driver, 4000)
-    assert pull(driver, V3) == ["c1"]
+    assert pull(driver, V3, group=DEFAULTS) == ["c1"]
     wait(driver, 4000)
-    assert pull(driver, V3) == ["d3"]
+    assert pull(driver, V3, group=DEFAULTS) == ["d3"]
 
 
 def test_a_window_outlives_the_jobs_of_its_group_but_is_forgotten_in_the_end(driver: Driver) -> None:
@@ -343,3 +345,14 @@ def test_ages_are_found_without_a_look_at_every_group(driver: Driver) -> None:
     assert len(ages._heap) <= 2 * MIN_STALE  # those that left are cleared away
     assert ages.oldest() is None
     assert ages._heap == []
+
+
+def test_a_timer_of_a_forgotten_group_does_not_take_a_new_one_of_that_name_away(driver: Driver) -> None:
+    push(driver, "a1")
+    group(driver, "RateLimitGroup", duration=30)
+    assert pull(driver, V2) == []
+    wait(driver, 30)
+    assert driver.ask(cmd="Drain", queue="q")["ok"]
+    wait(driver, 1000)
+    push(driver, "a2")
+    assert pull(driver, V2) == ["a2"]
