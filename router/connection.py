@@ -107,15 +107,9 @@ class ClientConnection(asyncio.Protocol):
             self.finish(wire.CLOSED, f"Too many connections (max {limit})")
         else:
             self.number = self._hub.add(self)
-            if not self.known:
-                self._meet()
-
-    def _meet(self) -> None:
-        """It has to show a token, and soon; where many guess, it is heard later."""
-        address = str((self._transport.get_extra_info("peername") or ("",))[0])
-        if self._hub.strangers.enter(self, address):
-            self._held, self.carry = True, bytearray()
-            asyncio.get_running_loop().call_later(DELAY_S, self.release)
+            if not self.known and self._hub.strangers.enter(self, self._transport):
+                self._held, self.carry = True, bytearray()  # many guess there, so it is heard later
+                asyncio.get_running_loop().call_later(DELAY_S, self.release)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._hub.lost(self, exc)
@@ -280,16 +274,21 @@ class ClientConnection(asyncio.Protocol):
                 batch.append(data[start:end])
             start = end
         self._forward(batches, out)
+        if out or start < size or last == _STOP:
+            self._settle(out, data[start:], held=last == _STOP)
+
+    def _settle(self, out: list[bytes], rest: Buffer, *, held: bool) -> None:
+        """Send what was answered here, and put the rest aside."""
         if out:
             self.write(b"".join(out))
-            turns.answered(len(out))
+            self._hub.turns.answered(len(out))
             if not self.known and self._hub.strangers.refused(self, len(out)):
                 self.finish(wire.CLOSED)
                 return
-        if last == _STOP:
-            self._hold(data[start:])
-        elif start < size:
-            self._keep(data[start:])
+        if held:
+            self._hold(rest)
+        elif rest:
+            self._keep(rest)
 
     def _forward(self, batches: Batches, out: list[bytes]) -> None:
         """Send each shard its frames.  Those for a shard that is down are answered here."""

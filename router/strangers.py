@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from typing import TYPE_CHECKING
 
@@ -28,9 +29,10 @@ class Strangers:
         self._by_origin: dict[str, dict[ClientConnection, None]] = {}
         self._dropped = 0  # since the last line about them
 
-    def enter(self, client: ClientConnection, address: str) -> bool:
+    def enter(self, client: ClientConnection, transport: asyncio.Transport) -> bool:
         """One that has just connected; whether it has to wait before it is heard, as others from there
         guessed tokens.  If there are too many from its address, the oldest of these has to go."""
+        address = str((transport.get_extra_info("peername") or ("",))[0])
         now, who = time.monotonic(), origin(address)
         same = self._by_origin.setdefault(who, {})
         if len(same) >= MAX_EACH:
