@@ -87,6 +87,7 @@ class Declaring(Adding):
         aliases: Iterable[str] = (),
         unrecoverable: Iterable[type[BaseException]] = (),
         run_in: RunIn | None = None,
+        at_most_once: bool = False,
         **options: Unpack[JobOptions],
     ) -> JobDecorator: ...
 
@@ -100,6 +101,7 @@ class Declaring(Adding):
         aliases: Iterable[str] = (),
         unrecoverable: Iterable[type[BaseException]] = (),
         run_in: RunIn | None = None,
+        at_most_once: bool = False,
         **options: Unpack[JobOptions],
     ) -> Any:
         """Make a function a job; with or without options: `@app.job`, `@app.job(max_attempts=5)`.
@@ -107,8 +109,9 @@ class Declaring(Adding):
         The job is called as the function, unless `name` says otherwise; `aliases` are names under which it
         was added earlier. Its queue is the app's own unless `queue` names another one. What is in
         `unrecoverable` and raised makes it a dead letter without another attempt. A plain function runs in a
-        thread, or with `run_in="process"` in a process of its own. All other options are those of every job
-        of this kind, unless it says otherwise when it is added.
+        thread, or with `run_in="process"` in a process of its own. With `at_most_once` a job is completed
+        before the function is called: it never runs twice, and its result is not kept. All other
+        options are those of every job of this kind, unless it says otherwise when it is added.
 
         Raises TypeError for functions with *args, **kwargs or positional-only parameters.
         """
@@ -128,6 +131,7 @@ class Declaring(Adding):
                 aliases=tuple([aliases] if isinstance(aliases, str) else aliases),
                 unrecoverable=tuple(unrecoverable),
                 run_in=run_in,
+                at_most_once=at_most_once,
                 options=options,
             )
             for each in (task.name, *task.aliases):

@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 
 from bunqueue.client.active_job import ActiveJob
 from bunqueue.client.connection_options import shown
-from bunqueue.client.failures import is_final
+from bunqueue.client.failures import is_last
 from bunqueue.errors import OptionError
 
 logger = logging.getLogger("bunqueue.app")
@@ -67,7 +67,7 @@ class Hooks:
     def failed(self, job: ActiveJob, error: BaseException) -> None:
         """An attempt has failed."""
         self.tell("failed", job, error)
-        if job.attempts + 1 >= job.max_attempts or is_final(error):
+        if is_last(job, error):
             self.tell("exhausted", job, error)
 
     async def settle(self, patience: float) -> None:

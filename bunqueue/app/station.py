@@ -11,7 +11,7 @@ from bunqueue.app.task import Task
 from bunqueue.client import checks
 from bunqueue.client.active_job import Handler
 from bunqueue.client.connection_options import Duration, whole_milliseconds
-from bunqueue.client.routes import Handlers, Route
+from bunqueue.client.routes import Handlers
 from bunqueue.errors import OptionError
 from bunqueue.protocol.commands import limits
 from bunqueue.protocol.commands.base import Command
@@ -60,7 +60,7 @@ class Station:
         """What runs the jobs, by name; `ANY` stands for all others."""
         return {
             **self.routes,
-            **{name: Route(task.handler, task.run_in) for name, task in self.tasks.items()},
+            **{name: task.route for name, task in self.tasks.items()},
             **{name: batch.run for name, batch in self.batches.items()},
         }
 

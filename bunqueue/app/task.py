@@ -14,7 +14,7 @@ from bunqueue.client.active_job import ActiveJob
 from bunqueue.client.failures import made_final
 from bunqueue.client.flow_plan import FlowJob
 from bunqueue.client.job_options import JobOptions, wire_fields
-from bunqueue.client.routes import RunIn
+from bunqueue.client.routes import Route, RunIn
 
 if TYPE_CHECKING:
     from bunqueue.app.adding import Adding
@@ -45,6 +45,7 @@ class Task(Generic[P, R]):
         aliases: tuple[str, ...],
         unrecoverable: tuple[type[BaseException], ...],
         run_in: RunIn | None,
+        at_most_once: bool,
         options: JobOptions,
     ) -> None:
         update_wrapper(cast(Callable[..., Any], self), function)
@@ -52,7 +53,8 @@ class Task(Generic[P, R]):
         self.queue = queue
         self.aliases = tuple(checks.job_name(alias) for alias in aliases)
         self._app = app
-        self.run_in: RunIn | None = run_in
+        self._run_in: RunIn | None = run_in
+        self._at_most_once = checks.one("at_most_once", at_most_once, bool)
         self._unrecoverable = unrecoverable
         self._options: JobOptions = options
         self._arguments = Arguments(function, name)
@@ -127,6 +129,11 @@ class Task(Generic[P, R]):
     def handler(self) -> Callable[[ActiveJob], Any]:
         """What a worker calls: a coroutine function or a plain one, as the function is."""
         return self._run_coroutine if inspect.iscoroutinefunction(self.__wrapped__) else self._run
+
+    @property
+    def route(self) -> Route:
+        """What a worker is given."""
+        return Route(self.handler, self._run_in, self._at_most_once)
 
     def __bunqueue_handler__(self) -> Callable[[ActiveJob], Any]:
         """For other processes, which find this object where the function was."""

@@ -74,6 +74,7 @@ class ActiveJob:
 
     __slots__ = (
         "_line",
+        "acked",
         "attempts",
         "carried",
         "data",
@@ -111,6 +112,8 @@ class ActiveJob:
         """As it came from the server."""
         self.ending: Ending | None = None
         """For the worker: why the run is to end; `cancelled` is for handlers."""
+        self.acked = False
+        """For the worker: the server knows it as completed, and its handler still runs, at most once."""
         self.failing = False
         """For the worker: the attempt has failed, and the server is being told."""
         self.halt: Callable[[], object] | None = None

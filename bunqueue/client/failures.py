@@ -90,6 +90,11 @@ def is_final(error: BaseException) -> bool:
     return isinstance(error, Unrecoverable) or getattr(error, _FINAL, False) is True
 
 
+def is_last(job: ActiveJob, error: BaseException) -> bool:
+    """Whether no other attempt follows the one that failed so."""
+    return job.acked or job.attempts + 1 >= job.max_attempts or is_final(error)
+
+
 def made_final(error: BaseException) -> BaseException:
     """The error, marked so that no other attempt follows it."""
     try:

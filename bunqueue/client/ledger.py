@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bunqueue.client.active_job import ActiveJob
-from bunqueue.client.failures import error_text, is_final
+from bunqueue.client.failures import error_text, is_last
 from bunqueue.errors import (
     BunqueueError,
     ConnectionLost,
@@ -53,18 +53,28 @@ class Ledger:
         self._disturbed = disturbed
         self._told: set[type[BunqueueError]] = set()  # troubles with the connection logged since it worked
 
+    def job_acked(self, job: ActiveJob) -> None:
+        self._settled(job)
+
+    def _ended(self, job: ActiveJob) -> None:
+        if not job.acked:
+            self._settled(job)
+
     def job_completed(self, job: ActiveJob, value: object) -> None:
         self.completed += 1
-        self._settled(job)
+        self._ended(job)
         if self._callbacks.on_completed:
             _tell(self._callbacks.on_completed, job, value)
 
     def job_failed(self, job: ActiveJob, error: BaseException) -> None:
         self.failed += 1
-        self._settled(job)
+        self._ended(job)
         if self._callbacks.on_failed:
             _tell(self._callbacks.on_failed, job, error)
-        elif job.attempts + 1 >= job.max_attempts or is_final(error):
+        elif job.acked:
+            words = "queue %r: job %s (%s) has failed, and is not run again: %s"
+            logger.warning(words, job.queue, job.id, job.name, error_text(error))
+        elif is_last(job, error):
             words = "queue %r: job %s (%s) has failed for good, in attempt %d of %d: %s"
             attempts = (job.attempts + 1, job.max_attempts)
             logger.warning(words, job.queue, job.id, job.name, *attempts, error_text(error))
@@ -74,7 +84,7 @@ class Ledger:
             self.interrupted += 1
         elif not isinstance(error, Postpone):
             self.cancelled += 1
-        self._settled(job)
+        self._ended(job)
         if self._callbacks.on_stopped:
             _tell(self._callbacks.on_stopped, job, error)
         else:

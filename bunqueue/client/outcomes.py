@@ -51,6 +51,9 @@ TOO_LATE = "something else, usually its timeout, had decided the job before"
 class Listener(Protocol):
     """Who wants to know. None of these may raise."""
 
+    def job_acked(self, job: ActiveJob) -> None:
+        """The server knows the job as completed, and its handler is about to be called."""
+
     def job_completed(self, job: ActiveJob, value: object) -> None:
         """The server knows the job as completed."""
 
@@ -137,7 +140,22 @@ class Outcomes:
 
     # -- in
 
+    async def complete_first(self, job: ActiveJob) -> bool:
+        """Complete a job before its handler is called; whether it may be: nobody else will run it."""
+        reply = await self._ack(job, None)
+        if isinstance(reply, CommandFailed):
+            self._listener.job_lost(job, reply.reason)
+        elif reply.data:
+            self._too_late(job, reply.data.reason)
+        else:
+            job.acked = True
+            self._listener.job_acked(job)
+        return job.acked
+
     def complete(self, job: ActiveJob, result: Raw, value: object) -> None:
+        if job.acked:
+            self._listener.job_completed(job, value)
+            return
         self._successes.append(_Success(job, result, value))
         self._empty.clear()
         if len(self._successes) >= self._batch or job.timeout:  # waiting must not make it come too late
@@ -148,6 +166,9 @@ class Outcomes:
     def fail(self, job: ActiveJob, error: BaseException, text: str = "") -> None:
         """What its handler raised; `text` stands for the error's own."""
         error = checked(job, error)
+        if job.acked:
+            self._listener.job_failed(job, error)
+            return
         job.failing = True
         self._failures.append(_Failure(job, error, text or error_text(error)))
         self._empty.clear()
@@ -155,6 +176,9 @@ class Outcomes:
 
     def stop_short(self, job: ActiveJob, error: JobStopped) -> None:
         """The worker has ended its run: JobCancelled or JobInterrupted."""
+        if job.acked:
+            self._listener.job_stopped(job, error)
+            return
         self._failures.append(_Stop(job, error))
         self._empty.clear()
         self._due.set()
@@ -227,12 +251,10 @@ class Outcomes:
     async def _complete_one(self, success: _Success, unsure: bool) -> None:
         """`unsure`: what was said before may have completed the job already."""
         job, result, value = success
-        reply, repeated = await self._decide(job, lambda: Ack(id=job.id, result=result, token=job.token))
+        reply = await self._ack(job, result, unsure=unsure)
         if isinstance(reply, LockLost):
-            by_us = (unsure or repeated) and "token" not in reply.reason and await self._is_completed(job)
-            if not by_us:
-                self._listener.job_lost(job, reply.reason)
-                return
+            self._listener.job_lost(job, reply.reason)
+            return
         elif isinstance(reply, CommandFailed):  # the server does not take this result, or no frame holds it
             await self._fail(_Failure(job, reply, f"the result was refused: {reply.reason}"))
             return
@@ -240,6 +262,15 @@ class Outcomes:
             self._too_late(job, reply.data.reason)
             return
         self._listener.job_completed(job, value)
+
+    async def _ack(
+        self, job: ActiveJob, result: Raw | None, *, unsure: bool = False
+    ) -> core.AckReply | CommandFailed:
+        """Complete a job. LockLost only if somebody else has it or has decided it."""
+        payload = Raw(b"\xc0") if result is None else result
+        reply, repeated = await self._decide(job, lambda: Ack(id=job.id, result=payload, token=job.token))
+        by_us = isinstance(reply, LockLost) and (unsure or repeated) and "token" not in reply.reason
+        return core.AckReply() if by_us and await self._is_completed(job) else reply
 
     async def _is_completed(self, job: ActiveJob) -> bool:
         reply, _ = await self._persist(query.GetState(id=job.id), query.StateReply)

@@ -30,10 +30,14 @@ _told: set[tuple[str, str]] = set()  # queues and names of which the log knows
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """A handler, and where it runs if it is a plain function; None: as the other handlers of its worker."""
+    """A handler, and where it runs if it is a plain function; None: as the other handlers of its worker.
+
+    With `at_most_once` its jobs are completed before it is called, see `WorkerOptions`.
+    """
 
     handler: Handler
     run_in: RunIn | None = None
+    at_most_once: bool = False
 
 
 Handlers = Mapping[str, Handler | Route]
@@ -50,19 +54,22 @@ class Plan:
     place: str
     path: str = ""
     """At which another process finds it, if it is to run there."""
+    at_most_once: bool = False
 
 
 class Table:
     """The plans of a worker. OptionError for names that no job can have, TypeError for what is no handler, or
     cannot run where it should."""
 
-    def __init__(self, handlers: Work, run_in: RunIn | None = None) -> None:
+    def __init__(self, handlers: Work, run_in: RunIn | None = None, *, at_most_once: bool = False) -> None:
         if run_in not in (None, THREAD, PROCESS):
             raise OptionError(f"run_in: {shown(run_in)} is not allowed; give 'thread' or 'process'")
         by_name = handlers if isinstance(handlers, Mapping) else {ANY: handlers}
         if not by_name:
             raise OptionError("handler: an empty map runs no jobs; give handlers by the names of jobs")
-        self.plans = {checks.job_name(name): _plan(each, run_in) for name, each in by_name.items()}
+        self.plans = {
+            checks.job_name(name): _plan(each, run_in, at_most_once) for name, each in by_name.items()
+        }
 
     @property
     def places(self) -> set[str]:
@@ -90,15 +97,16 @@ async def unknown(job: ActiveJob) -> None:
     raise put_back
 
 
-def _plan(route: Handler | Route, run_in: RunIn | None) -> Plan:
+def _plan(route: Handler | Route, run_in: RunIn | None, once: bool) -> Plan:
     own = route.run_in if isinstance(route, Route) else None
+    once = once or (isinstance(route, Route) and route.at_most_once)
     handler = checked(route.handler if isinstance(route, Route) else route)
     if is_async(handler):
         if own is not None:
             raise TypeError(f"handler: {shown(handler)} is a coroutine function: it runs in the event loop")
-        return Plan(handler, LOOP)
+        return Plan(handler, LOOP, at_most_once=once)
     place = own or run_in or THREAD
-    return Plan(handler, place, path_of(handler) if place == PROCESS else "")
+    return Plan(handler, place, path_of(handler) if place == PROCESS else "", once)
 
 
 def checked(handler: Handler) -> Handler:

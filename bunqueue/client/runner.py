@@ -61,6 +61,7 @@ class _Way(NamedTuple):
 
     call: CallNext
     in_loop: bool
+    at_most_once: bool
 
 
 class Runner:
@@ -84,7 +85,7 @@ class Runner:
             call = partial(self._in_thread, partial(_call, plan.handler))
         else:
             call = partial(self._in_process, plan.path)
-        return _Way(around_running(middleware, call), plan.place == LOOP)
+        return _Way(around_running(middleware, call), plan.place == LOOP, plan.at_most_once)
 
     async def run(self, job: ActiveJob, task: asyncio.Task[None]) -> None:
         """In `task`. Raises nothing but CancelledError and GeneratorExit, when the slot itself is to end."""
@@ -92,6 +93,8 @@ class Runner:
             self._end(job)
             return
         way = self._ways.get(job.name, self._rest)
+        if way.at_most_once and not await self._outcomes.complete_first(job):
+            return
         if way.in_loop:
             job.halt = task.cancel
         timer = None

@@ -36,6 +36,9 @@ class WorkerOptions(Place, total=False):
     """Jobs at a time, of all kinds together; 1 unless given."""
     run_in: RunIn
     """Where plain functions run: "thread" (unless given), or "process", a process of its own."""
+    at_most_once: bool
+    """Complete each job before its handler is called, so that no job runs twice: one that fails, or whose
+    worker dies, is not run again, and results are not kept. False unless given."""
     threads: int | None
     """Plain functions that run in threads at a time; None: as `concurrency`."""
     processes: int | None
@@ -157,7 +160,8 @@ def _limit(name: str, value: int | None) -> int | None:
 
 def _run_orders(handlers: Work, options: WorkerOptions) -> tuple[RunOrders, int]:
     """And how many jobs can run at a time: no more than their kinds allow."""
-    table = Table(handlers, options.get("run_in"))
+    once = checks.one("at_most_once", options.get("at_most_once", False), bool)
+    table = Table(handlers, options.get("run_in"), at_most_once=once)
     concurrency = checks.whole("concurrency", options.get("concurrency", 1))
     limits = {LOOP: concurrency}
     for place, name in ((THREAD, "threads"), (PROCESS, "processes")):

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import signal
+import subprocess
+import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextvars import ContextVar
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -557,3 +561,59 @@ async def test_bulk_of_everything(queue: AsyncQueue, make_worker: MakeWorker) ->
     assert done == Counter(range(2000))
     assert one.stats.failed + two.stats.failed == 667
     assert one.stats.lost == two.stats.lost == 0
+
+
+DIES = """
+import os, signal, sys
+from bunqueue import Worker
+
+async def handler(job):
+    with open(sys.argv[3], "a") as runs:
+        runs.write(job.id + "\\n")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+Worker(sys.argv[1], handler, port=int(sys.argv[2]), at_most_once=True).run_forever()
+"""
+
+
+async def test_a_job_that_runs_at_most_once_is_not_run_again_after_a_kill(
+    queue: AsyncQueue, shared_server: Server, make_worker: MakeWorker, tmp_path: Path
+) -> None:
+    runs, again = tmp_path / "runs", []
+    handle = await queue.add("n", max_attempts=5)
+    command = [sys.executable, "-c", DIES, queue.name, str(shared_server.port), str(runs)]
+    died = await asyncio.to_thread(subprocess.run, command, check=False, timeout=60)
+    assert died.returncode == -signal.SIGKILL
+    other = await queue.add("n", "other")
+
+    async def note(job: ActiveJob) -> None:
+        again.append(job.id)
+
+    async with make_worker(note) as worker:
+        await until(worker, completed=1)
+    assert (runs.read_text().split(), again) == ([handle.id], [other.id])
+    assert await handle.state() == "completed"
+
+
+async def test_what_runs_at_most_once_may_fail_and_is_counted(
+    queue: AsyncQueue, make_worker: MakeWorker
+) -> None:
+    failed: list[str] = []
+    seen: list[str] = []
+
+    async def handler(job: ActiveJob) -> str:
+        seen.append(await handle.state())
+        if job.data == "bad":
+            raise ValueError("no")
+        return "kept nowhere"
+
+    handle = await queue.add("n", "bad", max_attempts=5)
+    good = await queue.add("n", "good")
+    options: dict[str, Any] = {
+        "on_failed": lambda job, error: failed.append(str(error)),
+        "at_most_once": True,
+    }
+    async with make_worker(handler, **options) as worker:
+        await until(worker, completed=1, failed=1)
+    assert (seen, failed) == (["completed", "completed"], ["no"])
+    assert (await handle.state(), await good.result()) == ("completed", None)

@@ -86,6 +86,7 @@ KINDS = [
 ]
 INTERNAL = {
     bunqueue.ActiveJob: {
+        "acked",
         "carried",
         "ending",
         "failing",

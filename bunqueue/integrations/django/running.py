@@ -8,7 +8,7 @@ from django.db import close_old_connections
 from django.utils import timezone
 
 from bunqueue.client.active_job import ActiveJob
-from bunqueue.client.failures import checked, is_final
+from bunqueue.client.failures import checked, is_last
 from bunqueue.errors import Postpone
 
 from .compat import (
@@ -49,8 +49,7 @@ def _run(task: Task, result: TaskResult, job: ActiveJob) -> Any:
         kind = type(error)
         path = f"{kind.__module__}.{kind.__qualname__}"
         result.errors.append(TaskError(exception_class_path=path, traceback=_traceback(error)))
-        last = job.attempts + 1 >= job.max_attempts or is_final(error)
-        if last and not isinstance(checked(job, error), Postpone):
+        if is_last(job, error) and not isinstance(checked(job, error), Postpone):
             _end(result, TaskResultStatus.FAILED)
             task_finished.send(sender=sender, task_result=result)
         raise

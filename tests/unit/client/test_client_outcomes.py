@@ -65,6 +65,7 @@ class Notes:
     def __init__(self) -> None:
         self.completed: list[tuple[str, object]] = []
         self.failed: list[str] = []
+        self.acked: list[str] = []
         self.lost: list[tuple[str, str]] = []
         self.stopped: list[tuple[str, JobStopped]] = []
         self.troubles: list[BunqueueError] = []
@@ -74,6 +75,9 @@ class Notes:
 
     def job_failed(self, job: ActiveJob, error: BaseException) -> None:
         self.failed.append(job.id)
+
+    def job_acked(self, job: ActiveJob) -> None:
+        self.acked.append(job.id)
 
     def job_stopped(self, job: ActiveJob, error: JobStopped) -> None:
         self.stopped.append((job.id, error))
