@@ -187,12 +187,6 @@ def place_of(file: Path) -> Place | None:
 
 def _check_files(folder: Path) -> None:
     """Refuse what would stop a shard again and again, and jobs that SQLite would throw away in silence."""
-    for file in sorted(folder.glob("shard-*.db")):
-        if not may_be_database(file):
-            refuse(
-                folder,
-                f"has a {file.name} that is no database; restore that file from a backup of the folder",
-            )
     for log in sorted(folder.glob("*.db-wal")):
         file = log.with_name(log.name.removesuffix("-wal"))
         if log.stat().st_size and not (file.exists() and file.stat().st_size):

@@ -191,6 +191,20 @@ async def test_a_shard_with_unreadable_live_jobs_is_set_aside(filled: Filled) ->
     assert "serving without jobs that cannot be read" in filled.server.log()
 
 
+@pytest.mark.parametrize("content", [bytes(8192), b"minutes of the meeting" * 1000])
+async def test_a_file_without_its_first_page_keeps_no_other_shard_from_serving(
+    filled: Filled, content: bytes
+) -> None:
+    with filled.file.open("r+b") as file:
+        file.write(content)
+    wire = await filled.start()
+    assert " damaged=0 " in filled.server.ready
+    reply = await wire.call("PUSH", queue=QUEUE, data=1)
+    assert reply["code"] == "STORAGE_DAMAGED"
+    assert "shard-00.db is damaged in its header" in reply["error"]
+    await works(wire, OTHER)
+
+
 @pytest.mark.faults
 @pytest.mark.parametrize("seed", range(12))
 async def test_random_damage(filled: Filled, seed: int) -> None:

@@ -724,7 +724,7 @@ async def test_a_port_in_use_is_refused(make_server: StartServer, tmp_path: Path
 async def test_a_shard_that_cannot_open_its_file_ends_the_start(
     make_server: StartServer, tmp_path: Path
 ) -> None:
-    server = make_server()
+    server = make_server("--damaged-shard", "stop")
     server.start()
     assert server.stop() == 0
     file = tmp_path / "data" / "shard-01.db"
