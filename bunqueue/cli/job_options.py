@@ -37,7 +37,7 @@ FLAGS: dict[str, Flag] = {
     "delay": Flag(span, "Not before this much time has passed.", SPAN, ("-d",)),
     "lifo": Flag(bool, "Before others of its priority, the newest first."),
     "max_attempts": Flag(int, "How often it may run. Default: 3.", "N"),
-    "backoff": Flag(span, "The wait before a retry; doubles with each. Default: 1s.", SPAN),
+    "backoff": Flag(span, "The wait before a retry; doubles with each.", SPAN),
     "ttl": Flag(span, "Dropped if not started within this time.", SPAN),
     "timeout": Flag(span, "An attempt that takes longer has failed.", SPAN),
     "stall_timeout": Flag(span, "Taken from its worker when that was silent for so long.", SPAN),

@@ -43,7 +43,8 @@ class JobOptions(TypedDict, total=False):
     max_attempts: int | None
     """How often it may run; 1 to 1000, default 3."""
     backoff: Duration | Backoff | None
-    """The wait before a retry, doubled with each attempt unless a `Backoff` says otherwise; default 1000."""
+    """The wait before the first retry, doubled with each further one, and up to a tenth longer or shorter,
+    unless a `Backoff` says otherwise. Without it the server's default holds: 1 to 3 s, then 2 to 6 s, ..."""
     ttl: Duration | None
     """Dropped if not started within this time; at most a year."""
     timeout: Duration | None
@@ -111,12 +112,14 @@ class NewJob:
         return f"{type(self).__name__}({self.name!r}, {self.data!r}, **{self.options!r})"
 
 
-def _backoff(value: Duration | Backoff, name: str) -> float | dict[str, object]:
-    if isinstance(value, Backoff):
-        return _nested(core.BackoffMap, {"delay": milliseconds(value.delay, name), "type": value.type}, name)
+def _backoff(value: Duration | Backoff, name: str) -> dict[str, object]:
     if isinstance(value, dict):
         raise OptionError(f"{name}: {shown(value)} is not a time; give a bunqueue.Backoff, or milliseconds")
-    return milliseconds(value, name)
+    given = isinstance(value, Backoff)
+    backoff = value if isinstance(value, Backoff) else Backoff(value)
+    fields: dict[str, object]
+    fields = {"delay": milliseconds(backoff.delay, name), "type": backoff.type, "jitter": backoff.jitter}
+    return _nested(core.BackoffMap, fields, name, **({} if given else {"delay": name}))
 
 
 def _tags(value: Iterable[str], name: str) -> list[str]:

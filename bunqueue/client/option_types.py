@@ -21,10 +21,13 @@ JobRef = str | HasId
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """The wait before a retry: always about `delay`, or doubled with each attempt; at most an hour."""
+    """The wait before a retry: `delay` before the first, and doubled with each further one unless it is
+    "fixed"; at most an hour. Each wait is longer or shorter by a random part of up to `jitter`, 0.1 being a
+    tenth, so that jobs that failed together do not come back together; 0 turns that off."""
 
     delay: Duration = 1000
     type: Literal["fixed", "exponential"] = "exponential"
+    jitter: float = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,13 +7,22 @@ FIXED = "fixed"
 EXPONENTIAL = "exponential"
 
 
-def retry_delay(kind: str, backoff_ms: float, attempts: int, chance: float) -> int:
+def retry_delay(
+    kind: str, backoff_ms: float, attempts: int, chance: float, jitter: float | None = None
+) -> int:
     """The delay in ms before the next attempt.
 
     ``attempts`` already counts the failure that just happened, ``chance`` is a random number in
-    [0, 1).  Exponential: ``backoff * 2**attempts`` times 0.5 .. 1.5; fixed: times 0.8 .. 1.2.
+    [0, 1).  With a ``jitter`` the first delay is the backoff; exponential doubles it with each further
+    attempt, and it may be that part longer or shorter.
+
+    Without, as the reference has it, exponential is ``backoff * 2**attempts`` times 0.5 .. 1.5, and fixed
+    times 0.8 .. 1.2.
     """
-    if kind == FIXED:
+    if jitter is not None:
+        doublings = 0 if kind == FIXED else min(attempts - 1, 32)
+        delay = backoff_ms * 2**doublings * (1 - jitter + 2 * jitter * chance)
+    elif kind == FIXED:
         delay = backoff_ms * (0.8 + 0.4 * chance)
     else:
         delay = backoff_ms * 2 ** min(attempts, 32) * (0.5 + chance)

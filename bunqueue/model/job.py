@@ -70,6 +70,7 @@ class JobOptions(Struct, frozen=True, gc=False):
     remove_on_fail: bool = False
     durable: bool = False
     tags: tuple[str, ...] = ()
+    backoff_jitter: float | None = None  # 0 .. 1; None: the formulas of the reference
 
 
 class Cancellation(Struct, array_like=True, gc=False):

@@ -78,7 +78,9 @@ _OWN_FIELDS = 16  # those that are always there
 
 
 def _option_fields(options: JobOptions) -> dict[str, Any]:
-    config = {"type": options.backoff_kind, "delay": options.backoff}
+    config: dict[str, Any] = {"type": options.backoff_kind, "delay": options.backoff}
+    if options.backoff_jitter is not None:
+        config["jitter"] = options.backoff_jitter
     return {
         "maxAttempts": options.max_attempts,
         "backoff": options.backoff,

@@ -198,7 +198,8 @@ def fail(
         bury(state, queue, job, MAX_ATTEMPTS if reason == EXPLICIT_FAIL else reason, remove=remove)
         return
     if delay is None:
-        delay = retry_delay(options.backoff_kind, options.backoff, job.attempts, state.chance())
+        kind, backoff, jitter = options.backoff_kind, options.backoff, options.backoff_jitter
+        delay = retry_delay(kind, backoff, job.attempts, state.chance(), jitter)
     _again(state, queue, job, state.now + int(delay))
     emit(state, events.RETRIED, job, prev="failed")
 

@@ -330,10 +330,12 @@ def options_of(fields: JobFields | Push) -> JobOptions:
     """What of a push many jobs have in common."""
     backoff = fields.backoff
     as_map = isinstance(backoff, BackoffMap)
+    jitter = backoff.jitter if isinstance(backoff, BackoffMap) else UNSET
     return JobOptions(
         max_attempts=fields.max_attempts,
         backoff=backoff.delay if isinstance(backoff, BackoffMap) else backoff,
         backoff_kind=backoff.type if isinstance(backoff, BackoffMap) else EXPONENTIAL,
+        backoff_jitter=None if jitter is UNSET else jitter,
         backoff_given_as_map=as_map,
         ttl=fields.ttl,
         timeout=fields.timeout,

@@ -19,7 +19,7 @@ import pytest
 from support.server import Server
 from support.waiting import eventually
 
-from bunqueue import ActiveJob, AsyncQueue, AuthError, Job, JobCancelled, NewJob, Postpone, Worker
+from bunqueue import ActiveJob, AsyncQueue, AuthError, Backoff, Job, JobCancelled, NewJob, Postpone, Worker
 from bunqueue.client import requests
 
 _numbers = itertools.count()
@@ -561,6 +561,26 @@ async def test_bulk_of_everything(queue: AsyncQueue, make_worker: MakeWorker) ->
     assert done == Counter(range(2000))
     assert one.stats.failed + two.stats.failed == 667
     assert one.stats.lost == two.stats.lost == 0
+
+
+async def test_the_waits_between_attempts_are_as_written(queue: AsyncQueue, make_worker: MakeWorker) -> None:
+    exact = await queue.add("n", max_attempts=4, backoff=Backoff(40, jitter=0))
+    about = await queue.add("n", max_attempts=4, backoff=40)
+    waits: dict[str, list[float]] = {exact.id: [], about.id: []}
+
+    async def note(job: ActiveJob) -> None:
+        known = job.job()
+        failed = [moment.timestamp for moment in known.timeline if moment.state == "failed"]
+        if failed:
+            waits[job.id].append(int(known.run_at) - int(failed[-1]))
+        raise ValueError("no")
+
+    async with make_worker(note, concurrency=2) as worker:
+        await until(worker, failed=8)
+    assert waits[exact.id] == [40, 80, 160]
+    assert all(
+        abs(wait - base) <= base / 10 + 1 for wait, base in zip(waits[about.id], (40, 80, 160), strict=True)
+    )
 
 
 DIES = """

@@ -54,10 +54,16 @@ AnyPriority = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
 
 
 class BackoffMap(Struct, kw_only=True, gc=False):
-    """Backoff as protocol 3 may say it: a kind and a delay in ms."""
+    """Backoff as protocol 3 may say it: a kind and a delay in ms.
+
+    With ``jitter``, 0 to 1, the first wait is ``delay``, and ``exponential`` doubles it with each further
+    attempt; each wait is at most that part longer or shorter.  Without, as in the reference, ``fixed`` waits
+    0.8 to 1.2 times the delay, and ``exponential`` 0.5 to 1.5 times ``delay`` x 2^failures.
+    """
 
     type: Literal["fixed", "exponential"] = "exponential"
     delay: Backoff
+    jitter: Annotated[float, Meta(ge=0, le=1)] | UnsetType = UNSET
 
 
 class Dedup(Struct, omit_defaults=True, gc=False):

@@ -85,7 +85,7 @@ def test_every_option_reaches_the_server() -> None:
     command = decode_command(sent)
     assert isinstance(command, core.Push)
     assert (command.priority, command.delay, command.lifo, command.max_attempts) == (5, 10, True, 4)
-    assert command.backoff == core.BackoffMap(delay=3000, type="fixed")
+    assert command.backoff == core.BackoffMap(delay=3000, type="fixed", jitter=0.1)
     assert (command.ttl, command.timeout, command.unique_key) == (60_000, 5_000, "k")
     assert command.remove_on_complete
     assert command.remove_on_fail

@@ -53,3 +53,12 @@ def test_a_whole_number_of_ms() -> None:
 def test_more_attempts_never_wait_less() -> None:
     delays = [retry_delay(EXPONENTIAL, 10, attempts, 0.5) for attempts in range(1, 1001)]
     assert delays == sorted(delays)
+
+
+@pytest.mark.parametrize(("attempts", "wait"), [(1, 300), (2, 600), (3, 1200), (50, MAX_BACKOFF_MS)])
+def test_with_a_jitter_the_first_wait_is_the_backoff(attempts: int, wait: int) -> None:
+    assert retry_delay(EXPONENTIAL, 300, attempts, JUST_BELOW_ONE, 0.0) == wait
+    assert retry_delay(FIXED, 300, attempts, JUST_BELOW_ONE, 0.0) == 300
+    if wait < MAX_BACKOFF_MS:
+        assert retry_delay(EXPONENTIAL, 300, attempts, 0.0, 0.1) == wait * 0.9
+        assert wait * 1.1 - 1 <= retry_delay(EXPONENTIAL, 300, attempts, JUST_BELOW_ONE, 0.1) <= wait * 1.1
