@@ -100,6 +100,13 @@ class Acceptor:
             self.failed += 1
             self.reason = getattr(error, "reason", None) or str(error) or type(error).__name__
 
+    def renew(self, tls: ssl.SSLContext, *, anew: bool) -> None:
+        """Shake hands with this from now on; ``anew``: those who have begun with the old one have to, too."""
+        self.tls = tls
+        if anew:
+            for task in self._greeting:
+                task.cancel()
+
     def close(self) -> None:
         """Let nobody in any more, and give up what is half way; who is in stays."""
         loop = asyncio.get_running_loop()

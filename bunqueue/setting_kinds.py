@@ -37,6 +37,7 @@ class Kind:
     choices: tuple[str, ...] = ()
     repeatable: bool = False
     secret: bool = False
+    switch: bool = False  # its flag takes no value
 
 
 def whole(low: int, high: int, *, power_of_two: bool = False) -> Kind:
@@ -132,6 +133,13 @@ PEM = Kind(
     bound="the path of a PEM file", allows=lambda value: value == "" or is_path(value), settle=_settle_file
 )
 MEMORY_LIMIT = byte_size(LEAST)
+SWITCH = Kind(
+    bound="true or false",
+    allows=lambda value: isinstance(value, bool),
+    read=lambda text: {"true": True, "false": False}.get(text, text),
+    choices=("true", "false"),
+    switch=True,
+)
 SYNC = one_of("normal", "full")
 LEVEL = one_of("debug", "info", "warning", "error")
 TOKENS = Kind(

@@ -31,6 +31,7 @@ from bunqueue.setting_kinds import (
     ORIGINS,
     PEM,
     PORT,
+    SWITCH,
     SYNC,
     TOKENS,
     Kind,
@@ -169,6 +170,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             other_variables=("AUTH_TOKENS",),
         ),
     ] = ()
+    insecure: Annotated[
+        bool, Option(SWITCH, "Start without any token on an address that other machines reach, too.")
+    ] = False
     read_only_token: Annotated[
         tuple[str, ...],
         Option(TOKENS, "A token with which the HTTP gateway shows everything, and lets nothing be changed."),

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from bunqueue.acceptor import Acceptor
 from bunqueue.logs import get_logger
+from bunqueue.protocol import link as wire
 
 from .connection import ClientConnection
 from .hub import Hub
@@ -42,9 +43,13 @@ class TcpListener:
             self.close()
             raise self._bound.refusal(error) from error
 
-    def renew(self, tls: ssl.SSLContext) -> None:
-        """Shake hands with this from now on; who is in stays."""
-        self._acceptor.tls = tls
+    def renew(self, tls: ssl.SSLContext, *, anew: bool) -> None:
+        """Shake hands with this from now on.  Who is in stays, unless everybody has to do it ``anew``."""
+        self._acceptor.renew(tls, anew=anew)
+        if anew:
+            for client in list(self._hub.clients.values()):
+                if client.limited:  # not the gateway's
+                    client.finish(wire.BROKEN)
 
     def sweep(self) -> None:
         """Called now and then: say who was not let in since the last time, in one line however many."""

@@ -26,6 +26,7 @@ from bunqueue.descriptors import files_left, raise_file_limit, share
 from bunqueue.logs import configure_logging, get_logger
 from bunqueue.settings import Settings, SettingsError
 from bunqueue.systemd import notify
+from bunqueue.watched_file import WatchedFile
 
 from .errors import BAD_USAGE, FAILED, WRONG_FILES, StartError
 from .gateway import Gateway
@@ -113,6 +114,7 @@ class RouterProcess:
         self._sweeper: asyncio.Task[None] | None = None
         self._signalled_at: float | None = None
         self._measurer: asyncio.Task[None] | None = None
+        self._client_ca = WatchedFile(settings.tls_client_ca)
         self._data: FolderLock | None = None  # its lock
 
     async def run(self) -> int:
@@ -136,6 +138,7 @@ class RouterProcess:
         self._share_files()
         self._sockets.bind()
         self._gateway.bind()
+        self._check_door()
         if self._data is not None:  # last: a start that fails must not settle the number of shards
             open_data_folder(folder, settings.shards)
             for loss in losses_ahead(folder):
@@ -156,6 +159,21 @@ class RouterProcess:
         gc.set_threshold(50_000, 20, 100)
         self._announce()
         await asyncio.Event().wait()
+
+    @property
+    def _is_open(self) -> bool:
+        """Whether other machines reach the server, and it asks nobody who they are."""
+        settings = self._settings
+        return not (settings.auth_token or settings.tls_client_ca or self._sockets.is_local)
+
+    def _check_door(self) -> None:
+        """StartError if nobody has said that everybody may come in."""
+        if self._is_open and not self._settings.insecure:
+            text = (
+                f"--host {self._settings.host}: other machines reach this address, and without a token "
+                "they may read and change everything; give --auth-token, --tls-client-ca or --insecure"
+            )
+            raise StartError(text, BAD_USAGE)
 
     def _share_files(self) -> None:
         """Let in no more clients than there are descriptors for; if these are fewer than wanted, say so."""
@@ -182,7 +200,7 @@ class RouterProcess:
             print(f"bunqueue ready {where} pid={os.getpid()}", flush=True)
         notify("READY=1")
         _log.info("ready", tcp=address, http=http, shards=settings.shards, tls=bool(settings.tls_cert))
-        if not settings.auth_token and not settings.tls_client_ca and not self._sockets.is_local:
+        if self._is_open:
             _log.warning("anyone who reaches this address is let in; set --auth-token", tcp=address)
 
     def _renew_certificate(self) -> None:
@@ -193,7 +211,7 @@ class RouterProcess:
             _log.error("the TLS certificate was not renewed", error=str(error))
         else:
             assert tls is not None
-            self._listener.renew(tls)
+            self._listener.renew(tls, anew=self._client_ca.changed())
             self._gateway.renew_certificate()
             _log.info("the TLS certificate is renewed", certificate=self._settings.tls_cert)
 

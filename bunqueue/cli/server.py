@@ -39,13 +39,15 @@ def _flag(option: Option) -> inspect.Parameter:
     default = option.default_text or option.show(option.default(os.environ))
     declared = typer.Option(
         option.flag,
-        metavar="|".join(kind.choices) or option.name.rpartition("_")[2].upper(),
+        metavar=None if kind.switch else "|".join(kind.choices) or option.name.rpartition("_")[2].upper(),
         help=f"{option.help}{allowed} Default: {default}.",
         show_default=False,
         autocompletion=lambda incomplete: [
             choice for choice in kind.choices if choice.startswith(incomplete)
         ],
     )
+    if kind.switch:
+        return _parameter(option.name, Annotated[bool | None, declared])
     return _parameter(option.name, Annotated[list[str] | None if kind.repeatable else str | None, declared])
 
 

@@ -12,6 +12,7 @@ import logging
 import os
 import signal
 import socket
+import ssl
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -26,6 +27,7 @@ from bunqueue.descriptors import Share, raise_file_limit, share
 from bunqueue.guesses import Guesses
 from bunqueue.logs import configure_logging, get_logger
 from bunqueue.settings import Settings
+from bunqueue.watched_file import WatchedFile
 
 from . import status
 from .app import Application
@@ -88,7 +90,7 @@ async def serve(start: Start, settings: Settings) -> int:
     stopped = asyncio.Event()
     loop.add_reader(sys.stdin.fileno(), _heard, stopped)
     loop.add_signal_handler(signal.SIGTERM, stopped.set)
-    loop.add_signal_handler(signal.SIGHUP, _renew, server, settings)
+    loop.add_signal_handler(signal.SIGHUP, _renew, server, settings, WatchedFile(settings.tls_client_ca))
     stopping = loop.create_task(stopped.wait())
     await asyncio.wait((serving, stopping), return_when=asyncio.FIRST_COMPLETED)
     loop.remove_reader(sys.stdin.fileno())
@@ -185,6 +187,13 @@ class _Server(uvicorn.Server):
         with suppress(OSError):  # the router has just gone
             os.write(sys.stdout.fileno(), READY)
 
+    def renew(self, tls: ssl.SSLContext, *, anew: bool) -> None:
+        """Shake hands with this from now on.  Who is in stays, unless everybody has to do it ``anew``."""
+        self._acceptor.renew(tls, anew=anew)
+        if anew:
+            for connection in list(self.server_state.connections):
+                connection.transport.close()  # type: ignore[union-attr]  # all kinds have one
+
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._acceptor.close()
         await super().shutdown(sockets)
@@ -199,12 +208,21 @@ def _heard(stopped: asyncio.Event) -> None:
         os.write(sys.stdout.fileno(), PONG)
 
 
-def _renew(server: _Server, settings: Settings) -> None:
-    """The certificate's files are new.  If they are wrong, the one of before goes on."""
-    context = server.config.ssl
-    if context is None:
+def _renew(server: _Server, settings: Settings, client_ca: WatchedFile) -> None:
+    """The certificate's files are new.  If they are wrong, those of before go on.
+
+    The context is a new one: nobody takes up a session again that was agreed on with the old one.
+    """
+    if server.config.ssl is None:
         return
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
         context.load_cert_chain(settings.tls_cert, settings.tls_key)
+        if settings.tls_client_ca:
+            context.load_verify_locations(settings.tls_client_ca)
+            context.verify_mode = ssl.CERT_REQUIRED
     except OSError as error:
         _log.error("the TLS certificate was not renewed", error=str(error))
+    else:
+        server.renew(context, anew=client_ca.changed())

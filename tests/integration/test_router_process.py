@@ -179,7 +179,8 @@ def test_running_out_of_files_is_said(tmp_path: Path) -> None:
     [
         ({"host": "127.0.0.1"}, False),
         ({"host": "localhost"}, False),
-        ({"host": "0.0.0.0"}, True),
+        ({"host": "0.0.0.0", "insecure": True}, True),
+        ({"host": "127.0.0.1", "insecure": True}, False),
         ({"host": "0.0.0.0", "auth_token": ("secret",)}, False),
     ],
 )
@@ -189,6 +190,12 @@ def test_an_open_door_is_warned_of(tmp_path: Path, settings: dict[str, Any], sai
         server.process.terminate()
         assert server.wait() == 0
         assert ("anyone who reaches this address is let in; set --auth-token" in server.log()) is said
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::"])
+def test_an_open_door_has_to_be_wanted(tmp_path: Path, host: str) -> None:
+    with pytest.raises(AssertionError, match=r"--host .*; give --auth-token, --tls-client-ca or --insecure"):
+        RouterServer(tmp_path, fake=True, host=host).__enter__()
 
 
 def test_files_in_an_open_folder_are_private(tmp_path: Path) -> None:

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import signal
 import socket
 import ssl
 from collections.abc import Iterator
+from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.certificates import Authority, Certificate
-from support.server import NotStarted, Server, StartServer, dispose
+from support.server import NotStarted, Server, StartServer, dispose, quiet_port
 from support.waiting import eventually, wait_until
-from support.wire import pack
+from support.wire import frame, pack
 
 from bunqueue import (
     ActiveJob,
@@ -183,6 +185,76 @@ async def test_sighup_takes_a_new_certificate_and_cuts_nobody_off(
         assert await queue.count() == 1
         assert await _ping(False, {"port": server.port, "tls": trusting})
     assert server.stop() == 0
+
+
+async def test_sighup_with_another_client_ca_has_everybody_come_again(
+    make_server: StartServer, authority: Authority, tmp_path: Path
+) -> None:
+    other = Authority(tmp_path / "other")
+    ca = tmp_path / "clients.pem"
+    shutil.copy(authority.ca_file, ca)
+    certificate = authority.issue()
+    server = make_server(*certificate.flags, "--tls-client-ca", str(ca), http_port=quiet_port())
+    server.start()
+    places = {"tcp": server.port, "http": server.http_port}
+    shown = {"old": authority.issue("worker", file="old"), "new": other.issue("worker", file="new")}
+
+    def speak(place: str, who: str, words: bytes) -> ssl.SSLSocket:
+        """A connection that was answered; OSError if it is not let in."""
+        context = ssl.create_default_context(cafile=authority.ca_file)
+        context.load_cert_chain(*shown[who])
+        with ExitStack() as failed:
+            plain = failed.enter_context(socket.create_connection((server.host, places[place]), 30))
+            sock = failed.enter_context(context.wrap_socket(plain, server_hostname="localhost"))
+            sock.sendall(words)
+            if not sock.recv(4096):
+                raise ConnectionError
+            failed.pop_all()
+            return sock
+
+    def is_let_in(place: str, who: str) -> bool:
+        try:
+            speak(place, who, PING if place == "tcp" else HEALTH).close()
+        except OSError:
+            return False
+        return True
+
+    def ends(sock: ssl.SSLSocket) -> bool:
+        """Read until its end; TimeoutError if there is none."""
+        try:
+            while sock.recv(4096):
+                pass
+        except (ConnectionError, ssl.SSLError):
+            pass
+        sock.close()
+        return True
+
+    def look() -> None:
+        begun = [
+            speak(place, "old", words)
+            for place, words in (("tcp", PING), ("http", HEALTH), ("http", EVENTS), ("http", UPGRADE))
+        ]
+        server.signal(signal.SIGHUP)  # the same one: nobody has to go
+        wait_until(lambda: "the TLS certificate is renewed" in server.log(), "it was read")
+        assert is_let_in("http", "old")
+        begun[0].sendall(PING)
+        assert begun[0].recv(4096)
+        shutil.copy(other.ca_file, ca)
+        server.signal(signal.SIGHUP)
+        assert all([ends(sock) for sock in begun])
+        assert [is_let_in(place, who) for place in places for who in shown] == [False, True] * 2
+
+    await asyncio.to_thread(look)
+    assert server.stop() == 0
+
+
+HEALTH = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
+EVENTS = b"GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n"
+UPGRADE = (
+    b"GET /ws HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+    b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: MDEyMzQ1Njc4OWFiY2RlZg==\r\n\r\n"
+)
+PING = frame(pack({"cmd": "Ping"}))
 
 
 def _serial(server: Server) -> bytes:

@@ -93,6 +93,7 @@ def test_all_options_from_all_sources(tmp_path: Path) -> None:
         "sync": "full",
         "damaged_shard": "serve",
         "auth_token": "a,b",
+        "insecure": "true",
         "read_only_token": "c",
         "http_origin": "https://example.com,http://localhost:8080",
         "webhook_addresses": "any",
