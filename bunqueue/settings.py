@@ -175,7 +175,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     ] = False
     read_only_token: Annotated[
         tuple[str, ...],
-        Option(TOKENS, "A token with which the HTTP gateway shows everything, and lets nothing be changed."),
+        Option(TOKENS, "A token that sees everything and changes nothing, over TCP and HTTP."),
     ] = ()
     http_origin: Annotated[
         tuple[str, ...],

@@ -63,6 +63,7 @@ class ClientConnection(asyncio.Protocol):
         "kind",
         "known",
         "number",
+        "reader",
         "silent",
         "slow",
         "subscription",
@@ -78,6 +79,7 @@ class ClientConnection(asyncio.Protocol):
         self.kind = hub.default_kind  # protocol version, and kind of its envelopes
         self.tokens = hub.tokens
         self.known = not hub.tokens.full  # has shown a token
+        self.reader = False  # has shown a token that may only read
         self._rate = RateLimit(hub.rate_limit) if hub.rate_limit else None
         self._decode: Any = peek if self.known and self._rate is None else self._guarded_peek
         self.in_flight: dict[int, int] = {}  # shard -> commands; a shard stays in it once used
@@ -213,12 +215,11 @@ class ClientConnection(asyncio.Protocol):
         """The registered workers of all connections."""
         return self._hub.workers
 
-    def admitted(self) -> None:
-        """It has shown a token."""
-        self.known = True
+    def admitted(self, *, reader: bool = False) -> None:
+        """It has shown a token; ``reader``: one that may only read."""
+        self.known, self.reader = True, reader
         self._hub.strangers.leave(self)
-        if self._rate is None:
-            self._decode = peek
+        self._decode = peek if self._rate is None and not reader else self._guarded_peek
 
     def guessed(self) -> None:
         """It has shown a wrong token."""
@@ -246,7 +247,7 @@ class ClientConnection(asyncio.Protocol):
                 if len(out) >= turns.most:
                     last = _STOP  # the answer would be ours, so it waits for its turn
                     break
-                look = second_look(bytes(payload), error, out)
+                look = second_look(self, bytes(payload), error, out)
                 if look is None:
                     start = end
                     continue
@@ -387,8 +388,8 @@ class ClientConnection(asyncio.Protocol):
             self.release()
 
     def _guarded_peek(self, payload: Buffer) -> Peek:
-        """`peek` for a connection that has a rate limit, or has not shown its token yet."""
-        return guarded_peek(payload, self._rate, known=self.known)
+        """`peek` for a connection that has a rate limit, may only read, or has not shown its token yet."""
+        return guarded_peek(self, payload, self._rate)
 
     def _write_to_slow_reader(self, data: bytes) -> None:
         """`write` while the client does not take what it was sent."""

@@ -25,16 +25,14 @@ from bunqueue.protocol.commands.workers import (
 )
 from bunqueue.protocol.lenient import DECODE_ERRORS
 
-from .admission import RateLimit, Tokens, token_is_known
+from .admission import RateLimit, Tokens, may_read, token_is_known
 from .processes import born
 from .routing import Peek, decode, look_again, peek
 from .subscription import Subscription
 from .workers import Workers
 
 BEFORE_AUTH = frozenset({"Auth"})  # all that a connection may say before it has shown a token
-
-
-READ_ONLY_TOKEN = "Invalid token: this is a read-only token, which is for HTTP; over TCP give an auth_token"
+ONLY_READS = "This token may only read: {} needs one of --auth-token"
 
 
 class Session(Protocol):
@@ -45,13 +43,15 @@ class Session(Protocol):
     number: int
     subscription: Subscription | None
     limited: bool
+    known: bool
+    reader: bool
 
     @property
     def workers(self) -> Workers:
         """The registered workers of all connections."""
 
-    def admitted(self) -> None:
-        """It has shown a token."""
+    def admitted(self, *, reader: bool = False) -> None:
+        """It has shown a token; ``reader``: one that may only read."""
 
     def guessed(self) -> None:
         """It has shown a wrong one."""
@@ -65,29 +65,44 @@ def refusal(text: str, req_id: RequestId, code: Code | UnsetType = UNSET) -> byt
 class Refused(ValueError):
     """A command that is not let in, whatever it says."""
 
+    def __init__(self, text: str, code: Code | UnsetType = UNSET) -> None:
+        super().__init__(text)
+        self.code = code
 
-def guarded_peek(payload: bytes | memoryview, rate: RateLimit | None, *, known: bool) -> Peek:
-    """`peek` for a connection that has a rate limit, or is not known to have a token."""
+
+def guarded_peek(session: Session, payload: bytes | memoryview, rate: RateLimit | None) -> Peek:
+    """`peek` for a connection that has a rate limit, may only read, or is not known to have a token."""
     if rate is not None and not rate.admit(time.monotonic()):
         raise Refused("Rate limit exceeded")
     try:
         look: Peek = peek(payload)
     except DECODE_ERRORS:
-        if known:
+        if session.known:
             raise
         raise Refused("Not authenticated") from None
-    if not known and look.spec.name not in BEFORE_AUTH:
+    if not session.known and look.spec.name not in BEFORE_AUTH:
         raise Refused("Not authenticated")
+    _check_reader(session, look)
     return look
 
 
-def second_look(payload: bytes, error: Exception, out: list[bytes]) -> Peek | None:
+def _check_reader(session: Session, look: Peek) -> None:
+    """Refused unless whoever may only read does just that."""
+    if session.reader and not may_read(look.spec):
+        raise Refused(ONLY_READS.format(look.spec.name), Code.FORBIDDEN)
+
+
+def second_look(session: Session, payload: bytes, error: Exception, out: list[bytes]) -> Peek | None:
     """What to do with a payload that the peek refused: None if it was answered."""
-    if isinstance(error, Refused):
-        out.append(refusal(str(error), request_id(payload)))
-        return None
     try:
-        return look_again(payload)
+        if isinstance(error, Refused):
+            raise error
+        look = look_again(payload)
+        _check_reader(session, look)
+        return look
+    except Refused as no:
+        out.append(refusal(str(no), request_id(payload), no.code))
+        return None
     except InvalidCommand as problem:
         out.append(refusal(str(problem), problem.req_id))
         return None
@@ -136,11 +151,12 @@ def _hello(session: Session, command: Hello) -> Reply:
 
 
 def _auth(session: Session, command: Auth) -> Reply:
-    if not token_is_known(command.token, session.tokens.full):
+    writes = token_is_known(command.token, session.tokens.full)
+    reads = token_is_known(command.token, session.tokens.read_only)
+    if not writes and not reads:
         session.guessed()
-        looks = token_is_known(command.token, session.tokens.read_only)
-        return ErrorReply(error=READ_ONLY_TOKEN if looks else "Invalid token")
-    session.admitted()
+        return ErrorReply(error="Invalid token")
+    session.admitted(reader=not writes)
     return Ok()
 
 

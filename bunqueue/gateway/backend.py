@@ -18,6 +18,7 @@ from .line import Line, RouterGone
 
 SHARED = 2  # connections for what is answered at once; large answers on one do not hold up the other
 SPARE = 16  # connections that are kept for the next ones
+READERS = 4  # the part of all that may wait which those have who may only read: one in so many
 ANSWER_S = 30.0  # for an answer, on top of the time that the command itself may take
 
 
@@ -40,6 +41,7 @@ class Backend:
         self._spare: list[Line] = []
         self._opening = asyncio.Lock()
         self._parked = 0
+        self._reading = 0  # of these, for those who may only read
 
     async def call(self, name: str, fields: dict[str, Any]) -> bytes:
         """Carry out a command that is answered at once; its reply, a MessagePack map.
@@ -71,13 +73,21 @@ class Backend:
             lines = self._shared
         return min(lines, key=lambda line: line.load)
 
-    async def wait(self, name: str, fields: dict[str, Any], waits_ms: float) -> bytes:
+    async def wait(self, name: str, fields: dict[str, Any], waits_ms: float, *, reads: bool = False) -> bytes:
         """Carry out a command that may wait.  Cancel it, and the server gives it up, too.
+
+        ``reads``: for somebody who may only read; they leave room for the others.
 
         Raises Busy, RouterGone, Unanswered, and what fields raise that cannot be encoded.
         """
-        async with self._leased() as line:
-            return await self._answer(line, {**fields, "cmd": name}, waits_ms)
+        if reads and self._reading >= self._max_waiting // READERS:
+            raise Busy
+        self._reading += reads
+        try:
+            async with self._leased() as line:
+                return await self._answer(line, {**fields, "cmd": name}, waits_ms)
+        finally:
+            self._reading -= reads
 
     @asynccontextmanager
     async def _leased(self) -> AsyncIterator[Line]:

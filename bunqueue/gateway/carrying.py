@@ -9,6 +9,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
+from bunqueue.model.addresses import without_secrets
 from bunqueue.protocol.commands import Spec
 
 from . import status
@@ -50,7 +51,7 @@ class Carrier:
                 if not resource.has_body:
                     given |= _from_query(request, spec)
                 fields = {**given, **decoded(request.path_params)}
-                return shown(await self.carry_out(spec, fields, request))
+                return shown(await self.carry_out(spec, fields, request, request.state.role))
 
         return endpoint
 
@@ -64,14 +65,18 @@ class Carrier:
             raise Problem(status.NOT_FOUND, f"Unknown command: {name}{hint}")
         need(request, Role.WRITER if spec.writes else Role.READER, name)
         async with self._bodies.read(request) as fields:
-            return shown(await self.carry_out(spec, fields, request))
+            return shown(await self.carry_out(spec, fields, request, request.state.role))
 
     def stop(self) -> None:
         """Let nobody wait any more."""
         self._stopping.set()
 
     async def carry_out(
-        self, spec: Spec, fields: dict[str, Any], request: Request | None = None
+        self,
+        spec: Spec,
+        fields: dict[str, Any],
+        request: Request | None = None,
+        role: Role = Role.WRITER,
     ) -> dict[str, Any]:
         """The reply to a command.  Raises Problem; a refusal of the server's is a reply like others.
 
@@ -79,7 +84,7 @@ class Carrier:
         """
         fields = {**DEFAULTS.get(spec.name, {}), **fields}
         try:
-            payload = await self._call(spec, fields, request)
+            payload = await self._call(spec, fields, request, role)
             reply: dict[str, Any] = read_packed(payload)
         except RouterGone as error:
             raise Problem(status.UNAVAILABLE, _lost(error)) from None
@@ -92,14 +97,17 @@ class Carrier:
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
             raise Problem(status.INVALID, f"a value cannot be sent to the server: {error}") from None
         reply.pop("reqId", None)
+        if role is not Role.WRITER and spec.name == "ListWebhooks" and reply["ok"]:
+            for hook in reply["data"]["webhooks"]:
+                hook["url"] = without_secrets(hook["url"])
         return reply
 
-    async def _call(self, spec: Spec, fields: dict[str, Any], request: Request | None) -> bytes:
+    async def _call(self, spec: Spec, fields: dict[str, Any], request: Request | None, role: Role) -> bytes:
         timeout = fields.get("timeout")
         if not spec.parks or not spec.is_slow(timeout):
             return await self._backend.call(spec.name, fields)
         longest = timeout if isinstance(timeout, int | float) else spec.default_timeout
-        waiting = self._backend.wait(spec.name, fields, min(longest, MAX_WAIT_MS))
+        waiting = self._backend.wait(spec.name, fields, min(longest, MAX_WAIT_MS), reads=role is Role.READER)
         return await (waiting if request is None else self._while_there(request, waiting))
 
     async def _while_there(self, request: Request, waiting: Awaitable[bytes]) -> bytes:

@@ -192,7 +192,7 @@ class _Server(uvicorn.Server):
         self._acceptor.renew(tls, anew=anew)
         if anew:
             for connection in list(self.server_state.connections):
-                connection.transport.close()  # type: ignore[union-attr]  # all kinds have one
+                connection.transport.close()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._acceptor.close()

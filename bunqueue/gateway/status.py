@@ -39,6 +39,8 @@ _COMPILED = tuple((status, re.compile(pattern)) for status, pattern in _KINDS)
 
 def status_of(error: str, code: str | None = None) -> int:
     """The status for an error reply with this text and code."""
+    if code == Code.FORBIDDEN:
+        return FORBIDDEN
     if code in _CODES:
         return FAILED if code in _DAMAGED else UNAVAILABLE
     return next((status for status, pattern in _COMPILED if pattern.match(error)), INVALID)

@@ -174,7 +174,7 @@ class Session:
             raise Problem(status.NOT_FOUND, f"Unknown command: {name}")
         if spec.writes and self._role is not Role.WRITER:
             raise Problem(status.FORBIDDEN, f"this token may only read: {name} needs one that may write")
-        return await self._sockets.carrier.carry_out(spec, message)
+        return await self._sockets.carrier.carry_out(spec, message, role=self._role)
 
     # Events
 

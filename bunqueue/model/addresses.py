@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote, urlsplit, urlunsplit
 
 MAX_URL = 2048  # characters
 MASK = "***"  # a password that is not shown
@@ -127,6 +127,19 @@ def without_password(url: str) -> str:
     who, _, host = netloc.rpartition("@")
     name, colon, _ = who.partition(":")
     return url.replace(f"//{netloc}", f"//{name}:{MASK}@{host}", 1) if colon else url
+
+
+def without_secrets(url: str) -> str:
+    """A URL for whoever may only read: who calls, and the values of its query, are not shown."""
+    parts = urlsplit(url)
+    _, at, host = parts.netloc.rpartition("@")
+    query = "&".join(f"{name}={MASK}" if equals else MASK for name, equals in _query(parts.query))
+    return urlunsplit((parts.scheme, f"{MASK}@{host}" if at else host, parts.path, query, ""))
+
+
+def _query(text: str) -> list[tuple[str, str]]:
+    """The names in a query, each with its "=", if it has one."""
+    return [pair.partition("=")[:2] for pair in text.split("&")] if text else []
 
 
 def forbidden_place(host: str) -> str | None:

@@ -13,4 +13,5 @@ class Code(enum.StrEnum):
     STORAGE_FAILED = "STORAGE_FAILED"  # the disk fails to write or to read
     STORAGE_DAMAGED = "STORAGE_DAMAGED"  # what is asked for lies in a damaged part of a shard's file
     SHARD_UNAVAILABLE = "SHARD_UNAVAILABLE"  # nothing was changed: ask again in a moment
+    FORBIDDEN = "FORBIDDEN"  # the token may only read: give one of --auth-token
     MEMORY_LIMIT = "MEMORY_LIMIT"  # the shard is near its memory limit and takes no more jobs

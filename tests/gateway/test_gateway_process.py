@@ -4,6 +4,7 @@ it.
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import socket
 import ssl
@@ -138,6 +139,38 @@ async def test_tokens_and_what_they_are_good_for(closed_server: Server) -> None:
     async with client(closed_server, READER) as web:
         assert "may only read" in (await web.delete(f"/queues/{queue}")).json()["error"]
         assert (await web.post("/compact")).status_code == 403
+
+
+async def test_who_may_only_read_sees_no_secrets_and_leaves_room_for_others(closed_server: Server) -> None:
+    url = "https://user:word@example.com/hook?key=secret&bare#more"
+    queue = fresh_queue()
+    async with (
+        client(closed_server, WRITER) as web,
+        client(closed_server, READER) as reader,
+        client(closed_server, READER) as other,
+    ):
+        await web.post("/webhooks", json={"url": url, "events": ["job.completed"]})
+        for who, shown in (
+            (web, "https://user:***@example.com/hook?key=secret&bare#more"),
+            (reader, "https://***@example.com/hook?key=***&***"),
+        ):
+            for reply in (await who.get("/webhooks"), await who.post("/commands/ListWebhooks", json={})):
+                assert reply.json()["data"]["webhooks"][0]["url"] == shown
+        job = (await web.post(f"/queues/{queue}/jobs", json={})).json()["id"]
+        wait = {"id": job, "timeout": 60_000}
+        # More than a quarter of all places; a client has a hundred connections.
+        waits = [
+            asyncio.create_task(each.post("/commands/WaitJob", json=wait))
+            for each in (reader, other)
+            for _ in range(80)
+        ]
+        done, waiting = await asyncio.wait(waits, timeout=30, return_when=asyncio.FIRST_COMPLETED)
+        assert {each.result().status_code for each in done} == {503}
+        answer = await web.post("/commands/WaitJob", json=wait | {"timeout": 1})
+        assert answer.status_code == 200
+        for each in waiting:
+            each.cancel()
+        await asyncio.gather(*waits, return_exceptions=True)
 
 
 @pytest.mark.parametrize(
