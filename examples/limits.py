@@ -31,7 +31,7 @@ async def main() -> None:
         times = sorted([await handle.result(timeout=30_000) for handle in handles])
         print("twelve calls, five in 300 ms, took at least 300 ms:", times[-1] - times[0] > 0.3)
 
-    async with tenants:  # one at a time of each group, however many are added, and the groups take turns
+    async with tenants:  # one at a time of each group, however many are added
         jobs = [work.options(group=tenant).job(tenant) for tenant in ("acme", "zeta") for _ in range(10)]
         for handle in await tenants.add_bulk_async(jobs):
             await handle.result(timeout=30_000)

@@ -46,7 +46,7 @@ FLAGS: dict[str, Flag] = {
     "group": Flag(str, "Jobs of a group have limits of their own.", "GROUP", ("-g",)),
     "depends_on": Flag(list, "A job that must complete before; may be repeated.", "ID"),
     "parent": Flag(str, "The job whose child it is.", "ID"),
-    "tags": Flag(list, "A word to find it by; may be repeated.", "TAG", ("--tag",)),
+    "tags": Flag(list, "A word that is shown with it; may be repeated.", "TAG", ("--tag",)),
     "repeat": Flag(span, "Added again each time it has completed, to run so much later.", SPAN),
     "repeat_limit": Flag(int, "With --repeat, so many times.", "N"),
     "backoff_type": Flag(

@@ -65,7 +65,7 @@ class JobOptions(TypedDict, total=False):
     durable: bool | None
     """Acknowledged only when it would survive a power loss."""
     tags: Iterable[str] | None
-    """Words to find it by."""
+    """Words that are shown with it; there is no search by them."""
     depends_on: Iterable[JobRef] | None
     """Jobs of any queues that must have completed before it may run: ids or handles, at most 10,000."""
     parent: JobRef | None
@@ -73,7 +73,8 @@ class JobOptions(TypedDict, total=False):
     failure_policy: OnFailure | None
     """What its failure for good means for its parent; unless said otherwise that one waits on."""
     group: str | None
-    """Jobs of a group have limits of their own, and run one at a time unless their worker says otherwise."""
+    """Jobs of a group have limits of their own, and run one at a time unless the group is given another
+    concurrency, see `JobGroup.set_concurrency`."""
     group_max_size: int | None
     """Refused while so many jobs of its group are queued."""
     repeat: Duration | Repeat | None

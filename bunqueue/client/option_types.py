@@ -38,7 +38,8 @@ class Dedup:
     """
 
     ttl: Duration | None = None
-    """How long the key is held at most, however long the job takes."""
+    """How long the key is held at most, however long the job takes. It is free earlier when the job has
+    ended, or has failed an attempt."""
     extend: bool = False
     """Have the holder keep the key for another `ttl` from now on. An error when the holder runs."""
     replace: bool = False

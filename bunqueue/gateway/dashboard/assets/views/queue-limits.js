@@ -15,7 +15,7 @@ export function limits(queue, changed) {
   let page = 0, now = {};
   const edit = mayWrite() ? button("Change", () => change(queue, now, changed), "small") : null;
   const groups = table({ columns: columns(queue, changed), key: (group) => group.id, label: "Groups",
-    none: empty("No groups", "Jobs with a groupId share limits, and groups take turns.") });
+    none: empty("No groups", "Jobs with a groupId share limits.") });
   const element = h("div", { class: "columns" }, card("Limits", edit, box),
     h("section", { class: "card flush" }, h("div", { class: "card-head" }, h("h2", {}, "Groups"), count), groups.element, pages.element));
 
