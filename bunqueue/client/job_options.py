@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from typing import Any, TypedDict, Unpack
@@ -36,8 +37,10 @@ class JobOptions(TypedDict, total=False):
 
     priority: int | None
     """Higher is taken first; -1,000,000 to 1,000,000, default 0."""
-    delay: Duration | None
-    """Not before this much time has passed; at most a year."""
+    delay: Duration | datetime | None
+    """Not before this much time has passed, or this moment; at most a year."""
+    at: datetime | None
+    """Not before this moment: another word for `delay`."""
     lifo: bool | None
     """Before others of its priority, the newest first."""
     max_attempts: int | None
@@ -45,8 +48,8 @@ class JobOptions(TypedDict, total=False):
     backoff: Duration | Backoff | None
     """The wait before the first retry, doubled with each further one, and up to a tenth longer or shorter,
     unless a `Backoff` says otherwise. Without it the server's default holds: 1 to 3 s, then 2 to 6 s, ..."""
-    ttl: Duration | None
-    """Dropped if not started within this time; at most a year."""
+    ttl: Duration | datetime | None
+    """Dropped if not started within this time, or by this moment; at most a year."""
     timeout: Duration | None
     """An attempt that takes longer has failed; at most a day."""
     job_id: str | None
@@ -186,6 +189,19 @@ def epoch_ms(value: datetime | float, name: str) -> float:
     return milliseconds(value, name)
 
 
+def _from_now(value: Duration | datetime, name: str) -> float:
+    """A span in ms; of a moment what is left until then, which is 0 for one that has passed."""
+    if isinstance(value, datetime):
+        return max(0.0, epoch_ms(value, name) - time.time() * 1000)
+    return milliseconds(value, name)
+
+
+def _moment(value: datetime, name: str) -> float:
+    if not isinstance(value, datetime):
+        raise OptionError(f"{name}: {shown(value)} is no moment; give a datetime with a time zone, or delay")
+    return _from_now(value, name)
+
+
 def _policy(value: OnFailure, name: str) -> str:
     if value not in POLICIES:
         raise OptionError(f"{name}: {shown(value)} is not allowed; give one of {', '.join(POLICIES)}")
@@ -193,8 +209,9 @@ def _policy(value: OnFailure, name: str) -> str:
 
 
 _CONVERT: dict[str, Callable[[Any, str], object]] = {
-    "delay": milliseconds,
-    "ttl": milliseconds,
+    "delay": _from_now,
+    "at": _moment,
+    "ttl": _from_now,
     "timeout": milliseconds,
     "stall_timeout": milliseconds,
     "backoff": _backoff,
@@ -212,7 +229,7 @@ _CONVERT: dict[str, Callable[[Any, str], object]] = {
 }
 _WIRE_NAMES = {"group": "group_id", "parent": "parent_id"}
 IDEMPOTENCY_KEY = "idempotency_key"  # goes beside the options
-_SPREAD = frozenset({"debounce", "failure_policy"})
+_SPREAD = frozenset({"at", "debounce", "failure_policy"})
 """Options that are several fields, or none."""
 _KNOWN = frozenset(JobOptions.__annotations__)
 _TYPES = {field.name: field.type for field in msgspec.structs.fields(core.JobFields)}
@@ -231,7 +248,11 @@ def options_of(given: JobOptions | None, name: str) -> dict[str, Any]:
 
 def default_fields(options: JobOptions | None) -> Mapping[str, Any]:
     """The fields of `default_job_options`. OptionError."""
-    return wire_fields(options_of(options, "default_job_options"), {})
+    found = options_of(options, "default_job_options")
+    for name in ("at", "delay", "ttl"):
+        if isinstance(found.get(name), datetime):
+            raise OptionError(f"default_job_options: {name}: a moment suits one job only; give a time span")
+    return wire_fields(found, {})
 
 
 def wire_fields(options: Mapping[str, object], defaults: Mapping[str, object]) -> Mapping[str, Any]:
@@ -279,7 +300,11 @@ def _unknown(name: str) -> OptionError:
 
 
 def _spread(given: dict[str, Any]) -> None:
-    """Put the fields in place of options that are several."""
+    """Put the fields in place of options that are several, or have another name."""
+    if "at" in given:
+        if "delay" in given:
+            raise OptionError("at: delay says that already; leave out at or delay")
+        given["delay"] = given.pop("at")
     debounce: Debounce | None = given.pop("debounce", None)
     if debounce is not None:
         for name in ("unique_key", "dedup", "delay"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -23,7 +23,7 @@ from bunqueue import (
     Worker,
 )
 from bunqueue.client.connection_options import MAX_DELAY, milliseconds, reconnect_delay, seconds
-from bunqueue.client.job_options import encode_data, wire_fields
+from bunqueue.client.job_options import default_fields, encode_data, wire_fields
 from bunqueue.protocol.codec import decode_command
 from bunqueue.protocol.commands import core
 from bunqueue.protocol.commands.core import Push
@@ -303,3 +303,22 @@ def test_a_wrong_queue_name_is_cut_and_told_what_is_allowed() -> None:
 
 def test_a_new_job_shows_what_it_is() -> None:
     assert repr(NewJob("mail", 1, priority=2)) == "NewJob('mail', 1, **{'priority': 2})"
+
+
+@pytest.mark.parametrize("name", ["at", "delay", "ttl"])
+def test_moments_are_times_from_now(name: str) -> None:
+    wire = "ttl" if name == "ttl" else "delay"
+    left = wire_fields({name: datetime.now(UTC) + timedelta(days=1)}, {})[wire]
+    assert 86_400_000 - 60_000 < left <= 86_400_000
+    assert wire_fields({name: datetime(2020, 1, 1, tzinfo=UTC)}, {}) == {wire: 0}
+    with pytest.raises(OptionError, match=f"{name}: .* has no time zone; give one"):
+        wire_fields({name: datetime(2030, 1, 1)}, {})
+    with pytest.raises(OptionError, match="a moment suits one job only"):
+        default_fields({name: datetime(2030, 1, 1, tzinfo=UTC)})  # type: ignore[misc]
+
+
+def test_a_moment_is_said_once_and_is_one() -> None:
+    with pytest.raises(OptionError, match="at: delay says that already"):
+        wire_fields({"at": datetime(2030, 1, 1, tzinfo=UTC), "delay": 5}, {})
+    with pytest.raises(OptionError, match="at: 5 is no moment"):
+        wire_fields({"at": 5}, {})
