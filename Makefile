@@ -10,14 +10,17 @@ PIP := PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install -qq
 # The constraints agree with each other, so either installation may come first.
 RUN := .venv/.installed-run
 DEV := .venv/.installed-dev
+AUDIT := .audit/.installed
 INTEROP := .interop/.installed
 
 # The official clients of other languages; that of PyPI stands in requirements/interop.txt.
 NPM_PACKAGES := bun@1.4.5 bunqueue@2.9.5
 
+PIP_AUDIT := pip-audit==2.10.1
+
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo install test faults test-interop lint format bench clean
+.PHONY: help demo install test faults test-interop lint audit format bench clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -47,6 +50,10 @@ lint: $(DEV) ## check style, types, imports and sizes
 	$(BIN)/lint-imports
 	$(BIN)/python scripts/check_sizes.py
 
+# Not a part of lint: it asks a database of advisories, so it needs a network, and its answer changes by itself.
+audit: $(AUDIT) ## look for known vulnerabilities in the pinned versions (needs a network)
+	.audit/bin/pip-audit --strict --no-deps --disable-pip -r requirements/run.txt -r requirements/dev.txt
+
 format: $(DEV) ## mend what ruff can mend
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
@@ -70,6 +77,12 @@ $(DEV): pyproject.toml requirements/run.txt requirements/dev.txt | $(BIN)/python
 	@echo "Installing what development needs into .venv"
 	@$(PIP) -c requirements/dev.txt -e '.[dev]'
 	@touch $(RUN) $@
+
+$(AUDIT): Makefile
+	@$(PYTHON) -m venv .audit
+	@PIP_DISABLE_PIP_VERSION_CHECK=1 .audit/bin/python -m pip install -qq $(PIP_AUDIT) || { \
+		echo "pip could not install $(PIP_AUDIT): is there a network?"; exit 1; }
+	@touch $@
 
 # Nothing of it is shared with .venv: the client of PyPI is imported by the name of this package.
 $(INTEROP): requirements/interop.txt Makefile
