@@ -66,6 +66,7 @@ def test_every_field_of_a_push_is_an_option() -> None:
         **dict.fromkeys(set(job_options.POLICIES.values()) - {""}, "failure_policy"),
     }
     fields = {renamed.get(name, spread.get(name, name)) for name in JobFields.__struct_fields__}
+    fields.add("at")  # another word for delay
     assert fields - {"", "data", "name"} == set(job_options.JobOptions.__annotations__)
     arguments = inspect.signature(AsyncAdding.add).parameters
     own = set(Push.__struct_fields__) - set(JobFields.__struct_fields__)
