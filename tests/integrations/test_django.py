@@ -162,14 +162,45 @@ def test_database_connections_are_closed_with_each_job(
     assert first[1] is not second[1]
 
 
-@pytest.mark.parametrize("name", ["shop.tasks.no_task", "os.getcwd", "nothing.at.all"])
-def test_what_is_no_task_is_not_run(bunqueue: Sandbox, name: str) -> None:
+@pytest.mark.parametrize(
+    "name", ["shop.tasks.no_task", "os.getcwd", "nothing.at.all", "shop.unrelated.task", "add", ".add", ""]
+)
+def test_what_is_no_task_is_neither_run_nor_imported(bunqueue: Sandbox, name: str) -> None:
     data = {"args": [], "kwargs": {}, "backend": "default"}
-    job = Queue("default").add(name, data, max_attempts=1)
+    job = Queue("default").add(name or "x", data, max_attempts=5)
     (run,) = bunqueue.drain(run_task)
-    assert isinstance(run.error, TypeError | ImportError)
+    assert type(run.error).__name__ == "TaskUnknown"
+    assert job.state() == "failed", "no other attempt would help"
+    assert "shop.unrelated" not in sys.modules
     with pytest.raises(TaskResultDoesNotExist, match="is not that of a task"):
         task_backends["default"].get_result(job.id)
+
+
+@pytest.mark.parametrize(
+    ("queue", "data", "why"),
+    [
+        ("default", {"args": [], "kwargs": {}, "backend": "nobody"}, "TASKS has no backend 'nobody'"),
+        ("default", {"args": [], "kwargs": {}, "backend": ["default"]}, "TASKS has no backend"),
+        ("default", {"args": [], "kwargs": {}}, "TASKS has no backend None"),
+        ("default", {"args": 3, "kwargs": {}, "backend": "default"}, "no list of args"),
+        ("default", {"args": [], "kwargs": [], "backend": "default"}, "no map of kwargs"),
+        ("default", [1], "TASKS has no backend None"),
+        ("other", {"args": [1, 2], "kwargs": {}, "backend": "default"}, "none of the backend's QUEUES"),
+    ],
+)
+def test_a_job_that_is_not_as_the_backend_makes_them_is_not_run(
+    bunqueue: Sandbox, queue: str, data: Any, why: str
+) -> None:
+    job = Queue(queue).add("shop.tasks.add", data, max_attempts=5)
+    (run,) = bunqueue.drain(run_task)
+    assert why in str(run.error)
+    assert job.state() == "failed"
+
+
+def test_a_task_of_a_module_that_the_options_name(bunqueue: Sandbox) -> None:
+    Queue("default").add("shop.mails.mail", {"args": ["ada"], "kwargs": {}, "backend": "default"})
+    (run,) = bunqueue.drain(run_task)
+    assert run.result == "to ada"
 
 
 def test_results_of_what_is_not_there(bunqueue: Sandbox) -> None:

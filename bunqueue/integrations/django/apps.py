@@ -1,8 +1,11 @@
-"""Django's description of the app, which is there for its command."""
+"""Django's description of the app, which is there for its command and for finding tasks."""
 
 from __future__ import annotations
 
+from importlib import import_module
+
 from django.apps import AppConfig
+from django.utils.module_loading import autodiscover_modules
 
 
 class BunqueueConfig(AppConfig):  # type: ignore[misc]  # Django has no types
@@ -11,3 +14,15 @@ class BunqueueConfig(AppConfig):  # type: ignore[misc]  # Django has no types
     name = "bunqueue.integrations.django"
     label = "bunqueue"
     verbose_name = "bunqueue"
+
+    def ready(self) -> None:
+        """Load the modules that have tasks: a job finds its task only if that is loaded already."""
+        from .backend import BunqueueBackend  # not before the apps are loaded
+        from .compat import task_backends
+
+        autodiscover_modules("tasks")
+        for alias in task_backends.settings:
+            backend = task_backends[alias]
+            if isinstance(backend, BunqueueBackend):
+                for module in backend.modules:
+                    import_module(module)

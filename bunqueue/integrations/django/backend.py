@@ -16,7 +16,7 @@ from bunqueue.errors import BunqueueError
 from .compat import BaseTaskBackend, Task, TaskResult, TaskResultDoesNotExist, TaskResultStatus, task_enqueued
 from .results import result_of
 
-JOB_OPTIONS = "job_options"
+JOB_OPTIONS, MODULES = "job_options", "modules"
 DEFAULTS: JobOptions = {
     "max_attempts": 1,
     "stack_trace_limit": 100,
@@ -28,7 +28,8 @@ class BunqueueBackend(BaseTaskBackend):  # type: ignore[misc]  # Django has no t
     """See docs/integrations.md.
 
     OPTIONS are those of `bunqueue.Queue` that say where the server is (`url`, `host`, `port`, `token`, `tls`,
-    `embedded`, `data_path`), and `job_options`. A task runs once unless these say otherwise: `max_attempts`.
+    `embedded`, `data_path`), `job_options`, and `modules` that have tasks beside the modules `tasks` of the
+    installed apps. A task runs once unless the job options say otherwise: `max_attempts`.
     """
 
     supports_defer = True
@@ -40,6 +41,7 @@ class BunqueueBackend(BaseTaskBackend):  # type: ignore[misc]  # Django has no t
         super().__init__(alias, params)
         options = dict(self.options)
         self.job_options = cast("JobOptions", {**DEFAULTS, **options.pop(JOB_OPTIONS, {})})
+        self.modules: list[str] = list(options.pop(MODULES, ()))
         self.place = cast("Place", options)
         self._queues: dict[str, Queue] = {}
 

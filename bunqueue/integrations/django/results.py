@@ -4,15 +4,25 @@ from __future__ import annotations
 
 import builtins
 import re
+import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
 from django.conf import settings
-from django.utils.module_loading import import_string
 
+from bunqueue.client.active_job import ActiveJob
 from bunqueue.client.jobs import Job
+from bunqueue.errors import Unrecoverable
 
-from .compat import Task, TaskError, TaskResult, TaskResultDoesNotExist, TaskResultStatus
+from .compat import (
+    BaseTaskBackend,
+    Task,
+    TaskError,
+    TaskResult,
+    TaskResultDoesNotExist,
+    TaskResultStatus,
+    task_backends,
+)
 
 STATUS = {
     "active": TaskResultStatus.RUNNING,
@@ -20,24 +30,49 @@ STATUS = {
     "failed": TaskResultStatus.FAILED,
 }
 """Of states; all others are those of tasks that are ready, or will be."""
+
+
+class TaskUnknown(Unrecoverable):
+    """A job is not that of a task of this program; no other attempt would help."""
+
+
 UNKNOWN_WORKER = "unknown"  # only the number of these counts
 
 
 def task_named(path: str) -> Task:
-    """The task at an import path.  Raises ImportError, or TypeError for what is something else."""
-    found = import_string(path)
-    if not isinstance(found, Task):
-        raise TypeError(f"{path} is no task; does it lack the decorator @task?")
+    """The task with that path.  Raises TaskUnknown.
+
+    Nothing is imported: the path comes from a job, and who may add jobs must not choose what code runs.
+    """
+    module, _, name = path.rpartition(".")
+    found = vars(sys.modules[module]).get(name) if module in sys.modules else None
+    if not isinstance(found, Task) or found.module_path != path:
+        raise TaskUnknown(
+            f"there is no task {path} here: it lacks the decorator @task, or its module is not loaded; tasks "
+            f"stand in the module `tasks` of an installed app, or in one that OPTIONS['modules'] names"
+        )
     return found
+
+
+def check_data(job: Job | ActiveJob, backend: BaseTaskBackend) -> None:
+    """Raises TaskUnknown unless a job may be that of a task of this backend."""
+    data = job.data
+    if not isinstance(data, Mapping) or not isinstance(data.get("args"), list):
+        raise TaskUnknown(f"job {job.id} is not that of a task: its data has no list of args")
+    kwargs = data.get("kwargs")
+    if not isinstance(kwargs, dict) or not all(isinstance(name, str) for name in kwargs):
+        raise TaskUnknown(f"job {job.id} is not that of a task: its data has no map of kwargs")
+    if backend.queues and job.queue not in backend.queues:
+        known = ", ".join(sorted(backend.queues))
+        raise TaskUnknown(f"job {job.id}: {job.queue!r} is none of the backend's QUEUES, which are {known}")
 
 
 def result_of(job: Job, backend: str) -> TaskResult:
     """Raises TaskResultDoesNotExist when the job is not that of a task of this program."""
-    if not isinstance(job.data, Mapping) or not {"args", "kwargs"} <= job.data.keys():
-        raise TaskResultDoesNotExist(f"job {job.id} is not that of a task")
     try:
+        check_data(job, task_backends[backend])
         task = task_named(job.name)
-    except (ImportError, TypeError) as error:
+    except TaskUnknown as error:
         raise TaskResultDoesNotExist(f"job {job.id} is not that of a task: {error}") from None
     status = STATUS.get(job.state or "", TaskResultStatus.READY)
     ended = status in (TaskResultStatus.SUCCESSFUL, TaskResultStatus.FAILED)

@@ -11,6 +11,7 @@ from bunqueue.client.active_job import ActiveJob
 from bunqueue.client.failures import checked, is_last
 from bunqueue.errors import Postpone
 
+from .backend import BunqueueBackend
 from .compat import (
     Task,
     TaskContext,
@@ -18,10 +19,11 @@ from .compat import (
     TaskResult,
     TaskResultStatus,
     normalize_json,
+    task_backends,
     task_finished,
     task_started,
 )
-from .results import moment, task_named
+from .results import TaskUnknown, check_data, moment, task_named
 
 WORKER = "bunqueue"
 
@@ -33,10 +35,23 @@ def run_task(job: ActiveJob) -> Any:
     """
     close_old_connections()
     try:
-        task = task_named(job.name).using(queue_name=job.queue, backend=job.data["backend"])
+        backend = _backend(job)
+        check_data(job, backend)
+        task = task_named(job.name).using(queue_name=job.queue, backend=backend.alias)
         return _run(task, _result(task, job), job)
     finally:
         close_old_connections()
+
+
+def _backend(job: ActiveJob) -> BunqueueBackend:
+    """The backend that a job says it is of.  Raises TaskUnknown when that is none of ours."""
+    alias = job.data.get("backend") if isinstance(job.data, dict) else None
+    if not isinstance(alias, str) or alias not in task_backends.settings:
+        raise TaskUnknown(f"job {job.id} is not that of a task: TASKS has no backend {alias!r}")
+    backend = task_backends[alias]
+    if not isinstance(backend, BunqueueBackend):
+        raise TaskUnknown(f"job {job.id} is not that of a task: TASKS[{alias!r}] is no bunqueue backend")
+    return backend
 
 
 def _run(task: Task, result: TaskResult, job: ActiveJob) -> Any:

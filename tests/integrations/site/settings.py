@@ -12,7 +12,10 @@ TASKS = {
     "default": {
         "BACKEND": "bunqueue.integrations.django.BunqueueBackend",
         "QUEUES": ["default", "slow"],
-        "OPTIONS": {"url": os.environ.get("BUNQUEUE_URL", "bunqueue://127.0.0.1:1")},
+        "OPTIONS": {
+            "url": os.environ.get("BUNQUEUE_URL", "bunqueue://127.0.0.1:1"),
+            "modules": ["shop.mails"],
+        },
     },
     "patient": {
         "BACKEND": "bunqueue.integrations.django.BunqueueBackend",

@@ -201,6 +201,7 @@ def test_only_lifecycle_changes_the_state_of_a_live_job() -> None:
     writers = {path.name: assignments_of_state(path) for path in sorted(folder.glob("*.py"))}
     assert writers.pop("lifecycle.py")
     assert writers.pop("blocked.py")
+    assert writers.pop("removal.py")
     (recovery,) = writers.pop("engine.py")
     source = (folder / "engine.py").read_text().splitlines()
     assert "job.state = ACTIVE" in source[recovery - 1]
