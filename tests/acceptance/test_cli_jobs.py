@@ -215,11 +215,15 @@ def test_what_can_be_changed_of_a_job(cli: Cli) -> None:
     cli("job", "clear-logs", job_id, "--yes")
     assert cli.json("job", "logs", job_id) == []
     cli("job", "release-key", job_id)
-    assert cli.json("push", "c", "1", "--unique-key", "u")["existing"] is False
+    other = cli.json("push", "c", "1", "--unique-key", "u")
+    assert other["existing"] is False
     cli("job", "promote", job_id)
     assert cli("job", "state", job_id).value == "waiting"
     cli("job", "discard", job_id)
     assert cli("job", "state", job_id).value == "failed"
+    refused = cli("job", "retry", job_id, status=exits.WRONG_STATE)
+    assert "another job has its unique key" in refused.err
+    cli("job", "cancel", other["id"])
     cli("job", "retry", job_id)
     cli("job", "cancel", job_id)
     cli("job", "state", job_id, status=exits.NOT_FOUND)

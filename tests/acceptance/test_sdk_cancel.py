@@ -245,7 +245,7 @@ async def test_a_coroutine_that_takes_too_long_is_stopped(queue: AsyncQueue, mak
     assert [type(error) for error in ended] == [JobTimeout]
     assert [type(error) for error in failures] == [JobTimeout]
     job = await handle.job()
-    assert (job.state, job.attempts, job.error) == ("completed", 1, "Job timeout exceeded")
+    assert (job.state, job.attempts, job.error) == ("completed", 1, None)
     assert (worker.stats.failed, worker.stats.lost) == (1, 0)
 
 

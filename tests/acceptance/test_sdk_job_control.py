@@ -162,7 +162,7 @@ async def test_retrying(queue: AsyncQueue, where: Place) -> None:
         assert await handle.result() == 3
     waiting = await queue.add("n")
     for wrong in (waiting, queue.handle("nothing")):
-        with pytest.raises(WrongState, match="cannot be retried, as it has not ended, or is not there"):
+        with pytest.raises(WrongState, match="cannot be retried: it has not ended, is not there"):
             await wrong.retry()
 
 

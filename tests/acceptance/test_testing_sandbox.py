@@ -116,7 +116,8 @@ def test_near_misses_say_what_is_wrong(bunqueue: Sandbox) -> None:
     assert text.splitlines()[1] == (
         "  - 'welcome' in queue 'emails': data['to'] is 'bob@example.com', not 'ada@example.com'; "
         "data['deep']['list'][1] is 2, not 3; data has no 'x'; "
-        "backoff is {'type': 'fixed', 'delay': 5000}, not {'delay': 1000, 'type': 'fixed'}; and 1 more"
+        "backoff is {'type': 'fixed', 'delay': 5000, 'jitter': 0.1}, "
+        "not {'delay': 1000, 'type': 'fixed', 'jitter': 0.1}; and 1 more"
     )
     with pytest.raises(AssertionError, match="Not 2, but 1 times job 'goodbye'"):
         bunqueue.assert_added("emails", "goodbye", count=2)
@@ -170,8 +171,8 @@ def test_a_retry_waits_for_its_backoff(bunqueue: Sandbox) -> None:
     assert job.state() == "delayed"
     later = bunqueue.drain(broken, within=MINUTE)
     assert [(run.attempt, run.at - first, str(run.error)) for run in later] == [
-        (2, 2000, "attempt 2"),
-        (3, 6000, "attempt 3"),
+        (2, 1000, "attempt 2"),
+        (3, 3000, "attempt 3"),
     ]
     assert job.state() == "failed"
     assert [dead.error for dead in EMAILS.dlq()] == ["ValueError: attempt 3"]
@@ -458,7 +459,7 @@ async def test_workers_that_run_get_their_jobs_at_their_time(bunqueue: Sandbox) 
         await bunqueue.settle_async()
         assert sorted(seen) == [("fails", 0), ("now", 0)]
         await bunqueue.advance_async(MINUTE)
-        assert seen[2:] == [("later", 700), ("fails", 1000)]
+        assert seen[2:] == [("fails", 500), ("later", 700)]
         assert (await queue.counts()).completed == 3
 
 

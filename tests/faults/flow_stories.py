@@ -49,7 +49,7 @@ class Flow(Story):
         town = self.town
         await town.work_off()
         assert town.delivered == dict.fromkeys(self.ids, 1)
-        assert await self.values() == self.kept()
+        assert await self.values() == self.results()
         await town.ids_are_free(self.ids)
 
     async def values(self) -> dict[str, Any]:
@@ -57,9 +57,9 @@ class Flow(Story):
         found: dict[str, Any] = reply["data"]["values"]
         return found
 
-    def kept(self) -> dict[str, Any]:
-        jobs = [job for job in self.jobs[:-1] if not job["input"]["removeOnComplete"]]
-        return {f"{job['queue']}:{job['id']}": job["id"] for job in jobs}
+    def results(self) -> dict[str, Any]:
+        """What the children return; also those that are removed on completion."""
+        return {f"{job['queue']}:{job['id']}": job["id"] for job in self.jobs[:-1]}
 
 
 class PushFlow(Flow):
@@ -176,7 +176,7 @@ class CompleteChildren(Flow):
         for child in self.open:  # refused when it was heard
             await town.ask("ACK", id=child, token=self.tokens[child], result=child)
         await town.until(self.parent, "waiting")
-        assert await self.values() == self.kept()
+        assert await self.values() == self.results()
         await town.work_off()
         assert town.delivered == {self.parent: 1}
 
@@ -192,10 +192,10 @@ class ChildrenValues(Flow):
 
     async def act(self) -> None:
         reply = await self.town.once("GetChildrenValues", id=self.parent)
-        assert reply is None or reply["data"]["values"] == self.kept(), reply
+        assert reply is None or reply["data"]["values"] == self.results(), reply
 
     async def check(self) -> None:
-        assert await self.values() == self.kept()
+        assert await self.values() == self.results()
 
 
 class FailingChild(Flow):

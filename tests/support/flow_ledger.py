@@ -32,7 +32,7 @@ class FlowLedger(Ledger):
     flows: list[Flow] = field(default_factory=list)
     flow_of: dict[str, Flow] = field(default_factory=dict)  # by the id of the parent
     needs: dict[str, list[str]] = field(default_factory=dict)  # id -> what must have completed before
-    removable: set[str] = field(default_factory=set)  # ids of jobs of which nothing is kept
+    removable: set[str] = field(default_factory=set)  # ids of jobs that are removed on completion
     open: Counter[str] = field(default_factory=Counter)  # ids that somebody may still push
     promised: set[str] = field(default_factory=set)  # ids that the server has said are there
     holders: defaultdict[str, set[str]] = field(default_factory=lambda: defaultdict(set))  # id -> nonces
@@ -78,11 +78,12 @@ class FlowLedger(Ledger):
         flow = self.flow_of[parent]
         for job in flow.jobs[:-1]:
             own, key = job["id"], f"{job['queue']}:{job['id']}"
-            if own in self.removable or own in self.doomed:
+            if own in self.doomed:
                 if key in values:
-                    self.broken.append(f"{parent} sees {values[key]!r} of {own}, of which nothing is kept")
+                    self.broken.append(f"{parent} sees {values[key]!r} of {own}, which never completes")
             elif key not in values:
-                if flow.fate != "continueParentOnFailure":
+                # The id of a removed child may have been pushed anew: that one has not completed yet.
+                if flow.fate != "continueParentOnFailure" and own not in self.removable:
                     self.broken.append(f"{parent} does not see the result of {own}")
             elif values[key] not in self.results_sent[own]:
                 self.broken.append(f"{parent} sees {values[key]!r} of {own}, which nobody sent")

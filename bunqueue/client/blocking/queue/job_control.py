@@ -46,7 +46,8 @@ class JobControl(JobBase[R]):
         if (self._ask(dlq.RetryCompleted(queue=self.queue, id=self.id), query.CountReply)).count:
             return
         raise WrongState(
-            f"job {self.id} in queue {self.queue!r} cannot be retried, as it has not ended, or is not there",
+            f"job {self.id} in queue {self.queue!r} cannot be retried: it has not ended, is not there, "
+            f"or another job has its unique key",
             queue=self.queue,
             job_id=self.id,
         )
