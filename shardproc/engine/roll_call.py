@@ -59,8 +59,10 @@ def _listen(state: State, shard: int) -> Steps:
 @answers(wire.Announce)
 def _announce(state: State, source: int, message: wire.Announce) -> wire.Announced:
     ids, after = state.archive.own_ids_after(message.after, PAGE)
-    if after is None:  # at the end what is in no table of jobs, and not much
-        ids += [*state.prepared, *state.tombstones]
+    if not message.after:  # a prepared job may appear between two pages, where the pages have been already
+        ids += state.prepared
+    if after is None:  # and a job of a later page may have become a tombstone
+        ids += state.tombstones
     theirs = [job_id for job_id in ids if pointer(state, job_id) == source]
     live = [job_id in state.jobs or job_id in state.prepared for job_id in theirs]
     return wire.Announced(theirs, live, after)

@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 from properties.power_world import PowerLife, PowerWorld
+from properties.shard_world import QUEUES, state_of
 
+from bunqueue.model.ids import slot_of_id, slot_of_queue
 from bunqueue.protocol import peers as wire
 from shardproc.engine import roll_call
 from shardproc.storage.database import Database
@@ -70,6 +72,36 @@ def test_a_backup_whose_files_were_copied_one_after_the_other(
         life.promised.clear()  # what came after the copy of its shard is not in the backup
         life.check()
         life.finish()
+
+
+def test_a_flow_that_is_decided_between_two_pages(tmp_path: Path, monkeypatch: Patch) -> None:
+    """Its job sorts before the page that was read last, and was in no table when that page was read."""
+    monkeypatch.setattr(roll_call, "PAGE", 1)
+    with closing(PowerWorld(tmp_path, 4, 1)) as world:
+        monkeypatch.setattr(os, "fdatasync", world.flush)
+        world.settle()
+        queue = next(name for name in QUEUES if slot_of_queue(name) & 3)
+        home = slot_of_queue(queue) & 3
+        lost = 3 if home != 3 else 2  # the shard that forgets its entry; shard 0 decides
+        child = next(own for own in map("a{}".format, range(99)) if slot_of_id(own) & 3 == lost)
+        for own in ("y", "z"):
+            world.ask(cmd="PUSH", queue=queue, data=1, jobId=own)
+        fields = {"data": {}, "dependsOn": [child], "childrenIds": [child]}
+        jobs = [{"id": child, "queue": queue, "input": {"data": {}, "parentId": "p"}}]
+        world.send(cmd="PUSHF", jobs=[*jobs, {"id": "p", "queue": queue, "input": fields}])
+        while not world.shards[0].engine.state.decisions:
+            assert world.turn()
+        assert child in world.shards[home].engine.state.prepared
+        world.start_on([world.image(number, "none" if number == lost else "all") for number in range(4)])
+        world.deliver(home, lost)  # that it is up
+        while world.wires[lost, home]:  # the question for the first page
+            world.deliver(lost, home)
+        late = [(lost, home), (home, lost)]
+        while others := [wire for wire, letters in world.wires.items() if letters and wire not in late]:
+            world.deliver(*others[0])
+        assert child in world.shards[home].engine.state.jobs
+        world.settle()
+        assert state_of(world, child) == "waiting"
 
 
 @pytest.mark.faults
