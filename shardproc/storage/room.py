@@ -64,6 +64,13 @@ class Room:
 
     def look(self, live: int, *, refusing: bool) -> Disk:
         """What there is now.  ``live`` jobs are unfinished; ``refusing``: pushes are refused already."""
+        try:
+            return self._look(live, refusing)
+        except FileNotFoundError:  # somebody has deleted the data: `WatchedShard` sees to that
+            self.next_at = time.monotonic() + LOOK_S
+            return self.disk
+
+    def _look(self, live: int, refusing: bool) -> Disk:
         found = os.statvfs(self._folder)
         free, total = found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize
         self._adapt(free)
