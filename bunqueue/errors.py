@@ -90,7 +90,7 @@ class OptionError(BunqueueError, ValueError, TypeError):
 
 
 class PayloadError(BunqueueError, ValueError):
-    """Job data or a result cannot be sent: not encodable as MessagePack, or too large."""
+    """Job data cannot be sent: it is not encodable as MessagePack, or too large."""
 
     code = "payload"
 
@@ -126,7 +126,8 @@ class ArgumentsError(Unrecoverable, TypeError, ValueError):
 
 
 class ResultError(Unrecoverable, TypeError, ValueError):
-    """A typed job has given back something else than its annotation says. It is a dead letter at once."""
+    """What a handler gave back is not what its annotation says, cannot be encoded, or is too large. The job
+    is a dead letter at once: its handler has run, and would do everything again."""
 
     code = "result"
 

@@ -19,6 +19,7 @@ from msgspec.msgpack import Decoder, Encoder
 from bunqueue.client.connection_options import shown
 from bunqueue.client.job_options import encode_data
 from bunqueue.client.plain_data import Declared
+from bunqueue.client.results import encode_result
 from bunqueue.errors import ArgumentsError, ResultError
 
 _VARIABLE = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
@@ -158,11 +159,11 @@ class Arguments:
             raise TypeError(f"job {self.name!r}: its result cannot be checked: {error}") from None
 
     def check_result(self, result: object) -> None:
-        """Whether a result is what the function says it gives. Raises ResultError or PayloadError."""
+        """Whether a result is what the function says it gives. Raises ResultError."""
         if self._result_decoder is None or (result is None and self.result_type is type(None)):
             return
         try:
-            self._result_decoder.decode(encode_data(result, f"the result of job {self.name!r}"))
+            self._result_decoder.decode(encode_result(result, f"the result of job {self.name!r}"))
         except msgspec.ValidationError as error:
             problem, path = _parts(error)
             place = f" at {path}" if path else ""

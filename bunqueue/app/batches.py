@@ -12,6 +12,7 @@ from bunqueue.client import checks, substitute
 from bunqueue.client.active_job import ActiveJob
 from bunqueue.client.connection_options import Duration, shown, span
 from bunqueue.client.threads import Threads
+from bunqueue.errors import ResultError
 
 BatchHandler = Callable[[list[ActiveJob]], Any]
 """Gives a list with a result for each job, in their order, or None. An exception in it fails its job."""
@@ -95,7 +96,7 @@ class Batch:
         if given is None:
             return [None] * count
         if not isinstance(given, Sequence) or isinstance(given, str | bytes) or len(given) != count:
-            raise TypeError(
+            raise ResultError(
                 f"batch {self.name!r} got {count} jobs and gave {shown(given)}; give a result for each"
             )
         return given

@@ -49,7 +49,7 @@ from bunqueue.client.failures import (
 )
 from bunqueue.client.handler_path import imported, object_at
 from bunqueue.client.job_line import DONE
-from bunqueue.client.job_options import encode_data
+from bunqueue.client.results import encode_result
 from bunqueue.errors import BunqueueError, Postpone
 from bunqueue.vitals import memory
 
@@ -101,7 +101,7 @@ class Child:
         job = ActiveJob(run.job, run.token, self)
         try:
             value = self._run(job, run)
-            return Done(encode_data(value, "the result of the handler"), memory())
+            return Done(encode_result(value), memory())
         except BaseException as raised:
             self._job = None
             error = checked(job, raised)

@@ -18,7 +18,7 @@ from msgspec import Raw, Struct
 from bunqueue.client.active_job import CANCELLED, ActiveJob, Ending, stopped
 from bunqueue.client.caller import AsyncCaller
 from bunqueue.client.connection_options import reconnect_delay
-from bunqueue.client.failures import checked, error_text, fail_command, stop_command
+from bunqueue.client.failures import checked, error_text, fail_command, made_final, stop_command
 from bunqueue.client.jobs import OneJob
 from bunqueue.errors import (
     BunqueueError,
@@ -256,7 +256,8 @@ class Outcomes:
             self._listener.job_lost(job, reply.reason)
             return
         elif isinstance(reply, CommandFailed):  # the server does not take this result, or no frame holds it
-            await self._fail(_Failure(job, reply, f"the result was refused: {reply.reason}"))
+            text = f"the result was refused: {reply.reason}; its handler has run, so it is not tried again"
+            await self._fail(_Failure(job, made_final(reply), text))
             return
         elif reply.data:
             self._too_late(job, reply.data.reason)

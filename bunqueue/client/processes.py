@@ -41,6 +41,7 @@ from bunqueue.client.child_messages import (
 )
 from bunqueue.client.connection_options import Duration, seconds
 from bunqueue.client.failures import ChildError, made_final
+from bunqueue.client.results import decode_result
 from bunqueue.errors import JobStopped, Postpone, ProcessBroken, ProcessDied
 from bunqueue.protocol.commands import jobs, query
 
@@ -51,7 +52,6 @@ LOOK = 5.0  # seconds of silence until a look at whether the process is still th
 SAID = jobs.AddLog | query.Progress
 
 _encode = Encoder().encode
-_decode = Decoder().decode
 _decode_said: Decoder[jobs.AddLog | query.Progress] = Decoder(SAID)
 
 
@@ -119,7 +119,7 @@ class Process:
                         self._carry_out(said, line)
                     case Done() as done:
                         self.memory = done.memory
-                        return _decode(done.result)
+                        return decode_result(done.result)
                     case Raised() as raised:
                         self.memory = raised.memory
                         if raised.put_back:

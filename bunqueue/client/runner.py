@@ -21,10 +21,10 @@ from bunqueue.client.active_job import (
     current,
     stopped,
 )
-from bunqueue.client.job_options import encode_data
 from bunqueue.client.middleware import CallNext, Middleware, around_running
 from bunqueue.client.outcomes import Outcomes
 from bunqueue.client.processes import Processes, Recycle
+from bunqueue.client.results import encode_result
 from bunqueue.client.routes import ANY, LOOP, PROCESS, THREAD, Plan, Table
 from bunqueue.client.threads import Threads
 from bunqueue.errors import JobTimeout, ProcessBroken
@@ -103,7 +103,7 @@ class Runner:
         outer = current.set(job)
         try:
             value = await way.call(job)
-            result = encode_data(value, "the result of the handler")
+            result = encode_result(value)
         except BaseException as error:
             if isinstance(error, GeneratorExit) and not _runs(task):  # the event loop is gone
                 raise

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 from msgspec import Struct
 
 from bunqueue.client.active_job import CANCELLED, TIMED_OUT, ActiveJob, Ending, current, stopped
-from bunqueue.client.failures import checked, fail_command, stop_command
+from bunqueue.client.failures import checked, fail_command, made_final, stop_command
 from bunqueue.client.job_line import DONE
-from bunqueue.client.job_options import encode_data
 from bunqueue.client.jobs import Job, OneJob, PulledJobs
 from bunqueue.client.replies import R, decode_reply
+from bunqueue.client.results import encode_result
 from bunqueue.client.runner import end
 from bunqueue.errors import (
     BunqueueError,
@@ -24,8 +24,8 @@ from bunqueue.errors import (
     ConnectionLost,
     JobNotFound,
     LockLost,
-    PayloadError,
     Postpone,
+    ResultError,
 )
 from bunqueue.protocol.commands import Ok, core, query
 from bunqueue.protocol.notices import read_notice
@@ -177,14 +177,15 @@ class Runs:
 
     def _completed(self, job: ActiveJob, result: object) -> None:
         try:
-            payload = encode_data(result, "the result of the handler")
-        except PayloadError as error:
+            payload = encode_result(result)
+        except ResultError as error:
             self._failed(job, error)
             return
         command = core.Ack(id=job.id, result=payload, token=job.token)
         try:
             counted = self._report(command, lambda: self._job(job).state == "completed")
         except CommandFailed as error:
+            made_final(error)
             self._failed(job, error)
         else:
             self._note(job, "completed" if counted else "lost", result=result)

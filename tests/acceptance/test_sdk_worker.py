@@ -252,7 +252,7 @@ async def test_a_result_that_cannot_be_sent_fails_the_job(
         await until(worker, failed=1)
     job = await only_job(queue)
     assert job.error is not None
-    assert job.error.startswith("PayloadError: the result of the handler cannot be encoded")
+    assert job.error.startswith("ResultError: the result of the handler cannot be encoded")
 
 
 async def test_a_result_beyond_what_a_frame_holds_fails_its_job_alone(

@@ -140,7 +140,7 @@ def test_results_are_checked(arguments: Arguments) -> None:
         arguments.check_result([1, "a"])
     with pytest.raises(ResultError, match="its result is None"):
         arguments.check_result(None)
-    with pytest.raises(PayloadError, match="the result of job 'order' cannot be encoded"):
+    with pytest.raises(ResultError, match="the result of job 'order' cannot be encoded"):
         arguments.check_result([object()])
 
 

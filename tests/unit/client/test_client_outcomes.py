@@ -226,7 +226,7 @@ async def test_jobs_that_a_batch_completed_before_it_was_refused_count_as_comple
     await bench.outcomes.stop()
 
 
-async def test_a_result_that_the_server_refuses_fails_the_job() -> None:
+async def test_a_result_that_the_server_refuses_ends_the_job() -> None:
     def script(command: Any) -> Any:
         return None if isinstance(command, core.Fail) else CommandFailed("x", reason="result too large")
 
@@ -235,7 +235,8 @@ async def test_a_result_that_the_server_refuses_fails_the_job() -> None:
     bench.complete(1)
     await bench.outcomes.drain()
     assert bench.notes.failed == ["j1"]
-    assert bench.caller.sent[-1].error == "the result was refused: result too large"
+    assert bench.caller.sent[-1].error.startswith("the result was refused: result too large; ")
+    assert bench.caller.sent[-1].unrecoverable
     await bench.outcomes.stop()
 
 
@@ -253,6 +254,7 @@ async def test_what_does_not_fit_into_a_frame_costs_its_own_job_only() -> None:
     assert bench.notes.failed == ["j1"]
     (failure,) = [command for command in bench.caller.sent if isinstance(command, core.Fail)]
     assert str(failure.error).startswith("the result was refused: ACK of job j1 has 70000000 bytes")
+    assert failure.unrecoverable
     await bench.outcomes.stop()
 
 
