@@ -16,6 +16,7 @@ import msgspec
 from msgspec import UNSET, Struct
 from msgspec.msgpack import Decoder, Encoder
 
+from bunqueue.app.carriable import check_carriable
 from bunqueue.client.connection_options import shown
 from bunqueue.client.job_options import encode_data
 from bunqueue.client.plain_data import Declared
@@ -57,12 +58,16 @@ class Arguments:
     def _hints(self) -> dict[str, Any]:
         """The annotations; late, so that they may name what is defined further down in a module."""
         try:
-            return get_type_hints(self._function, include_extras=True)
+            hints = get_type_hints(self._function, include_extras=True)
         except NameError as error:
             raise TypeError(
                 f"job {self.name!r}: an annotation names {error.name!r}, which the module of "
                 f"{self._function.__qualname__} does not know when jobs run; import it outside TYPE_CHECKING"
             ) from None
+        for parameter, hint in hints.items():
+            what = "its result" if parameter == "return" else f"its parameter {parameter!r}"
+            check_carriable(hint, f"job {self.name!r}: {what}")
+        return hints
 
     @cached_property
     def _shape(self) -> type[Struct]:
@@ -83,6 +88,14 @@ class Arguments:
         """What the function gives back, as far as it is known."""
         kind = self._hints.get("return", Any)
         return type(None) if kind is NoReturn else kind
+
+    def check_known(self) -> None:
+        """As `check_annotations`, unless they name what is defined further down: that is looked at later."""
+        try:
+            get_type_hints(self._function, include_extras=True)
+            self.check_annotations()
+        except (NameError, AttributeError):
+            return
 
     def check_annotations(self) -> None:
         """TypeError if one cannot be used; else that would be found out with the first job."""

@@ -113,7 +113,9 @@ class Declaring(Adding):
         before the function is called: it never runs twice, and its result is not kept. All other
         options are those of every job of this kind, unless it says otherwise when it is added.
 
-        Raises TypeError for functions with *args, **kwargs or positional-only parameters.
+        Raises TypeError for functions with *args, **kwargs or positional-only parameters, and for types that
+        jobs cannot carry, as Pydantic models; those that are defined further down are looked at when the app
+        starts, or a job is added.
         """
 
         def make(function: Callable[..., Any]) -> Task[..., Any]:

@@ -58,6 +58,7 @@ class Task(Generic[P, R]):
         self._unrecoverable = unrecoverable
         self._options: JobOptions = options
         self._arguments = Arguments(function, name)
+        self._arguments.check_known()
         wire_fields(options, {})  # what is wrong with them is told where they stand
 
     def __repr__(self) -> str:

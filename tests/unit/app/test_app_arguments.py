@@ -6,12 +6,15 @@ import dataclasses
 import datetime
 import enum
 import uuid
-from typing import Annotated, Any, NoReturn
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from decimal import Decimal
+from typing import Annotated, Any, Literal, NoReturn
 
 import msgspec
+import pydantic
 import pytest
 
-from bunqueue import ArgumentsError, PayloadError, ResultError
+from bunqueue import ArgumentsError, Bunqueue, PayloadError, ResultError
 from bunqueue.app.arguments import Arguments
 from bunqueue.client.job_options import encode_data
 
@@ -190,3 +193,93 @@ class Later(msgspec.Struct):
 
 def test_annotations_may_name_what_comes_later() -> None:
     assert Arguments(later, "later").of({"a": {"x": 1}}) == {"a": Later(1)}
+
+
+class Order(pydantic.BaseModel):
+    number: int
+
+
+class Opaque:
+    pass
+
+
+@dataclasses.dataclass
+class Basket:
+    orders: list[Order]
+
+
+def takes_model(order: Order) -> None: ...
+def takes_models(orders: dict[str, list[Order]]) -> None: ...
+def may_take_model(order: Order | None = None) -> None: ...
+def takes_either(order: Order | int) -> None: ...
+def takes_it_annotated(order: Annotated[Order, "new"]) -> None: ...
+def takes_it_in_a_dataclass(order: Basket) -> None: ...
+def takes_opaque(order: Opaque) -> None: ...
+def takes_complex(order: complex) -> None: ...
+def gives_model() -> Order: ...
+def gives_opaque() -> list[Opaque]: ...
+
+
+@pytest.mark.parametrize(
+    ("function", "problem"),
+    [
+        *[
+            (each, "its parameter 'order.?' is the Pydantic model Order, .*model_dump.*Order.model_validate")
+            for each in (
+                takes_model,
+                takes_models,
+                may_take_model,
+                takes_either,
+                takes_it_annotated,
+                takes_it_in_a_dataclass,
+            )
+        ],
+        (takes_opaque, "its parameter 'order' has the type Opaque, which jobs cannot carry"),
+        (takes_complex, "its parameter 'order' has the type complex, which jobs cannot carry"),
+        (gives_model, "its result is the Pydantic model Order, .*model_dump"),
+        (gives_opaque, "its result has the type Opaque, which jobs cannot carry"),
+    ],
+)
+def test_types_that_jobs_cannot_carry_are_refused_where_they_are_declared(
+    function: Any, problem: str
+) -> None:
+    with pytest.raises(TypeError, match=f"job {function.__name__!r}: {problem}"):
+        Bunqueue("q").job(function)
+
+
+def takes_plain(
+    anything: object,
+    many: Iterable[int],
+    key: Hashable,
+    mapping: Mapping[str, Decimal],
+    when: datetime.date,
+    kind: Literal["a", "b"] = "a",
+    nested: Tree | None = None,
+) -> Sequence[uuid.UUID]: ...
+
+
+class Tree(msgspec.Struct):
+    children: list[Tree]
+
+
+def test_types_that_arrive_may_be_declared() -> None:
+    Bunqueue("q").job(takes_plain)
+    Arguments(takes_plain, "it").check_annotations()
+
+
+def test_a_model_that_is_defined_later_is_refused_when_it_is_known() -> None:
+    """The decorator cannot know it yet; the first call does."""
+
+    def make() -> Any:
+        def early(order: Late) -> None: ...  # type: ignore[name-defined]  # noqa: F821
+
+        return early
+
+    function = make()
+    task = Bunqueue("q").job(function)
+    function.__globals__["Late"] = Order
+    try:
+        with pytest.raises(TypeError, match="is the Pydantic model Order"):
+            task.check()
+    finally:
+        del function.__globals__["Late"]
