@@ -104,7 +104,7 @@ def second_look(session: Session, payload: bytes, error: Exception, out: list[by
         out.append(refusal(str(no), request_id(payload), no.code))
         return None
     except InvalidCommand as problem:
-        out.append(refusal(str(problem), problem.req_id))
+        out.append(refusal(str(problem), problem.req_id, problem.code))
         return None
 
 
@@ -121,7 +121,7 @@ def answer(session: Session, payload: bytes) -> bytes:
     try:
         command = decode(payload)
     except InvalidCommand as error:
-        return refusal(str(error), error.req_id)
+        return refusal(str(error), error.req_id, error.code)
     try:
         reply = HANDLERS[str(command.__struct_config__.tag)](session, command)
     except CommandError as error:

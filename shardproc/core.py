@@ -176,7 +176,7 @@ class Shard:
     def _refuse(
         self, client: Client, payload: bytes, error: InvalidCommand, code: Code | UnsetType = UNSET
     ) -> None:
-        reply = ErrorReply(error=str(error), code=code, req_id=error.req_id)
+        reply = ErrorReply(error=str(error), code=error.code if code is UNSET else code, req_id=error.req_id)
         self.engine.out.replies.append((client.conn, reply))
         try:
             slow = _decode_slow(payload)

@@ -80,12 +80,17 @@ def pull(
     Exit status: 3 when there is no job.
     """
     from bunqueue.client.jobs import PulledJob
-    from bunqueue.protocol.commands.core import Pull
+    from bunqueue.errors import CommandFailed
+    from bunqueue.protocol.commands.core import AckReply, Fail, Pull
 
     if lock_ttl is not None and owner is None:
         owner = f"{socket.gethostname()}:{os.getppid()}"
     command = Pull(queue=queue, timeout=timeout, owner=owner, lock_ttl=int(lock_ttl or LOCK_MS), detach=True)
     reply = session.call(command, PulledJob)
+    if reply.job is not None and reply.job.unreadable:
+        text = f"the job's {reply.job.unreadable}"
+        _call(session, Fail(id=reply.job.id, token=reply.token, error=text, unrecoverable=True), AckReply)
+        raise CommandFailed(f"job {reply.job.id} of queue {queue} is a dead letter now: {text}")
     if reply.job is None:
         session.out.note(f"bunqueue: queue {queue} has no job to take")
         raise typer.Exit(exits.NOT_FOUND)

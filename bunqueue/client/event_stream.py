@@ -22,6 +22,8 @@ from bunqueue.client.portal import check_thread, portal
 from bunqueue.client.transport import Endpoint
 from bunqueue.errors import BunqueueError
 from bunqueue.model.events import LOST
+from bunqueue.protocol.lenient import DECODE_ERRORS
+from bunqueue.protocol.readable import salvaged
 
 logger = logging.getLogger("bunqueue.events")
 
@@ -79,7 +81,10 @@ def read(payload: bytes) -> QueueEvent | None:
     frame = _frame(payload)
     if frame.type != "event":
         return None
-    wire = _wire(frame.event)
+    try:
+        wire = _wire(frame.event)
+    except DECODE_ERRORS:  # its data cannot be read, the rest can
+        wire = msgspec.convert(salvaged(frame.event), _Wire)
     fields = msgspec.structs.asdict(wire)
     fields["timestamp"] = int(wire.timestamp)
     fields["delay"] = None if wire.delay is None else int(wire.delay)

@@ -13,7 +13,7 @@ from bunqueue.client.active_job import current_job
 from bunqueue.client.base import AsyncClient
 from bunqueue.client.flow_plan import FlowJob, FlowNode, FlowTree, Planned
 from bunqueue.client.job_options import JobOptions, default_fields
-from bunqueue.client.jobs import Job, as_result
+from bunqueue.client.jobs import as_result, decode_job
 from bunqueue.client.middleware import AsyncAround, Middleware, around_adding
 from bunqueue.client.places import Place
 from bunqueue.client.queue import AsyncJobHandle
@@ -45,7 +45,6 @@ class _ValuesReply(Reply, kw_only=True):
     data: _Values
 
 
-_job = Decoder(Job).decode
 _kin = Decoder(_Kin).decode
 
 
@@ -156,7 +155,7 @@ class AsyncFlowProducer(AsyncClient):
             reply = await self._caller.call(query.GetJob(id=job_id), _Found)
         except JobNotFound:
             return None
-        return FlowTree(_job(reply.job)), _kin(reply.job).children_ids
+        return FlowTree(decode_job(reply.job)), _kin(reply.job).children_ids
 
     # In handlers: what became of the children. Without `job_id` it is those of `current_job()`.
 

@@ -9,6 +9,8 @@ from msgspec import Raw, Struct
 
 from bunqueue.errors import ResultError
 from bunqueue.protocol.commands import Reply
+from bunqueue.protocol.lenient import DECODE_ERRORS
+from bunqueue.protocol.readable import reason, salvaged
 
 if TYPE_CHECKING:
     Millis = int
@@ -84,6 +86,9 @@ class Job(Struct, rename="camel", kw_only=True):
     """The text of the last failed attempt."""
     stacktrace: list[str] | None = None
     """The last `stack_trace_limit` lines of its traceback."""
+    unreadable: str | None = None
+    """Why `data` or `result` is None although the job has one: an older server took it, and nobody can
+    decode it."""
     timeline: list[JobMoment] = msgspec.field(default_factory=list)
     """What happened to it, at most 20 moments, the oldest first."""
 
@@ -92,6 +97,17 @@ class Job(Struct, rename="camel", kw_only=True):
             value = getattr(self, name)
             if type(value) is float:
                 setattr(self, name, int(value))
+
+
+def decode_job(raw: Raw) -> Job:
+    """A job as it came; with `unreadable` when its payload cannot be decoded. Raises MsgspecError."""
+    try:
+        return _decode_job(raw)
+    except DECODE_ERRORS:
+        return msgspec.convert(salvaged(raw), Job)
+
+
+_decode_job = msgspec.msgpack.Decoder(Job).decode
 
 
 class JobCounts(Struct, rename={"waiting_children": "waiting-children"}, frozen=True):
@@ -186,6 +202,15 @@ class Outcome(Reply, kw_only=True):
     """A result that is not there is None."""
 
     result: Any = None
+
+
+def read_result(raw: Raw, kind: Any, job_id: str) -> Any:
+    """`as_result` of one that is still encoded. Raises ResultError."""
+    try:
+        result = msgspec.msgpack.decode(raw)
+    except DECODE_ERRORS as error:
+        raise ResultError(f"the result of job {job_id} cannot be read: {reason(error)}") from None
+    return as_result(result, kind, job_id)
 
 
 def as_result(result: Any, kind: Any, job_id: str) -> Any:

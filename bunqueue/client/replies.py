@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any, TypeVar
 
-from msgspec import MsgspecError, Struct
+from msgspec import Struct
 from msgspec.msgpack import Decoder, Encoder, Ext
 
 from bunqueue.errors import (
@@ -22,7 +22,8 @@ from bunqueue.errors import (
 )
 from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import Reply, webhooks, workers
-from bunqueue.protocol.lenient import UNDEFINED
+from bunqueue.protocol.lenient import DECODE_ERRORS, UNDEFINED
+from bunqueue.protocol.readable import MARK, salvaged
 
 R = TypeVar("R", bound=Reply)
 
@@ -95,7 +96,7 @@ def decode_reply(payload: bytes, reply: type[R], command: Struct, address: str) 
     """The typed reply. Raises what `refusal` makes of an error reply, BunqueueError for an unknown shape."""
     try:
         answer: R = _decoder(reply).decode(payload)
-    except MsgspecError as error:  # an error reply lacks the fields of the answer
+    except DECODE_ERRORS as error:  # an error reply lacks the fields of the answer
         answer = _second_look(payload, reply, error, command, address)
     if not answer.ok:
         refused = _decode_error(payload)
@@ -103,14 +104,15 @@ def decode_reply(payload: bytes, reply: type[R], command: Struct, address: str) 
     return answer
 
 
-def _second_look(payload: bytes, reply: type[R], problem: MsgspecError, command: Struct, address: str) -> R:
+def _second_look(payload: bytes, reply: type[R], problem: Exception, command: Struct, address: str) -> R:
     """An error reply, or one of a server that writes "undefined" for what is absent, as JavaScript's do."""
     try:
         refused = _decode_error(payload)
         if refused.ok:
-            answer: R = _decoder(reply).decode(_encode(_defined(_decode_any(payload))))
+            found = _defined(_all_of(payload, command, address))
+            answer: R = _decoder(reply).decode(_encode(found))
             return answer
-    except MsgspecError as error:
+    except DECODE_ERRORS as error:
         raise BunqueueError(
             f"{describe(command)}: the answer of {address} has an unknown shape ({problem}); "
             f"do client and server have the same version?",
@@ -118,6 +120,18 @@ def _second_look(payload: bytes, reply: type[R], problem: MsgspecError, command:
             **names(command),
         ) from error
     raise refusal(refused.error, command, address, refused.code)
+
+
+def _all_of(payload: bytes, command: Struct, address: str) -> Any:
+    """The answer, with `unreadable` in jobs that have what cannot be decoded. BunqueueError if it is the
+    answer itself."""
+    try:
+        return _decode_any(payload)
+    except DECODE_ERRORS:
+        found = salvaged(payload)
+    if MARK in found:
+        raise BunqueueError(f"{describe(command)}: the {found[MARK]}", address=address, **names(command))
+    return found
 
 
 def _defined(value: Any) -> Any:

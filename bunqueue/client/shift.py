@@ -17,6 +17,7 @@ from msgspec import MsgspecError, Raw
 
 from bunqueue.client.active_job import CANCELLED, INTERRUPTED, ActiveJob, Ending, stopped
 from bunqueue.client.caller import AsyncCaller
+from bunqueue.client.failures import made_final
 from bunqueue.client.job_line import LoopLine
 from bunqueue.client.job_logging import forward
 from bunqueue.client.jobs import PulledJobs
@@ -150,7 +151,7 @@ class Shift:
             job.open()
         except Exception as error:
             problem = f"{type(error).__name__}: {error}"
-            self._outcomes.fail(job, error, f"the job's data cannot be decoded: {problem}")
+            self._outcomes.fail(job, made_final(error), f"the job's data cannot be decoded: {problem}")
             return None
         return job
 

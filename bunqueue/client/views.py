@@ -7,7 +7,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 from msgspec import Raw, Struct
 
-from bunqueue.client.jobs import Job, as_result
+from bunqueue.client.jobs import Job, read_result
 from bunqueue.errors import JobCancelled, JobExpired, JobFailed, JobNotFound
 from bunqueue.protocol.commands import Reply
 from bunqueue.protocol.commands.events import Ended
@@ -36,7 +36,7 @@ def outcome(ended: Ended, result_type: Any) -> JobOutcome[Any]:
     """The end of a job for its users. Raises ResultError."""
     result = None
     if isinstance(ended.result, Raw):
-        result = as_result(msgspec.msgpack.decode(ended.result), result_type, ended.id)
+        result = read_result(ended.result, result_type, ended.id)
     return JobOutcome(ended.state, result, ended.error, ended.reason, ended.attempts)
 
 

@@ -11,6 +11,7 @@ from starlette.responses import Response
 
 from bunqueue.model.addresses import without_secrets
 from bunqueue.protocol.commands import Spec
+from bunqueue.protocol.readable import MARK
 
 from . import status
 from .access import Role, is_lured, need
@@ -23,6 +24,7 @@ from .resources import DEFAULTS, OF_A_CONNECTION, OFFERED, Resource
 from .segments import decoded
 from .transcode import NotJson, read_packed, write_json
 
+_PULLS = frozenset({"PULL", "PULLB"})
 MAX_WAIT_MS = 600_000  # the longest that any command waits
 
 Endpoint = Callable[[Request], Awaitable[Response]]
@@ -97,10 +99,36 @@ class Carrier:
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
             raise Problem(status.INVALID, f"a value cannot be sent to the server: {error}") from None
         reply.pop("reqId", None)
+        if spec.name in _PULLS and reply.get("ok"):
+            await self._without_unreadable(reply)
         if role is not Role.WRITER and spec.name == "ListWebhooks" and reply["ok"]:
             for hook in reply["data"]["webhooks"]:
                 hook["url"] = without_secrets(hook["url"])
         return reply
+
+    async def _without_unreadable(self, reply: dict[str, Any]) -> None:
+        """Fail the jobs of a pull whose data cannot be decoded, at once and for good; the others stay in it.
+
+        No worker could do anything with them, and the good ones must not wait for their locks to run out.
+        """
+        pulled = reply["jobs"] if "jobs" in reply else [reply.get("job")]
+        tokens = reply.get("tokens") or [reply.get("token")] * len(pulled)
+        good = []
+        for job, token in zip(pulled, tokens, strict=False):
+            if job is None or MARK not in job:
+                good.append((job, token))
+                continue
+            fields = {"id": job["id"], "error": f"the job's {job[MARK]}", "unrecoverable": True}
+            await self._backend.call("FAIL", fields | ({"token": token} if token else {}))
+        if len(good) == len(pulled):
+            return
+        if "jobs" not in reply:
+            reply["job"] = None
+            reply.pop("token", None)
+            return
+        reply["jobs"] = [job for job, _ in good]
+        if reply.get("tokens"):
+            reply["tokens"] = [token for _, token in good]
 
     async def _call(self, spec: Spec, fields: dict[str, Any], request: Request | None, role: Role) -> bytes:
         timeout = fields.get("timeout")

@@ -41,6 +41,8 @@ def status_of(error: str, code: str | None = None) -> int:
     """The status for an error reply with this text and code."""
     if code == Code.FORBIDDEN:
         return FORBIDDEN
+    if code == Code.INVALID_DATA:
+        return INVALID
     if code in _CODES:
         return FAILED if code in _DAMAGED else UNAVAILABLE
     return next((status for status, pattern in _COMPILED if pattern.match(error)), INVALID)

@@ -11,6 +11,8 @@ from typing import Any
 import msgspec
 from msgspec.msgpack import Ext
 
+from bunqueue.protocol.readable import salvaged
+
 MAX_DEPTH = 200  # of what is changed by hand; no job is nested so deeply
 
 _read_json = msgspec.json.Decoder().decode
@@ -37,9 +39,15 @@ def read_json(body: bytes) -> Any:
 
 
 def read_packed(payload: bytes) -> Any:
-    """The value of a MessagePack text.  NotJson if another language wrote what Python cannot read."""
+    """The value of a MessagePack text; a part that Python cannot read is null, or says so.  NotJson if all
+    of it is like that.
+    """
     try:
         return _read_packed(payload)
+    except (msgspec.DecodeError, ValueError, TypeError, RecursionError):
+        pass
+    try:
+        return salvaged(payload)
     except (msgspec.DecodeError, ValueError, TypeError, RecursionError) as error:
         raise NotJson(f"the answer cannot be shown as JSON: {error}") from None
 

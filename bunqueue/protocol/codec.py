@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from typing import Any, Union
 
-from msgspec import UNSET, Raw, Struct
+from msgspec import UNSET, Raw, Struct, UnsetType
 from msgspec.msgpack import Decoder, Encoder
 
+from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import COMMANDS, Command, CommandError, ErrorReply, Reply
 from bunqueue.protocol.commands.base import RequestId
 from bunqueue.protocol.framing import MAX_FRAME, frame
@@ -45,8 +46,8 @@ def request_id(payload: bytes | memoryview | Raw) -> RequestId:
 class InvalidCommand(CommandError):
     """A payload that is no command; ``req_id`` is what could be read of it."""
 
-    def __init__(self, text: str, req_id: RequestId = UNSET) -> None:
-        super().__init__(text)
+    def __init__(self, text: str, req_id: RequestId = UNSET, code: Code | UnsetType = UNSET) -> None:
+        super().__init__(text, code)
         self.req_id = req_id
 
 
@@ -82,7 +83,7 @@ def _decode_leniently(payload: bytes) -> Command:
         except DECODE_ERRORS:
             command = _decode_full(cleaned)
     except CommandError as error:
-        raise InvalidCommand(str(error), req_id) from None
+        raise InvalidCommand(str(error), req_id, error.code) from None
     except DECODE_ERRORS:
         raise InvalidCommand("Invalid command format", req_id) from None
     command.req_id = req_id

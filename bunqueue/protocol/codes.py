@@ -14,4 +14,5 @@ class Code(enum.StrEnum):
     STORAGE_DAMAGED = "STORAGE_DAMAGED"  # what is asked for lies in a damaged part of a shard's file
     SHARD_UNAVAILABLE = "SHARD_UNAVAILABLE"  # nothing was changed: ask again in a moment
     FORBIDDEN = "FORBIDDEN"  # the token may only read: give one of --auth-token
+    INVALID_DATA = "INVALID_DATA"  # no reader could show the value: text that is not UTF-8, say
     MEMORY_LIMIT = "MEMORY_LIMIT"  # the shard is near its memory limit and takes no more jobs

@@ -18,6 +18,8 @@ from bunqueue.protocol.codec import encode_frame, encode_reply
 from bunqueue.protocol.commands import Command, CommandError, Merge, Spec
 from bunqueue.protocol.commands.base import RequestId
 from bunqueue.protocol.framing import HEADER, frame
+from bunqueue.protocol.lenient import DECODE_ERRORS
+from bunqueue.protocol.readable import salvaged
 
 # Numbers of which the largest or the smallest counts, and not the sum.
 LARGEST = frozenset({"uptime", "timestamp", "prevTS"})
@@ -105,7 +107,7 @@ class Gather:
     def add(self, shard: int, reply: bytes) -> None:
         """Take the reply frame of a shard."""
         payload = memoryview(reply)[HEADER:]
-        self._answers[shard] = _shallow(payload) if self._merge is _concat else _decode(payload)
+        self._answers[shard] = _shallow(payload) if self._merge is _concat else _whole(payload)
         self.waiting.discard(shard)
 
     def result(self, req_id: RequestId) -> bytes:
@@ -184,6 +186,14 @@ def _sorted(answers: Sequence[Answer], places: Sequence[Sequence[int]]) -> Answe
             entries = [entry for answer in answers for entry in answer[name]]
             merged[name] = sorted(entries, key=operator.itemgetter("name"))
     return merged
+
+
+def _whole(payload: memoryview) -> Answer:
+    """An answer with all that can be decoded of it: a payload of a user must not cost the others theirs."""
+    try:
+        return _decode(payload)  # type: ignore[no-any-return]
+    except DECODE_ERRORS:
+        return salvaged(payload)  # type: ignore[no-any-return]
 
 
 def _shallow(payload: memoryview) -> Answer:

@@ -16,7 +16,9 @@ from msgspec.msgpack import Decoder, Ext
 
 from bunqueue.model.job import NIL
 from bunqueue.model.names import queue_name_problem
+from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands.base import CommandError
+from bunqueue.protocol.readable import reason
 
 # What decoding hostile bytes may raise: also text that is not UTF-8, and nesting too deep.
 DECODE_ERRORS = (MsgspecError, ValueError, OverflowError, RecursionError)
@@ -88,8 +90,8 @@ def _takes_null(field: mi.Field) -> bool:
 def _value(raw: Raw, name: str) -> Any:
     try:
         return _decode_any(raw)
-    except DECODE_ERRORS:
-        raise CommandError(f"{name} is malformed") from None
+    except DECODE_ERRORS as error:
+        raise CommandError(f"{name} is malformed: {reason(error)}", Code.INVALID_DATA) from None
 
 
 def _check(kind: mi.Type, raw: Raw, name: str) -> object:
@@ -99,10 +101,10 @@ def _check(kind: mi.Type, raw: Raw, name: str) -> object:
     if isinstance(kind, mi.Metadata):
         try:
             return _check(kind.type, raw, name)
-        except CommandError:
+        except CommandError as error:
             if problem := _problem(kind):
                 label = (kind.extra or {}).get("label", name)
-                raise CommandError(f"{label} {problem}") from None
+                raise CommandError(f"{label} {problem}", error.code) from None
             raise
     if isinstance(kind, mi.UnionType):
         return _check_union(kind, raw, name)
@@ -125,7 +127,8 @@ def _check_struct(kind: mi.StructType, raw: Raw, name: str) -> object:
         return clean(kind.cls, fields)
     except CommandError as error:
         # Entries of lists are named by who goes through the list.
-        raise CommandError(str(error) if name.endswith("]") else f"{name}.{error}") from None
+        text = str(error) if name.endswith("]") else f"{name}.{error}"
+        raise CommandError(text, error.code) from None
 
 
 def _check_plain(kind: mi.Type, value: object, name: str) -> object:
@@ -209,7 +212,8 @@ def _check_list(kind: mi.ListType, raw: Raw, name: str) -> object:
                 out.append(_check(kind.item_type, item, where))
             except CommandError as error:
                 text = str(error)
-                raise CommandError(text if text.startswith(where) else f"{where}: {text}") from None
+                text = text if text.startswith(where) else f"{where}: {text}"
+                raise CommandError(text, error.code) from None
         else:
             out.append(_check(kind.item_type, item, where))
     return out

@@ -18,6 +18,7 @@ from bunqueue.protocol.commands.core import (
     Fail,
     Ignored,
 )
+from bunqueue.protocol.readable import check_readable, is_readable
 
 from . import lifecycle, moves
 from .outbox import ROW
@@ -55,6 +56,7 @@ def ack_batch(state: State, client: Client, command: AckBatch) -> AckBatchReply 
     """A wrong token refuses the whole batch; an unknown job is reported, the others complete."""
     ids, tokens, results, removals = command.ids, command.tokens, command.results, command.remove_on_completes
     check_lengths("ACKB", ids, results=results, tokens=tokens, removeOnCompletes=removals)
+    kept = _results(results) if results else None
     jobs: list[tuple[int, Job]] = []
     missing: _NotActive | None = None
     ignored: list[int] = []
@@ -75,7 +77,7 @@ def ack_batch(state: State, client: Client, command: AckBatch) -> AckBatchReply 
         if job.id not in state.jobs:  # the same id twice in one batch
             missing = missing or _NotActive(job.id)
             continue
-        result = _result(results[index]) if results else None
+        result = None if kept is None else kept[index]
         remove = removals[index] if removals else False
         lifecycle.complete(state, state.queues[job.queue], job, result, remove=remove)
     if missing:
@@ -151,7 +153,17 @@ def check_token(job: Job, token: str | None, *, required: bool = True) -> None:
 
 def _result(raw: Raw) -> bytes | None:
     result = bytes(raw)
+    if not is_readable(result):
+        check_readable(result, "result")
     return None if result == UNDEFINED else result
+
+
+def _results(raws: list[Raw]) -> list[bytes | None]:
+    results = [bytes(raw) for raw in raws]
+    for index, result in enumerate(results):
+        if not is_readable(result):
+            check_readable(result, f"results[{index}]")
+    return [None if result == UNDEFINED else result for result in results]
 
 
 def _held(state: State, job_id: str, token: str | None) -> Job:

@@ -24,7 +24,7 @@ from bunqueue.protocol.job_view import job_list, pulled_job
 from . import blocked, dependencies, directory, lifecycle, outcomes, peers, possession
 from .peers import Deliver, Questions, Steps, across, answers, deferred
 from .possession import Place
-from .pushing import check_fields, check_size, new_job
+from .pushing import check_data, check_fields, new_job
 from .registry import Apart, handles, recovers
 from .state import Client, QueueState, State
 
@@ -311,7 +311,7 @@ def _check_job(job: FlowJob, flow: dict[str, FlowJob]) -> None:
     first = bytes(fields.data)[:1]
     if not (first[0] & 0xF0 == 0x80 or first in (b"\xde", b"\xdf")):
         raise CommandError("flow job data must be an object")
-    check_size(bytes(fields.data), f"flow job {job.id}: ")
+    check_data(bytes(fields.data), f"flow job {job.id}: ")
     if sum(getattr(fields, policy) for policy in POLICIES) > 1:
         raise CommandError(f"flow job {job.id} has more than one policy for its failure, choose one")
     if fields.unique_key is not None or fields.dedup is not None or fields.debounce_id is not None:

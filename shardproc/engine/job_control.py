@@ -34,7 +34,7 @@ from . import events, families, lifecycle, moves, removal
 from .finishing import check_token
 from .lifecycle import is_cancelled
 from .outbox import ROW
-from .pushing import check_size
+from .pushing import check_data, check_size
 from .queries import find
 from .registry import handles
 from .repeating import last_of
@@ -63,6 +63,7 @@ def update(state: State, client: Client, command: Update) -> Ok:
     job = state.jobs.get(command.id) or last_of(state, command.id)
     if job is None:
         raise CommandError("Job not found or cannot be updated")
+    check_data(bytes(command.data))
     data = families.with_flow_fields(job.data, bytes(command.data))
     check_size(data)
     job.data = NIL if data == UNDEFINED else data

@@ -23,6 +23,7 @@ from bunqueue.protocol.commands.core import (
 )
 from bunqueue.protocol.json_size import MAX_BYTES, MAX_DATA, SURELY_SMALL, json_size
 from bunqueue.protocol.peers import BURIED, UNKNOWN, Outcome
+from bunqueue.protocol.readable import check_readable, is_readable
 
 from . import blocked, dependencies, directory, events, families, idempotency, lifecycle, repeating
 from .dedup import NO_DEDUP, Claims
@@ -42,8 +43,8 @@ def push_plain(state: State, client: Client, command: PlainPush) -> Reply:
     if command.idempotency_key is not None and (known := idempotency.answered(state, command)):
         return _reply(command, *known)
     data = bytes(command.data)
-    if len(data) > SURELY_SMALL:
-        check_size(data)
+    if len(data) > SURELY_SMALL or not is_readable(data):
+        check_data(data)
     if client.version >= 3 and command.name is None:
         data = lift_name(command, data)
     queue = state.queues.get(command.queue) or new_queue(state, command.queue)
@@ -70,8 +71,8 @@ def push(state: State, client: Client, command: Push) -> Reply | None:
     if command.idempotency_key is not None and idempotency.answered(state, command):
         return push_again(state, client, command)
     data = bytes(command.data)
-    if len(data) > SURELY_SMALL:
-        check_size(data)
+    if len(data) > SURELY_SMALL or not is_readable(data):
+        check_data(data)
     known_queue(state, command.queue)
     check_fields(command, client.version, state.now)
     if client.version >= 3:
@@ -191,8 +192,8 @@ def _is_unknown(outcome: Outcome) -> bool:
 def _payloads(jobs: Sequence[JobFields | PlainFields], version: int) -> list[bytes]:
     payloads = [bytes(fields.data) for fields in jobs]
     for index, data in enumerate(payloads):
-        if len(data) > SURELY_SMALL:
-            check_size(data, f"jobs[{index}]: ")
+        if len(data) > SURELY_SMALL or not is_readable(data):
+            check_data(data, f"jobs[{index}]: ")
     if version < 3:
         return payloads
     return [lift_name(fields, data) for fields, data in zip(jobs, payloads, strict=True)]
@@ -373,6 +374,13 @@ def extra_of(fields: JobFields | Push) -> Extra | None:
         headers=fields.headers or None,
     )
     return None if extra == _NO_EXTRA else extra
+
+
+def check_data(data: bytes, where: str = "") -> None:
+    """Whether everybody can read it, and it is not too large: asked of all data that comes in."""
+    if len(data) > SURELY_SMALL:
+        check_size(data, where)
+    check_readable(data, f"{where}data")
 
 
 def check_size(data: bytes, where: str = "") -> None:

@@ -34,7 +34,6 @@ from bunqueue.protocol.commands.cron import (
     CronView,
     SpawnOptions,
 )
-from bunqueue.protocol.json_size import SURELY_SMALL
 from bunqueue.protocol.numbers import number
 
 from . import old_names, pushing
@@ -211,9 +210,7 @@ def _check(command: Cron) -> None:
         raise CommandError(problem)
     if not command.schedule and command.repeat_every is None:
         raise CommandError("Cron job must have either schedule or repeatEvery")
-    data = bytes(command.data)
-    if len(data) > SURELY_SMALL:
-        pushing.check_size(data)
+    pushing.check_data(bytes(command.data))
 
 
 def _next_after(fields: CronFields, last: int, now: int) -> int:

@@ -170,7 +170,10 @@ def test_every_command_of_the_router_has_a_handler() -> None:
         (packed([1]), "Invalid command format"),
         (packed({"cmd": "PUSH"})[:-1], "Invalid command format"),
         (packed({"cmd": "Ping"}) + b"\x00", "Invalid command format"),
-        (b"\x82\xa3cmd\xa4PUSH\xa5queue\xa2\xff\xfe", "queue is malformed"),
+        (
+            b"\x82\xa3cmd\xa4PUSH\xa5queue\xa2\xff\xfe",
+            "queue is malformed: it has text that is not UTF-8 (byte 0xff); send bytes as bytes",
+        ),
         (
             b"\x83\xa3cmd\xa4PUSH\xa5queue\xa1q\xa4data" + b"\x91" * 100_000 + b"\xc0",
             "Invalid command format",

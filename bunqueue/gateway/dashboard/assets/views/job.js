@@ -141,8 +141,9 @@ export function job({ params, main, signal }) {
       parts.why.update(FINISHED.includes(found.state) ? [] : why.data.reasons);
       parts.progress.update(found.state, found.progress, found.progressMessage);
       parts.failed.update(found.state === "completed" ? null : found.failedReason);
-      parts.data.update(found.data);
-      parts.result.update(found.returnvalue);
+      const payload = (name) => (found.unreadable?.startsWith(`${name} `) ? found.unreadable : found[name]);
+      parts.data.update(payload("data"));
+      parts.result.update(payload("returnvalue"));
       parts.attempts.update(past.data.attempts, attemptOf(found, past.data.attempts));
       parts.logs.update(log.data);
       parts.timeline.update(found.timeline);

@@ -34,6 +34,7 @@ function took(job) {
 
 function preview(job) {
   if (job.failedReason && job.state === "failed") return h("span", { class: "bad" }, job.failedReason.slice(0, 160));
+  if (job.unreadable) return h("span", { class: "bad" }, job.unreadable);
   return job.dataBytes === undefined ? (write(job.data) ?? "").slice(0, 120) : h("i", {}, bytes(job.dataBytes));
 }
 
