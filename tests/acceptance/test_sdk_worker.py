@@ -21,6 +21,7 @@ from support.waiting import eventually
 
 from bunqueue import ActiveJob, AsyncQueue, AuthError, Backoff, Job, JobCancelled, NewJob, Postpone, Worker
 from bunqueue.client import requests
+from bunqueue.errors import CommandFailed
 
 _numbers = itertools.count()
 
@@ -267,24 +268,17 @@ async def test_a_result_beyond_what_a_frame_holds_fails_its_job_alone(
     assert "keep large data elsewhere" in str((await large.job()).error)
 
 
-async def test_data_that_cannot_be_decoded_fails_the_job_alone(
-    queue: AsyncQueue, make_worker: MakeWorker
-) -> None:
+async def test_data_that_cannot_be_decoded_is_refused(queue: AsyncQueue) -> None:
     import msgspec
 
     from bunqueue.protocol.commands import core
     from bunqueue.protocol.commands.core import JobFields, PushBatch
 
     spoilt = msgspec.Raw(b"\xa1\xff")  # a text that is no UTF-8
-    fine = msgspec.Raw(b"\x05")
-    jobs = [JobFields(name="n", data=spoilt), JobFields(name="n", data=fine)]
-    for fields in jobs:
-        fields.max_attempts = 1
-    reply = await queue._caller.call(PushBatch(queue=queue.name, jobs=jobs), core.PushBatchReply)
-    async with make_worker(lambda job: job.data, concurrency=5) as worker:
-        await until(worker, completed=1, failed=1)
-    assert await queue.get_result(reply.ids[1]) == 5
-    assert await queue.get_state(reply.ids[0]) == "failed"
+    jobs = [JobFields(name="n", data=msgspec.Raw(b"\x05")), JobFields(name="n", data=spoilt)]
+    with pytest.raises(CommandFailed, match=r"jobs\[1\]: data cannot be read: it has text that is not UTF-8"):
+        await queue._caller.call(PushBatch(queue=queue.name, jobs=jobs), core.PushBatchReply)
+    assert (await queue.counts()).waiting == 0
 
 
 async def test_progress_from_both_kinds_of_handlers(queue: AsyncQueue, make_worker: MakeWorker) -> None:
