@@ -10,7 +10,9 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Callable
+from functools import partial
 from socket import socket
+from typing import TypeAlias
 
 MADE_ROOM = 8  # of them in the place of others, which are closed a turn later only
 A_TURN = 32  # connections from one turn of the event loop: about a millisecond that others wait
@@ -19,19 +21,22 @@ SHUTDOWN_S = 2.0  # for the client to say goodbye, too
 PAUSE_S = 0.1  # when accepting fails: no file can be opened, mostly
 
 
+Counted: TypeAlias = Callable[[], None]
+
+
 class Acceptor:
     """Makes protocols of what connects to listening sockets, which it closes in the end."""
 
     def __init__(
         self,
-        make: Callable[[], asyncio.BaseProtocol],
+        make: Callable[[Counted], asyncio.BaseProtocol],
         held: Callable[[], int],
         most: int,
         give_way: Callable[[], bool] = lambda: False,
     ) -> None:
-        """``held`` tells how many accepted connections are open, beside those that still shake hands; no
-        more than ``most`` are let in.  Then ``give_way`` may end one for the sake of the next; False if it
-        has none to spare."""
+        """``held`` gives the number of open connections.  A protocol calls what ``make`` got as soon as it is
+        one of them: until then it is counted here.  No more than ``most`` are let in.  Then ``give_way`` may
+        end one to make room for the next; False if none can be spared."""
         self.tls: ssl.SSLContext | None = None
         """For those that come from now on."""
         self.most = most
@@ -79,7 +84,7 @@ class Acceptor:
             accepted.setblocking(False)
             greeting = loop.create_task(self._greet(accepted))
             self._greeting[greeting] = None
-            greeting.add_done_callback(lambda done: self._greeting.pop(done, None))
+            greeting.add_done_callback(self._greeted)
 
     def _give_way(self) -> bool:
         """Have the oldest that still shakes hands go: who means it needs a moment only."""
@@ -90,11 +95,17 @@ class Acceptor:
         oldest.cancel()
         return True
 
+    def _greeted(self, task: asyncio.Task[None]) -> None:
+        self._greeting.pop(task, None)
+
     async def _greet(self, accepted: socket) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        make = partial(self._make, partial(self._greeted, task))
         limits = {"ssl_handshake_timeout": HANDSHAKE_S, "ssl_shutdown_timeout": SHUTDOWN_S}
         try:
             await asyncio.get_running_loop().connect_accepted_socket(
-                self._make, accepted, ssl=self.tls, **(limits if self.tls else {})
+                make, accepted, ssl=self.tls, **(limits if self.tls else {})
             )
         except OSError as error:  # TLS errors are such, and timeouts
             self.failed += 1

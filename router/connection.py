@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from msgspec import UNSET
 
+from bunqueue.acceptor import Counted
 from bunqueue.guesses import DELAY_S
 from bunqueue.logs import get_logger
 from bunqueue.protocol import link as wire
@@ -49,6 +50,7 @@ class ClientConnection(asyncio.Protocol):
     """A client, from accept to its end."""
 
     __slots__ = (
+        "_counted",
         "_decode",
         "_finished",
         "_held",
@@ -74,8 +76,8 @@ class ClientConnection(asyncio.Protocol):
     write: Callable[[bytes], None]  # the transport's, or one that minds how much is unread
     limited = True  # is turned away when there are too many clients
 
-    def __init__(self, hub: Hub) -> None:
-        self._hub = hub
+    def __init__(self, hub: Hub, counted: Counted = lambda: None) -> None:
+        self._hub, self._counted = hub, counted  # ``counted`` is called once the hub counts it as open
         self.kind = hub.default_kind  # protocol version, and kind of its envelopes
         self.tokens = hub.tokens
         self.known = not hub.tokens.full  # has shown a token
@@ -93,14 +95,13 @@ class ClientConnection(asyncio.Protocol):
         self.subscription: Subscription | None = None
         self.behind = False  # does not take what it was sent
 
-    # asyncio.Protocol
-
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(high=HIGH_WATER)
         self.write = self._transport.write
         self.gate = ReadGate(self._transport)
         self._hub.open += self.limited
+        self._counted()
         limit = self._hub.max_connections
         if self._hub.draining:
             self.abort()

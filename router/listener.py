@@ -6,6 +6,7 @@ import os
 import shutil
 import ssl
 import tempfile
+from functools import partial
 from pathlib import Path
 
 from bunqueue.acceptor import Acceptor
@@ -28,7 +29,7 @@ class TcpListener:
     def __init__(self, hub: Hub, sockets: BoundSockets) -> None:
         self._hub = hub
         self._bound = sockets
-        self._acceptor = Acceptor(lambda: ClientConnection(hub), lambda: hub.open, 0)
+        self._acceptor = Acceptor(partial(ClientConnection, hub), lambda: hub.open, 0)
 
     async def start(self, tls: ssl.SSLContext | None) -> None:
         """Let clients in; with ``tls`` only those that shake hands."""

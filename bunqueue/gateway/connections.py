@@ -12,6 +12,8 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from bunqueue.acceptor import Counted
+
 MAX_HEAD = 64 * 1024  # bytes of a request line with its headers
 HEAD_S = 30.0  # for these to arrive, from the first byte or the beginning of the connection on
 REST_S = 30.0  # for the rest of a request that has been answered before it was read
@@ -55,8 +57,15 @@ class HeadTooLarge(Exception):
 class Connection(HttpToolsProtocol):
     """A connection whose requests come in time."""
 
-    def __init__(self, *args: Any, waiting: Waiting | None = None, **more: Any) -> None:
+    def __init__(
+        self,
+        *args: Any,
+        waiting: Waiting | None = None,
+        counted: Counted = lambda: None,
+        **more: Any,
+    ) -> None:
         super().__init__(*args, **more)
+        self._counted = counted
         self._waiting = waiting or Waiting()
         self._late: asyncio.TimerHandle | None = None
         self._head = 0  # bytes of the head that is being read; -1: none is
@@ -66,6 +75,7 @@ class Connection(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self._counted()
         self._waiting.connections[self] = None
         self._await(HEAD_S)
 

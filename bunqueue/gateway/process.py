@@ -22,7 +22,7 @@ import msgspec
 import uvicorn
 from starlette.types import Receive, Scope, Send
 
-from bunqueue.acceptor import Acceptor
+from bunqueue.acceptor import Acceptor, Counted
 from bunqueue.descriptors import Share, raise_file_limit, share
 from bunqueue.guesses import Guesses
 from bunqueue.logs import configure_logging, get_logger
@@ -163,8 +163,10 @@ class _Server(uvicorn.Server):
     def capture_signals(self) -> Iterator[None]:
         yield
 
-    def _connection(self) -> asyncio.Protocol:
-        return Connection(self.config, self.server_state, self.lifespan.state, waiting=self.waiting)
+    def _connection(self, counted: Counted) -> asyncio.Protocol:
+        return Connection(
+            self.config, self.server_state, self.lifespan.state, waiting=self.waiting, counted=counted
+        )
 
     def tell(self) -> None:
         """Called now and then: log what clients did wrong, in one line however often they did."""

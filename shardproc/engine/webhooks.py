@@ -68,13 +68,14 @@ def add_webhook(state: State, client: Client, command: AddWebhook) -> AddWebhook
     if len(state.webhooks) >= MAX_WEBHOOKS:
         raise CommandError(f"Too many webhooks (max {MAX_WEBHOOKS}): remove one that is no longer needed")
     hook = Webhook(
-        state.ids.token(SLOT, state.now),
+        state.ids.job_id(SLOT, state.now, state.next_seq),
         command.url,
         list(dict.fromkeys(command.events)),
         command.queue,
         command.secret,
         state.now,
     )
+    state.next_seq += 1
     state.webhooks[hook.id] = hook
     state.out.keep(KIND, hook.id, hook)
     return AddWebhookReply(
