@@ -116,6 +116,12 @@ _BY_SHARD: tuple[tuple[str, type[Metric], str, Callable[[ShardFigures], float]],
         lambda shard: shard.unreadable_jobs,
     ),
     (
+        "half_flows_removed",
+        COUNTER,
+        "Flows of which another shard had lost its part, and which were removed after a start",
+        lambda shard: shard.half_flows_removed,
+    ),
+    (
         "shard_memory_limit_bytes",
         GAUGE,
         "Memory of the shard from which on it takes no more jobs; 0: no limit",

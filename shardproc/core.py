@@ -14,6 +14,7 @@ from msgspec import UNSET, Raw, UnsetType
 from msgspec.msgpack import Decoder
 
 from bunqueue import vitals
+from bunqueue.logs import get_logger
 from bunqueue.protocol.codec import InvalidCommand, decode_command, encode_reply
 from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import COMMANDS, Command, ErrorReply, Reply, is_slow
@@ -32,6 +33,7 @@ from .storage.database import DISK_ERRORS, Database
 from .storage.event_log import DEFAULT_RETENTION, Retention
 from .timekeeping import Timekeeping
 
+_log = get_logger("shard")
 _decode_slow = Decoder(Slow).decode
 
 SLICES_S = 0.002  # for long work between two batches
@@ -82,6 +84,7 @@ class Shard:
 
     def recover(self, now: int, epoch: str, progress: Callable[[int, int], None]) -> int:
         """Read the file; how many live jobs it holds."""
+        self._half_flows = 0  # that the log has told of
         count = self.store.recover(
             self.engine, now, epoch, progress, believed=self._time.believed(self.store, now)
         )
@@ -194,9 +197,22 @@ class Shard:
         self.notices = out.notices
         if out.notices:
             out.notices = []
+        if state.recovery.half_flows.flows > self._half_flows:
+            self._tell_of_half_flows()
         replies, out.replies = out.replies, []
         out.size = 0
         return self._relay(replies) if state.relays else replies
+
+    def _tell_of_half_flows(self) -> None:
+        """Some were removed, and that is committed."""
+        removed = self.engine.state.recovery.half_flows
+        self._half_flows = removed.flows
+        _log.warning(
+            "half flows were removed: other shards have lost their part of them; push these flows again",
+            flows=removed.flows,
+            jobs=removed.jobs,
+            examples=", ".join(removed.examples),
+        )
 
     def _relay(self, replies: list[tuple[int, Reply | Raw]]) -> list[tuple[int, Reply | Raw]]:
         """Hand on the replies to commands that other shards forwarded; the others, and those that were

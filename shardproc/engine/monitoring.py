@@ -191,6 +191,7 @@ def _of_shard(state: State, jobs: Sums) -> ShardFigures:
         clock_doubt_ms=float(vitals.clock.doubt),
         damaged_tables=vitals.damaged_tables,
         unreadable_jobs=vitals.unreadable_jobs,
+        half_flows_removed=state.recovery.half_flows.flows,
         disk_free_bytes=float(disk.free),
         disk_refused_below_bytes=float(disk.refused_below),
         reserve_bytes=float(disk.reserve),

@@ -82,10 +82,19 @@ def _check_flows(state: State, flows: Iterable[str]) -> Steps:
     lost = {flow for (flow, _, _), word in zip(wanted, found, strict=True) if word == possession.LOST}
     state.out.durable |= bool(lost)  # after another power cut nobody would see any more what is missing
     for flow in lost:
-        for job in _jobs_of(state, flow):
-            if job.state in (WAITING, DELAYED, BLOCKED):
-                dependencies.extra_of(job).parent_id = None  # which nobody is to hear of, and goes itself
-                lifecycle.remove(state, state.queues[job.queue], job)
+        _remove(state, [job for job in _jobs_of(state, flow) if job.state in (WAITING, DELAYED, BLOCKED)])
+
+
+def _remove(state: State, jobs: Sequence[Job]) -> None:
+    """Remove what is left here of a half flow, as far as it has not begun."""
+    removed = state.recovery.half_flows
+    removed.flows += bool(jobs)
+    removed.jobs += len(jobs)
+    for job in jobs:
+        if len(removed.examples) < removed.EXAMPLES:
+            removed.examples.append(job.id)
+        dependencies.extra_of(job).parent_id = None  # which nobody is to hear of, and goes itself
+        lifecycle.remove(state, state.queues[job.queue], job)
 
 
 def _mark(state: State, flow: str) -> FlowMark | None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from msgspec import Struct
+from typing import ClassVar
+
+from msgspec import Struct, field
 
 KIND = "recovery"  # records: what is to be settled before the next start may take it for granted
 IDS, FLOWS, GAP = "ids", "flows", "gap"  # their keys
@@ -15,6 +17,16 @@ class Gap(Struct):
     since: int | None = None
 
 
+class HalfFlows(Struct):
+    """Flows that were removed because another shard has lost its part."""
+
+    EXAMPLES: ClassVar[int] = 5  # ids that are kept for the log
+
+    flows: int = 0
+    jobs: int = 0
+    examples: list[str] = []  # ids of the first removed jobs
+
+
 class Recovery(Struct):
     """``unheard``: shards that have not announced all ids that point here; empty while all is well."""
 
@@ -25,3 +37,4 @@ class Recovery(Struct):
     parts: set[str] = set()  # flows that were stored as prepared
     stored_until: int | None = None  # what happened later may be forgotten, epoch ms; None: nothing is
     reconciled: set[int] = set()  # shards that have acted on that
+    half_flows: HalfFlows = field(default_factory=HalfFlows)

@@ -99,6 +99,7 @@ class ShardFigures(Struct, gc=False):
     clock_doubt_ms: float = 0.0  # by which the clock may be ahead: retention waits
     damaged_tables: int = 0  # in which something could not be read or written
     unreadable_jobs: int = 0
+    half_flows_removed: int = 0  # after the start, because another shard had lost its part
     disk_free_bytes: float = 0.0  # in memory, as are the others
     disk_refused_below_bytes: float = 0.0
     reserve_bytes: float = 0.0
