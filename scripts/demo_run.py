@@ -137,7 +137,7 @@ def _summary(completed: list[Job], failed: list[Job], seconds: float) -> Report:
         retries=sum(job.attempts for job in completed) + sum(job.attempts - 1 for job in failed),
         bytes=sum(job.result["size"] for job in completed),
         seconds=seconds,
-        waits=sorted((job.started_at or 0) - job.created_at for job in at_once),
+        waits=sorted((job.started_at_ms or 0) - job.created_at_ms for job in at_once),
         dead=sorted(
             (DeadLetter(job.data["path"], job.error or "") for job in failed), key=lambda one: one.path
         ),

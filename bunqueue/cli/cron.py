@@ -250,7 +250,7 @@ def next_(
 def _runs_of(cron: CronView, count: int) -> list[int]:
     if cron.max_limit is not None and cron.max_limit > 0:
         count = min(count, cron.max_limit - cron.executions)
-    first = int(cron.next_run)
+    first = int(cron.next_run_ms)
     if cron.schedule is None:
         every = int(cron.repeat_every or 0)
         return [first + every * number for number in range(count)]

@@ -253,7 +253,7 @@ def _queues(now: Any, queues: Any, workers: Any) -> Iterator[Finding]:
 
 
 def _schedules(crons: Any) -> Iterator[Finding]:
-    late = [cron.name for cron in crons if cron.next_run < time.time() * 1000 - OLD_MS]
+    late = [cron.name for cron in crons if cron.next_run_ms < time.time() * 1000 - OLD_MS]
     said = f"should have run: {_some(late)}" if late else f"{plural(len(crons), 'schedule')}, none is late"
     yield Finding(WARNING if late else OK, "schedules", said)
 

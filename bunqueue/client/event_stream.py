@@ -23,6 +23,7 @@ from bunqueue.client.transport import Endpoint
 from bunqueue.errors import BunqueueError
 from bunqueue.model.events import LOST
 from bunqueue.protocol.lenient import DECODE_ERRORS
+from bunqueue.protocol.moments import Moment
 from bunqueue.protocol.readable import salvaged
 
 logger = logging.getLogger("bunqueue.events")
@@ -39,7 +40,7 @@ class QueueEvent(Struct, kw_only=True, frozen=True, rename="camel"):
     queue: str
     job_id: str = ""
     """"" when it is about the queue."""
-    timestamp: int
+    timestamp_ms: int = msgspec.field(name="timestamp")
     """ms since the epoch."""
     data: Any = None
     """completed: the result; failed: the job's data. None when it is larger than 256 KiB."""
@@ -59,6 +60,8 @@ class QueueEvent(Struct, kw_only=True, frozen=True, rename="camel"):
     count: int | None = None
     """lost: how many; None when that is not known, as the connection was lost."""
 
+    timestamp = Moment("timestamp_ms")
+
 
 class _Frame(Struct):
     type: str = ""
@@ -68,7 +71,7 @@ class _Frame(Struct):
 class _Wire(QueueEvent, frozen=True, kw_only=True, rename="camel"):
     """As it comes: times are floats there."""
 
-    timestamp: float  # type: ignore[assignment]
+    timestamp_ms: float = msgspec.field(name="timestamp")  # type: ignore[assignment]
     delay: float | None = None  # type: ignore[assignment]
 
 
@@ -86,7 +89,7 @@ def read(payload: bytes) -> QueueEvent | None:
     except DECODE_ERRORS:  # its data cannot be read, the rest can
         wire = msgspec.convert(salvaged(frame.event), _Wire)
     fields = msgspec.structs.asdict(wire)
-    fields["timestamp"] = int(wire.timestamp)
+    fields["timestamp_ms"] = int(wire.timestamp_ms)
     fields["delay"] = None if wire.delay is None else int(wire.delay)
     if wire.type == "progress" and isinstance(wire.data, dict):
         fields["data"], fields["message"] = None, wire.data.get("message")
@@ -186,7 +189,7 @@ class AsyncEventStream:
         return self._lost(missed)
 
     def _lost(self, count: int | None) -> QueueEvent:
-        return QueueEvent(type=LOST, queue=self._queue, timestamp=time.time_ns() // 1_000_000, count=count)
+        return QueueEvent(type=LOST, queue=self._queue, timestamp_ms=time.time_ns() // 1_000_000, count=count)
 
 
 class EventStream:

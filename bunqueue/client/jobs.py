@@ -1,4 +1,5 @@
-"""What comes back from the server: jobs, counts, numbers. Times are ms since the epoch, spans ms."""
+"""What comes back from the server: jobs, counts, numbers. Moments are datetimes in UTC, and as `..._ms` epoch
+ms; spans are ms."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ from msgspec import Raw, Struct
 from bunqueue.errors import ResultError
 from bunqueue.protocol.commands import Reply
 from bunqueue.protocol.lenient import DECODE_ERRORS
+from bunqueue.protocol.moments import MaybeMoment, Moment
 from bunqueue.protocol.readable import reason, salvaged
 
 if TYPE_CHECKING:
@@ -18,16 +20,27 @@ else:
     # On the wire times are floats, as JavaScript has no other numbers; `__post_init__` makes them whole.
     Millis = int | float
 
-_TIMES = ("created_at", "run_at", "started_at", "completed_at", "last_heartbeat", "backoff", "ttl", "timeout")
+_TIMES = (
+    "created_at_ms",
+    "run_at_ms",
+    "started_at_ms",
+    "completed_at_ms",
+    "last_heartbeat_ms",
+    "backoff",
+    "ttl",
+    "timeout",
+)
 
 
 class JobMoment(Struct, frozen=True):
     """A moment in the life of a job: the state that it got, and of a failed attempt its number and error."""
 
     state: str
-    timestamp: float
+    timestamp_ms: float = msgspec.field(name="timestamp")
     error: str | None = None
     attempt: int | None = None
+
+    timestamp = Moment("timestamp_ms")
 
 
 class Job(Struct, rename="camel", kw_only=True):
@@ -41,12 +54,12 @@ class Job(Struct, rename="camel", kw_only=True):
     """waiting, delayed, active, completed, failed or cancelled; None in lists of dead letters."""
     priority: int = 0
     """Higher is taken first."""
-    created_at: Millis
-    run_at: Millis
+    created_at_ms: Millis = msgspec.field(name="createdAt")
+    run_at_ms: Millis = msgspec.field(name="runAt")
     """When it became or becomes ready."""
-    started_at: Millis | None = None
-    completed_at: Millis | None = None
-    last_heartbeat: Millis | None = None
+    started_at_ms: Millis | None = msgspec.field(default=None, name="startedAt")
+    completed_at_ms: Millis | None = msgspec.field(default=None, name="completedAt")
+    last_heartbeat_ms: Millis | None = msgspec.field(default=None, name="lastHeartbeat")
     attempts: int = 0
     """Failed attempts so far."""
     postponed: int = 0
@@ -91,6 +104,12 @@ class Job(Struct, rename="camel", kw_only=True):
     decode it."""
     timeline: list[JobMoment] = msgspec.field(default_factory=list)
     """What happened to it, at most 20 moments, the oldest first."""
+
+    created_at = Moment("created_at_ms")
+    run_at = Moment("run_at_ms")
+    started_at = MaybeMoment("started_at_ms")
+    completed_at = MaybeMoment("completed_at_ms")
+    last_heartbeat = MaybeMoment("last_heartbeat_ms")
 
     def __post_init__(self) -> None:
         for name in _TIMES:

@@ -1,4 +1,5 @@
-"""What queries other than those for jobs and counts give. Times are ms since the epoch, spans ms."""
+"""What queries other than those for jobs and counts give. Moments are datetimes in UTC, and as `..._ms` epoch
+ms; spans are ms."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ from bunqueue.client.jobs import Job, read_result
 from bunqueue.errors import JobCancelled, JobExpired, JobFailed, JobNotFound
 from bunqueue.protocol.commands import Reply
 from bunqueue.protocol.commands.events import Ended
+from bunqueue.protocol.moments import MaybeMoment, Moment
 
 R = TypeVar("R")
 
@@ -72,29 +74,37 @@ class FailedAttempt(Struct, rename="camel", frozen=True):
 
     attempt: int
     """1, 2, ..."""
-    failed_at: float
-    started_at: float | None = None
+    failed_at_ms: float = msgspec.field(name="failedAt")
+    started_at_ms: float | None = msgspec.field(default=None, name="startedAt")
     duration: float | None = None
     reason: str | None = None
     """explicit_fail (the handler raised), timeout, stalled, ..."""
     error: str | None = None
+
+    failed_at = Moment("failed_at_ms")
+    started_at = MaybeMoment("started_at_ms")
 
 
 class DeadLetter(Struct, rename="camel", frozen=True):
     """A job that failed for good, and how it came to that."""
 
     job: Job
-    entered_at: float
+    entered_at_ms: float = msgspec.field(name="enteredAt")
     reason: str
     """As in `JobOutcome`."""
     error: str | None = None
     attempts: list[FailedAttempt] = msgspec.field(default_factory=list)
     retry_count: int = 0
     """How often it was retried by itself."""
-    last_retry_at: float | None = None
-    next_retry_at: float | None = None
-    expires_at: float | None = None
+    last_retry_at_ms: float | None = msgspec.field(default=None, name="lastRetryAt")
+    next_retry_at_ms: float | None = msgspec.field(default=None, name="nextRetryAt")
+    expires_at_ms: float | None = msgspec.field(default=None, name="expiresAt")
     """When it will be removed; None: it is kept."""
+
+    entered_at = Moment("entered_at_ms")
+    last_retry_at = MaybeMoment("last_retry_at_ms")
+    next_retry_at = MaybeMoment("next_retry_at_ms")
+    expires_at = MaybeMoment("expires_at_ms")
 
 
 class DeadLetters(Reply, kw_only=True):

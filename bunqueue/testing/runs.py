@@ -28,6 +28,7 @@ from bunqueue.errors import (
     ResultError,
 )
 from bunqueue.protocol.commands import Ok, core, query
+from bunqueue.protocol.moments import Moment
 from bunqueue.protocol.notices import read_notice
 
 from .errors import SandboxError
@@ -71,14 +72,16 @@ class Ran:
     data: Any
     attempt: int
     """1 for the first."""
-    at: int
-    """When it began, epoch ms, by the sandbox's clock."""
+    at_ms: int
+    """When it began, epoch ms, by the sandbox's clock; `at` is the same as a datetime in UTC."""
     outcome: HowItEnded
     """postponed: the handler raised Postpone; lost: its outcome did not count, as the job was not held any
     more; crashed: the worker died, as the test planned, and the handler was not called."""
     result: Any = None
     error: BaseException | None = None
     """What the handler raised."""
+
+    at = Moment("at_ms")
 
 
 class Runs:
@@ -230,7 +233,7 @@ class Runs:
             return gone
 
     def _note(self, job: ActiveJob, outcome: HowItEnded, *, result: Any = None, error: Any = None) -> None:
-        at = int(job.job().started_at or 0)
+        at = int(job.job().started_at_ms or 0)
         attempt = job.attempts + 1
         self.done.append(Ran(job.queue, job.name, job.id, job.data, attempt, at, outcome, result, error))
 
@@ -248,7 +251,7 @@ class Runs:
         """Time has passed while a handler is at work."""
         job = self._current
         if job is not None and job.timeout is not None:
-            begun = int(job.job().started_at or 0)
+            begun = int(job.job().started_at_ms or 0)
             if self._engine.clock.now_ms() - begun >= job.timeout:
                 end(job, Ending(TIMED_OUT))
 

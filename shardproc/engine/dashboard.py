@@ -88,7 +88,7 @@ def overview(state: State, client: Client, command: DashboardOverview) -> Steps:
             workers=WorkerOverview(0, 0, []),  # known to the router
             crons=next_ones(state, MAX_CRONS),
             storage=storage_state(state.shard, vitals),
-            timestamp=float(state.now),
+            timestamp_ms=float(state.now),
         )
     )
 

@@ -175,10 +175,10 @@ def get_dlq_stats(state: State, client: Client, command: GetDlqStats) -> Steps:
             stats.by_reason[reason] = stats.by_reason.get(reason, 0) + 1
             stats.pending_retry += pending(row)
             stats.expired += expired(row)
-        if rows and stats.oldest_entry is None:
-            stats.oldest_entry = float(rows[0].entered_at)
+        if rows and stats.oldest_entry_ms is None:
+            stats.oldest_entry_ms = float(rows[0].entered_at)
         if rows:
-            stats.newest_entry = float(rows[-1].entered_at)
+            stats.newest_entry_ms = float(rows[-1].entered_at)
         stats.total += len(rows)
     stats.by_queue[command.queue] = stats.total
     return DlqStatsReply(data=DlqStatsOf(stats))

@@ -273,7 +273,7 @@ def _view(schedule: Schedule) -> CronView:
         queue=schedule.queue,
         schedule=schedule.schedule or None,
         repeat_every=None if every is None else number(every),
-        next_run=float(schedule.next_run),
+        next_run_ms=float(schedule.next_run),
         executions=schedule.executions,
         max_limit=limit if limit is not None and limit > 0 else None,
         timezone=schedule.timezone,

@@ -7,6 +7,7 @@ import itertools
 import os
 import threading
 from contextlib import AsyncExitStack
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +64,8 @@ async def test_the_life_of_a_job_is_told(where: Place, name: str) -> None:
     assert retried.prev is not None
     assert (progress.progress, progress.message) == (40, "printing")
     assert completed.data == {"pages": 3}
-    assert type(completed.timestamp) is int
+    assert type(completed.timestamp_ms) is int
+    assert completed.timestamp.utcoffset() == timedelta(0)
     assert completed.timestamp >= told[0].timestamp
 
 

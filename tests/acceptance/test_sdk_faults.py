@@ -115,7 +115,7 @@ async def test_a_silent_line_is_noticed_and_left(shared_server: Server, proxy: P
 
 async def _renewed(handle: AsyncJobHandle) -> bool:
     job = await handle.job()
-    return (job.last_heartbeat or 0) > (job.started_at or 0)
+    return (job.last_heartbeat_ms or 0) > (job.started_at_ms or 0)
 
 
 async def _added(queue: AsyncQueue) -> bool:

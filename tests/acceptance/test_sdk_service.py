@@ -152,7 +152,7 @@ def test_types_are_what_users_see(tmp_path: Path) -> None:
         '8: note: Revealed type is "str"',
         '9: note: Revealed type is "bunqueue.client.jobs.Job | None"',
         '14: note: Revealed type is "bunqueue.client.blocking.queue.handle.JobHandle[Any]"',
-        '15: note: Revealed type is "int"',
+        '15: note: Revealed type is "datetime.datetime"',
     ]
     errors = [line.split(":")[0] for line in lines if "error" in line]
     assert errors == ["10", "11"], done.stdout

@@ -564,9 +564,9 @@ async def test_the_waits_between_attempts_are_as_written(queue: AsyncQueue, make
 
     async def note(job: ActiveJob) -> None:
         known = job.job()
-        failed = [moment.timestamp for moment in known.timeline if moment.state == "failed"]
+        failed = [moment.timestamp_ms for moment in known.timeline if moment.state == "failed"]
         if failed:
-            waits[job.id].append(int(known.run_at) - int(failed[-1]))
+            waits[job.id].append(int(known.run_at_ms) - int(failed[-1]))
         raise ValueError("no")
 
     async with make_worker(note, concurrency=2) as worker:

@@ -62,7 +62,7 @@ async def test_a_worker_is_listed_from_its_start_to_its_end(
         (entry,) = await listed(queue)
         assert (entry.id, entry.name, entry.queues) == (worker.owner, "mill", [queue.name])
         assert (entry.concurrency, entry.hostname, entry.pid) == (7, socket.gethostname(), os.getpid())
-        assert before - 1 <= entry.registered_at <= time.time() * 1000
+        assert before - 1 <= entry.registered_at_ms <= time.time() * 1000
         assert entry.status == "active"
         slow, *_ = await queue.add_bulk(
             [("n", "slow"), ("n", "good"), ("n", "good"), ("n", "bad")],

@@ -90,7 +90,7 @@ def test_what_an_app_cannot_mend_is_a_dead_letter(bunqueue: Sandbox) -> None:
 def test_the_schedules_of_an_app(bunqueue: Sandbox) -> None:
     ran = bunqueue.drain(app, within=timedelta(days=2))
     assert [run.result for run in ran] == ["good morning"] * 2
-    hours = [datetime.fromtimestamp(run.at / 1000, UTC) for run in ran]
+    hours = [run.at for run in ran]
     assert hours == [datetime(2026, 6, day, 7, tzinfo=UTC) for day in (2, 3)]
 
 

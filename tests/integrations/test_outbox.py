@@ -147,7 +147,7 @@ def test_what_is_committed_is_added_and_what_is_rolled_back_is_not(
     assert (relay.run_once(), relay.run_once()) == (2, 0)
     job = bunqueue.assert_added("emails", "welcome", {"to": "ada"}, priority=5)
     assert [job.id for job in bunqueue.added("emails")] == ids
-    assert job.run_at - job.created_at == 3_600_000  # from when it was written
+    assert job.run_at - job.created_at == timedelta(hours=1)  # from when it was written
     assert case.rows() == []
 
 

@@ -58,7 +58,9 @@ def blocking(queue: Queue) -> None:
     assert_type(queue.retry_dlq(count=5), int)
     assert_type(queue.group("acme"), JobGroup)
     assert_type(queue.group("acme").concurrency(), int | None)
-    assert_type(queue.list_crons()[0].next_run, float)
+    assert_type(queue.list_crons()[0].next_run, datetime)
+    assert_type(queue.list_crons()[0].next_run_ms, float)
+    assert_type(queue.next_runs("nightly"), list[datetime])
     assert_type(queue.prometheus(), str)
 
 
@@ -70,7 +72,9 @@ async def asynchronous(queue: AsyncQueue) -> None:
     assert_type(queue.iter_jobs("failed"), AsyncIterator[Job])
     assert_type(queue.group("acme"), AsyncJobGroup)
     async for job in queue.iter_jobs():
-        assert_type(job.created_at, int)
+        assert_type(job.created_at, datetime)
+        assert_type(job.created_at_ms, int)
+        assert_type(job.completed_at, datetime | None)
         assert_type(job.data, Any)
     async with AsyncQueue("other") as other:
         assert_type(other, AsyncQueue)

@@ -6,7 +6,7 @@ import builtins
 import re
 import sys
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 
 from django.conf import settings
 
@@ -95,15 +95,14 @@ def result_of(job: Job, backend: str) -> TaskResult:
     return result
 
 
-def moment(at_ms: float | None) -> datetime | None:
+def moment(at: datetime | None) -> datetime | None:
     """A time as Django wants it by its settings."""
-    if at_ms is None:
+    if at is None:
         return None
-    at = datetime.fromtimestamp(at_ms / 1000, UTC)
     return at if settings.USE_TZ else at.astimezone().replace(tzinfo=None)
 
 
-def _last(job: Job) -> float | None:
+def _last(job: Job) -> datetime | None:
     return job.timeline[-1].timestamp if job.timeline else None
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
+import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from bunqueue.model.durations import YEAR_MS
@@ -27,6 +28,7 @@ from bunqueue.protocol.commands.base import (
 )
 from bunqueue.protocol.commands.core import BackoffMap, Dedup
 from bunqueue.protocol.commands.times import Expression
+from bunqueue.protocol.moments import Moment
 
 MAX_INTERVAL_MS = 100 * YEAR_MS
 
@@ -77,19 +79,21 @@ class CronFields(Struct, kw_only=True, rename="camel", omit_defaults=True, gc=Fa
 
 
 class CronView(Struct, kw_only=True, rename="camel", gc=False):
-    """A schedule as it is shown; ``next_run`` in epoch ms."""
+    """A schedule as it is shown.  Times in epoch ms."""
 
     name: str
     job_name: str
     queue: str
     schedule: str | None
     repeat_every: int | float | None
-    next_run: float
+    next_run_ms: float = msgspec.field(name="nextRun")
     executions: int
     max_limit: int | None
     timezone: str | None
     priority: int
     paused: bool | UnsetType = UNSET  # only where it is
+
+    next_run = Moment("next_run_ms")
 
 
 class CronReply(Reply, kw_only=True):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
+import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from bunqueue.model.dead_letters import DlqConfig
@@ -22,6 +23,7 @@ from bunqueue.protocol.commands.base import (
 )
 from bunqueue.protocol.commands.query import CountReply
 from bunqueue.protocol.commands.times import Time
+from bunqueue.protocol.moments import MaybeMoment
 
 Limit = Annotated[int, Meta(ge=0, le=100_000_000)]
 
@@ -137,8 +139,11 @@ class DlqStats(Struct, rename="camel", gc=False):
     by_queue: dict[str, int]
     pending_retry: int
     expired: int
-    oldest_entry: float | None
-    newest_entry: float | None
+    oldest_entry_ms: float | None = msgspec.field(name="oldestEntry")
+    newest_entry_ms: float | None = msgspec.field(name="newestEntry")
+
+    oldest_entry = MaybeMoment("oldest_entry_ms")
+    newest_entry = MaybeMoment("newest_entry_ms")
 
 
 class DlqStatsOf(Struct, gc=False):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
+import msgspec
 from msgspec import Meta, Struct
 
 from bunqueue.protocol.commands.base import (
@@ -16,6 +17,7 @@ from bunqueue.protocol.commands.base import (
     Route,
     command,
 )
+from bunqueue.protocol.moments import MaybeMoment, Moment
 
 GroupsShown = Annotated[int, Meta(ge=0, le=1000)]
 
@@ -28,11 +30,14 @@ class AttemptView(Struct, rename="camel", gc=False):
 
     number: int
     worker: str | None
-    started_at: float | None
-    ended_at: float
+    started_at_ms: float | None = msgspec.field(name="startedAt")
+    ended_at_ms: float = msgspec.field(name="endedAt")
     outcome: str
     error: str | None
     stack: str | None
+
+    started_at = MaybeMoment("started_at_ms")
+    ended_at = Moment("ended_at_ms")
 
 
 class Attempts(Struct, gc=False):
@@ -55,8 +60,10 @@ class WaitReason(Struct, gc=False):
 
     kind: str
     text: str
-    until: float | None = None
+    until_ms: float | None = msgspec.field(default=None, name="until")
     ids: list[str] = []
+
+    until = MaybeMoment("until_ms")
 
 
 class Waiting(Struct, gc=False):

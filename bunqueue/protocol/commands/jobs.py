@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
+import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from bunqueue.model.job import NIL
@@ -21,6 +22,7 @@ from bunqueue.protocol.commands.base import (
     Token,
     command,
 )
+from bunqueue.protocol.moments import Moment
 
 MAX_LOG = 100  # entries kept of a job's log
 LogText = Annotated[str, Meta(description="cut after 64 KiB")]
@@ -140,7 +142,9 @@ class LogLine(Struct, gc=False):
 
     message: str
     level: str
-    timestamp: float
+    timestamp_ms: float = msgspec.field(name="timestamp")
+
+    timestamp = Moment("timestamp_ms")
 
 
 class Log(Struct, gc=False):

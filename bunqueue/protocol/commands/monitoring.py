@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from bunqueue.protocol.commands.base import Command, Merge, QueueName, Reply, Route, command
 from bunqueue.protocol.commands.cron import CronView
+from bunqueue.protocol.moments import MaybeMoment, Moment
 
 
 class ServerMetrics(Struct, rename="camel", gc=False):
@@ -25,13 +27,15 @@ class ServerMetrics(Struct, rename="camel", gc=False):
     active_connections: int
 
 
-class HistoryMeta(Struct, gc=False, rename={"prev_ts": "prevTS", "prev_count": "prevCount"}):
+class HistoryMeta(Struct, rename="camel", gc=False):
     """``count`` jobs in all; the newest minute began at ``prev_ts`` (epoch ms), with ``prev_count``
     jobs counted until now."""
 
     count: int
-    prev_ts: float
+    prev_ts_ms: float = msgspec.field(name="prevTS")
     prev_count: int
+
+    prev_ts = Moment("prev_ts_ms")
 
 
 class QueueHistory(Struct, gc=False):
@@ -140,10 +144,12 @@ class StorageState(Struct, rename="camel", gc=False):
 
     disk_full: bool
     error: str | None
-    since: float | None
+    since_ms: float | None = msgspec.field(name="since")
     code: str | None = None
     warnings: list[str] = []
     rooms: list[ShardRoom] = []
+
+    since = MaybeMoment("since_ms")
 
 
 class StorageStatusReply(Reply, kw_only=True):
@@ -205,7 +211,9 @@ class Overview(Struct, gc=False):
     workers: WorkerOverview
     crons: list[CronView]  # those that run next, of each shard
     storage: StorageState
-    timestamp: float  # epoch ms
+    timestamp_ms: float = msgspec.field(name="timestamp")  # epoch ms
+
+    timestamp = Moment("timestamp_ms")
 
 
 class DashboardOverviewReply(Reply, kw_only=True):
@@ -233,7 +241,9 @@ class QueueOverview(Struct, rename="camel", gc=False):
 
 class QueueOverviews(Struct, gc=False):
     queues: list[QueueOverview]
-    timestamp: float
+    timestamp_ms: float = msgspec.field(name="timestamp")
+
+    timestamp = Moment("timestamp_ms")
 
 
 class DashboardQueuesReply(Reply, kw_only=True):
@@ -245,10 +255,13 @@ class JobSketch(Struct, rename="camel", gc=False):
 
     id: str
     priority: int
-    created_at: float
-    run_at: float
+    created_at_ms: float = msgspec.field(name="createdAt")
+    run_at_ms: float = msgspec.field(name="runAt")
     attempts: int
     progress: float
+
+    created_at = Moment("created_at_ms")
+    run_at = Moment("run_at_ms")
 
 
 class QueueJobs(Struct, gc=False):
@@ -268,8 +281,10 @@ class QueueDetails(Struct, rename="camel", gc=False):
     paused: bool
     priority_counts: dict[str, int]
     dlq_preview: list[Any]
-    timestamp: float
+    timestamp_ms: float = msgspec.field(name="timestamp")
     jobs: QueueJobs | UnsetType = UNSET
+
+    timestamp = Moment("timestamp_ms")
 
 
 class DashboardQueueReply(Reply, kw_only=True):

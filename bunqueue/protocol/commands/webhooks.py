@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated
 
+import msgspec
 from msgspec import Meta, Struct
 
 from bunqueue.protocol.commands.base import Command, Message, Ok, QueueName, Reply, Route, Text, command
 from bunqueue.protocol.commands.events import Place
 from bunqueue.protocol.commands.times import Time
 from bunqueue.protocol.commands.workers import RemovedReply
+from bunqueue.protocol.moments import MaybeMoment, Moment
 
 EVENTS = ("job.pushed", "job.started", "job.completed", "job.failed", "job.progress")
 
@@ -19,7 +21,9 @@ class AddedWebhook(Struct, rename="camel", gc=False):
     url: str
     events: list[str]
     queue: str | None  # null: all queues
-    created_at: float  # epoch ms
+    created_at_ms: float = msgspec.field(name="createdAt")  # epoch ms
+
+    created_at = Moment("created_at_ms")
 
 
 class AddWebhookReply(Reply, kw_only=True):
@@ -33,12 +37,15 @@ class WebhookInfo(Struct, rename="camel", gc=False):
     url: str
     events: list[str]
     queue: str | None
-    created_at: float
-    last_triggered: float | None
+    created_at_ms: float = msgspec.field(name="createdAt")
+    last_triggered_ms: float | None = msgspec.field(name="lastTriggered")
     success_count: int
     failure_count: int
     enabled: bool
     last_error: str | None = None  # of the last delivery, if it failed
+
+    created_at = Moment("created_at_ms")
+    last_triggered = MaybeMoment("last_triggered_ms")
 
 
 class WebhookStats(Struct, rename="camel", gc=False):

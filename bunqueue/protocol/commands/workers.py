@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated
 
+import msgspec
 from msgspec import Meta, Struct
 
 from bunqueue.protocol.commands.base import Command, QueueName, Reply, Route, Text, command
 from bunqueue.protocol.commands.core import HeartbeatReply
 from bunqueue.protocol.commands.times import Time
+from bunqueue.protocol.moments import Moment
 
 WorkerId = Annotated[str, Meta(max_length=256)]
 Amount = Annotated[int, Meta(ge=0, le=10**15)]
@@ -24,13 +26,16 @@ class WorkerInfo(Struct, kw_only=True, rename="camel", gc=False):
     hostname: str
     pid: int
     status: str  # "active", or "stale" when it has not been heard for 30 s
-    registered_at: float
-    last_seen: float
+    registered_at_ms: float = msgspec.field(name="registeredAt")
+    last_seen_ms: float = msgspec.field(name="lastSeen")
     active_jobs: int
     processed_jobs: int
     failed_jobs: int
     current_job: str | None
     uptime: float  # since registered_at
+
+    registered_at = Moment("registered_at_ms")
+    last_seen = Moment("last_seen_ms")
 
 
 class Registered(WorkerInfo, kw_only=True, rename="camel", gc=False):

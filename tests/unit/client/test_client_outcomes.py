@@ -392,7 +392,7 @@ async def test_a_job_that_is_removed_by_its_completion_was_completed(removes: bo
 
 
 def found(attempts: int) -> OneJob:
-    return OneJob(job=Job(id="j1", queue="q", created_at=1, run_at=1, attempts=attempts))
+    return OneJob(job=Job(id="j1", queue="q", created_at_ms=1, run_at_ms=1, attempts=attempts))
 
 
 MISSING = JobNotFound("x", reason="Job not found")

@@ -100,7 +100,7 @@ def test_an_answer_of_another_shape_says_so() -> None:
 
 def test_times_are_whole_numbers() -> None:
     job = decode(jobs.OneJob, ok=True, job={**JOB, "ttl": 5.0, "backoff": 1000.0, "progress": 12.5}).job
-    values = (job.created_at, job.run_at, job.ttl, job.backoff)
+    values = (job.created_at_ms, job.run_at_ms, job.ttl, job.backoff)
     assert values == (1_700_000_000_000, 1_700_000_000_500, 5, 1000)
     assert all(type(value) is int for value in values)
     assert (job.progress, job.started_at) == (12.5, None)

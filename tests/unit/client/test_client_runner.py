@@ -77,7 +77,7 @@ def test_an_active_job_has_what_a_handler_needs() -> None:
     job = pulled({"x": 1}, attempts=1, maxAttempts=5)
     assert (job.id, job.queue, job.name, job.data) == ("j1", "q", "n", {"x": 1})
     assert (job.attempts, job.max_attempts, job.token) == (1, 5, "token")
-    assert job.job().run_at == 2
+    assert job.job().run_at_ms == 2
     assert repr(job) == "ActiveJob(queue='q', name='n', id='j1', attempts=1)"
 
 

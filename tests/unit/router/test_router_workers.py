@@ -35,7 +35,7 @@ def test_what_it_says_of_itself_is_shown() -> None:
     (shown,) = workers.listing(NOW + 500).workers
     assert (shown.id, shown.name, shown.queues, shown.concurrency) == ("mine", "w", ["q"], 4)
     assert (shown.hostname, shown.pid, shown.status) == ("h", 7, "active")
-    assert (shown.registered_at, shown.last_seen, shown.uptime) == (NOW - 1000, NOW, 1500)
+    assert (shown.registered_at_ms, shown.last_seen_ms, shown.uptime) == (NOW - 1000, NOW, 1500)
     assert (shown.active_jobs, shown.processed_jobs, shown.failed_jobs, shown.current_job) == (0, 0, 0, None)
 
 
@@ -46,7 +46,7 @@ def test_heartbeats_bring_counts_and_keep_what_they_do_not_say() -> None:
     workers.beat(Heartbeat(id=worker, processed=11), NOW + 2)
     (shown,) = workers.listing(NOW).workers
     assert (shown.active_jobs, shown.processed_jobs, shown.failed_jobs) == (2, 11, 1)
-    assert (shown.last_seen, shown.current_job) == (NOW + 2, None)
+    assert (shown.last_seen_ms, shown.current_job) == (NOW + 2, None)
 
 
 def test_the_silent_are_stale_until_they_are_heard() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Unpack
 
 from bunqueue.client import checks
@@ -10,6 +11,7 @@ from bunqueue.client.cron_options import CronOptions, cron_command
 from bunqueue.errors import NotFound
 from bunqueue.protocol.commands import Ok, cron
 from bunqueue.protocol.commands.cron import CronView
+from bunqueue.protocol.moments import moment
 
 
 class Crons(QueueBase):
@@ -52,11 +54,11 @@ class Crons(QueueBase):
         reply = self._caller.call(checks.checked(cron.CronResume(name=name)), cron.CronReply)
         return reply.cron
 
-    def next_runs(self, name: str, count: int = 10) -> list[int]:
-        """The next times at which a schedule runs, in ms since the epoch; at most 100. Raises NotFound."""
+    def next_runs(self, name: str, count: int = 10) -> list[datetime]:
+        """The next times at which a schedule runs, as datetimes in UTC; at most 100. Raises NotFound."""
         command = checks.checked(cron.CronNext(name=name, count=count))
         reply = self._caller.call(command, cron.CronRunsReply)
-        return [int(run) for run in reply.data.runs]
+        return [moment(run) for run in reply.data.runs]
 
     def list_crons(self, *, all_queues: bool = False) -> list[CronView]:
         """The schedules of this queue, or of all, by name."""
