@@ -31,6 +31,7 @@ from .resources import RESOURCES
 from .segments import Segments
 from .sse import Events
 from .transcode import write_json
+from .unknown import check_names
 from .webhooks.deliverer import Deliverer
 from .websocket import Sockets
 
@@ -82,6 +83,7 @@ class Application:
         ]
 
     async def _document(self, request: Request) -> Response:
+        check_names(request.query_params, ())
         return answer(_documented()[0])
 
     async def _reference(self, request: Request) -> Response:

@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from bunqueue.model.addresses import without_secrets
+from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import Spec
 from bunqueue.protocol.readable import MARK
 
@@ -23,6 +24,7 @@ from .problems import Problem, answer
 from .resources import DEFAULTS, OF_A_CONNECTION, OFFERED, Resource
 from .segments import decoded
 from .transcode import NotJson, read_packed, write_json
+from .unknown import MAX_SHOWN, check_fields
 
 _PULLS = frozenset({"PULL", "PULLB"})
 MAX_WAIT_MS = 600_000  # the longest that any command waits
@@ -50,9 +52,11 @@ class Carrier:
                 text = "a browser may be made to send a GET by any page: send POST to {}/pull"
                 raise Problem(status.FORBIDDEN, text.format(request.url.path))
             async with self._bodies.read(request) as given:
-                if not resource.has_body:
+                if resource.has_body:
+                    _check_no_query(request)
+                else:
                     given |= _from_query(request, spec)
-                fields = {**given, **decoded(request.path_params)}
+                fields = _with_path(given, decoded(request.path_params))
                 return shown(await self.carry_out(spec, fields, request, request.state.role))
 
         return endpoint
@@ -67,6 +71,7 @@ class Carrier:
             raise Problem(status.NOT_FOUND, f"Unknown command: {name}{hint}")
         need(request, Role.WRITER if spec.writes else Role.READER, name)
         async with self._bodies.read(request) as fields:
+            _check_no_query(request)
             return shown(await self.carry_out(spec, fields, request, request.state.role))
 
     def stop(self) -> None:
@@ -84,6 +89,7 @@ class Carrier:
 
         When who sent the ``request`` leaves while the command waits, the server gives it up.
         """
+        check_fields(spec.request, fields)
         fields = {**DEFAULTS.get(spec.name, {}), **fields}
         try:
             payload = await self._call(spec, fields, request, role)
@@ -164,6 +170,21 @@ def _lost(error: RouterGone) -> str:
 def _from_query(request: Request, spec: Spec) -> dict[str, Any]:
     query = request.query_params
     return {name: from_texts(spec.request, name, query.getlist(name)) for name in dict.fromkeys(query.keys())}
+
+
+def _check_no_query(request: Request) -> None:
+    """Raise Problem for a query where the fields belong in the body: it would be ignored."""
+    for name in request.query_params:
+        text = f"{name[:MAX_SHOWN]} is in the query; send the fields of a {request.method} in the body"
+        raise Problem(status.INVALID, text, reason=Code.UNKNOWN_FIELD)
+
+
+def _with_path(given: dict[str, Any], path: dict[str, str]) -> dict[str, Any]:
+    """All fields of a request.  Raise Problem for one whose value is in the path already."""
+    for name in path.keys() & given.keys():
+        text = f"{name} is in the path already; leave it out of the body and the query"
+        raise Problem(status.INVALID, text, reason=Code.UNKNOWN_FIELD)
+    return given | path
 
 
 async def _until_gone(request: Request) -> None:

@@ -17,6 +17,7 @@ from .access import Role, need
 from .carrying import Carrier, shown
 from .problems import Problem, answer
 from .transcode import write_json
+from .unknown import check_names
 
 WRONG = "bunqueue_wrong_tokens_total"
 EXPOSITION = "text/plain; version=0.0.4; charset=utf-8"
@@ -84,6 +85,7 @@ class Health:
     async def prometheus(self, request: Request) -> Response:
         """All numbers as Prometheus reads them."""
         need(request, Role.READER, "Prometheus")
+        check_names(request.query_params, ())
         reply = await self._carrier.carry_out(COMMANDS["Prometheus"], {})
         if not reply["ok"]:
             return shown(reply)

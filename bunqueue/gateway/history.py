@@ -25,6 +25,7 @@ from .access import Role, need
 from .carrying import Carrier
 from .problems import Problem, answer
 from .transcode import write_json
+from .unknown import check_names
 
 WATCHED_S, ALONE_S = 2.0, 10.0  # between two looks
 WATCHED_FOR_S = 15.0  # after the last page has asked
@@ -134,6 +135,7 @@ class History:
     async def endpoint(self, request: Request) -> Response:
         """GET /history: the points after the moment ``after`` (epoch ms), of the last hour at most."""
         need(request, Role.READER, "the history")
+        check_names(request.query_params, ("after",))
         text = request.query_params.get("after", "0")
         try:
             after = float(text)

@@ -64,7 +64,7 @@ def document(version: str) -> Schema:
 
 def _operation(resource: Resource, schemas: Schemas, name: str) -> Schema:
     spec = resource.spec
-    request = schemas.of(spec.request)
+    request = schemas.of_request(spec.request)
     fields, required = request["properties"], request["required"]
     text = prose(spec.request.__doc__ or "")
     operation: Schema = {
@@ -78,7 +78,12 @@ def _operation(resource: Resource, schemas: Schemas, name: str) -> Schema:
     others = {each: fields[each] for each in fields if each not in resource.names}
     missing = [each for each in required if each in others]
     if resource.has_body:
-        body = {"type": "object", "properties": others, "required": missing}
+        body = {
+            "type": "object",
+            "properties": others,
+            "required": missing,
+            "additionalProperties": False,
+        }
         content = {"application/json": {"schema": body}}
         operation["requestBody"] = {"required": bool(missing), "content": content}
     else:

@@ -5,6 +5,7 @@ text}``.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -12,6 +13,7 @@ from starlette.responses import Response
 from starlette.routing import Match, Route
 
 from bunqueue.logs import get_logger
+from bunqueue.protocol.codes import Code
 
 from . import status
 from .transcode import write_json
@@ -29,16 +31,36 @@ _log = get_logger("gateway")
 class Problem(Exception):
     """A request that is refused; ``error`` says why, and what to do."""
 
-    def __init__(self, code: int, error: str, headers: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        code: int,
+        error: str,
+        headers: Mapping[str, str] | None = None,
+        *,
+        reason: Code | None = None,
+    ) -> None:
+        """``code`` is the HTTP status; ``reason`` is the code in the body, for programs."""
         super().__init__(error)
         self.code = code
+        self.reason = reason
         self.error = error
         self.headers = dict(headers or {})
+
+    @property
+    def reply(self) -> dict[str, Any]:
+        """The body of the answer."""
+        reply: dict[str, Any] = {"ok": False, "error": self.error}
+        return reply if self.reason is None else {**reply, "code": self.reason}
 
 
 def refusal(code: int, error: str, headers: Mapping[str, str] | None = None) -> Response:
     """The answer that says no."""
     return answer(write_json({"ok": False, "error": error}), code, headers)
+
+
+def problem_answer(problem: Problem) -> Response:
+    """`Problem` as an answer."""
+    return answer(write_json(problem.reply), problem.code, problem.headers)
 
 
 def answer(body: bytes, code: int = 200, headers: Mapping[str, str] | None = None) -> Response:
@@ -52,7 +74,7 @@ def answer(body: bytes, code: int = 200, headers: Mapping[str, str] | None = Non
 async def on_problem(request: Request, error: Exception) -> Response:
     """`Problem` as an answer."""
     assert isinstance(error, Problem)
-    return refusal(error.code, error.error, error.headers)
+    return problem_answer(error)
 
 
 async def on_http_error(request: Request, error: Exception) -> Response:

@@ -39,6 +39,15 @@ class Schemas:
     def __init__(self) -> None:
         self.components: dict[str, Schema] = {}
         self._names: dict[type, str] = {}
+        self._closing = False
+
+    def of_request(self, struct: type[Struct]) -> Schema:
+        """The schema of a command.  It and its options allow no other fields: see `unknown`."""
+        self._closing = True
+        try:
+            return self.of(struct)
+        finally:
+            self._closing = False
 
     def of(self, struct: type[Struct]) -> Schema:
         """The schema of a structure."""
@@ -50,7 +59,7 @@ class Schemas:
             "properties": {field.encode_name: self._field(field) for field in fields},
             "required": [field.encode_name for field in fields if field.required],
         }
-        if info.forbid_unknown_fields:
+        if info.forbid_unknown_fields or self._closing:
             schema["additionalProperties"] = False
         if "__doc__" in vars(struct) and struct.__doc__:
             schema["description"] = prose(struct.__doc__)

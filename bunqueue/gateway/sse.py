@@ -21,6 +21,7 @@ from .entries import Entry, Filter, Heard, read_places
 from .feed import Feed
 from .log_reader import LogUnreadable
 from .problems import Problem
+from .unknown import check_names
 
 MAX_LISTENERS = 2000
 STUCK_S = 60.0  # for a listener to take what it was sent; then its connection ends
@@ -64,6 +65,7 @@ class Events:
         """``queue`` and ``event`` may be given several times; ``Last-Event-ID`` says where to go on."""
         need(request, Role.READER, "events")
         query = request.query_params
+        check_names(query, ("queue", "event", "job", "after"))
         wanted = filter_of(query.getlist("queue"), query.getlist("event"), query.get("job"))
         check_room(self._feed)
         last = request.headers.get("last-event-id") or query.get("after")

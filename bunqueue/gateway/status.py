@@ -41,7 +41,7 @@ def status_of(error: str, code: str | None = None) -> int:
     """The status for an error reply with this text and code."""
     if code == Code.FORBIDDEN:
         return FORBIDDEN
-    if code == Code.INVALID_DATA:
+    if code in (Code.INVALID_DATA, Code.UNKNOWN_FIELD):
         return INVALID
     if code in _CODES:
         return FAILED if code in _DAMAGED else UNAVAILABLE

@@ -22,10 +22,11 @@ from .carrying import Carrier
 from .entries import Heard, read_places
 from .feed import Feed
 from .log_reader import LogUnreadable
-from .problems import Problem
+from .problems import Problem, problem_answer
 from .resources import OFFERED
 from .sse import MAX_LISTENERS, STUCK_S, begin, check_room, filter_of
 from .transcode import NotJson, read_json, write_json
+from .unknown import check_names
 
 MAX_COMMANDS = 50  # under way on one socket; then it is not read until one is answered
 AUTH_S = 10.0  # to show a token
@@ -47,6 +48,11 @@ class Sockets:
 
     async def endpoint(self, socket: WebSocket) -> None:
         """Serve one socket until it ends."""
+        try:
+            check_names(socket.query_params, ())
+        except Problem as problem:
+            await socket.send_denial_response(problem_answer(problem))
+            return
         await socket.accept()
         if len(self._open) >= MAX_LISTENERS:
             await socket.close(OVERLOADED, "too many sockets")
@@ -136,7 +142,7 @@ class Session:
                 self._admit()
                 reply = await self._answer(message)
         except Problem as problem:
-            reply = {"ok": False, "error": problem.error}
+            reply = problem.reply
         if number is not None:
             reply["reqId"] = number
         await self._send(write_json(reply))
@@ -151,6 +157,7 @@ class Session:
     async def _answer(self, message: Message) -> Message:
         name = message.pop("cmd", None)
         if name == "Auth":
+            check_names(message, ("token",))
             access = self._sockets.access
             self._role = access.role_of(str(message.get("token", "")))
             self._admitted()
@@ -161,8 +168,10 @@ class Session:
         if self._role is Role.NOBODY:
             raise Problem(status.UNAUTHORIZED, "Not authenticated")
         if name == "Subscribe":
+            check_names(message, ("queues", "types", "jobId", "after"))
             return await self._subscribe(message)
         if name == "Unsubscribe":
+            check_names(message, ())
             async with self._changing:
                 self._unsubscribe()
             return {"ok": True}

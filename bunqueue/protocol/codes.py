@@ -15,4 +15,5 @@ class Code(enum.StrEnum):
     SHARD_UNAVAILABLE = "SHARD_UNAVAILABLE"  # nothing was changed: ask again in a moment
     FORBIDDEN = "FORBIDDEN"  # the token may only read: give one of --auth-token
     INVALID_DATA = "INVALID_DATA"  # no reader could show the value: text that is not UTF-8, say
+    UNKNOWN_FIELD = "UNKNOWN_FIELD"  # over HTTP only: there is no field of this name; the text suggests one
     MEMORY_LIMIT = "MEMORY_LIMIT"  # the shard is near its memory limit and takes no more jobs

@@ -210,7 +210,7 @@ async def test_what_is_misspelled_is_refused(
     await web.post(f"/queues/{queue}/jobs", json={"data": 1})
     refused = await web.request(method, f"/queues/{queue}/{path}", json=body)
     assert refused.status_code == 422
-    assert " is unknown; there are " in refused.json()["error"]
+    assert " is unknown; " in refused.json()["error"]
 
 
 async def test_a_misspelled_filter_of_dead_letters_does_not_mean_all(web: httpx2.AsyncClient) -> None:
@@ -219,7 +219,7 @@ async def test_a_misspelled_filter_of_dead_letters_does_not_mean_all(web: httpx2
     await web.post(f"/jobs/{pushed['id']}/discard")
     refused = await web.post(f"/queues/{queue}/dlq/retry", json={"filter": {"reson": "timeout"}})
     assert refused.status_code == 422
-    assert refused.json()["error"].startswith("filter.reson is unknown; there are reason, name")
+    assert refused.json()["error"].startswith("filter.reson is unknown; did you mean reason?")
     assert (await web.get(f"/queues/{queue}/dlq/count")).json()["count"] == 1
     document = (await web.get("/openapi.json")).json()
     assert document["components"]["schemas"]["DlqFilter"]["additionalProperties"] is False

@@ -1,0 +1,71 @@
+"""Refuses names that a request may not use: whoever misspells an option believes that it holds.
+
+Over TCP such names are ignored, because clients of other servers and of newer versions send them.  So the
+structures of the protocol cannot forbid them, and requests are checked here, before they go to the router.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from functools import cache
+from typing import Any
+
+import msgspec.inspect as mi
+from msgspec import Struct
+
+from bunqueue.model.names import hint
+from bunqueue.protocol.codes import Code
+
+from . import status
+from .arguments import UNTOLD
+from .problems import Problem
+
+MAX_SHOWN = 64  # characters of a name in an error; also the most that the search for a similar name reads
+
+
+def check_names(given: Iterable[str], known: Collection[str], where: str = "") -> None:
+    """Raise Problem for the first name that is not known; ``where`` is its prefix, such as ``jobs[0].``."""
+    for name in given:
+        if name not in known:
+            short = name[:MAX_SHOWN]
+            advice = hint(short, known) if known else "leave it out"
+            raise Problem(status.INVALID, f"{where}{short} is unknown; {advice}", reason=Code.UNKNOWN_FIELD)
+
+
+def check_fields(request: type[Struct], fields: dict[str, Any]) -> None:
+    """Raise Problem for a field that a command does not have, or one of its options does not have."""
+    _check_struct(request, fields, "")
+
+
+def _check_struct(struct: type[Struct], fields: dict[str, Any], where: str) -> None:
+    known = _fields(struct)
+    check_names(fields, known, where)
+    for name, value in fields.items():
+        _check(known[name], value, f"{where}{name}")
+
+
+@cache
+def _fields(struct: type[Struct]) -> dict[str, mi.Type]:
+    info = mi.type_info(struct)
+    assert isinstance(info, mi.StructType)
+    return {field.encode_name: field.type for field in info.fields if field.name not in UNTOLD}
+
+
+def _check(kind: mi.Type, value: Any, where: str) -> None:
+    """Check the names inside a value.  A value of the wrong type is left to the server, which refuses it."""
+    if not isinstance(value, dict | list):
+        return
+    match kind:
+        case mi.Metadata(type=inner):
+            _check(inner, value, where)
+        case mi.UnionType(types=members):  # at most one of them takes maps, and one takes lists
+            for member in members:
+                _check(member, value, where)
+        case mi.StructType(cls=struct) if isinstance(value, dict):
+            _check_struct(struct, value, f"{where}.")
+        case mi.DictType(value_type=inner) if isinstance(value, dict):
+            for name, part in value.items():
+                _check(inner, part, f"{where}.{name[:MAX_SHOWN]}")
+        case mi.ListType(item_type=inner) if isinstance(value, list):
+            for index, part in enumerate(value):
+                _check(inner, part, f"{where}[{index}]")
