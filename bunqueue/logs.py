@@ -21,6 +21,9 @@ import orjson
 
 Field: TypeAlias = str | int | float | bool | None
 
+Level = Literal["debug", "info", "warning", "error"]
+Form = Literal["text", "json"]
+
 MAX_VALUE_CHARS = 1000
 """Longer text is cut: enough for any address or reason, too little for a payload to flood the log."""
 MAX_TRACEBACK_CHARS = 8000
@@ -59,8 +62,8 @@ def get_logger(name: str) -> Logger:
 
 
 def configure_logging(
-    level: Literal["debug", "info", "warning", "error"],
-    form: Literal["text", "json"],
+    level: Level,
+    form: Form,
     *,
     stream: TextIO | None = None,
     **context: Field,
@@ -73,6 +76,14 @@ def configure_logging(
     handler = logging.StreamHandler(stream if stream is not None else sys.stderr)
     handler.setFormatter(JsonFormatter(context) if form == "json" else TextFormatter(context))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+
+
+def log_for_people(level: Level, form: Form) -> None:
+    """Log to standard error what users' own code says, too, unless logging is configured already: as text the
+    messages alone, which have to say all themselves, as JSON with their fields."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonFormatter({}) if form == "json" else MessageFormatter({}))
+    logging.basicConfig(level=level.upper(), handlers=[handler])
 
 
 class _Formatter(logging.Formatter):
@@ -93,10 +104,17 @@ class TextFormatter(_Formatter):
     """Time, level, logger, message, then ``key=value`` for each field; a traceback follows, indented."""
 
     def format(self, record: logging.LogRecord) -> str:
-        parts = [_time(record), record.levelname, record.name, _escape(record.getMessage())]
+        parts = [_time(record), record.levelname, record.name, escaped(record.getMessage())]
         parts += [f"{name}={_quote(value)}" for name, value in self._fields(record).items()]
-        lines = [" ".join(parts), *("  " + _escape(line) for line in self._traceback(record).splitlines())]
+        lines = [" ".join(parts), *("  " + escaped(line) for line in self._traceback(record).splitlines())]
         return "\n".join(lines)
+
+
+class MessageFormatter(TextFormatter):
+    """The same without the fields, for messages that say all themselves."""
+
+    def _fields(self, record: logging.LogRecord) -> dict[str, Field]:
+        return {}
 
 
 class JsonFormatter(_Formatter):
@@ -140,7 +158,7 @@ def _encodable(text: str) -> str:
     return text.encode(errors="backslashreplace").decode()
 
 
-def _escape(text: str) -> str:
+def escaped(text: str) -> str:
     """``text`` on one line: whoever chooses a queue's name must not be able to forge log lines."""
     if text.isprintable():
         return text

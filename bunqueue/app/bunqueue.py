@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self, TypeVar, Unpack
+from typing import Any, Self, TypeVar, Unpack, get_args
 
 from bunqueue.app.hooks import Hook, Hooks, Occasion
 from bunqueue.app.scheduling import Scheduling
@@ -20,6 +20,7 @@ from bunqueue.client.routes import Handlers
 from bunqueue.client.service import run_forever
 from bunqueue.client.worker_options import WorkerOptions
 from bunqueue.errors import OptionError
+from bunqueue.logs import Form, Level, log_for_people
 
 K = TypeVar("K", bound=Hook)
 RunMiddleware = Callable[[ActiveJob, CallNext], Awaitable[Any]]
@@ -141,8 +142,16 @@ class Bunqueue(Scheduling):
         if service is not None:
             await service.stop(grace)
 
-    def run(self) -> None:
-        """Work until SIGTERM or SIGINT, which let running jobs end; a second signal ends the grace."""
+    def run(self, *, log_format: Form | None = None, log_level: Level = "info") -> None:
+        """Work until SIGTERM or SIGINT, which let running jobs end; a second signal ends the grace.
+
+        With a `log_format`, what is logged from `log_level` on goes to standard error, as `bunqueue worker`
+        has it, unless logging is configured already.
+        """
+        if log_format is not None:
+            checks.one_of("log_format", log_format, get_args(Form))
+            checks.one_of("log_level", log_level, get_args(Level))
+            log_for_people(log_level, log_format)
         run_forever(Service(self))
 
     async def __aenter__(self) -> Self:

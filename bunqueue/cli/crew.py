@@ -12,6 +12,8 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 
+from bunqueue.client.worker_log import said
+
 BAD_USAGE, WORN_OUT, BAD_CONFIG = 2, 75, 78
 """Exit statuses: of wrong flags and targets, of a process that wants to be replaced (EX_TEMPFAIL), and of one
 that the server refuses (EX_CONFIG). Starting again helps in the second case only."""
@@ -21,9 +23,21 @@ SHORT_LIFE = 5.0  # seconds; what ends sooner, though in order, is not started a
 CHANGED_PATIENCE = 2.0  # seconds for processes to end when the program has changed; then they are hurried
 
 
+_in_log = False
+
+
+def say_in_log() -> None:
+    """Have `say` write to the log from now on, where each line is to be JSON."""
+    global _in_log
+    _in_log = True
+
+
 def say(text: str) -> None:
     """A line for whoever looks at the terminal."""
-    print(f"bunqueue worker: {text}", file=sys.stderr, flush=True)
+    if _in_log:
+        said("worker", {}, "%s", text)
+    else:
+        print(f"bunqueue worker: {text}", file=sys.stderr, flush=True)
 
 
 class Crew:

@@ -4,13 +4,13 @@ and ``bunqueue worker list``: those that the server knows.
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
 
 import typer
 
+from bunqueue.logs import Form, Level, log_for_people
 from bunqueue.settings import SettingsError
 
 from .output import Column, Kind, plain
@@ -20,7 +20,8 @@ from .shared import CONNECTION, NAMES, Noun, Verb, extend, given, keeper, parame
 if TYPE_CHECKING:
     from bunqueue.client.worker_options import WorkerOptions
 
-LEVELS = ("debug", "info", "warning", "error")
+LEVELS = get_args(Level)
+FORMATS = get_args(Form)
 NOT_PASSED_ON = {"processes", "reload", "overseen", "target", *NAMES}
 """Of the parameters: what concerns the overseer alone, or is in the environment."""
 
@@ -49,7 +50,10 @@ MaxMemory = Annotated[int | None, _text("MIB", "Beyond that a process is replace
 Name = Annotated[str | None, _text("NAME", "In the server's list of workers.")]
 Folder = Annotated[str, typer.Option(metavar="DIR", help="Where the module is.")]
 Reload = Annotated[bool, typer.Option("--reload", help="Start anew when a file below --app-dir changes.")]
-Level = Annotated[str, typer.Option(metavar="|".join(LEVELS))]
+LogLevel = Annotated[str, typer.Option(metavar="|".join(LEVELS))]
+LogFormat = Annotated[
+    str, typer.Option(metavar="|".join(FORMATS), help="Lines for people, or a JSON object a line.")
+]
 
 
 RUN = "run"
@@ -102,7 +106,8 @@ def _run_command(
     name: Name = None,
     app_dir: Folder = ".",
     reload: Reload = False,
-    log_level: Level = "info",
+    log_level: LogLevel = "info",
+    log_format: LogFormat = "text",
     overseen: Annotated[bool, typer.Option(hidden=True)] = False,
 ) -> None:
     """What the command takes beside the way to the server."""
@@ -114,7 +119,7 @@ def _worker(context: typer.Context, **flags: Any) -> None:
     Exit status: 0 stopped; 75 worn out, start it again; 2 for a wrong target or flag and 78 when the server
     refuses the token, where starting again would not help; 1 for anything else.
     """
-    _configure_logging(flags["log_level"])
+    _configure_logging(flags["log_level"], flags["log_format"])
     point_at(given(context, flags))
     if flags["processes"] > 1 or flags["reload"]:
         raise typer.Exit(_oversee(context, flags["processes"], flags["app_dir"] if flags["reload"] else None))
@@ -144,11 +149,15 @@ def list_(session: Session, queue: OfQueue = None) -> None:
     session.out.rows(rows, WORKERS, none="no worker has made itself known")
 
 
-def _configure_logging(level: str) -> None:
-    if level not in LEVELS:
-        raise SettingsError(f"--log-level: {level!r} is not allowed; give one of {', '.join(LEVELS)}")
-    layout = "%(asctime)s %(levelname)s %(name)s %(message)s"
-    logging.basicConfig(level=level.upper(), format=layout, stream=sys.stderr)
+def _configure_logging(level: str, form: str) -> None:
+    for name, value, known in (("--log-level", level, LEVELS), ("--log-format", form, FORMATS)):
+        if value not in known:
+            raise SettingsError(f"{name}: {value!r} is not allowed; give one of {', '.join(known)}")
+    from .crew import say_in_log
+
+    log_for_people(cast(Level, level), cast(Form, form))
+    if form == "json":
+        say_in_log()
 
 
 def _oversee(context: typer.Context, processes: int, watched: str | None) -> int:

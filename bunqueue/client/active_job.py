@@ -91,6 +91,7 @@ class ActiveJob:
         "remove_on_fail",
         "timeout",
         "token",
+        "took",
     )
 
     def __init__(self, raw: Raw, token: str, line: JobLine) -> None:
@@ -114,6 +115,8 @@ class ActiveJob:
         """For the worker: why the run is to end; `cancelled` is for handlers."""
         self.acked = False
         """For the worker: the server knows it as completed, and its handler still runs, at most once."""
+        self.took: float | None = None
+        """For the worker: how many seconds its handler has run, if it has failed or the log tells of all."""
         self.failing = False
         """For the worker: the attempt has failed, and the server is being told."""
         self.halt: Callable[[], object] | None = None

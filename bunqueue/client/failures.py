@@ -68,17 +68,29 @@ def error_stack(error: BaseException) -> list[str]:
     """The lines of the traceback, without the frames of this package, bounded from the end."""
     if isinstance(error, ChildError):
         return error.stack
-    trace = error.__traceback__
-    while trace is not None and _is_ours(trace):
-        trace = trace.tb_next
-    try:
-        text = "".join(traceback.format_exception(type(error), error, trace))
-    except Exception:  # formatting runs foreign code: __str__, __repr__, source loaders
+    text = trace_text(error)
+    if text is None:
         return []
     lines = well_formed(text)[-MAX_STACK:].splitlines()
     if len(text) > MAX_STACK:  # servers know by the first line in which direction to read
         lines[0] = f"{HEADING}: ... and, at its end:"
     return lines
+
+
+def trace_text(error: BaseException) -> str | None:
+    """The traceback as Python writes it, without the frames of this package; None if that raises."""
+    try:
+        return "".join(traceback.format_exception(type(error), error, own_trace(error)))
+    except Exception:  # formatting runs foreign code: __str__, __repr__, source loaders
+        return None
+
+
+def own_trace(error: BaseException) -> TracebackType | None:
+    """The traceback without the frames of this package."""
+    trace = error.__traceback__
+    while trace is not None and _is_ours(trace):
+        trace = trace.tb_next
+    return trace
 
 
 def _is_ours(trace: TracebackType) -> bool:
@@ -149,6 +161,7 @@ def fail_command(job: ActiveJob, error: BaseException, text: str = "") -> Fail |
         stack=error_stack(error) or None,
         unrecoverable=is_final(error),
         delay=retry_in(error),
+        wants_delay=True,
     )
 
 

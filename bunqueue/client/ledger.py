@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from bunqueue.client import worker_log
 from bunqueue.client.active_job import ActiveJob
-from bunqueue.client.failures import error_text, is_last
+from bunqueue.client.worker_log import logger
 from bunqueue.errors import (
     BunqueueError,
     ConnectionLost,
@@ -17,8 +17,6 @@ from bunqueue.errors import (
     LockLost,
     Postpone,
 )
-
-logger = logging.getLogger("bunqueue.worker")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,21 +61,17 @@ class Ledger:
     def job_completed(self, job: ActiveJob, value: object) -> None:
         self.completed += 1
         self._ended(job)
+        if job.took is not None:  # it was measured because somebody reads of it
+            worker_log.job_completed(job)
         if self._callbacks.on_completed:
             _tell(self._callbacks.on_completed, job, value)
 
-    def job_failed(self, job: ActiveJob, error: BaseException) -> None:
+    def job_failed(self, job: ActiveJob, error: BaseException, delay: float | None = None) -> None:
         self.failed += 1
         self._ended(job)
+        worker_log.job_failed(job, error, delay)
         if self._callbacks.on_failed:
             _tell(self._callbacks.on_failed, job, error)
-        elif job.acked:
-            words = "queue %r: job %s (%s) has failed, and is not run again: %s"
-            logger.warning(words, job.queue, job.id, job.name, error_text(error))
-        elif is_last(job, error):
-            words = "queue %r: job %s (%s) has failed for good, in attempt %d of %d: %s"
-            attempts = (job.attempts + 1, job.max_attempts)
-            logger.warning(words, job.queue, job.id, job.name, *attempts, error_text(error))
 
     def job_stopped(self, job: ActiveJob, error: JobStopped) -> None:
         if isinstance(error, JobInterrupted):
@@ -85,19 +79,20 @@ class Ledger:
         elif not isinstance(error, Postpone):
             self.cancelled += 1
         self._ended(job)
+        worker_log.job_stopped(job, error)
         if self._callbacks.on_stopped:
             _tell(self._callbacks.on_stopped, job, error)
-        else:
-            logger.info("queue %r: %s", job.queue, error)
 
     def job_lost(self, job: ActiveJob, why: str) -> None:
         self.lost += 1
         self._settled(job)
         message = (
-            f"the outcome of job {job.id} does not count: {why}; it may run again, so give the worker a "
-            f"longer lock_ttl if handlers keep Python from renewing it"
+            f"the outcome of job {job.id} ({job.name}) does not count: {why}; it may run again, so give the "
+            f"worker a longer lock_ttl if handlers keep Python from renewing it"
         )
-        self.complain(LockLost(message, reason=why, queue=job.queue, job_id=job.id))
+        worker_log.job_lost(job, message)
+        if self._callbacks.on_error:
+            _tell(self._callbacks.on_error, LockLost(message, reason=why, queue=job.queue, job_id=job.id))
 
     def trouble(self, error: BunqueueError) -> None:
         if self.stopping and isinstance(error, ConnectionLost):  # we did that ourselves; it is said again

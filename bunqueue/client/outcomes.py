@@ -13,7 +13,7 @@ from collections.abc import Callable
 from itertools import count
 from typing import NamedTuple, Protocol, TypeVar
 
-from msgspec import Raw, Struct
+from msgspec import UNSET, Raw, Struct
 
 from bunqueue.client.active_job import CANCELLED, ActiveJob, Ending, stopped
 from bunqueue.client.caller import AsyncCaller
@@ -57,8 +57,8 @@ class Listener(Protocol):
     def job_completed(self, job: ActiveJob, value: object) -> None:
         """The server knows the job as completed."""
 
-    def job_failed(self, job: ActiveJob, error: BaseException) -> None:
-        """The server knows that this attempt failed."""
+    def job_failed(self, job: ActiveJob, error: BaseException, delay: float | None = None) -> None:
+        """The server knows that this attempt failed, and has said in how many ms the next one begins."""
 
     def job_stopped(self, job: ActiveJob, error: JobStopped) -> None:
         """The run of the job was ended before it was done, and the server knows it."""
@@ -295,7 +295,8 @@ class Outcomes:
         elif not isinstance(reply, CommandFailed) and reply.data:
             self._too_late(job, reply.data.reason)
         else:
-            self._listener.job_failed(job, error)
+            told = None if isinstance(reply, CommandFailed) or reply.delay is UNSET else reply.delay
+            self._listener.job_failed(job, error, told)
 
     def _too_late(self, job: ActiveJob, reason: str = "") -> None:
         """The outcome was not taken. That a job was cancelled one has usually heard before."""
@@ -315,11 +316,11 @@ class Outcomes:
 
     async def _decide(
         self, job: ActiveJob, say: Callable[[], Struct]
-    ) -> tuple[core.AckReply | CommandFailed, bool]:
+    ) -> tuple[core.FailReply | CommandFailed, bool]:
         """`_persist` for what decides about a job; said again if the worker got another lock meanwhile."""
         while True:
             token = job.token
-            reply, unsure = await self._persist(say(), core.AckReply)
+            reply, unsure = await self._persist(say(), core.FailReply)
             if job.token == token or not isinstance(reply, CommandFailed):
                 return reply, unsure
 

@@ -22,12 +22,14 @@ from bunqueue.client import substitute
 from bunqueue.client.active_job import INTERRUPTED, ActiveJob, Ending, stopped
 from bunqueue.client.connection_options import reconnect_delay, seconds
 from bunqueue.client.failures import stop_command
+from bunqueue.client.greeting import greetings
 from bunqueue.client.line import Line
 from bunqueue.client.replies import R, decode_reply
 from bunqueue.client.transport import Endpoint, Transport
 from bunqueue.client.watch import LOOK
 from bunqueue.errors import BunqueueError, CommandFailed
 from bunqueue.protocol.commands import Ok, core, workers
+from bunqueue.protocol.commands.server import HelloReply
 from bunqueue.protocol.notices import CancelNotice
 
 logger = logging.getLogger("bunqueue.client")
@@ -101,6 +103,9 @@ class Post(Protocol):
 
     def registration(self) -> workers.RegisterWorker:
         """Who the worker is."""
+
+    def reached(self, server: str) -> None:
+        """The worker is on the list of a server, of this name and version, for the first time or again."""
 
     def vitals(self) -> workers.Heartbeat:
         """How it does."""
@@ -230,12 +235,18 @@ class Renewal:
             if not self._registered:
                 self._channel.call(self._post.registration(), workers.RegisterWorkerReply)
                 self._registered = True
+                self._post.reached(self._server())
             self._channel.call(self._post.vitals(), core.HeartbeatReply)
             self.heard_at = time.monotonic()
         except CommandFailed as error:  # it was forgotten, or this server has no such list
             self._registered = False
             logger.debug("%s does not list this worker: %s", self._address, error)
         self._beat_at = now + BEAT
+
+    def _server(self) -> str:
+        (hello, kind), *_ = greetings(None)
+        said = self._channel.call(hello, kind)
+        return f"{said.server} {said.version}" if isinstance(said, HelloReply) else "a server"
 
     def _give_back(self) -> None:
         """Nobody else does, and locks that are kept for ever would keep the jobs from everybody."""

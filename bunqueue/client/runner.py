@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from time import monotonic
 from typing import Any, NamedTuple, Protocol
 
 from msgspec import Raw
 
+from bunqueue.client import worker_log
 from bunqueue.client.active_job import (
     CANCELLED,
     INTERRUPTED,
@@ -27,6 +30,7 @@ from bunqueue.client.processes import Processes, Recycle
 from bunqueue.client.results import encode_result
 from bunqueue.client.routes import ANY, LOOP, PROCESS, THREAD, Plan, Table
 from bunqueue.client.threads import Threads
+from bunqueue.client.worker_log import logger
 from bunqueue.errors import JobTimeout, ProcessBroken
 
 PROCESS_PATIENCE = 3.0  # seconds that a process has to end a job that is interrupted
@@ -100,11 +104,18 @@ class Runner:
         timer = None
         if job.timeout:
             timer = self._loop.call_later(job.timeout / 1000, end, job, Ending(TIMED_OUT, None, OUT_OF_TIME))
+        logged = logger.isEnabledFor(logging.INFO)  # the one look of a job that nobody wants to read of
+        if logged:
+            worker_log.job_started(job)
         outer = current.set(job)
+        begun = monotonic()
         try:
             value = await way.call(job)
+            if logged:
+                job.took = monotonic() - begun
             result = encode_result(value)
         except BaseException as error:
+            job.took = monotonic() - begun
             if isinstance(error, GeneratorExit) and not _runs(task):  # the event loop is gone
                 raise
             job.halt = None

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
+from bunqueue.client.worker_log import said
+
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 AGAIN = 0.5  # seconds; a signal that follows the first one sooner is the same wish: timeout(1) sends two
 
@@ -44,12 +46,14 @@ async def _serve(workers: tuple[Service, ...]) -> BaseException | None:
     first: float | None = None
     over = False
 
-    def on_signal() -> None:
+    def on_signal(number: signal.Signals) -> None:
         nonlocal first
         if first is None:
             first = loop.time()
+            said("signal", {}, "%s: no more jobs are taken; a second one ends those that run", number.name)
             stop()
         elif loop.time() - first > AGAIN:
+            said("signal", {}, "%s again: jobs that run are ended", number.name)
             stop(hurry=True)
 
     def stop(*, hurry: bool = False) -> None:
@@ -72,14 +76,14 @@ async def _serve(workers: tuple[Service, ...]) -> BaseException | None:
 
 
 @contextmanager
-def _signals(stop: Callable[[], None]) -> Iterator[None]:
+def _signals(stop: Callable[[signal.Signals], None]) -> Iterator[None]:
     """Have `stop` called for each signal. Only the main thread may; elsewhere nothing is done."""
     loop = asyncio.get_running_loop()
     installed = []
     try:
         for number in SIGNALS:
             try:
-                loop.add_signal_handler(number, stop)
+                loop.add_signal_handler(number, stop, number)
                 installed.append(number)
             except (NotImplementedError, RuntimeError, ValueError):
                 break

@@ -6,7 +6,6 @@ The order of stopping is the seeds': take no more jobs, keep renewing, wait for 
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import socket
 import time
@@ -15,6 +14,7 @@ from dataclasses import dataclass, replace
 
 from msgspec import MsgspecError, Raw
 
+from bunqueue.client import worker_log
 from bunqueue.client.active_job import CANCELLED, INTERRUPTED, ActiveJob, Ending, stopped
 from bunqueue.client.caller import AsyncCaller
 from bunqueue.client.failures import made_final
@@ -29,11 +29,10 @@ from bunqueue.client.runner import PROCESS_PATIENCE, Runner, RunOrders, end
 from bunqueue.client.slots import Slots
 from bunqueue.client.transport import Endpoint, Transport
 from bunqueue.client.watch import LoopWatch
+from bunqueue.client.worker_log import logger
 from bunqueue.errors import BunqueueError, JobTimeout
 from bunqueue.protocol.commands import core, workers
 from bunqueue.protocol.notices import CancelNotice, read_notice
-
-logger = logging.getLogger("bunqueue.worker")
 
 MAX_UNREPORTED = 1000  # outcomes waiting to be reported beyond which no more jobs are taken
 STOP_PATIENCE = PROCESS_PATIENCE + 2.0  # seconds for cancelled handlers to end, again for the last reports
@@ -114,6 +113,8 @@ class Shift:
         self._outcomes.start()
         self._renewal.start()
         self._polls.start(self._pulls)
+        place, orders = (self._orders.queue, self._endpoint.address), self._orders
+        worker_log.worker_started(*place, orders.concurrency, orders.polls.owner)
 
     # -- taking jobs
 
@@ -204,6 +205,10 @@ class Shift:
             started_at=self._started_at * 1000,
         )
 
+    def reached(self, server: str) -> None:
+        """In the renewal's thread."""
+        worker_log.connected(self._orders.queue, self._endpoint.address, server)
+
     def look(self, frozen: float) -> None:
         """In the renewal's thread."""
         self._watch.look(frozen)
@@ -242,7 +247,7 @@ class Shift:
 
     def _wear_out(self, why: str) -> None:
         if self.worn_out is None and not self.over.is_set():
-            logger.info("queue %r: the worker stops, as %s", self._orders.queue, why)
+            worker_log.worker_worn_out(self._orders.queue, why)
             self.worn_out = why
             self._polls.stop_asking()  # at once, as the stop begins when this loop comes to it
             self.over.set()
@@ -274,6 +279,8 @@ class Shift:
     async def stop(self, grace: float) -> None:
         """Returns when all is reported and closed. Handlers get `grace` seconds to end by themselves."""
         self._stopping = self._line.stopping = self.ledger.stopping = True
+        begun = time.monotonic()
+        worker_log.worker_stopping(self._orders.queue, self._running(), grace)
         self._runner.tell_stopping()
         self._polls.stop_asking()
         end_at = self._loop.time() + grace
@@ -284,13 +291,23 @@ class Shift:
         if self._slots.busy:
             await self._no_more_waiting.wait()
         if self._slots.busy:
-            for job in self._renewal.held.values():
-                end(job, Ending(INTERRUPTED, grace=PROCESS_PATIENCE))
+            self._end_running()
         await self._slots.cancel(STOP_PATIENCE)
         grace_left = 0.0 if self._hurried else end_at - self._loop.time()
         await self._report_all(max(STOP_PATIENCE, grace_left))
         timer.cancel()
         await self._close()
+        worker_log.worker_stopped(self._orders.queue, self.ledger, time.monotonic() - begun)
+
+    def _end_running(self) -> None:
+        """The time of grace is over."""
+        worker_log.jobs_interrupted(self._orders.queue, self._running())
+        for job in self._renewal.held.values():
+            end(job, Ending(INTERRUPTED, grace=PROCESS_PATIENCE))
+
+    def _running(self) -> list[ActiveJob]:
+        """The jobs in hand whose handlers have not ended."""
+        return [job for job in self._renewal.held.values() if job.took is None]
 
     async def _withdraw_polls(self) -> None:
         """Close the connection of the polls, so that they take no job any more.

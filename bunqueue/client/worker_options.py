@@ -75,12 +75,12 @@ class WorkerOptions(Place, total=False):
     on_completed: Callable[[ActiveJob, Any], object] | None
     """Called with a job and its result when the server knows them. Like all of these in the event loop."""
     on_failed: Callable[[ActiveJob, BaseException], object] | None
-    """Called with a job and its error when the server knows of a failed attempt. Without it dead letters are
-    logged as warnings."""
+    """Called with a job and its error when the server knows of a failed attempt. That is logged, too."""
     on_stopped: Callable[[ActiveJob, JobStopped], object] | None
     """Called with a job that was cancelled while it ran, or given back because the worker stopped."""
     on_error: Callable[[Exception], object] | None
-    """Called when something else goes wrong: a lost lock, a lost connection. Without it that is logged."""
+    """Called when something else goes wrong: a lost lock, which is logged in any case, or a lost connection,
+    which is logged without it."""
 
 
 PLACE = frozenset(Place.__annotations__)

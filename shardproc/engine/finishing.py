@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from msgspec import Raw
 
 from bunqueue.model.dead_letters import CANCELLED, EXPLICIT_FAIL, TIMEOUT
-from bunqueue.model.job import ACTIVE, FAILED, UNDEFINED, WAITING, Extra, Job
+from bunqueue.model.job import ACTIVE, DELAYED, FAILED, UNDEFINED, WAITING, Extra, Job
 from bunqueue.protocol.commands import CommandError, ErrorReply, refused
 from bunqueue.protocol.commands.core import (
     Ack,
@@ -16,6 +16,7 @@ from bunqueue.protocol.commands.core import (
     AckReply,
     Applied,
     Fail,
+    FailReply,
     Ignored,
 )
 from bunqueue.protocol.readable import check_readable, is_readable
@@ -88,7 +89,7 @@ def ack_batch(state: State, client: Client, command: AckBatch) -> AckBatchReply 
 
 
 @handles(Fail)
-def fail(state: State, client: Client, command: Fail) -> AckReply:
+def fail(state: State, client: Client, command: Fail) -> FailReply:
     try:
         job = _held(state, command.id, command.token)
     except _TooLate as late:
@@ -97,7 +98,7 @@ def fail(state: State, client: Client, command: Fail) -> AckReply:
         raise _NotActive(job.id)
     if command.interrupted:
         moves.interrupt(state, job, command.error)
-        return AckReply()
+        return FailReply()
     if command.stack:
         _keep_stack(state, job, command.stack)
     final, remove = command.unrecoverable, command.remove_on_fail
@@ -105,13 +106,14 @@ def fail(state: State, client: Client, command: Fail) -> AckReply:
     if command.stack:
         stack = command.stack if isinstance(command.stack, str) else "\n".join(command.stack)
         state.out.attempts[-1].stack = stack[:MAX_STACK]
-    return AckReply()
+    again = command.wants_delay and job.state in (WAITING, DELAYED)
+    return FailReply(delay=float(max(0, job.run_at - state.now))) if again else FailReply()
 
 
-def _too_late(state: State, late: _TooLate) -> AckReply:
+def _too_late(state: State, late: _TooLate) -> FailReply:
     if late.running is not None:
         lifecycle.cancel(state, late.running)
-    return AckReply(data=Applied(False, late.reason))
+    return FailReply(data=Applied(False, late.reason))
 
 
 def _keep_stack(state: State, job: Job, stack: str | list[str]) -> None:

@@ -199,6 +199,12 @@ class AckReply(Reply, kw_only=True):
     data: Applied | UnsetType = UNSET
 
 
+class FailReply(AckReply, kw_only=True):
+    """``delay``, where it was wanted and there is a next attempt: it begins in so many ms."""
+
+    delay: float | UnsetType = UNSET
+
+
 class Ignored(Struct, rename="camel", gc=False):
     """The jobs of a batch whose answer came too late to count."""
 
@@ -315,14 +321,14 @@ class AckBatch(Command, tag="ACKB"):
     remove_on_completes: Annotated[list[bool | None], Meta(max_length=10_000)] | None = None
 
 
-@command(Route.ID, AckReply, writes=True)
+@command(Route.ID, FailReply, writes=True)
 class Fail(Command, tag="FAIL"):
     """Report a failed attempt: the job is retried after its backoff, or becomes a dead letter.
 
     With ``unrecoverable`` it becomes one at once.  With ``removeOnFail`` nothing is kept of it if this was
     its last attempt.  With ``interrupted`` the attempt does not count: the worker gives the job back because
     it stops, and the job takes its old place in the queue at once.  With ``delay`` the next attempt begins
-    after so many ms instead of the backoff.
+    after so many ms instead of the backoff.  With ``wantsDelay`` the answer says when it begins.
     """
 
     id: JobId
@@ -333,6 +339,7 @@ class Fail(Command, tag="FAIL"):
     remove_on_fail: bool = False
     interrupted: bool = False
     delay: Delay | None = None
+    wants_delay: bool = False
 
 
 class Alive(Struct, gc=False):
