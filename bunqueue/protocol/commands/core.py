@@ -67,7 +67,9 @@ class BackoffMap(Struct, kw_only=True, gc=False):
 
 
 class Dedup(Struct, omit_defaults=True, gc=False):
-    """What becomes of a push whose unique key is taken, and how long the key lasts (ms)."""
+    """What becomes of a push whose unique key is taken, and how long the key is held at most (ms).
+
+    The key is free earlier when the job has ended, or has failed an attempt."""
 
     ttl: Ttl | None = None
     extend: bool = False

@@ -177,6 +177,7 @@ def refused(make: Callable[[], object]) -> str:
         ({"ttl": -1}, "ttl must be at least 0, not -1"),
         ({"timeout": timedelta(days=2)}, "timeout must be at most 86400000, not 172800000"),
         ({"backoff": {"type": "foo"}}, "backoff: {'type': 'foo'} is not a time; give a bunqueue.Backoff"),
+        ({"backoff": {"delay": 1, "maxDelay": 2}}, "backoff: {'delay': 1, 'maxDelay': 2} is not a time; "),
         ({"backoff": Backoff("foo")}, "backoff: 'foo' is not a time"),  # type: ignore[arg-type]
         ({"backoff": Backoff(1, "foo")}, "backoff: type must be 'fixed' or "),  # type: ignore[arg-type]
         ({"backoff": Backoff(-1)}, "backoff: delay must be at least 0, not -1"),
@@ -196,6 +197,11 @@ def test_job_options_that_are_not_allowed_are_refused_before_they_are_sent(
     assert message.startswith(text)
     assert len(message) < 250
     assert refused(lambda: AsyncQueue("q", default_job_options=options)) == message  # type: ignore[arg-type]
+
+
+def test_a_backoff_has_no_other_parts() -> None:
+    with pytest.raises(TypeError, match="unexpected keyword argument 'maxDelay'"):
+        Backoff(1_000, maxDelay=5_000)  # type: ignore[call-arg]
 
 
 def test_texts_of_enums_are_texts() -> None:
