@@ -1,4 +1,4 @@
-"""What values an option of the server takes.
+"""What values an option of the server takes, and the defaults that depend on the machine.
 
 An option that names no kind of its own takes one of those at the end.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -94,6 +95,22 @@ def is_path(value: object) -> bool:
 
 def home(environ: Mapping[str, str]) -> str:
     return environ.get("HOME") or os.path.expanduser("~")
+
+
+def default_data_dir(environ: Mapping[str, str] = os.environ) -> str:
+    """The folder ``bunqueue`` in the user's data directory, as the platform has it."""
+    if sys.platform == "darwin":
+        return os.path.join(home(environ), "Library", "Application Support", "bunqueue")
+    base = environ.get("XDG_DATA_HOME", "")
+    if not os.path.isabs(base):  # the XDG specification says to ignore a relative path
+        base = os.path.join(home(environ), ".local", "share")
+    return os.path.join(base, "bunqueue")
+
+
+def default_shards(environ: Mapping[str, str] = os.environ) -> int:
+    """As many as this process may use cores, rounded down to a power of two, at most 64."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return 1 << (min(cores, 64).bit_length() - 1)
 
 
 def _absolute(value: object, environ: Mapping[str, str]) -> object:

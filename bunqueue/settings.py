@@ -10,9 +10,7 @@ source, the value and what is allowed. No message, repr or table of this module 
 
 from __future__ import annotations
 
-import os
 import re
-import sys
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -35,7 +33,8 @@ from bunqueue.setting_kinds import (
     SYNC,
     TOKENS,
     Kind,
-    home,
+    default_data_dir,
+    default_shards,
     is_path,
     one_of,
     whole,
@@ -107,22 +106,6 @@ class _Given(NamedTuple):
 
 def _cut(shown: str) -> str:
     return shown if len(shown) <= MAX_SHOWN_CHARS else shown[:MAX_SHOWN_CHARS] + "..."
-
-
-def default_data_dir(environ: Mapping[str, str] = os.environ) -> str:
-    """The folder ``bunqueue`` in the user's data directory, as the platform has it."""
-    if sys.platform == "darwin":
-        return os.path.join(home(environ), "Library", "Application Support", "bunqueue")
-    base = environ.get("XDG_DATA_HOME", "")
-    if not os.path.isabs(base):  # the XDG specification says to ignore a relative path
-        base = os.path.join(home(environ), ".local", "share")
-    return os.path.join(base, "bunqueue")
-
-
-def default_shards(environ: Mapping[str, str] = os.environ) -> int:
-    """As many as this process may use cores, rounded down to a power of two, at most 64."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return 1 << (min(cores, 64).bit_length() - 1)
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -352,14 +335,26 @@ def _from_environment(environ: Mapping[str, str]) -> dict[str, _Given]:
     }
 
 
-def _from_file(flags: Mapping[str, object], environ: Mapping[str, str]) -> dict[str, _Given]:
+def file_with_secrets(flags: Mapping[str, object], environ: Mapping[str, str]) -> str:
+    """The config file, if it sets a secret, overridden or not; else "". Raises ``SettingsError``."""
+    path = _config_path(flags, environ)
+    given = {} if path is None else _read_toml(path)
+    return path if path and any(given.get(option.name) for option in OPTIONS if option.kind.secret) else ""
+
+
+def _config_path(flags: Mapping[str, object], environ: Mapping[str, str]) -> str | None:
     path, origin = flags.get("config"), "flag --config"
     if path is None:
         path, origin = environ.get(CONFIG_VARIABLE), f"variable {CONFIG_VARIABLE}"
+    if path is not None and (not isinstance(path, str) or not is_path(path)):
+        raise SettingsError(f"{origin}: {_cut(repr(path))} is not allowed; give the path of a TOML file")
+    return path
+
+
+def _from_file(flags: Mapping[str, object], environ: Mapping[str, str]) -> dict[str, _Given]:
+    path = _config_path(flags, environ)
     if path is None:
         return {}
-    if not isinstance(path, str) or not is_path(path):
-        raise SettingsError(f"{origin}: {_cut(repr(path))} is not allowed; give the path of a TOML file")
     given = {}
     for key, value in _read_toml(path).items():
         if key in _BY_NAME:

@@ -50,6 +50,7 @@ class Additions:
             cpu_s=vitals.cpu_s(),
             lag_s=hub.lag.longest(),
             wrong_tokens=hub.strangers.guesses.total,
+            exposed=tuple(hub.exposed),
             shards=hub.shards,
             shards_up=[shard for shard, link in enumerate(hub.links) if link is not None],
             shards_damaged=list(hub.damaged),

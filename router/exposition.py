@@ -11,6 +11,7 @@ from msgspec import Struct, convert
 from prometheus_client import generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
+from bunqueue.exposure import KINDS
 from bunqueue.protocol.commands.monitoring import Figures, QueueFigures, ShardFigures
 from bunqueue.protocol.commands.workers import WorkerStats
 
@@ -33,6 +34,7 @@ class RouterFigures(Struct):
     shards_up: Sequence[int]
     shards_damaged: Sequence[int] = ()  # they are not started again
     wrong_tokens: int = 0  # over TCP
+    exposed: Sequence[str] = ()  # of `exposure.KINDS`
 
 
 # Name without "bunqueue_", what it is, its help, its value.
@@ -253,6 +255,12 @@ def _router(own: RouterFigures) -> Iterator[Metric]:
     wrong = _family(COUNTER, "wrong_tokens", "Wrong tokens that clients have shown", ["transport"])
     wrong.add_metric(["tcp"], own.wrong_tokens)
     yield wrong
+    readable = _family(
+        GAUGE, "readable_by_others", "Other users of the machine could read it at the start", ["what"]
+    )
+    for what in KINDS:
+        readable.add_metric([what], what in own.exposed)
+    yield readable
     text = "The longest delay of the router's event loop in the last seconds"
     yield _family(GAUGE, "event_loop_lag_seconds", text, value=own.lag_s)
     build = _family(GAUGE, "build_info", "What runs", ["version", "python"])

@@ -50,6 +50,7 @@ class Hub:
         self.bounds = Bounds(self.clients)
         self.links: list[ShardLink | None] = [None] * self.shards  # None: down, or not ready
         self.damaged: dict[int, str] = {}  # shards that stay down, and what is to be done about it
+        self.exposed: dict[str, str] = {}  # what other users of the machine can read, and what to do about it
         self.strangers = Strangers()
         self.turns = Turns()
         self.workers = Workers(self._staff)

@@ -23,6 +23,7 @@ from bunqueue.data_folder import (
     own_data_folder,
 )
 from bunqueue.descriptors import files_left, raise_file_limit, share
+from bunqueue.exposure import exposed
 from bunqueue.logs import configure_logging, get_logger
 from bunqueue.settings import Settings, SettingsError
 from bunqueue.systemd import notify
@@ -46,11 +47,12 @@ _log = get_logger("router")
 def main(arguments: Sequence[str], command: Sequence[str] | None = None) -> int:
     """Run the server; the exit status.  The settings come as JSON through an inherited pipe."""
     try:
-        settings = read_settings(arguments)
+        settings = read_settings(arguments[:2])
+        secrets_in = read_secrets_in(arguments[2:])
         check_siblings()
         os.umask(0o077)  # nobody else's business, even where the data folder is open to others
         configure_logging(settings.log_level, settings.log_format)
-        return run(settings, command or COMMAND)
+        return run(settings, command or COMMAND, secrets_in)
     except SettingsError as error:
         return _refuse(str(error), BAD_USAGE)
     except FilesMismatch as error:
@@ -61,9 +63,9 @@ def main(arguments: Sequence[str], command: Sequence[str] | None = None) -> int:
         return _refuse(str(error), error.status)
 
 
-def run(settings: Settings, command: Sequence[str] = COMMAND) -> int:
-    """Run the server with these settings until a signal ends it."""
-    return _event_loop()(RouterProcess(settings, command).run())
+def run(settings: Settings, command: Sequence[str] = COMMAND, secrets_in: str = "") -> int:
+    """Run the server with these settings until a signal ends it.  ``secrets_in``: see `exposed`."""
+    return _event_loop()(RouterProcess(settings, command, secrets_in).run())
 
 
 def read_settings(arguments: Sequence[str]) -> Settings:
@@ -75,6 +77,13 @@ def read_settings(arguments: Sequence[str]) -> Settings:
             return Settings.from_json(pipe.read())
     except OSError as error:
         raise StartError(f"the settings cannot be read: {error.strerror}", BAD_USAGE) from error
+
+
+def read_secrets_in(arguments: Sequence[str]) -> str:
+    """The file that ``--secrets-in FILE`` names; "" without."""
+    if arguments and (len(arguments) != 2 or arguments[0] != "--secrets-in"):
+        raise StartError("the router is started by: bunqueue start", BAD_USAGE)
+    return arguments[1] if arguments else ""
 
 
 def check_siblings() -> None:
@@ -104,8 +113,9 @@ def _event_loop() -> Callable[[Coroutine[Any, Any, int]], int]:
 class RouterProcess:
     """Everything that runs, in the order in which it starts; it stops in the opposite order."""
 
-    def __init__(self, settings: Settings, command: Sequence[str] = COMMAND) -> None:
+    def __init__(self, settings: Settings, command: Sequence[str] = COMMAND, secrets_in: str = "") -> None:
         self._settings = settings
+        self._secrets_in = secrets_in
         self._hub = Hub(settings)
         self._supervisor = Supervisor(self._hub, settings, command)
         self._sockets = BoundSockets(settings.host, settings.tcp_port, "--tcp-port")
@@ -143,6 +153,7 @@ class RouterProcess:
             open_data_folder(folder, settings.shards)
             for loss in losses_ahead(folder):
                 _log.warning("a shard begins empty, as its loss was accepted", shard=loss.shard, at=loss.at)
+        self._check_readers()
         await self._supervisor.start()
         if self._data is not None:  # before any job is taken
             note_files(Path(settings.data_dir))
@@ -174,6 +185,12 @@ class RouterProcess:
                 "they may read and change everything; give --auth-token, --tls-client-ca or --insecure"
             )
             raise StartError(text, BAD_USAGE)
+
+    def _check_readers(self) -> None:
+        """Warn of files that other users of the machine can read."""
+        self._hub.exposed = exposed(self._settings, self._secrets_in)
+        for problem in self._hub.exposed.values():
+            _log.warning(problem)
 
     def _share_files(self) -> None:
         """Let in no more clients than there are descriptors for; if these are fewer than wanted, say so."""

@@ -90,10 +90,18 @@ def doctor(session: Session, data_dir: Folder = None, repair: Repair = False) ->
             Finding(PROBLEM if wrong else OK, check, wrong or found)
             for check, found, wrong in recounted(data_dir)
         ]
+        findings.append(_folder(data_dir))
     rows = [finding._asdict() for finding in findings]
     session.out.rows(rows, FINDINGS, none="")
     if any(finding.status == PROBLEM for finding in findings):
         raise typer.Exit(exits.FAILED)
+
+
+def _folder(data_dir: str) -> Finding:
+    from bunqueue.exposure import folder_problem
+
+    problem = folder_problem(data_dir)
+    return Finding(WARNING if problem else OK, "file modes", problem or "closed to other users")
 
 
 def _findings(session: Session) -> Iterator[Finding]:
@@ -129,6 +137,7 @@ def _findings(session: Session) -> Iterator[Finding]:
         f"its event loop was {span_of(lag * 1000)} late: is the machine overloaded?" if late else "quick",
     )
     yield _clock(samples)
+    yield _readers(samples)
     yield from _queues(now, queue.list_queues(), queue.list_workers(all_queues=True))
     yield from _schedules(queue.list_crons(all_queues=True))
 
@@ -215,6 +224,17 @@ def _clock(samples: Any) -> Finding:
     else:
         said = "has not jumped"
     return Finding(WARNING if doubt or last else OK, "server's clock", said)
+
+
+def _readers(samples: Any) -> Finding:
+    """Whether other users of the server's machine could read its files when it started."""
+    found = [
+        dict(labels)["what"]
+        for (name, labels), value in samples.items()
+        if name == "readable_by_others" and value
+    ]
+    said = f"other users can read the {' and the '.join(found)}: the log of the start says what to do"
+    return Finding(WARNING if found else OK, "file modes", said if found else "closed to other users")
 
 
 def _queues(now: Any, queues: Any, workers: Any) -> Iterator[Finding]:

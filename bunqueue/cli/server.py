@@ -19,7 +19,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from bunqueue.settings import OPTIONS, Option, Settings, SettingsError, resolve_settings
+from bunqueue.settings import OPTIONS, Option, Settings, SettingsError, file_with_secrets, resolve_settings
 
 MAX_SETTINGS_BYTES = 65536
 """What a pipe holds before anyone reads from it; more would block for ever."""
@@ -105,7 +105,7 @@ def start(flags: dict[str, object]) -> None:
     """
     settings = resolve_settings(flags, os.environ).settings
     check_packages()
-    _become_router(settings)
+    _become_router(settings, file_with_secrets(flags, os.environ))
 
 
 @contextmanager
@@ -140,8 +140,11 @@ def check_packages() -> None:
             )
 
 
-def _become_router(settings: Settings) -> None:
-    """Replace this process with the router's. Raises ``SettingsError`` if that cannot be done."""
+def _become_router(settings: Settings, secrets_in: str = "") -> None:
+    """Replace this process with the router's. Raises ``SettingsError`` if that cannot be done.
+
+    ``secrets_in`` is the config file if it has secrets, else "": the router looks at who can read it.
+    """
     data = settings.to_json()
     if len(data) >= MAX_SETTINGS_BYTES:
         raise SettingsError(
@@ -155,7 +158,7 @@ def _become_router(settings: Settings) -> None:
         if written < len(data):
             raise SettingsError("this system's pipes are too small for the settings; use fewer tokens")
         os.set_inheritable(reader, True)
-        become("router", "--settings-fd", str(reader))
+        become("router", "--settings-fd", str(reader), "--secrets-in", secrets_in)
     except OSError as error:
         raise SettingsError(f"the router cannot be started: {error}") from error
 

@@ -10,12 +10,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from bunqueue import settings as module
-from bunqueue.setting_kinds import MAX_TOKEN_CHARS, MAX_TOKENS
+from bunqueue.setting_kinds import MAX_TOKEN_CHARS, MAX_TOKENS, default_data_dir
 from bunqueue.settings import (
     OPTIONS,
     Settings,
     SettingsError,
+    file_with_secrets,
     load_settings,
     resolve_settings,
     settings_reference,
@@ -272,6 +272,24 @@ def test_no_text_form_shows_tokens() -> None:
         assert "2 hidden" in shown
 
 
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("auth_token = ['hush']", True),
+        ("auth_token = ['hush']\nread_only_token = ['look']", True),
+        ("auth_token = []\ntcp_port = 1", False),
+        ("tcp_port = 1", False),
+    ],
+)
+def test_the_file_with_secrets_is_known(tmp_path: Path, text: str, found: bool) -> None:
+    path = written(tmp_path, text)
+    expected = path if found else ""
+    assert file_with_secrets({"config": path}, HOME) == expected
+    overridden = HOME | {"BUNQUEUE_CONFIG": path, "BUNQUEUE_AUTH_TOKEN": "other"}
+    assert file_with_secrets({}, overridden) == expected, "the file still holds the secret"
+    assert file_with_secrets({}, HOME) == ""
+
+
 def test_direct_construction_is_checked() -> None:
     assert Settings(tcp_port=0, data_dir=":memory:", shards=2).tcp_port == 0
     with pytest.raises(SettingsError, match="shards: 3 is not allowed"):
@@ -292,7 +310,7 @@ def test_reference_has_every_option_and_no_path_of_this_machine() -> None:
         assert row.count("|") == 7
         for part in (option.flag, option.variable, option.name, option.help, option.kind.bound):
             assert part in row
-    assert module.default_data_dir() not in table
+    assert default_data_dir() not in table
 
 
 def test_paths_of_certificates_are_made_absolute_and_may_be_empty() -> None:
