@@ -150,7 +150,9 @@ def _damage(samples: Any) -> Finding:
         if name == "shard_damaged" and value:
             found.append(f"shard {shard} is out of service")
         if name == "storage_damaged_tables" and value:
-            found.append(f"shard {shard} has met damage")
+            lost = int(samples.get(("storage_unreadable_jobs", labels), 0))
+            jobs = f" ({plural(lost, 'job')} cannot be read; lists of jobs show them)" if lost else ""
+            found.append(f"shard {shard} has met damage{jobs}")
     cure = "the log names file and table; stop the server and run bunqueue doctor --repair --data-dir DIR"
     if found:
         return Finding(PROBLEM, "files", f"{', '.join(found)}: {cure}")

@@ -101,7 +101,7 @@ class Job(Struct, rename="camel", kw_only=True):
     """The last `stack_trace_limit` lines of its traceback."""
     unreadable: str | None = None
     """Why `data` or `result` is None although the job has one: an older server took it, and nobody can
-    decode it."""
+    decode it, or the server's file is damaged there. Then `id` may be empty, too."""
     timeline: list[JobMoment] = msgspec.field(default_factory=list)
     """What happened to it, at most 20 moments, the oldest first."""
 

@@ -72,6 +72,7 @@ class _Own(Struct, rename="camel", gc=False):
     failed_reason: str | UnsetType = UNSET
     cancelling: bool | UnsetType = UNSET  # active, and asked to stop
     data_bytes: int | UnsetType = UNSET  # of data that were left out
+    unreadable: str | UnsetType = UNSET  # why the rest is not true: the file is damaged
 
 
 _OWN_FIELDS = 16  # those that are always there
@@ -230,6 +231,14 @@ def queried_job(job: Job, state: str, data_limit: int | None = None) -> bytes:
         own.cancelling = True
         fields += 1
     return _assemble(_encode(own), fields, job)
+
+
+def unreadable_job(job_id: str, queue: str, name: str, created_at: int, state: str, why: str) -> bytes:
+    """The job object of one that cannot be read: an id, a name and a time as far as they are known."""
+    job = Job(0, job_id, queue, name, NIL, DEFAULT_OPTIONS, 0, created_at, created_at)
+    own = _own(job)
+    own.state, own.unreadable = state, why
+    return _assemble(_encode(own), _fields(own) + 2, job)
 
 
 def _is_over(value: bytes, limit: int | None) -> bool:

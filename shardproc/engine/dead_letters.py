@@ -9,6 +9,7 @@ from msgspec.msgpack import Encoder
 
 from bunqueue.model.dead_letters import CANCELLED, REASONS, UNKNOWN, AutoRetries, DlqConfig
 from bunqueue.model.job import COMPLETED, FAILED, Job
+from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import CommandError, Ok
 from bunqueue.protocol.commands.dlq import (
     CountDlq,
@@ -71,7 +72,7 @@ def dlq(state: State, client: Client, command: Dlq) -> Steps:
     queue = known_queue(state, command.queue)
     chosen = command.filter or _ALL
     limit = command.count if chosen.limit is None else chosen.limit
-    answer = _Entries(state, client, of_queue(state, command.queue, DlqConfig))
+    answer = _Entries(state, client, command.queue)
     for step, rows in enumerate(_chosen(state, queue, chosen, limit)):
         if step:
             yield
@@ -104,12 +105,14 @@ def retry_dlq(state: State, client: Client, command: RetryDlq) -> Steps:
     chosen = command.filter or _ALL
     limits = [limit for limit in (command.count, chosen.limit) if limit is not None]
     spared = _Spared(CANCELLED) if chosen.reason is None else None
-    count = 0
+    count = unreadable = 0
     pages = _chosen(state, queue, chosen, min(limits, default=queue.failed), spared)
     for step, rows in enumerate(pages):
         if step:
             yield
-        count += _retry(state, queue, [row.seq for row in rows], FAILED)
+        came, lost = _retry(state, queue, [row.seq for row in rows], FAILED)
+        count, unreadable = count + came, unreadable + lost
+    _check_read(state, count, unreadable)
     return RetriedReply(count=count, cancelled=(spared.count if spared else 0) or UNSET)
 
 
@@ -123,16 +126,19 @@ def retry_completed(state: State, client: Client, command: RetryCompleted) -> St
         return CountReply(count=_retry_one(state, queue, command.id, COMPLETED))
     until = state.now if command.timestamp is None else int(command.timestamp)
     left = queue.completed if command.count is None else command.count
-    count, after, more = 0, None, bool(left)
+    count, unreadable, after, more = 0, 0, None, bool(left)
     while more:
         seqs = state.archive.seqs(queue.id, frozenset({COMPLETED}), SLICE, False, after)
         jobs = state.archive.load(seqs).values()
         due = [job.seq for job in jobs if job.finished_at is not None and job.finished_at <= until]
-        count += _retry(state, queue, due[: left - count], COMPLETED)
+        count += _retry(state, queue, due[: left - count], COMPLETED)[0]
+        unreadable += len(state.archive.remains(seqs))
         more = len(seqs) == SLICE and count < left
         if more:
             after = seqs[-1]
             yield
+    if count < left:
+        _check_read(state, count, unreadable)
     return CountReply(count=count)
 
 
@@ -147,6 +153,8 @@ def purge_dlq(state: State, client: Client, command: PurgeDlq) -> Steps:
         if not queue.failed:
             break
         yield
+    if queue is not None:
+        removal.check(state, queue, count)
     return CountReply(count=count)
 
 
@@ -155,6 +163,8 @@ def remove_dlq_job(state: State, client: Client, command: RemoveDlqJob) -> Remov
     queue = known_queue(state, command.queue)
     job = state.archive.find(command.job_id)
     found = queue is not None and job is not None and job.state == FAILED and job.queue == queue.name
+    if found and queue is not None:
+        removal.check(state, queue, 0)
     if found and queue is not None and job is not None:
         removal.purge(state, queue, FAILED, [job.seq])
     return RemovedReply(data=Removed(found))
@@ -261,11 +271,18 @@ def _wanted(state: State, queue: str, chosen: DlqFilter) -> Wanted:
     return lambda row: all(test(row) for test in tests)
 
 
-def _retry(state: State, queue: QueueState, seqs: list[int], finished: int) -> int:
-    """Bring finished jobs back; how many came."""
-    return sum(
-        _revive(state, queue, job) for job in state.archive.load(seqs).values() if job.state == finished
-    )
+def _retry(state: State, queue: QueueState, seqs: list[int], finished: int) -> tuple[int, int]:
+    """Bring finished jobs back; how many came, and how many cannot be read."""
+    jobs = state.archive.load(seqs).values()
+    came = sum(_revive(state, queue, job) for job in jobs if job.state == finished)
+    return came, len(state.archive.remains(seqs))
+
+
+def _check_read(state: State, count: int, unreadable: int) -> None:
+    """CommandError when jobs that were to run again could not be read."""
+    if unreadable:
+        said = f"{unreadable:,} jobs cannot be read, and do not run again; {count:,} others do"
+        raise CommandError(f"{said}: {state.archive.problem()}", Code.STORAGE_DAMAGED)
 
 
 def _retry_one(state: State, queue: QueueState, job_id: str, finished: int) -> int:
@@ -311,22 +328,31 @@ class _Entry(Struct, rename="camel", gc=False):
 class _Entries(Shown):
     """Dead letters as jobs and as entries."""
 
-    def __init__(self, state: State, client: Client, config: DlqConfig) -> None:
+    def __init__(self, state: State, client: Client, queue: str) -> None:
         super().__init__(state, client)
         self._archive = state.archive
-        self._config = config
+        self._queue = queue
+        self._config = of_queue(state, queue, DlqConfig)
         self._entries: list[bytes] = []
 
     def add_dead(self, rows: list[DeadLetter]) -> None:
         """More dead letters; some may be none any more."""
-        found = self._archive.load([row.seq for row in rows])
-        jobs = [job for row in rows if (job := found.get(row.seq)) is not None and job.state == FAILED]
-        pasts = self._archive.attempts([job.seq for job in jobs])
-        for job in jobs:
-            self.add([job])
-            entry = _encode(self._entry(job, Raw(self._jobs[-1]), pasts.get(job.seq, [])))
-            self.grow(len(entry))
-            self._entries.append(entry)
+        seqs = [row.seq for row in rows]
+        found, remains = self._archive.load(seqs), self._archive.remains(seqs)
+        pasts = self._archive.attempts([seq for seq, job in found.items() if job.state == FAILED])
+        for row in rows:
+            job = found.get(row.seq)
+            if job is not None and job.state == FAILED:
+                self.add([job])
+                self._enter(self._entry(job, Raw(self._jobs[-1]), pasts.get(job.seq, [])))
+            elif row.seq in remains:
+                self.add_unreadable(self._queue, remains[row.seq])
+                self._enter(_remains(row, Raw(self._jobs[-1]), remains[row.seq].why))
+
+    def _enter(self, entry: _Entry) -> None:
+        encoded = _encode(entry)
+        self.grow(len(encoded))
+        self._entries.append(encoded)
 
     def _entry(self, job: Job, view: Raw, past: list[Attempt]) -> _Entry:
         died, reason, config = job.finished_at or 0, job.reason or UNKNOWN, self._config
@@ -349,6 +375,12 @@ class _Entries(Shown):
     def dlq_reply(self) -> DlqReply:
         """All of them."""
         return DlqReply(jobs=self.reply().jobs, entries=job_list(self._entries))
+
+
+def _remains(row: DeadLetter, view: Raw, why: str) -> _Entry:
+    """A dead letter whose job cannot be read."""
+    again = _float(row.next_retry_at)
+    return _Entry(view, float(row.entered_at), row.reason or UNKNOWN, why, [], 0, None, again, None)
 
 
 def _past(attempt: Attempt) -> _Past:

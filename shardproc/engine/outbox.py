@@ -199,6 +199,16 @@ class LogRow(NamedTuple):
     entries: list[list[Any] | None]  # like EventEntry; null: was forgotten on request
 
 
+class Remains(NamedTuple):
+    """What is left of a finished job that cannot be read."""
+
+    id: str  # empty where that cannot be read, either
+    name: str
+    created_at: int
+    state: str
+    why: str
+
+
 class Archive(Protocol):
     """Finished jobs, which live on disk alone.  Reads see the outbox's writes as done."""
 
@@ -224,7 +234,13 @@ class Archive(Protocol):
         that follow ``after``."""
 
     def load(self, seqs: list[int]) -> dict[int, Job]:
-        """These finished jobs."""
+        """These finished jobs, as far as they can be read."""
+
+    def remains(self, seqs: list[int]) -> dict[int, Remains]:
+        """Those of these jobs that `load` has found to be unreadable."""
+
+    def problem(self) -> str | None:
+        """What is known to be damaged in the file, and what to do about it; None: nothing."""
 
     def trim_events(self, queue_id: int, keep: int, before: int | None) -> Trim:
         """Forget the events of a queue but for the newest ``keep``: in a few rows of the log, from ``before``

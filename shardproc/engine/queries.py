@@ -28,9 +28,10 @@ from bunqueue.protocol.commands.query import (
     ResultReply,
     StateReply,
 )
-from bunqueue.protocol.job_view import job_list, queried_job, state_name
+from bunqueue.protocol.job_view import job_list, queried_job, state_name, unreadable_job
 
 from . import events
+from .outbox import Remains
 from .paging import FINISHED, LIVE, Wanted, job_of, page
 from .registry import handles
 from .slices import Steps, sliced
@@ -82,6 +83,13 @@ class Shown:
             shown = queried_job(job, self._name_of(job, self._version), self._data_limit)
             self.grow(len(shown))
             self._jobs.append(shown)
+
+    def add_unreadable(self, queue: str, remains: Remains) -> None:
+        """A job that cannot be read."""
+        job_id, name, created_at, state, why = remains
+        shown = unreadable_job(job_id, queue, name, created_at, state, why)
+        self.grow(len(shown))
+        self._jobs.append(shown)
 
     def grow(self, size: int) -> None:
         """The answer grows by so many bytes, if it may."""
@@ -154,9 +162,15 @@ def get_jobs(state: State, client: Client, command: GetJobs) -> Steps:
         if start:
             yield
         some = seqs[start : start + SLICE]
-        stored = state.archive.load([seq for seq in some if job_of(queue, seq) is None])
-        jobs = (job_of(queue, seq) or stored.get(seq) for seq in some)
-        answer.add([job for job in jobs if job is not None])
+        finished = [seq for seq in some if job_of(queue, seq) is None]
+        stored = state.archive.load(finished)
+        remains = state.archive.remains(finished)
+        for seq in some:
+            job = job_of(queue, seq) or stored.get(seq)
+            if job is not None:
+                answer.add([job])
+            elif seq in remains:
+                answer.add_unreadable(queue.name, remains[seq])
     return answer.reply()
 
 

@@ -164,21 +164,33 @@ def _removed(
         yield [job.id for job in chosen]
 
 
-def _purged_completed(state: State, queue: QueueState, until: int, limit: int) -> Iterator[list[str]]:
+def _purged_completed(
+    state: State, queue: QueueState, until: int, limit: int, removed: int = 0
+) -> Iterator[list[str]]:
+    """Remove completed jobs, slice by slice; their ids.  ``removed`` jobs of the queue are gone already."""
     after: int | None = -1
     while after is not None and limit:
         found, after = state.archive.old_completed(queue.id, until, SLICE, after)
+        if not found:
+            removal.check(state, queue, removed)
         found = found[:limit]
+        removed += len(found)
         removal.purge(state, queue, COMPLETED, [seq for seq, _ in found])
         limit -= len(found)
         yield [job_id for _, job_id in found]
 
 
-def _purged_dead(state: State, queue: QueueState, until: int, limit: int) -> Iterator[list[str]]:
+def _purged_dead(
+    state: State, queue: QueueState, until: int, limit: int, removed: int = 0
+) -> Iterator[list[str]]:
+    """The same for dead letters."""
     while found := state.archive.old_dead_letters(queue.id, until, min(SLICE, limit)):
         removal.purge(state, queue, FAILED, [seq for seq, _ in found])
         limit -= len(found)
+        removed += len(found)
         yield [job_id for _, job_id in found]
+    if limit:
+        removal.check(state, queue, removed)
 
 
 def _live(queue: QueueState) -> list[int]:
@@ -216,13 +228,17 @@ def obliterate(state: State, client: Client, command: Obliterate) -> Steps:
     if queue is None:
         configs.forget(state, command.queue)
         return Ok()
+    removal.check(state, queue, 0)
+    removed = 0
     for jobs in _chunks(queue, _live(queue), lambda job: True):
         for job in jobs:
             lifecycle.remove(state, queue, job)
+        removed += len(jobs)
         yield
-    for _ in _purged_completed(state, queue, EVER, EVER):
+    for ids in _purged_completed(state, queue, EVER, EVER, removed):
+        removed += len(ids)
         yield
-    for _ in _purged_dead(state, queue, EVER, EVER):  # with those of a clock that was ahead
+    for _ in _purged_dead(state, queue, EVER, EVER, removed):  # with those of a clock that was ahead
         yield
     if state.queues.get(queue.name) is queue:  # another Obliterate may have been faster
         configs.forget(state, queue.name)

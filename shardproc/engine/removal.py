@@ -6,6 +6,8 @@ from collections.abc import Iterator
 
 from bunqueue.model.dead_letters import DlqConfig
 from bunqueue.model.job import COMPLETED, FAILED, REMOVED, STATE_NAMES, Job
+from bunqueue.protocol.codes import Code
+from bunqueue.protocol.commands import CommandError
 
 from . import events
 from .configs import of_queue
@@ -41,6 +43,15 @@ def purge(state: State, queue: QueueState, finished: int, seqs: list[int]) -> No
     if state.shards > 1:
         state.dropped += own.values()
     state.out.purge(queue.id, seqs)
+
+
+def check(state: State, queue: QueueState, removed: int) -> None:
+    """Nothing was found to be purged.  CommandError if that is so because the file is damaged."""
+    problem = state.archive.problem()
+    if problem is not None and (queue.completed or queue.failed):
+        before = f"; {removed:,} jobs were removed before that was known" if removed else ""
+        text = f"no finished job is removed from a damaged file{before}: {problem}"
+        raise CommandError(text, Code.STORAGE_DAMAGED)
 
 
 def evict(state: State, queue: QueueState) -> Iterator[None]:

@@ -18,13 +18,24 @@ from bunqueue.logs import get_logger
 from bunqueue.model.ids import seq_of_id
 from bunqueue.model.job import COMPLETED, FAILED, Job
 from shardproc.engine.engine import Engine
-from shardproc.engine.outbox import Attempt, DeadLetter, LogEntry, LogRow, Outbox, Place, PushedEntry, Trim
+from shardproc.engine.outbox import (
+    Attempt,
+    DeadLetter,
+    LogEntry,
+    LogRow,
+    Outbox,
+    Place,
+    PushedEntry,
+    Remains,
+    Trim,
+)
 
 from . import rows
 from .damage import DAMAGE, Damage, ShardDamaged, Unreadable, Unstorable, is_damage
 from .database import Database, disk_problem
 from .event_log import DEFAULT_RETENTION, EventLog, Retention, decode
 from .live_around import live_around
+from .remains import remains_of
 from .store import MAX_SEQ, Store
 from .walking import by_number, walk, walk_back
 
@@ -148,6 +159,13 @@ class CarefulStore(Store):
 
     def load(self, seqs: list[int]) -> dict[int, Job]:
         return self._each(seqs, super().load)
+
+    def remains(self, seqs: list[int]) -> dict[int, Remains]:
+        found = {seq: self.damage.seqs[seq] for seq in seqs if seq in self.damage.seqs}
+        return {seq: remains_of(self._db, seq, self.damage.text(table)) for seq, table in found.items()}
+
+    def problem(self) -> str | None:
+        return self.damage.text() if self.damage else None
 
     def own_ids(self, seqs: list[int]) -> dict[int, str]:
         return self._each(seqs, super().own_ids, "jobs")

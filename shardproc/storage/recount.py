@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from bunqueue.model.ids import slot_of_queue
 
+from .remains import unreadable
 from .schema import CURRENT
 
 SHOWN = 5  # of what is wrong
@@ -127,7 +128,22 @@ def recount(file: Path, shard: int, shards: int) -> Iterator[Finding | Counts]:
         with closing(sqlite3.connect(f"{file.resolve().as_uri()}?mode=ro", uri=True)) as connection:
             yield from _look(connection, shard, shards)
     except sqlite3.Error as error:
-        yield Finding("file", f"it cannot be read: {error}")
+        yield Finding("file", f"it cannot be read: {error}; {_cure(file)}")
+        yield Finding("readable jobs", _unreadable(file))
+
+
+def _cure(file: Path) -> str:
+    return f"run bunqueue doctor --repair --data-dir {file.parent}"
+
+
+def _unreadable(file: Path) -> str | None:
+    """Which jobs cannot be read; None: that is not known."""
+    try:
+        with closing(sqlite3.connect(f"{file.resolve().as_uri()}?mode=ro", uri=True)) as connection:
+            names = unreadable(connection)
+    except sqlite3.Error:
+        return "which jobs cannot be read is not known"
+    return f"{len(names):,} jobs cannot be read: {_some(names)}" if names else None
 
 
 def _look(connection: sqlite3.Connection, shard: int, shards: int) -> Iterator[Finding | Counts]:

@@ -19,7 +19,7 @@ from bunqueue.model.job import COMPLETED, FAILED, Job
 from bunqueue.protocol.commands.jobs import MAX_LOG
 from shardproc.clock import Mark
 from shardproc.engine.engine import Engine
-from shardproc.engine.outbox import Attempt, DeadLetter, LogEntry, LogRow, Outbox, Place, Trim
+from shardproc.engine.outbox import Attempt, DeadLetter, LogEntry, LogRow, Outbox, Place, Remains, Trim
 from shardproc.engine.set_back import SetBack
 
 from . import event_log, lives, rebase, rows
@@ -305,6 +305,12 @@ class Store:
             if row is not None and (job := rows.finished_job(row, self._queue_names)) is not None:
                 found[seq] = job
         return found
+
+    def remains(self, seqs: list[int]) -> dict[int, Remains]:
+        return {}
+
+    def problem(self) -> str | None:
+        return None
 
     def dead_letters(self, queue_id: int, limit: int, after: tuple[int, int]) -> list[DeadLetter]:
         self._see()

@@ -11,10 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.cli import Cli
 from support.mixed_folder import FAILED, JOBS, LIVE, NEIGHBOUR, OTHER, QUEUE
-from support.pages import damage, leaf_of_row, leaves, settle
-from support.server import NotStarted, Server, StartServer
+from support.pages import SIZE, damage, leaf_of_row, leaves, settle
+from support.server import NotStarted, Server, StartServer, quiet_port
+from support.web import client
 from support.wire import Wire
+
+from bunqueue import AsyncQueue
 
 
 class Filled:
@@ -83,8 +87,8 @@ async def test_unreadable_finished_jobs_are_refused_and_nothing_else(filled: Fil
     for _ in range(3):  # whoever asks again and again harms nobody
         await filled.refused(wire, refused[:50])
         await works(wire, NEIGHBOUR, 2)
-    listed = (await wire.ok("GetJobs", queue=QUEUE, state="completed", limit=10_000))["jobs"]
-    assert {job["id"] for job in listed} == set(filled.completed) - set(refused)
+    listed = await wire.ok("GetJobs", queue=QUEUE, state="completed", limit=10_000)
+    assert set(ids_of(listed)) == set(filled.completed) - set(refused)
     pulled = await wire.ok("PULLB", queue=QUEUE, count=LIVE, owner="w")
     assert [job["id"] for job in pulled["jobs"]] == filled.live
     metrics = (await wire.ok("Prometheus"))["data"]["metrics"]
@@ -100,11 +104,91 @@ async def test_nothing_is_purged_from_a_damaged_file(filled: Filled) -> None:
     damage(filled.file, leaves(filled.file, "jobs")[3:6])
     wire = await filled.start()
     before = pids(filled.server)
-    for _ in range(5):
-        reply = await wire.call("Clean", queue=QUEUE, grace=0, state="completed", limit=1000)
-        assert reply["ok"] or reply["code"] == "STORAGE_DAMAGED"
+    left = (await wire.ok("GetJobCounts", queue=QUEUE))["counts"]
+    await wire.call("Clean", queue=QUEUE, grace=0, state="completed", limit=1000)  # it meets the damage
+    for command in (
+        {"cmd": "Clean", "grace": 0, "state": "completed", "limit": 1000},
+        {"cmd": "Clean", "grace": 0, "state": "failed", "limit": 1000},
+        {"cmd": "PurgeDlq"},
+        {"cmd": "RemoveDlqJob", "jobId": filled.dead[-1]},
+        {"cmd": "Obliterate"},
+    ):
+        reply = await wire.call(**command, queue=QUEUE)
+        assert (reply["ok"], reply.get("code")) == (False, "STORAGE_DAMAGED"), (command, reply)
+        assert reply["error"].startswith("no finished job is removed from a damaged file"), reply
+        assert "run bunqueue doctor --repair --data-dir" in reply["error"]
         await works(wire, NEIGHBOUR)
+    assert (await wire.ok("GetJobCounts", queue=QUEUE))["counts"] == left
     assert pids(filled.server) == before, "a shard has died"
+
+
+async def with_large_letters(filled: Filled, count: int) -> list[str]:
+    """Dead letters of a queue, of which the second one's data can no longer be read, and nothing else."""
+    wire = await filled.start()
+    ids = []
+    for number in range(count):
+        job = {"data": f"<{number}>" * 20_000, "maxAttempts": 1, "jobId": f"large-{number}"}
+        ids.append((await wire.ok("PUSH", queue=NEIGHBOUR, **job))["id"])
+        token = (await wire.ok("PULL", queue=NEIGHBOUR, owner="w"))["token"]
+        await wire.ok("FAIL", id=ids[-1], token=token, error="no")
+    filled.server.stop()
+    settle(filled.file)
+    content = filled.file.read_bytes()
+    middle = [at for at in range(0, len(content), SIZE) if content[at : at + SIZE].count(b"<1>") > SIZE // 4]
+    damage(filled.file, [middle[2] // SIZE + 1])
+    return ids
+
+
+async def test_what_cannot_be_retried_is_told(filled: Filled) -> None:
+    """All others run again."""
+    ids = await with_large_letters(filled, 4)
+    wire = await filled.start()
+    (shown,) = [job for job in (await wire.ok("Dlq", queue=NEIGHBOUR))["jobs"] if "unreadable" in job]
+    assert (shown["id"], shown["state"], shown["data"]) == (ids[1], "failed", None)
+    reply = await wire.call("RetryDlq", queue=NEIGHBOUR)
+    assert (reply["ok"], reply["code"]) == (False, "STORAGE_DAMAGED")
+    assert reply["error"].startswith("1 jobs cannot be read, and do not run again; 3 others do: ")
+    assert "run bunqueue doctor --repair --data-dir" in reply["error"]
+    counts = (await wire.ok("GetJobCounts", queue=NEIGHBOUR))["counts"]
+    assert (counts["waiting"], counts["failed"]) == (3, 1)
+
+
+async def test_unreadable_jobs_are_in_lists_and_say_why(filled: Filled) -> None:
+    pages = [leaf_of_row(filled.file, "jobs", number) for number in (300, JOBS - FAILED // 2)]
+    damage(filled.file, pages)
+    filled.server.http_port = quiet_port()
+    wire = await filled.start()
+    completed = (await wire.ok("GetJobs", queue=QUEUE, state="completed", limit=10_000))["jobs"]
+    dead = await wire.ok("Dlq", queue=QUEUE, count=FAILED)
+    assert (len(completed), len(dead["jobs"]), len(dead["entries"])) == (JOBS - FAILED, FAILED, FAILED)
+    for jobs, state in ((completed, "completed"), (dead["jobs"], "failed")):
+        unreadable = [job for job in jobs if "unreadable" in job]
+        assert 0 < len(unreadable) < FAILED
+        for job in unreadable:
+            assert (job["state"], job["queue"], job["data"]) == (state, QUEUE, None)
+            assert "cannot be read: shard-00.db is damaged in jobs" in job["unreadable"]
+            assert "run bunqueue doctor --repair --data-dir" in job["unreadable"]
+    async with AsyncQueue(QUEUE, port=filled.server.port) as queue:
+        found = [job async for job in queue.iter_jobs("completed", page=100)]
+        assert len(found) == JOBS - FAILED, "the list ends at a page with damage"
+        assert sum(job.unreadable is not None for job in found) == sum(
+            "unreadable" in job for job in completed
+        )
+        assert len(await queue.dlq(FAILED)) == FAILED
+    async with client(filled.server) as web:
+        shown = (await web.get(f"/queues/{QUEUE}/jobs/list?limit=1000&state=completed")).json()["jobs"]
+        assert [job["id"] for job in shown] == [job["id"] for job in completed[:1000]]
+        letters = (await web.get(f"/queues/{QUEUE}/dlq?count={FAILED}")).json()
+        assert len(letters["entries"]) == FAILED
+    cli = Cli(filled.server)
+    listed = cli("queue", "jobs", QUEUE, "--state", "failed", "--limit", "1000", "--json").out
+    assert "cannot be read: shard-00.db is damaged in jobs" in listed
+    assert "cannot be read" in cli("dlq", "list", QUEUE, "--limit", "1000").out
+    lost = sum("unreadable" in job for job in (*completed, *dead["jobs"]))
+    assert f"shard 0 has met damage ({lost} jobs cannot be read" in cli("doctor", status=1).out
+    filled.server.stop()
+    offline = cli("doctor", "--data-dir", str(filled.file.parent), status=1).out
+    assert f"{lost} jobs cannot be read: {filled.ids[290][:8]}" in offline
 
 
 @pytest.mark.parametrize(
@@ -124,7 +208,8 @@ async def test_lists_go_around_damage(filled: Filled, name: str) -> None:
 
 
 def ids_of(reply: Any) -> list[str]:
-    return [job["id"] for job in reply["jobs"]]
+    """Those of the jobs that can be read."""
+    return [job["id"] for job in reply["jobs"] if "unreadable" not in job]
 
 
 async def test_the_event_log_is_read_around_damage(filled: Filled) -> None:

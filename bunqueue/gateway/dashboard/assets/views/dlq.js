@@ -4,10 +4,11 @@ import { call, mayWrite } from "../api.js";
 import { since } from "../clock.js";
 import { attempt, confirm, toast } from "../dialogs.js";
 import { badge, button, empty, fill, h, text } from "../dom.js";
-import { num, plural, shortId } from "../format.js";
+import { num, plural } from "../format.js";
 import { keepFresh } from "../live.js";
 import { go, note as address } from "../router.js";
 import { pager, table } from "../table.js";
+import { jobKey, jobLink } from "./job-link.js";
 
 const SIZE = 50;
 const EVERY_MS = 10_000;
@@ -60,19 +61,19 @@ export function dlq({ params, query, main, signal }) {
   const selected = new Map(); // id -> entry
   let queues = [], total = 0, drawn = "";
   const note = h("p", { class: "problem" }), bulk = h("div", { class: "actions" }), hidden = h("p", { class: "muted pad" });
-  const list = table({ columns: columns(), key: (entry) => entry.job.id, label: "Dead letters",
+  const list = table({ columns: columns(), key: (entry) => jobKey(entry.job), label: "Dead letters",
     none: filter ? empty("Nothing matches this filter") : empty("No dead letters", "Jobs that used up their attempts wait here for a person.") });
   const pages = pager((to) => { page = to; address({ page: to || null }, { replace: false }); fresh.refresh(); });
   fill(main, h("div", { class: "page-head" }, h("h1", {}, "Dead letters"), note, bulk), filters.element, h("section", { class: "card flush" }, list.element, pages.element, hidden));
 
   function columns() {
-    const tick = (entry) => h("input", { type: "checkbox", "aria-label": `Select ${entry.job.id}`, checked: selected.has(entry.job.id), onchange: (event) => {
+    const tick = (entry) => entry.job.id && h("input", { type: "checkbox", "aria-label": `Select ${entry.job.id}`, checked: selected.has(entry.job.id), onchange: (event) => {
       if (event.target.checked) selected.set(entry.job.id, entry);
       else selected.delete(entry.job.id);
       drawBulk();
     } });
     return [...(mayWrite() ? [{ name: "tick", title: "", class: "tick", cell: tick }] : []),
-      { name: "id", title: "Job", class: "id", cell: ({ job }) => h("a", { href: `/jobs/${encodeURIComponent(job.id)}`, title: job.id }, shortId(job.id)) },
+      { name: "id", title: "Job", class: "id", cell: ({ job }) => jobLink(job) },
       ...(chosen ? [] : [{ name: "queue", title: "Queue", class: "name", cell: ({ job }) => h("a", { href: `/queues/${encodeURIComponent(job.queue)}` }, job.queue) }]),
       { name: "name", title: "Name", class: "name", cell: ({ job }) => job.name },
       { name: "error", title: "Error", class: "wide preview", cell: ({ error }) => h("span", { class: "bad" }, (error || "").slice(0, 200)) },

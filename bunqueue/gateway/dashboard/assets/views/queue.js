@@ -4,11 +4,12 @@ import { call } from "../api.js";
 import { minuteBars } from "../charts.js";
 import { since } from "../clock.js";
 import { badge, card, empty, fill, h, text } from "../dom.js";
-import { bytes, compact, duration, shortId } from "../format.js";
+import { bytes, compact, duration } from "../format.js";
 import { keepFresh } from "../live.js";
 import { write } from "../numbers.js";
 import { note as address } from "../router.js";
 import { pager, table } from "../table.js";
+import { jobKey, jobLink } from "./job-link.js";
 import { queueActions } from "./queue-actions.js";
 import { limits } from "./queue-limits.js";
 
@@ -34,12 +35,12 @@ function took(job) {
 
 function preview(job) {
   if (job.failedReason && job.state === "failed") return h("span", { class: "bad" }, job.failedReason.slice(0, 160));
-  if (job.unreadable) return h("span", { class: "bad" }, job.unreadable);
+  if (job.unreadable) return h("span", { class: "bad", title: job.unreadable }, job.unreadable.slice(0, 160));
   return job.dataBytes === undefined ? (write(job.data) ?? "").slice(0, 120) : h("i", {}, bytes(job.dataBytes));
 }
 
 const COLUMNS = [
-  { name: "id", title: "Job", class: "id", cell: (job) => h("a", { href: `/jobs/${encodeURIComponent(job.id)}`, title: job.id }, shortId(job.id)) },
+  { name: "id", title: "Job", class: "id", cell: jobLink },
   { name: "name", title: "Name", class: "name", cell: (job) => job.name },
   { name: "state", title: "State", cell: (job) => badge(job.state) },
   { name: "data", title: "Data", class: "wide preview", cell: preview },
@@ -73,7 +74,7 @@ export function queue({ params, query, main, signal }) {
   const bars = h("div", { class: "plot" });
   const pages = pager((to) => { page = to; address({ page: to || null }, { replace: false }); fresh.refresh(); });
   const word = STATES.find(([key]) => key === state)?.[1].toLowerCase();
-  const list = table({ columns: COLUMNS, key: (job) => job.id, label: `Jobs of ${name}`,
+  const list = table({ columns: COLUMNS, key: jobKey, label: `Jobs of ${name}`,
     none: state ? empty(`No ${word === "dead letters" ? word : `${word} jobs`}`) : empty("This queue has no jobs", "Add one, or look whether its name is right.") });
   const order = h("select", { "aria-label": "Order", onchange: () => {
     [page, oldest] = [0, order.value === "oldest"];

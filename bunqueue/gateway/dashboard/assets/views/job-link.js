@@ -1,0 +1,13 @@
+// How lists of jobs name a job. One whose row is damaged may have no id.
+
+import { h } from "../dom.js";
+import { shortId } from "../format.js";
+
+/** What tells a job from the others of a list. */
+export const jobKey = (job) => job.id || job.unreadable;
+
+/** A link to the job's page. */
+export function jobLink(job) {
+  if (!job.id) return h("span", { class: "bad", title: job.unreadable }, "unreadable");
+  return h("a", { href: `/jobs/${encodeURIComponent(job.id)}`, title: job.id }, shortId(job.id));
+}
