@@ -4,23 +4,25 @@ PYTHON ?= python3
 # Tests mostly wait for processes, so more of them than there are cores.
 WORKERS ?= 4
 BIN := .venv/bin
-PIP := PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install -qq
+PIP := -m pip install -qq --disable-pip-version-check
+# Takes nothing but the files whose hashes are in requirements/.
+LOCKED := $(PIP) --require-hashes
+PINS := uv pip compile --quiet --universal --generate-hashes --no-annotate --fork-strategy fewest \
+	--python-version 3.11 --custom-compile-command "make pins"
 
 # A stamp says that its installation is done and newer than what describes it.
-# The constraints agree with each other, so either installation may come first.
+# The pins agree with each other, so either installation may come first.
 RUN := .venv/.installed-run
 DEV := .venv/.installed-dev
-AUDIT := .audit/.installed
+TOOLS := .tools/.installed
 INTEROP := .interop/.installed
 
-# The official clients of other languages; that of PyPI stands in requirements/interop.txt.
+# The official clients of other languages; that of PyPI is in requirements/interop.txt.
 NPM_PACKAGES := bun@1.4.5 bunqueue@2.9.5
-
-PIP_AUDIT := pip-audit==2.10.1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo install test faults test-interop lint audit format bench clean
+.PHONY: help demo install test faults test-interop lint audit pins format bench clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -51,8 +53,16 @@ lint: $(DEV) ## check style, types, imports and sizes
 	$(BIN)/python scripts/check_sizes.py
 
 # Not a part of lint: it asks a database of advisories, so it needs a network, and its answer changes by itself.
-audit: $(AUDIT) ## look for known vulnerabilities in the pinned versions (needs a network)
-	.audit/bin/pip-audit --strict --no-deps --disable-pip -r requirements/run.txt -r requirements/dev.txt
+audit: $(TOOLS) ## look for known vulnerabilities in the pinned versions (needs a network)
+	.tools/bin/pip-audit --strict --disable-pip $(addprefix -r requirements/,build.txt run.txt dev.txt tools.txt)
+
+# Versions that are pinned stay as long as pyproject.toml allows them. The hashes are those of all platforms.
+pins: $(TOOLS) ## make requirements/ anew from pyproject.toml (ARGS=--upgrade: in the newest versions; needs a network)
+	.tools/bin/$(PINS) $(ARGS) --group build --output-file requirements/build.txt
+	.tools/bin/$(PINS) $(ARGS) --output-file requirements/run.txt pyproject.toml
+	.tools/bin/$(PINS) $(ARGS) --constraints requirements/run.txt --extra dev --output-file requirements/dev.txt pyproject.toml
+	.tools/bin/$(PINS) $(ARGS) --group interop --output-file requirements/interop.txt
+	.tools/bin/$(PINS) $(ARGS) --group tools --output-file requirements/tools.txt
 
 format: $(DEV) ## mend what ruff can mend
 	$(BIN)/ruff check --fix .
@@ -68,20 +78,28 @@ clean: ## remove what tools leave behind, but keep .venv
 $(BIN)/python:
 	$(PYTHON) -m venv .venv
 
-$(RUN): pyproject.toml requirements/run.txt | $(BIN)/python
+# The build backend comes first: it builds this package and those that have no wheel, where pip would otherwise
+# fetch a backend of its own that has no hash.
+define install
+	@$(BIN)/python $(LOCKED) -r requirements/build.txt
+	@$(BIN)/python $(LOCKED) --no-build-isolation -r requirements/$(1).txt
+	@$(BIN)/python $(PIP) --no-build-isolation --no-deps -e .
+endef
+
+$(RUN): pyproject.toml requirements/build.txt requirements/run.txt | $(BIN)/python
 	@echo "Installing what running needs into .venv"
-	@$(PIP) -c requirements/run.txt -e .
+	$(call install,run)
 	@touch $@
 
-$(DEV): pyproject.toml requirements/run.txt requirements/dev.txt | $(BIN)/python
+$(DEV): pyproject.toml requirements/build.txt requirements/run.txt requirements/dev.txt | $(BIN)/python
 	@echo "Installing what development needs into .venv"
-	@$(PIP) -c requirements/dev.txt -e '.[dev]'
+	$(call install,dev)
 	@touch $(RUN) $@
 
-$(AUDIT): Makefile
-	@$(PYTHON) -m venv .audit
-	@PIP_DISABLE_PIP_VERSION_CHECK=1 .audit/bin/python -m pip install -qq $(PIP_AUDIT) || { \
-		echo "pip could not install $(PIP_AUDIT): is there a network?"; exit 1; }
+$(TOOLS): requirements/tools.txt
+	@$(PYTHON) -m venv .tools
+	@.tools/bin/python $(LOCKED) --only-binary :all: -r requirements/tools.txt || { \
+		echo "pip could not install requirements/tools.txt: is there a network?"; exit 1; }
 	@touch $@
 
 # Nothing of it is shared with .venv: the client of PyPI is imported by the name of this package.
@@ -94,6 +112,6 @@ $(INTEROP): requirements/interop.txt Makefile
 		$(NPM_PACKAGES) > .interop/npm.log 2>&1 || { cat .interop/npm.log; \
 		echo "npm could not install $(NPM_PACKAGES): is there a network, and a registry that npm can reach?"; exit 1; }
 	@$(PYTHON) -m venv .interop/venv
-	@PIP_DISABLE_PIP_VERSION_CHECK=1 .interop/venv/bin/python -m pip install -qq -r requirements/interop.txt || { \
+	@.interop/venv/bin/python $(LOCKED) --only-binary :all: -r requirements/interop.txt || { \
 		echo "pip could not install requirements/interop.txt: is there a network?"; exit 1; }
 	@touch $@
