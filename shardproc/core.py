@@ -9,6 +9,7 @@ import random
 import secrets
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 from msgspec import UNSET, Raw, UnsetType
 from msgspec.msgpack import Decoder
@@ -118,6 +119,8 @@ class Shard:
 
     def wait_ms(self) -> int:
         """How long there is nothing to do unless a command comes."""
+        if self._time.moves:
+            return 0
         longest = FORGET_MS if self.store.forgets else MAX_WAIT_MS
         return max(0, min(self.engine.next_deadline() - self._clock.now_ms(), longest))
 
@@ -249,6 +252,10 @@ class Shard:
 
     def end(self) -> None:
         """Close the file in order, after the last commit."""
+        if self._time.moves:
+            with suppress(*DISK_ERRORS):  # the next start goes on with it
+                self._time.finish(self.store)
+                self.commit()
         self.store.end()
 
     def close(self) -> None:

@@ -2,7 +2,8 @@
 
 - Forward: the shard follows at once.  Delays, schedules and limits end earlier; locks run anew.  Retention
   takes no notice for an hour (`engine.doubt`), in case it was a mistake.
-- Back: what was taken from the wrong clock is brought back by as much (`engine.set_back`).
+- Back: what was taken from the wrong clock is brought back by as much (`engine.set_back`): what workers wait
+  for at once, all else for SLICE_S in each batch.  The file says so until all is done.
 
 Each jump is a warning in the log, and counted.  A start knows of a jump by the mark in the shard's file, in
 which the wall clock stands beside one that nobody sets.  Where that one has begun anew, since the machine was
@@ -11,15 +12,21 @@ started or the file came from another one, all it knows is what time it was when
 
 from __future__ import annotations
 
+import math
+import time
+from collections import Counter
+from collections.abc import Iterator
+
 from bunqueue.logs import get_logger
 
 from .clock import JUMP_MS, Clock
 from .engine.doubt import Doubt
 from .engine.engine import Engine
-from .engine.set_back import SetBack
+from .engine.set_back import Pending, SetBack
 from .engine.vitals import ClockNews
 from .storage.store import Store
 
+SLICE_S = 0.01  # of a batch, for times that are brought back
 MARK_MS = 5_000  # between two marks in the file
 ABSENT_MS = 86_400_000  # a file that is older may have been away for long, or its clock is wrong now
 
@@ -34,6 +41,7 @@ class Timekeeping:
         self._clock = clock
         self._mark_at = 0
         self._jumps = self._last_jump = self._moved = 0
+        self._moving: Iterator[None] | None = None
 
     @property
     def news(self) -> ClockNews:
@@ -50,6 +58,10 @@ class Timekeeping:
     def started(self, engine: Engine, store: Store, now: int) -> None:
         """The shard has recovered: compare the clock with what the file knows of it."""
         newest, mark = store.last_times()
+        pending, self._moving = store.rebase.begun(), None
+        if pending is not None:
+            newest = 0  # that may be a time which is still to be brought back
+            self._begin(engine, store, pending, Counter())
         last = max(newest, 0 if mark is None else mark.wall)
         jump = None if mark is None else self._clock.set_since(mark)
         if mark is not None and mark.doubt > self.doubt.ms:
@@ -73,6 +85,9 @@ class Timekeeping:
             self._back(engine, store, SetBack(now, max(now - jump, engine.state.now), -jump))
         elif now >= self._mark_at:
             self._mark(store, now)
+        if self._moving is not None and jump >= 0:
+            engine.state.now = now
+            self._go_on(store)
         return now
 
     def _mark(self, store: Store, now: int) -> None:
@@ -87,19 +102,56 @@ class Timekeeping:
         )
 
     def _back(self, engine: Engine, store: Store, back: SetBack) -> None:
+        self.finish(store)
         self.doubt.take(back.by, back.now)
-        dead_letters = store.set_back(back)
+        pending = store.rebase.begin(back, engine.state.next_seq)
         moved = engine.set_back(back)
         self._count(store, -back.by, back.now)
-        self._moved += dead_letters + moved.total()
+        self._begin(engine, store, pending, moved)
+
+    def _begin(self, engine: Engine, store: Store, pending: Pending, moved: Counter[str]) -> None:
+        self._moved += moved.total()
+        self._moving = self._move(engine, store, pending, moved)
+        self._go_on(store)
+
+    def _move(self, engine: Engine, store: Store, pending: Pending, moved: Counter[str]) -> Iterator[None]:
+        for jobs in engine.set_jobs_back(pending.back, pending.jobs):
+            moved["jobs"] += jobs
+            self._moved += jobs
+            yield
+        for letters in store.rebase.steps(pending):
+            moved["dead_letters"] += letters
+            self._moved += letters
+            yield
+        store.rebase.end()
         _log.warning(
             "the clock was ahead: times taken from it were brought back",
-            by_ms=back.by,
+            by_ms=pending.back.by,
             jobs=moved["jobs"],
             schedules=moved["schedules"],
             limits=moved["limits"],
-            dead_letters=dead_letters,
+            dead_letters=moved["dead_letters"],
         )
+
+    @property
+    def moves(self) -> bool:
+        """Whether times are still being brought back."""
+        return self._moving is not None
+
+    def _go_on(self, store: Store, seconds: float = SLICE_S) -> None:
+        """Bring more times back, in the transaction of this batch."""
+        end = time.monotonic() + seconds
+        while self._moving is not None:
+            store.write_out()
+            if next(self._moving, self) is self:
+                self._moving = None
+            elif time.monotonic() >= end:
+                store.write_out()
+                return
+
+    def finish(self, store: Store) -> None:
+        """Bring all times back that are left, in the transaction of this batch."""
+        self._go_on(store, math.inf)
 
     def _count(self, store: Store, jump: int, now: int) -> None:
         self._jumps, self._last_jump = self._jumps + 1, jump

@@ -7,7 +7,7 @@ again.  Time, ids and chance come from outside, so equal inputs give equal outpu
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from heapq import heappop
 
 from bunqueue.model.ids import IdFactory
@@ -297,11 +297,17 @@ class Engine:
         self.returned(now)
 
     def set_back(self, back: SetBack) -> Counter[str]:
-        """The wall clock was ahead and is right again; how many of what were moved."""
+        """The wall clock was ahead and is right again; how many of what were moved at once.  All else is for
+        `set_jobs_back`."""
         moved = rebase.set_back(self.state, back)
         self.returned(back.now)
         self._serve()
         return moved
+
+    def set_jobs_back(self, back: SetBack, end: int) -> Iterator[int]:
+        """Move the live jobs with numbers below ``end``, step by step, from one tick to the next; how many
+        in each."""
+        return rebase.jobs(self.state, back, end)
 
     def gone(self, owner: str, now: int) -> None:
         """The process of a worker has ended."""

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 from collections import Counter
-from heapq import heapify
+from collections.abc import Iterator
+from heapq import heappush
 
-from bunqueue.model.job import ACTIVE, WAITING, Extra, Job, Lock
+from bunqueue.model.job import DELAYED, WAITING, Extra, Job, Lock
 
 from . import gate, history, idempotency, locks, repeating, schedules, timeouts, upkeep
+from .delays import forget_delay
 from .groups import Groups
 from .outbox import ROW
+from .paging import job_of
 from .set_back import SetBack
 from .state import QueueState, Rates, State
 
+SLICE = 200  # jobs moved in one step: some 5 ms, with the writing of their rows
+SCAN = 2_000  # jobs looked at in one step
+
 
 def set_back(state: State, back: SetBack) -> Counter[str]:
-    """How many of what were moved.  Costs a look at every live job, and a write of each that was moved."""
+    """Move what cannot wait; how many of what.  Live jobs beside the active ones are left to `jobs`."""
     state.now = back.now
-    moved = Counter(jobs=_jobs(state, back), schedules=schedules.set_back(state, back))
+    moved = Counter(jobs=_active(state, back), schedules=schedules.set_back(state, back))
     moved["limits"] = gate.set_back(state, back)
     idempotency.set_back(state, back)
     history.set_back(state, back)
@@ -25,6 +31,29 @@ def set_back(state: State, back: SetBack) -> Counter[str]:
     for parked in (state.poll_ends, state.wait_ends, state.trials.ends):
         parked.set_back(back.by)
     return moved
+
+
+def jobs(state: State, back: SetBack, end: int) -> Iterator[int]:
+    """Move the live jobs with numbers below ``end``, step by step; how many in each.
+
+    A job that was moved before stays as it is, so this may begin anew after a crash."""
+    for queue in list(state.queues.values()):
+        reordered = False
+        for some in _chunks([seq for seq in (*queue.late, *queue.jobs) if seq < end]):
+            moved = 0
+            for job in (found for seq in some if (found := job_of(queue, seq)) is not None):
+                if _job(state, job, back):
+                    moved += 1
+                    reordered |= job.state == WAITING
+                    if moved % SLICE == 0:
+                        yield SLICE
+            yield moved % SLICE
+        if reordered:
+            _reorder(queue)
+
+
+def _chunks(seqs: list[int]) -> Iterator[list[int]]:
+    return (seqs[start : start + SCAN] for start in range(0, len(seqs), SCAN))
 
 
 def _rounds(state: State, back: SetBack) -> None:
@@ -38,24 +67,16 @@ def _rounds(state: State, back: SetBack) -> None:
     state.rates = Rates()
 
 
-def _jobs(state: State, back: SetBack) -> int:
+def _active(state: State, back: SetBack) -> int:
+    """Locks and timeouts."""
     moved = 0
-    for queue in state.queues.values():
-        reordered = False
-        for jobs in (queue.jobs, queue.late):
-            for job in jobs.values():
-                if _job(state, job, back):
-                    state.out.touch(job, ROW)
-                    moved += 1
-                    reordered |= job.state == WAITING
-        if reordered:
-            _reorder(queue)
-    delayed = [job for queue in state.queues.values() for job in queue.delayed.values()]
-    state.delays, state.stale_delays = [(job.run_at, job.seq, job) for job in delayed], 0
-    heapify(state.delays)
     state.timeouts = []
     for queue in state.queues.values():
         for job in queue.active.values():
+            changed = job.lock is not None and _lock(job.lock, back)
+            if _job(state, job, back) or changed:
+                state.out.touch(job, ROW)
+                moved += 1
             timeouts.watch(state, job)
     return moved
 
@@ -68,38 +89,42 @@ def _reorder(queue: QueueState) -> None:
 
 
 def _job(state: State, job: Job, back: SetBack) -> bool:
-    """Whether anything of it was taken from the wrong clock."""
+    """Whether anything of it was taken from the wrong clock, and is moved."""
     before = job.created_at, job.run_at, job.started_at
-    extra = job.extra
-    if job.run_at > back.now and back.is_wrong(_planned_at(state, job)):
+    extra, later = job.extra, back._replace(now=state.now)  # true times lie before now
+    if job.run_at > back.now and _is_wrongly_planned(job, back, later):
         job.run_at = job.run_at - back.by if extra is None else repeating.set_back(job, extra, back)
+        if job.state == DELAYED and job.run_at != before[1]:
+            heappush(state.delays, (job.run_at, job.seq, job))
+            forget_delay(state)
     job.created_at = back.moment(job.created_at)
     if job.started_at is not None:
-        job.started_at = back.moment(job.started_at)
+        job.started_at = later.moment(job.started_at)
     for moment in job.timeline or ():
-        moment.at = back.moment(moment.at)
+        moment.at = later.moment(moment.at)
     changed = before != (job.created_at, job.run_at, job.started_at)
     if extra is not None:
-        changed |= _extra(extra, back)
-    if job.state == ACTIVE and job.lock is not None:
-        changed |= _lock(job.lock, back)
+        changed |= _extra(extra, back, later)
+    if changed:
+        state.out.touch(job, ROW)
     return changed
 
 
-def _planned_at(state: State, job: Job) -> int:
-    """When it was decided when the job is to run: when it was pushed, failed last, or was put off."""
-    planned = job.timeline[-1].at if job.timeline else job.created_at
+def _is_wrongly_planned(job: Job, back: SetBack, later: SetBack) -> bool:
+    """Whether it was decided by the wrong clock when the job is to run: when it was pushed, failed last, or
+    was put off."""
+    planned = [moment.at for moment in (job.timeline or ())[-1:]]
     if job.extra is not None and job.extra.planned_at is not None:
-        planned = max(planned, job.extra.planned_at)
-    return planned
+        planned.append(job.extra.planned_at)
+    return later.is_wrong(max(planned)) if planned else back.is_wrong(job.created_at)
 
 
-def _extra(extra: Extra, back: SetBack) -> bool:
+def _extra(extra: Extra, back: SetBack, later: SetBack) -> bool:
     before = extra.key_until, extra.planned_at, extra.cancellation and extra.cancellation.until
     if extra.key_until is not None:
         extra.key_until = back.end(extra.key_until, extra.key_until - int(extra.deduplication_ttl or 0))
     if extra.planned_at is not None:
-        extra.planned_at = back.moment(extra.planned_at)
+        extra.planned_at = later.moment(extra.planned_at)
     if extra.cancellation is not None:
         # When it was asked for is not known: it is no mistake to be early with a job that is to stop.
         until = extra.cancellation.until

@@ -29,3 +29,11 @@ class SetBack(NamedTuple):
     def end(self, at: int, since: int) -> int:
         """When what began at ``since`` (as it was noted) truly ends."""
         return at - self.by if self.is_wrong(since) else at
+
+
+class Pending(NamedTuple):
+    """A move that goes on step by step: what began before these numbers may have times of the wrong clock."""
+
+    back: SetBack
+    jobs: int  # number of the first job after it
+    events: int  # number of the first event after it

@@ -318,6 +318,9 @@ class CarefulStore(Store):
             except MsgspecError as error:
                 self.damage.met("events", error)
 
+    def _unmovable(self, error: Exception) -> None:
+        self.damage.met("completed", error)  # what is left keeps the times of the wrong clock
+
     # -- writing ------------------------------------------------------------------------------
 
     def _write(self, out: Outbox) -> None:

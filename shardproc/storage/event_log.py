@@ -12,7 +12,6 @@ from msgspec.msgpack import Decoder, Encoder
 from bunqueue.model.durations import DAY_MS
 from bunqueue.model.events import NAMES
 from shardproc.engine.outbox import EventEntry, LogRow, Pushed, PushedEntry, Trim
-from shardproc.engine.set_back import SetBack
 
 ROW_EVENTS = 1000  # in one row at most: what reading one event has to decode
 SLICE = 20  # rows read at once when a queue is trimmed
@@ -156,13 +155,13 @@ class EventLog:
         first, count, at = self._db.execute(query, (seq,)).fetchone()
         return first, count, at
 
-    def set_back(self, back: SetBack) -> None:
-        """The clock was ahead: the newest rows get the times at which they were written."""
-        true = "select first_seq from events where at <= ? order by first_seq desc limit 1"
-        self._db.execute(
-            f"update events set at = min(at - ?, ?) where first_seq > coalesce(({true}), 0) and at <= ?",
-            (back.by, back.now, back.now, back.last),
-        )
+    @property
+    def next_seq(self) -> int:
+        """The number that the next event will have."""
+        return self._next_seq
+
+    def look_anew(self) -> None:
+        """The clock was ahead: what is old is looked for at once."""
         self._next_look = 0
 
     @property

@@ -1,47 +1,126 @@
 """Finished jobs, brought back to the true time after the clock was ahead: see `shardproc.engine.set_back`.
 
-Their times have no index, so each table is read once. That takes about a second for a million jobs, and
-happens when somebody sets a clock.
+Their times have no index, so each table is read once, a few rows in each step.  A row that was moved stays as
+it is, so all of it may begin anew after a crash.
 """
 
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Callable, Iterator
 
-from shardproc.engine.set_back import SetBack
+import msgspec
 
-JOBS = 10_000  # looked at in one step, the newest first, until a step finds none from the wrong clock
+from shardproc.engine.set_back import Pending, SetBack
+
+from .damage import DAMAGE
+from .event_log import EventLog
+from .rows import PUT_META
+
+KEY = "set_back"  # in meta: times are being brought back
+ROWS = 1_000  # of a table looked at in one step: some 5 ms, if all of them are moved
 
 _RETRIES = """
 update dead_letters set next_retry_at = next_retry_at - :by
-where next_retry_at is not null and finished_at > :now and finished_at <= :last
+where seq > :after and seq <= :until and next_retry_at is not null
+      and finished_at > :now and finished_at <= :last
+"""
+_CREATED = """
+update jobs set created_at = min(created_at - :by, :now),
+                run_at = run_at - iif(run_at > :now, :by, 0)
+where seq > :after and seq <= :until and created_at > :now and created_at <= :last
+"""
+_EVENTS = """
+update events set at = min(at - :by, :now)
+where first_seq > :after and first_seq <= :until and at > :now and at <= :last
 """
 # Tables and their times; the last one says when the row was written.
 _TIMES = (
     ("dead_letters", ("started_at", "finished_at")),
-    ("completed", ("started_at", "finished_at")),
     ("attempts", ("started_at", "ended_at")),
     ("job_logs", ("at",)),
 )
-_CREATED = """
-update jobs set created_at = min(created_at - :by, :now),
-                run_at = run_at - iif(run_at > :now, :by, 0)
-where seq > :first and seq <= :end and created_at > :now and created_at <= :last
-"""
 
 
-def set_back(db: sqlite3.Connection, back: SetBack) -> int:
-    """How many dead letters are to be tried earlier.  Within the caller's transaction."""
-    places = back._asdict()
-    retries = db.execute(_RETRIES, places).rowcount
-    for table, times in _TIMES:
-        changes = ", ".join(f"{time} = iif({time} > :now, min({time} - :by, :now), {time})" for time in times)
-        written = times[-1]
-        db.execute(
-            f"update or ignore {table} set {changes} where {written} > :now and {written} <= :last", places
-        )
-    end = db.execute("select coalesce(max(seq), 0) from jobs").fetchone()[0]
-    while end > 0:
-        step = {**places, "first": end - JOBS, "end": end}
-        end = end - JOBS if db.execute(_CREATED, step).rowcount else 0
-    return retries
+class Rebase:
+    """Of one file.  All it writes is part of the next commit."""
+
+    def __init__(
+        self,
+        db: sqlite3.Connection,
+        events: EventLog,
+        now: Callable[[], int],
+        write_out: Callable[[], None],
+        met: Callable[[Exception], None],
+    ) -> None:
+        """``now``: the time of each step; ``write_out`` opens the transaction, and writes what was asked for;
+        ``met`` is told of an error, and may raise it again."""
+        self._db, self._events, self._now, self.write_out, self._met = db, events, now, write_out, met
+
+    def begin(self, back: SetBack, next_seq: int) -> Pending:
+        """Remember what is to be done until `end`."""
+        pending = Pending(back, next_seq, self._events.next_seq)
+        self.write_out()
+        self._db.execute(PUT_META, (KEY, msgspec.json.encode(pending).decode()))
+        self._events.look_anew()
+        return pending
+
+    def begun(self) -> Pending | None:
+        """What an earlier process has not finished."""
+        row = self._db.execute("select value from meta where key = ?", (KEY,)).fetchone()
+        return None if row is None else msgspec.json.decode(row[0], type=Pending)
+
+    def end(self) -> None:
+        """All is done."""
+        self.write_out()
+        self._db.execute("delete from meta where key = ?", (KEY,))
+
+    def steps(self, pending: Pending) -> Iterator[int]:
+        """How many dead letters are to be tried earlier, for each step.  Live jobs have been moved."""
+        try:
+            yield from self._steps(pending)
+        except DAMAGE as error:
+            self._met(error)
+
+    def _steps(self, pending: Pending) -> Iterator[int]:
+        db, back = self._db, pending.back._asdict()
+        for after, until in _ranges(db, "jobs", "seq", pending.jobs):
+            db.execute(_CREATED, {**back, "after": after, "until": until})
+            yield 0
+        for after, until in _ranges(db, "events", "first_seq", pending.events):
+            db.execute(_EVENTS, {**back, "after": after, "until": until})
+            yield 0
+        for table, times in _TIMES:
+            for after, until in _ranges(db, table, "seq", pending.jobs):
+                places = {**back, "now": self._now(), "after": after, "until": until}
+                retries = db.execute(_RETRIES, places).rowcount if table == "dead_letters" else 0
+                db.execute(_update(table, times), places)
+                yield retries
+        for (queue_id,) in db.execute("select id from queues").fetchall():
+            where = f"queue_id = {queue_id:d} and"
+            for after, until in _ranges(db, "completed", "seq", pending.jobs, where):
+                places = {**back, "now": self._now(), "after": after, "until": until}
+                db.execute(_update("completed", ("started_at", "finished_at"), where), places)
+                yield 0
+
+
+def _ranges(
+    db: sqlite3.Connection, table: str, key: str, end: int, where: str = ""
+) -> Iterator[tuple[int, int]]:
+    """Keys between which a table has about ROWS rows, up to the last one below ``end``."""
+    after, last = -1, end - 1
+    query = (
+        f"select {key} from {table} where {where} {key} > ? and {key} <= ? order by {key} limit 1 offset ?"
+    )
+    while after < last:
+        row = db.execute(query, (after, last, ROWS - 1)).fetchone()
+        until = last if row is None else row[0]
+        yield after, until
+        after = until
+
+
+def _update(table: str, times: tuple[str, ...], where: str = "") -> str:
+    changes = ", ".join(f"{time} = iif({time} > :now, min({time} - :by, :now), {time})" for time in times)
+    written = times[-1]
+    return f"""update or ignore {table} set {changes}
+               where {where} seq > :after and seq <= :until and {written} > :now and {written} <= :last"""

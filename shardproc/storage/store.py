@@ -20,12 +20,12 @@ from bunqueue.protocol.commands.jobs import MAX_LOG
 from shardproc.clock import Mark
 from shardproc.engine.engine import Engine
 from shardproc.engine.outbox import Attempt, DeadLetter, LogEntry, LogRow, Outbox, Place, Remains, Trim
-from shardproc.engine.set_back import SetBack
 
-from . import event_log, lives, rebase, rows
+from . import event_log, lives, rows
 from .database import DISK_ERRORS, Database
 from .event_log import DEFAULT_RETENTION, EventLog, Retention
 from .journal import Journal
+from .rebase import Rebase
 
 MAX_SEQ = 2**63 - 1
 MAX_PURGE = 4 << 20  # bytes of payload deleted in one go: every page of it has to be read
@@ -220,13 +220,18 @@ class Store:
         row = self._db.execute("select value from meta where key = 'clock'").fetchone()
         return None if row is None else msgspec.json.decode(row[0], type=Mark)
 
-    def set_back(self, back: SetBack) -> int:
-        """Bring the times of finished jobs and of events back; how many dead letters are to be tried earlier.
-        Part of the transaction of the next commit."""
-        self._see()
+    @property
+    def rebase(self) -> Rebase:
+        """To bring the times of finished jobs and of events back."""
+        return Rebase(self._db, self._events, self._time, self.write_out, self._unmovable)
+
+    def _unmovable(self, error: Exception) -> None:
+        raise error
+
+    def write_out(self) -> None:
+        """Write what has been asked for so far, in the transaction of the next commit."""
         self._open()
-        self._events.set_back(back)
-        return rebase.set_back(self._db, back)
+        self._see()
 
     def _drop_queues(self, queue_ids: list[int]) -> None:
         for queue_id in queue_ids:

@@ -312,3 +312,82 @@ def test_an_embedded_file_was_written_ahead_of_the_time(tmp_path: Path, clock: W
     with closing(sqlite3.connect(path)) as db:
         ((run_at,),) = db.execute("select run_at from jobs")
     assert run_at < now_ms() + SECOND, ran.stderr
+
+
+MANY = 20_000
+
+
+def moves(server: Server) -> bool:
+    """Whether the shard's file says that times are still being brought back."""
+    path = Path(server.data_dir) / "shard-00.db"
+    with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as db:
+        return db.execute("select 1 from meta where key = 'set_back'").fetchone() is not None
+
+
+async def kill_while_it_moves(server: Server, clock: WallClock, kills: int, seed: int) -> int:
+    """Set the clock right, and kill the shard again and again; how often that was in the middle of it."""
+    chance, hit = random.Random(seed), 0
+    async with await Wire.open(server.address) as wire:
+        for _ in range(MANY // 1000):
+            jobs = [{"data": 1, "delay": LATE if number % 2 else 1} for number in range(1000)]
+            await wire.ok("PUSHB", queue="q", jobs=jobs)
+        pulled = await wire.ok("PULLB", queue="q", count=1000, owner="w")
+        await wire.ok("ACKB", ids=[job["id"] for job in pulled["jobs"]], tokens=pulled["tokens"])
+        clock.set(0)
+        await wire.ok("Count", queue="q")  # it looks at the clock now
+    for number in range(kills):
+        await eventually(lambda: moves(server), "times are being brought back")
+        await asyncio.sleep(chance.random() * 0.2 if number else 0)  # a moment of its own for each kill
+        server.kill_shards()
+        hit += moves(server)
+        if not moves(server):
+            break
+    return hit
+
+
+async def check_all_moved(server: Server) -> None:
+    await ask(server, "Count", queue="q")
+    await eventually(lambda: not moves(server), "all times are brought back")
+    with closing(sqlite3.connect(Path(server.data_dir) / "shard-00.db")) as db:
+        now = now_ms() + SECOND
+        for table, times in (("jobs", "created_at"), ("completed", "finished_at"), ("events", "at")):
+            ((late,),) = db.execute(f"select count(*) from {table} where {times} > ?", (now,))
+            assert late == 0, table
+        ((early, late),) = db.execute(
+            "select sum(run_at < ?), sum(run_at > ?) from jobs where run_at > ?",
+            (now + LATE - MINUTE, now + LATE, now),
+        )
+        assert not early, "a job was moved twice"
+        assert not late, "a job was not moved"
+    assert (await ask(server, "GetJobCounts", queue="q"))["counts"]["delayed"] == MANY // 2
+
+
+async def test_a_shard_that_is_killed_while_it_brings_times_back_goes_on_with_it(
+    server: Server, clock: WallClock
+) -> None:
+    clock.set(HOUR)
+    assert await kill_while_it_moves(server, clock, 1, seed=1) == 1
+    await check_all_moved(server)
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("seed", range(5))
+async def test_a_shard_that_is_killed_again_and_again(server: Server, clock: WallClock, seed: int) -> None:
+    clock.set(HOUR)
+    assert await kill_while_it_moves(server, clock, 6, seed)
+    await check_all_moved(server)
+
+
+async def test_others_do_not_wait_until_all_times_are_brought_back(server: Server, clock: WallClock) -> None:
+    """Counted in commands, as a slow machine takes long for everything."""
+    clock.set(HOUR)
+    async with await Wire.open(server.address) as wire:
+        for _ in range(MANY // 1000):
+            await wire.ok("PUSHB", queue="q", jobs=[{"data": 1, "delay": LATE}] * 1000)
+        clock.set(0)
+        served = 0
+        while "times taken from it were brought back" not in server.log():
+            await wire.ok("PUSH", queue="other", data=served)
+            served += 1
+        assert served > 5
+    assert await metric(server, "clock_times_moved_total") >= MANY
