@@ -66,7 +66,8 @@ class AsyncJobControl(AsyncJobBase[R]):
         await self._ask(checks.checked(command), Ok)
 
     async def move_to_wait(self) -> None:
-        """Let a waiting, delayed, active or failed job run now. An active one is taken from its worker."""
+        """Let a waiting, delayed, active or failed job run now. An active one goes back to its queue; its
+        worker goes on with it if it is the one to get it again."""
         await self._ask(jobs.MoveToWait(id=self.id), Ok)
 
     async def change_delay(self, delay: Duration) -> None:
