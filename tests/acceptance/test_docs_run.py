@@ -1,4 +1,4 @@
-"""The samples of the pages do what they show: each page's are run, one after the other, against a server."""
+"""The samples of the pages do what they show: those of a page run in turn, against a server of its own."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.server import Server
+from support.server import StartServer
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = ["app", "client", "coming-from", "events", "flows", "middleware", "workers"]
@@ -21,13 +21,15 @@ def samples(page: str) -> list[str]:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_samples_run(page: str, shared_server: Server, tmp_path: Path) -> None:
+def test_samples_run(page: str, make_server: StartServer, tmp_path: Path) -> None:
+    server = make_server()  # of its own: pages use the same queues for jobs with different data
+    server.start()
     blocks = samples(page)
     assert blocks
     script = tmp_path / f"{page}.py"
     script.write_text("\n".join(blocks), encoding="utf-8")
     command = [sys.executable, "-W", "error", script]
-    environment = {**os.environ, "BUNQUEUE_URL": f"bunqueue://{shared_server.host}:{shared_server.port}"}
+    environment = {**os.environ, "BUNQUEUE_URL": f"bunqueue://{server.host}:{server.port}"}
     done = subprocess.run(
         command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60, check=False
     )
