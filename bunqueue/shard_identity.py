@@ -61,8 +61,20 @@ def misfit(file: Path, place: Place) -> str | None:
     except msgspec.DecodeError:
         return "does not say in a known way which data folder it belongs to"
     if found.identity is not None:
-        return _difference(found.identity, place.identity)
+        return _difference(found.identity, place.identity) or _foreign_log(file, found.identity)
     return _stranger(found.queues, place)
+
+
+def _foreign_log(file: Path, identity: Identity) -> str | None:
+    """As `misfit`, of a log that was put beside the file.  Its pages would replace those of the file as
+    soon as somebody opens that to write."""
+    if not _is_logged(file):
+        return None
+    try:
+        logged = _look(file, "mode=ro").identity
+    except (sqlite3.Error, msgspec.DecodeError):  # damage is not judged here
+        return None
+    return None if logged == identity else "has the -wal of another file beside it"
 
 
 def _difference(found: Identity, expected: Identity) -> str | None:
@@ -93,8 +105,7 @@ def _stranger(queues: list[str], place: Place) -> str | None:
 
 def look(file: Path) -> Look:
     """Raises sqlite3.Error when it cannot be read, and msgspec.DecodeError."""
-    log = Path(f"{file}-wal")
-    is_logged = log.exists() and log.stat().st_size > 0
+    is_logged = _is_logged(file)
     try:  # the file alone has it: it is written there before anything else is
         found = _look(file, "mode=ro&immutable=1")
     except sqlite3.Error:
@@ -104,6 +115,11 @@ def look(file: Path) -> Look:
     if found.identity is None and is_logged:
         found = _look(file, "mode=ro")
     return found
+
+
+def _is_logged(file: Path) -> bool:
+    log = Path(f"{file}-wal")
+    return log.exists() and log.stat().st_size > 0
 
 
 def _look(file: Path, how: str) -> Look:
