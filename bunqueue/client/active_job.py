@@ -116,7 +116,7 @@ class ActiveJob:
         self.acked = False
         """For the worker: the server knows it as completed, and its handler still runs, at most once."""
         self.took: float | None = None
-        """For the worker: how many seconds its handler has run, if it has failed or the log tells of all."""
+        """For the worker: how many seconds its handler has run, where the log tells of that."""
         self.failing = False
         """For the worker: the attempt has failed, and the server is being told."""
         self.halt: Callable[[], object] | None = None

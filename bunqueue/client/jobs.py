@@ -43,6 +43,13 @@ class JobMoment(Struct, frozen=True):
     timestamp = Moment("timestamp_ms")
 
 
+class JobProgress(Struct, frozen=True):
+    """How far a job says it is: 0 to 100, and the last message."""
+
+    progress: float
+    message: str | None = None
+
+
 class Job(Struct, rename="camel", kw_only=True):
     """A job as the server had it at the moment of asking."""
 
@@ -91,8 +98,10 @@ class Job(Struct, rename="camel", kw_only=True):
     remove_on_complete: bool = False
     remove_on_fail: bool = False
     progress: float = 0
-    """0 to 100."""
+    """0 to 100, of its run or, when it has completed, 100."""
     progress_message: str | None = None
+    last_report: JobProgress | None = None
+    """What it said last in an earlier run, while none is active."""
     result: Any = msgspec.field(default=None, name="returnvalue")
     """What the handler gave back; None before completion."""
     error: str | None = msgspec.field(default=None, name="failedReason")
@@ -140,13 +149,6 @@ class JobCounts(Struct, rename={"waiting_children": "waiting-children"}, frozen=
     prioritized: int = 0
     waiting_children: int = 0
     paused: int = 0
-
-
-class JobProgress(Struct, frozen=True):
-    """How far an active job says it is: 0 to 100, and the last message."""
-
-    progress: float
-    message: str | None = None
 
 
 class QueueInfo(Struct, frozen=True):

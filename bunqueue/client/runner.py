@@ -104,18 +104,19 @@ class Runner:
         timer = None
         if job.timeout:
             timer = self._loop.call_later(job.timeout / 1000, end, job, Ending(TIMED_OUT, None, OUT_OF_TIME))
-        logged = logger.isEnabledFor(logging.INFO)  # the one look of a job that nobody wants to read of
-        if logged:
+        begun = 0.0
+        if logger.isEnabledFor(logging.INFO):  # all that a job costs of which nobody wants to read
             worker_log.job_started(job)
+            begun = monotonic()
         outer = current.set(job)
-        begun = monotonic()
         try:
             value = await way.call(job)
-            if logged:
+            if begun:
                 job.took = monotonic() - begun
             result = encode_result(value)
         except BaseException as error:
-            job.took = monotonic() - begun
+            if begun:
+                job.took = monotonic() - begun
             if isinstance(error, GeneratorExit) and not _runs(task):  # the event loop is gone
                 raise
             job.halt = None

@@ -64,7 +64,7 @@ def job_failed(job: ActiveJob, error: BaseException, delay: float | None) -> Non
     """The server knows that an attempt failed. `delay`: the next one begins in so many ms, where that is
     known."""
     why = escaped(error_text(error))
-    after = "" if job.took is None else f" after {job.took:.3f} s"  # None: its handler was never called
+    after = "" if job.took is None else f" after {job.took:.3f} s"
     attempt = (job.attempts + 1, job.max_attempts, after)
     if job.acked:
         words = "queue %r: job %s has failed%s, and is not run again: %s"

@@ -89,6 +89,13 @@ class FlowMark(Struct, array_like=True, gc=False):
     others: list[tuple[str, str]]
 
 
+class Report(Struct, frozen=True, gc=False):
+    """How far a job said it was: 0 to 100, and the last message."""
+
+    progress: float
+    message: str | None = None
+
+
 class Extra(Struct, rename="camel", omit_defaults=True, gc=False):
     """What few jobs have: kept apart, so that the others need not carry it.  Times in ms.
 
@@ -131,6 +138,7 @@ class Extra(Struct, rename="camel", omit_defaults=True, gc=False):
     flow: FlowMark | None = None
     postponed: int = 0  # how often handlers put it back; on the wire where it is not 0
     drops: int = 0  # connections that ended while they held it, before anything was heard of it
+    last_report: Report | None = None  # of a run that has ended without completing it
     lost_ttl: int = 0  # of the lock that `Job.lost_token` is of; 0: the usual one
 
     @property
@@ -157,6 +165,7 @@ class Extra(Struct, rename="camel", omit_defaults=True, gc=False):
             "drops",
             "postponed",
             "lost_ttl",
+            "last_report",
             "planned_at",
             "flow",
             "watched",

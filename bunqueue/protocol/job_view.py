@@ -29,6 +29,7 @@ from bunqueue.model.job import (
     Job,
     JobOptions,
     Moment,
+    Report,
     SharedOptions,
 )
 from bunqueue.protocol.numbers import number
@@ -73,6 +74,7 @@ class _Own(Struct, rename="camel", gc=False):
     cancelling: bool | UnsetType = UNSET  # active, and asked to stop
     data_bytes: int | UnsetType = UNSET  # of data that were left out
     unreadable: str | UnsetType = UNSET  # why the rest is not true: the file is damaged
+    last_report: Report | UnsetType = UNSET  # of an earlier run, while none is active
 
 
 _OWN_FIELDS = 16  # those that are always there
@@ -229,6 +231,9 @@ def queried_job(job: Job, state: str, data_limit: int | None = None) -> bytes:
         fields += 1
     if job.extra is not None and job.extra.cancellation is not None:
         own.cancelling = True
+        fields += 1
+    if job.extra is not None and job.extra.last_report is not None and job.state not in (ACTIVE, COMPLETED):
+        own.last_report = job.extra.last_report
         fields += 1
     return _assemble(_encode(own), fields, job)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bunqueue.model.dead_letters import EXPLICIT_FAIL
 from bunqueue.model.job import BLOCKED, FAILED, WAITING, Job, Moment
 
-from . import events, gate, lifecycle, moves
+from . import events, gate, lifecycle, moves, progress
 from .events import PUSHED, READY, WAITING_CHILDREN, emit
 from .moments import note
 from .outbox import ROW
@@ -42,7 +42,7 @@ def put_back(state: State, job: Job) -> None:
     queue = state.queues[job.queue]
     lifecycle.let_go(state, queue, job)
     job.started_at = None
-    job.progress, job.progress_message = 0, None
+    progress.forget(state, job)
     _stop(state, queue, job)
 
 

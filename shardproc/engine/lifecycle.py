@@ -34,7 +34,7 @@ from bunqueue.model.job import (
 )
 from bunqueue.model.stall import StallConfig
 
-from . import auto_retry, child_results, events, gate, outcomes, removal, timeouts, waiting
+from . import auto_retry, child_results, events, gate, outcomes, progress, removal, timeouts, waiting
 from .configs import of_queue
 from .delays import forget_delay
 from .events import emit
@@ -265,7 +265,7 @@ def release(state: State, job: Job) -> None:
     queue = state.queues[job.queue]
     let_go(state, queue, job)
     job.started_at = None
-    job.progress, job.progress_message = 0, None
+    progress.forget(state, job)
     enqueue(state, queue, job)
     emit(state, events.RELEASED, job)
     state.out.touch(job)
@@ -356,7 +356,7 @@ def _end_attempt(state: State, queue: QueueState, job: Job, error: str | None, o
     note(job, Moment("failed", now, text, job.attempts))
     let_go(state, queue, job)
     job.error = text
-    job.progress, job.progress_message = 0, None
+    progress.forget(state, job)
 
 
 def _again(state: State, queue: QueueState, job: Job, run_at: int) -> None:

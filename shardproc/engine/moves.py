@@ -11,7 +11,7 @@ from bunqueue.model.dead_letters import INTERRUPTED
 from bunqueue.model.job import ACTIVE, DELAYED, FAILED, NIL, REMOVED, WAITING, Job, Moment
 from bunqueue.protocol.job_view import timeline
 
-from . import auto_retry, events, lifecycle
+from . import auto_retry, events, lifecycle, progress
 from .dedup import living_holder
 from .delays import forget_delay
 from .events import emit
@@ -41,6 +41,7 @@ def revive(state: State, queue: QueueState, job: Job, *, by_itself: bool = False
     note(job, Moment("waiting", state.now))
     if job.extra is not None:
         job.extra.pending, job.extra.parked = [], False
+        job.extra.last_report = None
     if job.state == FAILED:
         queue.failed -= 1
     else:
@@ -101,7 +102,7 @@ def move(state: State, queue: QueueState, job: Job, run_at: int) -> None:
         job.timeline = timeline(job)  # its start would be forgotten
         let_go(state, queue, job)
         job.run_at, job.started_at = run_at, None
-        job.progress, job.progress_message = 0, None
+        progress.forget(state, job)
     if job.timeline is None:
         planned(job, state.now)
     else:

@@ -22,6 +22,8 @@ from bunqueue import (
     CommandTimeout,
     ConnectionLost,
     ConnectionOptions,
+    JobProgress,
+    Retry,
     Worker,
 )
 
@@ -282,3 +284,20 @@ async def test_a_server_that_is_not_there_is_told_once(caplog: pytest.LogCapture
     async with working("q", print, port=port, connection=options, on_error=told.append):
         await eventually(lambda: told, "it is told")
     assert not caplog.records
+
+
+async def test_the_last_progress_outlives_a_restart(make_server: Callable[..., Server]) -> None:
+    server = make_server(port=quiet_port())
+    server.start()
+
+    async def handler(job: ActiveJob) -> None:
+        await job.progress(60, "pages 1 to 6")
+        raise Retry(3_600_000)
+
+    async with AsyncQueue("sdk-progress", port=server.port) as queue:
+        handle = await queue.add("n")
+        async with working("sdk-progress", handler, port=server.port) as worker:
+            await eventually(lambda: worker.stats.failed, "the attempt has failed")
+        await asyncio.to_thread(server.stop)
+        await asyncio.to_thread(server.restart)
+        assert await handle.progress() == JobProgress(60, "pages 1 to 6")

@@ -15,9 +15,11 @@ from bunqueue import (
     AsyncQueue,
     CommandFailed,
     JobNotFound,
+    JobProgress,
     NewJob,
     OptionError,
     PayloadError,
+    Retry,
     Worker,
     WrongState,
 )
@@ -132,6 +134,29 @@ async def test_data_and_progress_are_changed(queue: AsyncQueue, where: Place) ->
         await handle.wait()
     with pytest.raises(WrongState, match="Update of job"):
         await handle.update_data(3)
+
+
+async def test_between_attempts_the_last_progress_is_told(queue: AsyncQueue, where: Place) -> None:
+    """And of a dead letter; a run that says nothing takes nothing away."""
+
+    async def handler(job: ActiveJob) -> None:
+        if job.attempts == 0:
+            await job.progress(60, "pages 1 to 6")
+        raise Retry(FAR if job.attempts == 0 else 0)
+
+    handle = await queue.add("n", max_attempts=2)
+    failed: list[ActiveJob] = []
+    async with working(queue, where, handler, on_failed=lambda job, error: failed.append(job)):
+        await eventually(lambda: failed, "the first attempt has failed")
+        assert await handle.progress() == JobProgress(60, "pages 1 to 6")
+        job = await handle.job()
+        assert (job.progress, job.last_report) == (0, JobProgress(60, "pages 1 to 6"))
+        await handle.promote()
+        await handle.wait()
+    assert await handle.progress() == JobProgress(60, "pages 1 to 6")
+    await queue.pause()
+    await handle.retry()
+    assert await handle.progress() == JobProgress(0, None)
 
 
 async def test_a_log(queue: AsyncQueue) -> None:

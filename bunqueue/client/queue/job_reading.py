@@ -75,13 +75,13 @@ class AsyncJobReading(AsyncJobBase[R]):
         return outcome.result  # type: ignore[return-value]  # None is a result, too
 
     async def progress(self) -> JobProgress:
-        """How far the job is: while it is active, and of a completed one what it said last; 0 while it waits
-        for its first attempt or the next one. Raises JobNotFound."""
+        """How far the job is: what it has said in this attempt or, between attempts and when it has ended, in
+        the last one that said anything; 0 before that. Raises JobNotFound."""
         try:
             reply = await self._ask(query.GetProgress(id=self.id), replies.ProgressOfJob)
         except WrongState:
             job = await self.job()
-            return JobProgress(job.progress, job.progress_message)
+            return job.last_report or JobProgress(job.progress, job.progress_message)
         return JobProgress(reply.progress, reply.message)
 
     async def attempts(self) -> list[AttemptView]:

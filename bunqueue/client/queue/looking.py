@@ -88,7 +88,7 @@ class AsyncLooking(AsyncQueueBase):
         return reply.result
 
     async def progress(self, job_id: str) -> JobProgress:
-        """How far a job is; 0 while it waits for an attempt. Raises JobNotFound."""
+        """How far a job is, see `JobHandle.progress`. Raises JobNotFound."""
         return await self.handle(job_id).progress()
 
     async def counts(self) -> JobCounts:

@@ -84,7 +84,7 @@ class Looking(QueueBase):
         return reply.result
 
     def progress(self, job_id: str) -> JobProgress:
-        """How far a job is; 0 while it waits for an attempt. Raises JobNotFound."""
+        """How far a job is, see `JobHandle.progress`. Raises JobNotFound."""
         return self.handle(job_id).progress()
 
     def counts(self) -> JobCounts:
