@@ -188,6 +188,12 @@ class NotFound(CommandFailed):
     code = "not_found"
 
 
+class ScheduleConflict(CommandFailed):
+    """The name of the schedule belongs to another queue, or another app declares it. Nothing was changed."""
+
+    code = "SCHEDULE_CONFLICT"
+
+
 class LockLost(CommandFailed):
     """The job is not held with this token any more: its lock ran out, or someone else decided the job."""
 

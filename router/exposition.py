@@ -129,6 +129,12 @@ _BY_SHARD: tuple[tuple[str, type[Metric], str, Callable[[ShardFigures], float]],
         "Memory of the shard from which on it takes no more jobs; 0: no limit",
         lambda shard: shard.memory_limit_bytes,
     ),
+    (
+        "cron_runs_missed",
+        COUNTER,
+        "Times of schedules that passed while the server was away, since the shard started",
+        lambda shard: shard.cron_missed_total,
+    ),
     ("shard_memory_full", GAUGE, "The shard takes no more jobs", lambda shard: shard.memory_full),
 )
 _BY_QUEUE: tuple[tuple[str, str, Callable[[QueueFigures], float]], ...] = (

@@ -23,6 +23,7 @@ from bunqueue.protocol.commands.base import Slow
 from bunqueue.protocol.lenient import DECODE_ERRORS
 from bunqueue.protocol.peers import Forwarded
 
+from . import missed_runs
 from .clock import Clock
 from .engine.engine import Engine
 from .engine.outbox import Told
@@ -115,6 +116,8 @@ class Shard:
         self._ticked_at = now
         self.store.forget_events(self._time.doubt.time(now))
         self.engine.tick(now)
+        if self.engine.state.timetable.missed:
+            missed_runs.say(self.engine.state.timetable)
         return now
 
     def wait_ms(self) -> int:

@@ -1,9 +1,9 @@
-"""What an app declares to be run by the clock."""
+"""What an app declares to be run by the clock, and what it no longer does."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,7 +11,7 @@ from bunqueue.client.connection_options import Duration, shown
 from bunqueue.client.cron_options import SPAWN_OPTIONS, cron_command
 from bunqueue.errors import OptionError
 from bunqueue.model.schedule import ScheduleError, next_run
-from bunqueue.protocol.commands.cron import Cron
+from bunqueue.protocol.commands.cron import Cron, CronView
 
 _BESIDE = frozenset({"priority", "unique_key", "dedup"})
 """Options of jobs that a schedule has itself."""
@@ -22,7 +22,7 @@ class Schedule:
     """A job that is added at every time of an expression, or every so many ms. docs/cron.md has the rules."""
 
     name: str
-    """Unique on the whole server."""
+    """Unique on the whole server; it belongs to the app that declares it."""
     queue: str
     job: str
     data: Mapping[str, Any] = field(default_factory=dict)
@@ -50,7 +50,7 @@ class Schedule:
         except ScheduleError as error:
             raise OptionError(f"schedule {self.name!r}: {shown(expression)}: {error}") from None
 
-    def command(self, defaults: Mapping[str, Any]) -> Cron:
+    def command(self, defaults: Mapping[str, Any], app: str) -> Cron:
         """As the server is told; `defaults` are job options, of which schedules know not all. OptionError."""
         options = {**defaults, **self.options}
         said = {
@@ -63,6 +63,12 @@ class Schedule:
             **self.policy,
         }
         try:
-            return cron_command(self.queue, self.name, dict(self.data), said)
+            return cron_command(self.queue, self.name, dict(self.data), said, app)
         except OptionError as error:
             raise OptionError(f"schedule {self.name!r}: {error}") from None
+
+
+def stale_of(app: str, declared: Mapping[str, Schedule], found: Iterable[CronView]) -> list[CronView]:
+    """What `app` once declared and declares no longer, or only for another queue."""
+    current = {(schedule.name, schedule.queue) for schedule in declared.values()}
+    return [view for view in found if view.app == app and (view.name, view.queue) not in current]

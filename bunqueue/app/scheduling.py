@@ -6,11 +6,14 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, ParamSpec, Protocol, TypedDict, TypeVar, Unpack, cast, overload
 
 from bunqueue.app.declaring import Declaring
-from bunqueue.app.schedules import Schedule
+from bunqueue.app.schedules import Schedule, stale_of
 from bunqueue.app.task import AsyncTask, PlainTask, Task
+from bunqueue.client.blocking.queue import JobHandle
 from bunqueue.client.connection_options import Duration
 from bunqueue.client.flow_plan import FlowJob
+from bunqueue.client.queue import AsyncJobHandle
 from bunqueue.errors import OptionError
+from bunqueue.protocol.commands.cron import CronView
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -68,8 +71,9 @@ class Scheduling(Declaring):
 
         `data` are its arguments. `name` is that of the schedule, unique on the whole server; unless given,
         the names of queue and job. The server learns of it when the app starts to work, and keeps to it from
-        then on, also while no worker is there. Raises ArgumentsError when `data` lacks an argument, or has
-        one that there is not; types are looked at when a job runs.
+        then on, also while no worker is there. The name belongs to this app and that queue: an app that
+        declares a name of another one does not start, and raises ScheduleConflict. Raises ArgumentsError when
+        `data` lacks an argument, or has one that there is not; types are looked at when a job runs.
         """
 
         def enter(job: Any) -> Any:
@@ -108,9 +112,42 @@ class Scheduling(Declaring):
             options=job.options,
             policy=policy,
         )
-        schedule.command({})  # what is wrong with it is told where it stands
+        schedule.command({}, self.name)  # what is wrong with it is told where it stands
         if schedule.name in self._schedules and self._schedules[schedule.name] != schedule:
             raise OptionError(
                 f"there is a schedule {schedule.name!r} already; give one of them another name="
             )
         self._schedules[schedule.name] = schedule
+
+    # -- what the server has of it
+
+    def run_schedule(self, name: str) -> JobHandle[Any]:
+        """Add the job of a schedule now; see `Queue.run_cron`."""
+        return self.queue.run_cron(name)
+
+    async def run_schedule_async(self, name: str) -> AsyncJobHandle[Any]:
+        """As `run_schedule`, for coroutines."""
+        return await self.async_queue.run_cron(name)
+
+    def stale_schedules(self) -> list[CronView]:
+        """Schedules that this app once declared and declares no longer; they still run. An app is known by
+        its name."""
+        return stale_of(self.name, self._schedules, self.queue.list_crons(all_queues=True))
+
+    async def stale_schedules_async(self) -> list[CronView]:
+        """As `stale_schedules`, for coroutines."""
+        return stale_of(self.name, self._schedules, await self.async_queue.list_crons(all_queues=True))
+
+    def prune_schedules(self) -> list[CronView]:
+        """Remove what `stale_schedules` gives, and nothing of anybody else; what was removed. The jobs stay.
+
+        Call it once the last program with the old declarations has ended: each declares them anew when it
+        starts.
+        """
+        queue = self.queue
+        return [each for each in self.stale_schedules() if queue.delete_cron(each.name, app=self.name)]
+
+    async def prune_schedules_async(self) -> list[CronView]:
+        """As `prune_schedules`, for coroutines."""
+        queue, stale = self.async_queue, await self.stale_schedules_async()
+        return [each for each in stale if await queue.delete_cron(each.name, app=self.name)]

@@ -158,7 +158,7 @@ class Service:
     def declarations(self) -> list[Any]:
         """Schedules and limits, as commands that may be said again."""
         defaults = self._app._default_job_options or {}
-        schedules = [schedule.command(defaults) for schedule in self._app._schedules.values()]
+        schedules = [schedule.command(defaults, self._app.name) for schedule in self._app._schedules.values()]
         return [
             *schedules,
             *[command for station in self._app._stations.values() for command in station.commands()],

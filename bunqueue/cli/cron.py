@@ -18,7 +18,7 @@ from .values import SPAN, Yes, argument, data, option, span
 if TYPE_CHECKING:
     from bunqueue.protocol.commands.cron import CronView
 
-app = noun("Schedules: list, add, pause, delete them, and see when they run.")
+app = noun("Schedules: list, add, run, pause, delete them, and see when they run.")
 
 CRONS = (
     Column("name", Kind.ID),
@@ -29,12 +29,25 @@ CRONS = (
     Column("nextRun", Kind.TIME, "next run"),
     Column("executions", Kind.NUMBER, "runs"),
     Column("paused", Kind.FLAG),
+    Column("lastRunAt", Kind.TIME, "last run"),
+    Column("lastOutcome", Kind.STATE, "outcome"),
+    Column("missed", Kind.NUMBER),
+    Column("app"),
 )
 CRON = (
     *CRONS,
+    Column("lastJobId", Kind.ID, "last job"),
+    Column("lastEndedAt", Kind.TIME, "ended"),
     Column("maxLimit", Kind.NUMBER, "at most"),
     Column("jobName"),
     Column("priority", Kind.NUMBER),
+    Column("preventOverlap", Kind.FLAG),
+    Column("skipIfNoWorker", Kind.FLAG),
+    Column("skipMissedOnRestart", Kind.FLAG),
+    Column("uniqueKey"),
+    Column("dedup", Kind.DATA),
+    Column("jobOptions", Kind.DATA),
+    Column("data", Kind.DATA),
 )
 RUNS = (Column("at", Kind.TIME, "here"), Column("local", Kind.TEXT, "there"), Column("in", Kind.SPAN))
 # As bunqueue.client.cron_options has them, which is not loaded for a help text.
@@ -95,15 +108,21 @@ Missed = Annotated[
         "--skip-missed/--catch-up", about="What was due while the server was down: left out, or made up for."
     ),
 ]
+OfApp = Annotated[str | None, option("--app", about="Only those that this app declares.", metavar="NAME")]
+Move = Annotated[bool, option("--move", about="Take the name from a schedule of another queue.")]
+Target = Annotated[str, argument("MODULE[:NAME]", "Where the app is, as for bunqueue worker.")]
+Folder = Annotated[str, option("--app-dir", about="Where the module is. Default: here.", metavar="DIR")]
+DryRun = Annotated[bool, option("--dry-run", about="Only say what would be removed.")]
 UniqueKey = Annotated[str | None, option("--unique-key", "-u", about="For its jobs.", metavar="KEY")]
 HowMany = Annotated[int, option("--count", "-n", about="How many. Default: 10.", metavar="N")]
 
 
 @verb(app, "bunqueue cron list", "bunqueue cron list --queue reports", name="list")
-def list_(session: Session, queue: OfQueue = None) -> None:
-    """List the schedules of all queues, or of one, by name."""
+def list_(session: Session, queue: OfQueue = None, app: OfApp = None) -> None:
+    """List the schedules of all queues, or of one, by name: when they run, and how the last run ended."""
     found = session.queue(queue or "all").list_crons(all_queues=queue is None)
-    session.out.rows([_row(each) for each in found], CRONS, none="there are no schedules")
+    rows = [_row(session, each) for each in found if app is None or each.app == app]
+    session.out.rows(rows, CRONS, none="there are no schedules")
 
 
 @verb(
@@ -128,11 +147,13 @@ def add(
     skip_if_no_worker: NoWorker = False,
     skip_missed: Missed = None,
     unique_key: UniqueKey = None,
+    move: Move = False,
     **options: Any,
 ) -> None:
-    """Add a schedule, or replace the one of that name.
+    """Add a schedule, or replace the queue's one of that name.
 
-    Give --schedule or --every. If the rhythm stays the same, the old one's goes on undisturbed.
+    Give --schedule or --every. If the rhythm stays the same, the old one's goes on undisturbed. A name that
+    belongs to another queue is refused without --move.
     """
     if (schedule is None) == (every is None):
         raise SettingsError("--schedule: give either that, or --every")
@@ -152,14 +173,23 @@ def add(
         skip_if_no_worker=skip_if_no_worker or None,
         skip_missed_on_restart=skip_missed,
         unique_key=unique_key,
+        move=move,
         job_options=given(options) or None,
     )
-    session.out.record(_row(cron), CRON)
+    session.out.record(_row(session, cron), CRON)
 
 
-def _row(cron: CronView) -> dict[str, Any]:
-    """A schedule whose pause is said where there is none, too."""
-    return {"paused": False, **plain(cron)}
+def _row(session: Session, cron: CronView) -> dict[str, Any]:
+    """A schedule with all its settings; outside of JSON what belongs to its last run stands beside them."""
+    from msgspec.structs import asdict, fields
+
+    values = asdict(cron)
+    row = {field.encode_name: plain(values[field.name]) for field in fields(cron)}
+    run = cron.last_run
+    if run is not None and not session.out.as_json:
+        row |= {"lastRunAt": run.at_ms, "lastJobId": run.job_id, "lastOutcome": run.outcome or "not ended"}
+        row["lastEndedAt"] = run.ended_at_ms
+    return row
 
 
 def _found(session: Session, name: str) -> CronView:
@@ -175,7 +205,7 @@ def _found(session: Session, name: str) -> CronView:
 @verb(app, "bunqueue cron get nightly")
 def get(session: Session, name: Name) -> None:
     """Print a schedule."""
-    session.out.record(_row(_found(session, name)), CRON)
+    session.out.record(_row(session, _found(session, name)), CRON)
 
 
 @verb(app, "bunqueue cron pause nightly")
@@ -196,6 +226,54 @@ def resume(session: Session, name: Name) -> None:
     _found(session, name)
     session.call(CronResume(name=name), CronReply)
     session.out.done(f"schedule {name} is not paused", {"name": name, "paused": False})
+
+
+@verb(app, "bunqueue cron run nightly")
+def run(session: Session, name: Name) -> None:
+    """Add the job of a schedule now, also of one that is paused; its times stay as they are.
+
+    If its last job is still there, and it prevents overlap, that job's id is printed and none is added.
+    """
+    from bunqueue.protocol.commands.cron import CronRunReply, CronTrigger
+
+    _found(session, name)
+    reply = session.call(CronTrigger(name=name), CronRunReply)
+    if reply.existing:
+        session.out.note(f"bunqueue: the last job of schedule {name} is still there, so none was added")
+    facts = {"id": reply.id, "queue": reply.queue, "existing": reply.existing}
+    session.out.done(f"job {reply.id} of schedule {name} is in queue {reply.queue}", facts, "id")
+
+
+@verb(
+    app,
+    "bunqueue cron prune tasks:app --dry-run",
+    "bunqueue cron prune tasks:app --yes",
+)
+def prune(
+    session: Session, target: Target, app_dir: Folder = ".", dry_run: DryRun = False, yes: Yes = False
+) -> None:
+    """Remove the schedules that an app once declared and declares no longer; nobody else's.
+
+    Do it once no program with the old declarations is left: each declares them anew when it starts. The app
+    is imported; the server is the one that the options here name.
+    """
+    from bunqueue.app.schedules import stale_of
+
+    from .target import app_of
+
+    app = app_of(target, app_dir)
+    queue = session.queue(app.name)
+    stale = stale_of(app.name, app._schedules, queue.list_crons(all_queues=True))
+    rows = [_row(session, each) for each in stale]
+    if dry_run or not stale:
+        session.out.rows(rows, CRONS, none=f"app {app.name} declares all schedules that it has")
+        return
+    names = ", ".join(each.name for each in stale)
+    confirm(f"Remove {len(stale)} of the schedules of app {app.name}: {names}?", yes)
+    removed = [
+        row for each, row in zip(stale, rows, strict=True) if queue.delete_cron(each.name, app=app.name)
+    ]
+    session.out.rows(removed, CRONS, none="none was left to remove")
 
 
 @verb(app, "bunqueue cron delete nightly --yes")

@@ -38,7 +38,7 @@ COMMANDS = {
     "flow": Entry("flow", "Flows, jobs that wait for each other: add one, and see how far it is."),
     "queue": Entry("queue", "List queues; pause, count, clean, drain, remove one."),
     "dlq": Entry("dlq", "Dead letters: list, retry, purge them."),
-    "cron": Entry("cron", "Schedules: list, add, pause, delete them, and see when they run."),
+    "cron": Entry("cron", "Schedules: list, add, run, pause, delete them, and see when they run."),
     "rate-limit": Entry("rate_limit", "How fast jobs of a queue may start."),
     "concurrency": Entry("concurrency", "How many jobs of a queue may run at a time."),
     "group": Entry("group", "Groups of jobs: list, pause and limit them."),

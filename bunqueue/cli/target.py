@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
 from types import ModuleType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from bunqueue.client.connection_options import shown
 from bunqueue.client.service import Service
@@ -15,6 +16,9 @@ from bunqueue.client.worker import Worker
 from bunqueue.client.worker_options import WorkerOptions
 from bunqueue.errors import OptionError
 from bunqueue.settings import SettingsError
+
+if TYPE_CHECKING:
+    from bunqueue.app.bunqueue import Bunqueue
 
 USUAL_NAMES = ("app", "worker", "workers")
 """Looked for when a target names only its module."""
@@ -48,6 +52,17 @@ def load(target: str) -> Any:
         if not hasattr(found, part):
             raise SettingsError(f"module {name} has no {path!r}")
         found = getattr(found, part)
+    return found
+
+
+def app_of(target: str, folder: str) -> Bunqueue:
+    """The app that a target names, whose module may be in `folder`. SettingsError when it is none."""
+    from bunqueue.app.bunqueue import Bunqueue
+
+    sys.path.insert(0, os.path.abspath(folder))
+    found = load(target)
+    if not isinstance(found, Bunqueue):
+        raise SettingsError(f"{target} is {shown(found)}; give an app")
     return found
 
 

@@ -116,8 +116,8 @@ def _run_command(
 def _worker(context: typer.Context, **flags: Any) -> None:
     """Run workers until SIGTERM or SIGINT; a second signal does not wait for running jobs.
 
-    Exit status: 0 stopped; 75 worn out, start it again; 2 for a wrong target or flag and 78 when the server
-    refuses the token, where starting again would not help; 1 for anything else.
+    Exit status: 0 stopped; 75 worn out, start it again; 1 for what may pass. Starting again does not help
+    after 2, a wrong target or flag, nor after 78: the server refuses the token, or the name of a schedule.
     """
     _configure_logging(flags["log_level"], flags["log_format"])
     point_at(given(context, flags))
@@ -178,7 +178,14 @@ def _oversee(context: typer.Context, processes: int, watched: str | None) -> int
 
 def _run(target: str, queues: list[str], options: dict[str, Any], *, overseen: bool) -> int:
     from bunqueue.client.service import run_forever
-    from bunqueue.errors import AuthError, BunqueueError, OptionError, ProcessBroken, TlsError
+    from bunqueue.errors import (
+        AuthError,
+        BunqueueError,
+        OptionError,
+        ProcessBroken,
+        ScheduleConflict,
+        TlsError,
+    )
 
     from .crew import BAD_CONFIG, WORN_OUT, end_with_overseer, say
     from .target import load, services_of
@@ -195,7 +202,7 @@ def _run(target: str, queues: list[str], options: dict[str, Any], *, overseen: b
         run_forever(*services)
     except BunqueueError as error:
         say(f"{type(error).__name__}: {error}")
-        hopeless = isinstance(error, AuthError | TlsError | OptionError | ProcessBroken)
+        hopeless = isinstance(error, AuthError | TlsError | OptionError | ProcessBroken | ScheduleConflict)
         return BAD_CONFIG if hopeless else 1
     worn_out = next((service.worn_out for service in services if service.worn_out), None)
     if worn_out is not None:

@@ -6,6 +6,8 @@ import time
 from collections.abc import Mapping
 from typing import Any, TypedDict
 
+from msgspec.msgpack import Decoder
+
 from bunqueue.client import checks
 from bunqueue.client.connection_options import Duration, shown, unknown_option, whole_milliseconds
 from bunqueue.client.job_options import JobOptions, job_data, options_of, wire_fields
@@ -41,6 +43,8 @@ class CronOptions(TypedDict, total=False):
     """Add no job while nobody works on the queue."""
     skip_missed_on_restart: bool | None
     """Leave out what was due while the server was down; True unless given."""
+    move: bool | None
+    """Take the name from a schedule of another queue; that is refused unless given."""
     unique_key: str | None
     """For its jobs; instead of a key of the schedule's own."""
     dedup: Dedup | None
@@ -50,12 +54,16 @@ class CronOptions(TypedDict, total=False):
     remove_on_complete, remove_on_fail, tags."""
 
 
+_decode = Decoder().decode
 _OWN = frozenset(CronOptions.__annotations__)
 _KEYS = ("unique_key", "dedup")
 
 
-def cron_command(queue: str, name: str, data: object, options: Mapping[str, Any]) -> Cron:
-    """The command that sets a schedule. Raises OptionError or PayloadError."""
+def cron_command(
+    queue: str, name: str, data: object, options: Mapping[str, Any], app: str | None = None
+) -> Cron:
+    """The command that sets a schedule, which belongs to `app` from then on. Raises OptionError or
+    PayloadError."""
     given = {option: value for option, value in options.items() if value is not None}
     if unknown := given.keys() - _OWN:
         raise unknown_option("a schedule", min(unknown), _OWN)
@@ -75,8 +83,14 @@ def cron_command(queue: str, name: str, data: object, options: Mapping[str, Any]
     if "job_options" in given:
         given["job_options"] = _spawn_options(given["job_options"])
     data = job_data(data, f"the data of cron {name!r}")
-    command = Cron(name=name, queue=queue, data=data, **given, **keys)
+    given.setdefault("move", False)
+    command = Cron(name=name, queue=queue, data=data, app=app, **given, **keys)
     return checks.checked(command, repeat_every="every", max_limit="limit")
+
+
+def sent_data(command: Cron) -> Any:
+    """The data of the jobs of a schedule, as the server shows it."""
+    return _decode(command.data)
 
 
 def _check_expression(expression: str, timezone: str | None) -> None:

@@ -16,6 +16,7 @@ from bunqueue.errors import (
     JobNotFound,
     LockLost,
     NotFound,
+    ScheduleConflict,
     ShardUnavailable,
     StorageDamaged,
     WrongState,
@@ -50,6 +51,7 @@ _KINDS: dict[type[CommandFailed], tuple[str, ...]] = {  # the first that fits
 }
 _BY_CODE: dict[str, type[CommandFailed]] = {  # where the server gives a code, its text does not matter
     Code.STORAGE_DAMAGED: StorageDamaged,
+    Code.SCHEDULE_CONFLICT: ScheduleConflict,
     Code.SHARD_UNAVAILABLE: ShardUnavailable,
 }
 _OWN_CODE = frozenset({Code.SHARD_UNAVAILABLE})  # their exception had a code before the server gave one

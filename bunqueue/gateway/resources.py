@@ -183,6 +183,7 @@ RESOURCES: tuple[Resource, ...] = (
         ("GET", "/{name}/next", "CronNext"),
         ("POST", "/{name}/pause", "CronPause"),
         ("POST", "/{name}/resume", "CronResume"),
+        ("POST", "/{name}/run", "CronTrigger"),
         ("PUT", "/{name}", "Cron"),
         ("DELETE", "/{name}", "CronDelete"),
     ),

@@ -43,6 +43,8 @@ def status_of(error: str, code: str | None = None) -> int:
         return FORBIDDEN
     if code in (Code.INVALID_DATA, Code.UNKNOWN_FIELD):
         return INVALID
+    if code == Code.SCHEDULE_CONFLICT:
+        return CONFLICT
     if code in _CODES:
         return FAILED if code in _DAMAGED else UNAVAILABLE
     return next((status for status, pattern in _COMPILED if pattern.match(error)), INVALID)

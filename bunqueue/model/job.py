@@ -140,6 +140,7 @@ class Extra(Struct, rename="camel", omit_defaults=True, gc=False):
     drops: int = 0  # connections that ended while they held it, before anything was heard of it
     last_report: Report | None = None  # of a run that has ended without completing it
     lost_ttl: int = 0  # of the lock that `Job.lost_token` is of; 0: the usual one
+    schedule: str | None = None  # the name of the schedule that pushed it
 
     @property
     def has_policy(self) -> bool:
@@ -170,6 +171,7 @@ class Extra(Struct, rename="camel", omit_defaults=True, gc=False):
             "flow",
             "watched",
             "repeated_by",
+            "schedule",
         }
     )
 

@@ -8,6 +8,7 @@ without a time zone; what a change of the offset does to them is decided here.
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import lru_cache
 from zoneinfo import ZoneInfo
@@ -47,6 +48,22 @@ def next_run(expression: str, timezone: str | None, after_ms: int) -> int:
 def next_tick(every: int, last: int, after_ms: int) -> int:
     """The first of ``last + every``, ``last + 2 * every`` ... that lies after ``after_ms``; epoch ms."""
     return last + every * max(1, (after_ms - last) // every + 1)
+
+
+def times_between(
+    expression: str | None, every: int | None, timezone: str | None, first: int, until: int, *, at_most: int
+) -> int:
+    """How many times of a rhythm lie in ``[first, until)``, of which ``first`` is one; epoch ms.
+
+    Those of an expression have to be found one by one, so no more than ``at_most`` of them are counted.
+    """
+    if not expression:
+        return 1 + max(0, until - 1 - first) // every if every else 1
+    count, at = 1, first
+    with suppress(ScheduleError):
+        while count < at_most and (at := next_run(expression, timezone, at)) < until:
+            count += 1
+    return count
 
 
 @lru_cache(maxsize=4096)  # thousands of schedules with one rhythm are due in the same second

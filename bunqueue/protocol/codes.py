@@ -16,4 +16,5 @@ class Code(enum.StrEnum):
     FORBIDDEN = "FORBIDDEN"  # the token may only read: give one of --auth-token
     INVALID_DATA = "INVALID_DATA"  # no reader could show the value: text that is not UTF-8, say
     UNKNOWN_FIELD = "UNKNOWN_FIELD"  # over HTTP only: there is no field of this name; the text suggests one
+    SCHEDULE_CONFLICT = "SCHEDULE_CONFLICT"  # the name belongs to a schedule of another queue or app
     MEMORY_LIMIT = "MEMORY_LIMIT"  # the shard is near its memory limit and takes no more jobs

@@ -115,7 +115,7 @@ class Gather:
         answers = [self._answers[shard] for shard in sorted(self._answers)]
         refused = [shard for shard in sorted(self._answers) if not self._answers[shard].get("ok")]
         if refused and (self._merge is not _any or len(refused) == len(answers)):
-            merged = self._answers[min(refused, key=self._place_of_error)]
+            merged = self._answers[min(refused, key=self._rank)]
         else:
             merged = self._merge(answers, [self._parts[shard].places for shard in sorted(self._answers)])
             if self._add is not None:
@@ -123,6 +123,12 @@ class Gather:
         if req_id is not UNSET:
             merged["reqId"] = req_id
         return encode_frame(merged)
+
+    def _rank(self, shard: int) -> tuple[bool, int]:
+        """Which refusal counts: where any answer would do, the first with a code, as others may only say that
+        it was not theirs to give."""
+        plain = self._merge is _any and "code" not in self._answers[shard]
+        return plain, self._place_of_error(shard)
 
     def _place_of_error(self, shard: int) -> int:
         """Where the job that an error is about stands in the command: its id ends the text.

@@ -255,6 +255,24 @@ class Recalled(Message):
     commit: bool | None
 
 
+# Names of schedules
+
+
+class CronClaim(Message):
+    """May the asker set a schedule of this name, for this queue and app ("": none)?"""
+
+    name: str
+    queue: str
+    app: str
+
+
+class CronHolder(Message):
+    """Who has the name, or is about to; no queue: nobody here."""
+
+    queue: str = ""
+    app: str = ""
+
+
 # Commands
 
 
@@ -273,7 +291,7 @@ class Forwarded(Message):
 _Any = Union[  # noqa: UP007
     Where, Homes, Claim, Claimed, Verify, Verified, Forget, Announce, Announced, Have, Had, Reconciled, Watch,
     Unwatch, Outcomes, Values, ValuesAre, Kin, KinDone, Prepare, Prepared, Decide, Decided, Recall, Recalled,
-    Forward, Forwarded, Obliterated,
+    Forward, Forwarded, Obliterated, CronClaim, CronHolder,
 ]  # fmt: skip
 
 ASKS, ANSWERS, TELLS = range(3)

@@ -47,7 +47,7 @@ from . import (
     rebase,
     reconcile,
     roll_call,
-    schedules,
+    schedule_runs,
     slices,
     subscriptions,
     timeouts,
@@ -166,7 +166,7 @@ class Engine:
         gate.ring(state)
         due = state.timetable.next_at()
         if due is not None and due <= now:
-            schedules.run_due(state)
+            schedule_runs.run_due(state)
         if now >= state.next_sweep:
             state.next_sweep = now + locks.SWEEP_MS
             if now >= state.hearing.settled_at:

@@ -40,6 +40,7 @@ from .delays import forget_delay
 from .events import emit
 from .hearing import remember
 from .keys import release_key
+from .last_runs import ended as run_ended
 from .moments import note
 from .outbox import ROW, STATE, Attempt
 from .repeating import successor
@@ -169,7 +170,11 @@ def complete(
         queue.completed += 1
     _retire(state, queue, job)
     extra = job.extra
-    if extra is not None and extra.repeat and (again := successor(state, queue, job, extra)) is not None:
+    if extra is None:
+        return
+    if extra.schedule is not None:
+        run_ended(state, job, "completed")
+    if extra.repeat and (again := successor(state, queue, job, extra)) is not None:
         add(state, queue, [again])
 
 
@@ -278,6 +283,7 @@ def expire(state: State, queue: QueueState, job: Job) -> None:
     waiting.keep(state, job)
     emit(state, events.DROPPED, job, reason=EXPIRED)
     outcomes.remember(state, job)
+    run_ended(state, job, EXPIRED)
     _retire(state, queue, job)
 
 
@@ -287,6 +293,7 @@ def remove(state: State, queue: QueueState, job: Job, kind: int = events.DROPPED
     waiting.keep(state, job)
     emit(state, kind, job)
     outcomes.remember(state, job)
+    run_ended(state, job, "removed")
     _retire(state, queue, job)
     job.data = NIL  # entries in heaps may stay for long
 
@@ -314,6 +321,7 @@ def bury(
     job.reason = reason
     state.totals.failed += 1
     queue.total_failed += 1
+    run_ended(state, job, CANCELLED if reason == CANCELLED else "failed")
     if remove or (job.shared.options.remove_on_fail and not keep):
         job.state = REMOVED
         emit(state, events.DROPPED, job)

@@ -199,6 +199,7 @@ def _of_shard(state: State, jobs: Sums) -> ShardFigures:
         wal_limit_bytes=float(disk.wal_limit),
         memory_limit_bytes=float(vitals.memory_limit),
         memory_full=vitals.memory_full,
+        cron_missed_total=totals.cron_missed,
     )
 
 

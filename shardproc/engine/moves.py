@@ -11,7 +11,7 @@ from bunqueue.model.dead_letters import INTERRUPTED
 from bunqueue.model.job import ACTIVE, DELAYED, FAILED, NIL, REMOVED, WAITING, Job, Moment
 from bunqueue.protocol.job_view import timeline
 
-from . import auto_retry, events, lifecycle, progress
+from . import auto_retry, events, last_runs, lifecycle, progress
 from .dedup import living_holder
 from .delays import forget_delay
 from .events import emit
@@ -51,6 +51,7 @@ def revive(state: State, queue: QueueState, job: Job, *, by_itself: bool = False
         if job.extra is not None:
             job.extra.repeat = None  # the job that follows it is there already
     auto_retry.forget(state, job, by_itself=by_itself)
+    last_runs.reopened(state, job)
     job.attempts = job.stalls = 0
     job.run_at = state.now
     job.started_at = job.finished_at = None

@@ -112,10 +112,11 @@ def _reply(command: idempotency.AnyPush, ids: list[str], existing: list[int]) ->
     return PushBatchReply(ids=ids, existing=existing or UNSET)
 
 
-def push_fields(state: State, queue_name: str, fields: JobFields) -> str:
-    """Push a job that the server itself makes; its id, as a client would be told it."""
+def push_fields(state: State, queue_name: str, fields: JobFields) -> tuple[str, bool]:
+    """Push a job that the server itself makes; its id as a client would be told it, and whether it is new."""
     queue = state.queues.get(queue_name) or new_queue(state, queue_name)
-    return _add(state, queue, [fields], [bytes(fields.data)])[0][0]
+    ids, existing = _add(state, queue, [fields], [bytes(fields.data)])
+    return ids[0], not existing
 
 
 # Pushes that other shards may have a say in

@@ -8,7 +8,7 @@ from bunqueue.model.job import BLOCKED, DELAYED, WAITING, Job
 from bunqueue.protocol.commands.insight import WaitReason
 
 from .group import FREE, Group
-from .schedules import has_worker
+from .schedule_runs import has_worker
 from .state import QueueState, State
 
 MAX_IDS = 100

@@ -1,8 +1,4 @@
-"""Schedules: what is due, what becomes of a run, and the commands that set them.
-
-A schedule lives on the shard of its queue, so a job it pushes and its own step to the next time are one
-transaction: however a shard ends, no run is lost and none happens twice.
-"""
+"""Schedules: the commands that set and show them.  `schedule_runs` runs them."""
 
 from __future__ import annotations
 
@@ -10,14 +6,13 @@ from contextlib import suppress
 from heapq import nsmallest
 
 import msgspec
-from msgspec import UNSET, Raw
+from msgspec import Raw
 
 from bunqueue.model.ids import slot_of_queue
 from bunqueue.model.job import DEFAULT_NAME, NIL, UNDEFINED
 from bunqueue.model.names import queue_name_problem
 from bunqueue.model.schedule import ScheduleError, next_run, next_tick
-from bunqueue.protocol.commands import CommandError, ErrorReply, Ok
-from bunqueue.protocol.commands.core import JobFields
+from bunqueue.protocol.commands import CommandError, ErrorReply, Ok, Reply
 from bunqueue.protocol.commands.cron import (
     Cron,
     CronDelete,
@@ -29,37 +24,48 @@ from bunqueue.protocol.commands.cron import (
     CronPause,
     CronReply,
     CronResume,
+    CronRun,
     CronRuns,
     CronRunsReply,
     CronView,
-    SpawnOptions,
 )
 from bunqueue.protocol.numbers import number
 
-from . import old_names, pushing
+from . import cron_names, old_names, pushing
+from .peers import Steps, across
 from .registry import handles, recovers
 from .set_back import SetBack
-from .slices import Steps, sliced
+from .slices import Steps as Slices
+from .slices import sliced
 from .state import Client, State
-from .timetable import Schedule
+from .timetable import KIND, Schedule
 
-KIND = "cron"  # of the records
 MANY = 1000  # schedules shown in one slice
-MAX_A_TICK = 250  # runs before other commands have their turn: some 20 ms
-LOOK_AGAIN_MS = 3_600_000  # at a schedule whose time zone this machine does not know
+NOT_FOUND = "Cron job not found"
 
 _decode = msgspec.json.Decoder(Schedule).decode
-_NO_OPTIONS = SpawnOptions()
 
 
 @handles(Cron)
-def put(state: State, client: Client, command: Cron) -> CronReply | ErrorReply:
+def put(state: State, client: Client, command: Cron) -> Reply | None:
     _check(command)
-    first = _next_after(command, state.now, state.now)
+    next_after(command, state.now, state.now)
     if not state.is_home(command.queue):
-        # The name has moved to a queue of another shard, whose answer is the one that counts.
-        _remove(state, command.name)
+        if command.move:
+            remove(state, command.name)
+        # The answer that counts is that of the queue's shard.
         return ErrorReply(error="Cron job belongs to another shard")
+    return _put(state, client, command) if command.move else _put_unless_taken(state, client, command)
+
+
+@across
+def _put_unless_taken(state: State, client: Client, command: Cron) -> Steps:
+    yield from cron_names.claim(state, command)
+    return _put(state, client, command)
+
+
+def _put(state: State, client: Client, command: Cron) -> CronReply:
+    first = next_after(command, state.now, state.now)
     data = bytes(command.data)
     if client.version >= 3 and command.job_name is None:
         command.job_name, data = old_names.without_name(data)
@@ -71,27 +77,31 @@ def put(state: State, client: Client, command: Cron) -> CronReply | ErrorReply:
     known = state.timetable.by_name.get(command.name)
     if known is not None and known.queue == command.queue:
         schedule.executions, schedule.paused = known.executions, known.paused
+        schedule.missed, schedule.last_run = known.missed, known.last_run
+        schedule.app = command.app or known.app
         schedule.next_run = known.next_run if _rhythm(known) == _rhythm(command) else first
-    _keep(state, schedule)
+    keep(state, schedule)
     return CronReply(cron=_view(schedule))
 
 
 @handles(CronDelete)
 def delete(state: State, client: Client, command: CronDelete) -> Ok:
-    if not _remove(state, command.name):
-        raise CommandError("Cron job not found")
+    known = known_schedule(state, command.name)
+    if command.app is not None and known.app != command.app:
+        raise CommandError(NOT_FOUND)
+    remove(state, command.name)
     return Ok()
 
 
 @handles(CronGet)
 def get(state: State, client: Client, command: CronGet) -> CronReply:
-    return CronReply(cron=_view(_known(state, command.name)))
+    return _shown(state, known_schedule(state, command.name))
 
 
-def _known(state: State, name: str) -> Schedule:
+def known_schedule(state: State, name: str) -> Schedule:
     schedule = state.timetable.by_name.get(name)
     if schedule is None:
-        raise CommandError("Cron job not found")
+        raise CommandError(NOT_FOUND)
     return schedule
 
 
@@ -106,15 +116,15 @@ def resume(state: State, client: Client, command: CronResume) -> CronReply:
 
 
 def _set_paused(state: State, name: str, paused: bool) -> CronReply:
-    schedule = _known(state, name)
+    schedule = known_schedule(state, name)
     schedule.paused = paused
-    _keep(state, schedule)
-    return CronReply(cron=_view(schedule))
+    keep(state, schedule)
+    return _shown(state, schedule)
 
 
 @handles(CronNext)
 def next_runs(state: State, client: Client, command: CronNext) -> CronRunsReply:
-    schedule = _known(state, command.name)
+    schedule = known_schedule(state, command.name)
     left, limit = command.count, schedule.max_limit
     if limit is not None and limit > 0:
         left = min(left, limit - schedule.executions)
@@ -123,7 +133,7 @@ def next_runs(state: State, client: Client, command: CronNext) -> CronRunsReply:
     while left > len(runs):
         runs.append(at)
         try:
-            at = _next_after(schedule, at, at)
+            at = next_after(schedule, at, at)
         except CommandError:  # there is no such date any more
             break
     return CronRunsReply(data=CronRuns([float(run) for run in runs]))
@@ -131,7 +141,7 @@ def next_runs(state: State, client: Client, command: CronNext) -> CronRunsReply:
 
 @handles(CronList)
 @sliced
-def list_all(state: State, client: Client, command: CronList) -> Steps:
+def list_all(state: State, client: Client, command: CronList) -> Slices:
     found = []
     for place, schedule in enumerate(list(state.timetable.by_name.values()), 1):
         found.append(_view(schedule))
@@ -152,37 +162,6 @@ def recover(state: State, key: str, value: str) -> None:
     state.timetable.put(_decode(value))
 
 
-def run_due(state: State) -> None:
-    """Run what is due, MAX_A_TICK at a time.
-
-    A schedule that is late by several of its times runs once: nobody wants a heap of the same job.
-    """
-    for _ in range(MAX_A_TICK):
-        schedule = state.timetable.take_due(state.now)
-        if schedule is None:
-            return
-        _run(state, schedule)
-
-
-def _run(state: State, schedule: Schedule) -> None:
-    limit = schedule.max_limit
-    if limit is not None and 0 < limit <= schedule.executions:
-        _remove(state, schedule.name)
-        return
-    missed = schedule.next_run < state.away_until and schedule.skip_missed_on_restart
-    unstaffed = schedule.skip_if_no_worker and not has_worker(state, schedule.queue)
-    if not (missed or schedule.paused or unstaffed):
-        schedule.executions += 1
-        # Whether it gives a job is decided by the rules of a push: its unique key may be taken.
-        with suppress(CommandError):
-            pushing.push_fields(state, schedule.queue, _job_fields(schedule))
-    try:
-        schedule.next_run = _next_after(schedule, schedule.next_run, state.now)
-    except CommandError:
-        schedule.next_run = state.now + LOOK_AGAIN_MS
-    _keep(state, schedule)
-
-
 def set_back(state: State, back: SetBack) -> int:
     """The clock was ahead; how many schedules run earlier than they would have.
 
@@ -194,12 +173,14 @@ def set_back(state: State, back: SetBack) -> int:
         at, every = schedule.next_run, schedule.repeat_every
         if schedule.schedule:
             with suppress(CommandError):
-                at = min(at, _next_after(schedule, at, back.now))
+                at = min(at, next_after(schedule, at, back.now))
         elif every is not None and at > back.now + every:
             at = min(at - back.by, back.now + every)
+        if (last := schedule.last_run) is not None:
+            last.at = back.moment(last.at)
         if at != schedule.next_run and schedule.next_run > back.now:
             schedule.next_run = at
-            _keep(state, schedule)
+            keep(state, schedule)
             moved += 1
     return moved
 
@@ -213,7 +194,7 @@ def _check(command: Cron) -> None:
     pushing.check_data(bytes(command.data))
 
 
-def _next_after(fields: CronFields, last: int, now: int) -> int:
+def next_after(fields: CronFields, last: int, now: int) -> int:
     """The next run after now; ``last`` is the one before, or the beginning of the intervals."""
     try:
         if fields.schedule:
@@ -228,12 +209,12 @@ def _rhythm(fields: CronFields) -> tuple[str | None, int | None, str | None]:
     return (fields.schedule, None if fields.schedule else fields.repeat_every, fields.timezone)
 
 
-def _keep(state: State, schedule: Schedule) -> None:
+def keep(state: State, schedule: Schedule) -> None:
     state.timetable.put(schedule)
     state.out.keep(KIND, schedule.name, schedule)
 
 
-def _remove(state: State, name: str) -> bool:
+def remove(state: State, name: str) -> bool:
     """Whether there was such a schedule here."""
     if state.timetable.remove(name) is None:
         return False
@@ -241,31 +222,13 @@ def _remove(state: State, name: str) -> bool:
     return True
 
 
-def _job_fields(schedule: Schedule) -> JobFields:
-    """The job of a run, as a client would push it."""
-    overlap_key = f"cron:{schedule.name}" if schedule.prevent_overlap else None
-    options = schedule.job_options or _NO_OPTIONS
-    return JobFields(
-        data=Raw(schedule.data),
-        name=schedule.job_name,
-        priority=schedule.priority,
-        unique_key=schedule.unique_key or overlap_key,
-        dedup=schedule.dedup,
-        **{field: getattr(options, field) for field in SpawnOptions.__struct_fields__},
-    )
+def _shown(state: State, schedule: Schedule) -> CronReply:
+    """With the data of its jobs, which who sets it knows, and which lists have no room for."""
+    state.out.size += len(schedule.data)
+    return CronReply(cron=_view(schedule, with_data=True))
 
 
-def has_worker(state: State, queue_name: str) -> bool:
-    """Whether somebody works on a queue: says so, waits for its jobs, or has one in hand."""
-    if queue_name in state.staffed or any(
-        not waiter.done and not waiter.client.closed for waiter in state.parked(queue_name)
-    ):
-        return True
-    queue = state.queues.get(queue_name)
-    return queue is not None and any(job.lock and job.lock.conn for job in queue.active.values())
-
-
-def _view(schedule: Schedule) -> CronView:
+def _view(schedule: Schedule, *, with_data: bool = False) -> CronView:
     limit, every = schedule.max_limit, schedule.repeat_every
     return CronView(
         name=schedule.name,
@@ -278,5 +241,27 @@ def _view(schedule: Schedule) -> CronView:
         max_limit=limit if limit is not None and limit > 0 else None,
         timezone=schedule.timezone,
         priority=schedule.priority,
-        paused=True if schedule.paused else UNSET,
+        prevent_overlap=schedule.prevent_overlap,
+        skip_if_no_worker=schedule.skip_if_no_worker,
+        skip_missed_on_restart=schedule.skip_missed_on_restart,
+        unique_key=schedule.unique_key,
+        dedup=schedule.dedup,
+        job_options=schedule.job_options,
+        app=schedule.app,
+        paused=schedule.paused,
+        missed=schedule.missed,
+        last_run=_last_run(schedule),
+        data=Raw(schedule.data) if with_data and schedule.data != NIL else None,
+    )
+
+
+def _last_run(schedule: Schedule) -> CronRun | None:
+    run = schedule.last_run
+    if run is None:
+        return None
+    return CronRun(
+        at_ms=float(run.at),
+        job_id=run.job_id,
+        outcome=run.outcome,
+        ended_at_ms=None if run.ended_at is None else float(run.ended_at),
     )

@@ -6,9 +6,41 @@ Ten thousand schedules cost nothing between their runs: only the earliest time i
 from __future__ import annotations
 
 from heapq import heapify, heappop, heappush
+from typing import NamedTuple
+
+from msgspec import Struct
 
 from bunqueue.model.job import NIL
 from bunqueue.protocol.commands.cron import CronFields
+
+KIND = "cron"  # of the records
+
+
+class LastRun(Struct, rename="camel", omit_defaults=True, gc=False):
+    """The last run that gave a job; times in epoch ms."""
+
+    at: int
+    job_id: str
+    outcome: str | None = None  # how the job ended; None: it has not
+    ended_at: int | None = None
+
+
+class Missed(NamedTuple):
+    """Times of a schedule that passed while the server was away; epoch ms."""
+
+    name: str
+    queue: str
+    times: int
+    first: int
+    made_up: bool  # by one run now
+
+
+class Claim(Struct, eq=False):
+    """A name that a schedule of this shard is to have, while other shards are asked."""
+
+    queue: str
+    app: str
+    lost_to: tuple[str, str] | None = None  # queue and app of another shard's claim, which comes before
 
 
 class Schedule(CronFields, kw_only=True, rename="camel", omit_defaults=True, eq=False, gc=False):
@@ -18,15 +50,19 @@ class Schedule(CronFields, kw_only=True, rename="camel", omit_defaults=True, eq=
     next_run: int  # epoch ms
     executions: int = 0
     paused: bool = False
+    missed: int = 0  # times that passed while the server was away
+    last_run: LastRun | None = None
 
 
 class Timetable:
     """Schedules by name and by time."""
 
-    __slots__ = ("_due", "_serial", "by_name")
+    __slots__ = ("_due", "_serial", "by_name", "claims", "missed")
 
     def __init__(self) -> None:
         self.by_name: dict[str, Schedule] = {}
+        self.claims: dict[str, list[Claim]] = {}  # by name
+        self.missed: list[Missed] = []  # that the log is to say
         self._due: list[tuple[int, int, Schedule]] = []  # heap; entries that no longer hold are skipped
         self._serial = 0
 

@@ -8,10 +8,21 @@ STEPS = 24  # of a histogram of times: each twice the one before, from 1 ms to m
 class Totals:
     """Counted since the shard started."""
 
-    __slots__ = ("completed", "failed", "pulled", "pushed", "runs", "waited_ms", "waits", "worked_ms")
+    __slots__ = (
+        "completed",
+        "cron_missed",
+        "failed",
+        "pulled",
+        "pushed",
+        "runs",
+        "waited_ms",
+        "waits",
+        "worked_ms",
+    )
 
     def __init__(self) -> None:
         self.pushed = self.pulled = self.completed = self.failed = 0
+        self.cron_missed = 0  # times of schedules that passed while the server was away
         self.waited_ms = self.worked_ms = 0  # by all completed jobs: until they were pulled, and from then
         self.waits, self.runs = [0] * (STEPS + 1), [0] * (STEPS + 1)  # of these: up to 1, 2, 4, ... ms
 

@@ -8,10 +8,10 @@ import msgspec
 
 from bunqueue.model.ids import slot_of_id
 from shardproc.engine import engine as engine  # declares all kinds
-from shardproc.engine import schedules
 from shardproc.engine.pointers import KIND as DIRECTORY
 from shardproc.engine.pointers import Home
 from shardproc.engine.registry import SLOTS, Apart
+from shardproc.engine.timetable import KIND as SCHEDULE
 from shardproc.storage.transfer import Record
 
 from .errors import UNCHANGED, ReshardError
@@ -40,7 +40,7 @@ class Placing:
             self._unsettled.add(key)
         elif not isinstance(slot, Apart):
             there = self._found[slot(key, value) & (self._new - 1)]
-            if kind == schedules.KIND and (kind, key) in there:
+            if kind == SCHEDULE and (kind, key) in there:
                 raise ReshardError(
                     f"the schedule {key} is stored twice: start the server with --shards {self._old},"
                     f" set it again and stop the server; {UNCHANGED}"

@@ -195,7 +195,30 @@ _SECOND = """
 alter table events add column pushed blob;
 """
 
-MIGRATIONS: tuple[str, ...] = (_FIRST, _SECOND)
+_THIRD = """
+drop view cron;
+create view cron as
+select key as name,
+       json_extract(value, '$.queue') as queue,
+       json_extract(value, '$.jobName') as job_name,
+       json_extract(value, '$.schedule') as schedule,
+       json_extract(value, '$.repeatEvery') as repeat_every,
+       json_extract(value, '$.timezone') as timezone,
+       json_extract(value, '$.nextRun') as next_run,
+       coalesce(json_extract(value, '$.executions'), 0) as executions,
+       json_extract(value, '$.maxLimit') as max_limit,
+       coalesce(json_extract(value, '$.priority'), 0) as priority,
+       json_extract(value, '$.app') as app,
+       coalesce(json_extract(value, '$.paused'), 0) as paused,
+       coalesce(json_extract(value, '$.missed'), 0) as missed,
+       json_extract(value, '$.lastRun.at') as last_run,
+       json_extract(value, '$.lastRun.jobId') as last_job,
+       json_extract(value, '$.lastRun.outcome') as last_outcome
+from records
+where kind = 'cron';
+"""
+
+MIGRATIONS: tuple[str, ...] = (_FIRST, _SECOND, _THIRD)
 CURRENT = len(MIGRATIONS)
 
 

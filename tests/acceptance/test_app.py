@@ -26,6 +26,7 @@ from bunqueue import (
     Postpone,
     RateLimit,
     Retry,
+    ScheduleConflict,
     Unrecoverable,
     current_job,
 )
@@ -33,6 +34,7 @@ from bunqueue.app import service
 from bunqueue.client.places import Place
 from bunqueue.protocol.commands.jobs import Cancel, CancelReply
 
+FAR = 3_600_000  # ms
 _numbers = itertools.count()
 
 
@@ -434,6 +436,88 @@ def test_what_cannot_be_declared_is_told_where_it_stands(declare: Any, problem: 
 
     with pytest.raises((OptionError, ArgumentsError), match=problem):
         declare(app, job)
+
+
+async def test_the_name_of_a_schedule_belongs_to_one_app_and_queue(app: Bunqueue, where: Place) -> None:
+    name = f"{app.name}-cleanup"
+    others = [Bunqueue(f"{app.name}-other", **where), Bunqueue(f"{app.name}-third", **where)]
+    for each, queue in ((app, None), (others[0], None), (others[1], app.name)):
+        each.cron("@yearly", name=name)(each.job(name="cleanup", queue=queue)(lambda: None))
+    async with app:
+        for other in others:
+            with pytest.raises(ScheduleConflict, match=f"belongs to queue '{app.name}', declared by") as told:
+                await other.start()
+            assert "give this schedule another name, or delete that one first" in str(told.value)
+        cron = await app.async_queue.get_cron(name)
+        assert cron is not None
+        assert (cron.queue, cron.app) == (app.name, app.name)
+        with pytest.raises(ScheduleConflict):
+            await others[0].async_queue.upsert_cron(name, every=FAR)
+        assert (await others[0].async_queue.upsert_cron(name, every=FAR, move=True)).queue == others[0].name
+    for other in others:
+        await other.close_async()
+
+
+async def test_an_app_takes_over_a_schedule_that_it_declared_before_apps_were_known(app: Bunqueue) -> None:
+    name = f"{app.name}-cleanup"
+    app.cron(every=FAR, name=name)(app.job(name="cleanup")(lambda: None))
+    before = await app.async_queue.upsert_cron(name, {}, every=FAR, job_name="cleanup")
+    async with app:
+        (cron,) = await app.async_queue.list_crons()
+        assert (cron.name, cron.app, cron.next_run) == (name, app.name, before.next_run)
+
+
+async def test_schedules_that_are_no_longer_declared_can_be_pruned(app: Bunqueue, where: Place) -> None:
+    def version(*names: str, queue: str | None = None) -> Bunqueue:
+        made = Bunqueue(app.name, **where)
+        job = made.job(name="job", queue=queue)(lambda: None)
+        for each in names:
+            made.cron("@yearly", name=f"{app.name}-{each}")(job)
+        return made
+
+    async def there() -> set[str]:
+        crons = await app.async_queue.list_crons(all_queues=True)
+        return {
+            each.name.removeprefix(f"{app.name}-") for each in crons if each.name.startswith(f"{app.name}-")
+        }
+
+    await app.async_queue.upsert_cron(f"{app.name}-by-hand", every=FAR)
+    async with version("kept", "dropped", "moved"):
+        assert await there() == {"by-hand", "kept", "dropped", "moved"}
+    new, moved = version("kept"), version("moved", queue=f"{app.name}-second")
+    assert [each.name for each in await new.stale_schedules_async()] == [
+        f"{app.name}-dropped",
+        f"{app.name}-moved",
+    ]
+    assert [each.name for each in await asyncio.to_thread(new.prune_schedules)] == [
+        f"{app.name}-dropped",
+        f"{app.name}-moved",
+    ]
+    assert await there() == {"by-hand", "kept"}
+    assert await asyncio.to_thread(new.stale_schedules) == []
+    assert [each.name for each in await moved.prune_schedules_async()] == [f"{app.name}-kept"]
+    for each in (new, moved):
+        await each.close_async()
+
+
+async def test_a_schedule_runs_now_and_says_how_that_went(app: Bunqueue) -> None:
+    @app.cron("@yearly")
+    @app.job
+    async def report() -> str:
+        return "done"
+
+    name = f"{app.name}:report"
+    async with app:
+        handle = await app.run_schedule_async(name)
+        assert (handle.created, await handle.result(timeout=20_000)) == (True, "done")
+        second = await asyncio.to_thread(app.run_schedule, name)
+        assert second.id != handle.id
+        await outcome(app.async_queue.handle(second.id))
+        (cron,) = await app.async_queue.list_crons()
+    assert cron.last_run is not None
+    assert (cron.last_run.job_id, cron.last_run.outcome) == (second.id, "completed")
+    assert cron.last_run.ended_at is not None
+    assert cron.last_run.at <= cron.last_run.ended_at
 
 
 async def test_hooks(app: Bunqueue) -> None:

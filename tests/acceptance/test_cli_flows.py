@@ -11,7 +11,10 @@ import pytest
 from support.cli import Cli, Terminal
 from support.server import Server
 
+from bunqueue import Queue
 from bunqueue.cli import exits
+from bunqueue.client.cron_options import cron_command
+from bunqueue.protocol.commands.cron import CronReply
 
 FLOW = {
     "name": "sum",
@@ -198,3 +201,58 @@ def test_json_of_queues_is_that_of_the_wire(cli: Cli) -> None:
     (row,) = [row for row in cli.json("queue", "list") if row["name"] == "fl-wire"]
     assert (row["waiting"], row["prioritized"]) == (1, 1)
     assert "fl-wire\t2\t" in cli("queue", "list").out
+
+
+def test_a_schedule_shows_its_settings_and_how_its_last_run_ended(cli: Cli) -> None:
+    cli("cron", "add", "fl-run", "-q", "fl-run", "--every", "1h", "--data", '{"a": 1}', "--allow-overlap")
+    before = cli.json("cron", "get", "fl-run")
+    assert (before["preventOverlap"], before["skipMissedOnRestart"], before["data"]) == (
+        False,
+        True,
+        {"a": 1},
+    )
+    assert (before["missed"], before["lastRun"], before["app"]) == (0, None, None)
+    job_id = cli("cron", "run", "fl-run").value
+    cli("pull", "fl-run")
+    cli("ack", job_id)
+    last = cli.json("cron", "get", "fl-run")["lastRun"]
+    assert (last["jobId"], last["outcome"]) == (job_id, "completed")
+    (row,) = [row for row in cli("cron", "list").out.splitlines() if row.startswith("fl-run\t")]
+    assert "\tcompleted\t" in row
+    cli("cron", "run", "fl-nobody", status=exits.NOT_FOUND)
+
+
+def test_the_name_of_a_schedule_is_not_taken_from_another_queue_by_mistake(cli: Cli) -> None:
+    cli("cron", "add", "fl-mine", "-q", "fl-one", "--every", "1h")
+    refused = cli("cron", "add", "fl-mine", "-q", "fl-two", "--every", "1h", status=exits.FAILED)
+    assert "belongs to queue 'fl-one'" in refused.err
+    assert cli.json("cron", "add", "fl-mine", "-q", "fl-two", "--every", "1h", "--move")["queue"] == "fl-two"
+
+
+def test_schedules_that_an_app_no_longer_declares_are_pruned(
+    cli: Cli, tmp_path: Path, shared_server: Server
+) -> None:
+    module = tmp_path / "pruned_tasks.py"
+    module.write_text(PRUNED, encoding="utf-8")
+    target = ["pruned_tasks:app", "--app-dir", str(tmp_path)]
+    with Queue("fl-prune", host=shared_server.host, port=shared_server.port) as queue:
+        for name in ("fl-kept", "fl-old"):
+            declared = cron_command("fl-prune", name, None, {"every": 3_600_000}, "fl-prune")
+            queue._caller.call(declared, CronReply)
+    assert [row["name"] for row in cli.json("cron", "prune", *target, "--dry-run")] == ["fl-old"]
+    cli("cron", "prune", *target, status=exits.USAGE)  # nobody is there to say yes
+    assert [row["name"] for row in cli.json("cron", "list", "--app", "fl-prune")] == ["fl-kept", "fl-old"]
+    assert [row["name"] for row in cli.json("cron", "prune", *target, "--yes")] == ["fl-old"]
+    assert [row["name"] for row in cli.json("cron", "list", "--app", "fl-prune")] == ["fl-kept"]
+    cli("cron", "prune", "pruned_tasks:NOTHING", "--app-dir", str(tmp_path), status=exits.USAGE)
+
+
+PRUNED = """
+from bunqueue import Bunqueue
+
+app = Bunqueue("fl-prune")
+NOTHING = 1
+
+@app.cron(every=3_600_000, name="fl-kept")
+def kept() -> None: ...
+"""

@@ -269,7 +269,13 @@ async def test_schedules(queue: AsyncQueue, where: Place) -> None:
     )
     assert (made.schedule, made.priority, made.max_limit, made.executions) == ("0 3 * * *", 2, 10, 0)
     assert made.next_run > datetime.now(UTC)
+    assert made.data == {"full": True}
+    assert (made.prevent_overlap, made.paused, made.missed, made.last_run) == (True, False, 0, None)
+    assert made.job_options is not None
+    assert (made.job_options.max_attempts, made.job_options.timeout) == (5, 60_000)
+    assert "UNSET" not in repr(made)
     assert await queue.get_cron(name) == made
+    made.data = None  # is not in lists
     assert made in await queue.list_crons()
     assert made in await queue.list_crons(all_queues=True)
     async with AsyncQueue(f"{queue.name}-other", **where) as other:

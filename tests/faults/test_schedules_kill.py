@@ -78,3 +78,69 @@ async def test_a_registered_worker_is_known_to_the_shard_even_a_new_one(make_ser
     await asyncio.sleep(0.2)
     assert await runs_within(0.4) == 0
     server.stop()
+
+
+async def test_a_name_that_two_queues_want_at_once_goes_to_one(make_server: StartServer) -> None:
+    server = make_server()
+    server.start()
+    queues = [queue_on(0), queue_on(1), queue_on(0, "second")]
+    wanted = [(f"name-{number}", queue) for number in range(50) for queue in queues]
+    async with await Wire.open(server.address) as one, await Wire.open(server.address) as other:
+        wires = [one, other]
+        asked = [
+            wires[place % 2].call("Cron", name=name, queue=queue, repeatEvery=3_600_000, move=False)
+            for place, (name, queue) in enumerate(wanted)
+        ]
+        replies = await asyncio.gather(*asked)
+        refused = [reply for reply in replies if not reply["ok"]]
+        assert len(refused) == 100
+        assert {reply["code"] for reply in refused} == {"SCHEDULE_CONFLICT"}
+        winners = {reply["cron"]["name"]: reply["cron"]["queue"] for reply in replies if reply["ok"]}
+        crons = (await one.ok("CronList"))["crons"]
+        assert [cron["name"] for cron in crons] == sorted(winners)
+        assert {cron["name"]: cron["queue"] for cron in crons} == winners
+        moved = await one.ok("Cron", name="name-0", queue=queues[1], repeatEvery=1000)  # as the reference
+        assert moved["cron"]["queue"] == queues[1]
+        assert len((await one.ok("CronList"))["crons"]) == 50
+    server.stop()
+
+
+async def test_what_became_of_a_run_is_known_however_the_server_ends(make_server: StartServer) -> None:
+    server = make_server()
+    server.start()
+    queue = queue_on(1)
+    await ask(server, "Cron", name="c", queue=queue, repeatEvery=1000, immediately=True)
+    async with await Wire.open(server.address) as worker:
+        pulled = await worker.ok("PULL", queue=queue, owner="w", timeout=10_000)
+        job = pulled["job"]
+        server.kill_shards(1)
+        await ask(server, "CronPause", name="c")
+        last = (await ask(server, "CronGet", name="c"))["cron"]["lastRun"]
+        assert (last["jobId"], last.get("outcome")) == (job["id"], None)
+        await worker.ok("ACK", id=job["id"], token=pulled["token"])
+        server.kill_all()
+    server.start()
+    last = (await ask(server, "CronGet", name="c"))["cron"]["lastRun"]
+    assert (last["jobId"], last["outcome"]) == (job["id"], "completed")
+    server.stop()
+
+
+async def test_runs_that_are_missed_are_in_the_log_the_metric_and_the_list(make_server: StartServer) -> None:
+    server = make_server()
+    server.start()
+    await ask(server, "Cron", name="sought", queue=queue_on(1), repeatEvery=200)
+    server.kill_all()
+    await asyncio.sleep(0.5)  # times pass while nothing runs
+    server.start()
+    missed = 0
+    async with asyncio.timeout(COMES_BACK_S):
+        while not missed:
+            missed = (await ask(server, "CronGet", name="sought"))["cron"].get("missed", 0)
+    assert missed >= 2
+    assert "a schedule missed runs while the server was away shard=1 schedule=sought" in server.whole_log()
+    metrics = (await ask(server, "Prometheus"))["data"]["metrics"]
+    (line,) = [
+        each for each in metrics.splitlines() if each.startswith('bunqueue_cron_runs_missed_total{shard="1"')
+    ]
+    assert float(line.split()[-1]) >= 2
+    server.stop()

@@ -10,7 +10,7 @@ import pytest
 from properties.shard_driver import START, Driver
 
 from bunqueue.model.ids import slot_of_queue
-from shardproc.engine import schedules
+from shardproc.engine import schedule_runs
 
 Job = dict[str, Any]
 FIELDS = {
@@ -410,14 +410,14 @@ def test_a_time_zone_that_this_machine_does_not_know_stops_nothing(driver: Drive
     assert len(jobs(driver)) == 1
     cron = get(driver)
     assert cron is not None
-    assert cron["nextRun"] == jobs(driver)[0]["createdAt"] + schedules.LOOK_AGAIN_MS
+    assert cron["nextRun"] == jobs(driver)[0]["createdAt"] + schedule_runs.LOOK_AGAIN_MS
 
 
 # Many
 
 
 def test_many_runs_at_once_go_in_slices(driver: Driver) -> None:
-    count = 2 * schedules.MAX_A_TICK + 1
+    count = 2 * schedule_runs.MAX_A_TICK + 1
     for number in range(count):
         put(driver, str(number), repeatEvery=1000, preventOverlap=False)
     engine = driver.shard.engine
@@ -427,7 +427,7 @@ def test_many_runs_at_once_go_in_slices(driver: Driver) -> None:
         assert engine.next_deadline() <= START + 1000
         engine.tick(START + 1000)
         pushed.append(engine.state.totals.pushed)
-    assert pushed == [schedules.MAX_A_TICK, 2 * schedules.MAX_A_TICK, count]
+    assert pushed == [schedule_runs.MAX_A_TICK, 2 * schedule_runs.MAX_A_TICK, count]
     assert engine.next_deadline() == START + 2000
 
 

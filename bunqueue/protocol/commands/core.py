@@ -53,7 +53,7 @@ IdempotencyAge = Annotated[float, Meta(ge=0, le=YEAR_MS)]
 AnyPriority = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
 
 
-class BackoffMap(Struct, kw_only=True, gc=False):
+class BackoffMap(Struct, kw_only=True, repr_omit_defaults=True, gc=False):
     """Backoff as protocol 3 may say it: a kind and a delay in ms.
 
     With ``jitter``, 0 to 1, the first wait is ``delay``, and ``exponential`` doubles it with each further

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
-from msgspec import UNSET, Meta, Raw, Struct, UnsetType
+from msgspec import UNSET, Meta, Raw, Struct
 
 from bunqueue.model.durations import YEAR_MS
 from bunqueue.model.job import DEFAULT_BACKOFF_MS, DEFAULT_MAX_ATTEMPTS, NIL
@@ -28,11 +28,12 @@ from bunqueue.protocol.commands.base import (
 )
 from bunqueue.protocol.commands.core import BackoffMap, Dedup
 from bunqueue.protocol.commands.times import Expression
-from bunqueue.protocol.moments import Moment
+from bunqueue.protocol.moments import MaybeMoment, Moment
 
 MAX_INTERVAL_MS = 100 * YEAR_MS
 
 ScheduleName = Annotated[str, Meta(min_length=1, max_length=256, description="unique over all queues")]
+AppName = Annotated[str, Meta(min_length=1, max_length=256)]
 Interval = Annotated[
     int,
     Meta(
@@ -76,10 +77,25 @@ class CronFields(Struct, kw_only=True, rename="camel", omit_defaults=True, gc=Fa
     unique_key: Key | None = None
     dedup: Dedup | None = None
     job_options: SpawnOptions | None = None
+    app: AppName | None = None  # that declares it
 
 
-class CronView(Struct, kw_only=True, rename="camel", gc=False):
-    """A schedule as it is shown.  Times in epoch ms."""
+class CronRun(Struct, kw_only=True, rename="camel", omit_defaults=True, gc=False):
+    """The last run that gave a job; times in epoch ms."""
+
+    at_ms: float = msgspec.field(name="at")
+    job_id: str
+    outcome: str | None = None  # completed, failed, cancelled, expired or removed; None: it has not ended
+    ended_at_ms: float | None = msgspec.field(name="endedAt", default=None)
+
+    at = Moment("at_ms")
+    ended_at = MaybeMoment("ended_at_ms")
+
+
+class CronView(Struct, kw_only=True, rename="camel", omit_defaults=True, gc=False):
+    """A schedule as it is shown; times in epoch ms. What has its default is left out on the wire, but
+    for what is always there.
+    """
 
     name: str
     job_name: str
@@ -91,7 +107,17 @@ class CronView(Struct, kw_only=True, rename="camel", gc=False):
     max_limit: int | None
     timezone: str | None
     priority: int
-    paused: bool | UnsetType = UNSET  # only where it is
+    prevent_overlap: bool = True
+    skip_if_no_worker: bool = False
+    skip_missed_on_restart: bool = True
+    unique_key: str | None = None
+    dedup: Dedup | None = None
+    job_options: SpawnOptions | None = None
+    app: str | None = None  # that declares it
+    paused: bool = False
+    missed: int = 0  # times that passed while the server was away
+    last_run: CronRun | None = None
+    data: Any = None  # of its jobs; in answers to CronGet, CronPause and CronResume
 
     next_run = Moment("next_run_ms")
 
@@ -112,18 +138,22 @@ class Cron(CronFields, kw_only=True, tag_field="cmd", tag="Cron", gc=False):
     """Push a job at every time of a cron expression, or every ``repeatEvery`` ms.
 
     The name of a known schedule of that queue replaces it; a rhythm that stays the same goes on undisturbed.
+    One of another queue makes way, unless ``move`` is false: then a name that belongs to another queue, or
+    another app, is refused.
     """
 
     data: Raw = Raw(NIL)
+    move: bool = True
     immediately: bool = False  # the first run of a new schedule is now
     req_id: RequestId = UNSET  # a struct has one base, so what Command gives stands here again
 
 
 @command(Route.ALL, merge=Merge.ANY, writes=True)
 class CronDelete(Command, tag="CronDelete"):
-    """Remove a schedule; the jobs that it has pushed stay."""
+    """Remove a schedule; the jobs that it has pushed stay.  With ``app`` only if that app declares it."""
 
     name: ScheduleName
+    app: AppName | None = None
 
 
 @command(Route.ALL, CronReply, merge=Merge.ANY)
@@ -143,6 +173,21 @@ class CronPause(Command, tag="CronPause"):
 @command(Route.ALL, CronReply, merge=Merge.ANY, writes=True, repeatable=True)
 class CronResume(Command, tag="CronResume"):
     """Have a schedule push jobs again, from its next time on."""
+
+    name: ScheduleName
+
+
+class CronRunReply(Reply, kw_only=True):
+    """The job: a new one, or with ``existing`` the one that is there already and has its unique key."""
+
+    id: str
+    queue: str
+    existing: bool = False
+
+
+@command(Route.ALL, CronRunReply, merge=Merge.ANY, writes=True, grows=True)
+class CronTrigger(Command, tag="CronTrigger"):
+    """Push the job of a schedule now, also of one that is paused.  Its times and ``executions`` stay."""
 
     name: ScheduleName
 

@@ -111,6 +111,7 @@ class ShardFigures(Struct, gc=False):
     wal_limit_bytes: float = 0.0
     memory_limit_bytes: float = 0.0  # none
     memory_full: bool = False
+    cron_missed_total: int = 0  # times of schedules that passed while the server was away
 
 
 class Figures(Struct, gc=False):

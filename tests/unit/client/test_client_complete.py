@@ -76,8 +76,9 @@ def test_every_field_of_a_push_is_an_option() -> None:
 
 def test_every_field_of_a_schedule_is_an_option() -> None:
     renamed = {"repeat_every": "every", "max_limit": "limit"}
-    fields = {renamed.get(name, name) for name in CronFields.__struct_fields__} | {"immediately"}
-    assert fields - {"name", "queue"} == set(CronOptions.__annotations__)
+    fields = {renamed.get(name, name) for name in CronFields.__struct_fields__}
+    fields |= {"immediately", "move"}
+    assert fields - {"name", "queue", "app"} == set(CronOptions.__annotations__)
 
 
 def public(kind: type) -> Iterator[tuple[str, object]]:

@@ -39,6 +39,7 @@ def test_codes_of_errors_are_stable_and_unique() -> None:
         if isinstance(error, type) and issubclass(error, bunqueue.BunqueueError)
     ]
     assert sorted(codes) == [
+        "SCHEDULE_CONFLICT",
         "STORAGE_DAMAGED",
         "arguments",
         "auth_failed",

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Unpack
+from typing import Any, Unpack
 
 from bunqueue.client import checks
 from bunqueue.client.blocking.queue.base import QueueBase
-from bunqueue.client.cron_options import CronOptions, cron_command
+from bunqueue.client.blocking.queue.handle import JobHandle
+from bunqueue.client.cron_options import CronOptions, cron_command, sent_data
 from bunqueue.errors import NotFound
 from bunqueue.protocol.commands import Ok, cron
 from bunqueue.protocol.commands.cron import CronView
@@ -23,21 +24,34 @@ class Crons(QueueBase):
             queue.upsert_cron("nightly", {"full": True}, schedule="0 3 * * *", timezone="Europe/Rome")
 
         A schedule of this name is replaced; if its rhythm stays the same it goes on undisturbed, so this may
-        be called at each start of a program. Raises OptionError, for an expression that is none, too.
+        be called at each start of a program. Raises ScheduleConflict when the name belongs to another queue,
+        unless `move` is True; OptionError, also for a malformed expression.
         """
-        reply = self._caller.call(cron_command(self.name, name, data, options), cron.CronReply)
+        command = cron_command(self.name, name, data, options)
+        reply = self._caller.call(command, cron.CronReply)
+        reply.cron.data = sent_data(command)
         return reply.cron
 
-    def delete_cron(self, name: str) -> bool:
-        """Remove a schedule; False when there is none. The jobs that it has added stay."""
+    def run_cron(self, name: str) -> JobHandle[Any]:
+        """Add the job of a schedule now, also of one that is paused; when it runs otherwise stays as it is.
+
+        When its last job is still there and it prevents overlap, the handle is that one's, and its `created`
+        is False. Raises NotFound.
+        """
+        reply = self._caller.call(checks.checked(cron.CronTrigger(name=name)), cron.CronRunReply)
+        return JobHandle(self._caller, reply.queue, reply.id, created=not reply.existing)
+
+    def delete_cron(self, name: str, *, app: str | None = None) -> bool:
+        """Remove a schedule; False when there is none, or given `app`, none that this app declares. The jobs
+        that it has added stay."""
         try:
-            self._caller.call(checks.checked(cron.CronDelete(name=name)), Ok)
+            self._caller.call(checks.checked(cron.CronDelete(name=name, app=app)), Ok)
         except NotFound:
             return False
         return True
 
     def get_cron(self, name: str) -> CronView | None:
-        """One schedule, of whatever queue; None when there is none."""
+        """One schedule, of whatever queue, with the data of its jobs; None when there is none."""
         try:
             reply = self._caller.call(checks.checked(cron.CronGet(name=name)), cron.CronReply)
         except NotFound:
@@ -61,6 +75,6 @@ class Crons(QueueBase):
         return [moment(run) for run in reply.data.runs]
 
     def list_crons(self, *, all_queues: bool = False) -> list[CronView]:
-        """The schedules of this queue, or of all, by name."""
+        """The schedules of this queue, or of all, by name; without the data of their jobs."""
         reply = self._caller.call(cron.CronList(), cron.CronListReply)
         return [each for each in reply.crons if all_queues or each.queue == self.name]

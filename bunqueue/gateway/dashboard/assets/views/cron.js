@@ -1,4 +1,4 @@
-// Schedules: when they run next, and pausing, adding and deleting them.
+// Schedules: when they run next and how the last run ended; running, pausing, adding and deleting them.
 
 import { call, mayWrite, Refused } from "../api.js";
 import { since } from "../clock.js";
@@ -44,16 +44,24 @@ export function cron({ query, main, signal }) {
 }
 
 function columns(act, refresh) {
+  const start = (each) => act(() => call("CronTrigger", { name: each.name }),
+    ({ existing }) => (existing ? `The last job of ${each.name} is still there, so none was added` : `${each.name} has added a job`));
   const flip = (each) => act(() => call(each.paused ? "CronResume" : "CronPause", { name: each.name }), each.paused ? `${each.name} goes on` : `${each.name} is paused`);
   return [
     { name: "name", title: "Name", class: "name", cell: (each) => [each.name, each.paused ? [" ", badge("paused")] : null] },
     { name: "queue", title: "Queue", cell: (each) => h("a", { href: `/queues/${encodeURIComponent(each.queue)}` }, each.queue) },
     { name: "rhythm", title: "Runs", cell: (each) => (each.schedule ? [h("code", {}, each.schedule), h("span", { class: "muted" }, ` ${each.timezone ?? "UTC"}`)] : `every ${duration(each.repeatEvery)}`) },
     { name: "next", title: "Next", class: "number", cell: (each) => (each.paused ? h("span", { class: "none" }, "–") : since(each.nextRun)) },
-    { name: "done", title: "Has run", class: "number", cell: (each) => `${num(each.executions)}${each.maxLimit ? ` of ${num(each.maxLimit)}` : ""}` },
+    { name: "done", title: "Has run", class: "number", cell: (each) => `${num(each.executions)}${each.maxLimit ? ` of ${num(each.maxLimit)}` : ""}${each.missed ? `, missed ${num(each.missed)}` : ""}` },
+    { name: "last", title: "Last run", cell: lastRun },
     { name: "do", title: "", class: "number", cell: (each) => h("span", { class: "row-actions" }, button("Next runs", () => nextRuns(each), "small"),
-      mayWrite() ? [button(each.paused ? "Resume" : "Pause", () => flip(each), "small"), button("Delete", () => remove(each, refresh), "small bad")] : null) },
+      mayWrite() ? [button("Run now", () => start(each), "small"), button(each.paused ? "Resume" : "Pause", () => flip(each), "small"), button("Delete", () => remove(each, refresh), "small bad")] : null) },
   ];
+}
+
+function lastRun({ lastRun: run }) {
+  if (!run) return h("span", { class: "none" }, "–");
+  return [h("a", { href: `/jobs/${encodeURIComponent(run.jobId)}` }, since(run.at)), " ", badge(run.outcome ?? "not ended")];
 }
 
 async function nextRuns(each) {
@@ -91,7 +99,7 @@ function remove(each, refresh) {
 
 function add(refresh) {
   return ask({ title: "Add a schedule", action: "Add schedule", fields: [
-    { name: "name", label: "Name", required: true, hint: "a known name replaces that schedule" },
+    { name: "name", label: "Name", required: true, hint: "the queue's schedule of that name is replaced" },
     { name: "queue", label: "Queue", required: true },
     { name: "schedule", label: "Cron expression", hint: "such as 0 9 * * mon-fri, or @daily" },
     { name: "repeatEvery", label: "or every so many ms", kind: "number", min: 1 },
@@ -100,7 +108,7 @@ function add(refresh) {
     { name: "data", label: "Data, as JSON", kind: "area", rows: 4 },
   ], submit: async ({ data, ...rest }) => {
     if (rest.schedule && rest.repeatEvery) throw new Refused("Give a cron expression or a number of ms, not both");
-    const { cron: made } = await call("Cron", { ...rest, data: readJson(data, "data") });
+    const { cron: made } = await call("Cron", { ...rest, data: readJson(data, "data"), move: false });
     toast(`${made.name} runs ${relative(made.nextRun)}`);
     refresh();
   } });
