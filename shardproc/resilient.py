@@ -140,11 +140,10 @@ class ResilientShard(Shard):
             return
         trouble = self._suffer("full", "", self._clock.now_ms())
         if self._mode is Mode.NORMAL:
+            self._probe_at = trouble.since + PROBE_MS
             self._enter(Mode.NO_GROWTH)
             why = "the WAL is too long" if disk.enough else "the disk is almost full"
             _log.error(why, error=trouble.error, now=self._mode.value)
-
-    # -- a batch ----------------------------------------------------------------------------------
 
     def tick(self) -> int:
         if self._end is not None:
@@ -170,7 +169,7 @@ class ResilientShard(Shard):
         if self._mode is Mode.FAILED:
             return
         try:
-            if self._mode is Mode.NORMAL:
+            if self._mode is Mode.NORMAL and not (self._room and self._room.tight):
                 super().work()
             else:
                 self.engine.work()  # one slice: what it deletes needs room in the WAL
@@ -364,10 +363,11 @@ class ResilientShard(Shard):
             self._resume(now)
         if self._room is not None:
             self._look(self._room)
-            if not self._room.disk.enough or self._room.disk.wal_too_long:
-                return
-        if self.store.database.can_write(LARGE_PROBE):
+        disk = Disk() if self._room is None else self._room.disk
+        if disk.enough and not disk.wal_too_long and self.store.database.can_write(LARGE_PROBE):
             self._recovered(now)
+        elif self._room is not None:
+            self._room.shrink()
 
     def _resume(self, now: int) -> None:
         """Time goes on: nobody could renew a lock while it stood still."""

@@ -1,8 +1,9 @@
 """Giving free space in a shard's file back to the disk.
 
 SQLite keeps the pages of deleted rows for new ones, so a file never shrinks by itself.  Incremental vacuum
-would cost every large payload a quarter more work (measured with 20 KB), so the file is written anew instead:
-when the server stops and nobody waits, and only when that is quick and saves much.
+would cost every large payload a quarter more work (measured with 20 KB), so the file is written anew instead,
+and only when that saves much: when the server stops and nobody waits, and when the disk is full and what is
+left in the file is little.
 """
 
 from __future__ import annotations
@@ -18,23 +19,25 @@ from .database import DISK_ERRORS, MAX_LOG, MEMORY, PAGE_SIZE, Database
 MIN_FREE = 1 << 20  # bytes: less is not worth the work
 MAX_KEPT = 64 << 20  # bytes to be written: some hundred ms, of the seconds that a stop may take
 SPARE_ROOM = MAX_LOG  # bytes that must stay free on the disk meanwhile
+LITTLE = 4 << 20  # bytes to be written while others wait: some ten ms
 
 _log = get_logger("shard")
 
 
-def compact(database: Database) -> bool:
+def compact(database: Database, most: int = MAX_KEPT, spare: int = SPARE_ROOM) -> bool:
     """Write the file anew when more than half of it is free; whether that was done.
 
-    A crash in the middle leaves the file as it was.
+    ``most`` bytes are written at most, and ``spare`` bytes must stay free.  A crash in the middle leaves the
+    file as it was.
     """
     if database.path == MEMORY or database.connection.in_transaction:
         return False
     pages, free = database.pages()
     kept = (pages - free) * PAGE_SIZE
-    if free * PAGE_SIZE < MIN_FREE or 2 * free <= pages or kept > MAX_KEPT:
+    if free * PAGE_SIZE < MIN_FREE or 2 * free <= pages or kept > most:
         return False
     # The new content goes to the log first, and from there to the file.
-    if shutil.disk_usage(Path(database.path).parent).free < 2 * kept + SPARE_ROOM:
+    if shutil.disk_usage(Path(database.path).parent).free < 2 * kept + spare:
         return False
     begun = time.monotonic()
     try:

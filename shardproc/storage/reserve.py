@@ -7,7 +7,6 @@ from contextlib import suppress
 from pathlib import Path
 
 STEP = 1024 * 1024  # bytes: the size is a multiple of it
-SPARE = 8 * STEP  # more than is needed by so much is given back: less would be taken again soon
 
 
 class Reserve:
@@ -19,10 +18,11 @@ class Reserve:
         with suppress(OSError):
             self.size = path.stat().st_size
 
-    def hold(self, needed: int) -> bool:
-        """Have at least ``needed`` bytes set aside; False when the disk has not so many."""
+    def hold(self, needed: int, spare: int) -> bool:
+        """Have at least ``needed`` bytes set aside, and give back what is more than ``spare`` beyond that;
+        False when the disk does not have that many."""
         size = -(-needed // STEP) * STEP
-        if size < self.size - SPARE:
+        if size < self.size - spare:
             self._cut(size)
         if size <= self.size:
             return True

@@ -7,7 +7,8 @@ all of them; a pull, an ack, a failed attempt and their events are rows.  So tha
 - Below `Disk.refused_below` bytes of free space pushes are refused, and the reserve is used bit by bit.
 - When that lasts, or too little is left even for work in hand, finished jobs and old events go before their
   time, the oldest first: the pages that they leave take new rows, as the file never becomes smaller.  With
-  enough of such pages pushes are accepted again.
+  enough of such pages and of the disk together pushes are accepted again.
+- A file that holds little but free pages is written anew.
 - With less free space than ROOMY, checkpoints come early: then the WAL is short, and little is owed.
 
 A reader that keeps a transaction open keeps the WAL from being reset.  It grows, and from the limit on pushes
@@ -21,6 +22,7 @@ import time
 
 from shardproc.engine.vitals import MB, Disk
 
+from .compaction import LITTLE, compact
 from .database import CHECKPOINT_PAGES, Database
 from .reserve import STEP, Reserve
 
@@ -29,6 +31,7 @@ TIGHT_LOOK_S = 0.005  # the same, with little room
 ROOMY = 512 * MB  # free space for each shard, from which on none needs to be saved
 TIGHT_PAGES = 256  # of WAL from one checkpoint to the next, with little room: 2 MB
 LONG_WAL = 8 * MB  # with little room, one that is longer than this is cut
+SPENT_WAL = MB  # the same with hardly any: its space may be all that is missing
 READ_WAL = 128 * MB  # only a reader can make it so long: it is cut as soon as that is possible
 RETRY_S = 1.0  # between two tries to cut it
 
@@ -36,12 +39,14 @@ BASE = 4 * MB  # of the reserve: a WAL between two checkpoints, and a batch
 JOB = 512  # bytes for each unfinished job: its row when it has ended, and its events
 MOST_FOR_JOBS = 256 * MB  # half a million jobs; for more, finished jobs have to make room
 SHARE = 16  # pushes are refused below this part of the disk,
-LEAST_FREE, MOST_FREE = 2 * MB, 64 * MB  # but for each shard within these bounds
+LEAST_FREE, MOST_FREE = 3 * MB, 64 * MB  # but for each shard within these bounds
 WARNED = 3  # times that much
 AGAIN = 5 / 4  # of the bounds: pushes are accepted again only then, lest it goes to and fro
 PRESSED = 3 * MB  # with less than this in all, finished jobs make room at once,
 PATIENCE_S = 10.0  # and with more when pushes have been refused for so long: it may pass by itself
-SLACK = 2 * MB  # of free space is made from the reserve while pushes are refused
+SPARE = 8 * MB  # of the reserve that is more than needed is given back: less would be taken again soon,
+TIGHT_SPARE = MB  # but with little room other shards may need it
+SLACK = 3 * MB  # for each shard is taken from the reserve while pushes are refused: all write at once
 DEFAULT_WAL_LIMIT = 1024 * MB
 
 
@@ -54,7 +59,7 @@ class Room:
         self._folder = os.path.dirname(database.path) or "."
         self._shards = shards
         self._wal_limit = wal_limit
-        self._tight = False
+        self.tight = False  # space has to be saved
         self._short_since = 0.0  # there has not been enough, monotonic
         self._cut_at = 0.0  # when the WAL may be cut again, monotonic
         self._bound = 0  # bytes of free space for each shard
@@ -74,16 +79,19 @@ class Room:
         found = os.statvfs(self._folder)
         free, total = found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize
         self._adapt(free)
-        wal, owed = self._shorten(free)
+        wal, owed = self._shorten(free, refusing)
         self._unused = self._database.unused()
         self._bound = min(MOST_FREE, max(LEAST_FREE, total // (SHARE * self._shards)))
         needed = BASE + owed + max(0, min(MOST_FOR_JOBS, live * JOB) - self._unused // 2)
         missing = max(0, needed - self._reserve.size)
-        bound, factor = self._bound * self._shards + missing, AGAIN if refusing else 1
-        enough = free >= bound * factor or self._has_unused(factor)
+        bound, factor = self._bound * self._shards, AGAIN if refusing else 1
+        left = max(0, free - missing)
+        for_wal = LEAST_FREE * self._shards * factor  # it grows, also when the database need not
+        enough = left >= bound * factor or (left >= for_wal and self._has_unused(factor, left))
+        bound += missing
         if enough:
-            enough = self._reserve.hold(needed)
-        elif refusing and free < SLACK and self._reserve.size:
+            enough = self._reserve.hold(needed, TIGHT_SPARE if self.tight else SPARE)
+        elif refusing and free < SLACK * self._shards and self._reserve.size:
             self._reserve.give(SLACK)
         now = time.monotonic()
         if enough or self.disk.enough:
@@ -98,22 +106,22 @@ class Room:
             enough=enough,
             wal_too_long=wal > self._wal_limit // (2 if self.disk.wal_too_long else 1),
         )
-        self.next_at = now + (TIGHT_LOOK_S if self._tight else LOOK_S)
+        self.next_at = now + (TIGHT_LOOK_S if self.tight else LOOK_S)
         return self.disk
 
     @property
     def is_pressed(self) -> bool:
         """Whether what is kept of finished jobs has to make room."""
         disk = self.disk
-        if disk.enough or self._has_unused(AGAIN):
+        if disk.enough or self._has_unused(AGAIN, 0):
             return False
         left = disk.free + disk.reserve + self._unused
         return left < PRESSED or time.monotonic() - self._short_since > PATIENCE_S
 
-    def _has_unused(self, factor: float) -> bool:
-        """Whether so many pages of the database are free that it need not grow.  Half of them are for the
-        jobs that are there."""
-        return self._unused // 2 >= self._bound * factor
+    def _has_unused(self, factor: float, free: int) -> bool:
+        """Whether there is room with the free pages of the database, beside this shard's part of ``free``
+        bytes of the disk.  Half of the pages are for the jobs that are there."""
+        return free // self._shards + self._unused // 2 >= self._bound * factor
 
     def relieve(self) -> None:
         """The disk is full in the middle of a batch: have the WAL reset, with what was set aside."""
@@ -122,18 +130,25 @@ class Room:
             self._reserve.release()
             self._database.checkpoint("restart")
 
+    def shrink(self) -> None:
+        """Have the file give its free pages back to the disk, if little is left in it."""
+        if compact(self._database, LITTLE, 0):
+            self._database.checkpoint("truncate")
+
     def _adapt(self, free: int) -> None:
-        tight = free < self._shards * ROOMY * (AGAIN if self._tight else 1)
-        if tight != self._tight:
-            self._tight = tight
+        tight = free < self._shards * ROOMY * (AGAIN if self.tight else 1)
+        if tight != self.tight:
+            self.tight = tight
             self._database.checkpoint_every(TIGHT_PAGES if tight else CHECKPOINT_PAGES)
 
-    def _shorten(self, free: int) -> tuple[int, int]:
+    def _shorten(self, free: int, refusing: bool) -> tuple[int, int]:
         """Cut a WAL that is too long, if nobody reads it.  Its length, and what its next checkpoint adds to
         the database."""
         wal, owed = self._database.wal_size(), self._database.owed()
         now = time.monotonic()
-        long = wal > (LONG_WAL if self._tight else READ_WAL) or self.disk.wal_too_long
+        scarce = refusing or free < WARNED * self._bound * self._shards
+        most = SPENT_WAL if scarce else LONG_WAL if self.tight else READ_WAL
+        long = wal > most or self.disk.wal_too_long
         if not long or now < self._cut_at:
             return wal, owed
         if owed > free:

@@ -28,7 +28,7 @@ from .journal import Journal
 from .rebase import Rebase
 
 MAX_SEQ = 2**63 - 1
-MAX_PURGE = 4 << 20  # bytes of payload deleted in one go: every page of it has to be read
+MAX_PURGE = 1 << 20  # bytes of payload deleted in one go: each page is read, and needs room in the WAL
 MAX_PAST = 100  # attempts of a job that are shown: the last ones
 SETTLE = 500  # jobs looked at in one go; about 1 ms
 MANY = 100_000  # finished jobs that a start may look at in vain
