@@ -86,7 +86,7 @@ class Room:
         missing = max(0, needed - self._reserve.size)
         bound, factor = self._bound * self._shards, AGAIN if refusing else 1
         left = max(0, free - missing)
-        for_wal = LEAST_FREE * self._shards * factor  # it grows, also when the database need not
+        for_wal = LEAST_FREE * self._shards  # it grows, also when the database need not
         enough = left >= bound * factor or (left >= for_wal and self._has_unused(factor, left))
         bound += missing
         if enough:
@@ -113,7 +113,7 @@ class Room:
     def is_pressed(self) -> bool:
         """Whether what is kept of finished jobs has to make room."""
         disk = self.disk
-        if disk.enough or self._has_unused(AGAIN, 0):
+        if disk.enough or (disk.free >= 2 * LEAST_FREE * self._shards and self._has_unused(AGAIN, 0)):
             return False
         left = disk.free + disk.reserve + self._unused
         return left < PRESSED or time.monotonic() - self._short_since > PATIENCE_S

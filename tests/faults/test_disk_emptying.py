@@ -121,6 +121,10 @@ async def test_all_jobs_can_be_removed(tmp_path: Path, make_server: StartServer,
     await empties(tmp_path, make_server, ("tmpfs", 40, 1), finish)
 
 
+async def test_shards_share_a_disk(tmp_path: Path, make_server: StartServer) -> None:
+    await empties(tmp_path, make_server, ("tmpfs", 64, 4), "Drain")
+
+
 @pytest.mark.faults
 @pytest.mark.parametrize("finish", ["ack", "fail", "Drain", "Obliterate"])
 @pytest.mark.parametrize("disk", LONG, ids=str)
