@@ -12,32 +12,32 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from bunqueue.app.bunqueue import Bunqueue
-    from bunqueue.app.station import RateLimit
+    from bunqueue.app.queue_config import RateLimit
     from bunqueue.app.task import AsyncTask, PlainTask, Task
-    from bunqueue.client.active_job import ActiveJob, current_job
     from bunqueue.client.blocking.events import QueueEvents
     from bunqueue.client.blocking.flow import FlowProducer
     from bunqueue.client.blocking.group import QueueGroup
     from bunqueue.client.blocking.queue import JobGroup, JobHandle, Queue
-    from bunqueue.client.connection_options import ConnectionOptions
+    from bunqueue.client.connection.options import ConnectionOptions
+    from bunqueue.client.connection.tls import TlsOptions
     from bunqueue.client.event_stream import QueueEvent
     from bunqueue.client.events import AsyncQueueEvents
     from bunqueue.client.flow import AsyncFlowProducer
     from bunqueue.client.flow_plan import FlowJob, FlowNode, FlowTree
     from bunqueue.client.group import AsyncQueueGroup
-    from bunqueue.client.job_logging import JobLogHandler
-    from bunqueue.client.job_options import JobOptions, NewJob
-    from bunqueue.client.jobs import Job, JobCounts, JobProgress, QueueInfo, ServerStats
-    from bunqueue.client.middleware import CallNext, Middleware
-    from bunqueue.client.option_types import Backoff, Debounce, Dedup, Repeat
-    from bunqueue.client.processes import Recycle
+    from bunqueue.client.models.jobs import Job, JobCounts, JobProgress, QueueInfo, ServerStats
+    from bunqueue.client.models.views import DeadLetter, FailedAttempt, JobOutcome
+    from bunqueue.client.options.job import JobOptions, NewJob
+    from bunqueue.client.options.types import Backoff, Debounce, Dedup, Repeat
     from bunqueue.client.queue import AsyncJobGroup, AsyncJobHandle, AsyncQueue
-    from bunqueue.client.routes import Route
-    from bunqueue.client.service import run_forever
-    from bunqueue.client.tls import TlsOptions
-    from bunqueue.client.views import DeadLetter, FailedAttempt, JobOutcome
-    from bunqueue.client.worker import Worker, WorkerHealth, WorkerStats
-    from bunqueue.client.worker_options import WorkerOptions
+    from bunqueue.client.worker.active_job import ActiveJob, current_job
+    from bunqueue.client.worker.job_logging import JobLogHandler
+    from bunqueue.client.worker.middleware import CallNext, Middleware
+    from bunqueue.client.worker.options import WorkerOptions
+    from bunqueue.client.worker.processes.pool import Recycle
+    from bunqueue.client.worker.routes import Route
+    from bunqueue.client.worker.service import run_forever
+    from bunqueue.client.worker.worker import Worker, WorkerHealth, WorkerStats
     from bunqueue.errors import (
         ArgumentsError,
         AuthError,
@@ -75,36 +75,36 @@ if TYPE_CHECKING:
     )
 
 _WHERE = {
-    "bunqueue.client.job_logging": ("JobLogHandler",),
-    "bunqueue.client.processes": ("Recycle",),
-    "bunqueue.client.routes": ("Route",),
-    "bunqueue.client.worker_options": ("WorkerOptions",),
+    "bunqueue.client.worker.job_logging": ("JobLogHandler",),
+    "bunqueue.client.worker.processes.pool": ("Recycle",),
+    "bunqueue.client.worker.routes": ("Route",),
+    "bunqueue.client.worker.options": ("WorkerOptions",),
     "bunqueue.app.bunqueue": ("Bunqueue",),
-    "bunqueue.app.station": ("RateLimit",),
+    "bunqueue.app.queue_config": ("RateLimit",),
     "bunqueue.app.task": ("AsyncTask", "PlainTask", "Task"),
     "bunqueue.client.blocking.events": ("QueueEvents",),
     "bunqueue.client.blocking.flow": ("FlowProducer",),
     "bunqueue.client.blocking.group": ("QueueGroup",),
     "bunqueue.client.blocking.queue": ("JobGroup", "JobHandle", "Queue"),
-    "bunqueue.client.connection_options": ("ConnectionOptions",),
+    "bunqueue.client.connection.options": ("ConnectionOptions",),
     "bunqueue.client.event_stream": ("QueueEvent",),
     "bunqueue.client.events": ("AsyncQueueEvents",),
     "bunqueue.client.flow": ("AsyncFlowProducer",),
     "bunqueue.client.flow_plan": ("FlowJob", "FlowNode", "FlowTree"),
     "bunqueue.client.group": ("AsyncQueueGroup",),
-    "bunqueue.client.job_options": ("JobOptions", "NewJob"),
-    "bunqueue.client.option_types": ("Backoff", "Debounce", "Dedup", "Repeat"),
-    "bunqueue.client.views": ("DeadLetter", "FailedAttempt", "JobOutcome"),
-    "bunqueue.client.jobs": ("Job", "JobCounts", "JobProgress", "QueueInfo", "ServerStats"),
-    "bunqueue.client.middleware": ("CallNext", "Middleware"),
+    "bunqueue.client.options.job": ("JobOptions", "NewJob"),
+    "bunqueue.client.options.types": ("Backoff", "Debounce", "Dedup", "Repeat"),
+    "bunqueue.client.models.views": ("DeadLetter", "FailedAttempt", "JobOutcome"),
+    "bunqueue.client.models.jobs": ("Job", "JobCounts", "JobProgress", "QueueInfo", "ServerStats"),
+    "bunqueue.client.worker.middleware": ("CallNext", "Middleware"),
     "bunqueue.client.queue": ("AsyncJobGroup", "AsyncJobHandle", "AsyncQueue"),
-    "bunqueue.client.active_job": (
+    "bunqueue.client.worker.active_job": (
         "ActiveJob",
         "current_job",
     ),
-    "bunqueue.client.service": ("run_forever",),
-    "bunqueue.client.tls": ("TlsOptions",),
-    "bunqueue.client.worker": (
+    "bunqueue.client.worker.service": ("run_forever",),
+    "bunqueue.client.connection.tls": ("TlsOptions",),
+    "bunqueue.client.worker.worker": (
         "Worker",
         "WorkerHealth",
         "WorkerStats",

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from bunqueue.data_folder import NAME, is_resharded, private, shard_file, shards_of, sync
 from bunqueue.spark.errors import UnreadableShard
-from bunqueue.spark.shard_file import opened
+from bunqueue.spark.read.shard_file import opened
 
 AT_ONCE = 4  # shards: their moments are near each other, and more would only wait for the disk
 

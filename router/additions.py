@@ -10,8 +10,8 @@ from msgspec import to_builtins
 
 from bunqueue import vitals
 from bunqueue.protocol.gather import Addition, Answer
+from bunqueue.server_commands.prometheus import RouterFigures, exposition
 
-from .exposition import RouterFigures, exposition
 from .local import now_ms, version
 
 if TYPE_CHECKING:

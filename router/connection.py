@@ -22,6 +22,7 @@ from bunqueue.protocol.codec import request_id
 from bunqueue.protocol.commands import CommandError
 from bunqueue.protocol.framing import HEADER, FrameTooLarge
 from bunqueue.protocol.lenient import DECODE_ERRORS
+from bunqueue.server_commands.workers import Workers
 
 from .admission import MAX_SLOW, RateLimit, may_wait
 from .bounds import longest_frame
@@ -29,7 +30,6 @@ from .flow import HELD, SHUTDOWN, SLOW_READER, ReadGate
 from .local import answer, first_shard, guarded_peek, refusal, second_look
 from .routing import FIRST, HERE, ID, IDS, QUEUE, SLOW, SUBSCRIBE, Peek, peek
 from .subscription import Subscription, subscribe
-from .workers import Workers
 
 if TYPE_CHECKING:
     from .hub import Hub

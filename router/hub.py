@@ -10,6 +10,7 @@ from bunqueue.busy_poll import LoopPoll
 from bunqueue.descriptors import MAX_LINGERING
 from bunqueue.logs import get_logger
 from bunqueue.protocol import link as wire
+from bunqueue.server_commands.workers import Worker, Workers
 from bunqueue.settings import Settings
 
 from .additions import Additions
@@ -22,7 +23,6 @@ from .routing import Routes
 from .strangers import Strangers
 from .tickets import Tickets
 from .turns import Turns
-from .workers import Worker, Workers
 
 if TYPE_CHECKING:
     from .connection import ClientConnection

@@ -24,12 +24,12 @@ from bunqueue.protocol.commands.workers import (
     UnregisterWorker,
 )
 from bunqueue.protocol.lenient import DECODE_ERRORS
+from bunqueue.server_commands.workers import Workers
 
 from .admission import RateLimit, Tokens, may_read, token_is_known
 from .processes import born
 from .routing import Peek, decode, look_again, peek
 from .subscription import Subscription
-from .workers import Workers
 
 BEFORE_AUTH = frozenset({"Auth"})  # all that a connection may say before it has shown a token
 ONLY_READS = "This token may only read: {} needs one of --auth-token"

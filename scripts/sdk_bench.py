@@ -31,8 +31,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from bunqueue.client.line import Line
-from bunqueue.client.transport import Endpoint
+from bunqueue.client.connection.blocking_connection import Line
+from bunqueue.client.connection.transport import Endpoint
 from bunqueue.protocol.commands import Ok, queues
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -26,9 +26,9 @@ from bunqueue.protocol.peers import Forwarded
 from . import missed_runs
 from .clock import Clock
 from .engine.engine import Engine
+from .engine.memory.vitals import Vitals
 from .engine.outbox import Told
 from .engine.state import Client, State
-from .engine.vitals import Vitals
 from .storage.careful import CarefulStore
 from .storage.compaction import compact
 from .storage.database import DISK_ERRORS, Database

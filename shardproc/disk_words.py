@@ -14,8 +14,8 @@ from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import ErrorReply, Reply
 from bunqueue.protocol.commands.base import RequestId
 
+from .engine.memory.vitals import MB, Disk, Trouble
 from .engine.state import Upkeep
-from .engine.vitals import MB, Disk, Trouble
 from .storage.store import Store
 
 WARN_EVERY_S = 600.0  # the same in the log, for as long as it lasts

@@ -10,8 +10,8 @@ from bunqueue.protocol.codec import InvalidCommand, decode_command
 from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import COMMANDS
 
+from .engine.memory.vitals import Vitals
 from .engine.state import Client
-from .engine.vitals import Vitals
 from .pressure import Pressure
 from .resilient import Mode
 from .watched import WatchedShard

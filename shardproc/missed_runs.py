@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 from bunqueue.logs import get_logger
 
-from .engine.timetable import Timetable
+from .engine.memory.timetable import Timetable
 
 MAX_LINES = 20  # in one tick: thousands of schedules may have missed a run, and the metric counts them all
 

@@ -19,8 +19,8 @@ from bunqueue.model import retention as finished
 from bunqueue.protocol import link
 from bunqueue.settings import Settings
 
+from .engine.memory.vitals import MB
 from .engine.state import State
-from .engine.vitals import MB
 from .limited import LimitedShard
 from .resilient import StorageFailed
 from .server import Server

@@ -20,7 +20,7 @@ from bunqueue.data_folder import (
     shard_file,
 )
 from bunqueue.shard_identity import Place, misfit
-from shardproc.storage.recount import Counts, Finding, recount
+from shardproc.storage.repair.recount import Counts, Finding, recount
 
 FAILED = 1
 

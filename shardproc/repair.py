@@ -30,8 +30,8 @@ from bunqueue.data_folder import (
     write_whole,
 )
 from shardproc.storage.database import DatabaseError
-from shardproc.storage.recount import damage_of
-from shardproc.storage.salvage import Salvaged, salvage
+from shardproc.storage.repair.recount import damage_of
+from shardproc.storage.repair.salvage import Salvaged, salvage
 
 FAILED = 1
 SPARE = 1.1  # a new file takes about as much as what can be read of the old one

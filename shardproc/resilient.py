@@ -34,9 +34,9 @@ from bunqueue.protocol.commands import COMMANDS, Command, ErrorReply, Reply, Spe
 from .clock import Clock
 from .core import Shard
 from .disk_words import Found, Warnings, error_of, press, request_of, trouble_of
+from .engine.memory.vitals import Disk, Trouble, Vitals
+from .engine.peers.carried_state import Heritage, entangled, parked
 from .engine.state import Client, State
-from .engine.succession import Heritage, entangled, parked
-from .engine.vitals import Disk, Trouble, Vitals
 from .storage.careful import CarefulStore
 from .storage.database import DISK_ERRORS, disk_problem
 from .storage.event_log import DEFAULT_RETENTION, Retention

@@ -20,10 +20,10 @@ from collections.abc import Iterator
 from bunqueue.logs import get_logger
 
 from .clock import JUMP_MS, Clock
-from .engine.doubt import Doubt
 from .engine.engine import Engine
-from .engine.set_back import Pending, SetBack
-from .engine.vitals import ClockNews
+from .engine.memory.clock_correction import Pending, SetBack
+from .engine.memory.clock_doubt import Doubt
+from .engine.memory.vitals import ClockNews
 from .storage.store import Store
 
 SLICE_S = 0.01  # of a batch, for times that are brought back

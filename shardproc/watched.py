@@ -13,10 +13,10 @@ from pathlib import Path
 from bunqueue.logs import get_logger
 from bunqueue.protocol.codes import Code
 
-from .engine.vitals import Trouble
+from .engine.memory.vitals import Trouble
 from .resilient import Mode, ResilientShard, StorageFailed
 from .storage.presence import Absence
-from .storage.rescue import RescueError, rescue, rescued
+from .storage.repair.rescue import RescueError, rescue, rescued
 
 LOOK_S = 1.0  # between two looks: what is pushed between the deletion and the look is rescued, too
 _log = get_logger("shard")

@@ -13,11 +13,11 @@ from pyspark.sql import functions as F
 
 from bunqueue.analytics.facts import ATTEMPT_COLUMNS, EVENT_COLUMNS, JOB_COLUMNS, Begin, Source
 from bunqueue.spark import BadOption, UnreadableShard
-from bunqueue.spark.event_rows import oldest
-from bunqueue.spark.folders import Shard, find_shards
-from bunqueue.spark.remote import fetched, is_remote, shown
-from bunqueue.spark.shard_file import opened
-from bunqueue.spark.snapshots import is_live, snapshot
+from bunqueue.spark.read.event_rows import oldest
+from bunqueue.spark.read.folders import Shard, find_shards
+from bunqueue.spark.read.remote import fetched, is_remote, shown
+from bunqueue.spark.read.shard_file import opened
+from bunqueue.spark.read.snapshots import is_live, snapshot
 
 
 def host_names(folders: Sequence[str], hosts: Sequence[str]) -> list[str]:

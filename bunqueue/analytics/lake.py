@@ -18,7 +18,7 @@ from pyspark.sql.types import StructType
 from bunqueue.analytics.facts import Begin, Source
 from bunqueue.analytics.lake_log import LakeLog
 from bunqueue.spark import NotReadable
-from bunqueue.spark.tables import TABLES
+from bunqueue.spark.read.tables import TABLES
 
 # Beside the columns that are read without being asked for.
 _MORE = {"jobs": ("tags", "depends_on"), "attempts": (), "events": ()}

@@ -19,9 +19,9 @@ from bunqueue.analytics.page.document import document
 from bunqueue.analytics.pipeline import ALL, Result, Tell, Wanted
 from bunqueue.data_folder import NAME as MANIFEST
 from bunqueue.spark import BadOption, spark_session
-from bunqueue.spark.remote import is_remote, shown
-from bunqueue.spark.session import is_local
-from bunqueue.spark.snapshots import is_live
+from bunqueue.spark.read.remote import is_remote, shown
+from bunqueue.spark.read.snapshots import is_live
+from bunqueue.spark.sessions.start import is_local
 
 REPORT = "report.html"
 

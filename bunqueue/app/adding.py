@@ -9,13 +9,13 @@ from typing import Any, TypeVar, Unpack
 from bunqueue.client.blocking.events import QueueEvents
 from bunqueue.client.blocking.flow import FlowProducer
 from bunqueue.client.blocking.queue import JobHandle, Queue
+from bunqueue.client.connection.endpoint_options import Place, endpoint_of
 from bunqueue.client.events import AsyncQueueEvents, EventType
 from bunqueue.client.flow import AsyncFlowProducer
 from bunqueue.client.flow_plan import FlowJob
-from bunqueue.client.job_options import JobOptions
-from bunqueue.client.middleware import Middleware
-from bunqueue.client.places import Place, endpoint_of
+from bunqueue.client.options.job import JobOptions
 from bunqueue.client.queue import AsyncJobHandle, AsyncQueue
+from bunqueue.client.worker.middleware import Middleware
 from bunqueue.errors import OptionError
 
 R = TypeVar("R")

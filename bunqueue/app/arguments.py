@@ -17,10 +17,10 @@ from msgspec import UNSET, Struct
 from msgspec.msgpack import Decoder, Encoder
 
 from bunqueue.app.carriable import check_carriable
-from bunqueue.client.connection_options import shown
-from bunqueue.client.job_options import encode_data
-from bunqueue.client.plain_data import Declared
-from bunqueue.client.results import encode_result
+from bunqueue.client.connection.options import shown
+from bunqueue.client.options.job import encode_data
+from bunqueue.client.options.plain_data import Declared
+from bunqueue.client.worker.results import encode_result
 from bunqueue.errors import ArgumentsError, ResultError
 
 _VARIABLE = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)

@@ -8,10 +8,11 @@ from collections.abc import Callable, Sequence
 from contextvars import Context
 from typing import Any
 
-from bunqueue.client import checks, substitute
-from bunqueue.client.active_job import ActiveJob
-from bunqueue.client.connection_options import Duration, shown, span
-from bunqueue.client.threads import Threads
+from bunqueue.client import substitute
+from bunqueue.client.connection.options import Duration, shown, span
+from bunqueue.client.options import checks
+from bunqueue.client.worker.active_job import ActiveJob
+from bunqueue.client.worker.threads import Threads
 from bunqueue.errors import ResultError
 
 BatchHandler = Callable[[list[ActiveJob]], Any]

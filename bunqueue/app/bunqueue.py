@@ -7,18 +7,18 @@ from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack, get_args
 
 from bunqueue.app.hooks import Hook, Hooks, Occasion
+from bunqueue.app.queue_config import RateLimit
 from bunqueue.app.scheduling import Scheduling
 from bunqueue.app.service import Service
-from bunqueue.app.station import RateLimit
-from bunqueue.client import checks
-from bunqueue.client.active_job import ActiveJob
-from bunqueue.client.connection_options import Duration, shown, unknown_option
-from bunqueue.client.job_options import JobOptions, default_fields
-from bunqueue.client.middleware import CallNext, Middleware, checked
-from bunqueue.client.places import Place
-from bunqueue.client.routes import Handlers
-from bunqueue.client.service import run_forever
-from bunqueue.client.worker_options import WorkerOptions
+from bunqueue.client.connection.endpoint_options import Place
+from bunqueue.client.connection.options import Duration, shown, unknown_option
+from bunqueue.client.options import checks
+from bunqueue.client.options.job import JobOptions, default_fields
+from bunqueue.client.worker.active_job import ActiveJob
+from bunqueue.client.worker.middleware import CallNext, Middleware, checked
+from bunqueue.client.worker.options import WorkerOptions
+from bunqueue.client.worker.routes import Handlers
+from bunqueue.client.worker.service import run_forever
 from bunqueue.errors import OptionError
 from bunqueue.logs import Form, Level, log_for_people
 

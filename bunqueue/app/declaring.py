@@ -8,13 +8,13 @@ from typing import Any, ParamSpec, Protocol, TypeVar, Unpack, overload
 
 from bunqueue.app.adding import Adding
 from bunqueue.app.batches import Batch, BatchHandler
-from bunqueue.app.station import RateLimit, Station
+from bunqueue.app.queue_config import RateLimit, Station
 from bunqueue.app.task import AsyncTask, PlainTask, Task
-from bunqueue.client import checks
-from bunqueue.client.active_job import Handler
-from bunqueue.client.connection_options import Duration, shown
-from bunqueue.client.job_options import JobOptions
-from bunqueue.client.routes import ANY, RunIn
+from bunqueue.client.connection.options import Duration, shown
+from bunqueue.client.options import checks
+from bunqueue.client.options.job import JobOptions
+from bunqueue.client.worker.active_job import Handler
+from bunqueue.client.worker.routes import ANY, RunIn
 from bunqueue.errors import OptionError
 
 P = ParamSpec("P")

@@ -8,9 +8,9 @@ import logging
 from collections.abc import Callable
 from typing import Any, Literal, get_args
 
-from bunqueue.client.active_job import ActiveJob
-from bunqueue.client.connection_options import shown
-from bunqueue.client.failures import is_last
+from bunqueue.client.connection.options import shown
+from bunqueue.client.worker.active_job import ActiveJob
+from bunqueue.client.worker.failures import is_last
 from bunqueue.errors import OptionError
 
 logger = logging.getLogger("bunqueue.app")

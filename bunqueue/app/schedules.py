@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from bunqueue.client.connection_options import Duration, shown
-from bunqueue.client.cron_options import SPAWN_OPTIONS, cron_command
+from bunqueue.client.connection.options import Duration, shown
+from bunqueue.client.options.cron import SPAWN_OPTIONS, cron_command
 from bunqueue.errors import OptionError
 from bunqueue.model.schedule import ScheduleError, next_run
 from bunqueue.protocol.commands.cron import Cron, CronView

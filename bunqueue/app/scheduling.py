@@ -9,7 +9,7 @@ from bunqueue.app.declaring import Declaring
 from bunqueue.app.schedules import Schedule, stale_of
 from bunqueue.app.task import AsyncTask, PlainTask, Task
 from bunqueue.client.blocking.queue import JobHandle
-from bunqueue.client.connection_options import Duration
+from bunqueue.client.connection.options import Duration
 from bunqueue.client.flow_plan import FlowJob
 from bunqueue.client.queue import AsyncJobHandle
 from bunqueue.errors import OptionError

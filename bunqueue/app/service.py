@@ -7,10 +7,10 @@ import logging
 import random
 from typing import TYPE_CHECKING, Any
 
-from bunqueue.client import checks
-from bunqueue.client.caller import AsyncCaller
-from bunqueue.client.connection_options import Duration, reconnect_delay
-from bunqueue.client.worker import Worker
+from bunqueue.client.connection.caller import AsyncCaller
+from bunqueue.client.connection.options import Duration, reconnect_delay
+from bunqueue.client.options import checks
+from bunqueue.client.worker.worker import Worker
 from bunqueue.errors import OptionError, ShardUnavailable
 from bunqueue.protocol.commands import Reply
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from bunqueue.app.bunqueue import Bunqueue
-    from bunqueue.app.station import Station
-    from bunqueue.client.worker_options import WorkerOptions
+    from bunqueue.app.queue_config import Station
+    from bunqueue.client.worker.options import WorkerOptions
 
 logger = logging.getLogger("bunqueue.app")
 

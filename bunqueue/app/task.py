@@ -9,12 +9,12 @@ from functools import update_wrapper
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, ParamSpec, Self, TypeVar, Unpack, cast
 
 from bunqueue.app.arguments import Arguments
-from bunqueue.client import checks
-from bunqueue.client.active_job import ActiveJob
-from bunqueue.client.failures import made_final
 from bunqueue.client.flow_plan import FlowJob
-from bunqueue.client.job_options import JobOptions, wire_fields
-from bunqueue.client.routes import Route, RunIn
+from bunqueue.client.options import checks
+from bunqueue.client.options.job import JobOptions, wire_fields
+from bunqueue.client.worker.active_job import ActiveJob
+from bunqueue.client.worker.failures import made_final
+from bunqueue.client.worker.routes import Route, RunIn
 
 if TYPE_CHECKING:
     from bunqueue.app.adding import Adding

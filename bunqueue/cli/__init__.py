@@ -8,8 +8,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from .exits import FAILED, INTERRUPTED, USAGE
-from .streams import open_closed_streams
+from .framework.exits import FAILED, INTERRUPTED, USAGE
+from .framework.streams import open_closed_streams
 
 BAD_USAGE = USAGE
 
@@ -25,7 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # Typer makes a SystemExit of a pipe that breaks while help is printed.
         if isinstance(error, SystemExit) and not isinstance(error.__context__, BrokenPipeError):
             raise
-        from .output import pipe_closed
+        from .output.output import pipe_closed
 
         return pipe_closed()
 
@@ -38,8 +38,8 @@ def _main(arguments: Sequence[str] | None) -> int:
     from bunqueue.errors import BunqueueError
     from bunqueue.settings import SettingsError
 
-    from .long_work import Declined
-    from .output import Unwritable, flush, speak_any_language
+    from .output.output import Unwritable, flush, speak_any_language
+    from .output.progress import Declined
     from .program import app
 
     logging.getLogger("bunqueue").addHandler(logging.NullHandler())  # errors are told once, by us
@@ -75,7 +75,7 @@ def _with_hint(message: str, error: Exception) -> str:
 
 def _tell(error: Exception) -> int:
     """An error of the client or the server, in the words of the command line."""
-    from .telling import status_of, words_of
+    from .output.errors import status_of, words_of
 
     return _refuse(words_of(error), status_of(error))
 

@@ -13,7 +13,7 @@ from typing import Annotated, Any, NamedTuple
 import typer
 from typer.main import get_group
 
-from .shared import Noun, extend, given, refuse_shared
+from .framework.shared import Noun, extend, given, refuse_shared
 
 
 class Entry(NamedTuple):
@@ -30,22 +30,22 @@ COMMANDS = {
     "start": Entry("server", "Start the server.", True, True),
     "worker": Entry("worker", "Run workers of a program, or list those that the server knows."),
     "push": Entry("push", "Add a job to a queue, or one for each line of a file.", True),
-    "pull": Entry("take", "Take the next job of a queue.", True),
-    "ack": Entry("take", "Complete a job that was pulled.", True),
-    "fail": Entry("take", "Report that a job that was pulled has failed.", True),
-    "heartbeat": Entry("take", "Keep a job that was pulled: renew its lock.", True),
+    "pull": Entry("worker_commands", "Take the next job of a queue.", True),
+    "ack": Entry("worker_commands", "Complete a job that was pulled.", True),
+    "fail": Entry("worker_commands", "Report that a job that was pulled has failed.", True),
+    "heartbeat": Entry("worker_commands", "Keep a job that was pulled: renew its lock.", True),
     "job": Entry("job", "Look at a job, wait for it, change it, cancel it."),
     "flow": Entry("flow", "Flows, jobs that wait for each other: add one, and see how far it is."),
     "queue": Entry("queue", "List queues; pause, count, clean, drain, remove one."),
     "dlq": Entry("dlq", "Dead letters: list, retry, purge them."),
     "cron": Entry("cron", "Schedules: list, add, run, pause, delete them, and see when they run."),
-    "rate-limit": Entry("rate_limit", "How fast jobs of a queue may start."),
-    "concurrency": Entry("concurrency", "How many jobs of a queue may run at a time."),
-    "group": Entry("group", "Groups of jobs: list, pause and limit them."),
-    "stall": Entry("stall", "When running jobs of a queue count as stalled."),
+    "rate-limit": Entry("limits.rate_limit", "How fast jobs of a queue may start."),
+    "concurrency": Entry("limits.concurrency", "How many jobs of a queue may run at a time."),
+    "group": Entry("limits.group", "Groups of jobs: list, pause and limit them."),
+    "stall": Entry("limits.stall", "When running jobs of a queue count as stalled."),
     "webhook": Entry("webhook", "Webhooks: list, add, remove them, switch them on and off."),
     "events": Entry("events", "Print what happens in queues, as it happens.", True),
-    "top": Entry("top", "Watch the server live: throughput, queues, workers, shards.", True),
+    "top": Entry("top.screen", "Watch the server live: throughput, queues, workers, shards.", True),
     "stats": Entry("monitor", "Print how many jobs there are, and how fast they come and go.", True),
     "shards": Entry("monitor", "List the shards, and how they are.", True),
     "metrics": Entry("monitor", "Print all numbers as Prometheus reads them.", True),
@@ -53,10 +53,14 @@ COMMANDS = {
     "ping": Entry("monitor", "Say how long the server takes to answer.", True),
     "doctor": Entry("doctor", "Look for what commonly goes wrong.", True),
     "config": Entry("config", "Look at the settings of the server.", local=True),
-    "reshard": Entry("reshard", "Change the number of shards of a data folder.", True, True),
-    "snapshot": Entry("snapshot", "Copy a data folder, while its server works, too.", True, True),
-    "adopt": Entry("adopt", "Make the file of embedded queues the data folder of a server.", True, True),
-    "accept-loss": Entry("accept_loss", "Let a shard begin empty whose file is lost.", True, True),
+    "reshard": Entry("data_folder.reshard", "Change the number of shards of a data folder.", True, True),
+    "snapshot": Entry("data_folder.snapshot", "Copy a data folder, while its server works, too.", True, True),
+    "adopt": Entry(
+        "data_folder.adopt", "Make the file of embedded queues the data folder of a server.", True, True
+    ),
+    "accept-loss": Entry(
+        "data_folder.accept_loss", "Let a shard begin empty whose file is lost.", True, True
+    ),
     "analytics": Entry("analytics", "Figures, charts and history of queues, with Spark.", local=True),
     "completion": Entry("completion", "Print what a shell needs to complete commands.", True, True),
     "version": Entry("server", "Print the version.", True, True),
@@ -66,7 +70,7 @@ COMMANDS = {
 def load(name: str) -> Any:
     """The command of that name."""
     entry = COMMANDS[name]
-    group: Any = get_group(import_module(f"{__package__}.{entry.module}").app)
+    group: Any = get_group(import_module(f"{__package__}.commands.{entry.module}").app)
     if entry.flat:
         return group.commands[name]
     group.name = name
@@ -123,7 +127,7 @@ class _Program(Noun):
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        from .server import version
+        from .commands.server import version
 
         version()
         raise typer.Exit

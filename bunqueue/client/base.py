@@ -5,8 +5,8 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Self, Unpack
 
-from bunqueue.client.caller import AsyncCaller
-from bunqueue.client.places import Place, endpoint_of
+from bunqueue.client.connection.caller import AsyncCaller
+from bunqueue.client.connection.endpoint_options import Place, endpoint_of
 
 
 class AsyncClient:

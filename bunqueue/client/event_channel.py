@@ -16,9 +16,9 @@ from functools import partial
 from typing import Protocol
 
 from bunqueue.client import substitute
-from bunqueue.client.connection_options import reconnect_delay
-from bunqueue.client.replies import decode_reply
-from bunqueue.client.transport import Endpoint, Transport
+from bunqueue.client.connection.options import reconnect_delay
+from bunqueue.client.connection.replies import decode_reply
+from bunqueue.client.connection.transport import Endpoint, Transport
 from bunqueue.errors import AuthError, BunqueueError
 from bunqueue.protocol.commands import Ok
 from bunqueue.protocol.commands.events import SubscribeEvents

@@ -16,10 +16,10 @@ import msgspec
 from msgspec import Struct
 from msgspec.msgpack import Decoder
 
-from bunqueue.client.connection_options import Duration, seconds
+from bunqueue.client.connection.background_loop import check_thread, portal
+from bunqueue.client.connection.options import Duration, seconds
+from bunqueue.client.connection.transport import Endpoint
 from bunqueue.client.event_channel import Channel, channel_to
-from bunqueue.client.portal import check_thread, portal
-from bunqueue.client.transport import Endpoint
 from bunqueue.errors import BunqueueError
 from bunqueue.model.events import LOST
 from bunqueue.protocol.lenient import DECODE_ERRORS

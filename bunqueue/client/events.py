@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from types import TracebackType
 from typing import Literal, Self, Unpack, get_args
 
-from bunqueue.client import checks
-from bunqueue.client.connection_options import Duration, shown
+from bunqueue.client.connection.endpoint_options import Place, endpoint_of
+from bunqueue.client.connection.options import Duration, shown
 from bunqueue.client.event_stream import BUFFER, AsyncEventStream, QueueEvent
-from bunqueue.client.places import Place, endpoint_of
+from bunqueue.client.options import checks
 from bunqueue.errors import OptionError
 from bunqueue.model.events import TOLD
 

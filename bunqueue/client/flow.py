@@ -9,15 +9,15 @@ from msgspec import Raw, Struct
 from msgspec.msgpack import Decoder
 
 from bunqueue.client import flow_plan
-from bunqueue.client.active_job import current_job
 from bunqueue.client.base import AsyncClient
+from bunqueue.client.connection.endpoint_options import Place
+from bunqueue.client.connection.gather import AsyncTogether
 from bunqueue.client.flow_plan import FlowJob, FlowNode, FlowTree, Planned
-from bunqueue.client.job_options import JobOptions, default_fields
-from bunqueue.client.jobs import as_result, decode_job
-from bunqueue.client.middleware import AsyncAround, Middleware, around_adding
-from bunqueue.client.places import Place
+from bunqueue.client.models.jobs import as_result, decode_job
+from bunqueue.client.options.job import JobOptions, default_fields
 from bunqueue.client.queue import AsyncJobHandle
-from bunqueue.client.together import AsyncTogether
+from bunqueue.client.worker.active_job import current_job
+from bunqueue.client.worker.middleware import AsyncAround, Middleware, around_adding
 from bunqueue.errors import JobNotFound
 from bunqueue.protocol.commands import Reply, flows, query
 

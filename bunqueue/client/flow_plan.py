@@ -9,11 +9,11 @@ from typing import Any, Generic, Self, TypeVar, Unpack, cast
 
 from msgspec import Raw
 
-from bunqueue.client import checks
-from bunqueue.client.connection_options import shown
-from bunqueue.client.job_options import JobOptions, NewJob, check_size, job_data, wire_fields
-from bunqueue.client.jobs import Job
-from bunqueue.client.option_types import POLICIES, OnFailure
+from bunqueue.client.connection.options import shown
+from bunqueue.client.models.jobs import Job
+from bunqueue.client.options import checks
+from bunqueue.client.options.job import JobOptions, NewJob, check_size, job_data, wire_fields
+from bunqueue.client.options.types import POLICIES, OnFailure
 from bunqueue.errors import OptionError
 from bunqueue.model.ids import slot_of_queue
 from bunqueue.protocol.commands import flows

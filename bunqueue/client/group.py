@@ -5,17 +5,17 @@ from __future__ import annotations
 import re
 from typing import Unpack, cast
 
-from bunqueue.client import jobs as replies
 from bunqueue.client.base import AsyncClient
-from bunqueue.client.connection_options import shown
-from bunqueue.client.job_options import JobOptions
-from bunqueue.client.jobs import JobCounts, QueueInfo
-from bunqueue.client.places import Place
+from bunqueue.client.connection.endpoint_options import Place
+from bunqueue.client.connection.gather import AsyncTogether
+from bunqueue.client.connection.options import shown
+from bunqueue.client.models import jobs as replies
+from bunqueue.client.models.jobs import JobCounts, QueueInfo
+from bunqueue.client.options.job import JobOptions
 from bunqueue.client.queue import AsyncQueue
-from bunqueue.client.routes import Work
-from bunqueue.client.together import AsyncTogether
-from bunqueue.client.worker import Worker
-from bunqueue.client.worker_options import WorkerOptions
+from bunqueue.client.worker.options import WorkerOptions
+from bunqueue.client.worker.routes import Work
+from bunqueue.client.worker.worker import Worker
 from bunqueue.errors import OptionError
 from bunqueue.protocol.commands import Ok, query, queues, server
 

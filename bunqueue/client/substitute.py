@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 from msgspec import Struct
 
 if TYPE_CHECKING:
-    from bunqueue.client.transport import Transport
+    from bunqueue.client.connection.transport import Transport
 
 
 class Substitute(Protocol):

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from itertools import islice
 
-from bunqueue.client import requests
+from bunqueue.client.connection import requests
 from bunqueue.protocol.commands.events import Ended, WaitJobs, WaitManyReply
 
 MAX_IDS = 1000  # in one command; the protocol's limit

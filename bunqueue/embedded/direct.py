@@ -15,13 +15,13 @@ from pathlib import Path
 from msgspec import Raw, Struct
 from msgspec.msgpack import Encoder
 
-from bunqueue.client.requests import spec_of
+from bunqueue.client.connection.requests import spec_of
 from bunqueue.errors import ConnectionLost
 from bunqueue.protocol.commands import Route
 
 from . import files
 from .engine import EmbeddedEngine
-from .front import ADDITIONS
+from .local_commands import ADDITIONS
 from .session import VERSION, stopped
 
 _encode = Encoder().encode

@@ -18,7 +18,7 @@ from msgspec.msgpack import Encoder
 from bunqueue.protocol.events import lost_frame
 from bunqueue.protocol.framing import HEADER
 
-from .front import Front
+from .local_commands import Front
 
 if TYPE_CHECKING:
     from bunqueue.protocol.commands import Reply

@@ -14,8 +14,8 @@ from copy import copy
 from msgspec import Raw, Struct
 from msgspec.msgpack import Encoder
 
-from bunqueue.client.requests import spec_of
-from bunqueue.client.transport import Hear
+from bunqueue.client.connection.requests import spec_of
+from bunqueue.client.connection.transport import Hear
 from bunqueue.errors import ConnectionLost, StorageError
 from bunqueue.protocol.commands import Route
 from bunqueue.protocol.events import lost_frame
@@ -23,7 +23,7 @@ from bunqueue.protocol.framing import HEADER
 
 from . import files
 from .engine import EmbeddedEngine
-from .front import ADDITIONS
+from .local_commands import ADDITIONS
 
 VERSION = 2  # of the protocol, unless Hello says otherwise
 MAX_UNHEARD = 100_000  # events that wait for a loop which does not turn; what is more is counted only
@@ -32,7 +32,7 @@ _encode = Encoder().encode
 
 
 class EmbeddedTransport:
-    """A session with an embedded engine; implements `bunqueue.client.transport.Transport`.
+    """A session with an embedded engine; implements `bunqueue.client.connection.transport.Transport`.
 
     When its engine was stopped by an error it goes on with a new one.
     """

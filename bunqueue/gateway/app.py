@@ -16,24 +16,24 @@ from starlette.types import ASGIApp
 from bunqueue.descriptors import MAX_WAITING
 from bunqueue.settings import Settings
 
-from .access import Access, Guard
-from .backend import Backend
-from .carrying import Carrier, Endpoint
-from .feed import Feed
-from .health import Health
-from .history import History
-from .log_reader import LogReader
-from .openapi import document
+from .api_docs.openapi import document
+from .api_docs.reference import POLICY, page
+from .events.feed import Feed
+from .events.history import History
+from .events.log_reader import LogReader
+from .events.sse import Events
+from .events.websocket import Sockets
+from .http.access import Access, Guard
+from .http.commands import Carrier, Endpoint
+from .http.health import Health
+from .http.problems import Problem, answer, on_failure, on_http_error, on_problem
+from .http.resources import RESOURCES
+from .http.segments import Segments
+from .http.transcode import write_json
+from .http.unknown_fields import check_names
 from .pages import Pages
-from .problems import Problem, answer, on_failure, on_http_error, on_problem
-from .reference import POLICY, page
-from .resources import RESOURCES
-from .segments import Segments
-from .sse import Events
-from .transcode import write_json
-from .unknown import check_names
+from .router_client.backend import Backend
 from .webhooks.deliverer import Deliverer
-from .websocket import Sockets
 
 
 class Application:

@@ -29,12 +29,12 @@ from bunqueue.logs import configure_logging, get_logger
 from bunqueue.settings import Settings
 from bunqueue.watched_file import WatchedFile
 
-from . import status
 from .app import Application
-from .bodies import MAX_BODY
-from .connections import Connection, Waiting, end_stuck_ones
-from .problems import refusal
-from .ws_protocol import SocketConnection
+from .events.ws_protocol import SocketConnection
+from .http import status
+from .http.bodies import MAX_BODY
+from .http.connections import Connection, Waiting, end_stuck_ones
+from .http.problems import refusal
 
 READY = b"ready\n"
 PONG = b"pong\n"

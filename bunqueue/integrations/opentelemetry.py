@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
-from bunqueue.client.middleware import CallNext, Middleware
+from bunqueue.client.worker.middleware import CallNext, Middleware
 from bunqueue.integrations import missing
 
 try:
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from opentelemetry.context import Context
     from opentelemetry.trace import TracerProvider
 
-    from bunqueue.client.active_job import ActiveJob
-    from bunqueue.client.job_options import NewJob
+    from bunqueue.client.options.job import NewJob
+    from bunqueue.client.worker.active_job import ActiveJob
 
 SYSTEM = "bunqueue"
 MAX_VALUE = 1024  # characters of a header

@@ -16,12 +16,13 @@ from typing import Any, NamedTuple, Protocol, Unpack, cast
 
 import msgspec
 
-from bunqueue.client import checks, requests
-from bunqueue.client.caller import Caller
-from bunqueue.client.connection_options import Duration, reconnect_delay, seconds
-from bunqueue.client.job_options import JobOptions, job_data, wire_fields
-from bunqueue.client.places import Place, endpoint_of
-from bunqueue.client.service import run_forever
+from bunqueue.client.connection import requests
+from bunqueue.client.connection.caller import Caller
+from bunqueue.client.connection.endpoint_options import Place, endpoint_of
+from bunqueue.client.connection.options import Duration, reconnect_delay, seconds
+from bunqueue.client.options import checks
+from bunqueue.client.options.job import JobOptions, job_data, wire_fields
+from bunqueue.client.worker.service import run_forever
 from bunqueue.errors import BunqueueError, CommandFailed, ShardUnavailable
 from bunqueue.protocol.commands import core, query
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Unpack
 
-from bunqueue.client.job_options import JobOptions
+from bunqueue.client.options.job import JobOptions
 from bunqueue.integrations import missing
 from bunqueue.integrations.outbox import Batch, Row, packed
 

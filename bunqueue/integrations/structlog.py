@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
-from bunqueue.client.middleware import CallNext, Middleware
+from bunqueue.client.worker.middleware import CallNext, Middleware
 from bunqueue.integrations import missing
 
 try:
@@ -14,7 +14,7 @@ except ImportError as error:
     raise missing("structlog", error) from None
 
 if TYPE_CHECKING:
-    from bunqueue.client.active_job import ActiveJob
+    from bunqueue.client.worker.active_job import ActiveJob
 
 
 class JobContext(Middleware):

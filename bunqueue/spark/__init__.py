@@ -10,16 +10,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from .errors import BadOption, EventsLost, NotReadable, UnreadableShard
-from .java import NoJava
+from .sessions.java import NoJava
 from .sink.enqueue import enqueue
 from .sink.summary import WriteSummary, read_summaries
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from .priority import standing_back
-    from .session import spark_session
-    from .snapshots import copy, snapshot
+    from .read.snapshots import copy, snapshot
+    from .sessions.priority import standing_back
+    from .sessions.start import spark_session
 
 __all__ = [
     "BadOption",
@@ -38,10 +38,10 @@ __all__ = [
 ]
 
 _LATER = {  # need Arrow, or Spark
-    "copy": "snapshots",
-    "snapshot": "snapshots",
-    "spark_session": "session",
-    "standing_back": "priority",
+    "copy": "read.snapshots",
+    "snapshot": "read.snapshots",
+    "spark_session": "sessions.start",
+    "standing_back": "sessions.priority",
 }
 
 

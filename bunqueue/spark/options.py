@@ -14,9 +14,9 @@ from typing import TypeVar
 from bunqueue.model.events import NAMES as KINDS
 from bunqueue.model.names import hint
 
-from .conditions import MAX_IN, Condition
 from .errors import BadOption
-from .tables import DEFAULT_TABLE, TABLES, Column, Table
+from .read.conditions import MAX_IN, Condition
+from .read.tables import DEFAULT_TABLE, TABLES, Column, Table
 
 ROWS_PER_TASK = 1_000_000  # some seconds of work; a task costs some hundredths of a second
 EVENTS_PER_BATCH = 500_000  # of each micro-batch of a stream, over all shards

@@ -22,14 +22,14 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from .conditions import Condition
 from .errors import BadOption
-from .folders import Shard, find_shards
 from .options import STREAMING, ReadOptions, columns_named, read_options, refuse, stream_options
-from .pushdown import conditions
-from .reading import Piece, Selection, pieces_of, read
-from .remote import is_remote, shown
-from .tables import Column, Table
+from .read.conditions import Condition
+from .read.folders import Shard, find_shards
+from .read.pushdown import conditions
+from .read.reading import Piece, Selection, pieces_of, read
+from .read.remote import is_remote, shown
+from .read.tables import Column, Table
 
 
 class BunqueueDataSource(DataSource):
@@ -50,7 +50,7 @@ class BunqueueDataSource(DataSource):
         return BatchReader(replace(options, columns=_columns_of(options.table, schema)))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        from .stream import EventStream
+        from .read.stream import EventStream
 
         options = read_options(self.options)
         if options.table.name != "events":

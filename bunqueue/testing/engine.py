@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Raw
 from msgspec.msgpack import Decoder
 
-from bunqueue.client.jobs import Job
+from bunqueue.client.models.jobs import Job
 from bunqueue.embedded.engine import EmbeddedEngine, Session
 from bunqueue.embedded.files import MEMORY
 from shardproc.clock import Clock
@@ -150,8 +150,8 @@ class SandboxEngine(EmbeddedEngine):
     def _limits_open(self) -> int:
         """When a limit lets the next job through.  The engine looks only where a pull is parked, and a drain
         parks none."""
-        from shardproc.engine.gate import opens_at
-        from shardproc.engine.hearing import NEVER
+        from shardproc.engine.memory.worker_presence import NEVER
+        from shardproc.engine.ready.gate import opens_at
 
         state = self._shard.engine.state
         held = [queue for queue in state.queues.values() if queue.waiting and not queue.paused and queue.gate]

@@ -8,7 +8,7 @@ from math import inf
 
 from msgspec import Struct
 
-from bunqueue.client.requests import spec_of
+from bunqueue.client.connection.requests import spec_of
 from bunqueue.errors import OptionError
 from bunqueue.protocol.commands import COMMANDS
 

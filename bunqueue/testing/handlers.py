@@ -13,11 +13,11 @@ from msgspec import Struct
 
 from bunqueue.app.bunqueue import Bunqueue
 from bunqueue.app.service import Service
-from bunqueue.client.active_job import ActiveJob, Handler
-from bunqueue.client.connection_options import shown
-from bunqueue.client.middleware import CallNext, Middleware, around_running, checked
-from bunqueue.client.routes import Table
-from bunqueue.client.worker import Worker
+from bunqueue.client.connection.options import shown
+from bunqueue.client.worker.active_job import ActiveJob, Handler
+from bunqueue.client.worker.middleware import CallNext, Middleware, around_running, checked
+from bunqueue.client.worker.routes import Table
+from bunqueue.client.worker.worker import Worker
 
 from .errors import SandboxError
 

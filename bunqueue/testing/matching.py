@@ -8,8 +8,8 @@ from typing import Any
 from msgspec.msgpack import Decoder, Encoder
 
 from bunqueue.app.task import Task
-from bunqueue.client.connection_options import shown
-from bunqueue.client.job_options import NewJob, wire_fields
+from bunqueue.client.connection.options import shown
+from bunqueue.client.options.job import NewJob, wire_fields
 
 from .engine import Added
 

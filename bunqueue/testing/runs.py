@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from msgspec import Struct
 
-from bunqueue.client.active_job import CANCELLED, TIMED_OUT, ActiveJob, Ending, current, stopped
-from bunqueue.client.failures import checked, fail_command, made_final, stop_command
-from bunqueue.client.job_line import DONE
-from bunqueue.client.jobs import Job, OneJob, PulledJobs
-from bunqueue.client.replies import R, decode_reply
-from bunqueue.client.results import encode_result
-from bunqueue.client.runner import end
+from bunqueue.client.connection.replies import R, decode_reply
+from bunqueue.client.models.jobs import Job, OneJob, PulledJobs
+from bunqueue.client.worker.active_job import CANCELLED, TIMED_OUT, ActiveJob, Ending, current, stopped
+from bunqueue.client.worker.failures import checked, fail_command, made_final, stop_command
+from bunqueue.client.worker.job_channel import DONE
+from bunqueue.client.worker.job_runner import end
+from bunqueue.client.worker.results import encode_result
 from bunqueue.errors import (
     BunqueueError,
     CommandFailed,

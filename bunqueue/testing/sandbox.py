@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Self, Unpack
 from msgspec import Struct
 
 from bunqueue.client import substitute
-from bunqueue.client.connection_options import Duration, milliseconds, shown
-from bunqueue.client.job_options import JobOptions
-from bunqueue.client.jobs import Job
-from bunqueue.client.replies import decode_reply
-from bunqueue.client.requests import poll_time, spec_of
+from bunqueue.client.connection.options import Duration, milliseconds, shown
+from bunqueue.client.connection.replies import decode_reply
+from bunqueue.client.connection.requests import poll_time, spec_of
+from bunqueue.client.models.jobs import Job
+from bunqueue.client.options.job import JobOptions
 from bunqueue.protocol.commands import Ok
 
 from .engine import FrozenClock, SandboxEngine
@@ -29,7 +29,7 @@ from .runs import ADDRESS, Ran, Rules, Runs
 from .sessions import PATIENCE, SandboxSession, SandboxTransport
 
 if TYPE_CHECKING:
-    from bunqueue.client.transport import Transport
+    from bunqueue.client.connection.transport import Transport
 
 LIMIT = 1000  # jobs that one drain runs before it takes that for endless
 WORKERS_WORDS = WORDS["pull"] | WORDS["ack"] | WORDS["fail"] | WORDS["renew"]

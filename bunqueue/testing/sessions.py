@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.msgpack import Encoder
 
-from bunqueue.client.replies import describe, names
-from bunqueue.client.requests import is_repeatable, poll_time
+from bunqueue.client.connection.replies import describe, names
+from bunqueue.client.connection.requests import is_repeatable, poll_time
 from bunqueue.embedded.direct import DirectSession
 from bunqueue.embedded.session import EmbeddedTransport
 from bunqueue.errors import ConnectionLost

@@ -14,56 +14,32 @@ from bunqueue.model.ids import IdFactory
 from bunqueue.model.job import ACTIVE, Job
 from bunqueue.protocol.commands import Command
 
-from . import (
-    blocked,
-    cancelling,
-    chores,
-    dashboard,
-    dead_letters,
-    dedup,
-    dependencies,
-    directory,
-    families,
-    finishing,
-    flows,
-    gate,
+from . import chores, clock_rebase, peer_calls, slices
+from .background import idempotency, retention
+from .dispatch import carry_out
+from .handlers import (
+    disconnects,
     group_rules,
-    history,
-    idempotency,
-    insight,
-    job_control,
-    job_logs,
-    lifecycle,
     limits,
     locks,
-    monitoring,
-    partings,
-    peers,
-    pulling,
-    pushing,
-    queries,
-    queue_control,
-    reading_events,
-    rebase,
-    reconcile,
-    roll_call,
-    schedule_runs,
-    slices,
+    pull,
     subscriptions,
-    timeouts,
-    trials,
-    upkeep,
-    waiting,
+    webhook_trials,
     webhooks,
 )
-from .delays import is_delayed
-from .dispatch import carry_out
-from .hearing import NEVER, SETTLE_MS
+from .handlers.crons import runs
+from .handlers.views import dashboard, queries
+from .lifecycle import blocked, dedup, job_waiters, transitions
+from .memory import history
+from .memory.clock_correction import SetBack
+from .memory.worker_presence import NEVER, SETTLE_MS
 from .outbox import Archive, Outbox, PushedEntry
+from .peers import dependencies, directory, families, flows, reconcile, roll_call
+from .ready import gate, timeouts
+from .ready.delays import is_delayed
+from .ready.timeouts import timeout_at
 from .registry import RECOVERIES
-from .set_back import SetBack
 from .state import Client, QueueState, State
-from .timeouts import timeout_at
 
 __all__ = [
     "Engine",
@@ -114,8 +90,8 @@ class Engine:
         state = self.state
         state.now = state.started_at = now
         state.next_sweep = now + locks.GRACE_MS
-        state.upkeep.next_at = now + upkeep.ROUND_MS
-        state.upkeep.dlq_at = now + upkeep.DEAD_MS
+        state.upkeep.next_at = now + retention.ROUND_MS
+        state.upkeep.dlq_at = now + retention.DEAD_MS
         state.minute = now // history.MINUTE_MS
         flows.recovered(state)
         dependencies.ask_again(state)
@@ -142,14 +118,14 @@ class Engine:
     def receive(self, source: int, body: bytes, now: int) -> None:
         """A letter of another shard."""
         self.state.now = now
-        peers.receive(self.state, source, body)
+        peer_calls.receive(self.state, source, body)
         self._serve()
 
     def peer_is_up(self, shard: int, now: int) -> None:
         """Another shard is there, perhaps anew."""
         self.state.now = now
         self.state.lives[shard] += 1
-        peers.repeat(self.state, shard)
+        peer_calls.repeat(self.state, shard)
         dependencies.peer_is_back(self.state, shard)
         flows.peer_is_back(self.state, shard)
         reconcile.peer_is_back(self.state, shard)
@@ -162,26 +138,26 @@ class Engine:
         self._end_delays()
         if now >= state.hearing.settled_at:
             self._end_timeouts()
-            partings.end_strays(state)
+            disconnects.end_strays(state)
         gate.ring(state)
         due = state.timetable.next_at()
         if due is not None and due <= now:
-            schedule_runs.run_due(state)
+            runs.run_due(state)
         if now >= state.next_sweep:
             state.next_sweep = now + locks.SWEEP_MS
             if now >= state.hearing.settled_at:
                 locks.sweep(state)
             history.book(state)
         if now >= state.upkeep.next_at:
-            upkeep.step(state)
+            retention.step(state)
         if state.chores:
             chores.run(state)
         if state.pushed.batches:
             idempotency.forget(state)
         self._serve()
         self._end_polls()
-        waiting.end_waits(state)
-        trials.end_trials(state)
+        job_waiters.end_waits(state)
+        webhook_trials.end_trials(state)
         state.rates.sample(now, state.totals)
 
     def work(self) -> bool:
@@ -216,7 +192,7 @@ class Engine:
         """A client's connection ended; ``severed`` by the server, or ``broken`` by what is in between."""
         self.state.now = now
         self.unsubscribe(conn)
-        partings.disconnect(self.state, conn, severed=severed, broken=broken)
+        disconnects.disconnect(self.state, conn, severed=severed, broken=broken)
         self._serve()
 
     def unsubscribe(self, conn: int) -> None:
@@ -264,7 +240,7 @@ class Engine:
                 blocked.recover(queue, job)
                 dependencies.wait_for_pending(state, job)
             elif job.lock is None:
-                lifecycle.enqueue(state, queue, job)
+                transitions.enqueue(state, queue, job)
             else:
                 self._recover_active(queue, job)
 
@@ -299,7 +275,7 @@ class Engine:
     def set_back(self, back: SetBack) -> Counter[str]:
         """The wall clock was ahead and is right again; how many of what were moved at once.  All else is for
         `set_jobs_back`."""
-        moved = rebase.set_back(self.state, back)
+        moved = clock_rebase.set_back(self.state, back)
         self.returned(back.now)
         self._serve()
         return moved
@@ -307,12 +283,12 @@ class Engine:
     def set_jobs_back(self, back: SetBack, end: int) -> Iterator[int]:
         """Move the live jobs with numbers below ``end``, step by step, from one tick to the next; how many
         in each."""
-        return rebase.jobs(self.state, back, end)
+        return clock_rebase.jobs(self.state, back, end)
 
     def gone(self, owner: str, now: int) -> None:
         """The process of a worker has ended."""
         self.state.now = now
-        partings.gone(self.state, owner)
+        disconnects.gone(self.state, owner)
         self._serve()
 
     def renew(self, conns: Collection[int], now: int) -> None:
@@ -332,13 +308,13 @@ class Engine:
     def desert(self, now: int) -> None:
         """All who held jobs are gone for good."""
         self.state.now = now
-        partings.desert(self.state)
+        disconnects.desert(self.state)
         self._serve()
 
     def adopt(self, live: Collection[int], now: int) -> None:
         """Which connections survived the restart of this shard."""
         self.state.now = now
-        partings.adopt(self.state, live)
+        disconnects.adopt(self.state, live)
 
     def _serve(self) -> None:
         """Let those go on who waited for what just happened, and for what that causes."""
@@ -352,7 +328,7 @@ class Engine:
             if state.woken:
                 queue = next(iter(state.woken))
                 del state.woken[queue]
-                pulling.serve(state, queue)
+                pull.serve(state, queue)
 
     def _end_delays(self) -> None:
         state = self.state
@@ -361,7 +337,7 @@ class Engine:
             state.spare -= 1
             entry = heappop(delays)
             if is_delayed(entry):
-                lifecycle.due(state, entry[2])
+                transitions.due(state, entry[2])
             else:
                 state.stale_delays -= 1
 
@@ -373,10 +349,10 @@ class Engine:
             at, _, job_id = heappop(timeouts)
             job = state.jobs.get(job_id)
             if job is not None and job.state == ACTIVE and timeout_at(job) == at:
-                lifecycle.time_out(state, job)
+                transitions.time_out(state, job)
                 state.spare -= chores.LOSS
 
     def _end_polls(self) -> None:
         state = self.state
         while (waiter := state.poll_ends.pop_due(state.now)) is not None:
-            pulling.end_poll(state, waiter)
+            pull.end_poll(state, waiter)

@@ -71,7 +71,7 @@ class QueueRow(Struct, gc=False):
 
 
 # An entry of the event log: kind, queue id, job id ("" when it is about the queue), and for some kinds a map
-# of fields; see `shardproc.engine.events`.
+# of fields; see `shardproc.engine.lifecycle.events`.
 EventEntry = tuple[int, int, str] | tuple[int, int, str, dict[str, Any]]
 
 

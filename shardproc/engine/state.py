@@ -18,30 +18,30 @@ from bunqueue.protocol.commands import CommandError
 from bunqueue.protocol.job_view import DEFAULT_OPTIONS, MAX_SHARED, share_options
 
 from .chores import SPARE
-from .deadlines import Deadlines
-from .doubt import Doubt
-from .hearing import Hearing
+from .memory.clock_doubt import Doubt
+from .memory.deadlines import Deadlines
+from .memory.parked_trials import Trials
+from .memory.push_memory import PushMemory
+from .memory.recovery import Recovery
+from .memory.timetable import Timetable
+from .memory.totals import Totals
+from .memory.vitals import Vitals
+from .memory.worker_presence import Hearing
 from .outbox import Archive, Outbox, QueueRow
-from .parked_trials import Trials
-from .peers import Asked
-from .push_memory import PushMemory
-from .ready import ReadyQueue
-from .recovery import Recovery
+from .peer_calls import Asked
+from .ready.ready import ReadyQueue
 from .slices import LongWork
-from .timetable import Timetable
-from .totals import Totals
-from .vitals import Vitals
 
 if TYPE_CHECKING:
     from bunqueue.protocol.commands.core import GroupRule
     from bunqueue.protocol.commands.events import Ended
     from bunqueue.protocol.peers import Outcome
 
-    from .child_results import ChildResult
-    from .gate import Gate
-    from .groups import Groups
-    from .history import History
-    from .webhooks import Webhook
+    from .handlers.webhooks import Webhook
+    from .lifecycle.child_results import ChildResult
+    from .memory.history import History
+    from .ready.gate import Gate
+    from .ready.groups import Groups
 
 RELAYED = 0xC000_0000  # connection numbers from here on stand for clients of other shards
 

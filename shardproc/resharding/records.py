@@ -8,10 +8,10 @@ import msgspec
 
 from bunqueue.model.ids import slot_of_id
 from shardproc.engine import engine as engine  # declares all kinds
-from shardproc.engine.pointers import KIND as DIRECTORY
-from shardproc.engine.pointers import Home
+from shardproc.engine.memory.pointers import KIND as DIRECTORY
+from shardproc.engine.memory.pointers import Home
+from shardproc.engine.memory.timetable import KIND as SCHEDULE
 from shardproc.engine.registry import SLOTS, Apart
-from shardproc.engine.timetable import KIND as SCHEDULE
 from shardproc.storage.transfer import Record
 
 from .errors import UNCHANGED, ReshardError

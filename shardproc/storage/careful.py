@@ -34,10 +34,10 @@ from . import rows
 from .damage import DAMAGE, Damage, ShardDamaged, Unreadable, Unstorable, is_damage
 from .database import Database, disk_problem
 from .event_log import DEFAULT_RETENTION, EventLog, Retention, decode
-from .live_around import live_around
-from .remains import remains_of
+from .repair.live_around import live_around
+from .repair.remains import remains_of
+from .repair.walking import by_number, walk, walk_back
 from .store import MAX_SEQ, Store
-from .walking import by_number, walk, walk_back
 
 T = TypeVar("T")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from shardproc.engine.recovery import DOUBTS, GAP, KIND, SEEK, Gap
+from shardproc.engine.memory.recovery import DOUBTS, GAP, KIND, SEEK, Gap
 
 from . import rows
 from .database import Database

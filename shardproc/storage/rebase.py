@@ -1,4 +1,4 @@
-"""Finished jobs, brought back to the true time after the clock was ahead: see `shardproc.engine.set_back`.
+"""Finished jobs, brought back to the true time after the clock was ahead: see `shardproc.engine.memory.clock_correction`.
 
 Their times have no index, so each table is read once, a few rows in each step.  A row that was moved stays as
 it is, so all of it may begin anew after a crash.
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 
-from shardproc.engine.set_back import Pending, SetBack
+from shardproc.engine.memory.clock_correction import Pending, SetBack
 
 from .damage import DAMAGE
 from .event_log import EventLog

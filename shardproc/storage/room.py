@@ -20,7 +20,7 @@ from __future__ import annotations
 import os
 import time
 
-from shardproc.engine.vitals import MB, Disk
+from shardproc.engine.memory.vitals import MB, Disk
 
 from .compaction import LITTLE, compact
 from .database import CHECKPOINT_PAGES, Database

@@ -8,7 +8,7 @@ from support.server import StartServer
 from support.waiting import eventually
 from support.wire import Reply, Wire
 
-from bunqueue.cli.top_numbers import samples_of
+from bunqueue.cli.commands.top.numbers import samples_of
 from bunqueue.machine_memory import MIB, share_of
 
 LIMIT_MIB = 256

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from properties.power_world import PowerLife, PowerWorld
-from properties.shard_world import QUEUES
+from engine.power_world import PowerLife, PowerWorld
+from engine.shard_world import QUEUES
 from support import disk_log
 from support.server import Server, StartServer
 from support.wire import Wire

@@ -17,10 +17,10 @@ from support.web import client, fresh_queue
 from support.wire import Wire
 from websockets.asyncio.client import connect
 
-from bunqueue.gateway import connections
-from bunqueue.gateway.bodies import Room
-from bunqueue.gateway.connections import Connection
-from bunqueue.gateway.problems import Problem
+from bunqueue.gateway.http import connections
+from bunqueue.gateway.http.bodies import Room
+from bunqueue.gateway.http.connections import Connection
+from bunqueue.gateway.http.problems import Problem
 
 
 def say(server: Server, data: bytes) -> bytes:

@@ -14,7 +14,7 @@ import pytest
 from support.server import Server
 from support.web import client
 
-from bunqueue.gateway.resources import RESOURCES
+from bunqueue.gateway.http.resources import RESOURCES
 from bunqueue.model.events import LAST_TOLD, NAMES
 
 ROOT = Path(__file__).resolve().parents[2]

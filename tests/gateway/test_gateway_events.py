@@ -15,9 +15,9 @@ from support.waiting import wait_until
 from support.web import client, events, fresh_queue
 from support.wire import Wire
 
-from bunqueue.gateway.entries import Filter
-from bunqueue.gateway.feed import Feed
-from bunqueue.gateway.log_reader import LogReader, Page
+from bunqueue.gateway.events.entries import Filter
+from bunqueue.gateway.events.feed import Feed
+from bunqueue.gateway.events.log_reader import LogReader, Page
 
 
 def kinds(found: list[dict[str, Any]]) -> list[str]:

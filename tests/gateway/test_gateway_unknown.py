@@ -15,7 +15,7 @@ from support.wire import Wire
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
-from bunqueue.gateway.resources import RESOURCES
+from bunqueue.gateway.http.resources import RESOURCES
 
 
 @pytest_asyncio.fixture

@@ -17,7 +17,7 @@ from bunqueue import Queue
 from bunqueue.analytics.inputs import at_rest
 from bunqueue.analytics.runs import From
 from bunqueue.spark import BadOption, NotReadable, copy, snapshot
-from bunqueue.spark.snapshots import is_live
+from bunqueue.spark.read.snapshots import is_live
 
 COUNTS = "select (select count(*) from jobs), (select sum(count) from events)"
 

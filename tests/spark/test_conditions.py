@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bunqueue.spark.conditions import Condition, clause_of, where
-from bunqueue.spark.tables import Column, Table
+from bunqueue.spark.read.conditions import Condition, clause_of, where
+from bunqueue.spark.read.tables import Column, Table
 
 TABLE = Table(
     "things",

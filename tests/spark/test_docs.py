@@ -13,7 +13,7 @@ from support.server import ROOT
 from support.spark import Full, without_java
 
 from bunqueue.spark.options import READING, STREAMING
-from bunqueue.spark.tables import HOST, SHARD, TABLES
+from bunqueue.spark.read.tables import HOST, SHARD, TABLES
 
 PAGE = (ROOT / "docs" / "spark.md").read_text(encoding="utf-8")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bunqueue.spark import NoJava
-from bunqueue.spark.java import OPTIONAL_MODULE, java_home
+from bunqueue.spark.sessions.java import OPTIONAL_MODULE, java_home
 
 ECHO = '#!/bin/sh\nfor argument; do echo "$argument"; done\n'
 

@@ -17,12 +17,12 @@ from support.spark import read
 
 from bunqueue import Queue
 from bunqueue.spark import NotReadable, copy, snapshot
-from bunqueue.spark.folders import find_shards
-from bunqueue.spark.reading import Piece, Selection, pieces_of
-from bunqueue.spark.reading import read as read_piece
-from bunqueue.spark.shard_file import identity
-from bunqueue.spark.shard_file import opened as opened_shard
-from bunqueue.spark.tables import TABLES
+from bunqueue.spark.read.folders import find_shards
+from bunqueue.spark.read.reading import Piece, Selection, pieces_of
+from bunqueue.spark.read.reading import read as read_piece
+from bunqueue.spark.read.shard_file import identity
+from bunqueue.spark.read.shard_file import opened as opened_shard
+from bunqueue.spark.read.tables import TABLES
 from shardproc.storage.database import MAX_LOG, Database
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bunqueue.spark.event_rows import Bounds
-from bunqueue.spark.folders import Shard
-from bunqueue.spark.offsets import key_of, limited, losses, reached, resharded, went_back
+from bunqueue.spark.read.event_rows import Bounds
+from bunqueue.spark.read.folders import Shard
+from bunqueue.spark.read.offsets import key_of, limited, losses, reached, resharded, went_back
 
 NUMBERS = st.dictionaries(st.sampled_from(["00", "01", "02", "03"]), st.integers(0, 5000))
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from support.waiting import wait_until
 
-from bunqueue.spark import governor
-from bunqueue.spark.governor import LEAST, MOST, descendants, share_for, tell
+from bunqueue.spark.sessions import governor
+from bunqueue.spark.sessions.governor import LEAST, MOST, descendants, share_for, tell
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "SCHED_IDLE"), reason="the system has no such class")
 

@@ -22,12 +22,12 @@ from support.spark import Full, read
 
 from bunqueue import Queue
 from bunqueue.spark import snapshot
-from bunqueue.spark.folders import find_shards
 from bunqueue.spark.options import columns_named
-from bunqueue.spark.queries import spans
-from bunqueue.spark.reading import Selection, pieces_of
-from bunqueue.spark.reading import read as read_piece
-from bunqueue.spark.tables import TABLES
+from bunqueue.spark.read.folders import find_shards
+from bunqueue.spark.read.queries import spans
+from bunqueue.spark.read.reading import Selection, pieces_of
+from bunqueue.spark.read.reading import read as read_piece
+from bunqueue.spark.read.tables import TABLES
 
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 
@@ -327,9 +327,9 @@ def test_nothing_is_left_beside_a_folder_that_is_read(spark: SparkSession, broke
 
 def test_a_file_that_changes_between_plan_and_reading_is_refused(full: Full, tmp_path: Path) -> None:
     from bunqueue.spark.errors import UnreadableShard
-    from bunqueue.spark.folders import find_shards
-    from bunqueue.spark.reading import Selection, pieces_of, read
-    from bunqueue.spark.tables import TABLES
+    from bunqueue.spark.read.folders import find_shards
+    from bunqueue.spark.read.reading import Selection, pieces_of, read
+    from bunqueue.spark.read.tables import TABLES
 
     shutil.copytree(full.folder, tmp_path / "data")
     (shard, _) = find_shards([str(tmp_path / "data")], ["h"])
@@ -344,11 +344,11 @@ def test_a_file_that_changes_between_plan_and_reading_is_refused(full: Full, tmp
 
 
 def test_events_that_cannot_match_are_not_unpacked(full: Full, monkeypatch: pytest.MonkeyPatch) -> None:
-    from bunqueue.spark import event_rows
-    from bunqueue.spark.conditions import Condition
-    from bunqueue.spark.event_selection import selected
-    from bunqueue.spark.folders import find_shards
-    from bunqueue.spark.shard_file import opened as opened_shard
+    from bunqueue.spark.read import event_rows
+    from bunqueue.spark.read.conditions import Condition
+    from bunqueue.spark.read.event_selection import selected
+    from bunqueue.spark.read.folders import find_shards
+    from bunqueue.spark.read.shard_file import opened as opened_shard
 
     made: list[int] = []
     build = event_rows._event

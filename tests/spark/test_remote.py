@@ -14,7 +14,7 @@ from support.spark import Full, read
 from bunqueue import Queue
 from bunqueue.analytics import inputs
 from bunqueue.spark import UnreadableShard
-from bunqueue.spark.remote import fetched
+from bunqueue.spark.read.remote import fetched
 
 
 def test_a_copy_at_an_address(spark: SparkSession, full: Full) -> None:

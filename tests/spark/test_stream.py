@@ -17,9 +17,9 @@ from support.server import Server, StartServer
 from support.waiting import wait_until
 
 from bunqueue import Queue
-from bunqueue.spark.offsets import Offset
 from bunqueue.spark.options import read_options, stream_options
-from bunqueue.spark.stream import EventStream
+from bunqueue.spark.read.offsets import Offset
+from bunqueue.spark.read.stream import EventStream
 
 QUEUES = [queue_on(number, "stream", 2) for number in range(2)]
 

@@ -19,8 +19,8 @@ from support.folders import opened
 from support.naming import shard_of
 from support.spark import Full, read
 
-from bunqueue.spark.arrow import schema_of
-from bunqueue.spark.tables import TABLES
+from bunqueue.spark.read.arrow import schema_of
+from bunqueue.spark.read.tables import TABLES
 from shardproc.storage.schema import CURRENT
 
 
@@ -166,7 +166,7 @@ def test_a_shard_without_rows_gives_none(spark: SparkSession, tmp_path: Path, na
 
 def test_the_newest_schema_is_known() -> None:
     """Whoever adds a migration looks at the tables here, and then at `SCHEMA`."""
-    from bunqueue.spark.shard_file import SCHEMA
+    from bunqueue.spark.read.shard_file import SCHEMA
 
     assert SCHEMA == CURRENT
 

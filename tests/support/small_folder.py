@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from properties.shard_driver import START, Driver
+from engine.shard_driver import START, Driver
 
 from bunqueue.data_folder import shard_file, write_manifest
 

@@ -10,11 +10,11 @@ from collections.abc import Iterable
 from types import TracebackType
 from typing import Self
 
-from bunqueue.client import checks
-from bunqueue.client.caller import AsyncCaller
-from bunqueue.client.connection_options import ConnectionOptions
-from bunqueue.client.job_options import JobOptions, default_fields
-from bunqueue.client.middleware import AsyncAround, Middleware, around_adding
+from bunqueue.client.connection.caller import AsyncCaller
+from bunqueue.client.connection.options import ConnectionOptions
+from bunqueue.client.connection.tls import Tls
+from bunqueue.client.options import checks
+from bunqueue.client.options.job import JobOptions, default_fields
 from bunqueue.client.queue.adding import AsyncAdding
 from bunqueue.client.queue.control import AsyncControl
 from bunqueue.client.queue.crons import AsyncCrons
@@ -26,7 +26,7 @@ from bunqueue.client.queue.looking import AsyncLooking
 from bunqueue.client.queue.monitoring import AsyncMonitoring
 from bunqueue.client.queue.unique_keys import AsyncUniqueKeys
 from bunqueue.client.queue.webhooks import AsyncWebhooks
-from bunqueue.client.tls import Tls
+from bunqueue.client.worker.middleware import AsyncAround, Middleware, around_adding
 
 __all__ = ["AsyncJobGroup", "AsyncJobHandle", "AsyncQueue"]
 

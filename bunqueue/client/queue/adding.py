@@ -7,8 +7,9 @@ from typing import Any, Unpack
 
 from msgspec import UNSET
 
-from bunqueue.client import checks, requests
-from bunqueue.client.job_options import (
+from bunqueue.client.connection import requests
+from bunqueue.client.options import checks
+from bunqueue.client.options.job import (
     JobOptions,
     NewJob,
     bulk_fields,
@@ -17,9 +18,9 @@ from bunqueue.client.job_options import (
     pair,
     wire_fields,
 )
-from bunqueue.client.middleware import AsyncAround
 from bunqueue.client.queue.base import AsyncQueueBase
 from bunqueue.client.queue.handle import AsyncJobHandle
+from bunqueue.client.worker.middleware import AsyncAround
 from bunqueue.protocol.commands import core
 from bunqueue.protocol.commands.core import JobFields, Push, PushBatch
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, TypeVar, overload
 
-from bunqueue.client.caller import AsyncCaller
-from bunqueue.client.middleware import AsyncAround
+from bunqueue.client.connection.caller import AsyncCaller
 from bunqueue.client.queue.handle import AsyncJobHandle
+from bunqueue.client.worker.middleware import AsyncAround
 
 R = TypeVar("R")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any, Unpack
 
-from bunqueue.client import checks
-from bunqueue.client.cron_options import CronOptions, cron_command, sent_data
+from bunqueue.client.options import checks
+from bunqueue.client.options.cron import CronOptions, cron_command, sent_data
 from bunqueue.client.queue.base import AsyncQueueBase
 from bunqueue.client.queue.handle import AsyncJobHandle
 from bunqueue.errors import NotFound

@@ -7,14 +7,14 @@ from typing import Any, TypedDict, Unpack
 
 from msgspec import UNSET, UnsetType
 
-from bunqueue.client import checks
-from bunqueue.client import jobs as replies
-from bunqueue.client.checks import given, given_span
-from bunqueue.client.connection_options import Duration, unknown_option
-from bunqueue.client.job_options import epoch_ms
-from bunqueue.client.jobs import Job
+from bunqueue.client.connection.options import Duration, unknown_option
+from bunqueue.client.models import jobs as replies
+from bunqueue.client.models.jobs import Job
+from bunqueue.client.models.views import DeadLetter, DeadLetters
+from bunqueue.client.options import checks
+from bunqueue.client.options.checks import given, given_span
+from bunqueue.client.options.job import epoch_ms
 from bunqueue.client.queue.base import AsyncQueueBase
-from bunqueue.client.views import DeadLetter, DeadLetters
 from bunqueue.model.dead_letters import CANCELLED, REASONS, DlqConfig
 from bunqueue.protocol.commands import Ok, dlq, query
 from bunqueue.protocol.commands.dlq import DlqStats

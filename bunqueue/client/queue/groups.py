@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from bunqueue.client import checks
-from bunqueue.client.caller import AsyncCaller
-from bunqueue.client.connection_options import Duration, whole_milliseconds
+from bunqueue.client.connection.caller import AsyncCaller
+from bunqueue.client.connection.options import Duration, whole_milliseconds
+from bunqueue.client.options import checks
 from bunqueue.client.queue.base import AsyncQueueBase
 from bunqueue.protocol.commands import Ok, groups, insight
 from bunqueue.protocol.commands.groups import GroupRate

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-from bunqueue.client import checks
-from bunqueue.client.connection_options import Duration, milliseconds
-from bunqueue.client.job_options import job_data
+from bunqueue.client.connection.options import Duration, milliseconds
+from bunqueue.client.options import checks
+from bunqueue.client.options.job import job_data
 from bunqueue.client.queue.job_base import AsyncJobBase
 from bunqueue.errors import WrongState
 from bunqueue.protocol.commands import Ok, dedup, dlq, jobs, query

@@ -6,8 +6,8 @@ from typing import Any, TypeVar
 
 from msgspec import Struct
 
-from bunqueue.client.job_options import job_id
-from bunqueue.client.option_types import JobRef
+from bunqueue.client.options.job import job_id
+from bunqueue.client.options.types import JobRef
 from bunqueue.client.queue.job_base import AsyncJobBase
 from bunqueue.protocol.commands import Ok, Reply, flows
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from bunqueue.client import checks
-from bunqueue.client.checks import given, given_span, whole
-from bunqueue.client.connection_options import Duration, milliseconds, whole_milliseconds
+from bunqueue.client.connection.options import Duration, milliseconds, whole_milliseconds
+from bunqueue.client.options import checks
+from bunqueue.client.options.checks import given, given_span, whole
 from bunqueue.client.queue.base import AsyncQueueBase
 from bunqueue.errors import OptionError
 from bunqueue.model.stall import StallConfig

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bunqueue.client import checks
+from bunqueue.client.options import checks
 from bunqueue.client.queue.base import AsyncQueueBase
 from bunqueue.protocol.commands import dedup
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Literal
 
-from bunqueue.client import checks
+from bunqueue.client.options import checks
 from bunqueue.client.queue.base import AsyncQueueBase
 from bunqueue.errors import NotFound
 from bunqueue.protocol.commands import Ok, webhooks

@@ -10,14 +10,14 @@ import msgspec
 from msgspec import to_builtins
 from msgspec.msgpack import Decoder
 
-from bunqueue.gateway.backend import Backend, Unanswered
-from bunqueue.gateway.line import RouterGone
-from bunqueue.gateway.log_reader import LogReader
-from bunqueue.gateway.transcode import read_packed
+from bunqueue.gateway.events.log_reader import LogReader
+from bunqueue.gateway.http.transcode import read_packed
+from bunqueue.gateway.router_client.backend import Backend, Unanswered
+from bunqueue.gateway.router_client.connection import RouterGone
 from bunqueue.logs import get_logger
 from bunqueue.protocol.commands.webhooks import Delivery, RecordDelivery, RecordTrial, Trial, WantedTrial
 
-from .courier import Courier
+from .delivery import Courier
 from .logs import Logs
 from .messages import TEST, headers_of, trial_body
 from .sender import NotSent, post

@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 
-from bunqueue.gateway.entries import Filter, Places
-from bunqueue.gateway.log_reader import LogReader, LogUnreadable, Page
+from bunqueue.gateway.events.entries import Filter, Places
+from bunqueue.gateway.events.log_reader import LogReader, LogUnreadable, Page
 
 LOOK_S = 0.25  # between two looks at whether something has happened
 REST = 4  # times as long as a look in vain took

@@ -6,7 +6,7 @@ import hashlib
 import hmac
 from typing import Any
 
-from bunqueue.gateway.transcode import write_json
+from bunqueue.gateway.http.transcode import write_json
 from bunqueue.protocol.commands.webhooks import EVENTS
 
 # Kinds of events in the log, and what they are called here.

@@ -9,8 +9,8 @@ from django.core import checks
 from django.utils import timezone
 
 from bunqueue.client.blocking.queue import Queue
-from bunqueue.client.job_options import JobOptions
-from bunqueue.client.places import Place
+from bunqueue.client.connection.endpoint_options import Place
+from bunqueue.client.options.job import JobOptions
 from bunqueue.errors import BunqueueError
 
 from .compat import BaseTaskBackend, Task, TaskResult, TaskResultDoesNotExist, TaskResultStatus, task_enqueued

@@ -10,8 +10,8 @@ from datetime import datetime
 
 from django.conf import settings
 
-from bunqueue.client.active_job import ActiveJob
-from bunqueue.client.jobs import Job
+from bunqueue.client.models.jobs import Job
+from bunqueue.client.worker.active_job import ActiveJob
 from bunqueue.errors import Unrecoverable
 
 from .compat import (

@@ -18,7 +18,7 @@ from hashlib import blake2b
 from types import TracebackType
 from typing import Self
 
-from bunqueue.client.caller import Caller
+from bunqueue.client.connection.caller import Caller
 from bunqueue.errors import CommandFailed
 from bunqueue.protocol.commands.core import PushBatch, PushBatchReply
 from bunqueue.protocol.commands.events import WaitJobs, WaitManyReply

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import Raw
 
-from bunqueue.client import checks
-from bunqueue.client.connection_options import shown
-from bunqueue.client.job_options import JobOptions, check_size, job_data, wire_fields
+from bunqueue.client.connection.options import shown
+from bunqueue.client.options import checks
+from bunqueue.client.options.job import JobOptions, check_size, job_data, wire_fields
 from bunqueue.errors import OptionError, PayloadError
 from bunqueue.model.names import hint
 from bunqueue.protocol.commands.core import JobFields

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from bunqueue.client import checks
-from bunqueue.client.address import endpoint
-from bunqueue.client.connection_options import ConnectionOptions, shown
-from bunqueue.client.transport import Endpoint
+from bunqueue.client.connection.address import endpoint
+from bunqueue.client.connection.options import ConnectionOptions, shown
+from bunqueue.client.connection.transport import Endpoint
+from bunqueue.client.options import checks
 from bunqueue.errors import OptionError
 from bunqueue.model.names import hint
 

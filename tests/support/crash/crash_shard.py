@@ -16,7 +16,7 @@ from typing import Any
 
 from bunqueue.protocol import link
 from bunqueue.protocol import peers as wire
-from shardproc.engine import peers
+from shardproc.engine import peer_calls
 from shardproc.resilient import ResilientShard
 from shardproc.server import Server
 from shardproc.storage.store import Store
@@ -91,7 +91,7 @@ def kill(victim: str) -> None:
 def install() -> None:
     """Put a look at the plan around the steps of this shard."""
     crash = Crash()
-    send, receive = peers._send, peers.receive
+    send, receive = peer_calls._send, peer_calls.receive
     store, commit, letters, answer = (
         Store.commit,
         ResilientShard.commit,
@@ -137,6 +137,6 @@ def install() -> None:
             crash.strike()
 
     servers: list[Server] = []
-    peers._send, peers.receive = noting_send, noting_receive
+    peer_calls._send, peer_calls.receive = noting_send, noting_receive
     Store.commit, ResilientShard.commit = before_commit, after_commit
     ResilientShard.letters, Server._answer = some_letters, after_sending

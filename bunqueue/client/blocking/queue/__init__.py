@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from types import TracebackType
 from typing import Self
 
-from bunqueue.client import checks
 from bunqueue.client.blocking.queue.adding import Adding
 from bunqueue.client.blocking.queue.control import Control
 from bunqueue.client.blocking.queue.crons import Crons
@@ -19,11 +18,12 @@ from bunqueue.client.blocking.queue.looking import Looking
 from bunqueue.client.blocking.queue.monitoring import Monitoring
 from bunqueue.client.blocking.queue.unique_keys import UniqueKeys
 from bunqueue.client.blocking.queue.webhooks import Webhooks
-from bunqueue.client.caller import Caller
-from bunqueue.client.connection_options import ConnectionOptions
-from bunqueue.client.job_options import JobOptions, default_fields
-from bunqueue.client.middleware import Around, Middleware, around_adding
-from bunqueue.client.tls import Tls
+from bunqueue.client.connection.caller import Caller
+from bunqueue.client.connection.options import ConnectionOptions
+from bunqueue.client.connection.tls import Tls
+from bunqueue.client.options import checks
+from bunqueue.client.options.job import JobOptions, default_fields
+from bunqueue.client.worker.middleware import Around, Middleware, around_adding
 
 __all__ = ["JobGroup", "JobHandle", "Queue"]
 

@@ -7,10 +7,11 @@ from typing import Any, Unpack
 
 from msgspec import UNSET
 
-from bunqueue.client import checks, requests
 from bunqueue.client.blocking.queue.base import QueueBase
 from bunqueue.client.blocking.queue.handle import JobHandle
-from bunqueue.client.job_options import (
+from bunqueue.client.connection import requests
+from bunqueue.client.options import checks
+from bunqueue.client.options.job import (
     JobOptions,
     NewJob,
     bulk_fields,
@@ -19,7 +20,7 @@ from bunqueue.client.job_options import (
     pair,
     wire_fields,
 )
-from bunqueue.client.middleware import Around
+from bunqueue.client.worker.middleware import Around
 from bunqueue.protocol.commands import core
 from bunqueue.protocol.commands.core import JobFields, Push, PushBatch
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any, TypeVar, overload
 
 from bunqueue.client.blocking.queue.handle import JobHandle
-from bunqueue.client.caller import Caller
-from bunqueue.client.middleware import Around
+from bunqueue.client.connection.caller import Caller
+from bunqueue.client.worker.middleware import Around
 
 R = TypeVar("R")
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Literal, get_args
 
-from bunqueue.client import checks
 from bunqueue.client.blocking.queue.base import QueueBase
-from bunqueue.client.connection_options import Duration, milliseconds
-from bunqueue.client.job_options import epoch_ms
+from bunqueue.client.connection.options import Duration, milliseconds
+from bunqueue.client.options import checks
+from bunqueue.client.options.job import epoch_ms
 from bunqueue.protocol.commands import Ok, dlq, events, query, queues
 
 Cleanable = Literal["waiting", "delayed", "prioritized", "paused", "completed", "failed"]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any, Unpack
 
-from bunqueue.client import checks
 from bunqueue.client.blocking.queue.base import QueueBase
 from bunqueue.client.blocking.queue.handle import JobHandle
-from bunqueue.client.cron_options import CronOptions, cron_command, sent_data
+from bunqueue.client.options import checks
+from bunqueue.client.options.cron import CronOptions, cron_command, sent_data
 from bunqueue.errors import NotFound
 from bunqueue.protocol.commands import Ok, cron
 from bunqueue.protocol.commands.cron import CronView

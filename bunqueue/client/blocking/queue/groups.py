@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from bunqueue.client import checks
 from bunqueue.client.blocking.queue.base import QueueBase
-from bunqueue.client.caller import Caller
-from bunqueue.client.connection_options import Duration, whole_milliseconds
+from bunqueue.client.connection.caller import Caller
+from bunqueue.client.connection.options import Duration, whole_milliseconds
+from bunqueue.client.options import checks
 from bunqueue.protocol.commands import Ok, groups, insight
 from bunqueue.protocol.commands.groups import GroupRate
 from bunqueue.protocol.commands.insight import GroupView

@@ -6,8 +6,8 @@ from typing import Any, Generic, TypeVar
 
 from msgspec import Struct
 
-from bunqueue.client.caller import Caller
-from bunqueue.client.replies import in_queue
+from bunqueue.client.connection.caller import Caller
+from bunqueue.client.connection.replies import in_queue
 from bunqueue.errors import BunqueueError
 from bunqueue.protocol.commands import Reply
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-from bunqueue.client import checks, views
-from bunqueue.client import jobs as replies
 from bunqueue.client.blocking.queue.job_base import JobBase
-from bunqueue.client.connection_options import Duration, seconds
-from bunqueue.client.jobs import Job, JobProgress
-from bunqueue.client.views import JobOutcome
+from bunqueue.client.connection.options import Duration, seconds
+from bunqueue.client.models import jobs as replies
+from bunqueue.client.models import views
+from bunqueue.client.models.jobs import Job, JobProgress
+from bunqueue.client.models.views import JobOutcome
+from bunqueue.client.options import checks
 from bunqueue.errors import ResultTimeout, WrongState
 from bunqueue.protocol.commands import insight, jobs, query
 from bunqueue.protocol.commands.events import WaitJobs, WaitManyReply

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from bunqueue.client import checks
 from bunqueue.client.blocking.queue.base import QueueBase
-from bunqueue.client.checks import given, given_span, whole
-from bunqueue.client.connection_options import Duration, milliseconds, whole_milliseconds
+from bunqueue.client.connection.options import Duration, milliseconds, whole_milliseconds
+from bunqueue.client.options import checks
+from bunqueue.client.options.checks import given, given_span, whole
 from bunqueue.errors import OptionError
 from bunqueue.model.stall import StallConfig
 from bunqueue.protocol.commands import Ok, limits, stall

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from bunqueue.client import checks
-from bunqueue.client import jobs as replies
 from bunqueue.client.blocking.queue.base import QueueBase
-from bunqueue.client.jobs import Job, JobCounts, JobProgress
+from bunqueue.client.models import jobs as replies
+from bunqueue.client.models.jobs import Job, JobCounts, JobProgress
+from bunqueue.client.options import checks
 from bunqueue.errors import JobNotFound
 from bunqueue.protocol.commands import query, queues
 

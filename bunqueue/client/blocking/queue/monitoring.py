@@ -7,10 +7,10 @@ from typing import Literal
 
 from msgspec import UNSET
 
-from bunqueue.client import checks
-from bunqueue.client import jobs as replies
 from bunqueue.client.blocking.queue.base import QueueBase
-from bunqueue.client.jobs import QueueInfo, ServerStats
+from bunqueue.client.models import jobs as replies
+from bunqueue.client.models.jobs import QueueInfo, ServerStats
+from bunqueue.client.options import checks
 from bunqueue.errors import BunqueueError
 from bunqueue.protocol.commands import Ok, insight, monitoring, server, workers
 from bunqueue.protocol.commands.insight import ShardView

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from bunqueue.client import checks
 from bunqueue.client.blocking.queue.base import QueueBase
+from bunqueue.client.options import checks
 from bunqueue.protocol.commands import dedup
 
 

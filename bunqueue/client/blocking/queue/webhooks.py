@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Literal
 
-from bunqueue.client import checks
 from bunqueue.client.blocking.queue.base import QueueBase
+from bunqueue.client.options import checks
 from bunqueue.errors import NotFound
 from bunqueue.protocol.commands import Ok, webhooks
 from bunqueue.protocol.commands.webhooks import Trial, WebhookInfo

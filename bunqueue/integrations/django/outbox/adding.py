@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Unpack
 
 from django.db import transaction
 
-from bunqueue.client.job_options import JobOptions
+from bunqueue.client.options.job import JobOptions
 from bunqueue.integrations.outbox import packed
 
 from .models import OutboxJob

@@ -8,8 +8,8 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError
 from django.utils.autoreload import run_with_reloader
 
-from bunqueue.client.service import run_forever
-from bunqueue.client.worker import Worker
+from bunqueue.client.worker.service import run_forever
+from bunqueue.client.worker.worker import Worker
 from bunqueue.integrations.django.backend import BunqueueBackend
 from bunqueue.integrations.django.compat import task_backends
 from bunqueue.integrations.django.running import run_task

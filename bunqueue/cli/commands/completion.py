@@ -1,0 +1,40 @@
+"""``bunqueue completion``: completes commands, options, and names that a server knows."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from bunqueue.settings import SettingsError
+
+from ..framework import completing
+from ..framework.shared import Verb
+from ..framework.values import argument
+
+app = typer.Typer(pretty_exceptions_enable=False, rich_markup_mode=None)
+
+SHELLS = ("bash", "zsh", "fish", "powershell", "pwsh")
+_EXAMPLES = "\n".join(
+    (
+        "source <(bunqueue completion bash)    # also in ~/.bashrc",
+        "source <(bunqueue completion zsh)     # also in ~/.zshrc, after compinit",
+        "bunqueue completion fish > ~/.config/fish/completions/bunqueue.fish",
+    )
+)
+
+
+@app.command(cls=Verb, epilog=_EXAMPLES)
+def completion(
+    shell: Annotated[str, argument("SHELL", f"{', '.join(SHELLS)}.", completing.one_of(*SHELLS))],
+) -> None:
+    """Print what a shell needs to complete commands and options.
+
+    Names of queues, schedules and webhooks are asked of the server that the command line or BUNQUEUE_URL
+    names; when it is not there, there is just nothing.
+    """
+    from typer.completion import get_completion_script  # type: ignore[attr-defined]  # it is not in __all__
+
+    if shell not in SHELLS:
+        raise SettingsError(f"SHELL: {shell!r} is not allowed; give one of {', '.join(SHELLS)}")
+    print(get_completion_script(prog_name="bunqueue", complete_var="_BUNQUEUE_COMPLETE", shell=shell))

@@ -1,0 +1,358 @@
+"""``bunqueue cron``: schedules, which push jobs by the clock."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Annotated, Any
+
+from bunqueue.settings import SettingsError
+
+from ..framework import completing
+from ..framework.session import Session
+from ..framework.shared import noun, verb
+from ..framework.values import SPAN, Yes, argument, data, option, span
+from ..output.output import Column, Kind, plain
+from ..output.progress import confirm
+from .job_options import given, with_job_options
+
+if TYPE_CHECKING:
+    from bunqueue.protocol.commands.cron import CronView
+
+app = noun("Schedules: list, add, run, pause, delete them, and see when they run.")
+
+CRONS = (
+    Column("name", Kind.ID),
+    Column("queue"),
+    Column("schedule", Kind.TEXT),
+    Column("repeatEvery", Kind.SPAN, "every"),
+    Column("timezone", Kind.TEXT, "time zone"),
+    Column("nextRun", Kind.TIME, "next run"),
+    Column("executions", Kind.NUMBER, "runs"),
+    Column("paused", Kind.FLAG),
+    Column("lastRunAt", Kind.TIME, "last run"),
+    Column("lastOutcome", Kind.STATE, "outcome"),
+    Column("missed", Kind.NUMBER),
+    Column("app"),
+)
+CRON = (
+    *CRONS,
+    Column("lastJobId", Kind.ID, "last job"),
+    Column("lastEndedAt", Kind.TIME, "ended"),
+    Column("maxLimit", Kind.NUMBER, "at most"),
+    Column("jobName"),
+    Column("priority", Kind.NUMBER),
+    Column("preventOverlap", Kind.FLAG),
+    Column("skipIfNoWorker", Kind.FLAG),
+    Column("skipMissedOnRestart", Kind.FLAG),
+    Column("uniqueKey"),
+    Column("dedup", Kind.DATA),
+    Column("jobOptions", Kind.DATA),
+    Column("data", Kind.DATA),
+)
+RUNS = (Column("at", Kind.TIME, "here"), Column("local", Kind.TEXT, "there"), Column("in", Kind.SPAN))
+# As bunqueue.client.options.cron has them, which is not loaded for a help text.
+OF_JOBS = (
+    "delay",
+    "timeout",
+    "max_attempts",
+    "backoff",
+    "ttl",
+    "stall_timeout",
+    "lifo",
+    "remove_on_complete",
+    "remove_on_fail",
+    "durable",
+    "tags",
+)
+MAX_RUNS = 1000
+
+Name = Annotated[str, argument("NAME", "The name of the schedule.", completing.crons)]
+MaybeName = Annotated[str | None, argument("[NAME]", "The name of a schedule.", completing.crons)]
+Queue = Annotated[
+    str, option("--queue", "-q", about="Where its jobs go.", metavar="QUEUE", complete=completing.queues)
+]
+OfQueue = Annotated[
+    str | None,
+    option("--queue", "-q", about="Only of this queue.", metavar="QUEUE", complete=completing.queues),
+]
+Data = Annotated[
+    Any, option("--data", "-D", about="The data of its jobs: JSON, @FILE or -.", metavar="DATA", parser=data)
+]
+Expression = Annotated[
+    str | None,
+    option(
+        "--schedule", "-s", about="5 fields, 6 with leading seconds, or @hourly, @daily, ...", metavar="CRON"
+    ),
+]
+Every = Annotated[
+    float | None,
+    option("--every", "-e", about="Instead, so much time between two.", metavar=SPAN, parser=span),
+]
+Zone = Annotated[
+    str | None, option("--timezone", "-z", about="Such as Europe/Rome. Default: UTC.", metavar="ZONE")
+]
+JobName = Annotated[str | None, option("--job-name", about="What its jobs are called.", metavar="NAME")]
+Priority = Annotated[int | None, option("--priority", "-P", about="Of its jobs.", metavar="N")]
+MaxRuns = Annotated[int | None, option("--limit", about="So many jobs, then it ends.", metavar="N")]
+Immediately = Annotated[bool, option("--immediately", about="The first job now, if it is new.")]
+Overlap = Annotated[
+    bool | None,
+    option(
+        "--prevent-overlap/--allow-overlap", about="Whether no job is added while the last one waits or runs."
+    ),
+]
+NoWorker = Annotated[bool, option("--skip-if-no-worker", about="Add no job while nobody works on the queue.")]
+Missed = Annotated[
+    bool | None,
+    option(
+        "--skip-missed/--catch-up", about="What was due while the server was down: left out, or made up for."
+    ),
+]
+OfApp = Annotated[str | None, option("--app", about="Only those that this app declares.", metavar="NAME")]
+Move = Annotated[bool, option("--move", about="Take the name from a schedule of another queue.")]
+Target = Annotated[str, argument("MODULE[:NAME]", "Where the app is, as for bunqueue worker.")]
+Folder = Annotated[str, option("--app-dir", about="Where the module is. Default: here.", metavar="DIR")]
+DryRun = Annotated[bool, option("--dry-run", about="Only say what would be removed.")]
+UniqueKey = Annotated[str | None, option("--unique-key", "-u", about="For its jobs.", metavar="KEY")]
+HowMany = Annotated[int, option("--count", "-n", about="How many. Default: 10.", metavar="N")]
+
+
+@verb(app, "bunqueue cron list", "bunqueue cron list --queue reports", name="list")
+def list_(session: Session, queue: OfQueue = None, app: OfApp = None) -> None:
+    """List the schedules of all queues, or of one, by name: when they run, and how the last run ended."""
+    found = session.queue(queue or "all").list_crons(all_queues=queue is None)
+    rows = [_row(session, each) for each in found if app is None or each.app == app]
+    session.out.rows(rows, CRONS, none="there are no schedules")
+
+
+@verb(
+    app,
+    "bunqueue cron add nightly --queue reports --schedule '0 3 * * *' --timezone Europe/Rome",
+    """bunqueue cron add pulse --queue checks --every 30s --data '{"deep": false}' --max-attempts 1""",
+)
+@with_job_options(OF_JOBS)
+def add(
+    session: Session,
+    name: Name,
+    queue: Queue,
+    data: Data = None,
+    schedule: Expression = None,
+    every: Every = None,
+    timezone: Zone = None,
+    job_name: JobName = None,
+    priority: Priority = None,
+    limit: MaxRuns = None,
+    immediately: Immediately = False,
+    prevent_overlap: Overlap = None,
+    skip_if_no_worker: NoWorker = False,
+    skip_missed: Missed = None,
+    unique_key: UniqueKey = None,
+    move: Move = False,
+    **options: Any,
+) -> None:
+    """Add a schedule, or replace the queue's one of that name.
+
+    Give --schedule or --every. If the rhythm stays the same, the old one's goes on undisturbed. A name that
+    belongs to another queue is refused without --move.
+    """
+    if (schedule is None) == (every is None):
+        raise SettingsError("--schedule: give either that, or --every")
+    if schedule is not None:
+        _runs(schedule, timezone, 0, 1)  # refuses what is none
+    cron = session.queue(queue).upsert_cron(
+        name,
+        data,
+        schedule=schedule,
+        every=every,
+        timezone=timezone,
+        job_name=job_name,
+        priority=priority,
+        limit=limit,
+        immediately=immediately or None,
+        prevent_overlap=prevent_overlap,
+        skip_if_no_worker=skip_if_no_worker or None,
+        skip_missed_on_restart=skip_missed,
+        unique_key=unique_key,
+        move=move,
+        job_options=given(options) or None,
+    )
+    session.out.record(_row(session, cron), CRON)
+
+
+def _row(session: Session, cron: CronView) -> dict[str, Any]:
+    """A schedule with all its settings; outside of JSON what belongs to its last run stands beside them."""
+    from msgspec.structs import asdict, fields
+
+    values = asdict(cron)
+    row = {field.encode_name: plain(values[field.name]) for field in fields(cron)}
+    run = cron.last_run
+    if run is not None and not session.out.as_json:
+        row |= {"lastRunAt": run.at_ms, "lastJobId": run.job_id, "lastOutcome": run.outcome or "not ended"}
+        row["lastEndedAt"] = run.ended_at_ms
+    return row
+
+
+def _found(session: Session, name: str) -> CronView:
+    from bunqueue.errors import NotFound
+    from bunqueue.protocol.commands import cron
+
+    try:
+        return session.call(cron.CronGet(name=name), cron.CronReply).cron
+    except NotFound:
+        raise NotFound(f"there is no schedule {name!r}; bunqueue cron list") from None
+
+
+@verb(app, "bunqueue cron get nightly")
+def get(session: Session, name: Name) -> None:
+    """Print a schedule."""
+    session.out.record(_row(session, _found(session, name)), CRON)
+
+
+@verb(app, "bunqueue cron pause nightly")
+def pause(session: Session, name: Name) -> None:
+    """Have a schedule add no jobs until it is resumed; its runs meanwhile are left out."""
+    from bunqueue.protocol.commands.cron import CronPause, CronReply
+
+    _found(session, name)
+    session.call(CronPause(name=name), CronReply)
+    session.out.done(f"schedule {name} is paused", {"name": name, "paused": True})
+
+
+@verb(app, "bunqueue cron resume nightly")
+def resume(session: Session, name: Name) -> None:
+    """Have a schedule add jobs again, from its next time on."""
+    from bunqueue.protocol.commands.cron import CronReply, CronResume
+
+    _found(session, name)
+    session.call(CronResume(name=name), CronReply)
+    session.out.done(f"schedule {name} is not paused", {"name": name, "paused": False})
+
+
+@verb(app, "bunqueue cron run nightly")
+def run(session: Session, name: Name) -> None:
+    """Add the job of a schedule now, also of one that is paused; its times stay as they are.
+
+    If its last job is still there, and it prevents overlap, that job's id is printed and none is added.
+    """
+    from bunqueue.protocol.commands.cron import CronRunReply, CronTrigger
+
+    _found(session, name)
+    reply = session.call(CronTrigger(name=name), CronRunReply)
+    if reply.existing:
+        session.out.note(f"bunqueue: the last job of schedule {name} is still there, so none was added")
+    facts = {"id": reply.id, "queue": reply.queue, "existing": reply.existing}
+    session.out.done(f"job {reply.id} of schedule {name} is in queue {reply.queue}", facts, "id")
+
+
+@verb(
+    app,
+    "bunqueue cron prune tasks:app --dry-run",
+    "bunqueue cron prune tasks:app --yes",
+)
+def prune(
+    session: Session, target: Target, app_dir: Folder = ".", dry_run: DryRun = False, yes: Yes = False
+) -> None:
+    """Remove the schedules that an app once declared and declares no longer; nobody else's.
+
+    Do it once no program with the old declarations is left: each declares them anew when it starts. The app
+    is imported; the server is the one that the options here name.
+    """
+    from bunqueue.app.schedules import stale_of
+
+    from ..framework.target import app_of
+
+    app = app_of(target, app_dir)
+    queue = session.queue(app.name)
+    stale = stale_of(app.name, app._schedules, queue.list_crons(all_queues=True))
+    rows = [_row(session, each) for each in stale]
+    if dry_run or not stale:
+        session.out.rows(rows, CRONS, none=f"app {app.name} declares all schedules that it has")
+        return
+    names = ", ".join(each.name for each in stale)
+    confirm(f"Remove {len(stale)} of the schedules of app {app.name}: {names}?", yes)
+    removed = [
+        row for each, row in zip(stale, rows, strict=True) if queue.delete_cron(each.name, app=app.name)
+    ]
+    session.out.rows(removed, CRONS, none="none was left to remove")
+
+
+@verb(app, "bunqueue cron delete nightly --yes")
+def delete(session: Session, name: Name, yes: Yes = False) -> None:
+    """Remove a schedule; the jobs that it has added stay."""
+    from bunqueue.protocol.commands import Ok
+    from bunqueue.protocol.commands.cron import CronDelete
+
+    cron = _found(session, name)
+    confirm(f"Remove schedule {name} of queue {cron.queue}?", yes)
+    session.call(CronDelete(name=name), Ok)
+    session.out.done(f"schedule {name} is removed", {"name": name, "removed": True})
+
+
+@verb(
+    app,
+    "bunqueue cron next nightly",
+    "bunqueue cron next --schedule '30 2 * * *' --timezone Europe/Rome --count 5",
+    name="next",
+)
+def next_(
+    session: Session,
+    name: MaybeName = None,
+    schedule: Expression = None,
+    timezone: Zone = None,
+    count: HowMany = 10,
+) -> None:
+    """Print when a schedule runs next; or when an expression would, without asking any server.
+
+    Into a pipe goes the moment in epoch ms, the same in the schedule's time zone, and how many ms it is off.
+    """
+    from bunqueue.client.options import checks
+
+    checks.whole("count", count)
+    if count > MAX_RUNS:
+        raise SettingsError(f"--count must be at most {MAX_RUNS}, not {count}")
+    if (name is None) == (schedule is None):
+        raise SettingsError("NAME: give that of a schedule, or --schedule")
+    now = time.time_ns() // 1_000_000
+    if name is not None:
+        cron = _found(session, name)
+        runs, timezone = _runs_of(cron, count), cron.timezone
+        if cron.paused is True:
+            session.out.note(
+                f"bunqueue: schedule {name} is paused: these runs are left out until it is resumed"
+            )
+    else:
+        runs = _runs(str(schedule), timezone, now, count)
+    session.out.rows([_run(at, timezone, now) for at in runs], RUNS, none="it never runs again")
+
+
+def _runs_of(cron: CronView, count: int) -> list[int]:
+    if cron.max_limit is not None and cron.max_limit > 0:
+        count = min(count, cron.max_limit - cron.executions)
+    first = int(cron.next_run_ms)
+    if cron.schedule is None:
+        every = int(cron.repeat_every or 0)
+        return [first + every * number for number in range(count)]
+    return [first, *_runs(cron.schedule, cron.timezone, first, count - 1)][: max(0, count)]
+
+
+def _runs(expression: str, timezone: str | None, after: int, count: int) -> list[int]:
+    from bunqueue.model.schedule import ScheduleError, next_run
+
+    runs: list[int] = []
+    try:
+        while len(runs) < count:
+            after = next_run(expression, timezone, after)
+            runs.append(after)
+    except ScheduleError as error:
+        if not runs:
+            zone = f" in {timezone}" if timezone else ""
+            raise SettingsError(f"--schedule: {expression!r}{zone} is not allowed: {error}") from None
+    return runs
+
+
+def _run(at: int, timezone: str | None, now: int) -> dict[str, Any]:
+    from datetime import datetime
+    from zoneinfo import ZoneInfo
+
+    local = datetime.fromtimestamp(at / 1000, ZoneInfo(timezone or "UTC"))
+    return {"at": at, "local": local.strftime("%a %Y-%m-%d %H:%M:%S %Z"), "in": at - now}

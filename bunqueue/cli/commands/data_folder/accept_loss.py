@@ -1,0 +1,57 @@
+"""``bunqueue accept-loss``: a shard whose file is lost begins empty, because somebody says so."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bunqueue.setting_kinds import MEMORY
+from bunqueue.settings import SettingsError, resolve_settings
+
+from ...framework.values import Yes
+from ...output.progress import confirm
+
+app = typer.Typer(pretty_exceptions_enable=False, rich_markup_mode=None)
+
+
+@app.command()
+def accept_loss(
+    shard: Annotated[int, typer.Option(metavar="SHARD", help="Its number, from 0 on.", show_default=False)],
+    data_dir: Annotated[
+        str | None,
+        typer.Option(metavar="DIR", help="The data folder. Default: as for start.", show_default=False),
+    ] = None,
+    config: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="The settings of the server, for the folder.", show_default=False),
+    ] = None,
+    yes: Yes = False,
+) -> None:
+    """Give up the file of a shard that is missing, damaged or does not belong to the data folder.
+
+    Stop the server first. At the next start the shard begins empty: all jobs that its file held are lost.
+    Look for a backup before you do this. A file that is there is moved to the folder `lost`, not deleted.
+
+    Example: bunqueue accept-loss --data-dir ./data --shard 1
+    """
+    settings = resolve_settings({"data_dir": data_dir, "config": config}, os.environ).settings
+    if settings.data_dir == MEMORY:
+        raise SettingsError(f"data_dir is {MEMORY}, which keeps nothing; give the folder with --data-dir")
+    from bunqueue.data_folder import DataFolderError, own_data_folder, read_identified
+    from bunqueue.losses import give_up, loss_of
+
+    folder = Path(settings.data_dir)
+    try:
+        manifest = read_identified(folder)  # before a folder could be made
+        with own_data_folder(folder):
+            what = loss_of(folder, manifest, shard)
+            print(f"{what}.")
+            confirm(f"Let shard {shard} begin empty?", yes)
+            moved = give_up(folder, manifest, shard, what)
+    except (DataFolderError, OSError) as error:
+        raise SettingsError(str(error)) from error
+    where = f"; the file is now {moved}" if moved else ""
+    print(f"shard {shard} begins empty at the next start{where}")

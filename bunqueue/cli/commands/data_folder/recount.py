@@ -1,0 +1,53 @@
+"""``bunqueue doctor --data-dir``: the files of a server that does not run, counted anew by a process of the
+server's own.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from bunqueue.readable import plural
+from bunqueue.settings import SettingsError
+
+from ...output.progress import waiting
+from ..server import check_packages
+
+
+def recount(folder: str) -> Iterator[dict[str, Any]]:
+    """Findings with ``check`` and ``problem``, and counts of queues. Raises SettingsError."""
+    import msgspec
+
+    if not Path(folder).is_dir():
+        raise SettingsError(f"--data-dir: there is no folder {folder!r}")
+    check_packages()
+    command = [sys.executable, "-P", "-m", "shardproc.recount", folder]
+    with waiting(f"counting {folder}"):
+        done = subprocess.run(command, capture_output=True, check=False)
+    if done.returncode:
+        said = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
+        raise SettingsError(said or f"counting {folder} failed with status {done.returncode}")
+    for line in done.stdout.splitlines():
+        yield msgspec.json.decode(line)
+
+
+def findings(folder: str) -> Iterator[tuple[str, str, str | None]]:
+    """What was looked at, what is so when all is well, and what is wrong with it."""
+    queues, jobs = 0, dict.fromkeys(("unfinished", "completed", "dead"), 0)
+    checks: dict[str, list[str]] = {}
+    for found in recount(folder):
+        if "queue" in found:
+            queues += 1
+            for state in jobs:
+                jobs[state] += found[state]
+            continue
+        wrong = checks.setdefault(found["check"], [])
+        if found["problem"]:
+            wrong.append(f"shard {found['shard']}: {found['problem']}")
+    for check, wrong in checks.items():
+        yield check, "as it should be", "; ".join(wrong) or None
+    counts = ", ".join(f"{count:,} {state}" for state, count in jobs.items())
+    yield "jobs", f"{counts}, in {plural(queues, 'queue')}", None

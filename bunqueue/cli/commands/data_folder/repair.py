@@ -1,0 +1,48 @@
+"""``bunqueue doctor --repair``: damaged files made anew by a process of the server's own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from bunqueue.readable import plural
+from bunqueue.settings import SettingsError
+
+from ..server import check_packages
+
+SHOWN = 10
+"""Ids of lost jobs in the text."""
+
+
+def findings(folder: str) -> Iterator[str]:
+    """What became of each file that was damaged. Raises SettingsError when it cannot be done.
+
+    Progress goes to standard error."""
+    import msgspec
+
+    if not Path(folder).is_dir():
+        raise SettingsError(f"--data-dir: there is no folder {folder!r}")
+    check_packages()
+    command = [sys.executable, "-P", "-m", "shardproc.repair", folder]
+    done = subprocess.run(command, stdout=subprocess.PIPE, check=False)
+    for line in done.stdout.splitlines():
+        yield _told(msgspec.json.decode(line), folder)
+    if done.returncode:
+        raise SettingsError(f"the repair of {folder} did not end: see above; run it again")
+
+
+def _told(found: dict[str, Any], folder: str) -> str:
+    kept = plural(found["kept"].get("jobs", 0))
+    text = f"shard {found['shard']}: {kept} kept; {plural(found['jobs'])} lost"
+    if found["ids"]:
+        ids = ", ".join(found["ids"][:SHOWN])
+        text += f" ({ids}{' ...' if len(found['ids']) > SHOWN or found['jobs'] > len(found['ids']) else ''})"
+    if found["unknown"]:
+        text += f"; {plural(found['unknown'])} had ended in an unknown way and are dead letters now"
+    if found["lost"]:
+        rows = ", ".join(f"{table} {count:,}" for table, count in found["lost"].items())
+        text += f"; places of rows that could not be read: {rows}"
+    return f"{text}; the old file is {Path(folder) / found['keptAs']}"

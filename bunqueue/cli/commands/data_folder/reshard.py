@@ -1,0 +1,56 @@
+"""``bunqueue reshard``: another number of shards for a data folder that no server uses.
+
+Imports nothing of the server: this process becomes the one that does it, as that of ``start`` becomes the
+router.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated
+
+import typer
+
+from bunqueue.setting_kinds import MEMORY
+from bunqueue.settings import SettingsError, resolve_settings
+
+from ..server import become, check_packages
+
+app = typer.Typer(pretty_exceptions_enable=False, rich_markup_mode=None)
+
+
+@app.command()
+def reshard(
+    shards: Annotated[
+        str, typer.Option(metavar="SHARDS", help="How many there are to be: a power of two from 1 to 64.")
+    ],
+    data_dir: Annotated[
+        str | None,
+        typer.Option(metavar="DIR", help="The data folder. Default: as for start.", show_default=False),
+    ] = None,
+    config: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="The settings of the server, for the folder.", show_default=False),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would go where, and change nothing.")
+    ] = False,
+) -> None:
+    """Change the number of shards of a data folder.
+
+    Stop the server first, and start it with the new number afterwards. The old files stay as they are until
+    the new ones are whole, which needs about as much free space as the folder takes. If anything interrupts
+    it, run it again.
+
+    Example: bunqueue reshard --data-dir ./data --shards 8 --dry-run
+    """
+    flags = {"shards": shards, "data_dir": data_dir, "config": config}
+    settings = resolve_settings(flags, os.environ).settings
+    if settings.data_dir == MEMORY:
+        raise SettingsError(f"data_dir is {MEMORY}, which keeps nothing; give the folder with --data-dir")
+    check_packages()
+    arguments = [settings.data_dir, str(settings.shards), *["--dry-run"] * dry_run]
+    try:
+        become("shardproc.resharding", *arguments)
+    except OSError as error:
+        raise SettingsError(f"resharding cannot be started: {error}") from error

@@ -1,0 +1,251 @@
+"""``bunqueue dlq``: dead letters, the jobs that failed for good."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+from ...readable import plural
+from ..framework.completing import one_of
+from ..framework.session import Session
+from ..framework.shared import noun, parameters_of, verb
+from ..framework.values import SPAN, JobId, QueueName, Yes, ago, option, span
+from ..output.output import Column, Kind, plain
+from ..output.progress import confirm, watched
+
+if TYPE_CHECKING:
+    from bunqueue.protocol.commands.dlq import DlqFilter
+
+F = TypeVar("F", bound=Callable[..., None])
+
+app = noun("Dead letters: list, retry, purge them.")
+
+REASONS = (
+    "explicit_fail",
+    "max_attempts_exceeded",
+    "timeout",
+    "stalled",
+    "ttl_expired",
+    "worker_lost",
+    "unknown",
+)
+LETTERS = (
+    Column("id", Kind.ID),
+    Column("name"),
+    Column("enteredAt", Kind.TIME, "since"),
+    Column("reason"),
+    Column("attempts", Kind.NUMBER),
+    Column("error"),
+)
+STATS = (
+    Column("total", Kind.NUMBER),
+    Column("byReason", Kind.COUNTS),
+    Column("pendingRetry", Kind.NUMBER, "retry due"),
+    Column("expired", Kind.NUMBER),
+    Column("oldestEntry", Kind.TIME, "oldest"),
+    Column("newestEntry", Kind.TIME, "newest"),
+)
+CONFIG = (
+    Column("autoRetry", Kind.FLAG, "retried by themselves"),
+    Column("autoRetryInterval", Kind.SPAN, "every"),
+    Column("maxAutoRetries", Kind.NUMBER, "at most so often"),
+    Column("maxAge", Kind.SPAN, "kept for"),
+    Column("maxEntries", Kind.NUMBER, "kept at most"),
+)
+
+Limit = Annotated[int, option("--limit", "-n", about="At most so many. Default: 100.", metavar="N")]
+Offset = Annotated[int, option("--offset", about="Leave out so many at the beginning.", metavar="N")]
+Reason = Annotated[
+    str | None,
+    option(
+        "--reason", about=f"{', '.join(REASONS)}, or cancelled.", metavar="REASON", complete=one_of(*REASONS)
+    ),
+]
+Older = Annotated[
+    float | None, option("--older-than", about="Dead for longer than this.", metavar=SPAN, parser=span)
+]
+Newer = Annotated[
+    float | None, option("--newer-than", about="Dead for less than this.", metavar=SPAN, parser=span)
+]
+Named = Annotated[str | None, option("--name", about="Jobs of this name.", metavar="NAME")]
+Containing = Annotated[
+    str | None, option("--error", about="Whose error has this text, in capitals or not.", metavar="TEXT")
+]
+FILTERS = {"reason": Reason, "name": Named, "error": Containing, "older_than": Older, "newer_than": Newer}
+"""What chooses dead letters, as flags."""
+OneJob = Annotated[str | None, option("--id", about="Only this job.", metavar="ID")]
+Count = Annotated[int | None, option("--count", "-n", about="At most so many, the oldest.", metavar="N")]
+AutoRetry = Annotated[
+    bool | None, option("--auto-retry/--no-auto-retry", about="Whether they are retried by themselves.")
+]
+Interval = Annotated[
+    float | None, option("--auto-retry-interval", about="How often.", metavar=SPAN, parser=span)
+]
+MaxRetries = Annotated[int | None, option("--max-auto-retries", about="At most so often.", metavar="N")]
+MaxAge = Annotated[
+    str | None, option("--max-age", about="Removed after this time; never: kept.", metavar=f"{SPAN}|never")
+]
+MaxEntries = Annotated[int | None, option("--max-entries", about="Beyond, the oldest goes.", metavar="N")]
+
+
+def with_filter(function: F) -> F:
+    """Give a verb, whose last parameter is ``**filters``, the flags that choose dead letters."""
+    own = [each for each in parameters_of(function) if each.name != "filters"]
+    more = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
+        for name, kind in FILTERS.items()
+    ]
+    vars(function)["__signature__"] = inspect.Signature([*own, *more])
+    return function
+
+
+def _which(filters: Mapping[str, Any], **page: int) -> DlqFilter | None:
+    """The filter that the flags mean, None for none; an age is told to the server as a moment.
+
+    Raises OptionError.
+    """
+    from bunqueue.client.options import checks
+    from bunqueue.protocol.commands.dlq import DlqFilter
+
+    given: dict[str, Any] = dict(page)
+    given |= {
+        name: ago(value) if name in ("older_than", "newer_than") else value
+        for name, value in filters.items()
+        if value is not None
+    }
+    return checks.checked(DlqFilter(**given)) if given else None
+
+
+@verb(
+    app,
+    "bunqueue dlq list emails",
+    "bunqueue dlq list emails --reason timeout --newer-than 1h --json",
+    "bunqueue dlq list emails --name welcome --error 'no such mailbox'",
+    name="list",
+    patient=True,
+)
+@with_filter
+def list_(session: Session, queue: QueueName, limit: Limit = 100, offset: Offset = 0, **filters: Any) -> None:
+    """List dead letters of a queue, the oldest first. JSON has their jobs and all their attempts."""
+    from bunqueue.client.models.views import DeadLetters
+    from bunqueue.protocol.commands.dlq import Dlq
+
+    command = Dlq(queue=queue, count=limit, filter=_which(filters, limit=limit, offset=offset))
+    found = session.call(command, DeadLetters).entries
+    if session.out.as_json:
+        session.out.rows(found, LETTERS, none="")
+        return
+    rows = []
+    for letter in found:
+        row = plain(letter)
+        rows.append({**row, "id": letter.job.id, "name": letter.job.name, "attempts": len(letter.attempts)})
+    session.out.rows(rows, LETTERS, none="there are no such dead letters")
+
+
+@verb(
+    app,
+    "bunqueue dlq retry emails --id 01980f2e-...",
+    "bunqueue dlq retry emails --reason timeout --newer-than 1d",
+    "bunqueue dlq retry emails --error 'connection refused'",
+    "bunqueue dlq retry emails",
+    patient=True,
+)
+@with_filter
+def retry(
+    session: Session, queue: QueueName, job_id: OneJob = None, count: Count = None, **filters: Any
+) -> None:
+    """Give dead letters all their attempts again: one, those that are described, or all. Prints how many.
+
+    Jobs that somebody cancelled are left out, unless you give their --id or --reason cancelled.
+    """
+    from bunqueue.protocol.commands.dlq import RetriedReply, RetryDlq
+
+    command = RetryDlq(queue=queue, job_id=job_id, count=count, filter=_which(filters))
+    found = session.queue(queue)
+    reply = watched(
+        f"retrying dead letters of {queue}",
+        lambda: session.call(command, RetriedReply),
+        lambda: found.counts().failed,
+    )
+    _must_be_there(queue, job_id, reply.count)
+    said = f"{plural(reply.count)} run again"
+    record = {"queue": queue, "count": reply.count}
+    if reply.cancelled:
+        record["cancelled"] = reply.cancelled
+        said += f"; {reply.cancelled} cancelled left out, see --reason cancelled"
+    session.out.done(said, record, "count")
+
+
+@verb(app, "bunqueue dlq count emails", "bunqueue dlq count emails --reason timeout", patient=True)
+@with_filter
+def count(session: Session, queue: QueueName, **filters: Any) -> None:
+    """Print how many dead letters a queue has: all, or those that are described."""
+    from bunqueue.protocol.commands.dlq import CountDlq
+    from bunqueue.protocol.commands.query import CountReply
+
+    number = session.call(CountDlq(queue=queue, filter=_which(filters)), CountReply).count
+    session.out.done(plural(number, "dead letter"), {"queue": queue, "count": number}, "count")
+
+
+@verb(app, "bunqueue dlq remove emails 01980f2e-... --yes")
+def remove(session: Session, queue: QueueName, job_id: JobId, yes: Yes = False) -> None:
+    """Remove one dead letter."""
+    confirm(f"Remove dead letter {job_id} of queue {queue}?", yes)
+    _must_be_there(queue, job_id, session.queue(queue).remove_dlq_job(job_id))
+    session.out.done(f"removed dead letter {job_id}", {"queue": queue, "id": job_id, "removed": True})
+
+
+def _must_be_there(queue: str, job_id: str | None, found: int | bool) -> None:
+    from bunqueue.errors import NotFound
+
+    if job_id is not None and not found:
+        raise NotFound(f"queue {queue} has no dead letter {job_id}")
+
+
+@verb(app, "bunqueue dlq purge emails", "bunqueue dlq purge emails --yes", patient=True)
+def purge(session: Session, queue: QueueName, yes: Yes = False) -> None:
+    """Remove all dead letters of a queue. Prints how many."""
+    found = session.queue(queue)
+    if not yes:
+        confirm(f"Remove all {plural(found.counts().failed, 'dead letter')} of queue {queue}?", yes)
+    count = watched(f"purging {queue}", found.purge_dlq, lambda: found.counts().failed)
+    said = f"removed {plural(count, 'dead letter')} of queue {queue}"
+    session.out.done(said, {"queue": queue, "count": count}, "count")
+
+
+@verb(app, "bunqueue dlq stats emails", patient=True)
+def stats(session: Session, queue: QueueName) -> None:
+    """Print the dead letters of a queue in numbers."""
+    session.out.record(session.queue(queue).dlq_stats(), STATS)
+
+
+@verb(
+    app,
+    "bunqueue dlq config emails",
+    "bunqueue dlq config emails --auto-retry --auto-retry-interval 1h --max-auto-retries 5",
+    "bunqueue dlq config emails --max-age never",
+)
+def config(
+    session: Session,
+    queue: QueueName,
+    auto_retry: AutoRetry = None,
+    auto_retry_interval: Interval = None,
+    max_auto_retries: MaxRetries = None,
+    max_age: MaxAge = None,
+    max_entries: MaxEntries = None,
+) -> None:
+    """Print how dead letters of a queue are kept and retried; with options, change that first."""
+    from msgspec import UNSET
+
+    found = session.queue(queue)
+    given = (auto_retry, auto_retry_interval, max_auto_retries, max_age, max_entries)
+    if any(each is not None for each in given):
+        found.set_dlq_config(
+            auto_retry=auto_retry,
+            auto_retry_interval=auto_retry_interval,
+            max_auto_retries=max_auto_retries,
+            max_age=UNSET if max_age is None else None if max_age == "never" else span(max_age),
+            max_entries=max_entries,
+        )
+    session.out.record(found.dlq_config(), CONFIG)

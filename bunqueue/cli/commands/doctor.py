@@ -1,0 +1,285 @@
+"""``bunqueue doctor``: looks for what commonly goes wrong, and says what to do about it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Annotated, Any, NamedTuple
+
+import typer
+
+from bunqueue.settings import SettingsError
+
+from ...readable import plural, span_of
+from ..framework import exits
+from ..framework.session import Session
+from ..framework.shared import verb
+from ..framework.values import option
+from ..output.output import Column, Kind
+
+app = typer.Typer(pretty_exceptions_enable=False, rich_markup_mode=None)
+
+OK, WARNING, PROBLEM = "ok", "warning", "problem"
+FINDINGS = (Column("status", Kind.STATE), Column("check"), Column("finding", Kind.PROSE))
+
+OLD_MS = 600_000
+"""A job that waits longer than this waits for something that does not come."""
+CLOCK_MS = 2000
+"""By which clocks may differ before ages and delays that people compare are wrong."""
+LAG_S = 0.25
+"""Of the router's event loop; beyond, every command is late."""
+SHORT = 0.8
+"""Of a shard's share of the memory limit; beyond, jobs will soon be refused."""
+MAX_NAMES = 5
+
+_MEMORY = "process_resident_memory_bytes"
+
+
+class Finding(NamedTuple):
+    """What one look has found."""
+
+    status: str
+    check: str
+    finding: str
+
+
+Folder = Annotated[
+    str | None,
+    option("--data-dir", about="Count the files of a server that does not run, instead.", metavar="DIR"),
+]
+
+
+Repair = Annotated[
+    bool,
+    option("--repair", about="Make new files of what can be read of damaged ones, and say what is lost."),
+]
+
+
+@verb(
+    app,
+    "bunqueue doctor",
+    "bunqueue doctor --json | jq '.[] | select(.status != \"ok\")'",
+    "bunqueue doctor --data-dir ./data",
+    "bunqueue doctor --data-dir ./data --repair",
+)
+def doctor(session: Session, data_dir: Folder = None, repair: Repair = False) -> None:
+    """Look for what commonly goes wrong: storage, shards, clocks, queues without workers, dead letters.
+
+    With --data-dir the files of a server that does not run are read and counted anew: whether they are
+    whole, every job is in one state, and the counts are right. That takes as long as reading them takes.
+
+    With --repair, too, a new file is made of what can be read of each damaged one, and takes its place; the
+    old file is kept beside it. It says what was lost. If anything interrupts it, run it again.
+
+    Changes nothing without --repair. Exit status: 0 when there is no problem, warnings or not; 1 when there
+    is one.
+    """
+    if repair:
+        if data_dir is None:
+            raise SettingsError("--repair: give the folder with --data-dir; its server must not run")
+        from .data_folder.repair import findings as repaired
+
+        for text in repaired(data_dir):
+            session.out.note(text)
+    if data_dir is None:
+        findings = list(_findings(session))
+    else:
+        from .data_folder.recount import findings as recounted
+
+        findings = [
+            Finding(PROBLEM if wrong else OK, check, wrong or found)
+            for check, found, wrong in recounted(data_dir)
+        ]
+        findings.append(_folder(data_dir))
+    rows = [finding._asdict() for finding in findings]
+    session.out.rows(rows, FINDINGS, none="")
+    if any(finding.status == PROBLEM for finding in findings):
+        raise typer.Exit(exits.FAILED)
+
+
+def _folder(data_dir: str) -> Finding:
+    from bunqueue.exposure import folder_problem
+
+    problem = folder_problem(data_dir)
+    return Finding(WARNING if problem else OK, "file modes", problem or "closed to other users")
+
+
+def _findings(session: Session) -> Iterator[Finding]:
+    queue = session.queue("all")
+    yield from _server(session)
+    from bunqueue.errors import StorageDamaged
+
+    try:
+        storage = queue.storage_status()
+    except StorageDamaged as error:  # nor will the shards together tell the rest
+        yield Finding(PROBLEM, "shards", error.reason)
+        return
+    trouble = storage.error or ("the disk is full" if storage.disk_full else None)
+    yield Finding(PROBLEM if trouble else OK, "storage", trouble or "everything can be stored")
+    yield from _room(storage)
+    from .top.numbers import samples_of, server_now
+
+    samples = samples_of(queue.prometheus())
+    now = server_now(samples, None, 0)
+    down = [each.name for each in now.processes if not each.up]
+    yield Finding(
+        PROBLEM if down else OK,
+        "shards",
+        f"{', '.join(down)} down: see the server's log" if down else "all take commands",
+    )
+    yield _damage(samples)
+    yield _memory(samples)
+    lag = samples.get(("event_loop_lag_seconds", frozenset()), 0.0)
+    late = lag > LAG_S
+    yield Finding(
+        WARNING if late else OK,
+        "router",
+        f"its event loop was {span_of(lag * 1000)} late: is the machine overloaded?" if late else "quick",
+    )
+    yield _clock(samples)
+    yield _readers(samples)
+    yield from _queues(now, queue.list_queues(), queue.list_workers(all_queues=True))
+    yield from _schedules(queue.list_crons(all_queues=True))
+
+
+def _damage(samples: Any) -> Finding:
+    """What the shards have met of damage since the start, and which of them are out of service."""
+    found: list[str] = []
+    for (name, labels), value in samples.items():
+        shard = dict(labels).get("shard")
+        if name == "shard_damaged" and value:
+            found.append(f"shard {shard} is out of service")
+        if name == "storage_damaged_tables" and value:
+            lost = int(samples.get(("storage_unreadable_jobs", labels), 0))
+            jobs = f" ({plural(lost, 'job')} cannot be read; lists of jobs show them)" if lost else ""
+            found.append(f"shard {shard} has met damage{jobs}")
+    cure = "the log names file and table; stop the server and run bunqueue doctor --repair --data-dir DIR"
+    if found:
+        return Finding(PROBLEM, "files", f"{', '.join(found)}: {cure}")
+    return Finding(OK, "files", "no damage was met")
+
+
+def _room(storage: Any) -> Iterator[Finding]:
+    """How much room the shards have on their disk, and how long their write-ahead logs are."""
+    if not storage.rooms:
+        return
+    free = min(storage.rooms, key=lambda room: room.free - room.refused_below)
+    wal = max(room.wal for room in storage.rooms)
+    sizes = (
+        f"{free.free / 1e6:,.0f} MB free, pushes are refused below {free.refused_below / 1e6:,.0f} MB; "
+        f"write-ahead logs up to {wal / 1e6:,.0f} MB, refused beyond {free.wal_limit / 1e6:,.0f} MB"
+    )
+    warnings = list(dict.fromkeys(storage.warnings))
+    yield Finding(WARNING if warnings else OK, "disk", "; ".join(warnings) or sizes)
+
+
+def _memory(samples: Any) -> Finding:
+    """How near the shards are to their memory limits."""
+    used = {dict(labels)["process"]: value for (name, labels), value in samples.items() if name == _MEMORY}
+    short, full = [], []
+    for (name, labels), limit in samples.items():
+        if name != "shard_memory_limit_bytes" or not limit:
+            continue
+        shard = dict(labels)["shard"]
+        if samples.get(("shard_memory_full", labels)):
+            full.append(f"shard-{shard}")
+        elif used.get(f"shard-{shard}", 0) > SHORT * limit:
+            short.append(f"shard-{shard}")
+    if full:
+        said = f"{_some(full)} at the memory limit: pushes are refused; add workers, or raise --memory-limit"
+        return Finding(PROBLEM, "memory", said)
+    said = f"{_some(short)} near the memory limit: add workers, or raise --memory-limit"
+    return Finding(WARNING if short else OK, "memory", said if short else "enough for more jobs")
+
+
+def _server(session: Session) -> Iterator[Finding]:
+    from bunqueue import __version__
+    from bunqueue.protocol.commands import server
+
+    greeting = session.call(server.Hello(protocol_version=2), server.HelloReply)
+    begin = time.time() * 1000
+    pong = session.call(server.Ping(), server.PingReply)
+    end = time.time() * 1000
+    address = session.endpoint.address
+    yield Finding(OK, "connection", f"{address} answers in {end - begin:.1f} ms")
+    same = greeting.version == __version__
+    versions = f"server {greeting.version}, this program {__version__}"
+    yield Finding(OK if same else WARNING, "versions", versions)
+    off = pong.data.time - (begin + end) / 2
+    apart = abs(off) > CLOCK_MS
+    said = f"the server's is {span_of(abs(off))} {'ahead' if off > 0 else 'behind'}: synchronise them"
+    yield Finding(WARNING if apart else OK, "clocks", said if apart else "agree")
+
+
+def _clock(samples: Any) -> Finding:
+    """What the server's wall clock did since its shards started."""
+    found: dict[str, list[float]] = {}
+    for (name, _), value in samples.items():
+        found.setdefault(name, []).append(value)
+    doubt = max(found.get("clock_doubt_seconds", ()), default=0.0) * 1000
+    jumps = found.get("clock_last_jump_seconds", [])
+    last = max(jumps, key=abs, default=0.0) * 1000
+    if doubt:
+        said = f"set forward by {span_of(doubt)}: retention waits up to an hour, in case that was a mistake"
+    elif last:
+        said = f"has jumped {'forward' if last > 0 else 'back'} by {span_of(abs(last))}: what sets it?"
+    else:
+        said = "has not jumped"
+    return Finding(WARNING if doubt or last else OK, "server's clock", said)
+
+
+def _readers(samples: Any) -> Finding:
+    """Whether other users of the server's machine could read its files when it started."""
+    found = [
+        dict(labels)["what"]
+        for (name, labels), value in samples.items()
+        if name == "readable_by_others" and value
+    ]
+    said = f"other users can read the {' and the '.join(found)}: the log of the start says what to do"
+    return Finding(WARNING if found else OK, "file modes", said if found else "closed to other users")
+
+
+def _queues(now: Any, queues: Any, workers: Any) -> Iterator[Finding]:
+    stale = [worker.name for worker in workers if worker.status == "stale"]
+    yield Finding(
+        WARNING if stale else OK,
+        "workers",
+        f"not heard of for 30 s: {_some(stale)}" if stale else f"{plural(len(workers), 'worker')} known",
+    )
+    worked = {name for worker in workers for name in worker.queues}
+    paused = {queue.name for queue in queues if queue.paused}
+    alone = [each.name for each in now.queues if each.waiting and each.name not in worked]
+    yield Finding(
+        WARNING if alone else OK,
+        "queues without workers",
+        f"jobs wait in {_some(alone)}, where no worker has made itself known" if alone else "none",
+    )
+    old = [f"{each.name} ({span_of(each.oldest)})" for each in now.queues if each.oldest > OLD_MS]
+    yield Finding(
+        WARNING if old else OK,
+        "old jobs",
+        f"in {_some(old)}: more workers, or a limit? bunqueue queue jobs QUEUE" if old else "none waits long",
+    )
+    held = sorted(each.name for each in now.queues if each.name in paused and each.waiting)
+    yield Finding(
+        WARNING if held else OK,
+        "paused queues",
+        f"jobs wait in {_some(held)}: bunqueue queue resume QUEUE" if held else "none holds jobs back",
+    )
+    dead = [f"{each.name} ({each.dlq:,})" for each in now.queues if each.dlq]
+    yield Finding(
+        WARNING if dead else OK,
+        "dead letters",
+        f"in {_some(dead)}: bunqueue dlq list QUEUE" if dead else "none",
+    )
+
+
+def _schedules(crons: Any) -> Iterator[Finding]:
+    late = [cron.name for cron in crons if cron.next_run_ms < time.time() * 1000 - OLD_MS]
+    said = f"should have run: {_some(late)}" if late else f"{plural(len(crons), 'schedule')}, none is late"
+    yield Finding(WARNING if late else OK, "schedules", said)
+
+
+def _some(names: list[str]) -> str:
+    shown = ", ".join(names[:MAX_NAMES])
+    return shown if len(names) <= MAX_NAMES else f"{shown} and {len(names) - MAX_NAMES} more"

@@ -1,0 +1,177 @@
+"""The options of jobs as flags: of those that are pushed, and of those that a schedule pushes.
+
+Their bounds stand where the protocol declares them; the client checks them.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Collection
+from typing import Annotated, Any, NamedTuple, TypeVar
+
+from bunqueue.settings import SettingsError
+
+from ..framework.shared import parameters_of
+from ..framework.values import SPAN, option, span
+
+F = TypeVar("F", bound=Callable[..., None])
+
+
+def pairs(text: str) -> str:
+    """The kind of a flag that is NAME=TEXT."""
+    return text
+
+
+class Flag(NamedTuple):
+    """How an option of `bunqueue.JobOptions`, or a part of one, is said: ``kind``: int, str, bool, list (of
+    texts), pairs or span."""
+
+    kind: Any
+    about: str
+    metavar: str | None = None
+    names: tuple[str, ...] = ()
+
+
+FLAGS: dict[str, Flag] = {
+    "priority": Flag(int, "Higher is taken first. Default: 0.", "N", ("-P",)),
+    "delay": Flag(span, "Not before this much time has passed.", SPAN, ("-d",)),
+    "lifo": Flag(bool, "Before others of its priority, the newest first."),
+    "max_attempts": Flag(int, "How often it may run. Default: 3.", "N"),
+    "backoff": Flag(span, "The wait before a retry; doubles with each.", SPAN),
+    "ttl": Flag(span, "Dropped if not started within this time.", SPAN),
+    "timeout": Flag(span, "An attempt that takes longer has failed.", SPAN),
+    "stall_timeout": Flag(span, "Taken from its worker when that was silent for so long.", SPAN),
+    "job_id": Flag(str, "An id of your own, unique over the whole server.", "ID"),
+    "unique_key": Flag(str, "While a job with this key waits or runs, no other is added.", "KEY", ("-u",)),
+    "group": Flag(str, "Jobs of a group have limits of their own.", "GROUP", ("-g",)),
+    "depends_on": Flag(list, "A job that must complete before; may be repeated.", "ID"),
+    "parent": Flag(str, "The job whose child it is.", "ID"),
+    "tags": Flag(list, "A word that is shown with it; may be repeated.", "TAG", ("--tag",)),
+    "repeat": Flag(span, "Added again each time it has completed, to run so much later.", SPAN),
+    "repeat_limit": Flag(int, "With --repeat, so many times.", "N"),
+    "backoff_type": Flag(
+        str, "fixed: the wait before a retry stays the same; exponential: it doubles.", "TYPE"
+    ),
+    "unique_for": Flag(span, "The --unique-key is free again after this time, at the latest.", SPAN),
+    "unique_extend": Flag(bool, "Have the job that holds the key keep it for another --unique-for."),
+    "unique_replace": Flag(bool, "Take the place of the job that holds the key, unless that runs."),
+    "debounce": Flag(
+        span, "Run only the last with this --unique-key, when no other has come for so long.", SPAN
+    ),
+    "headers": Flag(
+        pairs, "For those on the way, a trace context say; may be repeated.", "NAME=TEXT", ("--header",)
+    ),
+    "group_max_size": Flag(int, "Refused while so many jobs of its --group are queued.", "N"),
+    "keep_logs": Flag(int, "How many lines of its log are kept, at most 100.", "N"),
+    "stack_trace_limit": Flag(int, "How many lines of a traceback are kept. Default: 10.", "N"),
+    "size_limit": Flag(int, "Refused when its data takes more bytes.", "N"),
+    "failure_policy": Flag(
+        str, "What its failure means for its --parent: fail, ignore, continue, remove, wait.", "POLICY"
+    ),
+    "remove_on_complete": Flag(bool, "Forget the job and its result when it has completed."),
+    "remove_on_fail": Flag(bool, "Forget the job when it has failed for good."),
+    "durable": Flag(bool, "Acknowledged only when it would survive a power loss."),
+}
+
+
+def with_job_options(names: Collection[str]) -> Callable[[F], F]:
+    """Give a verb, whose last parameter is ``**options``, these options of jobs as flags."""
+
+    def add(function: F) -> F:
+        own = [each for each in parameters_of(function) if each.name != "options"]
+        vars(function)["__signature__"] = inspect.Signature([*own, *(_parameter(name) for name in names)])
+        return function
+
+    return add
+
+
+def _parameter(name: str) -> inspect.Parameter:
+    flag = FLAGS[name]
+    names = tuple(each for each in flag.names if each.startswith("--")) or (f"--{name.replace('_', '-')}",)
+    declared = option(
+        *names,
+        *(each for each in flag.names if not each.startswith("--")),
+        about=flag.about,
+        metavar=flag.metavar,
+        parser=span if flag.kind is span else None,
+    )
+    kinds: dict[Any, Any] = {
+        span: float | None,
+        list: list[str] | None,
+        pairs: list[str] | None,
+        int: int | None,
+        str: str | None,
+    }
+    kind = kinds.get(flag.kind, bool)
+    default = False if flag.kind is bool else None
+    return inspect.Parameter(
+        name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, declared]
+    )
+
+
+def given(options: dict[str, Any]) -> Any:
+    """What was given of them, as `JobOptions`. Raises SettingsError for what does not go together."""
+    found = {
+        name: value
+        for name, value in options.items()
+        if value is not None and value is not False and value != []
+    }
+    if "headers" in found:
+        found["headers"] = dict(map(_pair, found["headers"]))
+    for owner, parts, make in _PARTS:
+        said = {field: found.pop(name) for name, field in parts.items() if name in found}
+        if said:
+            if owner not in found:
+                flag = next(name for name, field in parts.items() if field in said)
+                raise SettingsError(f"{_flag(flag)}: it goes with {_flag(owner)}; give that, too")
+            make(found, said)
+    return found
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not (name and equals):
+        raise SettingsError(f"--header: {text!r} is not allowed; give NAME=TEXT, such as tenant=acme")
+    return name, value
+
+
+def _backoff(found: dict[str, Any], said: dict[str, Any]) -> None:
+    from bunqueue.client.options.types import Backoff
+
+    found["backoff"] = Backoff(found["backoff"], **said)
+
+
+def _repeat(found: dict[str, Any], said: dict[str, Any]) -> None:
+    from bunqueue.client.options.types import Repeat
+
+    found["repeat"] = Repeat(found["repeat"], **said)
+
+
+def _unique(found: dict[str, Any], said: dict[str, Any]) -> None:
+    from bunqueue.client.options.types import Debounce, Dedup
+
+    wait = said.pop("wait", None)
+    if wait is None:
+        found["dedup"] = Dedup(**said)
+    elif said:
+        raise SettingsError(
+            "--debounce: it replaces the job that holds the key; leave out --unique-for and the like"
+        )
+    else:
+        found["debounce"] = Debounce(found.pop("unique_key"), wait)
+
+
+# Flags that say more about another one: that one, the fields that they are, and what both are together.
+_PARTS: tuple[tuple[str, dict[str, str], Callable[[dict[str, Any], dict[str, Any]], None]], ...] = (
+    ("backoff", {"backoff_type": "type"}, _backoff),
+    ("repeat", {"repeat_limit": "limit"}, _repeat),
+    (
+        "unique_key",
+        {"unique_for": "ttl", "unique_extend": "extend", "unique_replace": "replace", "debounce": "wait"},
+        _unique,
+    ),
+)

@@ -1,0 +1,1 @@
+"""How fast, how many, and for how long: limits of queues and groups."""

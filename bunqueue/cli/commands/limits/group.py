@@ -1,0 +1,147 @@
+"""``bunqueue group``: jobs of a queue that belong together, with limits and a pause of their own."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from bunqueue.settings import SettingsError
+
+from ...framework.session import Session
+from ...framework.shared import noun, verb
+from ...framework.values import SPAN, QueueName, argument, option, span
+from ...output.output import Column, Kind, plain
+
+app = noun("Groups of jobs: list, pause and limit them.")
+
+GROUP = (
+    Column("queue"),
+    Column("group"),
+    Column("queued", Kind.NUMBER),
+    Column("active", Kind.NUMBER),
+    Column("paused", Kind.FLAG),
+    Column("concurrency", Kind.NUMBER),
+    Column("rateLimit", Kind.DATA),
+    Column("rateLimitTtl", Kind.SPAN, "window ends in"),
+)
+
+GROUPS = (
+    Column("id", Kind.ID, "group"),
+    Column("waiting", Kind.NUMBER, "queued"),
+    Column("active", Kind.NUMBER),
+    Column("paused", Kind.FLAG),
+    Column("concurrency", Kind.NUMBER),
+    Column("max", Kind.NUMBER, "rate"),
+    Column("duration", Kind.SPAN, "within"),
+)
+
+GroupId = Annotated[str, argument("GROUP", "The group: what its jobs were pushed with as --group.")]
+Limit = Annotated[int | None, argument("[N]", "How many jobs.")]
+Most = Annotated[int, option("--limit", "-n", about="At most so many. Default: 100.", metavar="N")]
+Offset = Annotated[int, option("--offset", about="Leave out so many at the beginning.", metavar="N")]
+Clear = Annotated[bool, option("--clear", about="Take the limit away.")]
+Per = Annotated[float, option("--per", about="Within this time. Default: 1s.", metavar=SPAN, parser=span)]
+Time = Annotated[float, argument("TIME", "For how long.", parser=span)]
+
+
+@verb(app, "bunqueue group list emails", "bunqueue group list emails --limit 1000 --json", name="list")
+def list_(session: Session, queue: QueueName, limit: Most = 100, offset: Offset = 0) -> None:
+    """List the groups of a queue that have jobs or settings, by name."""
+    from bunqueue.protocol.commands.insight import GroupViewsReply, ListGroups
+
+    command = ListGroups(queue=queue, limit=limit, offset=offset)
+    found = session.call(command, GroupViewsReply).data.groups
+    session.out.rows(found, GROUPS, none="it has no groups")
+
+
+@verb(app, "bunqueue group get emails acme")
+def get(session: Session, queue: QueueName, group: GroupId) -> None:
+    """Print a group: its jobs, its limits, whether it is paused."""
+    found = session.queue(queue).group(group)
+    row = {
+        "queue": queue,
+        "group": group,
+        "queued": found.count(),
+        "active": found.active_count(),
+        "paused": found.is_paused(),
+        "concurrency": found.concurrency(),
+        "rateLimit": plain(found.rate_limit()),
+        "rateLimitTtl": found.rate_limit_ttl(),
+    }
+    session.out.record(row, GROUP)
+
+
+@verb(app, "bunqueue group count emails")
+def count(session: Session, queue: QueueName) -> None:
+    """Print how many jobs of all groups of a queue are queued."""
+    number = session.queue(queue).grouped_count()
+    session.out.done(f"{number:,} in groups", {"queue": queue, "count": number}, "count")
+
+
+@verb(app, "bunqueue group pause emails acme")
+def pause(session: Session, queue: QueueName, group: GroupId) -> None:
+    """Give out no jobs of a group until it is resumed."""
+    changed = session.queue(queue).group(group).pause()
+    facts = {"queue": queue, "group": group, "paused": True, "changed": changed}
+    session.out.done(f"group {group} of queue {queue} is paused", facts)
+
+
+@verb(app, "bunqueue group resume emails acme")
+def resume(session: Session, queue: QueueName, group: GroupId) -> None:
+    """Give out jobs of a group again."""
+    changed = session.queue(queue).group(group).resume()
+    facts = {"queue": queue, "group": group, "paused": False, "changed": changed}
+    session.out.done(f"group {group} of queue {queue} is not paused", facts)
+
+
+@verb(app, "bunqueue group hold emails acme 5m")
+def hold(session: Session, queue: QueueName, group: GroupId, duration: Time) -> None:
+    """Give out no jobs of a group for some time."""
+    session.queue(queue).group(group).hold(duration)
+    facts = {"queue": queue, "group": group, "duration": duration}
+    session.out.done(f"group {group} of queue {queue} is held", facts)
+
+
+@verb(app, "bunqueue group concurrency emails acme 3", "bunqueue group concurrency emails acme --clear")
+def concurrency(
+    session: Session, queue: QueueName, group: GroupId, limit: Limit = None, clear: Clear = False
+) -> None:
+    """Let at most so many jobs of a group run at a time, whatever a worker says."""
+    _either(limit, clear)
+    found = session.queue(queue).group(group)
+    if limit is None:
+        found.clear_concurrency()
+    else:
+        found.set_concurrency(limit)
+    said = "has no limit" if limit is None else f"runs at most {limit:,} at a time"
+    session.out.done(
+        f"group {group} of queue {queue} {said}", {"queue": queue, "group": group, "limit": limit}
+    )
+
+
+@verb(
+    app, "bunqueue group rate-limit emails acme 100 --per 1m", "bunqueue group rate-limit emails acme --clear"
+)
+def rate_limit(
+    session: Session,
+    queue: QueueName,
+    group: GroupId,
+    limit: Limit = None,
+    duration: Per = 1000,
+    clear: Clear = False,
+) -> None:
+    """Let at most so many jobs of a group through within a time."""
+    _either(limit, clear)
+    found = session.queue(queue).group(group)
+    if limit is None:
+        found.clear_rate_limit()
+    else:
+        found.set_rate_limit(limit, per=duration)
+    said = "has no rate limit" if limit is None else f"has a rate limit of {limit:,}"
+    session.out.done(
+        f"group {group} of queue {queue} {said}", {"queue": queue, "group": group, "limit": limit}
+    )
+
+
+def _either(limit: int | None, clear: bool) -> None:
+    if (limit is None) != clear:
+        raise SettingsError("N: give a number of jobs, or --clear")

@@ -1,0 +1,55 @@
+"""``bunqueue rate-limit``: how fast the jobs of a queue may start."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from ...framework.session import Session
+from ...framework.shared import noun, verb
+from ...framework.values import SPAN, QueueName, argument, option, span
+from ...output.output import Column, Kind, plain
+
+app = noun("How fast jobs of a queue may start.")
+
+RATE = (
+    Column("max", Kind.NUMBER, "jobs"),
+    Column("duration", Kind.SPAN, "within"),
+    Column("ttl", Kind.SPAN, "window ends in"),
+)
+
+Limit = Annotated[int, argument("N", "How many jobs, from 1 on.")]
+Per = Annotated[float, option("--per", about="Within this time. Default: 1s.", metavar=SPAN, parser=span)]
+Lasting = Annotated[
+    float | None, option("--ttl", about="It ends by itself after this time.", metavar=SPAN, parser=span)
+]
+
+
+@verb(
+    app,
+    "bunqueue rate-limit set emails 100 --per 1m",
+    "bunqueue rate-limit set emails 5 --ttl 10m",
+    name="set",
+)
+def set_(session: Session, queue: QueueName, limit: Limit, duration: Per = 1000, ttl: Lasting = None) -> None:
+    """Let so many jobs of a queue through within a time, over all workers together."""
+    session.queue(queue).set_rate_limit(limit, per=duration, ttl=ttl)
+    facts = {"queue": queue, "max": limit, "duration": duration}
+    session.out.done(f"queue {queue} has a rate limit of {limit:,}", facts)
+
+
+@verb(app, "bunqueue rate-limit get emails")
+def get(session: Session, queue: QueueName) -> None:
+    """Print the rate limit of a queue. Exit status: 3 when it has none."""
+    from bunqueue.errors import NotFound
+
+    limits = session.queue(queue).limits()
+    if limits.rate_limit is None:
+        raise NotFound(f"queue {queue} has no rate limit; bunqueue rate-limit set {queue} N")
+    session.out.record({**plain(limits.rate_limit), "ttl": limits.rate_limit_ttl}, RATE)
+
+
+@verb(app, "bunqueue rate-limit clear emails")
+def clear(session: Session, queue: QueueName) -> None:
+    """Let jobs of a queue through as fast as workers take them."""
+    session.queue(queue).clear_rate_limit()
+    session.out.done(f"queue {queue} has no rate limit", {"queue": queue, "max": None})

@@ -1,0 +1,121 @@
+"""``bunqueue stats``, ``shards``, ``metrics``, ``health`` and ``ping``: the server as a whole."""
+
+from __future__ import annotations
+
+import typer
+
+from ..framework import exits
+from ..framework.session import Session
+from ..framework.shared import verb
+from ..output.output import Column, Kind, plain
+
+app = typer.Typer(pretty_exceptions_enable=False, rich_markup_mode=None)
+
+STATS = (
+    Column("waiting", Kind.NUMBER),
+    Column("active", Kind.NUMBER),
+    Column("delayed", Kind.NUMBER),
+    Column("completed", Kind.NUMBER),
+    Column("dlq", Kind.NUMBER, "dead letters"),
+    Column("pushPerSec", Kind.NUMBER, "pushed a second"),
+    Column("pullPerSec", Kind.NUMBER, "pulled a second"),
+    Column("uptime", Kind.SPAN),
+)
+TOTALS = (
+    Column("totalPushed", Kind.NUMBER),
+    Column("totalPulled", Kind.NUMBER),
+    Column("totalCompleted", Kind.NUMBER),
+    Column("totalFailed", Kind.NUMBER),
+    Column("avgLatencyMs", Kind.SPAN, "waited on average"),
+    Column("avgProcessingMs", Kind.SPAN, "worked on average"),
+    Column("memoryUsageMb", Kind.NUMBER, "memory, MB"),
+    Column("sqliteSizeMb", Kind.NUMBER, "on disk, MB"),
+    Column("activeConnections", Kind.NUMBER, "connections"),
+)
+SHARDS = (
+    Column("shard", Kind.NUMBER),
+    Column("queues", Kind.NUMBER),
+    Column("jobs", Kind.NUMBER, "unfinished"),
+    Column("memoryMb", Kind.NUMBER, "memory, MB"),
+    Column("sqliteMb", Kind.NUMBER, "on disk, MB"),
+    Column("uptime", Kind.SPAN, "up"),
+    Column("error", Kind.PROSE),
+)
+SILENT = "it does not answer"
+HEALTH = (
+    Column("status", Kind.STATE),
+    Column("address"),
+    Column("version"),
+    Column("ping", Kind.SPAN),
+    Column("uptime", Kind.SPAN),
+    Column("workers", Kind.NUMBER),
+    Column("error"),
+)
+
+
+@verb(app, "bunqueue stats", "bunqueue stats --json | jq .waiting")
+def stats(session: Session) -> None:
+    """Print how many jobs the server has in each state, and how fast they come and go."""
+    session.out.record(session.queue("all").stats(), STATS)
+
+
+@verb(app, "bunqueue shards")
+def shards(session: Session) -> None:
+    """List the shards: their queues, unfinished jobs, memory, files, and what is wrong with them.
+
+    Exit status: 1 when one does not answer or cannot store everything.
+    """
+    from bunqueue.protocol.commands.insight import ListShards, ShardViewsReply
+
+    found = {each.shard: each for each in session.call(ListShards(), ShardViewsReply).data.shards}
+    number = max((each.of for each in found.values()), default=0)
+    rows = [
+        plain(found[each]) if each in found else {"shard": each, "error": SILENT} for each in range(number)
+    ]
+    session.out.rows(rows, SHARDS, none="no shard answers")
+    if any(row["error"] for row in rows) or not rows:
+        raise typer.Exit(exits.FAILED)
+
+
+@verb(app, "bunqueue metrics", "bunqueue metrics --json")
+def metrics(session: Session) -> None:
+    """Print all numbers as Prometheus reads them; as JSON, the totals since the server's start."""
+    if session.out.as_json:
+        session.out.record(session.queue("all").metrics(), TOTALS)
+    else:
+        session.out.text(session.queue("all").prometheus())
+
+
+@verb(app, "bunqueue ping")
+def ping(session: Session) -> None:
+    """Print how many milliseconds the server takes to answer."""
+    queue = session.queue("all")
+    queue.ping()  # that one opens the connection
+    ms = round(queue.ping(), 2)
+    session.out.done(f"{session.endpoint.address} answers in {ms:g} ms", {"ping": ms}, "ping")
+
+
+@verb(app, "bunqueue health", "until bunqueue health > /dev/null; do sleep 1; done")
+def health(session: Session) -> None:
+    """Say whether the server is there, lets us in, and can store everything.
+
+    Exit status: 0 when it is well; 1 when it cannot store everything; 4 when it is not there.
+    """
+    from bunqueue.protocol.commands import server, workers
+
+    queue = session.queue("all")
+    greeting = session.call(server.Hello(protocol_version=2), server.HelloReply)
+    storage = queue.storage_status()
+    listed = session.call(workers.ListWorkers(), workers.ListWorkersReply).data.stats
+    row = {
+        "status": "ok" if storage.error is None and not storage.disk_full else "problem",
+        "address": session.endpoint.address,
+        "version": greeting.version,
+        "ping": round(queue.ping(), 2),
+        "uptime": queue.stats().uptime,
+        "workers": listed.active,
+        "error": storage.error or ("the disk is full" if storage.disk_full else None),
+    }
+    session.out.record(plain(row), HEALTH)
+    if row["status"] != "ok":
+        raise typer.Exit(exits.FAILED)

@@ -1,0 +1,210 @@
+"""``bunqueue push``: adds a job, or one for each line of a file."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Annotated, Any, NamedTuple
+
+import typer
+
+from bunqueue.errors import BunqueueError
+from bunqueue.settings import SettingsError
+
+from ...readable import plural
+from ..framework import exits
+from ..framework.session import Session
+from ..framework.shared import verb
+from ..framework.values import QueueName, argument, data, option
+from ..output.progress import advancing
+from .job_options import FLAGS, given, with_job_options
+
+if TYPE_CHECKING:
+    from bunqueue.client.blocking.queue import Queue
+    from bunqueue.client.options.job import NewJob
+
+app = typer.Typer(pretty_exceptions_enable=False, rich_markup_mode=None)
+
+BATCH = 1000
+"""Lines that are sent at once, at most ..."""
+BATCH_BYTES = 4_000_000
+"""... or so much of them: a frame holds 64 MiB, and a bar should move."""
+DEFAULT_NAME = "default"
+
+Data = Annotated[Any, argument("[DATA]", "JSON, @FILE, or - for standard input. Default: null.", parser=data)]
+Name = Annotated[
+    str, option("--name", "-n", about="What the job is called. Default: default.", metavar="NAME")
+]
+Key = Annotated[
+    str | None,
+    option("--idempotency-key", about="For five minutes the same key adds nothing again.", metavar="KEY"),
+]
+Lines = Annotated[
+    str | None,
+    option("--lines", "-l", about="Add a job for each line of JSON; - is standard input.", metavar="FILE"),
+]
+Whole = Annotated[
+    bool,
+    option(
+        "--whole", about='Each line is a whole job: {"name", "data", and options such as "max_attempts"}.'
+    ),
+]
+
+
+@verb(
+    app,
+    """bunqueue push emails '{"to": "ada@example.com"}' --name welcome""",
+    """bunqueue push emails '{"to": "ada@example.com"}' --delay 5m --priority 10 --max-attempts 5""",
+    """bunqueue push reports @report.json --unique-key nightly""",
+    """bunqueue push emails --lines emails.jsonl""",
+    """generate | bunqueue push emails --lines - --whole""",
+    patient=True,
+)
+@with_job_options(tuple(FLAGS))
+def push(
+    session: Session,
+    queue: QueueName,
+    data: Data = None,
+    name: Name = DEFAULT_NAME,
+    idempotency_key: Key = None,
+    lines: Lines = None,
+    whole: Whole = False,
+    **options: Any,
+) -> None:
+    """Add a job to a queue; with --lines, one for each line of a file.
+
+    Prints the job's id. Of a file, how many jobs were added, and how many were there already. The lines
+    before a wrong one are added, and it is named; with --idempotency-key the whole file may be given again.
+    """
+    shared = given(options)
+    if lines is not None:
+        if data is not None:
+            raise SettingsError("DATA: --lines says what to add; give one or the other")
+        _push_lines(session, queue, lines, _Maker(name, shared, whole), idempotency_key)
+        return
+    if whole:
+        raise SettingsError("--whole: it says what lines are; give --lines FILE, too")
+    job = session.queue(queue).add(name, data, idempotency_key=idempotency_key, **shared)
+    existing = job.created is False
+    sentence = f"{'there is a job already' if existing else 'added job'}: {job.id} in queue {queue}"
+    session.out.done(sentence, {"id": job.id, "queue": queue, "existing": existing}, "id")
+
+
+class _Maker(NamedTuple):
+    """Makes jobs of lines."""
+
+    name: str
+    options: Any
+    whole: bool
+
+    def job(self, line: bytes) -> NewJob:
+        """Raises ValueError for a line that is none."""
+        import msgspec
+
+        from bunqueue.client.options.job import JobOptions, NewJob
+
+        value: Any = msgspec.json.decode(line)
+        if not self.whole:
+            return NewJob(self.name, value, **self.options)
+        if not isinstance(value, dict):
+            raise ValueError('it is no object; give {"name": ..., "data": ...}')
+        options = {**self.options, **value}
+        name, payload = options.pop("name", self.name), options.pop("data", None)
+        for unknown in options.keys() - JobOptions.__annotations__.keys():
+            known = ", ".join(sorted(JobOptions.__annotations__))
+            raise ValueError(f"there is no option {unknown!r}; there are name, data, {known}")
+        return NewJob(name, payload, **options)
+
+
+class _BadLine(Exception):
+    def __init__(self, number: int, problem: object) -> None:
+        super().__init__(str(problem))
+        self.number = number
+
+
+class _Pusher:
+    """Sends jobs in batches, and counts them."""
+
+    def __init__(self, queue: Queue, key: str | None) -> None:
+        self.added = self.existing = 0
+        self._queue = queue
+        self._key = key
+        self._batch: list[tuple[int, NewJob]] = []  # with the numbers of their lines
+        self._size = 0
+
+    def take(self, number: int, job: NewJob, size: int) -> None:
+        """One more. Raises _BadLine."""
+        self._batch.append((number, job))
+        self._size += size
+        if len(self._batch) >= BATCH or self._size >= BATCH_BYTES:
+            self.send()
+
+    def send(self) -> None:
+        """Add what is there. Raises _BadLine, when all before that line are still there."""
+        if not self._batch:
+            return
+        first = self._batch[0][0]
+        key = None if self._key is None else f"{self._key}:{first}"
+        try:
+            handles = self._queue.add_bulk([job for _, job in self._batch], idempotency_key=key)
+        except ValueError as error:  # OptionError and PayloadError say which of the batch, from 0 on
+            found = re.search(r"\bjob (\d+)", str(error))
+            index = int(found[1]) if found else 0
+            number = self._batch[index][0]
+            del self._batch[index:]
+            raise _BadLine(number, re.sub(r"^job \d+: ", "", str(error))) from None
+        self._batch, self._size = [], 0
+        self.existing += sum(handle.created is False for handle in handles)
+        self.added += sum(handle.created is not False for handle in handles)
+
+
+def _push_lines(session: Session, queue: str, path: str, maker: _Maker, key: str | None) -> None:
+    pusher = _Pusher(session.queue(queue), key)
+    with _opened(path) as file:
+        try:
+            _send_all(file, path, pusher, maker, f"adding to {queue}")
+        except _BadLine as error:
+            pusher.send()  # the good ones before it
+            text = f"{path}, line {error.number}: {error}"
+            if not pusher.added + pusher.existing:
+                raise SettingsError(f"{text}; nothing was added") from None
+            session.out.note(f"bunqueue: {text}; the {plural(pusher.added)} before it are added")
+            raise typer.Exit(exits.FAILED) from None
+        except (BunqueueError, KeyboardInterrupt):
+            session.out.note(f"bunqueue: {plural(pusher.added)} were added before this:")
+            raise
+    there = f", {plural(pusher.existing)} were there already" if pusher.existing else ""
+    facts = {"queue": queue, "added": pusher.added, "existing": pusher.existing}
+    session.out.done(f"added {plural(pusher.added)} to queue {queue}{there}", facts, "added")
+
+
+def _send_all(file: IO[bytes], path: str, pusher: _Pusher, maker: _Maker, what: str) -> None:
+    size = Path(path).stat().st_size if path != "-" and Path(path).is_file() else None
+    with advancing(what, size, sizes=True) as advance:
+        read = 0
+        for number, line in enumerate(file, 1):
+            read += len(line)
+            if line.strip():
+                try:
+                    job = maker.job(line)
+                except (ValueError, RecursionError) as error:
+                    raise _BadLine(number, error) from None
+                pusher.take(number, job, len(line))
+                advance(read)
+        pusher.send()
+
+
+@contextmanager
+def _opened(path: str) -> Iterator[IO[bytes]]:
+    if path == "-":
+        yield sys.stdin.buffer
+        return
+    try:
+        file = Path(path).open("rb")
+    except OSError as error:
+        raise SettingsError(f"--lines: {path!r} cannot be read: {error.strerror}") from None
+    with file:
+        yield file

@@ -1,0 +1,1 @@
+"""`bunqueue top`: the numbers, the screen and its keys."""

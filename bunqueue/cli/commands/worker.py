@@ -1,0 +1,221 @@
+"""``bunqueue worker``: runs the workers of a program, in this process or in several that are kept running;
+and ``bunqueue worker list``: those that the server knows.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
+
+import typer
+
+from bunqueue.logs import Form, Level, log_for_people
+from bunqueue.settings import SettingsError
+
+from ..framework.session import Session
+from ..framework.shared import (
+    CONNECTION,
+    NAMES,
+    Noun,
+    Verb,
+    extend,
+    given,
+    keeper,
+    parameters_of,
+    point_at,
+    verb,
+)
+from ..output.output import Column, Kind, plain
+
+if TYPE_CHECKING:
+    from bunqueue.client.worker.options import WorkerOptions
+
+LEVELS = get_args(Level)
+FORMATS = get_args(Form)
+NOT_PASSED_ON = {"processes", "reload", "overseen", "target", *NAMES}
+"""Of the parameters: what concerns the overseer alone, or is in the environment."""
+
+
+def _text(name: str, about: str, *names: str, **bounds: float) -> Any:
+    return typer.Option(*names, metavar=name, help=about, show_default=False, **cast(Any, bounds))
+
+
+Target = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODULE[:NAME]", help="An app, a Worker, a list of them, or a function that takes a job."
+    ),
+]
+Queues = Annotated[list[str] | None, _text("NAME", "Of a function: whose jobs it runs.", "--queue", "-q")]
+Concurrency = Annotated[
+    int | None, _text("N", "Jobs at a time, in each process.", "--concurrency", "-c", min=1)
+]
+Processes = Annotated[
+    int, typer.Option("--processes", "-p", metavar="N", min=1, help="Processes that do the same work.")
+]
+RunIn = Annotated[str | None, _text("thread|process", "Where plain functions run.")]
+Grace = Annotated[float | None, _text("MS", "How long running jobs may take to end at a stop.", min=0)]
+MaxJobs = Annotated[int | None, _text("N", "After so many a process is replaced.", min=1)]
+MaxMemory = Annotated[int | None, _text("MIB", "Beyond that a process is replaced.", min=1)]
+Name = Annotated[str | None, _text("NAME", "In the server's list of workers.")]
+Folder = Annotated[str, typer.Option(metavar="DIR", help="Where the module is.")]
+Reload = Annotated[bool, typer.Option("--reload", help="Start anew when a file below --app-dir changes.")]
+LogLevel = Annotated[str, typer.Option(metavar="|".join(LEVELS))]
+LogFormat = Annotated[
+    str, typer.Option(metavar="|".join(FORMATS), help="Lines for people, or a JSON object a line.")
+]
+
+
+RUN = "run"
+WORKERS = (
+    Column("name"),
+    Column("hostname", title="host"),
+    Column("pid", Kind.TEXT),
+    Column("queues", Kind.DATA),
+    Column("status", Kind.STATE),
+    Column("activeJobs", Kind.NUMBER, "active"),
+    Column("concurrency", Kind.NUMBER, "of"),
+    Column("processedJobs", Kind.NUMBER, "done"),
+    Column("failedJobs", Kind.NUMBER, "failed"),
+    Column("uptime", Kind.SPAN, "up"),
+    Column("id", Kind.ID),
+)
+OfQueue = Annotated[str | None, _text("QUEUE", "Only those that work on this queue.", "--queue", "-q")]
+
+
+class _RunUnlessSaid(Noun):
+    """``worker tasks:app`` is ``worker run tasks:app``."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if args and args[0] not in self.commands and args[0] not in ("--help", "-h"):
+            args = [RUN, *args]
+        return super().parse_args(ctx, args)
+
+
+app = typer.Typer(
+    cls=_RunUnlessSaid,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    help="Run workers of a program, or list those that the server knows.\n\n"
+    "bunqueue worker tasks:app is the same as bunqueue worker run tasks:app.",
+)
+app.callback()(keeper())
+
+
+def _run_command(
+    *,
+    target: Target,
+    queue: Queues = None,
+    concurrency: Concurrency = None,
+    processes: Processes = 1,
+    run_in: RunIn = None,
+    grace: Grace = None,
+    max_jobs: MaxJobs = None,
+    max_memory: MaxMemory = None,
+    name: Name = None,
+    app_dir: Folder = ".",
+    reload: Reload = False,
+    log_level: LogLevel = "info",
+    log_format: LogFormat = "text",
+    overseen: Annotated[bool, typer.Option(hidden=True)] = False,
+) -> None:
+    """What the command takes beside the way to the server."""
+
+
+def _worker(context: typer.Context, **flags: Any) -> None:
+    """Run workers until SIGTERM or SIGINT; a second signal does not wait for running jobs.
+
+    Exit status: 0 stopped; 75 worn out, start it again; 1 for what may pass. Starting again does not help
+    after 2, a wrong target or flag, nor after 78: the server refuses the token, or the name of a schedule.
+    """
+    _configure_logging(flags["log_level"], flags["log_format"])
+    point_at(given(context, flags))
+    if flags["processes"] > 1 or flags["reload"]:
+        raise typer.Exit(_oversee(context, flags["processes"], flags["app_dir"] if flags["reload"] else None))
+    memory = flags["max_memory"]
+    options = {key: flags[key] for key in ("concurrency", "run_in", "grace", "max_jobs", "name")}
+    options["max_memory"] = None if memory is None else memory << 20
+    chosen = {key: value for key, value in options.items() if value is not None}
+    sys.path.insert(0, os.path.abspath(flags["app_dir"]))
+    raise typer.Exit(_run(flags["target"], flags["queue"] or [], chosen, overseen=flags["overseen"]))
+
+
+extend(_worker, parameters_of(_run_command), CONNECTION)
+_EXAMPLES = "\n".join(
+    (
+        "bunqueue worker tasks:app --processes 4",
+        "bunqueue worker tasks:send --queue emails --concurrency 20 --reload",
+    )
+)
+app.command(RUN, cls=Verb, epilog=_EXAMPLES)(_worker)
+
+
+@verb(app, "bunqueue worker list", "bunqueue worker list --queue emails", name="list")
+def list_(session: Session, queue: OfQueue = None) -> None:
+    """List the workers that have made themselves known, the server's and those of one queue."""
+    found = session.queue(queue or "all").list_workers(all_queues=queue is None)
+    rows = [plain(each) for each in found]
+    session.out.rows(rows, WORKERS, none="no worker has made itself known")
+
+
+def _configure_logging(level: str, form: str) -> None:
+    for name, value, known in (("--log-level", level, LEVELS), ("--log-format", form, FORMATS)):
+        if value not in known:
+            raise SettingsError(f"{name}: {value!r} is not allowed; give one of {', '.join(known)}")
+    from ..worker_pool.processes import say_in_log
+
+    log_for_people(cast(Level, level), cast(Form, form))
+    if form == "json":
+        say_in_log()
+
+
+def _oversee(context: typer.Context, processes: int, watched: str | None) -> int:
+    """Run this command in other processes."""
+    from ..worker_pool.file_changes import changes
+    from ..worker_pool.processes import oversee, say
+
+    many = f"{processes} processes" if processes > 1 else "one process"
+    say(f"{many}, started anew when a file changes" if watched else many)
+    flags = [str(context.params["target"]), "--overseen"]
+    for key, value in context.params.items():
+        for each in value if isinstance(value, list | tuple) else [value]:
+            if each is not None and key not in NOT_PASSED_ON:
+                flags += [f"--{key.replace('_', '-')}", str(each)]
+    command = [sys.executable, "-m", "bunqueue", "worker", RUN, *flags]
+    return oversee(command, processes, None if watched is None else lambda: changes([watched]))
+
+
+def _run(target: str, queues: list[str], options: dict[str, Any], *, overseen: bool) -> int:
+    from bunqueue.client.worker.service import run_forever
+    from bunqueue.errors import (
+        AuthError,
+        BunqueueError,
+        OptionError,
+        ProcessBroken,
+        ScheduleConflict,
+        TlsError,
+    )
+
+    from ..framework.target import load, services_of
+    from ..worker_pool.processes import BAD_CONFIG, WORN_OUT, end_with_overseer, say
+
+    services = services_of(load(target), target, queues, cast("WorkerOptions", options))
+    for service in services:
+        for line in service.describe():
+            say(line)
+    if overseen:
+        end_with_overseer()
+    else:
+        say("stop it with Ctrl-C; once more does not wait for running jobs")
+    try:
+        run_forever(*services)
+    except BunqueueError as error:
+        say(f"{type(error).__name__}: {error}")
+        hopeless = isinstance(error, AuthError | TlsError | OptionError | ProcessBroken | ScheduleConflict)
+        return BAD_CONFIG if hopeless else 1
+    worn_out = next((service.worn_out for service in services if service.worn_out), None)
+    if worn_out is not None:
+        say(f"to be replaced: {worn_out}")
+    return 0 if worn_out is None else WORN_OUT

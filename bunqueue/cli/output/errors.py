@@ -1,0 +1,83 @@
+"""Errors of the client in the words of the command line, and the exit status of each."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from bunqueue.errors import (
+    AuthError,
+    BunqueueError,
+    CommandTimeout,
+    ConnectionLost,
+    ConnectTimeout,
+    JobCancelled,
+    JobExpired,
+    JobFailed,
+    JobNotFound,
+    LockLost,
+    NotFound,
+    OptionError,
+    PayloadError,
+    ResultTimeout,
+    TlsError,
+    WrongState,
+)
+
+from ..framework import exits
+from .output import encoded
+
+# The first that fits; of related classes the special one stands first.
+_STATUSES: tuple[tuple[int, tuple[type[Exception], ...]], ...] = (
+    (exits.USAGE, (OptionError, PayloadError)),
+    (exits.NOT_FOUND, (JobNotFound, NotFound)),
+    (exits.WRONG_STATE, (WrongState, LockLost)),
+    (exits.NOT_COMPLETED, (JobFailed, JobCancelled, JobExpired)),
+    (exits.NOT_ALLOWED, (AuthError,)),
+    (exits.TIMED_OUT, (ResultTimeout, CommandTimeout)),
+    (exits.NO_CONNECTION, (ConnectTimeout, TlsError, ConnectionLost)),
+)
+# What the client advises its programmers, and what that is on the command line.
+_WORDS = {
+    "(token=...)": "(--token, or the variable BUNQUEUE_TOKEN)",
+    "give tls=True": "give --tls",
+    "connect without tls": "connect without --tls",
+    "tls=TlsOptions(ca_file=...)": "--tls-ca FILE",
+    "tls=TlsOptions(cert_file=...)": "--tls-cert FILE",
+    "raise ConnectionOptions(command_timeout=...)": "give it longer: --url bunqueue://HOST?command_timeout=MS",
+    "JobHandle.retry() gives it": "bunqueue job retry ID gives it",
+}
+# What the protocol calls a verb's `limit`.
+_ALSO = {"max": "limit", "concurrency": "limit", "count": "limit", "per": "duration"}
+
+
+def status_of(error: Exception) -> int:
+    """The status with which a command ends that met this error."""
+    return next((status for status, kinds in _STATUSES if isinstance(error, kinds)), exits.FAILED)
+
+
+def words_of(error: Exception) -> str:
+    """What is told of an error: of the server's own words, and of the client's advice."""
+    text = str(error)
+    for inside, outside in _WORDS.items():
+        text = text.replace(inside, outside)
+    return text
+
+
+def json_of(error: BunqueueError) -> str:
+    """An error for programs: a JSON object on one line."""
+    return encoded({"ok": False, "error": words_of(error), "code": error.code})
+
+
+def as_usage(error: BunqueueError, context: Any) -> str:
+    """An error about an option, with the flag or argument instead of the option's name in Python."""
+    text = words_of(error)
+    found = re.match(r"\w+", text)
+    params = {param.name: param for param in context.command.params}
+    if found is None:
+        return text
+    param = params.get(found[0]) or params.get(_ALSO.get(found[0]))
+    if param is None:
+        return text
+    shown = param.metavar.strip("[]") if param.param_type_name == "argument" else max(param.opts, key=len)
+    return f"{shown}{text[found.end() :]}"

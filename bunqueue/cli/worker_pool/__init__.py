@@ -1,0 +1,1 @@
+"""Worker processes that `bunqueue worker` keeps running."""

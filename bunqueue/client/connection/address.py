@@ -1,0 +1,171 @@
+"""Where the engine is: from arguments, from a URL, or from the environment.
+
+    bunqueue://TOKEN@HOST:PORT?pool_size=8&command_timeout=5000
+    bunqueues://TOKEN@HOST:PORT?ca_file=/etc/bunqueue/ca.pem        with TLS
+
+The variables BUNQUEUE_URL and BUNQUEUE_TOKEN count only where the program itself names no server. There are
+none for host and port: BUNQUEUE_HOST is where a server listens, and Kubernetes sets a BUNQUEUE_PORT itself.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from bunqueue.client.connection.options import ConnectionOptions, shown
+from bunqueue.client.connection.tls import Tls, TlsOptions, tls_options
+from bunqueue.client.connection.transport import HOST, PORT, Endpoint
+from bunqueue.errors import OptionError
+
+URL_VARIABLE, TOKEN_VARIABLE = "BUNQUEUE_URL", "BUNQUEUE_TOKEN"
+PLAIN, WITH_TLS = "bunqueue", "bunqueues"  # schemes of URLs
+MAX_PORT = 65535
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What a URL says."""
+
+    host: str = HOST
+    port: int | str = PORT
+    token: str | None = None
+    tls: TlsOptions | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of ConnectionOptions."""
+
+
+def endpoint(
+    host: str | None = None,
+    port: int | str | None = None,
+    token: str | None = None,
+    embedded: bool = False,
+    data_path: str | os.PathLike[str] | None = None,
+    connection: ConnectionOptions | None = None,
+    url: str | None = None,
+    tls: Tls | None = None,
+    *,
+    environ: Mapping[str, str] = os.environ,
+) -> Endpoint:
+    """The engine that a program means. OptionError for what is not allowed, or does not go together.
+
+    An argument beats the URL, but for single options: there what the URL says beats `connection`.
+    """
+    server = {"host": host, "port": port, "token": token, "connection": connection, "url": url, "tls": tls}
+    if embedded:
+        for name, given in server.items():
+            if given is not None:
+                raise OptionError(f"{name}: embedded=True means no server; leave out {name} or embedded")
+        return Endpoint(embedded=True, data_path=None if data_path is None else _path(data_path))
+    if data_path is not None:
+        raise OptionError(
+            "data_path: only with embedded=True; a server's folder is given to it: bunqueue start --data-dir"
+        )
+    target = _target(host, port, url, environ)
+    return Endpoint(
+        _host(target.host),
+        _port(target.port),
+        _token(target.token if token is None else token),
+        options=replace(connection or ConnectionOptions(), **target.options),
+        tls=tls_options(target.tls if tls is None else tls),
+    )
+
+
+def _target(host: str | None, port: int | str | None, url: str | None, environ: Mapping[str, str]) -> Target:
+    if url is not None:
+        if host is not None or port is not None:
+            raise OptionError("url: it says where the server is, so leave out host and port")
+        return parse_url(url)
+    if host is not None or port is not None:
+        return Target(HOST if host is None else host, PORT if port is None else port)
+    given = environ.get(URL_VARIABLE)
+    target = parse_url(given, f"variable {URL_VARIABLE}") if given else Target()
+    return target if target.token else replace(target, token=environ.get(TOKEN_VARIABLE) or None)
+
+
+def parse_url(url: str, source: str = "url") -> Target:
+    """What a URL says. OptionError, which begins with `source` and never shows a token, if it is none."""
+    example = f"give {PLAIN}://HOST:PORT or {PLAIN}://TOKEN@HOST:PORT, with TLS {WITH_TLS}://"
+    if not isinstance(url, str):
+        raise OptionError(f"{source}: {shown(url)} is not allowed; {example}")
+    try:
+        parts = urlsplit(url.strip())
+        port = PORT if parts.port is None else parts.port
+    except ValueError as error:
+        raise OptionError(f"{source}: {error}; {example}") from None
+    if parts.scheme not in (PLAIN, WITH_TLS) or not parts.hostname:
+        raise OptionError(f"{source}: it is no address of a server (the value is not shown); {example}")
+    if parts.path.strip("/") or parts.fragment:
+        raise OptionError(f"{source}: nothing may stand between the port and the options; {example}")
+    secure = parts.scheme == WITH_TLS
+    options, tls = _query(parts.query, source)
+    if tls and not secure:
+        raise OptionError(f"{source}: {next(iter(tls))}: only with TLS; write {WITH_TLS}://")
+    if parts.username and parts.password:
+        raise OptionError(f"{source}: there are no users, only a token; write {parts.scheme}://TOKEN@HOST")
+    token = unquote(parts.username or parts.password or "") or None
+    return Target(parts.hostname, port, token, TlsOptions(**tls) if secure else None, options)
+
+
+_TLS_FIELDS = {each.name: "bool" if each.name == "verify" else "str" for each in fields(TlsOptions)}
+_FIELDS = {each.name: str(each.type) for each in fields(ConnectionOptions)}
+
+
+def _query(query: str, source: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The fields of ConnectionOptions, and those of TlsOptions, in the query of a URL."""
+    options: dict[str, Any] = {}
+    tls: dict[str, Any] = {}
+    for name, text in parse_qsl(query, keep_blank_values=True):
+        kind = _FIELDS.get(name) or _TLS_FIELDS.get(name)
+        if kind is None:
+            known = ", ".join((*_FIELDS, *_TLS_FIELDS))
+            raise OptionError(f"{source}: there is no option {shown(name)}; there are {known}")
+        if name in options or name in tls:
+            raise OptionError(f"{source}: {name} is given twice")
+        (options if name in _FIELDS else tls)[name] = _value(kind, text, f"{source}: {name}")
+    try:
+        ConnectionOptions(**options)
+    except OptionError as error:
+        raise OptionError(f"{source}: {error}") from None
+    return options, tls
+
+
+def _value(kind: str, text: str, what: str) -> object:
+    if kind == "str":
+        return text
+    if kind == "bool":
+        if text not in ("true", "false"):
+            raise OptionError(f"{what}: {shown(text)} is not allowed; give true or false")
+        return text == "true"
+    try:
+        return int(text)
+    except ValueError:
+        raise OptionError(f"{what}: {shown(text)} is not allowed; give a whole number") from None
+
+
+def _path(value: str | os.PathLike[str]) -> str:
+    path = os.fspath(value) if isinstance(value, os.PathLike) else value
+    if not isinstance(path, str) or not path or "\0" in path:
+        raise OptionError(f"data_path: {shown(value)} is not allowed; give the path of a file")
+    return path
+
+
+def _host(value: str) -> str:
+    if not isinstance(value, str) or not value or not value.isprintable() or " " in value:
+        raise OptionError(f"host: {shown(value)} is not allowed; give a host name or an IP address")
+    return value
+
+
+def _port(value: int | str) -> int:
+    port = int(value) if isinstance(value, str) and value.isdecimal() and len(value) <= 5 else value
+    if isinstance(port, bool) or not isinstance(port, int) or not 0 <= port <= MAX_PORT:
+        raise OptionError(f"port: {shown(value)} is not allowed; give a number from 0 to {MAX_PORT}")
+    return port
+
+
+def _token(value: str | None) -> str | None:
+    if value is None or (isinstance(value, str) and value):
+        return value
+    raise OptionError("token: the value (not shown) is not allowed; give a text, or None")  # it is a secret

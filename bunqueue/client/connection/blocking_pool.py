@@ -1,0 +1,160 @@
+"""The short way for blocking calls: a few blocking connections to a server, shared by all threads.
+
+Only what goes well goes this way. Whatever else there is to do, waiting for a server that is away, say, or
+for a reply that comes late by its nature, is left to the pool in the background loop, which knows how.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import random
+import threading
+import time
+from math import inf
+from weakref import WeakSet
+
+from msgspec import Struct
+
+from bunqueue.client.connection import requests
+from bunqueue.client.connection.blocking_connection import Line
+from bunqueue.client.connection.options import seconds
+from bunqueue.client.connection.transport import Endpoint
+from bunqueue.errors import BunqueueError
+
+PATIENCE = 1.0  # seconds for a connection to come about; what takes longer is the pool's to wait for
+
+
+class Lines:
+    """At most `pool_size` lines to one server, for any number of threads."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        options = endpoint.options
+        self.users = 0
+        self.reached = False
+        """Whether there ever was a connection."""
+        self.closed = False
+        self._endpoint = endpoint
+        self._connect_timeout = min(PATIENCE, seconds(options.connect_timeout))
+        self._timeout = seconds(options.command_timeout)
+        self._max_silence = seconds(options.ping_interval) or inf
+        self._failures = 0  # to connect, in a row
+        self._not_before = 0.0  # when to try again
+        self.forget()
+
+    def forget(self) -> None:
+        """Begin anew: in a forked child the lines are its parent's."""
+        # Each place is an idle line, or free for one. Single operations on the list need no lock. The line
+        # that was given back last is taken first: it is the surest to be alive.
+        self._places: list[Line | None] = [None] * self._endpoint.options.pool_size
+
+    def call(self, command: Struct) -> bytes | None:
+        """The reply to `command`, as it came; None when it has to go the long way.
+
+        Raises ConnectionLost, CommandTimeout or PayloadError.
+        """
+        number = requests.next_number()
+        frame = requests.encode_frame(command, number)
+        try:
+            line = self._places.pop()
+        except IndexError:  # all are in use
+            return None
+        kept, since = None, time.monotonic()
+        try:
+            line = self._usable(line)
+            if line is None:
+                return None
+            head, payload = line.exchange(frame, number)
+            kept = line
+        except TimeoutError:
+            raise requests.timed_out(command, self._endpoint.address) from None
+        except OSError as error:
+            if requests.is_repeatable(command, line is not None and line.knows_pushes):
+                requests.age(command, since)
+                return None
+            raise requests.lost(command, self._endpoint.address, str(error)) from None
+        finally:
+            if line is not None and line is not kept:
+                line.close()
+            self._places.append(kept)
+            if self.closed:
+                self.close()
+        if head.may_pass:
+            return None  # it was not carried out; the pool asks again until it is
+        return payload
+
+    def _usable(self, line: Line | None) -> Line | None:
+        """A line that is alive as far as one can see: this one, or a new one if that can be had at once."""
+        if line is not None:
+            if time.monotonic() - line.used_at < self._max_silence and line.is_quiet:
+                return line
+            line.close()
+        return self._connect()
+
+    def _connect(self) -> Line | None:
+        options = self._endpoint.options
+        if time.monotonic() < self._not_before:
+            return None
+        try:
+            line = Line(self._endpoint, connect_timeout=self._connect_timeout, timeout=self._timeout)
+        except (OSError, BunqueueError):  # the pool meets the same, and tells
+            self._failures += 1
+            self._not_before = time.monotonic() + options.retry_delay(self._failures, random.random())
+            return None
+        self._failures = 0
+        self.reached = True
+        _all.add(line)
+        return line
+
+    def close(self) -> None:
+        """Close what is idle now; what is in use follows when its command ends."""
+        self.closed = True
+        for place, line in enumerate(self._places):
+            if line is not None:
+                self._places[place] = None
+                line.close()
+
+
+_shared: dict[Endpoint, Lines] = {}
+_lock = threading.Lock()
+_all: WeakSet[Line] = WeakSet()
+
+
+def share(endpoint: Endpoint) -> Lines:
+    """The lines that all blocking users of `endpoint` have in common; to be given back to `release`."""
+    with _lock:
+        lines = _shared.get(endpoint)
+        if lines is None:
+            lines = _shared[endpoint] = Lines(endpoint)
+        lines.users += 1
+    return lines
+
+
+def release(lines: Lines, endpoint: Endpoint) -> None:
+    """One user less; the last one closes the lines."""
+    with _lock:
+        lines.users -= 1
+        if lines.users:
+            return
+        del _shared[endpoint]
+    lines.close()
+
+
+def _close_all() -> None:
+    """At the end of the process, for those who never close a queue."""
+    for line in list(_all):
+        line.close()
+
+
+def _after_fork() -> None:
+    """Close the child's hold on its parent's lines, so that they end when the parent closes them."""
+    global _lock
+    _lock = threading.Lock()
+    _close_all()
+    for lines in _shared.values():
+        lines.forget()
+
+
+atexit.register(_close_all)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,167 @@
+"""From a command to its typed reply: for coroutines, and for threads that may block."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import TYPE_CHECKING, TypeVar
+
+from msgspec import Struct
+
+from bunqueue.client import substitute
+from bunqueue.client.connection import blocking_pool, requests
+from bunqueue.client.connection.background_loop import check_thread, portal
+from bunqueue.client.connection.replies import decode_reply
+from bunqueue.client.connection.transport import Endpoint, Transport
+from bunqueue.client.waits import Waits, wait_for
+from bunqueue.errors import BunqueueError
+from bunqueue.protocol.commands import Reply
+from bunqueue.protocol.commands.events import Ended, WaitManyReply
+
+if TYPE_CHECKING:
+    from bunqueue.embedded.direct import FileSession
+
+R = TypeVar("R", bound=Reply)
+
+
+class AsyncCaller:
+    """Calls one endpoint, through a session opened when it is first needed, anew for each event loop."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self.endpoint = endpoint
+        self.known = False
+        """Whether the server was reached, over another connection."""
+        self._transport: Transport | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._substitute: substitute.Substitute | None = None  # to which the session belongs
+        self._waits: Waits | None = None
+        self._closed = False
+
+    async def call(self, command: Struct, reply: type[R]) -> R:
+        """The reply to `command`. Raises BunqueueError."""
+        try:
+            payload = await self.raw(command)
+        except BunqueueError as error:
+            raise error.with_traceback(None) from error.__cause__  # where in the client is no help
+        return decode_reply(payload, reply, command, self.endpoint.address)
+
+    async def ended(self, queue: str, job_id: str, seconds: float | None) -> Ended:
+        """How a job has ended, within so many seconds. Raises TimeoutError, or BunqueueError."""
+        if self._waits is None or self._waits.loop is not asyncio.get_running_loop():
+            self._waits = Waits(self.call)
+        return await self._waits.ended(queue, job_id, seconds)
+
+    async def raw(self, command: Struct) -> bytes:
+        """The reply as it came."""
+        if self._closed:
+            raise requests.closed(command, self.endpoint.address)
+        transport = self._transport
+        if (
+            transport is None
+            or self._loop is not asyncio.get_running_loop()
+            or self._substitute is not substitute.current
+        ):
+            transport = await self.open()
+        return await transport.call(command)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is a session."""
+        return self._transport is not None
+
+    def use(self, transport: Transport | None) -> None:
+        """Speak over a session of somebody else's from now on, or, with None, over one of our own again."""
+        self._transport, self._loop = transport, asyncio.get_running_loop()
+        self._substitute = substitute.current
+
+    async def open(self) -> Transport:
+        loop, current = asyncio.get_running_loop(), substitute.current
+        transport = await self.endpoint.open(known=self.known)
+        if self._closed:  # meanwhile
+            await transport.close()
+            return transport  # which says so
+        if self._transport is not None and self._loop is loop and self._substitute is current:
+            await transport.close()  # somebody else was faster
+            return self._transport
+        self._transport, self._loop, self._substitute = transport, loop, current
+        return transport
+
+    async def close(self) -> None:
+        """End the session; a later call raises ConnectionLost."""
+        self._closed = True
+        loop = asyncio.get_running_loop()
+        if self._waits is not None and self._waits.loop is loop:
+            self._waits.close(self.endpoint.address)
+        transport, self._transport = self._transport, None
+        if transport is not None and self._loop is loop:
+            await transport.close()
+
+
+class Caller:
+    """The blocking twin: most commands go over a connection of this thread's for the moment, or are carried
+    out in it by an embedded engine; those that take their time go through a session in the background loop.
+    """
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self.endpoint = endpoint
+        self._caller = AsyncCaller(endpoint)
+        self._lines = None if endpoint.embedded else blocking_pool.share(endpoint)
+        self._file: FileSession | None = None  # of an embedded engine, once it is used
+        self._closed = False
+        self._lock = threading.Lock()
+
+    def ended(self, queue: str, job_id: str, seconds: float | None) -> Ended:
+        """How a job has ended, within so many seconds. Raises TimeoutError, or BunqueueError."""
+        check_thread()
+        command = wait_for(queue, job_id, seconds)
+        if self._closed:
+            raise requests.closed(command, self.endpoint.address)
+        if substitute.current is None:
+            return portal().run(self._caller.ended(queue, job_id, seconds))
+        reply = self.call(command, WaitManyReply)
+        if not reply.ended:
+            raise TimeoutError
+        return reply.ended[0]
+
+    def call(self, command: Struct, reply: type[R]) -> R:
+        """The reply to `command`. Raises BunqueueError."""
+        check_thread()
+        try:
+            payload = self._short_way(command) or portal().run(self._caller.raw(command))
+        except BunqueueError as error:
+            raise error.with_traceback(None) from error.__cause__  # where in the client is no help
+        return decode_reply(payload, reply, command, self.endpoint.address)
+
+    def _short_way(self, command: Struct) -> bytes | None:
+        if self._closed:
+            raise requests.closed(command, self.endpoint.address)
+        if substitute.current is not None:
+            return substitute.current.call(command)
+        if requests.poll_time(command):
+            return None
+        if self._lines is None:
+            return self._opened().call(command)
+        payload = self._lines.call(command)
+        self._caller.known = self._lines.reached
+        return payload
+
+    def _opened(self) -> FileSession:
+        if self._file is None:
+            from bunqueue.embedded.direct import FileSession
+
+            with self._lock:
+                self._file = self._file or FileSession(self.endpoint.data_path)
+        return self._file
+
+    def close(self) -> None:
+        """End the session; a later call raises ConnectionLost."""
+        with self._lock:
+            closed, self._closed = self._closed, True
+        if closed:
+            return
+        if self._lines is not None:
+            blocking_pool.release(self._lines, self.endpoint)
+        if self._file is not None:
+            self._file.close()
+        if self._caller.is_open:
+            portal().run(self._caller.close())

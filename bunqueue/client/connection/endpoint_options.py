@@ -1,0 +1,39 @@
+"""Where the engine is, as users say it."""
+
+from __future__ import annotations
+
+import os
+from typing import TypedDict
+
+from bunqueue.client.connection.address import endpoint
+from bunqueue.client.connection.options import ConnectionOptions, unknown_option
+from bunqueue.client.connection.tls import Tls
+from bunqueue.client.connection.transport import Endpoint
+
+
+class Place(TypedDict, total=False):
+    """A server, or the engine in this process."""
+
+    host: str | None
+    """Of the server; 127.0.0.1 unless given."""
+    port: int | str | None
+    """Of the server; 6789 unless given."""
+    token: str | None
+    """The server's, if it wants one."""
+    url: str | None
+    """Instead of host and port: bunqueue://TOKEN@HOST:PORT, or bunqueues:// for TLS."""
+    tls: Tls | None
+    """True, an ssl.SSLContext or TlsOptions: encrypted, and the server's certificate is verified."""
+    connection: ConnectionOptions | None
+    embedded: bool
+    """True: no server, but the engine in this process."""
+    data_path: str | os.PathLike[str] | None
+    """The file of an embedded engine; None: in memory."""
+
+
+def endpoint_of(place: Place) -> Endpoint:
+    """OptionError for what does not go together, and for what there is not."""
+    for name in place:
+        if name not in Place.__annotations__:
+            raise unknown_option("this", name, Place.__annotations__)
+    return endpoint(**place)

@@ -1,0 +1,315 @@
+"""Several connections to one server, as one Transport.
+
+What becomes of a command whose connection dies is decided here: one that was never written, or may be
+repeated, is sent again over another connection; of all others the outcome is unknown, and the caller is told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import ssl
+from collections import deque
+from contextlib import suppress
+from math import inf
+
+from msgspec import Struct
+
+from bunqueue.client.connection import requests
+from bunqueue.client.connection.connection import CLOSED, WEB, Connection
+from bunqueue.client.connection.options import seconds
+from bunqueue.client.connection.requests import Request
+from bunqueue.client.connection.tls import tls_problem
+from bunqueue.client.connection.transport import Endpoint, Hear
+from bunqueue.errors import AuthError, BunqueueError, ConnectionLost, ConnectTimeout, OptionError, TlsError
+
+logger = logging.getLogger("bunqueue.client")
+
+NEVER_MIND = (AuthError, TlsError, OptionError)  # trying on would end the same way
+GROW_AT = 16  # commands under way on the idlest connection before another one is opened
+MAX_TRIES = 3  # connections that may die with one command; it may be what kills them
+SHARD_DELAY, MAX_SHARD_DELAY = 0.05, 1.0  # seconds until a command is repeated whose shard was away
+FIRST_WORD = 1.0  # seconds without a connection until that is said
+MIN_PAUSE = 1.0  # seconds between attempts to connect when new commands keep asking for one
+
+
+class Pool:
+    """Connections to one server in one event loop. Implements `Transport`."""
+
+    def __init__(self, endpoint: Endpoint, *, quiet: bool = False) -> None:
+        """``quiet``: somebody else says when there is no connection."""
+        self._endpoint = endpoint
+        self._quiet = quiet
+        self.reached = False
+        """Whether there ever was a connection."""
+        self._options = endpoint.options
+        self._depth = endpoint.options.depth
+        self._crowd = min(GROW_AT, self._depth)
+        self._address = endpoint.address
+        self._timeout = seconds(endpoint.options.command_timeout)
+        self._loop = asyncio.get_running_loop()
+        self._connections: list[Connection] = []
+        self._backlog: deque[Request] = deque()
+        self._dialer: asyncio.Task[None] | None = None
+        self._problem: BaseException | None = None  # of the last attempt to connect
+        self._asked = asyncio.Event()  # a new command waits for a connection
+        self._timer: asyncio.TimerHandle | None = None  # fires at the earliest deadline
+        self._timer_at = 0.0
+        self._hear: Hear | None = None
+        self._closed = False
+
+    # -- Transport
+
+    async def call(self, command: Struct, *, timeout: float | None = None) -> bytes:  # noqa: ASYNC109
+        allowed = (self._timeout if timeout is None else timeout) + requests.poll_time(command)
+        if self._closed:
+            raise requests.closed(command, self._address)
+        request = Request(command, self._loop.create_future(), self._loop.time() + allowed)
+        self._send(request)
+        return await request.future
+
+    def listen(self, hear: Hear | None) -> None:
+        self._hear = hear
+
+    def heard(self, payload: bytes | None) -> None:
+        if self._hear is not None:
+            self._hear(payload)
+
+    async def close(self) -> None:
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        dialer, self._dialer = self._dialer, None
+        if dialer is not None:
+            dialer.cancel()
+            with suppress(asyncio.CancelledError):
+                await dialer
+        await asyncio.gather(*[connection.close() for connection in self._connections])
+        while self._backlog:
+            request = self._backlog.popleft()
+            _fail(request, requests.closed(request.command, self._address))
+
+    def abandon(self) -> None:
+        """Its event loop was closed, and can close nothing any more: have the server see the end."""
+        self._closed = True
+        for connection in self._connections:
+            connection.hang_up()
+
+    # -- sending
+
+    def _send(self, request: Request) -> None:
+        connection = self._idlest()
+        if connection is None:
+            self._backlog.append(request)
+            self.watch(request.deadline)
+        else:
+            connection.send(request)
+        if connection is None or len(connection.pending) >= self._crowd:
+            self._dial()
+            if not self._connections:
+                self._asked.set()
+
+    def _idlest(self) -> Connection | None:
+        """The connection with the fewest commands under way, if it has room."""
+        best, load = None, self._depth
+        for connection in self._connections:
+            if len(connection.pending) < load:
+                best, load = connection, len(connection.pending)
+        return best
+
+    def answered(self, connection: Connection) -> None:
+        backlog, room = self._backlog, self._depth
+        while backlog and len(connection.pending) < room:
+            request = backlog.popleft()
+            if not request.future.done():
+                connection.send(request)
+
+    def unavailable(self, request: Request, payload: bytes) -> None:
+        """Wait a little, longer each time, and send it again."""
+        request.delay = min(request.delay * 2 or SHARD_DELAY, MAX_SHARD_DELAY)
+        pause = request.delay * random.uniform(0.5, 1.0)
+        if self._closed or self._loop.time() + pause >= request.deadline:
+            if not request.future.done():
+                request.future.set_result(payload)
+        else:
+            self._loop.call_later(pause, self._again, request)
+
+    def _again(self, request: Request) -> None:
+        if self._closed:
+            _fail(request, requests.closed(request.command, self._address))
+        elif not request.future.done():
+            self._send(request)
+
+    # -- deadlines
+
+    def watch(self, deadline: float) -> None:
+        """One timer serves all requests: most have the same timeout, so it is rarely set anew."""
+        if self._timer is None or deadline < self._timer_at:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = self._loop.call_at(deadline, self._expire)
+            self._timer_at = deadline
+
+    def _expire(self) -> None:
+        self._timer = None
+        now = self._loop.time()
+        for connection in list(self._connections):
+            for request in [r for r in connection.pending.values() if r.deadline <= now]:
+                _fail(request, requests.timed_out(request.command, self._address))
+                connection.expire(request)
+        if any(request.deadline <= now for request in self._backlog):
+            late = [request for request in self._backlog if request.deadline <= now]
+            self._backlog = deque(request for request in self._backlog if request.deadline > now)
+            for request in late:
+                _fail(request, self._late(request))
+        waiting = [r.deadline for connection in self._connections for r in connection.pending.values()]
+        waiting += [request.deadline for request in self._backlog]
+        if waiting:
+            self.watch(min(waiting))
+
+    def _late(self, request: Request) -> BunqueueError:
+        if self._connections:
+            return requests.timed_out(request.command, self._address)
+        return requests.unreachable(request.command, self._address, self._problem)
+
+    # -- connecting
+
+    def _dial(self) -> None:
+        if self._dialer is None and not self._closed and len(self._connections) < self._options.pool_size:
+            self._dialer = self._loop.create_task(self._keep_dialing())
+
+    def _wanted(self) -> bool:
+        """Whether another connection is called for."""
+        if not self._connections:
+            return self._options.auto_reconnect or bool(self._backlog)
+        idlest = min(len(connection.pending) for connection in self._connections)
+        return len(self._connections) < self._options.pool_size and idlest >= self._crowd
+
+    async def _keep_dialing(self) -> None:
+        failures = 0
+        begun = self._loop.time()
+        telling = self._loop.call_later(FIRST_WORD, self._tell)
+        try:
+            while self._wanted():
+                try:
+                    self._adopt(await self._connect())
+                    failures = 0
+                except Exception as error:
+                    failures += 1
+                    self._problem = error
+                    logger.debug("bunqueue at %s: attempt %d failed: %s", self._address, failures, error)
+                    left = self._patience(error, begun)
+                    if left <= 0 or failures == self._options.max_reconnect_attempts:
+                        self._give_up(error)
+                        return
+                    await self._pause(min(self._options.retry_delay(failures, random.random()), left))
+        finally:
+            telling.cancel()
+            self._dialer = None
+
+    def _patience(self, error: Exception, begun: float) -> float:
+        """Seconds for which it makes sense to go on trying."""
+        if isinstance(error, NEVER_MIND) or not isinstance(error, OSError | BunqueueError):
+            return 0.0  # the token is refused; or the host is none that could be looked up, say
+        if self.reached or not (isinstance(error, requests.HungUp) or requests.is_refusal(error)):
+            return inf
+        return begun + seconds(self._options.refused_timeout) - self._loop.time()
+
+    def _tell(self) -> None:
+        """Nothing happens for a while: say why."""
+        if not self._connections and not self._quiet:
+            why = f" ({requests.describe_problem(self._problem)})" if self._problem else ""
+            logger.warning("no connection to %s yet%s; trying on", self._address, why)
+
+    async def _connect(self) -> Connection:
+        """One attempt. Raises OSError (TimeoutError among them) or BunqueueError."""
+        connection = Connection(self, self._address, self._options)
+        timeout = seconds(self._options.connect_timeout)
+        try:
+            async with asyncio.timeout(timeout):
+                await self._loop.create_connection(
+                    lambda: connection,
+                    self._endpoint.host,
+                    self._endpoint.port,
+                    ssl=self._endpoint.tls_context(),
+                    server_hostname=self._endpoint.server_name,
+                )
+                await connection.handshake(self._endpoint.token, self._loop.time() + timeout)
+        except BaseException as error:
+            if not connection.closed:
+                connection.abort("the attempt was given up")
+            if isinstance(error, TimeoutError) and not error.args:  # not the system's, but ours
+                raise ConnectTimeout(f"no answer within {timeout:g} s", address=self._address) from None
+            if isinstance(error, ssl.SSLError):
+                raise tls_problem(error, self._address) or error from None
+            if connection.reason == WEB:
+                raise requests.web_server(self._address) from None
+            silent = connection.reason == CLOSED
+            if isinstance(error, ConnectionLost) and silent and self._endpoint.tls is None:
+                raise requests.unwelcome(self._address, connection.reason) from None
+            raise
+        return connection
+
+    def _adopt(self, connection: Connection) -> None:
+        if connection.closed:  # between its last answer and now
+            return
+        connection.ready = self.reached = True
+        self._connections.append(connection)
+        self._problem = None
+        if not connection.knows_pushes:  # an older server took its place
+            for request in [request for request in self._backlog if request.since and request.tries]:
+                self._backlog.remove(request)
+                why = "an older server took its place"
+                _fail(request, requests.lost(request.command, self._address, why))
+        self.answered(connection)
+
+    def _give_up(self, error: Exception) -> None:
+        """Trying on would not help. The next command makes a new attempt."""
+        while self._backlog:
+            request = self._backlog.popleft()
+            _fail(request, error if isinstance(error, NEVER_MIND) else self._late(request))
+
+    async def _pause(self, delay: float) -> None:
+        """Sleep for `delay` seconds, less when new commands come meanwhile."""
+        self._asked.clear()
+        shortest = min(delay, MIN_PAUSE)
+        await asyncio.sleep(shortest)
+        if delay > shortest:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(delay - shortest):
+                    await self._asked.wait()
+
+    def lost(self, connection: Connection, reason: str) -> None:
+        known = connection in self._connections
+        if known:
+            self._connections.remove(connection)
+        unsent = set(connection.unsent)
+        again = []
+        for request in connection.pending.values():
+            written = request not in unsent
+            request.tries += written
+            if self._closed:
+                _fail(request, requests.closed(request.command, self._address))
+            elif known and (not written or self._may_repeat(request, connection)):
+                again.append(request)
+            else:
+                _fail(request, requests.lost(request.command, self._address, reason, request.tries))
+        self._backlog.extendleft(reversed(again))
+        if known and not self._closed:
+            logger.info("bunqueue at %s: connection lost: %s", self._address, reason)
+            self.heard(None)
+            self._dial()
+            while self._backlog and (other := self._idlest()) is not None:
+                other.send(self._backlog.popleft())
+
+    @staticmethod
+    def _may_repeat(request: Request, connection: Connection) -> bool:
+        """Whether a request may be sent again, as far as the connection tells that it was lost with."""
+        again = requests.is_repeatable(request.command, connection.knows_pushes)
+        return again and request.tries < MAX_TRIES
+
+
+def _fail(request: Request, error: BunqueueError) -> None:
+    if not request.future.done():
+        request.future.set_exception(error)

@@ -1,0 +1,192 @@
+"""One command on its way, and the frame it travels in."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import time
+from collections.abc import Iterable
+from functools import cache
+from hashlib import blake2b
+from itertools import count
+
+from msgspec import Raw, Struct
+from msgspec.msgpack import Encoder
+
+from bunqueue.client.connection.options import seconds
+from bunqueue.client.connection.replies import describe, names
+from bunqueue.errors import CommandTimeout, ConnectionLost, ConnectTimeout, PayloadError
+from bunqueue.protocol.commands import COMMANDS, Spec
+from bunqueue.protocol.commands.core import Push, PushBatch
+from bunqueue.protocol.framing import MAX_FRAME, frame
+
+_encode = Encoder().encode
+_numbers = count(1)
+WORKERS = frozenset({"PULL", "PULLB", "ACK", "ACKB", "FAIL"})
+"""What only workers say, which repeat it as far as need be."""
+ADDING = (Push, PushBatch)
+START = "Start one with: bunqueue start"
+MARGIN_MS = 1000  # by which a repeated push says that it is older than it is: clocks do not run alike
+_MASK = 0xFFFFFFFF  # request numbers stay uint32, which every decoder takes; they come round after 4 billion
+
+
+@cache
+def spec_of(kind: type[Struct]) -> Spec:
+    """The row of the command table for a command's class."""
+    return COMMANDS[str(kind.__struct_config__.tag)]
+
+
+def next_number() -> int:
+    """For the `reqId` of a command."""
+    return next(_numbers) & _MASK
+
+
+def new_key() -> str:
+    """An idempotency key that nobody else has; not even a copy of this process, forked or of a snapshot."""
+    return os.urandom(12).hex()
+
+
+def content_hash(jobs: Iterable[tuple[str, Raw]]) -> str:
+    """What tells apart pushes of other names and data, for keys that programs choose."""
+    digest = blake2b(digest_size=8)
+    for name, data in jobs:
+        payload = bytes(data)
+        digest.update(b"%d %d " % (len(name), len(payload)) + name.encode() + payload)
+    return digest.hexdigest()
+
+
+def is_repeatable(command: Struct, knows_pushes: bool) -> bool:
+    """Whether doing it twice is the same as once, for a server that `knows_pushes` by their keys."""
+    if isinstance(command, ADDING) and command.idempotency_key is not None:
+        return knows_pushes
+    return spec_of(type(command)).repeatable
+
+
+def age(command: Struct, since: float) -> None:
+    """Have a push that is to be repeated say how long ago it was first sent: at monotonic time `since`."""
+    if isinstance(command, ADDING) and command.idempotency_key is not None:
+        command.idempotency_age = (time.monotonic() - since) * 1000 + MARGIN_MS
+
+
+class Request:
+    """A command, its bytes, and the future its reply goes to."""
+
+    __slots__ = ("command", "deadline", "delay", "frame", "future", "id", "since", "tries")
+
+    def __init__(self, command: Struct, future: asyncio.Future[bytes], deadline: float) -> None:
+        self.id = next_number()
+        self.command = command
+        self.frame = encode_frame(command, self.id)
+        self.future = future
+        self.deadline = deadline  # of the event loop's clock
+        self.since = 0.0  # when it was first sent, by the monotonic clock; 0: not a push that may be repeated
+        if isinstance(command, ADDING) and command.idempotency_key is not None:
+            self.since = time.monotonic() - command.idempotency_age / 1000
+        self.tries = 0  # connections that died with it
+        self.delay = 0.0  # seconds it last waited because its shard was away
+
+    def repeat(self) -> None:
+        """It is about to be sent once more."""
+        if self.since:
+            age(self.command, self.since)
+            self.frame = encode_frame(self.command, self.id)
+
+
+def encode_frame(command: Struct, number: int) -> bytes:
+    """`command` as a frame, with `number` as its `reqId`. Raises PayloadError."""
+    command.req_id = Raw(_encode(number))  # type: ignore[attr-defined]  # every command has it
+    try:
+        payload = _encode(command)
+    except Exception as error:  # lone surrogates in a text, a number beyond 64 bits, and the like
+        problem = f"{type(error).__name__}: {error}"
+        raise PayloadError(f"{describe(command)} cannot be encoded: {problem}") from error
+    if len(payload) > MAX_FRAME:
+        raise PayloadError(
+            f"{describe(command)} has {len(payload)} bytes, a frame holds {MAX_FRAME}; send less at once, "
+            f"or keep large data elsewhere and send its address"
+        )
+    return frame(payload)
+
+
+def poll_time(command: Struct) -> float:
+    """Seconds that the server may park `command` before it answers."""
+    if not spec_of(type(command)).parks:
+        return 0.0
+    return seconds(getattr(command, "timeout", 0) or 0)
+
+
+# -- how requests fail
+
+
+def lost(command: Struct, address: str, reason: str, tries: int = 1) -> ConnectionLost:
+    """The connection died after the command was written, for the `tries`th time."""
+    if names(command)["command"] in WORKERS:
+        advice = "the worker sorts it out over the next one"
+    elif tries > 1:
+        unknown = "; whether it was carried out is unknown" if isinstance(command, ADDING) else ""
+        advice = f"it was sent {tries} times{unknown}; look at the server's log"
+    else:
+        advice = "whether it was carried out is unknown, so it was not repeated; look before you do it again"
+    return ConnectionLost(
+        f"{describe(command)}: connection to {address} lost ({reason}); {advice}",
+        address=address,
+        **names(command),
+    )
+
+
+class HungUp(ConnectionLost):
+    """The server closes connections without a word, or is none of ours."""
+
+
+def unwelcome(address: str, reason: str) -> HungUp:
+    """The connection, a plain one, died before anything was answered."""
+    text = f"the greeting got no answer: {reason}; if the server speaks TLS, give tls=True"
+    return HungUp(text, address=address)
+
+
+def web_server(address: str) -> HungUp:
+    """The port is that of the server's gateway, or of any other web server."""
+    text = "what answers there speaks HTTP; give the server's TCP port, 6789 unless set"
+    return HungUp(text, address=address)
+
+
+def closed(command: Struct, address: str) -> ConnectionLost:
+    """The client itself was closed."""
+    return ConnectionLost(
+        f"{describe(command)}: this client's connection to {address} is closed; open a new one",
+        address=address,
+        **names(command),
+    )
+
+
+def timed_out(command: Struct, address: str) -> CommandTimeout:
+    """It was written, or waited for room, and the time is over."""
+    unknown = "" if spec_of(type(command)).repeatable else "; whether it was carried out is unknown"
+    return CommandTimeout(
+        f"{describe(command)}: no answer from {address} in time{unknown}; "
+        f"if the server is busy, raise ConnectionOptions(command_timeout=...)",
+        address=address,
+        **names(command),
+    )
+
+
+def unreachable(command: Struct, address: str, problem: BaseException | None) -> ConnectTimeout:
+    """There was no connection all the time."""
+    why = f" ({describe_problem(problem)})" if problem else ""
+    advice = "" if isinstance(problem, HungUp) else "; is the server running there? " + START
+    return ConnectTimeout(
+        f"{describe(command)}: no connection to {address}{why}{advice}",
+        address=address,
+        **names(command),
+    )
+
+
+def is_refusal(error: BaseException) -> bool:
+    """Whether nothing listens at an address; of several of a host's, at one of them."""
+    return isinstance(error, ConnectionRefusedError) or f"[Errno {errno.ECONNREFUSED}]" in str(error)
+
+
+def describe_problem(error: BaseException) -> str:
+    """One line for any error."""
+    return str(error) or type(error).__name__

@@ -1,0 +1,1 @@
+"""What queries return: jobs, counts and other views. Plain data."""

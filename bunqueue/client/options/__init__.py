@@ -1,0 +1,1 @@
+"""What users may give: options of jobs and schedules, checked before anything is sent."""

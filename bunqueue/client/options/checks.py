@@ -1,0 +1,182 @@
+"""What users may give: every refusal is an OptionError that names the option, the value and what is allowed.
+
+The bounds of what goes over the wire are those that the commands are declared with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from functools import cache
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec import UNSET, Raw, Struct, UnsetType
+
+from bunqueue.client.connection.address import endpoint as endpoint
+from bunqueue.client.connection.options import Duration, milliseconds, shown
+from bunqueue.errors import OptionError
+from bunqueue.model.names import MAX_QUEUE_NAME, queue_name_problem
+from bunqueue.protocol.commands.base import MAX_JOB_NAME, CommandError
+from bunqueue.protocol.commands.core import GroupId, IdempotencyKey
+from bunqueue.protocol.lenient import MAX_INTEGER, clean
+
+T = TypeVar("T")
+C = TypeVar("C", bound=Struct)
+
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class _Keyed(Struct):
+    idempotency_key: IdempotencyKey
+
+
+class _Grouped(Struct):
+    group_id: GroupId
+
+
+def queue_name(name: str) -> str:
+    """`name`, if it is one."""
+    problem = queue_name_problem(name)
+    if problem:
+        allowed = f"1 to {MAX_QUEUE_NAME} of the characters a-z A-Z 0-9 _ - . :"
+        raise OptionError(f"{problem}: {shown(name)}; give {allowed}")
+    return name
+
+
+def job_name(name: str, index: int | None = None) -> str:
+    """`name`, if a job may be called so; `index` is its place among many."""
+    if not isinstance(name, str) or not 0 < len(name) <= MAX_JOB_NAME:
+        where = "" if index is None else f"job {index}: "
+        raise OptionError(
+            f"{where}name: a job cannot be called {shown(name)}; give a text of 1 to {MAX_JOB_NAME} "
+            f"characters, such as 'welcome'"
+        )
+    return name
+
+
+def group_id(group: str) -> str:
+    """`group`, if it is the id of one."""
+    wire(_Grouped, {"group_id": group})
+    return group
+
+
+def text(value: str, name: str) -> str:
+    """`value`, if it says anything: an empty text would count as none."""
+    if value == "":
+        raise OptionError(f"{name}: '' is not allowed; give a text that is not empty, or None")
+    return value
+
+
+def idempotency_key(key: str) -> str:
+    """`key`, if it is one."""
+    wire(_Keyed, {"idempotency_key": key})
+    return key
+
+
+def whole(name: str, value: int, lowest: int = 1) -> int:
+    """`value`, if it is a whole number from `lowest` on."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < lowest:
+        raise OptionError(f"{name}: {shown(value)} is not allowed; give a whole number from {lowest} on")
+    return value
+
+
+def function(name: str, value: Any) -> Any:
+    """`value`, if it can be called, or is None."""
+    if value is not None and not callable(value):
+        raise OptionError(f"{name}: {shown(value)} cannot be called; give a function")
+    return value
+
+
+def one(name: str, value: T, kind: type[T]) -> T:
+    """`value`, if it is of a class of ours."""
+    if not isinstance(value, kind):
+        raise OptionError(f"{name}: {shown(value)} is not allowed; give a bunqueue.{kind.__name__}")
+    return value
+
+
+def given(value: T | None) -> T | UnsetType:
+    """`value`, or what leaves a field out of a command."""
+    return UNSET if value is None else value
+
+
+def given_span(value: Duration | UnsetType | None, name: str) -> float | UnsetType:
+    """The same for a time, in ms."""
+    return UNSET if value is None or isinstance(value, UnsetType) else milliseconds(value, name)
+
+
+def one_of(name: str, value: str, known: Collection[str]) -> None:
+    """Whether there is a `value`."""
+    if not isinstance(value, str) or value not in known:
+        raise OptionError(f"{name}: there is none called {shown(value)}; there are {', '.join(known)}")
+
+
+def states(known: Collection[str], wanted: list[str]) -> None:
+    """Whether all wanted states exist."""
+    for state in wanted:
+        one_of("state", state, known)
+
+
+def settings(declared: type[Struct], changes: Struct) -> None:
+    """Whether what `changes` sets is within the bounds of a configuration."""
+    _check(declared, _said(changes), {})
+
+
+def wire(declared: type[Struct], values: Mapping[str, Any], **called: str) -> None:
+    """Check `values`, by the names of the fields of a struct, by its declaration; `called` has what users
+    call a field, where that is something else."""
+    try:
+        msgspec.convert(values, declared)
+    except (msgspec.ValidationError, OverflowError):
+        _explain_all(declared, values, called)
+
+
+def checked(command: C, **called: str) -> C:
+    """`command`, if what it says is within the bounds that it is declared with; `called` as for `wire`."""
+    _check(type(command), _said(command), called)
+    return command
+
+
+def _said(struct: Struct) -> dict[str, Any]:
+    """The fields that are set to something plain."""
+    values = {name: getattr(struct, name) for name in struct.__struct_fields__}
+    return {
+        name: value
+        for name, value in values.items()
+        if value is not UNSET and not isinstance(value, Raw | Struct)
+    }
+
+
+def _check(declared: type[Struct], values: Mapping[str, Any], called: Mapping[str, str]) -> None:
+    try:
+        msgspec.convert(values, _loose(declared, ()))
+    except (msgspec.ValidationError, OverflowError):
+        _explain_all(declared, values, called)
+
+
+@cache
+def _loose(declared: type[Struct], called: tuple[tuple[str, str], ...]) -> type[Struct]:
+    """The same fields, each by itself, under the names that users know."""
+    names = dict(called)
+    fields = [
+        (names.get(field.name, field.name), field.type, None) for field in msgspec.structs.fields(declared)
+    ]
+    return msgspec.defstruct("_Loose", fields)
+
+
+def _explain_all(declared: type[Struct], values: Mapping[str, Any], called: Mapping[str, str]) -> None:
+    loose = _loose(declared, tuple(called.items()))
+    for name, value in values.items():
+        _explain(loose, called.get(name, name), value)
+
+
+def _explain(declared: type[Struct], name: str, value: object) -> None:
+    try:
+        # MessagePack has no number that large, but it is the bound that one should be told.
+        large = isinstance(value, int) and abs(value) >= MAX_INTEGER
+        clean(declared, {name: Raw(_encode(float(value) if large else value))})  # type: ignore[arg-type]
+    except CommandError as error:
+        text = str(error)
+        problem = text if text.startswith(name) else f"{name}: {text}"
+        raise OptionError(f"{problem}, not {shown(value)}") from None
+    except Exception as error:  # foreign types, numbers beyond 64 bits
+        raise OptionError(f"{name}: {shown(value)} is not allowed ({error})") from None

@@ -1,0 +1,112 @@
+"""What a schedule may be made of, and how that is said on the wire."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any, TypedDict
+
+from msgspec.msgpack import Decoder
+
+from bunqueue.client.connection.options import Duration, shown, unknown_option, whole_milliseconds
+from bunqueue.client.options import checks
+from bunqueue.client.options.job import JobOptions, job_data, options_of, wire_fields
+from bunqueue.client.options.types import Dedup
+from bunqueue.errors import OptionError
+from bunqueue.protocol.commands.cron import Cron, SpawnOptions
+
+_ALLOWED = SpawnOptions.__struct_fields__
+SPAWN_OPTIONS = frozenset(_ALLOWED)
+"""Options of the jobs of a schedule."""
+
+
+class CronOptions(TypedDict, total=False):
+    """Options of a schedule: `schedule` or `every`, and what else is wanted."""
+
+    schedule: str | None
+    """A cron expression: 5 fields, 6 with leading seconds, or @hourly, @daily, ..."""
+    every: Duration | None
+    """Instead of it, so much time between two jobs."""
+    timezone: str | None
+    """For `schedule`, an IANA name such as Europe/Rome; UTC unless given."""
+    job_name: str | None
+    """What its jobs are called; "default" unless given."""
+    priority: int | None
+    """Of its jobs."""
+    limit: int | None
+    """So many jobs, then it ends; no limit unless given."""
+    immediately: bool | None
+    """Add the first job now, if the schedule is new."""
+    prevent_overlap: bool | None
+    """Add no job while the last one waits or runs; True unless given."""
+    skip_if_no_worker: bool | None
+    """Add no job while nobody works on the queue."""
+    skip_missed_on_restart: bool | None
+    """Leave out what was due while the server was down; True unless given."""
+    move: bool | None
+    """Take the name from a schedule of another queue; that is refused unless given."""
+    unique_key: str | None
+    """For its jobs; instead of a key of the schedule's own."""
+    dedup: Dedup | None
+    """What else may become of a job whose key is taken."""
+    job_options: JobOptions | None
+    """Further options of its jobs: delay, timeout, max_attempts, backoff, ttl, stall_timeout, lifo, durable,
+    remove_on_complete, remove_on_fail, tags."""
+
+
+_decode = Decoder().decode
+_OWN = frozenset(CronOptions.__annotations__)
+_KEYS = ("unique_key", "dedup")
+
+
+def cron_command(
+    queue: str, name: str, data: object, options: Mapping[str, Any], app: str | None = None
+) -> Cron:
+    """The command that sets a schedule, which belongs to `app` from then on. Raises OptionError or
+    PayloadError."""
+    given = {option: value for option, value in options.items() if value is not None}
+    if unknown := given.keys() - _OWN:
+        raise unknown_option("a schedule", min(unknown), _OWN)
+    if ("schedule" in given) == ("every" in given):
+        raise OptionError("schedule: give either a cron expression or every, such as every=60_000")
+    keys = wire_fields({key: given.pop(key) for key in _KEYS if key in given}, {})
+    if "every" in given:
+        given["repeat_every"] = whole_milliseconds(given.pop("every"), "every")
+    if "limit" in given:
+        given["max_limit"] = checks.whole("limit", given.pop("limit"))
+    if "timezone" in given and "schedule" not in given:
+        raise OptionError("timezone: it goes with a cron expression; intervals know none")
+    if "schedule" in given:
+        _check_expression(given["schedule"], given.get("timezone"))
+    if "job_name" in given:
+        checks.job_name(given["job_name"])
+    if "job_options" in given:
+        given["job_options"] = _spawn_options(given["job_options"])
+    data = job_data(data, f"the data of cron {name!r}")
+    given.setdefault("move", False)
+    command = Cron(name=name, queue=queue, data=data, app=app, **given, **keys)
+    return checks.checked(command, repeat_every="every", max_limit="limit")
+
+
+def sent_data(command: Cron) -> Any:
+    """The data of the jobs of a schedule, as the server shows it."""
+    return _decode(command.data)
+
+
+def _check_expression(expression: str, timezone: str | None) -> None:
+    from bunqueue.model.schedule import ScheduleError, next_run  # croniter takes its time to be imported
+
+    for name, value in (("schedule", expression), ("timezone", timezone or "")):
+        if not isinstance(value, str):
+            raise OptionError(f"{name}: {shown(value)} is not allowed; give a text")
+    try:
+        next_run(expression, timezone, time.time_ns() // 1_000_000)
+    except ScheduleError as error:
+        raise OptionError(f"schedule: {shown(expression)}: {error}") from None
+
+
+def _spawn_options(options: JobOptions) -> SpawnOptions:
+    for name in options_of(options, "job_options"):
+        if name not in _ALLOWED:
+            raise OptionError(f"job_options: {name} is none for a schedule; there are {', '.join(_ALLOWED)}")
+    return SpawnOptions(**wire_fields(options, {}))

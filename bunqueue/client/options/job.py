@@ -1,0 +1,364 @@
+"""What a job may be added with, and how that is said on the wire."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
+from typing import Any, TypedDict, Unpack
+
+import msgspec
+from msgspec import Raw, Struct
+
+from bunqueue.client.connection.options import Duration, milliseconds, shown, unknown_option
+from bunqueue.client.options import checks
+from bunqueue.client.options.plain_data import check_plain
+from bunqueue.client.options.types import POLICIES, Backoff, Debounce, Dedup, JobRef, OnFailure, Repeat
+from bunqueue.errors import OptionError, PayloadError
+from bunqueue.protocol.commands import core, times
+from bunqueue.protocol.json_size import MAX_BYTES, MAX_DATA, SURELY_SMALL, json_size
+
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class JobOptions(TypedDict, total=False):
+    """Options of a job. What is left out or None is not sent, and the server's default holds.
+
+    Times are a number of milliseconds or a timedelta.
+    """
+
+    priority: int | None
+    """Higher is taken first; -1,000,000 to 1,000,000, default 0."""
+    delay: Duration | datetime | None
+    """Not before this much time has passed, or this moment; at most a year."""
+    at: datetime | None
+    """Not before this moment: another word for `delay`."""
+    lifo: bool | None
+    """Before others of its priority, the newest first."""
+    max_attempts: int | None
+    """How often it may run; 1 to 1000, default 3."""
+    backoff: Duration | Backoff | None
+    """The wait before the first retry, doubled with each further one, and up to a tenth longer or shorter,
+    unless a `Backoff` says otherwise. Without it the server's default holds: 1 to 3 s, then 2 to 6 s, ..."""
+    ttl: Duration | datetime | None
+    """Dropped if not started within this time, or by this moment; at most a year."""
+    timeout: Duration | None
+    """An attempt that takes longer has failed; at most a day."""
+    job_id: str | None
+    """An id of your own instead of a generated one, unique over the whole server. While a job with this id
+    waits or runs, adding another gives that one's handle."""
+    unique_key: str | None
+    """While a job of the queue with this key waits or runs, adding another gives that one's handle."""
+    dedup: Dedup | None
+    """What else may become of a job whose `unique_key` is taken."""
+    debounce: Debounce | None
+    """Run only the last of several, when no other has come for a while."""
+    remove_on_complete: bool | None
+    """Forget the job and its result when it has completed."""
+    remove_on_fail: bool | None
+    """Forget the job when it has failed for good."""
+    durable: bool | None
+    """Acknowledged only when it would survive a power loss."""
+    tags: Iterable[str] | None
+    """Words that are shown with it; there is no search by them."""
+    depends_on: Iterable[JobRef] | None
+    """Jobs of any queues that must have completed before it may run: ids or handles, at most 10,000."""
+    parent: JobRef | None
+    """The job whose child it is; `JobHandle.set_parent` has that one wait for it, flows do both at once."""
+    failure_policy: OnFailure | None
+    """What its failure for good means for its parent; unless said otherwise that one waits on."""
+    group: str | None
+    """Jobs of a group have limits of their own, and run one at a time unless the group is given another
+    concurrency, see `JobGroup.set_concurrency`."""
+    group_max_size: int | None
+    """Refused while so many jobs of its group are queued."""
+    repeat: Duration | Repeat | None
+    """Added again each time it has completed: to run so much later."""
+    stall_timeout: Duration | None
+    """Taken from its worker when that was silent for so long, whatever the queue says; at most a day."""
+    keep_logs: int | None
+    """How many lines of its log are kept; at most 100, which is the default."""
+    stack_trace_limit: int | None
+    """How many lines of a traceback are kept, the last ones; default 10, at most 100."""
+    size_limit: int | None
+    """Refused as too large when its data takes more bytes than these."""
+    timestamp: datetime | float | None
+    """When it was made, if that is not now: with a time zone, or in ms since the epoch. `delay` and `ttl`
+    count from then."""
+    headers: Mapping[str, str] | None
+    """For those on the way, such as a trace context; not part of the data. At most 16."""
+
+
+class NewJob:
+    """A job to be added: its name, data and options.
+
+    `queue` and `id` are None until it is added; middleware sees them (`bunqueue.Middleware`).
+    """
+
+    __slots__ = ("data", "id", "name", "options", "queue")
+
+    def __init__(self, name: str, data: object = None, **options: Unpack[JobOptions]) -> None:
+        self.name = name
+        self.data = data
+        self.options = options
+        self.queue: str | None = None
+        self.id: str | None = None
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name!r}, {self.data!r}, **{self.options!r})"
+
+
+def _backoff(value: Duration | Backoff, name: str) -> dict[str, object]:
+    if isinstance(value, dict):
+        raise OptionError(f"{name}: {shown(value)} is not a time; give a bunqueue.Backoff, or milliseconds")
+    given = isinstance(value, Backoff)
+    backoff = value if isinstance(value, Backoff) else Backoff(value)
+    fields: dict[str, object]
+    fields = {"delay": milliseconds(backoff.delay, name), "type": backoff.type, "jitter": backoff.jitter}
+    return _nested(core.BackoffMap, fields, name, **({} if given else {"delay": name}))
+
+
+def _tags(value: Iterable[str], name: str) -> list[str]:
+    try:
+        return [value] if isinstance(value, str) else list(value)
+    except TypeError:
+        raise OptionError(f"{name}: {shown(value)} is not allowed; give a list of texts") from None
+
+
+def _headers(value: Mapping[str, str], name: str) -> dict[str, str]:
+    if not isinstance(value, Mapping):
+        raise OptionError(f"{name}: {shown(value)} is not allowed; give a dict of texts")
+    return dict(value)
+
+
+def _kind(kind: type) -> Callable[[Any, str], Any]:
+    """A converter that takes what is of a kind, and refuses all else."""
+
+    return lambda value, name: checks.one(name, value, kind)
+
+
+def _dedup(value: Dedup, name: str) -> dict[str, object]:
+    _kind(Dedup)(value, name)
+    ttl = None if value.ttl is None else milliseconds(value.ttl, f"{name}.ttl")
+    return _nested(core.Dedup, {"ttl": ttl, "extend": value.extend, "replace": value.replace}, name)
+
+
+def _repeat(value: Duration | Repeat, name: str) -> dict[str, object]:
+    repeat = value if isinstance(value, Repeat) else Repeat(value)
+    every = milliseconds(repeat.every, name)
+    return _nested(times.Repeat, {"every": every, "limit": repeat.limit}, name)
+
+
+def _nested(declared: type[Struct], fields: dict[str, object], name: str, **called: str) -> dict[str, object]:
+    """The fields of a map within the options, checked; `called` as for `checks.wire`."""
+    try:
+        checks.wire(declared, fields, **called)
+    except OptionError as error:
+        raise OptionError(f"{name}: {error}") from None
+    return fields
+
+
+def job_id(value: JobRef, name: str) -> str:
+    """The id of a job that is named by it or by something that has it."""
+    found = value if isinstance(value, str) else getattr(value, "id", None)
+    if not isinstance(found, str) or not found:
+        raise OptionError(f"{name}: {shown(value)} is no job; give a handle, or the id of one")
+    return found
+
+
+def _job_ids(value: Iterable[JobRef], name: str) -> list[str]:
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        value = [value]
+    return [job_id(each, name) for each in value]
+
+
+def epoch_ms(value: datetime | float, name: str) -> float:
+    """A moment in ms since the epoch."""
+    if isinstance(value, datetime):
+        if value.tzinfo is None:
+            raise OptionError(f"{name}: {shown(value)} has no time zone; give one, such as datetime.UTC")
+        return value.timestamp() * 1000
+    return milliseconds(value, name)
+
+
+def _from_now(value: Duration | datetime, name: str) -> float:
+    """A span in ms; of a moment what is left until then, which is 0 for one that has passed."""
+    if isinstance(value, datetime):
+        return max(0.0, epoch_ms(value, name) - time.time() * 1000)
+    return milliseconds(value, name)
+
+
+def _moment(value: datetime, name: str) -> float:
+    if not isinstance(value, datetime):
+        raise OptionError(f"{name}: {shown(value)} is no moment; give a datetime with a time zone, or delay")
+    return _from_now(value, name)
+
+
+def _policy(value: OnFailure, name: str) -> str:
+    if value not in POLICIES:
+        raise OptionError(f"{name}: {shown(value)} is not allowed; give one of {', '.join(POLICIES)}")
+    return value
+
+
+_CONVERT: dict[str, Callable[[Any, str], object]] = {
+    "delay": _from_now,
+    "at": _moment,
+    "ttl": _from_now,
+    "timeout": milliseconds,
+    "stall_timeout": milliseconds,
+    "backoff": _backoff,
+    "tags": _tags,
+    "headers": _headers,
+    "unique_key": checks.text,
+    "job_id": checks.text,
+    "dedup": _dedup,
+    "debounce": _kind(Debounce),
+    "repeat": _repeat,
+    "depends_on": _job_ids,
+    "parent": job_id,
+    "failure_policy": _policy,
+    "timestamp": epoch_ms,
+}
+_WIRE_NAMES = {"group": "group_id", "parent": "parent_id"}
+IDEMPOTENCY_KEY = "idempotency_key"  # goes beside the options
+_SPREAD = frozenset({"at", "debounce", "failure_policy"})
+"""Options that are several fields, or none."""
+_KNOWN = frozenset(JobOptions.__annotations__)
+_TYPES = {field.name: field.type for field in msgspec.structs.fields(core.JobFields)}
+_DECLARED = msgspec.defstruct(
+    "_Declared", [(name, _TYPES[_WIRE_NAMES.get(name, name)], None) for name in sorted(_KNOWN - _SPREAD)]
+)
+"""The options as the wire has them, under their names in Python."""
+
+
+def options_of(given: JobOptions | None, name: str) -> dict[str, Any]:
+    """A map of options. OptionError, which begins with `name`, for what is none."""
+    if given is not None and not isinstance(given, Mapping):
+        raise OptionError(f"{name}: {shown(given)} is not allowed; give a dict of options")
+    return {**(given or {})}
+
+
+def default_fields(options: JobOptions | None) -> Mapping[str, Any]:
+    """The fields of `default_job_options`. OptionError."""
+    found = options_of(options, "default_job_options")
+    for name in ("at", "delay", "ttl"):
+        if isinstance(found.get(name), datetime):
+            raise OptionError(f"default_job_options: {name}: a moment suits one job only; give a time span")
+    return wire_fields(found, {})
+
+
+def wire_fields(options: Mapping[str, object], defaults: Mapping[str, object]) -> Mapping[str, Any]:
+    """`options` as fields of a command, over `defaults`, which already are.
+
+    OptionError for unknown ones, and for values that are not allowed.
+    """
+    if not options:
+        return defaults
+    given: dict[str, Any] = {}
+    for name, value in options.items():
+        if name not in _KNOWN:
+            raise _unknown(name)
+        if value is not None:
+            convert = _CONVERT.get(name)
+            given[name] = convert(value, name) if convert else value
+    if "priority" in given:  # the declaration leaves room for groups, which have bounds of their own
+        checks.wire(core.PlainFields, {"priority": given["priority"]})
+    if not _SPREAD.isdisjoint(given):
+        _spread(given)
+    checks.wire(_DECLARED, given)
+    for name, wire_name in _WIRE_NAMES.items():
+        if name in given:
+            given[wire_name] = given.pop(name)
+    fields = {**defaults, **given}
+    if "dedup" in given and not fields.get("unique_key"):
+        raise OptionError("dedup: it says what becomes of a taken unique_key; give that, too")
+    if "group_max_size" in given and not fields.get("group_id"):
+        raise OptionError("group_max_size: it is the size of a group; give group, too")
+    return fields
+
+
+def _debounced(value: Debounce) -> dict[str, object]:
+    fields: dict[str, object] = {
+        "unique_key": checks.text(value.key, "debounce: key"),
+        "delay": milliseconds(value.wait, "debounce: wait"),
+    }
+    return _nested(_DECLARED, fields, "debounce", unique_key="key", delay="wait")
+
+
+def _unknown(name: str) -> OptionError:
+    if name == IDEMPOTENCY_KEY:
+        return OptionError(f"{name}: it is about a call, not a job; give it to add or add_bulk")
+    return unknown_option("a job", name, _KNOWN | {IDEMPOTENCY_KEY})
+
+
+def _spread(given: dict[str, Any]) -> None:
+    """Put the fields in place of options that are several, or have another name."""
+    if "at" in given:
+        if "delay" in given:
+            raise OptionError("at: delay says that already; leave out at or delay")
+        given["delay"] = given.pop("at")
+    debounce: Debounce | None = given.pop("debounce", None)
+    if debounce is not None:
+        for name in ("unique_key", "dedup", "delay"):
+            if name in given:
+                raise OptionError(f"{name}: debounce says that already; leave out {name} or debounce")
+        given |= {**_debounced(debounce), "dedup": {"replace": True}}
+    policy = POLICIES.get(given.pop("failure_policy", "wait"))
+    if policy:
+        given[policy] = True
+
+
+def bulk_fields(index: int, job: NewJob, defaults: Mapping[str, object]) -> Mapping[str, Any]:
+    """As `wire_fields`, for one job of many."""
+    try:
+        return wire_fields(job.options, defaults)
+    except OptionError as error:
+        raise OptionError(f"job {index}: {error}") from None
+
+
+def pair(index: int, job: object) -> tuple[str, object]:
+    """The name and the data of one job of many. OptionError."""
+    if not isinstance(job, tuple | list) or len(job) != 2:
+        raise OptionError(
+            f"job {index}: {shown(job)} is not allowed; give (name, data), or a bunqueue.NewJob"
+        )
+    return job[0], job[1]
+
+
+def check_size(data: Raw, fields: Mapping[str, Any], what: str) -> None:
+    """PayloadError, which begins with `what`, when data is larger than its `size_limit` allows."""
+    limit, size = fields.get("size_limit"), len(bytes(data))
+    if limit is not None and size > limit:
+        raise PayloadError(
+            f"{what} has {size} bytes, its size_limit is {limit}; keep large data elsewhere, send its place"
+        )
+
+
+def job_data(data: object, what: str, *, declared: bool = False) -> Raw:
+    """As `encode_data`, for the data of a job: PayloadError, too, if it is larger than that may be, or has
+    what would arrive as another type, unless its types are ``declared`` elsewhere."""
+    encoded = _encoded(data, what)
+    if not declared:
+        check_plain(data, what)
+    size = len(encoded)
+    if size > SURELY_SMALL and (size > MAX_BYTES or json_size(encoded, MAX_DATA) > MAX_DATA):
+        raise PayloadError(
+            f"{what} has {size} bytes, and as JSON it may have {MAX_DATA} at most; keep large data "
+            f"elsewhere, send its place"
+        )
+    return Raw(encoded)
+
+
+def encode_data(data: object, what: str) -> Raw:
+    """`data` as MessagePack. Raises PayloadError, which begins with `what`, if it is none."""
+    return Raw(_encoded(data, what))
+
+
+def _encoded(data: object, what: str) -> bytes:
+    try:
+        return _encode(data)
+    except Exception as error:  # conversions of foreign types may raise anything
+        raise PayloadError(
+            f"{what} cannot be encoded as MessagePack ({type(error).__name__}: {error}); use dicts, lists, "
+            f"text, numbers, bytes, dates, dataclasses or msgspec structs"
+        ) from error

@@ -1,0 +1,62 @@
+"""Data of jobs that would arrive as something else than it was given, without anybody having been told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import date, datetime, time, timedelta
+from typing import Any
+from uuid import UUID
+
+from bunqueue.client.connection.options import shown
+from bunqueue.errors import PayloadError
+
+_PLAIN = frozenset({str, int, float, bool, bytes, type(None)})
+_CURES = {
+    datetime: "give it a time zone, as datetime.now(UTC) has one, or its isoformat()",
+    date: "give its isoformat()",
+    time: "give its isoformat()",
+    timedelta: "give its total_seconds()",
+    UUID: "give str() of it",
+}
+
+
+class Declared(dict[str, Any]):
+    """The arguments of a function whose annotations say what they are: the worker gets them back as such."""
+
+    __slots__ = ()
+
+
+def check_plain(data: object, what: str) -> None:
+    """PayloadError, which begins with `what`, for a value in `data` that would arrive as text.
+
+    Objects of classes with declared fields are passed over. `data` has no cycles.
+    """
+    if type(data) not in _PLAIN and (found := _find(data)) is not None:
+        path, value = found
+        cure = next(cure for kind, cure in _CURES.items() if isinstance(value, kind))
+        where = f" at {path}" if path else ""
+        raise PayloadError(
+            f"{what} has {shown(value)}{where}, which would arrive as text: {cure}; "
+            f"or add the job as a function of an app that declares the type"
+        )
+
+
+def _find(value: Any) -> tuple[str, object] | None:
+    """The first such value, and the way to it: "['order']['id']"."""
+    kind = type(value)
+    items: Iterable[tuple[Any, Any]]
+    if kind is dict:
+        if _PLAIN.issuperset(map(type, value.values())):
+            return None
+        items = value.items()
+    elif kind is list or kind is tuple:
+        if _PLAIN.issuperset(map(type, value)):
+            return None
+        items = enumerate(value)
+    else:
+        aware = isinstance(value, datetime) and value.tzinfo is not None
+        return ("", value) if isinstance(value, tuple(_CURES)) and not aware else None
+    for key, each in items:
+        if type(each) not in _PLAIN and (found := _find(each)) is not None:
+            return f"[{key!r}]{found[0]}", found[1]
+    return None

@@ -1,0 +1,82 @@
+"""What options of jobs are made of that are more than a number or a text."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from bunqueue.client.connection.options import Duration
+
+
+class HasId(Protocol):
+    """A handle, a job, or whatever else has the id of one."""
+
+    @property
+    def id(self) -> str: ...
+
+
+JobRef = str | HasId
+"""A job: its id, or anything that has it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """The wait before a retry: `delay` before the first, and doubled with each further one unless it is
+    "fixed"; at most an hour. Each wait is longer or shorter by a random part of up to `jitter`, 0.1 being a
+    tenth, so that jobs that failed together do not come back together; 0 turns that off."""
+
+    delay: Duration = 1000
+    type: Literal["fixed", "exponential"] = "exponential"
+    jitter: float = 0.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dedup:
+    """What becomes of a job whose `unique_key` another one holds. It goes with `unique_key`.
+
+    Without any of these the job is not added, as long as the other one waits or runs.
+    """
+
+    ttl: Duration | None = None
+    """How long the key is held at most, however long the job takes. It is free earlier when the job has
+    ended, or has failed an attempt."""
+    extend: bool = False
+    """Have the holder keep the key for another `ttl` from now on. An error when the holder runs."""
+    replace: bool = False
+    """Take the place of the holder, which is removed unless it runs. An error if jobs depend on it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Debounce:
+    """Run once it has been quiet for a while: each job with the same key takes the place of the one that
+    waits, and begins to wait anew. It stands for `unique_key`, `delay` and `Dedup(replace=True)`."""
+
+    key: str
+    wait: Duration
+
+
+@dataclass(frozen=True, slots=True)
+class Repeat:
+    """Add the job again when it has completed, to run `every` later; `limit` times, or without end."""
+
+    every: Duration
+    limit: int | None = None
+
+
+OnFailure = Literal["fail", "ignore", "continue", "remove", "wait"]
+"""What the failure of a child, after its last attempt, means for its parent:
+
+- `fail`: the parent fails, too, and with it its own parent if that says so;
+- `ignore`: the parent runs when the others are done, and is told the error;
+- `continue`: the parent runs at once, does not wait for the others, and is told the error;
+- `remove`: the parent runs when the others are done, and is told nothing;
+- `wait`: the parent waits on, for somebody to retry the child.
+"""
+POLICIES: dict[str, str] = {
+    "fail": "fail_parent_on_failure",
+    "ignore": "ignore_dependency_on_failure",
+    "continue": "continue_parent_on_failure",
+    "remove": "remove_dependency_on_failure",
+    "wait": "",
+}
+"""The field that each is on the wire; none for what holds when nothing is said."""

@@ -1,0 +1,245 @@
+"""The job in a handler's hands: what it is told of it, and what it may say about it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from contextvars import ContextVar
+from typing import Any, NamedTuple, Protocol, TypeVar, overload
+
+from msgspec import Raw, Struct
+from msgspec.msgpack import Decoder
+
+from bunqueue.client.models.jobs import Job
+from bunqueue.client.options import checks
+from bunqueue.client.options.job import encode_data
+from bunqueue.errors import JobCancelled, JobInterrupted, JobStopped, JobTimeout
+from bunqueue.protocol.commands import jobs, query
+
+Handler = Callable[["ActiveJob"], Any]
+"""A coroutine function, which runs in the event loop, or a plain one, which runs in a thread."""
+
+D = TypeVar("D")
+
+CANCELLED, TIMED_OUT, INTERRUPTED = "cancelled", "timed out", "interrupted"
+
+
+class Ending(NamedTuple):
+    """Why a run has to end before it is done."""
+
+    why: str  # CANCELLED: asked for from anywhere; TIMED_OUT; INTERRUPTED: the worker stops
+    reason: str | None = None
+    grace: float = 0.0  # seconds until it is over without its handler
+
+
+class JobLine(Protocol):
+    """The way from a handler to the server."""
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the worker takes no more jobs."""
+
+    def say(self, command: Struct) -> Awaitable[None]:
+        """Carry it out; in a thread that is no event loop's, it is done when this returns."""
+
+    def say_soon(self, command: Struct) -> None:
+        """Carry it out when there is time; whether that works nobody is told."""
+
+
+class _Pulled(Struct, rename="camel", gc=False):
+    """What a handler needs of a pulled job at once; the rest is decoded when it is asked for."""
+
+    id: str
+    queue: str
+    name: str = "default"
+    data: Raw = Raw(b"\xc0")
+    attempts: int = 0
+    max_attempts: int = 3
+    remove_on_complete: bool = False
+    remove_on_fail: bool = False
+    timeout: float | None = None
+    postponed: int = 0
+
+
+_decode_pulled = Decoder(_Pulled).decode
+_decode_data = Decoder().decode
+_decode_job = Decoder(Job).decode
+
+
+class ActiveJob:
+    """The job that a handler works on.
+
+    `attempts` counts the failures before this run, `max_attempts` is how often it may run in all, `timeout`
+    how many ms a run may take, if that is bounded, `postponed` how often handlers put it back with Postpone.
+    """
+
+    __slots__ = (
+        "_line",
+        "acked",
+        "attempts",
+        "carried",
+        "data",
+        "ending",
+        "failing",
+        "halt",
+        "id",
+        "max_attempts",
+        "name",
+        "postponed",
+        "queue",
+        "raw",
+        "remove_on_complete",
+        "remove_on_fail",
+        "timeout",
+        "token",
+        "took",
+    )
+
+    def __init__(self, raw: Raw, token: str, line: JobLine) -> None:
+        """Raises MsgspecError when `raw` is no job. Its `data` is decoded by `open`."""
+        pulled = _decode_pulled(raw)
+        self.id = pulled.id
+        self.queue = pulled.queue
+        self.name = pulled.name
+        self.data: Any = pulled.data
+        self.attempts = pulled.attempts
+        self.max_attempts = pulled.max_attempts
+        self.remove_on_complete = pulled.remove_on_complete
+        self.remove_on_fail = pulled.remove_on_fail
+        self.timeout = pulled.timeout
+        self.postponed = pulled.postponed
+        self.token = token
+        """Proves that this worker holds the job."""
+        self.raw = raw
+        """As it came from the server."""
+        self.ending: Ending | None = None
+        """For the worker: why the run is to end; `cancelled` is for handlers."""
+        self.acked = False
+        """For the worker: the server knows it as completed, and its handler still runs, at most once."""
+        self.took: float | None = None
+        """For the worker: how many seconds its handler has run, where the log tells of that."""
+        self.failing = False
+        """For the worker: the attempt has failed, and the server is being told."""
+        self.halt: Callable[[], object] | None = None
+        """For the worker: makes the handler end, as long as it runs."""
+        self.carried: tuple[tuple[str, Raw], ...] = ()
+        """For the worker: what `carry` was told."""
+        self._line = line
+
+    def __repr__(self) -> str:
+        return (
+            f"ActiveJob(queue={self.queue!r}, name={self.name!r}, id={self.id!r}, attempts={self.attempts})"
+        )
+
+    def open(self) -> None:
+        """Decode the data. Raises MsgspecError, or what a wrong payload makes Python raise."""
+        self.data = _decode_data(self.data)
+
+    def is_of(self, line: JobLine) -> bool:
+        """For the worker: whether what it says goes that way."""
+        return self._line is line
+
+    def is_same_run(self, other: ActiveJob) -> bool:
+        """For the worker, which was given the job once more: whether that is for the run that it has in hand,
+        or for another attempt."""
+        if self.ending is not None and self.ending.why == TIMED_OUT:
+            return False
+        return not self.failing or other.attempts == self.attempts
+
+    def go_on(self, other: ActiveJob) -> None:
+        """For the worker: the run goes on under the lock of `other`, as that of before was lost."""
+        self.token, self.attempts, self.raw = other.token, other.attempts, other.raw
+
+    def job(self) -> Job:
+        """Everything about the job, as it was when it was pulled."""
+        return _decode_job(self.raw)
+
+    def carry(self, path: str, **values: object) -> None:
+        """For middleware: have what it sets around a run be there in a process of its own, too.
+
+        `path`, "package.module:function", leads to a function that gives a context manager when it is called
+        with these values; a handler that runs in a process runs within it. Elsewhere nothing is done: there
+        handlers see the middleware's own context. Raises PayloadError for what MessagePack has not.
+        """
+        self.carried = (*self.carried, (path, encode_data(values, f"what {path} is carried")))
+
+    # -- what it says
+
+    def progress(self, value: float, message: str | None = None) -> Awaitable[None]:
+        """Tell how far the job is, 0 to 100, where less counts as 0 and more as 100; without a message the
+        last one stays.
+
+        Await it in a coroutine; in a plain function just call it, it returns when the server has it.
+        Raises BunqueueError: JobNotFound or CommandFailed when the job is not active any more, OptionError
+        for what is no number.
+        """
+        command = query.Progress(id=self.id, progress=value, message=message)
+        return self._line.say(checks.checked(command, progress="value"))
+
+    def log(self, message: str, level: str = "info") -> Awaitable[None]:
+        """Add a line to the job's log at the server, which keeps the last 100. Await it as `progress`."""
+        return self._line.say(checks.checked(jobs.AddLog(id=self.id, message=message, level=level)))
+
+    def log_soon(self, message: str, level: str = "info") -> None:
+        """As `log`, for those who cannot wait; whether it works they do not learn."""
+        self._line.say_soon(jobs.AddLog(id=self.id, message=message, level=level))
+
+    # -- what it is told
+
+    @property
+    def stopping(self) -> bool:
+        """The worker stops: come to an end, or to a point from which the next run can go on."""
+        return self._line.stopping
+
+    @property
+    def cancelled(self) -> bool:
+        """This run is to end: it was cancelled, its time is over, or that of the stopping worker is.
+
+        Coroutines need not look, `asyncio.CancelledError` comes to them; plain functions in threads should
+        now and then, as nobody can stop them. Nothing they give back counts any more.
+        """
+        return self.ending is not None
+
+    @property
+    def stopped(self) -> JobStopped | None:
+        """Why the run is to end: JobCancelled with its `reason`, JobTimeout or JobInterrupted."""
+        return None if self.ending is None else stopped(self, self.ending)
+
+    def raise_if_cancelled(self) -> None:
+        """Raise `stopped`, if there is something to raise."""
+        if self.ending is not None:
+            raise stopped(self, self.ending)
+
+
+def stopped(job: ActiveJob, ending: Ending) -> JobStopped:
+    """An ending as an error."""
+    what = f"job {job.id} ({job.name})"
+    if ending.why == CANCELLED:
+        text = f"{what} was cancelled" + (f": {ending.reason}" if ending.reason else "")
+        return JobCancelled(text, reason=ending.reason, queue=job.queue, job_id=job.id)
+    if ending.why == TIMED_OUT:
+        text = f"{what} took longer than its timeout of {job.timeout:g} ms"
+        return JobTimeout(text, queue=job.queue, job_id=job.id)
+    return JobInterrupted(f"{what} goes back: its worker stopped", queue=job.queue, job_id=job.id)
+
+
+current: ContextVar[ActiveJob] = ContextVar("bunqueue.current_job")
+"""For the worker: set while a handler runs."""
+
+
+_MISSING: Any = object()
+
+
+@overload
+def current_job() -> ActiveJob: ...
+
+
+@overload
+def current_job(default: D) -> ActiveJob | D: ...
+
+
+def current_job(default: Any = _MISSING) -> Any:
+    """The job whose handler runs here, however deep below it; where none does `default`, or LookupError."""
+    job = current.get(default)
+    if job is _MISSING:
+        raise LookupError("no job's handler runs here; current_job(None) gives None instead")
+    return job

@@ -1,0 +1,163 @@
+"""Asks for jobs, as many as can start at once, and never for one that would have to wait here."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Protocol
+
+from bunqueue.client.connection.options import reconnect_delay
+from bunqueue.client.connection.replies import decode_reply
+from bunqueue.client.connection.transport import Transport
+from bunqueue.client.models.jobs import PulledJobs
+from bunqueue.errors import AuthError, BunqueueError
+from bunqueue.protocol.commands.core import PullBatch
+
+logger = logging.getLogger("bunqueue.worker")
+
+POLLS = 2  # of an only queue: while one is parked for few jobs, the other asks for what became free since
+MAX_POLL_DELAY = 5.0  # seconds between polls that fail
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PollOrders:
+    """What to ask for. `lock_ttl` and `poll_timeout` in ms, as they are sent."""
+
+    queues: tuple[str, ...]
+    owner: str
+    pull_size: int
+    lock_ttl: int
+    poll_timeout: float
+
+
+class Taker(Protocol):
+    """Who runs the jobs."""
+
+    def room(self) -> int:
+        """How many more jobs could start now."""
+
+    def has_any(self, queue: str) -> bool:
+        """Whether jobs of this queue run here."""
+
+    def take(self, reply: PulledJobs) -> None:
+        """Run what came."""
+
+    def trouble(self, error: BunqueueError) -> None:
+        """A poll failed and will be repeated."""
+
+    def give_up(self, error: BaseException) -> None:
+        """Polling makes no sense any more."""
+
+
+class Polls:
+    """The polls of a worker, for one queue or for several, which share the room.
+
+    Of several, each has a job here, or a poll for one under way; what is left goes to those that have more.
+    """
+
+    def __init__(self, orders: PollOrders, taker: Taker, address: str) -> None:
+        self.change = asyncio.Event()
+        """Set it when there may be more room."""
+        self.heard_at = 0.0
+        """When a poll was last answered, by the monotonic clock; 0: never."""
+        self._orders = orders
+        self._taker = taker
+        self._transport: Transport | None = None
+        self._address = address
+        self._asked_for = 0  # jobs that polls under way may bring
+        self._under_way = dict.fromkeys(orders.queues, 0)  # polls
+        self._stopping = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._tasks: Sequence[asyncio.Task[None]] = ()
+
+    def start(self, transport: Transport) -> None:
+        """Poll over this connection, which nobody shares."""
+        self._transport = transport
+        only = len(self._orders.queues) == 1
+        queues = [queue for queue in self._orders.queues for _ in range(POLLS if only else 1)]
+        self._tasks = [self._loop.create_task(self._poll(queue)) for queue in queues]
+        for task in self._tasks:
+            task.add_done_callback(self._ended)
+
+    def stop_asking(self) -> None:
+        """Begin no more polls; those under way end with their connection."""
+        self._stopping.set()
+        self.change.set()
+
+    async def stop(self) -> None:
+        """Returns when no poll is left."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _poll(self, queue: str) -> None:
+        failures, idle = 0, False
+        while not self._stopping.is_set():
+            room = self._room(queue, idle=idle)
+            if room <= 0:
+                self.change.clear()
+                await self.change.wait()
+                continue
+            self._asked_for += room
+            self._under_way[queue] += 1
+            try:
+                reply = await self._pull(queue, room, idle=idle)
+                failures = 0
+            except AuthError as error:
+                self._taker.give_up(error)
+                return
+            except BunqueueError as error:
+                failures += 1
+                await self._failed(error, failures)
+                continue
+            finally:
+                self._asked_for -= room
+                self._under_way[queue] -= 1
+                if len(self._under_way) > 1:
+                    self.change.set()  # what it did not bring, others may
+            self.heard_at = time.monotonic()
+            idle = not reply.jobs
+            if not self._stopping.is_set():  # else they are left alone: closing gives them back
+                self._taker.take(reply)
+
+    def _room(self, queue: str, *, idle: bool) -> int:
+        """How many jobs could start at once, are not asked for yet, and may come from this queue."""
+        room = min(self._taker.room() - self._asked_for, self._orders.pull_size)
+        if len(self._under_way) == 1:
+            return room
+        for other, polls in self._under_way.items():
+            if other != queue and not polls and not self._taker.has_any(other):
+                room -= 1  # kept for it
+        return min(room, 1) if idle else room
+
+    async def _pull(self, queue: str, count: int, *, idle: bool) -> PulledJobs:
+        orders = self._orders
+        command = PullBatch(
+            queue=queue,
+            count=count,
+            timeout=orders.poll_timeout if idle or len(orders.queues) == 1 else 0,
+            owner=orders.owner,
+            lock_ttl=orders.lock_ttl,
+            signals=True,
+        )
+        assert self._transport is not None
+        return decode_reply(await self._transport.call(command), PulledJobs, command, self._address)
+
+    async def _failed(self, error: BunqueueError, failures: int) -> None:
+        if self._stopping.is_set():
+            return
+        self._taker.trouble(error)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(min(reconnect_delay(failures, random.random()), MAX_POLL_DELAY)):
+                await self._stopping.wait()
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """An error that nobody foresaw must end the worker, not silence it."""
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("queues %s: polling failed", ", ".join(self._orders.queues), exc_info=error)
+            self._taker.give_up(error)

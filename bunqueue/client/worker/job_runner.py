@@ -1,0 +1,230 @@
+"""One job from its handler to its outcome: what it gave back, what it raised, or why it was ended."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from time import monotonic
+from typing import Any, NamedTuple, Protocol
+
+from msgspec import Raw
+
+from bunqueue.client.worker import log
+from bunqueue.client.worker.active_job import (
+    CANCELLED,
+    INTERRUPTED,
+    TIMED_OUT,
+    ActiveJob,
+    Ending,
+    JobLine,
+    current,
+    stopped,
+)
+from bunqueue.client.worker.log import logger
+from bunqueue.client.worker.middleware import CallNext, Middleware, around_running
+from bunqueue.client.worker.processes.pool import Processes, Recycle
+from bunqueue.client.worker.reporter import Outcomes
+from bunqueue.client.worker.results import encode_result
+from bunqueue.client.worker.routes import ANY, LOOP, PROCESS, THREAD, Plan, Table
+from bunqueue.client.worker.threads import Threads
+from bunqueue.errors import JobTimeout, ProcessBroken
+
+PROCESS_PATIENCE = 3.0  # seconds that a process has to end a job that is interrupted
+OUT_OF_TIME = 5.0  # seconds that a process has to end a job whose time is over
+
+
+class Boss(Protocol):
+    """Whom a runner tells what is no outcome for the server."""
+
+    def timed_out(self, job: ActiveJob, error: JobTimeout) -> None:
+        """The server has ended the attempt, or is about to."""
+
+    def give_up(self, error: BaseException) -> None:
+        """A handler wants the process to end, or none can be run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOrders:
+    """What to run, and how much of each kind at a time."""
+
+    table: Table
+    threads: int = 1
+    processes: int = 1
+    recycle: Recycle = field(default_factory=Recycle)
+    log_level: int | None = None
+    """Records from this level on go to the job's log."""
+    middleware: tuple[Middleware, ...] = ()
+
+
+class _Way(NamedTuple):
+    """How the jobs of one plan are run."""
+
+    call: CallNext
+    in_loop: bool
+    at_most_once: bool
+
+
+class Runner:
+    """Calls handlers where they belong, and hands their outcomes on."""
+
+    def __init__(self, orders: RunOrders, outcomes: Outcomes, boss: Boss, line: JobLine) -> None:
+        table = orders.table
+        self._outcomes = outcomes
+        self._boss = boss
+        self._loop = asyncio.get_running_loop()
+        self._threads = Threads(orders.threads) if THREAD in table.places else None
+        self._waiters = Threads(orders.processes) if PROCESS in table.places else None  # one for each process
+        self._processes = Processes(table.paths, orders.recycle, line, orders.log_level)
+        self._ways = {name: self._way(plan, orders.middleware) for name, plan in table.plans.items()}
+        self._rest = self._way(table.find(ANY), orders.middleware)
+
+    def _way(self, plan: Plan, middleware: tuple[Middleware, ...]) -> _Way:
+        if plan.place == LOOP:
+            call = plan.handler
+        elif plan.place == THREAD:
+            call = partial(self._in_thread, partial(_call, plan.handler))
+        else:
+            call = partial(self._in_process, plan.path)
+        return _Way(around_running(middleware, call), plan.place == LOOP, plan.at_most_once)
+
+    async def run(self, job: ActiveJob, task: asyncio.Task[None]) -> None:
+        """In `task`. Raises nothing but CancelledError and GeneratorExit, when the slot itself is to end."""
+        if job.ending is not None:  # before it began
+            self._end(job)
+            return
+        way = self._ways.get(job.name, self._rest)
+        if way.at_most_once and not await self._outcomes.complete_first(job):
+            return
+        if way.in_loop:
+            job.halt = task.cancel
+        timer = None
+        if job.timeout:
+            timer = self._loop.call_later(job.timeout / 1000, end, job, Ending(TIMED_OUT, None, OUT_OF_TIME))
+        begun = 0.0
+        if logger.isEnabledFor(logging.INFO):  # all that a job costs of which nobody wants to read
+            log.job_started(job)
+            begun = monotonic()
+        outer = current.set(job)
+        try:
+            value = await way.call(job)
+            if begun:
+                job.took = monotonic() - begun
+            result = encode_result(value)
+        except BaseException as error:
+            if begun:
+                job.took = monotonic() - begun
+            if isinstance(error, GeneratorExit) and not _runs(task):  # the event loop is gone
+                raise
+            job.halt = None
+            self._failed(job, error, task, in_loop=way.in_loop)
+        else:
+            job.halt = None
+            if job.ending is None:
+                self._outcomes.complete(job, result, value)
+            else:
+                self._done_anyway(job, result, value, task)
+        current.reset(outer)
+        if timer is not None:
+            timer.cancel()
+
+    def _failed(
+        self, job: ActiveJob, error: BaseException, task: asyncio.Task[None], *, in_loop: bool
+    ) -> None:
+        cancelled = isinstance(error, asyncio.CancelledError) and task.cancelling() > 0
+        if job.ending is not None:
+            _uncancel(task)
+        broken = isinstance(error, ProcessBroken)
+        # In a handler's thread or process these two end that call only.
+        if broken or (in_loop and isinstance(error, KeyboardInterrupt | SystemExit)):
+            self._boss.give_up(error)
+        if (cancelled or broken) and job.ending is None:
+            job.ending = Ending(INTERRUPTED)
+        if job.ending is None:
+            self._outcomes.fail(job, error)
+        else:
+            self._end(job)
+
+    def _done_anyway(self, job: ActiveJob, result: Raw, value: object, task: asyncio.Task[None]) -> None:
+        """Its run was ended, and it came to its own end all the same."""
+        _uncancel(task)
+        if job.ending is not None and job.ending.why == INTERRUPTED:
+            self._outcomes.complete(job, result, value)
+        else:
+            self._end(job)
+
+    def _end(self, job: ActiveJob) -> None:
+        """It was ended before it was done."""
+        assert job.ending is not None
+        error = stopped(job, job.ending)
+        if isinstance(error, JobTimeout):
+            self._boss.timed_out(job, error)
+        else:
+            self._outcomes.stop_short(job, error)
+
+    async def _in_thread(self, call: Callable[[ActiveJob], Any], job: ActiveJob) -> Any:
+        assert self._threads is not None
+        succeeded, value = await self._threads.run(call, job)
+        if not succeeded:
+            raise value
+        return await value if inspect.isawaitable(value) else value
+
+    async def _in_process(self, path: str, job: ActiveJob) -> Any:
+        assert self._waiters is not None
+        running = self._waiters.run(partial(self._run_there, path), job)
+        while not running.done():  # a slot that is to end waits for the process, which is told to end, too
+            try:
+                await asyncio.wait([running])
+            except asyncio.CancelledError:
+                if job.ending is None:
+                    end(job, Ending(INTERRUPTED, grace=PROCESS_PATIENCE))
+        succeeded, value = running.result()
+        if not succeeded:
+            raise value
+        return value
+
+    def _run_there(self, path: str, job: ActiveJob) -> Any:
+        return self._processes.run(job, path)
+
+    def tell_stopping(self) -> None:
+        """The worker takes no more jobs."""
+        self._processes.tell_stopping()
+
+    def stop(self) -> None:
+        """No more jobs will come. Blocks until processes have ended; threads that work are not waited for."""
+        for threads in (self._threads, self._waiters):
+            if threads is not None:
+                threads.stop()
+        self._processes.stop()
+
+
+def _call(handler: Callable[[ActiveJob], Any], job: ActiveJob) -> Any:
+    """In a thread, in a context of this call alone."""
+    current.set(job)
+    return handler(job)
+
+
+def end(job: ActiveJob, ending: Ending) -> None:
+    """Have the run of a job end before it is done; of several reasons the first counts, or cancelling."""
+    if job.ending is None or ending.why == CANCELLED:
+        job.ending = ending
+    if job.halt is not None:
+        job.halt()
+
+
+def _runs(task: asyncio.Task[None]) -> bool:
+    """Whether the event loop is in it, and not closing it."""
+    try:
+        return asyncio.current_task() is task
+    except RuntimeError:
+        return False
+
+
+def _uncancel(task: asyncio.Task[None]) -> None:
+    """What was meant for one job must not reach the next one of its slot. Who says it twice may mean the
+    slot, as an event loop does that ends; that does no harm, there will be another one."""
+    if task.cancelling() == 1:
+        task.uncancel()

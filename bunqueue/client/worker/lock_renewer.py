@@ -1,0 +1,272 @@
+"""Keeps the locks of a worker's jobs alive, from a thread of its own with a connection of its own.
+
+So a handler that blocks the event loop for minutes does not lose its job to another worker. On the same
+way the worker is entered in the server's list of workers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import threading
+import time
+from collections.abc import Collection
+from contextlib import suppress
+from math import inf
+from typing import Protocol
+
+from msgspec import Struct
+
+from bunqueue.client import substitute
+from bunqueue.client.connection.blocking_connection import Line
+from bunqueue.client.connection.handshake import greetings
+from bunqueue.client.connection.options import reconnect_delay, seconds
+from bunqueue.client.connection.replies import R, decode_reply
+from bunqueue.client.connection.transport import Endpoint, Transport
+from bunqueue.client.worker.active_job import INTERRUPTED, ActiveJob, Ending, stopped
+from bunqueue.client.worker.failures import stop_command
+from bunqueue.client.worker.loop_monitor import LOOK
+from bunqueue.errors import BunqueueError, CommandFailed
+from bunqueue.protocol.commands import Ok, core, workers
+from bunqueue.protocol.commands.server import HelloReply
+from bunqueue.protocol.notices import CancelNotice
+
+logger = logging.getLogger("bunqueue.client")
+
+MAX_IDS = 1000  # jobs in one command
+BEAT = 10.0  # seconds between two words on how the worker does; after 30 a server calls it stale
+CLOSELY = 1.0  # seconds between heartbeats while the worker drains
+MAX_SILENCE = 5.0  # seconds a server may take to answer a renewal; then another connection is tried
+
+
+class Channel(Protocol):
+    """How a renewal gets to the engine. Used by one thread."""
+
+    def call(self, command: Struct, reply: type[R]) -> R:
+        """Connects first if need be. Raises OSError or BunqueueError; then the channel is to be closed."""
+
+    def close(self) -> None:
+        """Safe to call twice; the next call connects anew."""
+
+
+class LineChannel:
+    """A connection to a server."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._endpoint = endpoint
+        self._timeout = min(MAX_SILENCE, seconds(endpoint.options.command_timeout))
+        self._line: Line | None = None
+
+    def call(self, command: Struct, reply: type[R]) -> R:
+        if self._line is None:
+            self._line = Line(self._endpoint, connect_timeout=self._timeout, timeout=self._timeout)
+        return self._line.ask(command, reply)
+
+    def close(self) -> None:
+        line, self._line = self._line, None
+        if line is not None:
+            line.close()
+
+
+class EmbeddedChannel:
+    """A session of its own with the engine in this process, from an event loop of the renewing thread."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._endpoint = endpoint
+        self._runner: asyncio.Runner | None = None
+        self._transport: Transport | None = None
+
+    def call(self, command: Struct, reply: type[R]) -> R:
+        if self._runner is None:
+            self._runner = asyncio.Runner()
+        if self._transport is None:
+            self._transport = self._runner.run(self._endpoint.open(private=True))
+        payload = self._runner.run(self._transport.call(command, timeout=MAX_SILENCE))
+        return decode_reply(payload, reply, command, self._endpoint.address)
+
+    def close(self) -> None:
+        runner, self._runner = self._runner, None
+        transport, self._transport = self._transport, None
+        if runner is not None:
+            if transport is not None:
+                runner.run(transport.close())
+            runner.close()
+
+
+class Post(Protocol):
+    """What a renewal says of a worker, and whom it tells what it hears. All called in its thread."""
+
+    @property
+    def gone(self) -> bool:
+        """The worker's event loop was closed before it was stopped: nobody is there any more."""
+
+    def registration(self) -> workers.RegisterWorker:
+        """Who the worker is."""
+
+    def reached(self, server: str) -> None:
+        """The worker is on the list of a server, of this name and version, for the first time or again."""
+
+    def vitals(self) -> workers.Heartbeat:
+        """How it does."""
+
+    def told(self, notices: list[CancelNotice]) -> None:
+        """Some of the jobs are to stop."""
+
+    def look(self, frozen: float) -> None:
+        """About once a second; `frozen` is by how many seconds that is too late."""
+
+
+class Renewal:
+    """The thread. `keep` and `release` are called from the worker's loop, and cost next to nothing."""
+
+    def __init__(self, endpoint: Endpoint, interval: float, post: Post) -> None:
+        """All locks are renewed every `interval` seconds, and at once after connecting."""
+        self.heard_at = 0.0
+        """When the server last answered, by the monotonic clock; 0: never."""
+        self._interval = interval
+        self._post = post
+        self._address = endpoint.address
+        local = endpoint.embedded or substitute.current is not None
+        self._channel: Channel = EmbeddedChannel(endpoint) if local else LineChannel(endpoint)
+        self._held: dict[str, ActiveJob] = {}  # single operations, so the GIL is lock enough
+        self._registered = False
+        self._beat_at = 0.0  # when to say next how the worker does
+        self._failures = 0
+        self._woken = threading.Event()
+        self._stopping = False
+        self._thread = threading.Thread(target=self._work, name="bunqueue-renewal", daemon=True)
+
+    @property
+    def held(self) -> dict[str, ActiveJob]:
+        """The jobs whose locks are kept alive, at this moment, by their ids."""
+        return self._held.copy()
+
+    def find(self, job_id: str, token: str) -> ActiveJob | None:
+        """One of them, if it is held with this token."""
+        job = self._held.get(job_id)
+        return job if job is not None and job.token == token else None
+
+    def keep(self, job: ActiveJob) -> bool:
+        """Keep the lock of a job that was pulled. False when the worker has the job in hand already, under a
+        lock that was lost with a connection: the run goes on under the new one."""
+        running = self._held.get(job.id)
+        if running is not None and running.is_same_run(job):
+            running.go_on(job)
+            return False
+        self._held[job.id] = job
+        return True
+
+    def release(self, job: ActiveJob) -> None:
+        if self._held.get(job.id) is job:
+            del self._held[job.id]
+
+    def listen_closely(self) -> None:
+        """From now on the answers to heartbeats are the only way to hear of cancelled jobs."""
+        self._interval = min(self._interval, CLOSELY)
+        self.nudge()
+
+    def nudge(self) -> None:
+        """Renew now: a connection was lost, and with it perhaps the time until the next renewal."""
+        self._woken.set()
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Returns when the thread has ended, or after a second; it does not keep the process from ending."""
+        self._stopping = True
+        self._woken.set()
+        if self._thread.ident is not None:
+            self._thread.join(1.0)
+
+    # -- in the thread
+
+    def _work(self) -> None:
+        due = 0.0  # at once: the worker makes itself known
+        while not (self._stopping or self._post.gone):
+            if time.monotonic() >= due or self._woken.is_set():
+                self._woken.clear()
+                self._try()
+                pause = reconnect_delay(self._failures, random.random()) if self._failures else inf
+                due = time.monotonic() + min(pause, self._interval)
+            now = time.monotonic()
+            pause = max(0.0, min(due - now, LOOK))
+            self._woken.wait(pause)
+            self._post.look(time.monotonic() - now - pause)
+        if not self._stopping:
+            self._give_back()
+        self._leave()
+
+    def _try(self) -> None:
+        try:
+            self._renew(list(self.held.values()))
+            self._make_known()
+            self._failures = 0
+        except (OSError, BunqueueError) as error:
+            self._failed()
+            if self._held and self._failures in (1, 10):  # the worker itself complains, too
+                logger.warning("locks could not be renewed at %s: %s", self._address, error)
+        except Exception:
+            self._failed()
+            logger.exception("locks could not be renewed at %s", self._address)
+
+    def _failed(self) -> None:
+        self._failures += 1
+        self._channel.close()
+        self._registered = False  # a registration ends with its connection
+
+    def _renew(self, held: list[ActiveJob]) -> None:
+        for start in range(0, len(held), MAX_IDS):
+            part = held[start : start + MAX_IDS]
+            alive = self._channel.call(heartbeat(part), core.HeartbeatBatchReply).data
+            self.heard_at = time.monotonic()
+            if alive.count < len(part):  # usually they were finished meanwhile
+                logger.debug("%d of %d locks renewed at %s", alive.count, len(part), self._address)
+            if alive.cancelled:
+                self._post.told(alive.cancelled)
+
+    def _make_known(self) -> None:
+        """Be on the server's list of workers, and say how it goes."""
+        now = time.monotonic()
+        if self._registered and now < self._beat_at:
+            return
+        try:
+            if not self._registered:
+                self._channel.call(self._post.registration(), workers.RegisterWorkerReply)
+                self._registered = True
+                self._post.reached(self._server())
+            self._channel.call(self._post.vitals(), core.HeartbeatReply)
+            self.heard_at = time.monotonic()
+        except CommandFailed as error:  # it was forgotten, or this server has no such list
+            self._registered = False
+            logger.debug("%s does not list this worker: %s", self._address, error)
+        self._beat_at = now + BEAT
+
+    def _server(self) -> str:
+        (hello, kind), *_ = greetings(None)
+        said = self._channel.call(hello, kind)
+        return f"{said.server} {said.version}" if isinstance(said, HelloReply) else "a server"
+
+    def _give_back(self) -> None:
+        """Nobody else does, and locks that are kept for ever would keep the jobs from everybody."""
+        held = self.held.values()
+        words = "the event loop was closed before the worker was stopped; %d jobs that it held at %s go back"
+        logger.warning(words, len(held), self._address)
+        for job in held:
+            with suppress(OSError, BunqueueError):
+                self._channel.call(stop_command(job, stopped(job, Ending(INTERRUPTED))), core.AckReply)
+
+    def _leave(self) -> None:
+        """The last word: what has been done in all."""
+        if self._registered:
+            vitals = self._post.vitals()
+            with suppress(OSError, BunqueueError):
+                self._channel.call(vitals, core.HeartbeatReply)
+                self._channel.call(workers.UnregisterWorker(worker_id=vitals.id), Ok)
+        self._channel.close()
+
+
+def heartbeat(held: Collection[ActiveJob]) -> core.JobHeartbeatBatch:
+    """Says that these jobs are being worked on."""
+    return core.JobHeartbeatBatch(ids=[job.id for job in held], tokens=[job.token for job in held])

@@ -1,0 +1,210 @@
+"""What workers write to the log, by the standard `logging`: one logger, `bunqueue.worker`.
+
+Messages are for people. For programs each record has `fields`: `event`, which says in one word what
+happened, `queue`, `job_id`, `job_name`, `attempt` and so on; `bunqueue worker --log-format json` writes them.
+Values of a job's data are never logged, and its id and name fit on one line whatever they hold.
+
+Nothing here asks whether anybody listens: for what happens to every job, callers do.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from types import TracebackType
+from typing import Protocol
+
+from bunqueue.client.worker.active_job import ActiveJob
+from bunqueue.client.worker.failures import (
+    ChildError,
+    error_stack,
+    error_text,
+    is_last,
+    own_trace,
+    postponed,
+    trace_text,
+    well_formed,
+)
+from bunqueue.errors import JobStopped, Postpone
+from bunqueue.logs import Field, escaped
+
+logger = logging.getLogger("bunqueue.worker")
+
+MAX_NAMED = 10  # jobs that a line names; more are counted
+ExcInfo = tuple[type[BaseException], BaseException, TracebackType | None]
+
+
+class Counts(Protocol):
+    """What a worker has done: attempts, not jobs."""
+
+    completed: int
+    failed: int
+    interrupted: int
+
+
+class _TracebackText(Exception):
+    """What was raised elsewhere, or cannot be shown as it is; its text is that traceback."""
+
+    def __str__(self) -> str:
+        return f'\n"""\n{self.args[0]}\n"""'
+
+
+def job_started(job: ActiveJob) -> None:
+    """Its handler is about to be called."""
+    words = "queue %r: job %s begins, attempt %d of %d"
+    _say(logging.DEBUG, "job_started", job, words, job.attempts + 1, job.max_attempts)
+
+
+def job_completed(job: ActiveJob) -> None:
+    """The server knows it as completed."""
+    _say(logging.INFO, "job_completed", job, "queue %r: job %s completed in %.3f s", job.took)
+
+
+def job_failed(job: ActiveJob, error: BaseException, delay: float | None) -> None:
+    """The server knows that an attempt failed. `delay`: the next one begins in so many ms, where that is
+    known."""
+    why = escaped(error_text(error))
+    after = "" if job.took is None else f" after {job.took:.3f} s"
+    attempt = (job.attempts + 1, job.max_attempts, after)
+    if job.acked:
+        words = "queue %r: job %s has failed%s, and is not run again: %s"
+        _say(logging.ERROR, "job_failed", job, words, after, why, error=error)
+    elif is_last(job, error):
+        words = "queue %r: job %s has failed for good, in attempt %d of %d%s: %s"
+        _say(logging.ERROR, "job_failed", job, words, *attempt, why, error=error)
+    else:
+        then = "and is tried again" if delay is None else f"and is tried again in {delay / 1000:.1f} s"
+        words = "queue %r: job %s has failed in attempt %d of %d%s, %s: %s"
+        more = {} if delay is None else {"delay_ms": round(delay)}
+        _say(logging.WARNING, "job_retried", job, words, *attempt, then, why, error=error, **more)
+
+
+def job_stopped(job: ActiveJob, error: JobStopped) -> None:
+    """Its run was ended before it was done, or it is put back."""
+    why = escaped(str(error))
+    if isinstance(error, Postpone):
+        delay = postponed(error)
+        words = "queue %r: job %s begins again in %.1f s: %s"
+        _say(logging.INFO, "job_postponed", job, words, delay / 1000, why, delay_ms=round(delay))
+    else:
+        logger.info("queue %r: %s", job.queue, why, extra=_extra("job_stopped", job))
+
+
+def job_lost(job: ActiveJob, text: str) -> None:
+    """Its outcome does not count."""
+    logger.warning("queue %r: %s", job.queue, escaped(text), extra=_extra("job_lost", job))
+
+
+def worker_started(queue: str, address: str, concurrency: int, owner: str) -> None:
+    """It asks for jobs from now on; whether the server is there, `connected` tells."""
+    fields: dict[str, Field] = {
+        "queue": queue,
+        "address": address,
+        "concurrency": concurrency,
+        "owner": escaped(owner),
+    }
+    words = "queue %r: the worker takes jobs from %s, %d at a time, as %s"
+    said("worker_started", fields, words, *fields.values())
+
+
+def connected(queue: str, address: str, server: str) -> None:
+    """The server, of this name and version, has the worker on its list, for the first time or again."""
+    fields = {"queue": queue, "server": escaped(server), "address": address}
+    said("connected", fields, "queue %r: connected to %s at %s", *fields.values())
+
+
+def worker_worn_out(queue: str, why: str) -> None:
+    """It stops by itself, to be replaced."""
+    said("worker_worn_out", {"queue": queue}, "queue %r: the worker stops, as %s", queue, why)
+
+
+def worker_stopping(queue: str, running: list[ActiveJob], grace: float) -> None:
+    """It takes no more jobs, and waits up to `grace` seconds for those that run."""
+    fields = {"queue": queue, **_ids(running), "grace_ms": grace * 1000}
+    if running:
+        words = "queue %r: the worker stops, and waits up to %g s for %s"
+        said("worker_stopping", fields, words, queue, grace, named(running))
+    else:
+        said("worker_stopping", fields, "queue %r: the worker stops; no job is running", queue)
+
+
+def jobs_interrupted(queue: str, running: list[ActiveJob]) -> None:
+    """It does not wait any longer."""
+    words = "queue %r: the worker has waited long enough, and ends %s"
+    fields = {"queue": queue, **_ids(running)}
+    said("jobs_interrupted", fields, words, queue, named(running), level=logging.WARNING)
+
+
+def worker_stopped(queue: str, done: Counts, took: float) -> None:
+    """All is reported and closed, `took` seconds after the stop began."""
+    numbers = {"completed": done.completed, "failed": done.failed, "interrupted": done.interrupted}
+    fields: dict[str, Field] = {"queue": queue, "duration_ms": round(took * 1000), **numbers}
+    words = "queue %r: the worker has stopped after %.1f s; completed %d, failed %d, given back %d"
+    said("worker_stopped", fields, words, queue, took, *numbers.values())
+
+
+def said(
+    event: str, fields: Mapping[str, Field], words: str, *arguments: object, level: int = logging.INFO
+) -> None:
+    """Something about a worker itself."""
+    logger.log(level, words, *arguments, extra={"fields": {"event": event, **fields}})
+
+
+def _ids(jobs: list[ActiveJob]) -> dict[str, Field]:
+    """How many, and the first of them."""
+    return {"jobs": len(jobs), "job_ids": escaped(", ".join(job.id for job in jobs[:MAX_NAMED]))}
+
+
+def named(jobs: Iterable[ActiveJob]) -> str:
+    """Some jobs, for a line of the log: 01a2 (welcome), 01a3 (welcome) and 5 more."""
+    found = list(jobs)
+    shown = ", ".join(map(_name, found[:MAX_NAMED]))
+    return shown if len(found) <= MAX_NAMED else f"{shown} and {len(found) - MAX_NAMED} more"
+
+
+def _name(job: ActiveJob) -> str:
+    return escaped(f"{job.id} ({job.name})")
+
+
+def _say(
+    level: int,
+    event: str,
+    job: ActiveJob,
+    words: str,
+    *arguments: object,
+    error: BaseException | None = None,
+    **more: Field,
+) -> None:
+    if logger.isEnabledFor(level):
+        trace = None if error is None else _trace(error)
+        extra = _extra(event, job, **more)
+        logger.log(level, words, job.queue, _name(job), *arguments, exc_info=trace, extra=extra)
+
+
+def _extra(event: str, job: ActiveJob, **more: Field) -> dict[str, dict[str, Field]]:
+    fields: dict[str, Field] = {
+        "event": event,
+        "queue": job.queue,
+        "job_id": escaped(job.id),
+        "job_name": escaped(job.name),
+        "attempt": job.attempts + 1,
+        "max_attempts": job.max_attempts,
+    }
+    if job.took is not None:
+        fields["duration_ms"] = round(job.took * 1000, 3)
+    return {"fields": fields | more}
+
+
+def _trace(error: BaseException) -> ExcInfo | None:
+    """What was raised, from the handler on; None where a traceback would say nothing.
+
+    One that no handler of the log could write, as it has half characters or formatting it raises, is told by
+    its text, as is that of another process."""
+    trace = own_trace(error)
+    if trace is None and not isinstance(error, ChildError):
+        return None
+    text = trace_text(error)
+    if isinstance(error, ChildError) or text is None or well_formed(text) != text:
+        told = _TracebackText("\n".join(error_stack(error)))
+        return type(told), told, None
+    return type(error), error, trace

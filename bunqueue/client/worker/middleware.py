@@ -1,0 +1,168 @@
+"""Middleware: what users put around the adding of jobs and around their runs.
+
+Queues and workers that were given none pay nothing for it: they look once, when they are made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    AsyncExitStack,
+    ExitStack,
+    contextmanager,
+    nullcontext,
+)
+from typing import TYPE_CHECKING, Any, Protocol
+
+from bunqueue.client.connection.background_loop import portal
+from bunqueue.client.connection.options import shown
+from bunqueue.errors import BunqueueError, OptionError
+
+if TYPE_CHECKING:
+    from bunqueue.client.options.job import NewJob
+    from bunqueue.client.worker.active_job import ActiveJob
+
+
+class CallNext(Protocol):
+    """Runs the job, through the middleware that is further inside; gives its result, or raises."""
+
+    def __call__(self, job: ActiveJob, /) -> Awaitable[Any]: ...
+
+
+class Middleware:
+    """Inherit from it, and override what you need.
+
+        class Timing(Middleware):
+            async def running(self, job: ActiveJob, call_next: CallNext) -> Any:
+                start = time.perf_counter()
+                try:
+                    return await call_next(job)
+                finally:
+                    print(job.name, time.perf_counter() - start)
+
+    The first middleware of a list is the outermost.
+    """
+
+    def adding(self, job: NewJob) -> AbstractContextManager[Any] | AbstractAsyncContextManager[Any]:
+        """Around the adding of a job: a method with `@contextmanager`, or with `@asynccontextmanager`.
+
+        Before its `yield` it may set `job.name`, `job.data` and `job.options`, or raise, so that nothing is
+        added. Behind it `job.id` is set; what adding raises comes out of the `yield`. `job.data` is the
+        caller's own object: replace it, do not change it. `job.queue` is where it goes.
+        """
+        return nullcontext()
+
+    async def running(self, job: ActiveJob, call_next: CallNext) -> Any:
+        """Around the run of a job: give what `call_next` gives, or something else; see what it raises.
+
+        It runs in the worker's event loop, wherever the handler does. It may set `job.data`. What it raises
+        fails the attempt as if the handler had raised it.
+        """
+        return await call_next(job)
+
+
+class AsyncAround:
+    """What is around the adding of jobs by coroutines."""
+
+    def __init__(self, middleware: Sequence[Middleware]) -> None:
+        self._middleware = middleware
+
+    async def add(self, jobs: Sequence[NewJob], send: Callable[[], Awaitable[None]]) -> list[str]:
+        """The ids of `jobs`, which `send` adds and sets, with all of the middleware around."""
+        async with AsyncExitStack() as stack:
+            for job in jobs:
+                job.id = None
+                for each in self._middleware:
+                    context = each.adding(job)
+                    if isinstance(context, AbstractContextManager):
+                        stack.enter_context(context)
+                    else:
+                        await stack.enter_async_context(context)
+            await send()
+        return [_id_of(job) for job in jobs]
+
+
+class Around:
+    """The blocking twin: asynchronous middleware runs in the background loop, all other in this thread."""
+
+    def __init__(self, middleware: Sequence[Middleware]) -> None:
+        self._middleware = middleware
+
+    def add(self, jobs: Sequence[NewJob], send: Callable[[], None]) -> list[str]:
+        """The ids of `jobs`, which `send` adds and sets, with all of the middleware around."""
+        with ExitStack() as stack:
+            for job in jobs:
+                job.id = None
+                for each in self._middleware:
+                    context = each.adding(job)
+                    if not isinstance(context, AbstractContextManager):
+                        context = _blocking(context)
+                    stack.enter_context(context)
+            send()
+        return [_id_of(job) for job in jobs]
+
+
+def _id_of(job: NewJob) -> str:
+    if job.id is None:
+        raise BunqueueError(
+            f"job {job.name!r} was not added: middleware swallowed the reason; let it raise instead",
+            queue=job.queue,
+        )
+    return job.id
+
+
+@contextmanager
+def _blocking(context: AbstractAsyncContextManager[Any]) -> Iterator[None]:
+    portal().run(_enter(context))
+    try:
+        yield
+    except BaseException as error:
+        if not portal().run(_leave(context, error)):
+            raise
+    else:
+        portal().run(_leave(context, None))
+
+
+async def _enter(context: AbstractAsyncContextManager[Any]) -> None:
+    await context.__aenter__()
+
+
+async def _leave(context: AbstractAsyncContextManager[Any], error: BaseException | None) -> bool | None:
+    if error is None:
+        return await context.__aexit__(None, None, None)
+    return await context.__aexit__(type(error), error, error.__traceback__)
+
+
+def checked(middleware: Iterable[Middleware]) -> tuple[Middleware, ...]:
+    """A list as it was given. OptionError for what is none."""
+    if isinstance(middleware, Middleware) or not isinstance(middleware, Iterable):
+        raise OptionError(f"middleware: {shown(middleware)} is no list; give one, such as [Timing()]")
+    found = tuple(middleware)
+    for each in found:
+        if not isinstance(each, Middleware):
+            raise OptionError(
+                f"middleware: {shown(each)} is none; give objects of classes that inherit from Middleware"
+            )
+    return found
+
+
+def around_adding(middleware: Iterable[Middleware]) -> tuple[Middleware, ...]:
+    """Those that have something to do when a job is added."""
+    return tuple(each for each in checked(middleware) if type(each).adding is not Middleware.adding)
+
+
+def around_running(middleware: Iterable[Middleware], run: CallNext) -> CallNext:
+    """`run`, inside of those that have something to do when a job is run."""
+    for each in reversed(checked(middleware)):
+        if type(each).running is not Middleware.running:
+            run = _inside(each, run)
+    return run
+
+
+def _inside(middleware: Middleware, call_next: CallNext) -> CallNext:
+    def run(job: ActiveJob) -> Awaitable[Any]:
+        return middleware.running(job, call_next)
+
+    return run

@@ -1,0 +1,206 @@
+"""The options of a worker, and what they are made into: its orders."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from bunqueue.client.connection.endpoint_options import Place
+from bunqueue.client.connection.options import Duration, milliseconds, shown, span, unknown_option
+from bunqueue.client.options import checks
+from bunqueue.client.worker.active_job import ActiveJob
+from bunqueue.client.worker.fetcher import PollOrders
+from bunqueue.client.worker.job_logging import level_of
+from bunqueue.client.worker.job_runner import RunOrders
+from bunqueue.client.worker.middleware import Middleware, checked
+from bunqueue.client.worker.processes.pool import Recycle
+from bunqueue.client.worker.routes import LOOP, PROCESS, THREAD, RunIn, Table, Work
+from bunqueue.client.worker.run import Orders
+from bunqueue.client.worker.stats import Callbacks
+from bunqueue.errors import JobStopped, OptionError
+from bunqueue.model.durations import DAY_MS
+
+MAX_NAME = 200
+MAX_PULL = 1000  # jobs in one answer; the protocol's limit
+MAX_POLL_MS = 60_000  # the protocol's limit
+MAX_RENEWAL = 10.0  # seconds between two renewals, unless one says otherwise
+
+
+class WorkerOptions(Place, total=False):
+    """How a worker works, and where its server is. Times are numbers of ms, or timedeltas."""
+
+    concurrency: int
+    """Jobs at a time, of all kinds together; 1 unless given."""
+    run_in: RunIn
+    """Where plain functions run: "thread" (unless given), or "process", a process of its own."""
+    at_most_once: bool
+    """Complete each job before its handler is called, so that no job runs twice: one that fails, or whose
+    worker dies, is not run again, and results are not kept. False unless given."""
+    threads: int | None
+    """Plain functions that run in threads at a time; None: as `concurrency`."""
+    processes: int | None
+    """Plain functions that run in processes at a time, and processes; None: as `concurrency`."""
+    recycle: Recycle
+    """When a process is replaced by a new one; never unless given, but when it dies."""
+    max_jobs: int | None
+    """After so many jobs the worker stops in order, and `worn_out` says so; None: never. For what leaks."""
+    max_memory: int | None
+    """The same when its process holds more bytes than this."""
+    forward_logs: int | str | None
+    """Records of the standard logging from this level on, made while a handler runs, go to the job's log,
+    too; None: none."""
+    grace: Duration
+    """How long handlers may take to end after `stop`, before they are cancelled; 30 s unless given."""
+    name: str
+    """Begins the name under which the server knows who holds a job; the host's name unless given."""
+    middleware: Iterable[Middleware]
+    """Around each run, see `Middleware`."""
+    lock_ttl: Duration
+    """How long a job stays ours after a sign of life; 30 s unless given."""
+    heartbeat_interval: Duration | None
+    """Between two signs of life, which come from a thread of their own: at most a third of `lock_ttl`; None:
+    that, but no more than 10 s."""
+    poll_timeout: Duration
+    """How long an idle poll waits at the server, at most a minute; 5 s unless given."""
+    pull_size: int | None
+    """Jobs that a poll may bring at once; None: as many as can start."""
+    ack_batch: int
+    """How many completed jobs are reported at once; 10 unless given."""
+    ack_delay: Duration
+    """How long a completed job waits for others to be reported with, unless the worker has nothing else to
+    do; 50 ms unless given."""
+    on_completed: Callable[[ActiveJob, Any], object] | None
+    """Called with a job and its result when the server knows them. Like all of these in the event loop."""
+    on_failed: Callable[[ActiveJob, BaseException], object] | None
+    """Called with a job and its error when the server knows of a failed attempt. That is logged, too."""
+    on_stopped: Callable[[ActiveJob, JobStopped], object] | None
+    """Called with a job that was cancelled while it ran, or given back because the worker stopped."""
+    on_error: Callable[[Exception], object] | None
+    """Called when something else goes wrong: a lost lock, which is logged in any case, or a lost connection,
+    which is logged without it."""
+
+
+PLACE = frozenset(Place.__annotations__)
+KNOWN = frozenset(WorkerOptions.__annotations__)
+
+
+def place_of(options: WorkerOptions) -> Place:
+    """Where the server is. OptionError for an option that there is not."""
+    for name in options:
+        if name not in KNOWN:
+            raise unknown_option("a worker", name, KNOWN)
+    return {name: value for name, value in options.items() if name in PLACE}  # type: ignore[return-value]
+
+
+def name_of(queues: tuple[str, ...], options: WorkerOptions) -> str:
+    """Its first queue, host and process unless given: ``emails@web-1:4711``. OptionError for one too long."""
+    if not options.get("name"):
+        more = f"+{len(queues) - 1}" if len(queues) > 1 else ""
+        return f"{queues[0]}{more}@{socket.gethostname()}:{os.getpid()}"[-MAX_NAME:]
+    name = options["name"]
+    if not isinstance(name, str) or len(name) > MAX_NAME:
+        raise OptionError(f"name: {shown(name)} is not allowed; give a text of 1 to {MAX_NAME} characters")
+    return name
+
+
+def grace_of(options: WorkerOptions) -> float:
+    """In seconds."""
+    return span(options.get("grace", 30_000), "grace") / 1000
+
+
+def queues_of(queue: str | Sequence[str]) -> tuple[str, ...]:
+    """One or several names. OptionError for what is none."""
+    names = tuple(queue) if isinstance(queue, list | tuple | set) else (queue,)
+    if not names or len(set(names)) < len(names):
+        raise OptionError(f"queue: {shown(queue)} is not allowed; give a name, or several different ones")
+    return tuple(checks.queue_name(name) for name in names)
+
+
+def orders_of(queues: tuple[str, ...], handlers: Work, options: WorkerOptions) -> Orders:
+    """What a worker of these queues is told. OptionError, or TypeError for what is no handler."""
+    lock_ttl = _lock_ttl(options.get("lock_ttl", 30_000))
+    run, concurrency = _run_orders(handlers, options)
+    if concurrency < len(queues):
+        raise OptionError(
+            f"concurrency: {concurrency} is too little for {len(queues)} queues; give one for each at least"
+        )
+    pull_size = options.get("pull_size")
+    polls = PollOrders(
+        queues=queues,
+        owner=f"{options.get('name') or socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}",
+        pull_size=min(checks.whole("pull_size", concurrency if pull_size is None else pull_size), MAX_PULL),
+        lock_ttl=lock_ttl,
+        poll_timeout=_poll_timeout(options.get("poll_timeout", 5_000)),
+    )
+    return Orders(
+        name=name_of(queues, options),
+        polls=polls,
+        run=run,
+        concurrency=concurrency,
+        max_jobs=_limit("max_jobs", options.get("max_jobs")),
+        max_memory=_limit("max_memory", options.get("max_memory")),
+        renewal_interval=_renewal_interval(options.get("heartbeat_interval"), lock_ttl),
+        ack_batch=checks.whole("ack_batch", options.get("ack_batch", 10)),
+        ack_delay=span(options.get("ack_delay", 50), "ack_delay") / 1000,
+        callbacks=Callbacks(
+            on_completed=checks.function("on_completed", options.get("on_completed")),
+            on_failed=checks.function("on_failed", options.get("on_failed")),
+            on_stopped=checks.function("on_stopped", options.get("on_stopped")),
+            on_error=checks.function("on_error", options.get("on_error")),
+        ),
+    )
+
+
+def _limit(name: str, value: int | None) -> int | None:
+    return None if value is None else checks.whole(name, value)
+
+
+def _run_orders(handlers: Work, options: WorkerOptions) -> tuple[RunOrders, int]:
+    """And how many jobs can run at a time: no more than their kinds allow."""
+    once = checks.one("at_most_once", options.get("at_most_once", False), bool)
+    table = Table(handlers, options.get("run_in"), at_most_once=once)
+    concurrency = checks.whole("concurrency", options.get("concurrency", 1))
+    limits = {LOOP: concurrency}
+    for place, name in ((THREAD, "threads"), (PROCESS, "processes")):
+        limit: Any = options.get(name)
+        limits[place] = concurrency if limit is None else checks.whole(name, limit)
+    run = RunOrders(
+        table=table,
+        threads=limits[THREAD],
+        processes=limits[PROCESS],
+        recycle=checks.one("recycle", options.get("recycle") or Recycle(), Recycle),
+        log_level=level_of(options.get("forward_logs")),
+        middleware=checked(options.get("middleware", ())),
+    )
+    return run, min(concurrency, sum(limits[place] for place in table.places))
+
+
+def _poll_timeout(value: Duration) -> int | float:
+    timeout = milliseconds(value, "poll_timeout")
+    if not 0 <= timeout <= MAX_POLL_MS:
+        allowed = f"a time from 0 to {MAX_POLL_MS} ms"
+        raise OptionError(f"poll_timeout: {shown(value)} is not allowed; give {allowed}")
+    return timeout
+
+
+def _lock_ttl(value: Duration) -> int:
+    ttl = milliseconds(value, "lock_ttl")
+    if not 1 <= ttl <= DAY_MS:
+        raise OptionError(f"lock_ttl: {shown(value)} is not allowed; give a time from 1 ms to a day")
+    return int(ttl)
+
+
+def _renewal_interval(value: Duration | None, lock_ttl: int) -> float:
+    """Seconds between two renewals; two may be lost before a job is."""
+    if value is None:
+        return min(MAX_RENEWAL, lock_ttl / 3000)
+    interval = milliseconds(value, "heartbeat_interval")
+    if not 1 <= interval <= lock_ttl / 3:
+        raise OptionError(
+            f"heartbeat_interval: {shown(value)} is not allowed; give a time from 1 ms to a third of "
+            f"lock_ttl, which is {lock_ttl} ms"
+        )
+    return interval / 1000

@@ -1,0 +1,204 @@
+"""A process that runs handlers for a worker, one job at a time: `python -c "... main(FD)"`.
+
+It knows no server: what handlers say goes through the worker. It ends with the worker, at once, whatever
+it does: whoever takes the job over must not meet it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Awaitable, Callable
+from contextlib import ExitStack, suppress
+from queue import SimpleQueue
+from types import FrameType
+from typing import Any
+
+from msgspec import Raw, Struct
+from msgspec.msgpack import Decoder, Encoder
+
+from bunqueue import errors
+from bunqueue.client.worker.active_job import ActiveJob, Ending, Handler, current, stopped
+from bunqueue.client.worker.failures import (
+    checked,
+    error_stack,
+    error_text,
+    is_final,
+    postponed,
+    retry_in,
+    well_formed,
+)
+from bunqueue.client.worker.job_channel import DONE
+from bunqueue.client.worker.processes.handler_path import imported, object_at
+from bunqueue.client.worker.processes.messages import (
+    Broken,
+    Done,
+    End,
+    FromChild,
+    Heard,
+    Raised,
+    Ready,
+    Run,
+    Say,
+    Setup,
+    Stopping,
+    receive,
+    send,
+    to_child,
+)
+from bunqueue.client.worker.results import encode_result
+from bunqueue.errors import BunqueueError, Postpone
+from bunqueue.vitals import memory
+
+_encode = Encoder().encode
+_decode = Decoder().decode
+
+
+class Child:
+    """All but `_listen` happens in the main thread, where signals come, too."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.stopping = False
+        self._sock = sock
+        self._sending = threading.Lock()
+        self._runs: SimpleQueue[Run | None] = SimpleQueue()  # None: the worker has gone
+        self._heard: SimpleQueue[Heard] = SimpleQueue()
+        self._asking = threading.Lock()
+        self._asked = 0
+        self._job: ActiveJob | None = None
+        self._end: End | None = None  # the last one; it may come before its job is begun
+        self._shielded = False  # a frame is being sent: what interrupts it would leave half of it
+        self._handlers: dict[str, Handler] = {}
+
+    def serve(self) -> None:
+        """Until the worker has gone."""
+        setup = receive(self._sock, to_child)
+        if not isinstance(setup, Setup):
+            return
+        try:
+            self._handlers = imported(setup.paths)
+        except BaseException as error:
+            self._send(Broken(error_text(error)))
+            return
+        if setup.log_level is not None:
+            from bunqueue.client.worker.job_logging import forward
+
+            forward(setup.log_level, self)
+        signal.signal(signal.SIGTERM, self._interrupt)
+        threading.Thread(target=self._listen, name="bunqueue-child", daemon=True).start()
+        self._send(Ready())
+        while (run := self._runs.get()) is not None:
+            outcome = self._outcome(run)
+            for stream in (sys.stdout, sys.stderr):
+                with suppress(OSError, ValueError):  # nobody reads there any more
+                    stream.flush()
+            self._send(outcome)
+
+    def _outcome(self, run: Run) -> Done | Raised:
+        job = ActiveJob(run.job, run.token, self)
+        try:
+            value = self._run(job, run)
+            return Done(encode_result(value), memory())
+        except BaseException as raised:
+            self._job = None
+            error = checked(job, raised)
+            delay = postponed(error) if isinstance(error, Postpone) else retry_in(error)
+            put_back = isinstance(error, Postpone)
+            text = well_formed(str(error)) if put_back else error_text(error)
+            return Raised(text, error_stack(error), is_final(error), put_back, delay, memory())
+
+    def _run(self, job: ActiveJob, run: Run) -> Any:
+        job.data = run.data
+        job.open()
+        outer = current.set(job)
+        self._job = job
+        try:
+            self._apply(self._end)
+            job.raise_if_cancelled()
+            with ExitStack() as around:
+                for path, values in run.around:
+                    around.enter_context(object_at(path)(**_decode(values)))
+                return self._handlers[run.path](job)
+        finally:
+            self._job = None
+            current.reset(outer)
+
+    def _apply(self, end: End | None) -> bool:
+        """Whether this is about the job that runs."""
+        job = self._job
+        if job is None or end is None or end.token != job.token:
+            return False
+        job.ending = Ending(end.why, end.reason)
+        return True
+
+    def _interrupt(self, number: int, frame: FrameType | None) -> None:
+        """SIGTERM: the job that runs is to end. Others of this process mean nothing by it."""
+        job = self._job
+        if job is not None and job.ending is not None and not self._shielded:
+            raise stopped(job, job.ending)
+
+    def _listen(self) -> None:
+        main = threading.main_thread().ident
+        assert main is not None
+        while (message := receive(self._sock, to_child)) is not None:
+            match message:
+                case Run():
+                    self._runs.put(message)
+                case Heard():
+                    self._heard.put(message)
+                case End():
+                    self._end = message
+                    if self._apply(message):
+                        signal.pthread_kill(main, signal.SIGTERM)
+                case Stopping():
+                    self.stopping = True
+        if self._job is not None:
+            os._exit(1)
+        self._runs.put(None)
+
+    # -- what handlers say, see `JobLine`
+
+    def say(self, command: Struct) -> Awaitable[None]:
+        with self._asking:
+            self._asked += 1
+            self._send(Say(self._asked, _raw(command)))
+            while (heard := self._heard.get()).number != self._asked:
+                pass  # of one that was given up
+        if heard.error:
+            raise _error(heard)
+        return DONE
+
+    def say_soon(self, command: Struct) -> None:
+        self._send(Say(0, _raw(command)))
+
+    def _send(self, message: FromChild) -> None:
+        main = threading.current_thread() is threading.main_thread()
+        with self._sending:
+            self._shielded = main or self._shielded
+            try:
+                send(self._sock, message)
+            finally:
+                self._shielded = False if main else self._shielded
+        job = self._job
+        if main and job is not None and job.ending is not None:  # the signal may have come meanwhile
+            raise stopped(job, job.ending)
+
+
+def _raw(command: Struct) -> Raw:
+    return Raw(_encode(command))
+
+
+def _error(heard: Heard) -> BunqueueError:
+    kind: Callable[[str], BunqueueError] = getattr(errors, heard.error, BunqueueError)
+    return kind(heard.text)
+
+
+def main(descriptor: int) -> None:
+    """What a worker starts."""
+    sys.argv[:] = ["bunqueue-child"]
+    with socket.socket(fileno=descriptor) as sock, suppress(BrokenPipeError, ConnectionError):
+        sock.set_inheritable(False)
+        Child(sock).serve()

@@ -1,0 +1,102 @@
+"""Handlers by the path at which another process finds them: `package.module:function`."""
+
+from __future__ import annotations
+
+import importlib
+import runpy
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from bunqueue.client.connection.options import shown
+from bunqueue.client.worker.active_job import Handler
+
+MAIN = "__bunqueue_main__"
+"""The name under which a program's own file is run in another process: there it is no program."""
+_PATH, _MAKE = "__bunqueue_path__", "__bunqueue_handler__"
+
+importing = False
+"""Whether handlers are being imported for another process, where nothing else is to be begun."""
+_mains: dict[str, dict[str, Any]] = {}  # of files that were run here
+
+
+def path_of(handler: Handler) -> str:
+    """The path of a handler. TypeError when another process could not find it there.
+
+    Where a decorator has put an object in place of the function, that object has a method
+    `__bunqueue_handler__`, which gives the handler; if that is a method of the object, its path is found by
+    the object's `__module__` and `__qualname__`, else it says its path itself, as `__bunqueue_path__`.
+    """
+    if sys.platform == "win32":
+        raise TypeError("handler: run_in='process' is not to be had on Windows; leave it out, or use threads")
+    maker = getattr(handler, "__self__", None)  # it is a method of the object that gives it
+    found_as = maker if hasattr(maker, _MAKE) else handler
+    path = getattr(found_as, _PATH, None)
+    if path is None:
+        name = getattr(found_as, "__qualname__", "<nameless>")
+        if "<" in name:
+            raise TypeError(
+                f"handler: {shown(handler)} cannot be found by another process; run_in='process' needs a "
+                f"function that a module defines at its top level"
+            )
+        path = f"{_module_of(found_as)}:{name}"
+    found = _look_up(sys.modules["__main__"] if path.partition(":")[0].endswith(".py") else None, path)
+    if found is not found_as and not hasattr(found, _MAKE):
+        raise TypeError(f"handler: {path} is not {shown(handler)}; another process would run something else")
+    return str(path)
+
+
+def _module_of(handler: Any) -> str:
+    module: str = handler.__module__
+    if module != "__main__":
+        return module
+    main = sys.modules["__main__"]
+    if main.__spec__ is not None:  # python -m package.module
+        return main.__spec__.name
+    file = getattr(main, "__file__", None)
+    if file is None:
+        raise TypeError(f"handler: {shown(handler)} is in no file; run_in='process' needs a module")
+    return str(Path(file).resolve())
+
+
+def _look_up(module: Any, path: str) -> Any:
+    name, _, names = path.rpartition(":")
+    found = module or importlib.import_module(name)
+    for attribute in names.split("."):
+        found = getattr(found, attribute, None)
+    return found
+
+
+def object_at(path: str) -> Any:
+    """What stands at a path; None when nothing does. Raises whatever importing its module raises."""
+    name, _, names = path.rpartition(":")
+    if not name.endswith(".py"):
+        return _look_up(None, path)
+    if name not in _mains:
+        _mains[name] = runpy.run_path(name, run_name=MAIN)
+    first, _, rest = names.partition(".")
+    found = _mains[name].get(first)
+    for attribute in filter(None, rest.split(".")):
+        found = getattr(found, attribute, None)
+    return found
+
+
+def handler_at(path: str) -> Handler:
+    """The handler at a path. Raises whatever importing it raises."""
+    found = object_at(path)
+    make: Callable[[], Handler] | None = getattr(found, _MAKE, None)
+    handler: Any = found if make is None else make()
+    if not callable(handler):
+        raise TypeError(f"there is no handler at {path}")
+    return handler  # type: ignore[no-any-return]
+
+
+def imported(paths: list[str]) -> dict[str, Handler]:
+    """The handlers at these paths."""
+    global importing
+    importing = True
+    try:
+        return {path: handler_at(path) for path in paths}
+    finally:
+        importing = False

@@ -1,0 +1,325 @@
+"""Handlers in processes of their own: for what keeps a processor busy, or may take its process with it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from msgspec import Raw
+from msgspec.msgpack import Decoder, Encoder
+
+from bunqueue.client.connection.options import Duration, seconds
+from bunqueue.client.options import checks
+from bunqueue.client.worker.active_job import INTERRUPTED, ActiveJob, Ending, JobLine, stopped
+from bunqueue.client.worker.failures import ChildError, made_final
+from bunqueue.client.worker.processes.messages import (
+    Broken,
+    Done,
+    End,
+    FromChild,
+    Heard,
+    Raised,
+    Ready,
+    Run,
+    Say,
+    Setup,
+    Stopping,
+    ToChild,
+    from_child,
+    receive,
+    send,
+)
+from bunqueue.client.worker.results import decode_result
+from bunqueue.errors import JobStopped, Postpone, ProcessBroken, ProcessDied
+from bunqueue.protocol.commands import jobs, query
+
+logger = logging.getLogger("bunqueue.worker")
+
+END_PATIENCE = 2.0  # seconds for an idle process to end when it is no longer wanted
+LOOK = 5.0  # seconds of silence until a look at whether the process is still there
+SAID = jobs.AddLog | query.Progress
+
+_encode = Encoder().encode
+_decode_said: Decoder[jobs.AddLog | query.Progress] = Decoder(SAID)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recycle:
+    """When a process that runs handlers is replaced by a new one; always between two jobs."""
+
+    jobs: int | None = None
+    """After so many."""
+    age: Duration | None = None
+    """After so many ms, or a timedelta."""
+    memory: int | None = None
+    """When it holds more bytes than that."""
+
+    def __post_init__(self) -> None:
+        for name in ("jobs", "memory"):
+            if getattr(self, name) is not None:
+                checks.whole(name, getattr(self, name))
+        if self.age is not None:
+            seconds(self.age, "age")
+
+
+class Process:
+    """One of them, used by one thread at a time, but for what ends it. `prepare` it before its first job."""
+
+    def __init__(self) -> None:
+        self.jobs = 0
+        self.memory = 0
+        self.born_at = time.monotonic()
+        self._ours, theirs = socket.socketpair()
+        self._sending = threading.Lock()
+        self._job: ActiveJob | None = None
+        with theirs:
+            self._popen = _spawn(theirs.fileno())
+
+    @property
+    def lives(self) -> bool:
+        """Whether it can run a job, as far as one can see."""
+        return self._popen.poll() is None
+
+    def prepare(self, setup: Setup) -> None:
+        """Returns when it has imported its handlers. Raises ProcessBroken when it cannot."""
+        self._send(setup)
+        match self._receive():
+            case Ready():
+                return
+            case Broken(text=text):
+                problem = f"it cannot import its handlers: {text}"
+            case _:
+                problem = f"it {self._death()} before it was ready"
+        raise ProcessBroken(f"no process can be started to run handlers in: {problem}")
+
+    def run(self, job: ActiveJob, path: str, line: JobLine) -> Any:
+        """What the handler gives back. Raises ChildError, JobStopped when the job was ended before it began,
+        or ProcessDied; then this is of no use any more."""
+        self._job, token = job, job.token
+        job.halt = partial(self._halt, job, token)  # by which the process knows the run, whatever comes
+        try:
+            job.raise_if_cancelled()  # from now on `halt` sees to it
+            self.jobs += 1
+            self._send(Run(path, job.raw, Raw(_encode(job.data)), token, job.carried))
+            while True:
+                match self._receive():
+                    case Say() as said:
+                        self._carry_out(said, line)
+                    case Done() as done:
+                        self.memory = done.memory
+                        return decode_result(done.result)
+                    case Raised() as raised:
+                        self.memory = raised.memory
+                        if raised.put_back:
+                            raise Postpone(raised.delay or 0, raised.text)
+                        error = ChildError(raised.text, raised.stack, raised.delay)
+                        raise made_final(error) if raised.unrecoverable else error
+                    case _:
+                        raise ProcessDied(
+                            f"the process that ran the job {self._death()}", queue=job.queue, job_id=job.id
+                        )
+        finally:
+            self._job = None
+
+    def _receive(self) -> FromChild | None:
+        """The next message, or None when it has died: a grandchild may keep our socket open."""
+        poll = select.poll()
+        poll.register(self._ours, select.POLLIN)
+        while not poll.poll(1000 * LOOK):
+            if self._popen.poll() is not None:
+                return None
+        return receive(self._ours, from_child)
+
+    def _carry_out(self, said: Say, line: JobLine) -> None:
+        command = _decode_said.decode(said.command)
+        if not said.number:
+            line.say_soon(command)
+            return
+        try:
+            line.say(command)
+            heard = Heard(said.number)
+        except Exception as error:
+            heard = Heard(said.number, type(error).__name__, str(error))
+        self._send(heard)
+
+    def _send(self, message: ToChild | FromChild) -> None:
+        with self._sending, suppress(OSError):  # if it is dead, that is seen when we read
+            send(self._ours, message)
+
+    def tell_stopping(self) -> None:
+        """The worker takes no more jobs."""
+        self._send(Stopping())
+
+    # -- ends
+
+    def halt_birth(self, job: ActiveJob) -> None:
+        """The job is to end that it was begun for: only a worker that stops has no use for it then."""
+        if job.ending is not None and job.ending.why == INTERRUPTED:
+            self._kill_group()
+
+    def _halt(self, job: ActiveJob, token: str) -> None:
+        """In the loop's thread: end the job, and when its time is over the process."""
+        ending = job.ending
+        assert ending is not None
+        if ending.grace <= 0:
+            self._kill(job)
+            return
+        self._send(End(token, ending.why, ending.reason))
+        asyncio.get_running_loop().call_later(ending.grace, self._kill, job)
+
+    def _kill(self, job: ActiveJob) -> None:
+        if self._job is job:
+            words = "queue %r: job %s (%s) did not end in time: its process is killed"
+            logger.warning(words, job.queue, job.id, job.name)
+            self._kill_group()
+
+    def _kill_group(self) -> None:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._popen.pid, signal.SIGKILL)
+
+    def _death(self) -> str:
+        status = self._popen.wait()
+        if status >= 0:
+            return f"has ended with status {status}"
+        try:
+            name = signal.Signals(-status).name
+        except ValueError:
+            name = str(-status)
+        hint = " (is memory short?)" if -status == signal.SIGKILL else ""
+        return f"was killed by {name}{hint}"
+
+    def hang_up(self) -> None:
+        """It is not wanted any more."""
+        self._ours.close()
+
+    def close(self) -> None:
+        """Returns when it has ended."""
+        self.hang_up()
+        try:
+            self._popen.wait(END_PATIENCE)
+        except subprocess.TimeoutExpired:
+            self._kill_group()
+            self._popen.wait()
+
+
+def _spawn(descriptor: int) -> subprocess.Popen[bytes]:
+    program = f"import sys; sys.path[:] = {sys.path!r}; from bunqueue.client.worker.processes.child import main; main({descriptor})"
+    # A session of its own: signals of the terminal are the worker's, and what it starts dies with it.
+    return subprocess.Popen(
+        [sys.executable, "-c", program],
+        stdin=subprocess.DEVNULL,
+        pass_fds=[descriptor],
+        start_new_session=True,
+    )
+
+
+class Processes:
+    """Runs jobs in processes, each begun when it is needed; `run` is called in as many threads as there may
+    be processes."""
+
+    def __init__(self, paths: list[str], recycle: Recycle, line: JobLine, log_level: int | None) -> None:
+        self._setup = Setup(paths, log_level)
+        self._recycle = recycle
+        self._age = None if recycle.age is None else seconds(recycle.age)
+        self._line = line
+        self._lock = threading.Lock()
+        self._idle: list[Process] = []
+        self._all: set[Process] = set()
+        self._stopped = False
+
+    def run(self, job: ActiveJob, path: str) -> Any:
+        """What the handler gives back. Raises ChildError, JobStopped, ProcessDied or ProcessBroken."""
+        process = self._take(job)
+        try:
+            value = process.run(job, path, self._line)
+        except (ChildError, JobStopped):
+            self._give_back(process)
+            raise
+        except BaseException:
+            self._discard(process)
+            raise
+        self._give_back(process)
+        return value
+
+    def _take(self, job: ActiveJob) -> Process:
+        while (idle := self._take_idle()) is not None:
+            if idle.lives:
+                return idle
+            self._discard(idle)  # it died between two jobs, which costs none of them an attempt
+        return self._begin(job)
+
+    def _begin(self, job: ActiveJob) -> Process:
+        """A new one. A worker that stops does not wait for it."""
+        process = Process()
+        with self._lock:
+            self._all.add(process)
+        job.halt = partial(process.halt_birth, job)
+        try:
+            job.raise_if_cancelled()
+            if not self._stopped:
+                process.prepare(self._setup)
+                return process
+        except BaseException:
+            self._discard(process)
+            if not self._stopped and job.ending is None:
+                raise
+        self._discard(process)
+        job.ending = job.ending or Ending(INTERRUPTED)
+        raise stopped(job, job.ending)
+
+    def _take_idle(self) -> Process | None:
+        with self._lock:
+            return self._idle.pop() if self._idle else None
+
+    def _give_back(self, process: Process) -> None:
+        why = self._worn_out(process)
+        if why is None:
+            with self._lock:
+                self._idle.append(process)
+        else:
+            logger.debug("a process is replaced: %s", why)
+            self._discard(process)
+
+    def _worn_out(self, process: Process) -> str | None:
+        recycle = self._recycle
+        if recycle.jobs is not None and process.jobs >= recycle.jobs:
+            return f"it has run {process.jobs} jobs"
+        if self._age is not None and time.monotonic() - process.born_at >= self._age:
+            return "it is too old"
+        if recycle.memory is not None and process.memory > recycle.memory:
+            return f"it holds {process.memory} bytes"
+        return None
+
+    def _discard(self, process: Process) -> None:
+        with self._lock:
+            self._all.discard(process)
+        process.close()
+
+    def tell_stopping(self) -> None:
+        """The worker takes no more jobs."""
+        with self._lock:
+            processes = list(self._all)
+        for process in processes:
+            process.tell_stopping()
+
+    def stop(self) -> None:
+        """End them; blocks for a moment. No other one is begun."""
+        with self._lock:
+            self._stopped = True
+            processes, self._all, self._idle = list(self._all), set(), []
+        for process in processes:
+            process.hang_up()
+        for process in processes:
+            process.close()

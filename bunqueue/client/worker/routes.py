@@ -1,0 +1,131 @@
+"""Which handler runs the jobs of which name, and where: in the event loop, in a thread, or in a process."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from bunqueue.client.connection.options import shown
+from bunqueue.client.options import checks
+from bunqueue.client.worker.active_job import ActiveJob, Handler
+from bunqueue.client.worker.processes.handler_path import path_of
+from bunqueue.errors import OptionError, Postpone
+
+logger = logging.getLogger("bunqueue.worker")
+
+ANY = "*"
+"""Instead of a name: jobs for which there is nothing else."""
+UNKNOWN_MS = 30_000  # until a job is looked at again whose name nobody here knows: a deploy may be under way
+
+MAX_TOLD = 1000  # names of jobs that are told; who makes names up would fill the log, and the memory
+
+RunIn = Literal["thread", "process"]
+LOOP, THREAD, PROCESS = "loop", "thread", "process"
+
+_told: set[tuple[str, str]] = set()  # queues and names of which the log knows
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """A handler, and where it runs if it is a plain function; None: as the other handlers of its worker.
+
+    With `at_most_once` its jobs are completed before it is called, see `WorkerOptions`.
+    """
+
+    handler: Handler
+    run_in: RunIn | None = None
+    at_most_once: bool = False
+
+
+Handlers = Mapping[str, Handler | Route]
+"""By the names of jobs."""
+Work = Handler | Route | Handlers
+"""What a worker is given: one handler for all jobs, or several."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A handler that was looked at, and where it runs."""
+
+    handler: Handler
+    place: str
+    path: str = ""
+    """At which another process finds it, if it is to run there."""
+    at_most_once: bool = False
+
+
+class Table:
+    """The plans of a worker. OptionError for names that no job can have, TypeError for what is no handler, or
+    cannot run where it should."""
+
+    def __init__(self, handlers: Work, run_in: RunIn | None = None, *, at_most_once: bool = False) -> None:
+        if run_in not in (None, THREAD, PROCESS):
+            raise OptionError(f"run_in: {shown(run_in)} is not allowed; give 'thread' or 'process'")
+        by_name = handlers if isinstance(handlers, Mapping) else {ANY: handlers}
+        if not by_name:
+            raise OptionError("handler: an empty map runs no jobs; give handlers by the names of jobs")
+        self.plans = {
+            checks.job_name(name): _plan(each, run_in, at_most_once) for name, each in by_name.items()
+        }
+
+    @property
+    def places(self) -> set[str]:
+        """Where handlers run."""
+        return {plan.place for plan in self.plans.values()}
+
+    @property
+    def paths(self) -> list[str]:
+        """What other processes have to import."""
+        return sorted({plan.path for plan in self.plans.values() if plan.path})
+
+    def find(self, name: str) -> Plan:
+        """What runs jobs called `name`; those that nothing runs wait, seen and told, and use no attempt."""
+        return self.plans.get(name) or self.plans.get(ANY) or Plan(unknown, LOOP)
+
+
+async def unknown(job: ActiveJob) -> None:
+    """Put a job back that nothing here runs."""
+    if (job.queue, job.name) not in _told and len(_told) < MAX_TOLD:
+        _told.add((job.queue, job.name))
+        words = "queue %r: nothing here runs jobs called %r; they wait for a worker that does"
+        logger.warning(words, job.queue, job.name)
+    put_back = Postpone(UNKNOWN_MS, f"no worker for the name {job.name!r} was there")
+    put_back.counts = False  # its own handler has not said so
+    raise put_back
+
+
+def _plan(route: Handler | Route, run_in: RunIn | None, once: bool) -> Plan:
+    own = route.run_in if isinstance(route, Route) else None
+    once = once or (isinstance(route, Route) and route.at_most_once)
+    handler = checked(route.handler if isinstance(route, Route) else route)
+    if is_async(handler):
+        if own is not None:
+            raise TypeError(f"handler: {shown(handler)} is a coroutine function: it runs in the event loop")
+        return Plan(handler, LOOP, at_most_once=once)
+    place = own or run_in or THREAD
+    return Plan(handler, place, path_of(handler) if place == PROCESS else "", once)
+
+
+def checked(handler: Handler) -> Handler:
+    """TypeError for what cannot be called with a job."""
+    if not callable(handler):
+        raise TypeError(f"handler: {shown(handler)} cannot be called; give a function that takes the job")
+    try:
+        signature = inspect.signature(handler)
+    except (TypeError, ValueError):  # some that are written in C do not tell
+        return handler
+    try:
+        signature.bind(None)
+    except TypeError:
+        raise TypeError(f"handler: {shown(handler)} must take one argument, the job") from None
+    return handler
+
+
+def is_async(handler: Handler) -> bool:
+    """Whether it is a coroutine function, or an object with one as its call."""
+    if inspect.iscoroutinefunction(handler):  # sees through functools.partial
+        return True
+    return inspect.iscoroutinefunction(getattr(handler, "__call__", None))  # noqa: B004  # an object's method

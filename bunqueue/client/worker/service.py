@@ -1,0 +1,102 @@
+"""Workers as the whole purpose of a process: an event loop, and signals that stop it in order."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+from bunqueue.client.worker.log import said
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
+AGAIN = 0.5  # seconds; a signal that follows the first one sooner is the same wish: timeout(1) sends two
+
+
+class Service(Protocol):
+    """A worker, or several as one."""
+
+    async def serve(self) -> BaseException | None:
+        """Work until `stop_soon` is called, or until it cannot go on: why."""
+
+    def stop_soon(self, *, hurry: bool = False) -> None:
+        """Have `serve` end; with `hurry`, without any grace."""
+
+
+def run_forever(*workers: Service) -> None:
+    """Run workers until SIGTERM or SIGINT, or until one of them cannot go on.
+
+    The first signal stops them in order: they take no more jobs and get their `grace` to end those they have.
+    The second one cancels what still runs, unless it comes at once. Raises what `Worker.run` raises.
+    """
+    if asyncio._get_running_loop() is not None:
+        raise RuntimeError(
+            "run_forever, and run() of an app, need a thread without an event loop, and here one runs; write "
+            "`async with worker:` (or app) instead, or `await worker.run()`"
+        )
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        problem = runner.run(_serve(workers))
+    if problem is not None:
+        raise problem
+
+
+async def _serve(workers: tuple[Service, ...]) -> BaseException | None:
+    loop = asyncio.get_running_loop()
+    first: float | None = None
+    over = False
+
+    def on_signal(number: signal.Signals) -> None:
+        nonlocal first
+        if first is None:
+            first = loop.time()
+            said("signal", {}, "%s: no more jobs are taken; a second one ends those that run", number.name)
+            stop()
+        elif loop.time() - first > AGAIN:
+            said("signal", {}, "%s again: jobs that run are ended", number.name)
+            stop(hurry=True)
+
+    def stop(*, hurry: bool = False) -> None:
+        nonlocal over
+        over = True
+        for worker in workers:
+            worker.stop_soon(hurry=hurry)
+
+    async def serve(worker: Service) -> BaseException | None:
+        if over:  # it has not begun, so it could not be told
+            return None
+        try:
+            return await worker.serve()
+        finally:
+            stop()  # the others go with the first
+
+    with _signals(on_signal):
+        problems = await asyncio.gather(*map(serve, workers), return_exceptions=True)
+    return next((problem for problem in problems if problem is not None), None)
+
+
+@contextmanager
+def _signals(stop: Callable[[signal.Signals], None]) -> Iterator[None]:
+    """Have `stop` called for each signal. Only the main thread may; elsewhere nothing is done."""
+    loop = asyncio.get_running_loop()
+    installed = []
+    try:
+        for number in SIGNALS:
+            try:
+                loop.add_signal_handler(number, stop, number)
+                installed.append(number)
+            except (NotImplementedError, RuntimeError, ValueError):
+                break
+        yield
+    finally:
+        for number in installed:
+            loop.remove_signal_handler(number)
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """The faster event loop where there is one."""
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop.new_event_loop

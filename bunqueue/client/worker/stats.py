@@ -1,0 +1,126 @@
+"""What becomes of a worker's jobs, and what goes wrong: counted, and told to those who want to know."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from bunqueue.client.worker import log
+from bunqueue.client.worker.active_job import ActiveJob
+from bunqueue.client.worker.log import logger
+from bunqueue.errors import (
+    BunqueueError,
+    ConnectionLost,
+    JobInterrupted,
+    JobStopped,
+    LockLost,
+    Postpone,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Callbacks:
+    """What users gave us to call."""
+
+    on_completed: Callable[[ActiveJob, Any], object] | None = None
+    on_failed: Callable[[ActiveJob, BaseException], object] | None = None
+    on_stopped: Callable[[ActiveJob, JobStopped], object] | None = None
+    on_error: Callable[[Exception], object] | None = None
+
+
+class Ledger:
+    """Implements `outcomes.Listener`."""
+
+    def __init__(
+        self,
+        callbacks: Callbacks,
+        queue: str,
+        address: str,
+        settled: Callable[[ActiveJob], None],
+        disturbed: Callable[[], None],
+    ) -> None:
+        """`settled` gets each job with which there is nothing more to do; `disturbed` is called when the
+        connection may have been lost."""
+        self.completed = self.failed = self.lost = self.cancelled = self.interrupted = 0
+        self.stopping = False
+        self._callbacks = callbacks
+        self._queue = queue
+        self._address = address
+        self._settled = settled
+        self._disturbed = disturbed
+        self._told: set[type[BunqueueError]] = set()  # troubles with the connection logged since it worked
+
+    def job_acked(self, job: ActiveJob) -> None:
+        self._settled(job)
+
+    def _ended(self, job: ActiveJob) -> None:
+        if not job.acked:
+            self._settled(job)
+
+    def job_completed(self, job: ActiveJob, value: object) -> None:
+        self.completed += 1
+        self._ended(job)
+        if job.took is not None:  # it was measured because somebody reads of it
+            log.job_completed(job)
+        if self._callbacks.on_completed:
+            _tell(self._callbacks.on_completed, job, value)
+
+    def job_failed(self, job: ActiveJob, error: BaseException, delay: float | None = None) -> None:
+        self.failed += 1
+        self._ended(job)
+        log.job_failed(job, error, delay)
+        if self._callbacks.on_failed:
+            _tell(self._callbacks.on_failed, job, error)
+
+    def job_stopped(self, job: ActiveJob, error: JobStopped) -> None:
+        if isinstance(error, JobInterrupted):
+            self.interrupted += 1
+        elif not isinstance(error, Postpone):
+            self.cancelled += 1
+        self._ended(job)
+        log.job_stopped(job, error)
+        if self._callbacks.on_stopped:
+            _tell(self._callbacks.on_stopped, job, error)
+
+    def job_lost(self, job: ActiveJob, why: str) -> None:
+        self.lost += 1
+        self._settled(job)
+        message = (
+            f"the outcome of job {job.id} ({job.name}) does not count: {why}; it may run again, so give the "
+            f"worker a longer lock_ttl if handlers keep Python from renewing it"
+        )
+        log.job_lost(job, message)
+        if self._callbacks.on_error:
+            _tell(self._callbacks.on_error, LockLost(message, reason=why, queue=job.queue, job_id=job.id))
+
+    def trouble(self, error: BunqueueError) -> None:
+        if self.stopping and isinstance(error, ConnectionLost):  # we did that ourselves; it is said again
+            logger.debug("queue %r: %s", self._queue, error)
+        else:
+            self._disturbed()
+            self.complain(error)
+
+    def works(self) -> None:
+        """The server has answered: the next outage is told again."""
+        self._told.clear()
+
+    def complain(self, error: BunqueueError) -> None:
+        """Tell who wants to know of errors, else the log: there one outage is worth a line, not one a try."""
+        kind = type(error)
+        if self._callbacks.on_error:
+            _tell(self._callbacks.on_error, error)
+        elif not isinstance(error, ConnectionError):
+            logger.warning("queue %r: %s", self._queue, error)
+        elif kind not in self._told:
+            self._told.add(kind)
+            what = "lost the connection to" if issubclass(kind, ConnectionLost) else "cannot reach"
+            logger.warning("queue %r: %s %s, trying again: %s", self._queue, what, self._address, error)
+
+
+def _tell(callback: Callable[..., object], *arguments: object) -> None:
+    """Call what a user gave us; its errors are its own."""
+    try:
+        callback(*arguments)
+    except Exception:
+        logger.exception("%r failed", callback)

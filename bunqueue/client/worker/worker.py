@@ -1,0 +1,237 @@
+"""`Worker`: takes jobs from a queue and runs them, until it is stopped."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Literal, Self, Unpack, cast
+
+from bunqueue.client.connection.endpoint_options import endpoint_of
+from bunqueue.client.connection.options import Duration, seconds
+from bunqueue.client.worker.options import WorkerOptions, grace_of, name_of, orders_of, place_of, queues_of
+from bunqueue.client.worker.processes import handler_path
+from bunqueue.client.worker.routes import ANY, LOOP, PROCESS, THREAD, Work
+from bunqueue.client.worker.run import Shift
+from bunqueue.client.worker.service import run_forever
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStats:
+    """What a worker has done since its start, and what it does now."""
+
+    completed: int = 0
+    failed: int = 0
+    """Attempts, not jobs."""
+    lost: int = 0
+    """Jobs whose outcome did not count, because their lock was lost."""
+    cancelled: int = 0
+    """Jobs that somebody cancelled while they ran."""
+    interrupted: int = 0
+    """Jobs that were given back because the worker stopped; the attempt does not count."""
+    active: int = 0
+
+
+PLACES = {LOOP: "the event loop", THREAD: "threads", PROCESS: "processes"}
+WorkerState = Literal["running", "stopping", "stopped"]
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerHealth:
+    """How a worker is at this moment."""
+
+    ok: bool
+    """It runs, the server answers, and the event loop turns."""
+    state: WorkerState
+    silence: float | None
+    """Seconds since the server was last heard, which is some 10 at most while all is well; None: never."""
+    loop_lag: float
+    """Seconds for which the event loop has not turned."""
+
+
+class Worker:
+    """Runs `handler` for the jobs of `queue`, at most `concurrency` at a time.
+
+        async def send(job: ActiveJob) -> object: ...
+        await Worker("emails", send, concurrency=20).run()
+
+    A coroutine function runs in the event loop, a plain function in a thread. What it gives back is the job's
+    result, an exception fails the attempt. Instead of one handler there may be a map of them by the names of
+    jobs, "*" for all others; jobs of a name that is not in it are put back. Several queues share the places
+    of one worker. All options have names, see `WorkerOptions`.
+    """
+
+    def __init__(
+        self,
+        queue: str | Sequence[str],
+        handler: Work,
+        **options: Unpack[WorkerOptions],
+    ) -> None:
+        self.queues = queues_of(queue)
+        self._given = handler, options
+        self.name = name_of(self.queues, options)
+        self._endpoint = endpoint_of(place_of(options))
+        self._grace = grace_of(options)
+        self._orders = orders_of(self.queues, handler, options)
+        self._shift: Shift | None = None
+        self._stopping: asyncio.Task[None] | None = None
+        self._watching: asyncio.Task[None] | None = None
+
+    def __repr__(self) -> str:
+        return f"Worker({self.queue!r} at {self._endpoint.address}, owner={self.owner!r})"
+
+    def with_options(self, **changes: Unpack[WorkerOptions]) -> Worker:
+        """Another worker for the same jobs, which differs in these options."""
+        handler, options = self._given
+        return Worker(self.queues, handler, **cast(WorkerOptions, {**options, **changes}))
+
+    def describe(self) -> list[str]:
+        """What it does, for people: a line for each queue."""
+        orders = self._orders
+        plans = orders.run.table.plans
+        names = ", ".join("all other jobs" if name == ANY else name for name in plans)
+        what = "all jobs" if list(plans) == [ANY] else names
+        how = ", ".join(sorted(PLACES[place] for place in orders.run.table.places))
+        limit = f"{orders.concurrency} at a time" + (" in all" if len(self.queues) > 1 else "")
+        where = self._endpoint.address
+        return [f"queue {queue} at {where}: {what}, {limit}, in {how}" for queue in self.queues]
+
+    @property
+    def queue(self) -> str:
+        """The name of the queue; of several, one after the other."""
+        return ", ".join(self.queues)
+
+    @property
+    def owner(self) -> str:
+        """Under which name the server knows who holds a job: name, process, and a random part."""
+        return self._orders.polls.owner
+
+    @property
+    def stats(self) -> WorkerStats:
+        """Numbers since the last start."""
+        shift = self._shift
+        if shift is None:
+            return WorkerStats()
+        told = shift.ledger
+        counted = (told.completed, told.failed, told.lost, told.cancelled, told.interrupted)
+        return WorkerStats(*counted, active=shift.busy)
+
+    @property
+    def worn_out(self) -> str | None:
+        """Why the worker stopped by itself: `max_jobs` or `max_memory` was reached. It can be started again,
+        but it is the process that should be."""
+        return self._shift.worn_out if self._shift is not None else None
+
+    def health(self, *, max_silence: Duration = 60_000) -> WorkerHealth:
+        """Whether the worker can work; from any thread. `max_silence` is how long the server may not have
+        answered, or the event loop not have turned: longer than a restart of the server takes."""
+        shift, limit = self._shift, seconds(max_silence, "max_silence")
+        if shift is None:
+            return WorkerHealth(False, "stopped", None, 0.0)
+        state: WorkerState = "running"
+        if self._stopping is not None:
+            state = "stopped" if self._stopping.done() else "stopping"
+        silence, lag = shift.silence(), shift.lag
+        waited = shift.age if silence is None else silence
+        works = state != "stopped" and shift.fatal is None
+        return WorkerHealth(works and waited <= limit and lag <= limit, state, silence, lag)
+
+    async def start(self) -> None:
+        """Begin to take jobs, and return. A worker that runs already goes on.
+
+        Does not wait for a connection. Raises what opening the file of an embedded queue raises. When the
+        worker cannot go on, or is worn out, it stops by itself; that is logged, and `health` tells it.
+        """
+        if handler_path.importing:
+            raise RuntimeError(
+                f"{self!r} starts while its handlers are imported for another process; put what starts it "
+                f'under if __name__ == "__main__":'
+            )
+        self._forget_if_gone()
+        if self._stopping is not None:
+            if not self._stopping.done():
+                await asyncio.shield(self._stopping)
+            self._shift = self._stopping = None
+        if self._shift is None:
+            shift = self._shift = Shift(self._orders, self._endpoint)
+            try:
+                await shift.start()
+            except BaseException:
+                self._shift = None
+                raise
+            self._watching = asyncio.create_task(self._stop_when_over(shift))
+
+    def _forget_if_gone(self) -> None:
+        """An event loop that has ended took the run with it."""
+        if self._shift is not None and self._shift.gone:
+            self._shift = self._stopping = None
+
+    async def _stop_when_over(self, shift: Shift) -> None:
+        await shift.over.wait()
+        if self._shift is shift:
+            await self.stop()
+
+    async def stop(self, *, grace: Duration | None = None) -> None:
+        """Take no more jobs, let handlers end, report, close. Safe to call twice.
+
+        After `grace` (None: the worker's own) handlers that still run are cancelled, or left
+        behind in their threads, and their attempts fail as interrupted.
+        """
+        patience = self._grace if grace is None else seconds(grace, "grace")
+        self._forget_if_gone()
+        shift = self._shift
+        if shift is None:
+            return
+        if self._stopping is None:
+            shift.over.set()
+            self._stopping = asyncio.create_task(shift.stop(patience))
+        elif patience <= 0:
+            shift.hurry()
+        try:
+            await asyncio.shield(self._stopping)
+        except asyncio.CancelledError:
+            shift.hurry()
+            raise
+
+    def stop_soon(self, *, hurry: bool = False) -> None:
+        """Have `run` stop and return; what a signal handler calls. With `hurry` the grace is over at once."""
+        shift = self._shift
+        if shift is not None:
+            shift.over.set()
+            if hurry:
+                shift.hurry()
+
+    async def run(self) -> None:
+        """Work until `stop` or `stop_soon` is called, or this is cancelled.
+
+        Raises AuthError when the server refuses the token, and KeyboardInterrupt or SystemExit when a
+        coroutine handler raised it; all that after an orderly stop.
+        """
+        problem = await self.serve()
+        if problem is not None:
+            raise problem
+
+    async def serve(self) -> BaseException | None:
+        """As `run`, but what it would raise is returned."""
+        await self.start()
+        shift = self._shift
+        assert shift is not None
+        try:
+            await shift.over.wait()
+        finally:
+            await self.stop()
+        return shift.fatal
+
+    def run_forever(self) -> None:
+        """As `run`, in an event loop of its own, until SIGTERM or SIGINT; a second signal ends the grace."""
+        run_forever(self)
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()

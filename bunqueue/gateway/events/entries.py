@@ -1,0 +1,120 @@
+"""Events on their way from the shards' logs to listeners."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, NamedTuple
+
+import msgspec
+
+from bunqueue.model.events import LOST
+
+from ..http.transcode import write_json
+
+UNKNOWN = "x"  # in an id, of a shard of which nothing is known yet
+MAX_SHARDS = 64
+
+Places = list[int]
+"""Of each shard the number of the last event that was seen; -1: not known, so what comes from now on is
+meant.
+"""
+
+
+class Heard(NamedTuple):
+    """Some events, none perhaps, and the id of the place after them."""
+
+    entries: list[Entry]
+    place: str
+
+
+class Filter(msgspec.Struct, frozen=True):
+    """Which events somebody wants; None: all."""
+
+    queues: frozenset[str] | None = None
+    types: frozenset[str] | None = None
+    job_id: str | None = None
+
+    def wants(self, entry: Entry) -> bool:
+        if entry.kind == LOST:
+            return True
+        if self.job_id is not None and entry.job_id != self.job_id:
+            return False
+        if self.types is not None and entry.kind not in self.types:
+            return False
+        return self.queues is None or entry.queue in self.queues
+
+    def as_fields(self) -> dict[str, Any]:
+        """As GetEvents has it."""
+        found = {"queues": self.queues, "types": self.types, "jobId": self.job_id}
+        return {
+            name: sorted(value) if isinstance(value, frozenset) else value
+            for name, value in found.items()
+            if value is not None
+        }
+
+
+class Entry(msgspec.Struct, frozen=True, gc=False):
+    """An event, ready to be sent."""
+
+    shard: int
+    seq: int
+    kind: str
+    queue: str
+    job_id: str
+    places: str  # where to go on after it, for all shards
+    body: bytes  # JSON
+
+
+def as_entry(event: dict[str, Any], places: Places) -> Entry:
+    """An event of the log; ``places`` are moved on to it."""
+    shard, seq = event["shard"], event["seq"]
+    places[shard] = seq
+    event["timestamp"] = int(event["timestamp"])
+    return Entry(
+        shard, seq, event["eventType"], event["queue"], event["jobId"], told(places), write_json(event)
+    )
+
+
+def lost(count: int | None, places: Places) -> Entry:
+    """Says that up to ``count`` events are missing here; None: nobody knows how many."""
+    event = {
+        "eventType": LOST,
+        "queue": "",
+        "jobId": "",
+        "timestamp": time.time_ns() // 1_000_000,
+        "count": count,
+    }
+    return Entry(0, -1, LOST, "", "", told(places), write_json(event))
+
+
+def told(places: Places) -> str:
+    """Places as text: the id of an event."""
+    return "-".join([str(place) if place >= 0 else UNKNOWN for place in places])
+
+
+def read_places(text: str, shards: int) -> Places | None:
+    """The places in the id of an event; None if it is none.
+
+    One of a time when there were more or fewer shards says nothing about these: none of them is known.
+    """
+    parts = text.split("-")
+    if len(parts) > MAX_SHARDS:
+        return None
+    if not all(part == UNKNOWN or (part.isascii() and part.isdigit() and len(part) < 16) for part in parts):
+        return None
+    if len(parts) != shards:
+        return [-1] * shards
+    return [-1 if part == UNKNOWN else int(part) for part in parts]
+
+
+def unknown_to(known: Places, heard: Heard) -> Heard:
+    """What comes after ``known``; its ids tell that this is known, too."""
+    fresh = [entry for entry in heard.entries if entry.seq < 0 or entry.seq > known[entry.shard]]
+    entries = [msgspec.structs.replace(entry, places=_later(entry.places, known)) for entry in fresh]
+    return Heard(entries, _later(heard.place, known))
+
+
+def _later(place: str, known: Places) -> str:
+    """Of each shard the later place."""
+    places = read_places(place, len(known)) or known
+    return told([max(pair) for pair in zip(places, known, strict=True)])

@@ -1,0 +1,175 @@
+"""What the server did in the last hour, for charts that are to begin before somebody looks at them.
+
+The gateway asks for the same few numbers again and again: quickly while a page shows them, slowly while
+nobody does, and the more slowly the longer the answer takes.  Kept in memory, so it begins anew with the
+gateway.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from bunqueue.protocol.commands import COMMANDS
+
+from ..http import status
+from ..http.access import Role, need
+from ..http.commands import Carrier
+from ..http.problems import Problem, answer
+from ..http.transcode import write_json
+from ..http.unknown_fields import check_names
+
+WATCHED_S, ALONE_S = 2.0, 10.0  # between two looks
+WATCHED_FOR_S = 15.0  # after the last page has asked
+SHARE = 50  # seconds of rest for each second that an answer takes
+KEPT_MS = 3_600_000
+MAX_KEPT = 2_000  # points; about 0.5 MB
+WINDOW_MS = 60_000  # over which percentiles are taken: of a moment they would jump
+
+
+class Point(NamedTuple):
+    """A moment (epoch ms): jobs by state, jobs a second since the point before, and percentiles in ms; None
+    for what is not known."""
+
+    at: float
+    waiting: int
+    active: int
+    delayed: int
+    added: float | None
+    completed: float | None
+    failed: float | None
+    waitP50: float | None  # a name on the wire
+    waitP95: float | None
+    runP50: float | None
+    runP95: float | None
+
+
+class Look(NamedTuple):
+    """What the server has told of itself: jobs by state, and totals since its start."""
+
+    at: float
+    counts: tuple[int, int, int]  # waiting, active, delayed
+    totals: tuple[int, int, int]  # pushed, completed, failed
+    waits: Mapping[str, int]  # completed jobs by how many ms they waited, at most
+    runs: Mapping[str, int]
+
+
+def look_of(overview: Mapping[str, Any]) -> Look:
+    """A look from the data of DashboardOverview."""
+    stats, latency = overview["stats"], overview["latency"]
+    return Look(
+        overview["timestamp"],
+        (stats["waiting"], stats["active"], stats["delayed"]),
+        (stats["totalPushed"], stats["totalCompleted"], stats["totalFailed"]),
+        latency["waits"],
+        latency["runs"],
+    )
+
+
+def point_of(looks: Sequence[Look]) -> Point:
+    """The newest look as a point, given those of the window before it.  What is less than before counts as
+    unknown: a shard has started anew."""
+    now, first = looks[-1], looks[0]
+    before = looks[-2] if len(looks) > 1 else now
+    seconds = (now.at - before.at) / 1000
+    changes = [new - old for new, old in zip(now.totals, before.totals, strict=True)]
+    rates = [round(change / seconds, 2) if seconds > 0 else -1 for change in changes]
+    added, completed, failed = rates if min(rates) >= 0 else (None, None, None)
+    waits, runs = _since(now.waits, first.waits), _since(now.runs, first.runs)
+    percentiles = [quantile(counts, share) for counts in (waits, runs) for share in (0.5, 0.95)]
+    return Point(now.at, *now.counts, added, completed, failed, *percentiles)
+
+
+def _since(now: Mapping[str, int], before: Mapping[str, int]) -> dict[float, int]:
+    """What was added to a histogram, by the upper bounds."""
+    return {float(bound): count - before.get(bound, 0) for bound, count in now.items()}
+
+
+def quantile(counts: Mapping[float, int], share: float) -> float | None:
+    """The time that this share of jobs did not exceed, about: within a step they count as spread evenly, and
+    what is beyond the last bound counts as that.  None without jobs."""
+    total = sum(counts.values())
+    if total <= 0 or min(counts.values()) < 0:
+        return None
+    left, lower = share * total, 0.0
+    for bound in sorted(counts):
+        count = counts[bound]
+        if count and left <= count:
+            return lower if math.isinf(bound) else round(lower + (bound - lower) * left / count, 2)
+        left -= count
+        lower = lower if math.isinf(bound) else bound
+    return lower
+
+
+class History:
+    """Of one server."""
+
+    def __init__(self, carrier: Carrier) -> None:
+        self._carrier = carrier
+        self._looks: deque[Look] = deque()
+        self._points: deque[Point] = deque(maxlen=MAX_KEPT)
+        self._asked = -math.inf  # when somebody last wanted to see it
+        self._wanted = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Look on from now on."""
+        self._task = self._task or asyncio.get_running_loop().create_task(self._follow())
+
+    async def stop(self) -> None:
+        """Look no more."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+
+    async def endpoint(self, request: Request) -> Response:
+        """GET /history: the points after the moment ``after`` (epoch ms), of the last hour at most."""
+        need(request, Role.READER, "the history")
+        check_names(request.query_params, ("after",))
+        text = request.query_params.get("after", "0")
+        try:
+            after = float(text)
+        except ValueError:
+            raise Problem(status.INVALID, f"after must be a moment in epoch ms, not {text[:100]!r}") from None
+        self._asked = time.monotonic()
+        self._wanted.set()
+        points = [point for point in self._points if point.at > after]
+        return answer(write_json({"ok": True, "data": {"names": Point._fields, "points": points}}))
+
+    async def _follow(self) -> None:
+        while True:
+            began = time.monotonic()
+            with suppress(Problem):  # the router or a shard is away; that is told elsewhere
+                reply = await self._carrier.carry_out(COMMANDS["DashboardOverview"], {})
+                if reply["ok"]:
+                    self._note(look_of(reply["data"]))
+            took = time.monotonic() - began
+            await self._rest(took * SHARE)
+
+    async def _rest(self, least_s: float) -> None:
+        """Until it is time for the next look; sooner when somebody comes to see it."""
+        await asyncio.sleep(max(WATCHED_S, least_s))
+        if time.monotonic() - self._asked > WATCHED_FOR_S:
+            self._wanted.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(ALONE_S - WATCHED_S):
+                    await self._wanted.wait()
+
+    def _note(self, look: Look) -> None:
+        looks, points = self._looks, self._points
+        looks.append(look)
+        while looks[0].at < look.at - WINDOW_MS:
+            looks.popleft()
+        points.append(point_of(looks))
+        while points[0].at < look.at - KEPT_MS:
+            points.popleft()

@@ -1,0 +1,252 @@
+"""GET /ws: commands and events over one WebSocket, as JSON.
+
+A message of the client's is a command: ``{"cmd": ..., "reqId": ..., fields}``; the answer has its ``reqId``.
+Three commands are about the socket itself: ``Auth`` with a ``token``, for browsers, which cannot send one in
+a header; ``Subscribe`` with ``queues``, ``types``, ``jobId`` and ``after``, all optional, in place of an
+earlier one, whose answer has the ``id`` of the place where it begins; and ``Unsubscribe``.  Events come as
+``{"type": "events", "id": place after them, "events": [...]}``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing, suppress
+from typing import Any
+
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from ..http import status
+from ..http.access import TOO_MANY, Access, Role, peer_of
+from ..http.commands import Carrier
+from ..http.problems import Problem, problem_answer
+from ..http.resources import OFFERED
+from ..http.transcode import NotJson, read_json, write_json
+from ..http.unknown_fields import check_names
+from .entries import Heard, read_places
+from .feed import Feed
+from .log_reader import LogUnreadable
+from .sse import MAX_LISTENERS, STUCK_S, begin, check_room, filter_of
+
+MAX_COMMANDS = 50  # under way on one socket; then it is not read until one is answered
+AUTH_S = 10.0  # to show a token
+END_S = 1.0  # to say goodbye to one that takes nothing
+UNAUTHORIZED, OVERLOADED, GOING_AWAY = 4401, 1013, 1001  # close codes
+
+Message = dict[str, Any]
+
+
+class Sockets:
+    """The endpoint, and all sockets that are open."""
+
+    def __init__(self, carrier: Carrier, feed: Feed, access: Access, shards: int) -> None:
+        self.carrier = carrier
+        self.feed = feed
+        self.access = access
+        self.shards = shards
+        self._open: set[Session] = set()
+
+    async def endpoint(self, socket: WebSocket) -> None:
+        """Serve one socket until it ends."""
+        try:
+            check_names(socket.query_params, ())
+        except Problem as problem:
+            await socket.send_denial_response(problem_answer(problem))
+            return
+        await socket.accept()
+        if len(self._open) >= MAX_LISTENERS:
+            await socket.close(OVERLOADED, "too many sockets")
+            return
+        session = Session(self, socket)
+        self._open.add(session)
+        try:
+            await session.run()
+        finally:
+            self._open.discard(session)
+
+    async def close(self) -> None:
+        """End all sockets."""
+        await asyncio.gather(*(session.end(GOING_AWAY) for session in list(self._open)))
+
+
+class Session:
+    """One socket."""
+
+    def __init__(self, sockets: Sockets, socket: WebSocket) -> None:
+        self._sockets = sockets
+        self._socket = socket
+        self._role: Role = socket.state.role
+        self._room = asyncio.Semaphore(MAX_COMMANDS)
+        self._turn = asyncio.Lock()  # of sending
+        self._changing = asyncio.Lock()  # what it listens to
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._listening: asyncio.Task[None] | None = None
+
+    async def run(self) -> None:
+        """Until the client leaves."""
+        loop = asyncio.get_running_loop()
+        self._admitted()
+        late = loop.call_later(AUTH_S, self._check_token)
+        try:
+            while True:
+                text = await self._socket.receive_text()
+                await self._room.acquire()
+                task = loop.create_task(self._heard(text))
+                self._tasks.add(task)
+                task.add_done_callback(self._done)
+        except (WebSocketDisconnect, RuntimeError, KeyError):  # the last: a binary message
+            pass
+        finally:
+            late.cancel()
+            running = [*self._tasks, *([self._listening] if self._listening else [])]
+            for task in running:
+                task.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
+            await self.end(1003)
+
+    def _admitted(self) -> None:
+        """From now on it may send as much as others, if it has shown a token."""
+        if self._role is not Role.NOBODY:
+            self._socket.state.admit()
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        self._room.release()
+        if not task.cancelled():
+            task.exception()  # the socket has ended: nobody is there to be told
+
+    async def end(self, code: int) -> None:
+        """Close the socket, if it is open."""
+        with suppress(RuntimeError, WebSocketDisconnect, OSError, TimeoutError):
+            async with asyncio.timeout(END_S):
+                await self._socket.close(code)
+
+    def _check_token(self) -> None:
+        if self._role is Role.NOBODY:
+            task = asyncio.get_running_loop().create_task(self.end(UNAUTHORIZED))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _send(self, body: bytes) -> None:
+        async with self._turn, asyncio.timeout(STUCK_S):
+            await self._socket.send_text(body.decode())
+
+    async def _heard(self, text: str) -> None:
+        """Answer one message."""
+        number: Any = None
+        try:
+            with self._sockets.carrier.room.share() as take:
+                take(len(text))
+                message = _message(text)
+                number = message.pop("reqId", None)
+                self._admit()
+                reply = await self._answer(message)
+        except Problem as problem:
+            reply = problem.reply
+        if number is not None:
+            reply["reqId"] = number
+        await self._send(write_json(reply))
+        if self._role is Role.NOBODY:
+            await self.end(UNAUTHORIZED)
+
+    def _admit(self) -> None:
+        """A message counts like a request of its own."""
+        if not self._sockets.access.admit(peer_of(self._socket.scope)):
+            raise Problem(status.TOO_MANY, TOO_MANY)
+
+    async def _answer(self, message: Message) -> Message:
+        name = message.pop("cmd", None)
+        if name == "Auth":
+            check_names(message, ("token",))
+            access = self._sockets.access
+            self._role = access.role_of(str(message.get("token", "")))
+            self._admitted()
+            if self._role is not Role.NOBODY:
+                return {"ok": True}
+            await access.wrong_token(peer_of(self._socket.scope))
+            return {"ok": False, "error": "Invalid token"}
+        if self._role is Role.NOBODY:
+            raise Problem(status.UNAUTHORIZED, "Not authenticated")
+        if name == "Subscribe":
+            check_names(message, ("queues", "types", "jobId", "after"))
+            return await self._subscribe(message)
+        if name == "Unsubscribe":
+            check_names(message, ())
+            async with self._changing:
+                self._unsubscribe()
+            return {"ok": True}
+        return await self._command(name, message)
+
+    async def _command(self, name: object, message: Message) -> Message:
+        spec = OFFERED.get(name) if isinstance(name, str) else None
+        if spec is None:
+            raise Problem(status.NOT_FOUND, f"Unknown command: {name}")
+        if spec.writes and self._role is not Role.WRITER:
+            raise Problem(status.FORBIDDEN, f"this token may only read: {name} needs one that may write")
+        return await self._sockets.carrier.carry_out(spec, message, role=self._role)
+
+    # Events
+
+    async def _subscribe(self, message: Message) -> Message:
+        sockets = self._sockets
+        queues, types = (_texts(message, name) for name in ("queues", "types"))
+        job, after = (_text(message, name) for name in ("jobId", "after"))
+        wanted = filter_of(queues, types, job)
+        places = read_places(after, sockets.shards) if after else None
+        if after and places is None:
+            raise Problem(status.BAD_REQUEST, "after is no place of this server's; subscribe without it")
+        async with self._changing:
+            self._unsubscribe()
+            check_room(sockets.feed)
+            events = sockets.feed.listen(wanted, places)
+            place = await begin(events)
+            self._listening = asyncio.get_running_loop().create_task(self._forward(events))
+        return {"ok": True, "id": place}
+
+    def _unsubscribe(self) -> None:
+        if self._listening is not None:
+            self._listening.cancel()
+            self._listening = None
+
+    async def _forward(self, events: AsyncGenerator[Heard, None]) -> None:
+        try:
+            async with aclosing(events) as found:
+                async for heard in found:
+                    if heard.entries:
+                        await self._send(rendered(heard))
+        except (LogUnreadable, TimeoutError):
+            await self.end(OVERLOADED)
+        except (WebSocketDisconnect, RuntimeError, OSError):
+            pass  # it has ended
+        else:
+            await self.end(GOING_AWAY)
+
+
+def rendered(heard: Heard) -> bytes:
+    """Events as a message."""
+    head = b'{"type":"events","id":"' + heard.place.encode() + b'","events":['
+    return head + b",".join([entry.body for entry in heard.entries]) + b"]}"
+
+
+def _message(text: str) -> Message:
+    try:
+        message = read_json(text.encode())
+    except (NotJson, UnicodeEncodeError) as error:
+        raise Problem(status.BAD_REQUEST, str(error).replace("the body", "the message")) from None
+    if not isinstance(message, dict):
+        raise Problem(status.BAD_REQUEST, "a message must be a JSON object")
+    return message
+
+
+def _texts(message: Message, name: str) -> list[str]:
+    value = message.get(name) or []
+    if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+        raise Problem(status.INVALID, f"{name} must be a list of texts")
+    return value
+
+
+def _text(message: Message, name: str) -> str | None:
+    value = message.get(name)
+    if value is not None and not isinstance(value, str):
+        raise Problem(status.INVALID, f"{name} must be a string")
+    return value

@@ -1,0 +1,77 @@
+"""The bytes of WebSockets, bounded: before a token was shown, and over all sockets together.
+
+uvicorn's own takes a whole message before anybody looks at it, from whoever connects.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from uvicorn._types import ASGIReceiveEvent
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from websockets.frames import Frame
+from websockets.http11 import Request
+
+from ..http.connections import MAX_HEAD
+
+MAX_UNKNOWN = 64 * 1024  # bytes from a socket that has shown no token: one message, whatever it is made of
+MAX_RECEIVED = 256 * 1024 * 1024  # bytes of messages that are not whole yet, or not taken, of all sockets
+CLOSE_S = 1.0  # for a socket without a token to say goodbye, too
+
+
+class SocketConnection(WebSocketsSansIOProtocol):
+    """One WebSocket.  It is a stranger until the application calls ``scope["state"]["admit"]``."""
+
+    received = 0  # bytes of all sockets: see MAX_RECEIVED
+
+    def __init__(self, *args: Any, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self._known = False
+        self._kept = 0  # bytes since the last message was taken; of a stranger, since the beginning
+        self.conn.max_message_size = MAX_UNKNOWN
+        self.close_timeout = CLOSE_S
+
+    def handle_connect(self, event: Request) -> None:
+        super().handle_connect(event)
+        if self.response.status_code == 101:
+            self.scope["state"]["admit"] = self.admit
+
+    def admit(self) -> None:
+        """It has shown a token, or needs none."""
+        self._known = True
+        self.conn.max_message_size = self.config.ws_max_size
+
+    def data_received(self, data: bytes) -> None:
+        self._kept += len(data)
+        SocketConnection.received += len(data)
+        too_much = not self._known and self._kept > MAX_UNKNOWN + MAX_HEAD  # it begins with the request
+        if too_much or SocketConnection.received > MAX_RECEIVED:
+            self.transport.abort()
+        elif not self.transport.is_closing():
+            super().data_received(data)
+
+    def handle_cont(self, event: Frame) -> None:
+        if self._known:
+            super().handle_cont(event)
+        else:
+            self.transport.abort()
+
+    def handle_parser_exception(self) -> None:
+        if self._known:
+            super().handle_parser_exception()
+        else:
+            self.transport.abort()
+
+    async def receive(self) -> ASGIReceiveEvent:
+        message = await super().receive()
+        if self._known and message["type"] == "websocket.receive":
+            self._give_back()
+        return message
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._give_back()
+        super().connection_lost(exc)
+
+    def _give_back(self) -> None:
+        SocketConnection.received -= self._kept
+        self._kept = 0

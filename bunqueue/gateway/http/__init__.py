@@ -1,0 +1,1 @@
+"""Requests and answers: access, bodies, commands as resources, status codes and connections."""

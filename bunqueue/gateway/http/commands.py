@@ -1,0 +1,198 @@
+"""From a request to a command, and from its reply to an answer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from bunqueue.model.addresses import without_secrets
+from bunqueue.protocol.codes import Code
+from bunqueue.protocol.commands import Spec
+from bunqueue.protocol.readable import MARK
+
+from ..router_client.backend import Backend, Busy, Unanswered
+from ..router_client.connection import RouterGone
+from . import status
+from .access import Role, is_lured, need
+from .arguments import from_texts
+from .bodies import Bodies, Room
+from .problems import Problem, answer
+from .resources import DEFAULTS, OF_A_CONNECTION, OFFERED, Resource
+from .segments import decoded
+from .transcode import NotJson, read_packed, write_json
+from .unknown_fields import MAX_SHOWN, check_fields
+
+_PULLS = frozenset({"PULL", "PULLB"})
+MAX_WAIT_MS = 600_000  # the longest that any command waits
+
+Endpoint = Callable[[Request], Awaitable[Response]]
+
+
+class Carrier:
+    """Carries out commands for HTTP."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self.room = Room()
+        self._bodies = Bodies(self.room)
+        self._stopping = asyncio.Event()
+
+    def resource(self, resource: Resource) -> Endpoint:
+        """The endpoint of a resource."""
+        spec = resource.spec
+        role = Role.WRITER if spec.writes else Role.READER
+
+        async def endpoint(request: Request) -> Response:
+            need(request, role, spec.name)
+            if spec.writes and request.method == "GET" and is_lured(request.headers):
+                text = "a browser may be made to send a GET by any page: send POST to {}/pull"
+                raise Problem(status.FORBIDDEN, text.format(request.url.path))
+            async with self._bodies.read(request) as given:
+                if resource.has_body:
+                    _check_no_query(request)
+                else:
+                    given |= _from_query(request, spec)
+                fields = _with_path(given, decoded(request.path_params))
+                return shown(await self.carry_out(spec, fields, request, request.state.role))
+
+        return endpoint
+
+    async def command(self, request: Request) -> Response:
+        """POST /commands/{command}: any command."""
+        name = decoded(request.path_params)["command"]
+        spec = OFFERED.get(name)
+        if spec is None:
+            need(request, Role.READER, name)
+            hint = "; /events and /ws do what it does" if name in OF_A_CONNECTION else ""
+            raise Problem(status.NOT_FOUND, f"Unknown command: {name}{hint}")
+        need(request, Role.WRITER if spec.writes else Role.READER, name)
+        async with self._bodies.read(request) as fields:
+            _check_no_query(request)
+            return shown(await self.carry_out(spec, fields, request, request.state.role))
+
+    def stop(self) -> None:
+        """Let nobody wait any more."""
+        self._stopping.set()
+
+    async def carry_out(
+        self,
+        spec: Spec,
+        fields: dict[str, Any],
+        request: Request | None = None,
+        role: Role = Role.WRITER,
+    ) -> dict[str, Any]:
+        """The reply to a command.  Raises Problem; a refusal of the server's is a reply like others.
+
+        When who sent the ``request`` leaves while the command waits, the server gives it up.
+        """
+        check_fields(spec.request, fields)
+        fields = {**DEFAULTS.get(spec.name, {}), **fields}
+        try:
+            payload = await self._call(spec, fields, request, role)
+            reply: dict[str, Any] = read_packed(payload)
+        except RouterGone as error:
+            raise Problem(status.UNAVAILABLE, _lost(error)) from None
+        except Unanswered:
+            raise Problem(status.UNAVAILABLE, f"{spec.name} was not answered in time; {_UNKNOWN}") from None
+        except Busy:
+            raise Problem(status.UNAVAILABLE, "too many requests wait already, try again") from None
+        except NotJson as error:
+            raise Problem(status.NO_JSON, str(error)) from None
+        except (TypeError, ValueError, OverflowError, RecursionError) as error:
+            raise Problem(status.INVALID, f"a value cannot be sent to the server: {error}") from None
+        reply.pop("reqId", None)
+        if spec.name in _PULLS and reply.get("ok"):
+            await self._without_unreadable(reply)
+        if role is not Role.WRITER and spec.name == "ListWebhooks" and reply["ok"]:
+            for hook in reply["data"]["webhooks"]:
+                hook["url"] = without_secrets(hook["url"])
+        return reply
+
+    async def _without_unreadable(self, reply: dict[str, Any]) -> None:
+        """Fail the jobs of a pull whose data cannot be decoded, at once and for good; the others stay in it.
+
+        No worker could do anything with them, and the good ones must not wait for their locks to run out.
+        """
+        pulled = reply["jobs"] if "jobs" in reply else [reply.get("job")]
+        tokens = reply.get("tokens") or [reply.get("token")] * len(pulled)
+        good = []
+        for job, token in zip(pulled, tokens, strict=False):
+            if job is None or MARK not in job:
+                good.append((job, token))
+                continue
+            fields = {"id": job["id"], "error": f"the job's {job[MARK]}", "unrecoverable": True}
+            await self._backend.call("FAIL", fields | ({"token": token} if token else {}))
+        if len(good) == len(pulled):
+            return
+        if "jobs" not in reply:
+            reply["job"] = None
+            reply.pop("token", None)
+            return
+        reply["jobs"] = [job for job, _ in good]
+        if reply.get("tokens"):
+            reply["tokens"] = [token for _, token in good]
+
+    async def _call(self, spec: Spec, fields: dict[str, Any], request: Request | None, role: Role) -> bytes:
+        timeout = fields.get("timeout")
+        if not spec.parks or not spec.is_slow(timeout):
+            return await self._backend.call(spec.name, fields)
+        longest = timeout if isinstance(timeout, int | float) else spec.default_timeout
+        waiting = self._backend.wait(spec.name, fields, min(longest, MAX_WAIT_MS), reads=role is Role.READER)
+        return await (waiting if request is None else self._while_there(request, waiting))
+
+    async def _while_there(self, request: Request, waiting: Awaitable[bytes]) -> bytes:
+        """The result of ``waiting``, which is cancelled when the client leaves, or the server stops."""
+        task = asyncio.ensure_future(waiting)
+        ends = [asyncio.create_task(each) for each in (_until_gone(request), self._stopping.wait())]
+        try:
+            await asyncio.wait((task, *ends), return_when=asyncio.FIRST_COMPLETED)
+            if not task.done():
+                raise Problem(status.UNAVAILABLE, "the server is stopping, try again")  # or nobody reads it
+            return await task
+        finally:
+            for each in (task, *ends):
+                each.cancel()
+
+
+_UNKNOWN = "nobody knows whether it was carried out, so look before you repeat it"
+
+
+def _lost(error: RouterGone) -> str:
+    if error.asked:
+        return f"a part of the server restarted before it answered: {_UNKNOWN}"
+    return "the server is not there at present; nothing was changed, try again"
+
+
+def _from_query(request: Request, spec: Spec) -> dict[str, Any]:
+    query = request.query_params
+    return {name: from_texts(spec.request, name, query.getlist(name)) for name in dict.fromkeys(query.keys())}
+
+
+def _check_no_query(request: Request) -> None:
+    """Raise Problem for a query where the fields belong in the body: it would be ignored."""
+    for name in request.query_params:
+        text = f"{name[:MAX_SHOWN]} is in the query; send the fields of a {request.method} in the body"
+        raise Problem(status.INVALID, text, reason=Code.UNKNOWN_FIELD)
+
+
+def _with_path(given: dict[str, Any], path: dict[str, str]) -> dict[str, Any]:
+    """All fields of a request.  Raise Problem for one whose value is in the path already."""
+    for name in path.keys() & given.keys():
+        text = f"{name} is in the path already; leave it out of the body and the query"
+        raise Problem(status.INVALID, text, reason=Code.UNKNOWN_FIELD)
+    return given | path
+
+
+async def _until_gone(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def shown(reply: dict[str, Any]) -> Response:
+    """A reply as an answer."""
+    code = 200 if reply.get("ok") else status.status_of(str(reply.get("error")), reply.get("code"))
+    return answer(write_json(reply), code)

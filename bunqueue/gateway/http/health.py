@@ -1,0 +1,94 @@
+"""Whether the server is well, for people, Kubernetes and Prometheus."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+
+from bunqueue.guesses import Guesses
+from bunqueue.protocol.commands import COMMANDS
+
+from . import status
+from .access import Role, need
+from .commands import Carrier, shown
+from .problems import Problem, answer
+from .transcode import write_json
+from .unknown_fields import check_names
+
+WRONG = "bunqueue_wrong_tokens_total"
+EXPOSITION = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class Health:
+    """The endpoints /health, /healthz, /ready and /prometheus."""
+
+    def __init__(self, carrier: Carrier, version: str, guesses: Guesses) -> None:
+        self._carrier = carrier
+        self._version = version
+        self._guesses = guesses
+        self._since = time.monotonic()
+
+    async def alive(self, request: Request) -> Response:
+        """Liveness: this process answers."""
+        return PlainTextResponse("OK")
+
+    async def ready(self, request: Request) -> Response:
+        """Readiness: every shard answers, and what is pushed can be stored."""
+        problem = await self._problem()
+        if problem is None:
+            return answer(write_json({"ok": True, "ready": True}))
+        body = {"ok": False, "ready": False, "error": problem}
+        return answer(write_json(body), status.UNAVAILABLE)
+
+    async def _problem(self) -> str | None:
+        try:
+            reply = await self._carrier.carry_out(COMMANDS["StorageStatus"], {})
+        except Problem as problem:
+            return problem.error
+        if not reply["ok"]:
+            return str(reply["error"])
+        error = reply["data"]["error"]
+        return None if error is None else str(error)
+
+    async def health(self, request: Request) -> Response:
+        """All at a glance; numbers for those who may read only."""
+        problem = await self._problem()
+        body: dict[str, Any] = {
+            "ok": problem is None,
+            "status": "healthy" if problem is None else "degraded",
+            "version": self._version,
+            "uptime": round(time.monotonic() - self._since, 3),
+            "role": request.state.role.name.lower(),
+        }
+        if problem is not None:
+            body["error"] = problem
+        elif request.state.role >= Role.READER:
+            body |= await self._numbers()
+        return answer(write_json(body), 200 if problem is None else status.UNAVAILABLE)
+
+    async def _numbers(self) -> dict[str, Any]:
+        names = ("Stats", "Metrics")
+        stats, metrics = await asyncio.gather(
+            *(self._carrier.carry_out(COMMANDS[name], {}) for name in names)
+        )
+        if not (stats["ok"] and metrics["ok"]):
+            return {}
+        counts, totals = stats["stats"], metrics["metrics"]
+        queues = {name: counts[name] for name in ("waiting", "active", "delayed", "completed", "dlq")}
+        memory = {"rss": totals["memoryUsageMb"], "sqlite": totals["sqliteSizeMb"]}
+        return {"queues": queues, "connections": {"tcp": totals["activeConnections"]}, "memory": memory}
+
+    async def prometheus(self, request: Request) -> Response:
+        """All numbers as Prometheus reads them."""
+        need(request, Role.READER, "Prometheus")
+        check_names(request.query_params, ())
+        reply = await self._carrier.carry_out(COMMANDS["Prometheus"], {})
+        if not reply["ok"]:
+            return shown(reply)
+        # The router counts those over TCP; samples of one metric have to stand together.
+        own = f'{WRONG}{{transport="http"}} {self._guesses.total:.1f}\n{WRONG}{{'
+        return Response(reply["data"]["metrics"].replace(WRONG + "{", own, 1), media_type=EXPOSITION)

@@ -1,0 +1,126 @@
+"""The gateway's way to the router: quick commands share a few connections, those that wait have one each.
+
+A connection may have only so many commands that are answered late; beyond, everything behind them waits.  And
+only the end of its connection calls a parked command back, when whoever asked has gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from bunqueue.descriptors import MAX_WAITING
+from bunqueue.protocol.commands import COMMANDS
+
+from .connection import Line, RouterGone
+
+SHARED = 2  # connections for what is answered at once; large answers on one do not hold up the other
+SPARE = 16  # connections that are kept for the next ones
+READERS = 4  # the part of all that may wait which those have who may only read: one in so many
+ANSWER_S = 30.0  # for an answer, on top of the time that the command itself may take
+
+
+class Busy(Exception):
+    """As many commands wait as may."""
+
+
+class Unanswered(Exception):
+    """No answer came in time; the outcome of a command that changes something is unknown."""
+
+
+class Backend:
+    """All connections to the router."""
+
+    def __init__(self, path: str, max_waiting: int = MAX_WAITING) -> None:
+        """``max_waiting``: commands that may wait at the same time, each with a connection."""
+        self._path = path
+        self._max_waiting = max_waiting
+        self._shared: list[Line] = []
+        self._spare: list[Line] = []
+        self._opening = asyncio.Lock()
+        self._parked = 0
+        self._reading = 0  # of these, for those who may only read
+
+    async def call(self, name: str, fields: dict[str, Any]) -> bytes:
+        """Carry out a command that is answered at once; its reply, a MessagePack map.
+
+        Raises RouterGone, Unanswered, and what fields raise that cannot be encoded.
+        """
+        command = {**fields, "cmd": name}
+        try:
+            return await self._answer(await self._line(), command)
+        except RouterGone as error:
+            if error.asked and not COMMANDS[name].repeatable:
+                raise
+        return await self._answer(await self._line(), command)
+
+    async def _answer(self, line: Line, command: dict[str, Any], waits_ms: float = 0) -> bytes:
+        try:
+            async with asyncio.timeout(waits_ms / 1000 + ANSWER_S):
+                return await line.ask(command)
+        except TimeoutError:
+            raise Unanswered from None
+
+    async def _line(self) -> Line:
+        """The shared connection with least to do; opens those that are missing."""
+        lines = self._shared = [line for line in self._shared if not line.closed]
+        if len(lines) < SHARED:
+            async with self._opening:
+                while len(self._shared) < SHARED:
+                    self._shared.append(await Line.open(self._path))
+            lines = self._shared
+        return min(lines, key=lambda line: line.load)
+
+    async def wait(self, name: str, fields: dict[str, Any], waits_ms: float, *, reads: bool = False) -> bytes:
+        """Carry out a command that may wait.  Cancel it, and the server gives it up, too.
+
+        ``reads``: for somebody who may only read; they leave room for the others.
+
+        Raises Busy, RouterGone, Unanswered, and what fields raise that cannot be encoded.
+        """
+        if reads and self._reading >= self._max_waiting // READERS:
+            raise Busy
+        self._reading += reads
+        try:
+            async with self._leased() as line:
+                return await self._answer(line, {**fields, "cmd": name}, waits_ms)
+        finally:
+            self._reading -= reads
+
+    @asynccontextmanager
+    async def _leased(self) -> AsyncIterator[Line]:
+        """A connection for one command alone.  If it is not answered, the connection ends."""
+        if self._parked >= self._max_waiting:
+            raise Busy
+        self._parked += 1
+        line = None
+        try:
+            line = await self._unused()
+            yield line
+        except BaseException:
+            if line is not None:
+                line.close()
+            raise
+        else:
+            if len(self._spare) < SPARE and not line.closed:
+                self._spare.append(line)
+            else:
+                line.close()
+        finally:
+            self._parked -= 1
+
+    async def _unused(self) -> Line:
+        while self._spare:
+            line = self._spare.pop()
+            if not line.closed:
+                return line
+        return await Line.open(self._path)
+
+    def close(self) -> None:
+        """End all connections."""
+        for line in (*self._shared, *self._spare):
+            line.close()
+        self._shared.clear()
+        self._spare.clear()

@@ -1,0 +1,171 @@
+"""The file of a shard, read as it was at one moment, while its server may go on writing.
+
+Never writes to it, nor beside it where that could be in a server's way.  The only place of this package that
+opens SQLite.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import sqlite3
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ..errors import UnreadableShard
+from .decoding import FUNCTIONS
+
+SCHEMA = 2  # the newest that `tables` describes; older ones have all of it, too
+ROWS = 8192  # fetched at once: more is not faster
+_CACHE_KIB = 16_384
+_DAMAGE = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
+
+Row = tuple[Any, ...]
+
+
+class Identity(NamedTuple):
+    """By which a file that nobody writes to is known: as long as it is the same, it can be read in pieces."""
+
+    size: int
+    modified_ns: int
+
+
+def identity(path: Path) -> Identity | None:
+    """Of a file that is complete in itself; None when there is more in the log beside it, or somebody writes.
+
+    UnreadableShard when there is no file, or it cannot be looked at.
+    """
+    try:
+        status = path.stat()
+        log = Path(f"{path}-wal")
+        if log.exists() and (log.stat().st_size or _is_owned(path)):
+            return None
+    except OSError as error:
+        raise _problem(path, error) from error
+    return Identity(status.st_size, status.st_mtime_ns)
+
+
+def _is_owned(path: Path) -> bool:
+    """Whether a server has it open, or may have; see `shardproc.storage.database.own`."""
+    try:
+        with path.with_suffix(".lock").open("rb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    return False
+
+
+class ShardFile:
+    """An open file: all that is asked of it sees the same moment."""
+
+    def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
+        self.path = path
+        self._db = connection
+        self.is_empty = False  # it has no tables yet
+
+    def check(self) -> None:
+        """UnreadableShard unless it is of a version that is known; from here on the moment is fixed."""
+        self._db.execute("begin")
+        version = self._db.execute("pragma user_version").fetchone()[0]
+        if version > SCHEMA:
+            raise UnreadableShard(
+                f"{self.path} was written by a newer version of bunqueue (schema {version}, this one reads "
+                f"up to {SCHEMA}): upgrade bunqueue"
+            )
+        tables = self._db.execute("select count(*) from sqlite_schema").fetchone()[0]
+        self.is_empty = version == 0 and not tables
+        if version == 0 and tables:
+            raise UnreadableShard(f"{self.path} is a database, but not one of bunqueue: check the path")
+
+    def chunks(self, sql: str, parameters: Sequence[Any] = (), size: int = ROWS) -> Iterator[list[Row]]:
+        """The rows of a query, so many at a time."""
+        cursor = self._db.execute(sql, parameters)
+        while rows := cursor.fetchmany(size):
+            yield rows
+
+    def one(self, sql: str, *parameters: Any) -> Row | None:
+        """The first row of a query."""
+        found: Row | None = self._db.execute(sql, parameters).fetchone()
+        return found
+
+    def copy_to(self, target: Path) -> None:
+        """Write all of it into a new file that nobody else may read."""
+        os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+        with closing(sqlite3.connect(target, isolation_level=None)) as copy:
+            copy.execute("pragma synchronous = off")
+            copy.execute("pragma journal_mode = off")
+            self._db.backup(copy)  # all pages at once: no transaction of a writer comes between
+            copy.execute(
+                "pragma journal_mode = delete"
+            )  # not that of the original: it needs no log beside it
+
+
+@contextmanager
+def opened(path: Path, expected: Identity | None = None) -> Iterator[ShardFile]:
+    """Open a file for reading.  With ``expected`` it must be that file, and stay so until the end.
+
+    UnreadableShard when it cannot be read, or has changed.
+    """
+    with ExitStack() as stack:
+        try:
+            found = identity(path)
+            _check_same(path, expected, found)
+            uri = _uri(path, found, stack)
+            connection = stack.enter_context(closing(sqlite3.connect(uri, uri=True, isolation_level=None)))
+            connection.execute(f"pragma cache_size = -{_CACHE_KIB}")
+            for name, function in FUNCTIONS.items():
+                connection.create_function(name, -1, function, deterministic=True)
+            file = ShardFile(path, connection)
+            file.check()
+            yield file
+            if found is not None:
+                _check_same(path, found, identity(path))
+        except (sqlite3.Error, OSError) as error:
+            raise _problem(path, error) from error
+
+
+def _check_same(path: Path, expected: Identity | None, found: Identity | None) -> None:
+    if expected is not None and found != expected:
+        raise UnreadableShard(
+            f"{path} has changed while it was read, as a server was started on it, perhaps: read it again"
+        )
+
+
+def _uri(path: Path, found: Identity | None, stack: ExitStack) -> str:
+    """How to open it without a trace.
+
+    Without a log, SQLite need not make files beside it.  With the log of a crash it has to; as a server could
+    not use those of another user, only its own user makes them, and all others read a copy.
+    """
+    if found is not None:
+        return f"{path.absolute().as_uri()}?mode=ro&immutable=1"
+    if not Path(f"{path}-shm").exists() and not _is_ours(path):
+        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bunqueue-")))
+        for name in (path.name, f"{path.name}-wal"):
+            shutil.copyfile(path.with_name(name), scratch / name)
+        path = scratch / path.name
+    return f"{path.absolute().as_uri()}?mode=ro"
+
+
+def _is_ours(path: Path) -> bool:
+    return os.geteuid() in (0, path.stat().st_uid) and os.access(path.parent, os.W_OK)
+
+
+def _problem(path: Path, error: sqlite3.Error | OSError) -> UnreadableShard:
+    """An error in words that say what to do."""
+    otherwise = "restore it from a backup, or leave it out with the option unreadable=skip"
+    if isinstance(error, FileNotFoundError):
+        return UnreadableShard(f"{path} is missing; {otherwise}")
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    if code == sqlite3.SQLITE_FULL:
+        return UnreadableShard(f"{path} cannot be copied: the disk is full; give another folder")
+    if code in _DAMAGE:
+        return UnreadableShard(f"{path} is damaged ({error}); {otherwise}")
+    reason = error.strerror if isinstance(error, OSError) else error
+    return UnreadableShard(f"{path} cannot be read: {reason}; run this as a user who may read it")

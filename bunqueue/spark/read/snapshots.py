@@ -1,0 +1,122 @@
+"""Copies of data folders, made while a server works: what one reads again and again stays the same.
+
+A copy is a data folder itself.  It holds up nobody; the log of each shard grows by what is written while that
+shard is copied.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+from bunqueue.data_folder import read_manifest, save_manifest
+
+from ..errors import NotReadable, UnreadableShard
+from .folders import Shard, find_shards
+from .remote import is_remote
+from .shard_file import identity, opened
+
+AT_ONCE = 4  # shards; more would only wait for the disk
+logger = logging.getLogger("bunqueue.spark")
+
+
+def is_live(path: str | os.PathLike[str]) -> bool:
+    """Whether a server is writing to a data folder of this machine, or has left a log behind in a crash.
+
+    NotReadable when there is none at that path.
+    """
+    if is_remote(str(path)):
+        return False
+    return any(_is_live(Path(shard.path)) for shard in find_shards([str(path)], ["any"]))
+
+
+def _is_live(file: Path) -> bool:
+    try:
+        return identity(file) is None
+    except UnreadableShard:  # told when it is read
+        return False
+
+
+def copy(
+    path: str | os.PathLike[str], target: str | os.PathLike[str], *, skip_unreadable: bool = False
+) -> Path:
+    """Copy a data folder into the new folder ``target``, each shard as it is at one moment; ``target``.
+
+    NotReadable when ``path`` cannot be read or ``target`` exists; then there is no copy.  With
+    ``skip_unreadable`` shards that cannot be read are left out, and named in the log.
+    """
+    place, folder = Path(path), Path(target)
+    shards = find_shards([str(place)], ["copied"])
+    try:
+        folder.mkdir(mode=0o700, parents=True)
+    except FileExistsError:
+        raise NotReadable(f"{folder} exists already; give a folder that does not") from None
+    try:
+        _check_room(shards, folder)
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            list(pool.map(lambda shard: _copy_shard(Path(shard.path), folder, skip_unreadable), shards))
+        if place.is_dir():
+            save_manifest(folder, read_manifest(place))
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    return folder if place.is_dir() else folder / place.name
+
+
+def _check_room(shards: Sequence[Shard], folder: Path) -> None:
+    """NotReadable where shards find no room."""
+    needed = sum(Path(shard.path).stat().st_size for shard in shards if Path(shard.path).exists())
+    free = shutil.disk_usage(folder).free
+    if needed > free:
+        raise NotReadable(
+            f"a copy needs {needed / 1e6:,.0f} MB, and {folder.parent} has {free / 1e6:,.0f} MB left: give "
+            "another place (scratch, or TMPDIR)"
+        )
+
+
+def _copy_shard(path: Path, folder: Path, skip: bool) -> None:
+    target = folder / path.name
+    try:
+        with opened(path) as file:
+            file.copy_to(target)
+    except UnreadableShard as error:
+        if not skip:
+            raise
+        target.unlink(missing_ok=True)
+        logger.warning("skipped: %s", error)
+
+
+@contextmanager
+def snapshot(
+    path: str | os.PathLike[str],
+    scratch: str | os.PathLike[str] | None = None,
+    *,
+    skip_unreadable: bool = False,
+) -> Iterator[str]:
+    """A copy of a data folder for as long as it is used: ``with snapshot(folder) as still: ...``.
+
+    ``scratch`` is where it is made, by default the system's temporary folder; it takes as much room as the
+    shards.  NotReadable as of `copy`.
+    """
+    name = Path(path).absolute().name or "data"
+    with _temporary(scratch) as folder:
+        yield str(copy(path, folder / name, skip_unreadable=skip_unreadable))
+
+
+@contextmanager
+def _temporary(scratch: str | os.PathLike[str] | None) -> Iterator[Path]:
+    try:
+        folder = tempfile.TemporaryDirectory(prefix="bunqueue-snapshot-", dir=scratch)
+    except OSError as error:
+        place = scratch or tempfile.gettempdir()
+        raise NotReadable(
+            f"scratch: no copy can be made in {place} ({error.strerror}); give a folder that you may write to"
+        ) from error
+    with folder as path:
+        yield Path(path)

@@ -1,0 +1,125 @@
+"""Events as a stream: each exactly once for as long as the checkpoint is kept.
+
+Spark asks how far the log goes, writes that down, and has the events up to there read; after a crash the same
+numbers again.  An event's number never changes, so the same numbers are the same events.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from ..errors import EventsLost
+from ..options import ReadOptions, StreamOptions
+from .conditions import microseconds
+from .event_rows import Bounds, bounds, first_since
+from .folders import Shard, find_shards
+from .offsets import Offset, key_of, limited, losses, reached, resharded, went_back
+from .reading import Selection, read_events
+from .shard_file import opened
+
+logger = logging.getLogger("bunqueue.spark")
+
+
+class EventPart(InputPartition):
+    """The events that one task reads: those of a shard with numbers above ``after``, or from the oldest on,
+    up to ``until``."""
+
+    def __init__(self, shard: Shard, after: int | None, until: int) -> None:
+        self.shard = shard
+        self.after = after
+        self.until = until
+
+
+class EventStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads the event logs of all shards."""
+
+    def __init__(self, options: ReadOptions, stream: StreamOptions) -> None:
+        self.options = options
+        self.stream = stream
+        self.target: Offset | None = None  # of a run that is to end there
+        self.told: set[str] = set()
+
+    def _shards(self) -> dict[str, Shard]:
+        hosts = self.options.hosts
+        return {key_of(shard, bool(hosts)): shard for shard in find_shards(self.options.paths, hosts)}
+
+    def _bounds(self) -> dict[str, Bounds]:
+        found = {}
+        for key, shard in self._shards().items():
+            with opened(Path(shard.path)) as file:
+                found[key] = bounds(file)
+        return found
+
+    def initialOffset(self) -> dict[str, Any]:
+        start = self.stream.start
+        if start == "earliest":
+            return {}  # no numbers: retention may pass the oldest of now before the first batch is read
+        if isinstance(start, str):
+            return {key: found.last for key, found in self._bounds().items()}
+        at = -(-microseconds(start) // 1000)
+        offset = {}
+        for key, shard in self._shards().items():
+            with opened(Path(shard.path)) as file:
+                offset[key] = first_since(file, at) - 1
+        return offset
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        return ReadMaxRows(self.stream.max_events)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self.target = {key: found.last for key, found in self._bounds().items()}
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        found = self._bounds()
+        self._check(start, found)
+        latest = self.target or {key: one.last for key, one in found.items()}
+        if isinstance(limit, ReadAllAvailable):
+            return {key: max(last, start.get(key, 0)) for key, last in latest.items()}
+        most = limit.max_rows if isinstance(limit, ReadMaxRows) else self.stream.max_events
+        return limited(reached(start, found), latest, most)
+
+    def _check(self, start: Offset, found: dict[str, Bounds]) -> None:
+        moved = resharded(start, found) or went_back(start, found)
+        if moved is not None:
+            raise EventsLost(f"{moved}: begin a new stream with a checkpoint of its own, and startAt=a time")
+        for loss in losses(start, found):
+            if self.stream.fail_on_loss:
+                raise EventsLost(
+                    f"{loss}; to go on without them, set failOnDataLoss=false; to keep events longer, "
+                    "start the server with a larger --events-max-age and --events-max-count"
+                )
+            if loss not in self.told:
+                self.told.add(loss)
+                logger.warning("%s", loss)
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        shards = self._shards()
+        return [
+            EventPart(shards[key], start.get(key), last)
+            for key, last in end.items()
+            if last > start.get(key, 0)
+        ]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, EventPart)
+        selection = Selection(self.options.table, self.options.columns, self.options.conditions)
+        strict = self.stream.fail_on_loss
+        return read_events(partition.shard, selection, partition.after, partition.until, strict=strict)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Nothing: the server forgets events by their age, whoever reads them."""
+
+    def stop(self) -> None:
+        """Nothing is held open."""

@@ -1,0 +1,1 @@
+"""Spark sessions: Java, and standing back for a server on the same machine."""

@@ -1,0 +1,101 @@
+"""A process of its own that stops others for most of the time while the machine has better things to do.
+
+    python -m bunqueue.spark.sessions.governor PID
+
+Those are the descendants of PID, such as the Java and Python of Spark, but not PID itself: a shell would take
+it for put aside.  Ends when its standard input does, and lets all of them go on then, whatever became of PID.
+Knows only what Linux tells in /proc.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import sys
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+PERIOD_S = 1.0  # of going on and being stopped
+LEAST, MOST = 0.15, 0.9  # the part of it to go on for; in the rest the others are looked at
+QUIET, BUSY = (
+    0.25,
+    0.6,
+)  # how much of all cores the others take: up to the one it is MOST, from the other LEAST
+
+
+def share_for(load: float) -> float:
+    """For how much of the time to go on, while others take so much of all cores; both 0 to 1."""
+    way = (load - QUIET) / (BUSY - QUIET)
+    return MOST - (MOST - LEAST) * min(max(way, 0.0), 1.0)
+
+
+def descendants(pid: int) -> list[int]:
+    """All processes that it has started, and those that these have; parents first."""
+    children: dict[int, list[int]] = defaultdict(list)
+    for place in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it has just ended
+            # The name, in brackets, may have any character in it.
+            parent = (place / "stat").read_text().rpartition(")")[2].split()[1]
+            children[int(parent)].append(int(place.name))
+    found = [pid]
+    for one in found:  # grows meanwhile
+        found += children[one]
+    return found[1:]
+
+
+def tell(pids: Iterable[int], what: signal.Signals) -> None:
+    """Send a signal to all that are still there."""
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, what)
+
+
+class Cores:
+    """How busy all cores were since the last look."""
+
+    def __init__(self) -> None:
+        self._busy, self._total = self._look()
+
+    def _look(self) -> tuple[int, int]:
+        times = [int(time) for time in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
+        return sum(times) - times[3] - times[4], sum(times)  # but for idle, and waiting for disks
+
+    def load(self) -> float:
+        """0 to 1."""
+        busy, total = self._look()
+        passed = total - self._total
+        load = (busy - self._busy) / passed if passed else 0.0
+        self._busy, self._total = busy, total
+        return load
+
+
+def is_over(seconds: float) -> bool:
+    """Wait for so long; whether standard input has ended meanwhile."""
+    return bool(select.select([0], [], [], seconds)[0])
+
+
+def govern(root: int) -> None:
+    """Stop and let go, until standard input ends."""
+    share, stopped, cores = LEAST, list[int](), Cores()
+    try:
+        while not is_over(PERIOD_S * share):
+            stopped = [pid for pid in descendants(root) if pid != os.getpid()]
+            tell(stopped, signal.SIGSTOP)
+            cores.load()
+            if is_over(PERIOD_S * (1 - share)):
+                break
+            share = share_for(cores.load())
+            tell(stopped, signal.SIGCONT)
+    finally:
+        tell(stopped, signal.SIGCONT)
+
+
+def main(arguments: Sequence[str]) -> None:
+    govern(int(arguments[0]))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,178 @@
+"""Pushes with an idempotency key: the same push again adds nothing, and is answered as the first time.
+
+A shard knows the keys of the last minutes.  They are stored with what they pushed, in the row that tells the
+events of their batch: a row of their own would cost a third of what storing a job costs that comes alone.
+When there are too many, the oldest are forgotten early, and then a repeated push that may have been among
+them is refused: its outcome is not known.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+
+from bunqueue.protocol.commands import CommandError
+from bunqueue.protocol.commands.core import PlainPush, PlainPushBatch, Push, PushBatch
+
+from ..memory.clock_correction import SetBack
+from ..outbox import Pushed, PushedEntry
+from ..state import State
+
+KEPT_MS = 300_000  # a client repeats for as long as its commands may take: half a minute, unless it is told
+MAX_KEPT = 100_000  # single ids, or runs of ids; about 30 MB
+
+AnyPush = PlainPush | PlainPushBatch | Push | PushBatch
+
+
+def recover(state: State, batches: Iterable[tuple[int, list[PushedEntry] | None]], now: int) -> None:
+    """What was stored, with its times, the newest first; None of batches without such pushes, and an empty
+    list for all that are lost.  Reads no further back than it has to."""
+    memory = state.pushed
+    for at, pushed in batches:
+        if at <= now - KEPT_MS:
+            return
+        if pushed is None:
+            continue
+        if not pushed or memory.weight > MAX_KEPT:
+            memory.forgotten_at = at
+            return
+        last = {key: answer for key, answer in pushed if key not in memory.known}
+        memory.batches.appendleft((at, list(last)))
+        memory.known.update(last)
+        memory.weight += sum(map(_weight, last.values()))
+
+
+def full_key(command: AnyPush) -> str:
+    """Keys of different queues have nothing to do with each other."""
+    return f"{command.queue} {command.idempotency_key}"
+
+
+def answered(state: State, command: AnyPush) -> tuple[list[str], list[int]] | None:
+    """What a push with that key is answered: ids, and which of them existed; None: there was none.
+
+    CommandError when that cannot be told, or it was a push of something else.
+    """
+    key, memory = full_key(command), state.pushed
+    if (answer := memory.known.get(key)) is not None:
+        known = answer if isinstance(answer, str) else _checked(answer, command)
+        ids, existing = ([known], []) if isinstance(known, str) else (_ids(known.runs), known.existing)
+        # Who was told before, and not he whose answer was lost, learns that they are not new.
+        return ids, existing if command.idempotency_age else list(range(len(ids)))
+    if key in memory.underway:
+        raise CommandError("Shard unavailable: the push with this idempotencyKey is still under way")
+    first_sent = state.now - int(command.idempotency_age)
+    if command.idempotency_age and first_sent <= max(memory.forgotten_at, state.now - KEPT_MS):
+        raise CommandError(
+            f"Outcome unknown: a push that was first sent {int(command.idempotency_age)} ms ago may be"
+            " forgotten; look whether its jobs are there"
+        )
+    return None
+
+
+def _checked(answer: Pushed, command: AnyPush) -> Pushed:
+    theirs = _hash(command)
+    if answer.hash is not None and theirs is not None and answer.hash != theirs:
+        raise CommandError(
+            f"idempotencyKey {command.idempotency_key!r} was used a moment ago to push something else"
+            f" (job {answer.runs[0][0]}); give each push a key of its own, and repeat it with the same name"
+            " and data"
+        )
+    return answer
+
+
+def _hash(command: AnyPush) -> str | None:
+    return command.idempotency_hash if isinstance(command, Push | PushBatch) else None
+
+
+def begin(state: State, command: AnyPush) -> str:
+    """A push has to ask other shards, and is not to be begun again meanwhile; the caller takes the key out
+    of ``underway`` at the end."""
+    if command.idempotency_key is None:
+        return ""
+    key = full_key(command)
+    state.pushed.underway.add(key)
+    return key
+
+
+def remember(state: State, command: AnyPush, ids: list[str], existing: list[int]) -> None:
+    """A push has been carried out."""
+    if not ids:  # an empty batch adds nothing the next time, too
+        return
+    key, memory = full_key(command), state.pushed
+    answer: str | Pushed
+    given = _hash(command)
+    if len(ids) == 1 and not existing and given is None:
+        answer = ids[0]
+    else:
+        plain = isinstance(command, PlainPushBatch)  # its ids are one run
+        answer = Pushed([(ids[0], len(ids))] if plain else _runs(ids), existing, given)
+    memory.known[key] = answer
+    memory.weight += _weight(answer)
+    if memory.batches and memory.batches[-1][0] == state.now:
+        memory.batches[-1][1].append(key)
+    else:
+        memory.batches.append((state.now, [key]))
+    state.out.pushed.append((key, answer))
+
+
+def forget(state: State) -> None:
+    """Keys that are too old, or too many, are known no more.  Called with every tick."""
+    memory, now = state.pushed, state.now
+    batches = memory.batches
+    many = memory.weight > MAX_KEPT
+    while batches and (batches[0][0] <= now - KEPT_MS or (many and memory.weight > MAX_KEPT * 9 // 10)):
+        at, keys = batches.popleft()
+        for key in keys:
+            memory.weight -= _weight(memory.known.pop(key))
+        if at > now - KEPT_MS:
+            memory.forgotten_at = at
+
+
+def set_forward(state: State, ms: int) -> None:
+    """The clock was set forward: what it knows is as old as it was."""
+    memory = state.pushed
+    memory.batches = deque((min(at + ms, state.now), keys) for at, keys in memory.batches)
+    memory.forgotten_at += ms if memory.forgotten_at else 0
+
+
+def set_back(state: State, back: SetBack) -> None:
+    """The clock was ahead."""
+    memory = state.pushed
+    memory.batches = deque((back.moment(at), keys) for at, keys in memory.batches)
+    memory.forgotten_at = back.moment(memory.forgotten_at)
+
+
+def _weight(answer: str | Pushed) -> int:
+    return 1 if isinstance(answer, str) else 1 + len(answer.runs)
+
+
+def _runs(ids: list[str]) -> list[tuple[str, int]]:
+    """Ids in few words: most are made one after the other."""
+    runs: list[tuple[str, int]] = []
+    first, count, following = "", 0, ""
+    for job_id in ids:
+        if job_id == following:
+            count += 1
+        else:
+            if count:
+                runs.append((first, count))
+            first, count = job_id, 1
+        following = _following(first, count) if len(job_id) == 36 else ""
+    if count:
+        runs.append((first, count))
+    return runs
+
+
+def _following(first: str, count: int) -> str:
+    try:
+        return f"{first[:24]}{int(first[24:], 16) + count:012x}"
+    except ValueError:  # an id that a client chose
+        return ""
+
+
+def _ids(runs: list[tuple[str, int]]) -> list[str]:
+    ids: list[str] = []
+    for first, count in runs:
+        ids.append(first)
+        ids += [_following(first, place) for place in range(1, count)]
+    return ids

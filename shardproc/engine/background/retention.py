@@ -1,0 +1,111 @@
+"""What is kept, and for how long: finished jobs that are too old or too many go, and dead letters that are
+to be tried again are.
+
+A round looks at all queues, a piece at a time, so that no commit takes more than a few ms and commands come
+in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from bunqueue.model.dead_letters import DlqConfig
+from bunqueue.model.job import COMPLETED, FAILED
+
+from ..lifecycle import dlq_retries, moves, removal
+from ..memory.queue_configs import of_queue
+from ..state import QueueState, State
+
+ROUND_MS = 10_000  # from the end of a round to the next
+DEAD_MS = 60_000  # the same for dead letters: the seeds' interval
+PACE_MS = 10  # between two pieces of a round
+HURRY_MS = 1  # the same, where far too much is kept
+PIECE = 250  # jobs removed, or looked at; 2 ms
+REVIVALS = 100  # jobs brought back: their payloads are read, too
+FAR = 50_000  # jobs more than may be kept
+QUEUES = 50  # looked at in one piece, where nothing is to be done
+
+Pieces = Iterator[int]  # how many ms until the next
+
+
+def step(state: State) -> None:
+    """The next piece is due."""
+    if state.upkeep.pieces is None:
+        state.upkeep.pieces = _round(state)
+    pause = next(state.upkeep.pieces, None)
+    if pause is None:
+        state.upkeep.pieces = None
+    state.upkeep.next_at = state.now + (ROUND_MS if pause is None else pause)
+
+
+def _round(state: State) -> Pieces:
+    dead = state.now >= state.upkeep.dlq_at
+    if dead:
+        state.upkeep.dlq_at = state.now + DEAD_MS
+    for number, queue in enumerate(list(state.queues.values()), 1):
+        if queue.completed:
+            yield from _too_many(state, queue)
+            yield from _too_old(state, queue)
+        if dead and queue.failed:
+            yield from _dead_letters(state, queue)
+        if number % QUEUES == 0:
+            yield PACE_MS
+
+
+def _too_many(state: State, queue: QueueState) -> Pieces:
+    while (most := _most(state)) and (excess := queue.completed - most) > 0:
+        places, _ = state.archive.old_completed(queue.id, state.now, min(excess, PIECE), -1)
+        if not places:
+            return
+        removal.purge(state, queue, COMPLETED, [seq for seq, _ in places])
+        yield HURRY_MS if excess > FAR else PACE_MS
+
+
+def _most(state: State) -> int:
+    """How many completed jobs a queue keeps; 0: no limit.  Asked at each piece, as the disk may be full."""
+    return 1 if state.upkeep.pressed else state.upkeep.retention.max_count
+
+
+def _too_old(state: State, queue: QueueState) -> Pieces:
+    """From the first job on as long as there are such; then where the last round ended, as jobs do not
+    complete in the order in which they came."""
+    if not state.upkeep.retention.max_age_s:
+        return
+    while _purge_old(state, queue, -1)[0]:
+        yield PACE_MS
+    found = True
+    while found:
+        found, last = _purge_old(state, queue, queue.kept)
+        queue.kept = -1 if last is None else last
+        if found:
+            yield PACE_MS
+
+
+def _purge_old(state: State, queue: QueueState, after: int) -> tuple[bool, int | None]:
+    """Remove what is too old of the next PIECE jobs after a number; whether that was any, and the last
+    number looked at."""
+    until = state.upkeep.doubt.time(state.now) - state.upkeep.retention.max_age_s * 1000
+    places, last = state.archive.old_completed(queue.id, until, PIECE, after)
+    if places:
+        removal.purge(state, queue, COMPLETED, [seq for seq, _ in places])
+    return bool(places), last
+
+
+def _dead_letters(state: State, queue: QueueState) -> Pieces:
+    config = of_queue(state, queue.name, DlqConfig)
+    while config.auto_retry and (seqs := state.archive.due_retries(queue.id, state.now, REVIVALS)):
+        for job in state.archive.load(seqs).values():
+            if moves.can_retake_key(state, queue, job):
+                moves.revive(state, queue, job, by_itself=True)
+            else:
+                dlq_retries.give_up(state, job)
+        yield PACE_MS
+    while config.max_age is not None:
+        until = state.upkeep.doubt.time(state.now) - int(config.max_age)
+        places = state.archive.old_dead_letters(queue.id, until, PIECE)
+        if not places:
+            break
+        removal.purge(state, queue, FAILED, [seq for seq, _ in places])
+        yield PACE_MS
+    for _ in removal.evict(state, queue):
+        yield PACE_MS

@@ -1,0 +1,147 @@
+"""Live jobs, schedules, limits and whoever waits, brought back to the true time: see `set_back`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from heapq import heappush
+
+from bunqueue.model.job import DELAYED, WAITING, Extra, Job, Lock
+
+from .background import idempotency, retention
+from .handlers import locks
+from .handlers.crons import commands
+from .handlers.views.paging import job_of
+from .lifecycle import repeating
+from .memory import history
+from .memory.clock_correction import SetBack
+from .outbox import ROW
+from .ready import gate, timeouts
+from .ready.delays import forget_delay
+from .ready.groups import Groups
+from .state import QueueState, Rates, State
+
+SLICE = 200  # jobs moved in one step: some 5 ms, with the writing of their rows
+SCAN = 2_000  # jobs looked at in one step
+
+
+def set_back(state: State, back: SetBack) -> Counter[str]:
+    """Move what cannot wait; how many of what.  Live jobs beside the active ones are left to `jobs`."""
+    state.now = back.now
+    moved = Counter(jobs=_active(state, back), schedules=commands.set_back(state, back))
+    moved["limits"] = gate.set_back(state, back)
+    idempotency.set_back(state, back)
+    history.set_back(state, back)
+    _rounds(state, back)
+    for parked in (state.poll_ends, state.wait_ends, state.trials.ends):
+        parked.set_back(back.by)
+    return moved
+
+
+def jobs(state: State, back: SetBack, end: int) -> Iterator[int]:
+    """Move the live jobs with numbers below ``end``, step by step; how many in each.
+
+    A job that was moved before stays as it is, so this may begin anew after a crash."""
+    for queue in list(state.queues.values()):
+        reordered = False
+        for some in _chunks([seq for seq in (*queue.late, *queue.jobs) if seq < end]):
+            moved = 0
+            for job in (found for seq in some if (found := job_of(queue, seq)) is not None):
+                if _job(state, job, back):
+                    moved += 1
+                    reordered |= job.state == WAITING
+                    if moved % SLICE == 0:
+                        yield SLICE
+            yield moved % SLICE
+        if reordered:
+            _reorder(queue)
+
+
+def _chunks(seqs: list[int]) -> Iterator[list[int]]:
+    return (seqs[start : start + SCAN] for start in range(0, len(seqs), SCAN))
+
+
+def _rounds(state: State, back: SetBack) -> None:
+    """What is done from time to time goes on."""
+    now = back.now
+    state.next_sweep = min(state.next_sweep, now + locks.SWEEP_MS)
+    state.upkeep.next_at = min(state.upkeep.next_at, now + retention.ROUND_MS)
+    state.upkeep.dlq_at = min(state.upkeep.dlq_at, now + retention.DEAD_MS)
+    state.started_at, state.away_until = min(state.started_at, now), min(state.away_until, now)
+    state.trials.asked_at = min(state.trials.asked_at, now)
+    state.rates = Rates()
+
+
+def _active(state: State, back: SetBack) -> int:
+    """Locks and timeouts."""
+    moved = 0
+    state.timeouts = []
+    for queue in state.queues.values():
+        for job in queue.active.values():
+            changed = job.lock is not None and _lock(job.lock, back)
+            if _job(state, job, back) or changed:
+                state.out.touch(job, ROW)
+                moved += 1
+            timeouts.watch(state, job)
+    return moved
+
+
+def _reorder(queue: QueueState) -> None:
+    if isinstance(queue.ready, Groups):
+        queue.ready.reorder()
+    else:
+        queue.ready = queue.ready.sorted()
+
+
+def _job(state: State, job: Job, back: SetBack) -> bool:
+    """Whether anything of it was taken from the wrong clock, and is moved."""
+    before = job.created_at, job.run_at, job.started_at
+    extra, later = job.extra, back._replace(now=state.now)  # true times lie before now
+    if job.run_at > back.now and _is_wrongly_planned(job, back, later):
+        job.run_at = job.run_at - back.by if extra is None else repeating.set_back(job, extra, back)
+        if job.state == DELAYED and job.run_at != before[1]:
+            heappush(state.delays, (job.run_at, job.seq, job))
+            forget_delay(state)
+    job.created_at = back.moment(job.created_at)
+    if job.started_at is not None:
+        job.started_at = later.moment(job.started_at)
+    for moment in job.timeline or ():
+        moment.at = later.moment(moment.at)
+    changed = before != (job.created_at, job.run_at, job.started_at)
+    if extra is not None:
+        changed |= _extra(extra, back, later)
+    if changed:
+        state.out.touch(job, ROW)
+    return changed
+
+
+def _is_wrongly_planned(job: Job, back: SetBack, later: SetBack) -> bool:
+    """Whether it was decided by the wrong clock when the job is to run: when it was pushed, failed last, or
+    was put off."""
+    planned = [moment.at for moment in (job.timeline or ())[-1:]]
+    if job.extra is not None and job.extra.planned_at is not None:
+        planned.append(job.extra.planned_at)
+    return later.is_wrong(max(planned)) if planned else back.is_wrong(job.created_at)
+
+
+def _extra(extra: Extra, back: SetBack, later: SetBack) -> bool:
+    before = extra.key_until, extra.planned_at, extra.cancellation and extra.cancellation.until
+    if extra.key_until is not None:
+        extra.key_until = back.end(extra.key_until, extra.key_until - int(extra.deduplication_ttl or 0))
+    if extra.planned_at is not None:
+        extra.planned_at = later.moment(extra.planned_at)
+    if extra.cancellation is not None:
+        # When it was asked for is not known: it is no mistake to be early with a job that is to stop.
+        until = extra.cancellation.until
+        extra.cancellation.until = max(min(until, back.now), until - back.by)
+    return before != (extra.key_until, extra.planned_at, extra.cancellation and extra.cancellation.until)
+
+
+def _lock(lock: Lock, back: SetBack) -> bool:
+    """Whether it ends earlier.  After a start it is not known when it was granted: then it is taken for
+    granted by the wrong clock, but never ends before its time has run anew."""
+    until = lock.until
+    if lock.heartbeat_at >= back.now:
+        lock.until = min(until, max(back.now + lock.ttl, until - back.by))
+    lock.heartbeat_at, lock.suspect = back.now, False
+    return lock.until != until

@@ -1,0 +1,1 @@
+"""The commands, one module a subject. What changes a job's state stands in `lifecycle`."""

@@ -1,0 +1,193 @@
+"""ACK, ACKB and FAIL: what became of a job."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec import Raw
+
+from bunqueue.model.dead_letters import CANCELLED, EXPLICIT_FAIL, TIMEOUT
+from bunqueue.model.job import ACTIVE, DELAYED, FAILED, UNDEFINED, WAITING, Extra, Job
+from bunqueue.protocol.commands import CommandError, ErrorReply, refused
+from bunqueue.protocol.commands.core import (
+    Ack,
+    AckBatch,
+    AckBatchReply,
+    AckReply,
+    Applied,
+    Fail,
+    FailReply,
+    Ignored,
+)
+from bunqueue.protocol.readable import check_readable, is_readable
+
+from ..lifecycle import moves, transitions
+from ..outbox import ROW
+from ..registry import handles
+from ..state import Client, State
+
+TOO_LATE = "already-finalized"
+MAX_STACK = 16_384  # characters of a stack trace that are kept with the attempt
+PYTHONS = "Traceback (most recent call last)"  # in the first line of such a traceback
+MAX_LINE, MAX_LINES = 1024, 100  # characters and lines of one that are kept with the job
+
+
+class _TooLate(Exception):
+    """The job was decided by its timeout, or cancelled; the answer changes nothing."""
+
+    def __init__(self, reason: str, running: Job | None = None) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.running = running  # is to end as cancelled now that its worker has stopped
+
+
+@handles(Ack)
+def ack(state: State, client: Client, command: Ack) -> AckReply:
+    try:
+        job = _held(state, command.id, command.token)
+    except _TooLate as late:
+        return _too_late(state, late)
+    result, remove = _result(command.result), command.remove_on_complete
+    transitions.complete(state, state.queues[job.queue], job, result, remove=remove)
+    return AckReply()
+
+
+@handles(AckBatch)
+def ack_batch(state: State, client: Client, command: AckBatch) -> AckBatchReply | ErrorReply:
+    """A wrong token refuses the whole batch; an unknown job is reported, the others complete."""
+    ids, tokens, results, removals = command.ids, command.tokens, command.results, command.remove_on_completes
+    check_lengths("ACKB", ids, results=results, tokens=tokens, removeOnCompletes=removals)
+    kept = _results(results) if results else None
+    jobs: list[tuple[int, Job]] = []
+    missing: _NotActive | None = None
+    ignored: list[int] = []
+    cancelled: list[Job] = []
+    for index, job_id in enumerate(ids):
+        try:
+            jobs.append((index, _held(state, job_id, tokens[index] if tokens else None)))
+        except _NotActive as error:
+            missing = missing or error
+        except _TooLate as late:
+            ignored.append(index)
+            if late.running is not None:
+                cancelled.append(late.running)
+    for job in cancelled:
+        if job.state == ACTIVE:  # else the same id came twice
+            transitions.cancel(state, job)
+    for index, job in jobs:
+        if job.id not in state.jobs:  # the same id twice in one batch
+            missing = missing or _NotActive(job.id)
+            continue
+        result = None if kept is None else kept[index]
+        remove = removals[index] if removals else False
+        transitions.complete(state, state.queues[job.queue], job, result, remove=remove)
+    if missing:
+        return refused(missing)
+    if ignored:
+        return AckBatchReply(data=Ignored([ids[index] for index in ignored], ignored))
+    return AckBatchReply()
+
+
+@handles(Fail)
+def fail(state: State, client: Client, command: Fail) -> FailReply:
+    try:
+        job = _held(state, command.id, command.token)
+    except _TooLate as late:
+        return _too_late(state, late)
+    if job.state != ACTIVE:
+        raise _NotActive(job.id)
+    if command.interrupted:
+        moves.interrupt(state, job, command.error)
+        return FailReply()
+    if command.stack:
+        _keep_stack(state, job, command.stack)
+    final, remove = command.unrecoverable, command.remove_on_fail
+    transitions.fail(
+        state, job, command.error, EXPLICIT_FAIL, final=final, remove=remove, delay=command.delay
+    )
+    if command.stack:
+        stack = command.stack if isinstance(command.stack, str) else "\n".join(command.stack)
+        state.out.attempts[-1].stack = stack[:MAX_STACK]
+    again = command.wants_delay and job.state in (WAITING, DELAYED)
+    return FailReply(delay=float(max(0, job.run_at - state.now))) if again else FailReply()
+
+
+def _too_late(state: State, late: _TooLate) -> FailReply:
+    if late.running is not None:
+        transitions.cancel(state, late.running)
+    return FailReply(data=Applied(False, late.reason))
+
+
+def _keep_stack(state: State, job: Job, stack: str | list[str]) -> None:
+    """Show the lines of a stack trace with the job that are nearest to its error: the first, but of Python's
+    tracebacks, which name the innermost call last, the last."""
+    job.extra = job.extra or Extra()
+    lines = [line for line in (stack.splitlines() if isinstance(stack, str) else stack) if line.strip()]
+    limit = min(job.extra.stack_trace_limit, MAX_LINES)
+    if lines and PYTHONS in lines[0]:
+        kept = [line.rstrip()[:MAX_LINE] for line in lines[max(0, len(lines) - limit) :]]
+    else:
+        kept = [line.strip()[:MAX_LINE] for line in lines[:limit]]
+    job.extra.stacktrace = kept
+    state.out.touch(job, ROW)
+
+
+class _NotActive(CommandError):
+    def __init__(self, job_id: str) -> None:
+        super().__init__(f"Job not found or not in processing state: {job_id}")
+
+
+def check_lengths(command: str, ids: list[str], **beside: Sequence[object] | None) -> None:
+    """Lists that go with ids have one entry an id."""
+    for name, entries in beside.items():
+        if entries is not None and len(entries) != len(ids):
+            raise CommandError(f"{command} {name} length must match ids length")
+
+
+def check_token(job: Job, token: str | None, *, required: bool = True) -> None:
+    """Whether who shows ``token`` may decide about a job; one that was pulled without an owner is free."""
+    lock = job.lock
+    if lock is None or not lock.token or lock.token == token:
+        return
+    if token:
+        raise CommandError(f"Invalid or expired lock token for job {job.id}")
+    if required:
+        raise CommandError(f"Lock token required for job {job.id}")
+
+
+def _result(raw: Raw) -> bytes | None:
+    result = bytes(raw)
+    if not is_readable(result):
+        check_readable(result, "result")
+    return None if result == UNDEFINED else result
+
+
+def _results(raws: list[Raw]) -> list[bytes | None]:
+    results = [bytes(raw) for raw in raws]
+    for index, result in enumerate(results):
+        if not is_readable(result):
+            check_readable(result, f"results[{index}]")
+    return [None if result == UNDEFINED else result for result in results]
+
+
+def _held(state: State, job_id: str, token: str | None) -> Job:
+    """The active job that the caller may decide, or why not.
+
+    A job that was taken back and waits may still be completed with the token it was lost with.
+    """
+    job = state.jobs.get(job_id)
+    if job is not None and (lock := job.lock) is not None:
+        if lock.token and lock.token != token:  # asked here as well: the call costs something on this path
+            check_token(job, token)
+        if job.extra is not None and job.extra.cancellation is not None:
+            raise _TooLate(CANCELLED, job)
+        return job
+    if job is None:
+        gone = state.archive.find(job_id)
+        if gone is not None and gone.state == FAILED and gone.reason in (TIMEOUT, CANCELLED):
+            raise _TooLate(TOO_LATE if gone.reason == TIMEOUT else CANCELLED)
+    elif job.timed_out:
+        raise _TooLate(TOO_LATE)
+    elif token and job.lost_token == token and job.state == WAITING:
+        return job
+    raise _NotActive(job_id)

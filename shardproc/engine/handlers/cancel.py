@@ -1,0 +1,65 @@
+"""Cancel: a job that has not begun goes at once, one that runs is asked to stop.
+
+What was asked for is stored with the job, so it holds after a restart; from then on the job leaves ACTIVE in
+one way only, `lifecycle.cancel`, whatever is said of it and whoever says it.  The worker hears of it by a
+notice to the connection that pulled the job, and, when that is gone, in the answer to its next heartbeat.
+"""
+
+from __future__ import annotations
+
+from bunqueue.model.dead_letters import CANCELLED
+from bunqueue.model.job import ACTIVE, Cancellation, Job
+from bunqueue.protocol.commands import CommandError
+from bunqueue.protocol.commands.jobs import Cancel, CancelReply
+from bunqueue.protocol.notices import CancelNotice, cancel_frame
+
+from ..lifecycle import events, transitions
+from ..outbox import ROW
+from ..peers.dependencies import extra_of
+from ..ready import timeouts
+from ..registry import handles
+from ..state import Client, State
+
+
+@handles(Cancel)
+def cancel(state: State, client: Client, command: Cancel) -> CancelReply:
+    job = state.jobs.get(command.id)
+    if job is None or (job.state == ACTIVE and not command.running):
+        raise CommandError("Job not found or cannot be cancelled")
+    if job.state != ACTIVE:
+        job.reason, job.error = CANCELLED, transitions.cancelled(command.reason)
+        transitions.remove(state, state.queues[job.queue], job, events.REMOVED)
+        return CancelReply()
+    _ask(state, job, command.reason, int(command.grace))
+    _tell(state, job)
+    if command.grace:
+        return CancelReply(running=True)
+    transitions.cancel(state, job)
+    return CancelReply()
+
+
+def notice_of(job: Job, token: str, now: int) -> CancelNotice | None:
+    """What the worker of an active job has to know, if it is to stop."""
+    asked = job.extra.cancellation if job.extra is not None else None
+    return CancelNotice(job.id, token, asked.reason, max(0, asked.until - now)) if asked else None
+
+
+def _ask(state: State, job: Job, reason: str | None, grace: int) -> None:
+    """From now on it can only end as cancelled; asking again never gives it more time."""
+    extra, until = extra_of(job), state.now + grace
+    if extra.cancellation is not None:
+        until = min(until, extra.cancellation.until)
+        reason = reason or extra.cancellation.reason
+    extra.cancellation = Cancellation(until, reason)
+    timeouts.watch(state, job)
+    state.out.touch(job, ROW)
+
+
+def _tell(state: State, job: Job) -> None:
+    lock = job.lock
+    assert lock is not None
+    client = state.clients.get(lock.conn)
+    if client is not None and client.signals:
+        notice = notice_of(job, lock.token, state.now)
+        assert notice is not None
+        state.out.notices.append((client.conn, cancel_frame(notice)))

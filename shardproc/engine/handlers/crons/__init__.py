@@ -1,0 +1,1 @@
+"""Schedules: their commands, their runs, and what became of the last one."""

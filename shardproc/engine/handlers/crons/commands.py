@@ -1,0 +1,268 @@
+"""Schedules: the commands that set and show them.  `schedule_runs` runs them."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from heapq import nsmallest
+
+import msgspec
+from msgspec import Raw
+
+from bunqueue.model.ids import slot_of_queue
+from bunqueue.model.job import DEFAULT_NAME, NIL, UNDEFINED
+from bunqueue.model.names import queue_name_problem
+from bunqueue.model.schedule import ScheduleError, next_run, next_tick
+from bunqueue.protocol.commands import CommandError, ErrorReply, Ok, Reply
+from bunqueue.protocol.commands.cron import (
+    Cron,
+    CronDelete,
+    CronFields,
+    CronGet,
+    CronList,
+    CronListReply,
+    CronNext,
+    CronPause,
+    CronReply,
+    CronResume,
+    CronRun,
+    CronRuns,
+    CronRunsReply,
+    CronView,
+)
+from bunqueue.protocol.numbers import number
+
+from ...memory.clock_correction import SetBack
+from ...memory.timetable import KIND, Schedule
+from ...peer_calls import Steps, across
+from ...registry import handles, recovers
+from ...slices import Steps as Slices
+from ...slices import sliced
+from ...state import Client, State
+from .. import old_names, push
+from . import names
+
+MANY = 1000  # schedules shown in one slice
+NOT_FOUND = "Cron job not found"
+
+_decode = msgspec.json.Decoder(Schedule).decode
+
+
+@handles(Cron)
+def put(state: State, client: Client, command: Cron) -> Reply | None:
+    _check(command)
+    next_after(command, state.now, state.now)
+    if not state.is_home(command.queue):
+        if command.move:
+            remove(state, command.name)
+        # The answer that counts is that of the queue's shard.
+        return ErrorReply(error="Cron job belongs to another shard")
+    return _put(state, client, command) if command.move else _put_unless_taken(state, client, command)
+
+
+@across
+def _put_unless_taken(state: State, client: Client, command: Cron) -> Steps:
+    yield from names.claim(state, command)
+    return _put(state, client, command)
+
+
+def _put(state: State, client: Client, command: Cron) -> CronReply:
+    first = next_after(command, state.now, state.now)
+    data = bytes(command.data)
+    if client.version >= 3 and command.job_name is None:
+        command.job_name, data = old_names.without_name(data)
+    schedule = Schedule(
+        **{field: getattr(command, field) for field in CronFields.__struct_fields__},
+        data=NIL if data == UNDEFINED else data,
+        next_run=state.now if command.immediately else first,
+    )
+    known = state.timetable.by_name.get(command.name)
+    if known is not None and known.queue == command.queue:
+        schedule.executions, schedule.paused = known.executions, known.paused
+        schedule.missed, schedule.last_run = known.missed, known.last_run
+        schedule.app = command.app or known.app
+        schedule.next_run = known.next_run if _rhythm(known) == _rhythm(command) else first
+    keep(state, schedule)
+    return CronReply(cron=_view(schedule))
+
+
+@handles(CronDelete)
+def delete(state: State, client: Client, command: CronDelete) -> Ok:
+    known = known_schedule(state, command.name)
+    if command.app is not None and known.app != command.app:
+        raise CommandError(NOT_FOUND)
+    remove(state, command.name)
+    return Ok()
+
+
+@handles(CronGet)
+def get(state: State, client: Client, command: CronGet) -> CronReply:
+    return _shown(state, known_schedule(state, command.name))
+
+
+def known_schedule(state: State, name: str) -> Schedule:
+    schedule = state.timetable.by_name.get(name)
+    if schedule is None:
+        raise CommandError(NOT_FOUND)
+    return schedule
+
+
+@handles(CronPause)
+def pause(state: State, client: Client, command: CronPause) -> CronReply:
+    return _set_paused(state, command.name, True)
+
+
+@handles(CronResume)
+def resume(state: State, client: Client, command: CronResume) -> CronReply:
+    return _set_paused(state, command.name, False)
+
+
+def _set_paused(state: State, name: str, paused: bool) -> CronReply:
+    schedule = known_schedule(state, name)
+    schedule.paused = paused
+    keep(state, schedule)
+    return _shown(state, schedule)
+
+
+@handles(CronNext)
+def next_runs(state: State, client: Client, command: CronNext) -> CronRunsReply:
+    schedule = known_schedule(state, command.name)
+    left, limit = command.count, schedule.max_limit
+    if limit is not None and limit > 0:
+        left = min(left, limit - schedule.executions)
+    runs: list[int] = []
+    at = schedule.next_run
+    while left > len(runs):
+        runs.append(at)
+        try:
+            at = next_after(schedule, at, at)
+        except CommandError:  # there is no such date any more
+            break
+    return CronRunsReply(data=CronRuns([float(run) for run in runs]))
+
+
+@handles(CronList)
+@sliced
+def list_all(state: State, client: Client, command: CronList) -> Slices:
+    found = []
+    for place, schedule in enumerate(list(state.timetable.by_name.values()), 1):
+        found.append(_view(schedule))
+        if place % MANY == 0:
+            yield
+    return CronListReply(crons=sorted(found, key=lambda view: view.name))
+
+
+def next_ones(state: State, count: int) -> list[CronView]:
+    """The schedules that run next, for an overview."""
+    found = nsmallest(count, state.timetable.by_name.values(), key=lambda schedule: schedule.next_run)
+    return [_view(schedule) for schedule in found]
+
+
+@recovers(KIND, lambda key, value: slot_of_queue(_decode(value).queue))
+def recover(state: State, key: str, value: str) -> None:
+    """A schedule as it was stored; runs that were missed are looked at when the first tick comes."""
+    state.timetable.put(_decode(value))
+
+
+def set_back(state: State, back: SetBack) -> int:
+    """The clock was ahead; how many schedules run earlier than they would have.
+
+    A cron expression means the wall clock, so its next run is found anew.  No interval ends later than one
+    interval from now.
+    """
+    moved = 0
+    for schedule in list(state.timetable.by_name.values()):
+        at, every = schedule.next_run, schedule.repeat_every
+        if schedule.schedule:
+            with suppress(CommandError):
+                at = min(at, next_after(schedule, at, back.now))
+        elif every is not None and at > back.now + every:
+            at = min(at - back.by, back.now + every)
+        if (last := schedule.last_run) is not None:
+            last.at = back.moment(last.at)
+        if at != schedule.next_run and schedule.next_run > back.now:
+            schedule.next_run = at
+            keep(state, schedule)
+            moved += 1
+    return moved
+
+
+def _check(command: Cron) -> None:
+    """What every shard refuses alike, whether or not the queue is its own."""
+    if problem := queue_name_problem(command.queue):
+        raise CommandError(problem)
+    if not command.schedule and command.repeat_every is None:
+        raise CommandError("Cron job must have either schedule or repeatEvery")
+    push.check_data(bytes(command.data))
+
+
+def next_after(fields: CronFields, last: int, now: int) -> int:
+    """The next run after now; ``last`` is the one before, or the beginning of the intervals."""
+    try:
+        if fields.schedule:
+            return next_run(fields.schedule, fields.timezone, now)
+        assert fields.repeat_every is not None
+        return next_tick(fields.repeat_every, last, now)
+    except ScheduleError as error:
+        raise CommandError(f"Invalid cron expression: {error}") from None
+
+
+def _rhythm(fields: CronFields) -> tuple[str | None, int | None, str | None]:
+    return (fields.schedule, None if fields.schedule else fields.repeat_every, fields.timezone)
+
+
+def keep(state: State, schedule: Schedule) -> None:
+    state.timetable.put(schedule)
+    state.out.keep(KIND, schedule.name, schedule)
+
+
+def remove(state: State, name: str) -> bool:
+    """Whether there was such a schedule here."""
+    if state.timetable.remove(name) is None:
+        return False
+    state.out.keep(KIND, name, None)
+    return True
+
+
+def _shown(state: State, schedule: Schedule) -> CronReply:
+    """With the data of its jobs, which who sets it knows, and which lists have no room for."""
+    state.out.size += len(schedule.data)
+    return CronReply(cron=_view(schedule, with_data=True))
+
+
+def _view(schedule: Schedule, *, with_data: bool = False) -> CronView:
+    limit, every = schedule.max_limit, schedule.repeat_every
+    return CronView(
+        name=schedule.name,
+        job_name=schedule.job_name or DEFAULT_NAME,
+        queue=schedule.queue,
+        schedule=schedule.schedule or None,
+        repeat_every=None if every is None else number(every),
+        next_run_ms=float(schedule.next_run),
+        executions=schedule.executions,
+        max_limit=limit if limit is not None and limit > 0 else None,
+        timezone=schedule.timezone,
+        priority=schedule.priority,
+        prevent_overlap=schedule.prevent_overlap,
+        skip_if_no_worker=schedule.skip_if_no_worker,
+        skip_missed_on_restart=schedule.skip_missed_on_restart,
+        unique_key=schedule.unique_key,
+        dedup=schedule.dedup,
+        job_options=schedule.job_options,
+        app=schedule.app,
+        paused=schedule.paused,
+        missed=schedule.missed,
+        last_run=_last_run(schedule),
+        data=Raw(schedule.data) if with_data and schedule.data != NIL else None,
+    )
+
+
+def _last_run(schedule: Schedule) -> CronRun | None:
+    run = schedule.last_run
+    if run is None:
+        return None
+    return CronRun(
+        at_ms=float(run.at),
+        job_id=run.job_id,
+        outcome=run.outcome,
+        ended_at_ms=None if run.ended_at is None else float(run.ended_at),
+    )

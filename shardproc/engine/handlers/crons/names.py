@@ -1,0 +1,70 @@
+"""Whose the name of a schedule is: one queue's on the whole server, and one app's if an app declares it.
+
+Each schedule lives on the shard of its queue, so before a new one is set that must not take its name from
+another one, its shard asks all others.  Two that are set at the same time ask each other: then the one on the
+lower shard gets the name.
+"""
+
+from __future__ import annotations
+
+from bunqueue.protocol import peers as wire
+from bunqueue.protocol.codes import Code
+from bunqueue.protocol.commands import CommandError
+from bunqueue.protocol.commands.cron import Cron
+
+from ...memory.timetable import Claim
+from ...peer_calls import Steps, answers
+from ...state import State
+
+
+def claim(state: State, command: Cron) -> Steps:
+    """Ask for a name; CommandError when it is somebody else's. Set the schedule in the same breath."""
+    claims = state.timetable.claims
+    mine = Claim(command.queue, command.app or "")
+    claims.setdefault(command.name, []).append(mine)
+    try:
+        _check_here(state, command)
+        others = [shard for shard in range(state.shards) if shard != state.shard]
+        question = wire.CronClaim(command.name, mine.queue, mine.app)
+        holders = yield [(shard, question) for shard in others]
+    finally:
+        claims[command.name].remove(mine)
+        if not claims[command.name]:
+            del claims[command.name]
+    for holder in holders:
+        if holder.queue:
+            raise _taken(command.name, holder.queue, holder.app)
+    if mine.lost_to is not None:
+        raise _taken(command.name, *mine.lost_to)
+    _check_here(state, command)  # by another command, meanwhile
+
+
+def _check_here(state: State, command: Cron) -> None:
+    known = state.timetable.by_name.get(command.name)
+    if known is None:
+        return
+    other_app = None not in (known.app, command.app) and known.app != command.app
+    if known.queue != command.queue or other_app:
+        raise _taken(known.name, known.queue, known.app or "")
+
+
+@answers(wire.CronClaim)
+def _held(state: State, source: int, message: wire.CronClaim) -> wire.CronHolder:
+    known = state.timetable.by_name.get(message.name)
+    if known is not None:
+        return wire.CronHolder(known.queue, known.app or "")
+    rivals = state.timetable.claims.get(message.name, [])
+    if rivals and state.shard < source:
+        return wire.CronHolder(rivals[0].queue, rivals[0].app)
+    for rival in rivals:
+        rival.lost_to = message.queue, message.app
+    return wire.CronHolder()
+
+
+def _taken(name: str, queue: str, app: str) -> CommandError:
+    whose = f"queue {queue!r}" + (f", declared by app {app!r}" if app else "")
+    return CommandError(
+        f"The schedule name {name!r} belongs to {whose}: give this schedule another name, or delete that one"
+        f" first (bunqueue cron delete {name})",
+        Code.SCHEDULE_CONFLICT,
+    )

@@ -1,0 +1,120 @@
+"""What schedules do: jobs that are due, missed, or wanted now.
+
+A schedule lives on the shard of its queue, so a job it pushes and its own step to the next time are one
+transaction: however a shard ends, no run is lost and none happens twice.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from msgspec import Raw
+
+from bunqueue.model.schedule import times_between
+from bunqueue.protocol.commands import CommandError
+from bunqueue.protocol.commands.core import JobFields
+from bunqueue.protocol.commands.cron import CronRunReply, CronTrigger, SpawnOptions
+
+from ...lifecycle import last_runs
+from ...memory.timetable import Missed, Schedule
+from ...registry import handles
+from ...state import Client, State
+from .. import push
+from .commands import keep, known_schedule, next_after, remove
+
+MAX_A_TICK = 250  # runs before other commands have their turn: some 20 ms
+LOOK_AGAIN_MS = 3_600_000  # at a schedule whose time zone this machine does not know
+MAX_COUNTED = 1000  # times of an expression that are counted after a downtime: each takes some 30 us
+COUNTED_A_RUN = 4  # so many of them take as long as a run
+
+_NO_OPTIONS = SpawnOptions()
+
+
+def run_due(state: State) -> None:
+    """Run what is due, as much as takes as long as MAX_A_TICK runs.
+
+    A schedule that is late by several of its times runs once: nobody wants a heap of the same job.
+    """
+    left = MAX_A_TICK
+    while left > 0:
+        schedule = state.timetable.take_due(state.now)
+        if schedule is None:
+            return
+        left -= 1 + _run(state, schedule) // COUNTED_A_RUN
+
+
+def _run(state: State, schedule: Schedule) -> int:
+    """Run a schedule that is due, unless that is to be left out; how many times were counted as missed."""
+    limit = schedule.max_limit
+    if limit is not None and 0 < limit <= schedule.executions:
+        remove(state, schedule.name)
+        return 0
+    away = schedule.next_run < state.away_until and not schedule.paused
+    unstaffed = schedule.skip_if_no_worker and not has_worker(state, schedule.queue)
+    runs = not (schedule.paused or unstaffed or (away and schedule.skip_missed_on_restart))
+    if runs:
+        schedule.executions += 1
+        # Whether it gives a job is decided by the rules of a push: its unique key may be taken.
+        with suppress(CommandError):
+            _push(state, schedule)
+    missed = _miss(state, schedule, made_up=runs) if away else 0
+    try:
+        schedule.next_run = next_after(schedule, schedule.next_run, state.now)
+    except CommandError:
+        schedule.next_run = state.now + LOOK_AGAIN_MS
+    keep(state, schedule)
+    return missed
+
+
+def _miss(state: State, schedule: Schedule, *, made_up: bool) -> int:
+    """Count the times that passed while the server was away."""
+    first = schedule.next_run
+    every = None if schedule.schedule else schedule.repeat_every
+    times = times_between(
+        schedule.schedule, every, schedule.timezone, first, state.away_until, at_most=MAX_COUNTED
+    )
+    schedule.missed += times
+    state.totals.cron_missed += times
+    state.timetable.missed.append(Missed(schedule.name, schedule.queue, times, first, made_up))
+    return times if every is None else 0
+
+
+@handles(CronTrigger)
+def trigger(state: State, client: Client, command: CronTrigger) -> CronRunReply:
+    schedule = known_schedule(state, command.name)
+    job_id, is_new = _push(state, schedule)
+    if is_new:
+        keep(state, schedule)
+    return CronRunReply(id=job_id, queue=schedule.queue, existing=not is_new)
+
+
+def _push(state: State, schedule: Schedule) -> tuple[str, bool]:
+    """Push the job of a run; its id, and whether it is new. CommandError as a push."""
+    job_id, is_new = push.push_fields(state, schedule.queue, _job_fields(schedule))
+    if is_new:
+        last_runs.begun(state, schedule, state.jobs[job_id])
+    return job_id, is_new
+
+
+def _job_fields(schedule: Schedule) -> JobFields:
+    """The job of a run, as a client would push it."""
+    overlap_key = f"cron:{schedule.name}" if schedule.prevent_overlap else None
+    options = schedule.job_options or _NO_OPTIONS
+    return JobFields(
+        data=Raw(schedule.data),
+        name=schedule.job_name,
+        priority=schedule.priority,
+        unique_key=schedule.unique_key or overlap_key,
+        dedup=schedule.dedup,
+        **{field: getattr(options, field) for field in SpawnOptions.__struct_fields__},
+    )
+
+
+def has_worker(state: State, queue_name: str) -> bool:
+    """Whether somebody works on a queue: says so, waits for its jobs, or has one in hand."""
+    if queue_name in state.staffed or any(
+        not waiter.done and not waiter.client.closed for waiter in state.parked(queue_name)
+    ):
+        return True
+    queue = state.queues.get(queue_name)
+    return queue is not None and any(job.lock and job.lock.conn for job in queue.active.values())

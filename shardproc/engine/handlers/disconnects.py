@@ -1,0 +1,174 @@
+"""Connections that end with jobs in hand: which jobs go back at once, and which wait for their worker.
+
+A connection that was closed in order has nobody behind it any more.  One that broke may have: its worker
+connects again, and says by a heartbeat with its token that it goes on with the job.  If that comes too late,
+but nobody else has taken the job yet, the same heartbeat takes it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from heapq import heapify, heappop, heappush
+
+from bunqueue.model.job import ACTIVE, DEFAULT_LOCK_TTL_MS, WAITING, Job, Lock
+
+from .. import chores
+from ..lifecycle import job_waiters, moves, transitions
+from ..outbox import ROW
+from ..peers.dependencies import extra_of
+from ..state import Client, State
+
+FREE_DROPS = 2  # connections that may end with a job before that counts as a stall
+# A worker renews its locks at least every third of their time and at least every 10 s, over whichever
+# connection it has: who has not done so within half of it, or this time, is not coming back.
+RECONNECT_MS = 15_000
+
+
+def disconnect(state: State, conn: int, *, severed: bool, broken: bool) -> None:
+    """A connection ended.
+
+    Its jobs return at once, except locked ones that may still be worked on: those renewed before (the worker
+    lives on another connection), and all of them when it was the server that cut the line (``severed``: the
+    worker will be back with its token).  When the line broke, they wait for as long as a reconnect takes.
+    """
+    client = state.clients.get(conn)
+    if client is None:
+        return
+    client.closed = True
+    job_waiters.leave(state, client)
+    del state.clients[conn]
+    if client.held:
+        chores.begin(state, conn, _give_back(state, client, severed, broken))
+
+
+def _give_back(state: State, client: Client, severed: bool, broken: bool) -> Iterator[None]:
+    for job in sorted(client.held, key=lambda job: job.seq):
+        while state.spare <= 0:
+            yield
+        lock = job.lock
+        if lock is None or lock.conn != client.conn:  # ended by others meanwhile
+            continue
+        state.spare -= 1
+        if lock.token and (severed or broken or lock.renewed):
+            lock.conn = 0
+            state.orphans.add(job)
+            if not severed and not lock.renewed:
+                _wait_for_worker(state, job, lock)
+        else:
+            _drop(state, job)
+
+
+def _wait_for_worker(state: State, job: Job, lock: Lock) -> None:
+    """Give the worker of a job time to come back."""
+    state.serial += 1
+    heappush(state.hearing.strays, (_patience_ends(state, lock), state.serial, job, lock))
+
+
+def _patience_ends(state: State, lock: Lock) -> int:
+    return state.now + max(1, min(lock.ttl // 2, RECONNECT_MS))
+
+
+def _is_stray(job: Job, lock: Lock) -> bool:
+    """Whether the worker of a job is still being waited for."""
+    return job.lock is lock and lock.conn == 0 and not lock.renewed
+
+
+def end_strays(state: State) -> None:
+    """Take back jobs whose worker has not come back in time."""
+    strays, now = state.hearing.strays, state.now
+    while strays and strays[0][0] <= now and state.spare > 0:
+        _, _, job, lock = heappop(strays)
+        if _is_stray(job, lock):
+            state.spare -= 1
+            _drop(state, job)
+
+
+def wait_anew(state: State) -> None:
+    """Nobody could come back while the shard heard nobody."""
+    hearing = state.hearing
+    hearing.strays = [
+        (_patience_ends(state, lock), serial, job, lock)
+        for _, serial, job, lock in hearing.strays
+        if _is_stray(job, lock)
+    ]
+    heapify(hearing.strays)
+
+
+def gone(state: State, owner: str) -> None:
+    """The process of this worker has ended: its jobs need not wait for it."""
+    for _, _, job, lock in list(state.hearing.strays):
+        if lock.owner == owner and _is_stray(job, lock):
+            _drop(state, job)
+
+
+def _drop(state: State, job: Job) -> None:
+    """Its holder has gone before anything was heard of the job: nothing counts, but for a job that this
+    happens to again and again.  It may be what ends its workers, and has to come to an end, too."""
+    extra, lock = extra_of(job), job.lock
+    extra.drops += 1
+    state.out.touch(job, ROW)
+    if extra.drops > FREE_DROPS:
+        transitions.lose(state, job, f"Whoever held the job has gone at once, {extra.drops} times by now")
+    elif lock is not None and lock.token:
+        moves.take_back(state, job)
+    else:
+        transitions.release(state, job)
+
+
+def retake(state: State, job: Job, token: str | None, duration: int | None) -> bool:
+    """WAITING to ACTIVE: who lost the lock of a job shows that the work on it goes on, and nobody else has
+    taken it.  Whether that was so."""
+    if not token or job.state != WAITING or job.lost_token != token:
+        return False
+    queue, extra = state.queues[job.queue], extra_of(job)
+    job = moves.stand_in(state, queue, job)
+    queue.waiting += 1  # it has left its place among the ready ones, but `activate` counts it again
+    client = Client(0, 2)
+    transitions.activate(state, queue, job, client, job.worker, extra.lost_ttl or DEFAULT_LOCK_TTL_MS)
+    detach(state, client, job)
+    lock = job.lock
+    assert lock is not None
+    lock.token = token
+    if duration:
+        lock.until = state.now + duration
+    extra.drops = max(0, extra.drops - 1)  # it was none
+    return True
+
+
+def detach(state: State, client: Client, job: Job) -> None:
+    """An active job shall outlive the connection that pulled it."""
+    lock = job.lock
+    assert lock is not None
+    client.held.discard(job)
+    lock.conn, lock.renewed = 0, True
+    state.orphans.add(job)
+    state.out.touch(job, ROW)  # a usual lock is stored without what is unusual here
+
+
+def desert(state: State) -> None:
+    """All who held jobs are gone for good, so nobody has to be waited for.  Jobs that had been in hand for
+    long enough to be renewed have used an attempt: they may be what ended their worker."""
+    for job in sorted(state.orphans, key=lambda job: job.seq):
+        if job.lock is not None and job.lock.renewed:
+            transitions.lose(state, job, "The process that ran it has ended")
+        else:
+            _drop(state, job)
+
+
+def adopt(state: State, live: Collection[int]) -> None:
+    """After a restart: give recovered active jobs back to connections that are still there.
+
+    Locked jobs of others stay active for one lock time, so that their worker can come back;
+    unlocked ones return to their queues, as after any disconnect.
+    """
+    for job in sorted(state.orphans, key=lambda job: job.seq):
+        lock = job.lock
+        assert lock is not None
+        assert job.state == ACTIVE
+        if lock.conn in live:
+            state.orphans.discard(job)
+            state.client(lock.conn, 2).held.add(job)
+            continue
+        lock.conn = 0
+        if not lock.token and not lock.renewed:  # a detached one stays
+            transitions.release(state, job)

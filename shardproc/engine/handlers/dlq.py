@@ -1,0 +1,400 @@
+"""The dead-letter queue: listing, trying again, removing, and the same for completed jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from msgspec import UNSET, Raw, Struct
+from msgspec.msgpack import Encoder
+
+from bunqueue.model.dead_letters import CANCELLED, REASONS, UNKNOWN, AutoRetries, DlqConfig
+from bunqueue.model.job import COMPLETED, FAILED, Job
+from bunqueue.protocol.codes import Code
+from bunqueue.protocol.commands import CommandError, Ok
+from bunqueue.protocol.commands.dlq import (
+    CountDlq,
+    Dlq,
+    DlqConfigReply,
+    DlqFilter,
+    DlqReply,
+    DlqStats,
+    DlqStatsOf,
+    DlqStatsReply,
+    GetDlqConfig,
+    GetDlqStats,
+    PurgeDlq,
+    Removed,
+    RemoveDlqJob,
+    RemovedReply,
+    RetriedReply,
+    RetryCompleted,
+    RetryDlq,
+    SetDlqConfig,
+)
+from bunqueue.protocol.commands.query import CountReply
+from bunqueue.protocol.configuration import changed
+from bunqueue.protocol.job_view import job_list
+
+from ..lifecycle import moves, removal
+from ..lookup import known_queue
+from ..memory.queue_configs import of_queue, store
+from ..outbox import Attempt, DeadLetter
+from ..registry import handles
+from ..slices import Steps, sliced
+from ..state import Client, QueueState, State
+from .views.queries import SLICE, Shown
+
+ROWS = 1000  # dead letters looked at in one step, without their jobs
+
+COUNTED = frozenset({*REASONS, CANCELLED})  # the last one only where there are such
+
+_encode = Encoder().encode
+_ALL = DlqFilter()
+
+Wanted = Callable[[DeadLetter], bool]
+
+
+@handles(SetDlqConfig)
+def set_dlq_config(state: State, client: Client, command: SetDlqConfig) -> Ok:
+    known_queue(state, command.queue)
+    store(state, command.queue, changed(of_queue(state, command.queue, DlqConfig), command.config))
+    return Ok()
+
+
+@handles(GetDlqConfig)
+def get_dlq_config(state: State, client: Client, command: GetDlqConfig) -> DlqConfigReply:
+    known_queue(state, command.queue)
+    return DlqConfigReply(config=of_queue(state, command.queue, DlqConfig))
+
+
+@handles(Dlq)
+@sliced
+def dlq(state: State, client: Client, command: Dlq) -> Steps:
+    queue = known_queue(state, command.queue)
+    chosen = command.filter or _ALL
+    limit = command.count if chosen.limit is None else chosen.limit
+    answer = _Entries(state, client, command.queue)
+    for step, rows in enumerate(_chosen(state, queue, chosen, limit)):
+        if step:
+            yield
+        answer.add_dead(rows)
+    return answer.dlq_reply()
+
+
+@handles(CountDlq)
+@sliced
+def count_dlq(state: State, client: Client, command: CountDlq) -> Steps:
+    queue = known_queue(state, command.queue)
+    if queue is None or command.filter is None:
+        return CountReply(count=0 if queue is None else queue.failed)
+    count = 0
+    for step, rows in enumerate(_walk(state, queue, command.filter)):
+        if step:
+            yield
+        count += len(rows)
+    return CountReply(count=count)
+
+
+@handles(RetryDlq)
+@sliced
+def retry_dlq(state: State, client: Client, command: RetryDlq) -> Steps:
+    queue = known_queue(state, command.queue)
+    if queue is None:
+        return RetriedReply(count=0)
+    if command.job_id is not None:
+        return RetriedReply(count=_retry_one(state, queue, command.job_id, FAILED))
+    chosen = command.filter or _ALL
+    limits = [limit for limit in (command.count, chosen.limit) if limit is not None]
+    spared = _Spared(CANCELLED) if chosen.reason is None else None
+    count = unreadable = 0
+    pages = _chosen(state, queue, chosen, min(limits, default=queue.failed), spared)
+    for step, rows in enumerate(pages):
+        if step:
+            yield
+        came, lost = _retry(state, queue, [row.seq for row in rows], FAILED)
+        count, unreadable = count + came, unreadable + lost
+    _check_read(state, count, unreadable)
+    return RetriedReply(count=count, cancelled=(spared.count if spared else 0) or UNSET)
+
+
+@handles(RetryCompleted)
+@sliced
+def retry_completed(state: State, client: Client, command: RetryCompleted) -> Steps:
+    queue = known_queue(state, command.queue)
+    if queue is None:
+        return CountReply(count=0)
+    if command.id is not None:
+        return CountReply(count=_retry_one(state, queue, command.id, COMPLETED))
+    until = state.now if command.timestamp is None else int(command.timestamp)
+    left = queue.completed if command.count is None else command.count
+    count, unreadable, after, more = 0, 0, None, bool(left)
+    while more:
+        seqs = state.archive.seqs(queue.id, frozenset({COMPLETED}), SLICE, False, after)
+        jobs = state.archive.load(seqs).values()
+        due = [job.seq for job in jobs if job.finished_at is not None and job.finished_at <= until]
+        count += _retry(state, queue, due[: left - count], COMPLETED)[0]
+        unreadable += len(state.archive.remains(seqs))
+        more = len(seqs) == SLICE and count < left
+        if more:
+            after = seqs[-1]
+            yield
+    if count < left:
+        _check_read(state, count, unreadable)
+    return CountReply(count=count)
+
+
+@handles(PurgeDlq)
+@sliced
+def purge_dlq(state: State, client: Client, command: PurgeDlq) -> Steps:
+    queue = known_queue(state, command.queue)
+    count, until = 0, state.now  # those that die from here on are not meant
+    while queue is not None and (places := state.archive.old_dead_letters(queue.id, until, SLICE)):
+        removal.purge(state, queue, FAILED, [seq for seq, _ in places])
+        count += len(places)
+        if not queue.failed:
+            break
+        yield
+    if queue is not None:
+        removal.check(state, queue, count)
+    return CountReply(count=count)
+
+
+@handles(RemoveDlqJob)
+def remove_dlq_job(state: State, client: Client, command: RemoveDlqJob) -> RemovedReply:
+    queue = known_queue(state, command.queue)
+    job = state.archive.find(command.job_id)
+    found = queue is not None and job is not None and job.state == FAILED and job.queue == queue.name
+    if found and queue is not None:
+        removal.check(state, queue, 0)
+    if found and queue is not None and job is not None:
+        removal.purge(state, queue, FAILED, [job.seq])
+    return RemovedReply(data=Removed(found))
+
+
+@handles(GetDlqStats)
+@sliced
+def get_dlq_stats(state: State, client: Client, command: GetDlqStats) -> Steps:
+    queue = known_queue(state, command.queue)
+    pending = _wanted(state, command.queue, DlqFilter(retriable=True))
+    expired = _wanted(state, command.queue, DlqFilter(expired=True))
+    stats = DlqStats(0, dict.fromkeys(REASONS, 0), {command.queue: 0}, 0, 0, None, None)
+    for step, rows in enumerate(_walk(state, queue, _ALL)):
+        if step:
+            yield
+        for row in rows:
+            reason = row.reason if row.reason in COUNTED else UNKNOWN
+            stats.by_reason[reason] = stats.by_reason.get(reason, 0) + 1
+            stats.pending_retry += pending(row)
+            stats.expired += expired(row)
+        if rows and stats.oldest_entry_ms is None:
+            stats.oldest_entry_ms = float(rows[0].entered_at)
+        if rows:
+            stats.newest_entry_ms = float(rows[-1].entered_at)
+        stats.total += len(rows)
+    stats.by_queue[command.queue] = stats.total
+    return DlqStatsReply(data=DlqStatsOf(stats))
+
+
+class _Spared:
+    """Leaves out the dead letters of one reason, and counts them."""
+
+    def __init__(self, reason: str) -> None:
+        self.count = 0
+        self._reason = reason
+
+    def rest(self, rows: list[DeadLetter]) -> list[DeadLetter]:
+        rest = [row for row in rows if row.reason != self._reason]
+        self.count += len(rows) - len(rest)
+        return rest
+
+
+def _chosen(
+    state: State, queue: QueueState | None, chosen: DlqFilter, limit: int, spared: _Spared | None = None
+) -> Iterator[list[DeadLetter]]:
+    """The page of a queue's dead letters that a filter chooses, in steps of at most SLICE; ``spared`` ones
+    are not on it."""
+    skip = chosen.offset
+    for found in _walk(state, queue, chosen):
+        rows = spared.rest(found) if spared else found
+        some = rows[skip : skip + limit]
+        skip = max(0, skip - len(rows))
+        limit -= len(some)
+        for start in range(0, max(len(some), 1), SLICE):
+            yield some[start : start + SLICE]
+        if not limit:
+            return
+
+
+def _walk(state: State, queue: QueueState | None, chosen: DlqFilter) -> Iterator[list[DeadLetter]]:
+    """The dead letters of a queue that a filter lets through, oldest first, step by step; those that die
+    meanwhile are not looked at."""
+    until, after = state.now, (0, 0)
+    wanted = _wanted(state, queue.name if queue else "", chosen)
+    while queue is not None and (rows := state.archive.dead_letters(queue.id, ROWS, after)):
+        after = (rows[-1].entered_at, rows[-1].seq)
+        found = [row for row in rows if row.entered_at <= until and wanted(row)]
+        yield _matching(state, found, chosen)
+        if len(rows) < ROWS:
+            return
+
+
+def _matching(state: State, found: list[DeadLetter], chosen: DlqFilter) -> list[DeadLetter]:
+    """Those with the name and the error that a filter asks for, which stand with the jobs."""
+    if not found or (chosen.name is None and chosen.error is None):
+        return found
+    seqs = state.archive.matching([row.seq for row in found], chosen.name, chosen.error)
+    return [row for row in found if row.seq in seqs]
+
+
+def _wanted(state: State, queue: str, chosen: DlqFilter) -> Wanted:
+    now, config = state.now, of_queue(state, queue, DlqConfig)
+
+    def retriable(row: DeadLetter) -> bool:
+        return config.auto_retry and row.next_retry_at is not None and row.next_retry_at <= now
+
+    def expired(row: DeadLetter) -> bool:
+        return config.max_age is not None and row.entered_at + config.max_age <= now
+
+    tests: list[Wanted] = []
+    if chosen.reason is not None:
+        if chosen.reason not in COUNTED:
+            known = ", ".join((*REASONS, CANCELLED))
+            raise CommandError(f"filter.reason {chosen.reason[:64]!r} is unknown; there are {known}")
+        tests.append(lambda row: row.reason == chosen.reason)
+    if (older_than := chosen.older_than) is not None:
+        tests.append(lambda row: row.entered_at < older_than)
+    if (newer_than := chosen.newer_than) is not None:
+        tests.append(lambda row: row.entered_at > newer_than)
+    if chosen.retriable is not None:
+        tests.append(lambda row: retriable(row) == chosen.retriable)
+    if chosen.expired is not None:
+        tests.append(lambda row: expired(row) == chosen.expired)
+    return lambda row: all(test(row) for test in tests)
+
+
+def _retry(state: State, queue: QueueState, seqs: list[int], finished: int) -> tuple[int, int]:
+    """Bring finished jobs back; how many came, and how many cannot be read."""
+    jobs = state.archive.load(seqs).values()
+    came = sum(_revive(state, queue, job) for job in jobs if job.state == finished)
+    return came, len(state.archive.remains(seqs))
+
+
+def _check_read(state: State, count: int, unreadable: int) -> None:
+    """CommandError when jobs that were to run again could not be read."""
+    if unreadable:
+        said = f"{unreadable:,} jobs cannot be read, and do not run again; {count:,} others do"
+        raise CommandError(f"{said}: {state.archive.problem()}", Code.STORAGE_DAMAGED)
+
+
+def _retry_one(state: State, queue: QueueState, job_id: str, finished: int) -> int:
+    job = state.archive.find(job_id)
+    if job is None or job.state != finished or job.queue != queue.name:
+        return 0
+    return int(_revive(state, queue, job))
+
+
+def _revive(state: State, queue: QueueState, job: Job) -> bool:
+    """Bring a finished job back, unless it is a dead letter whose unique key a living job holds."""
+    if job.state == FAILED and not moves.can_retake_key(state, queue, job):
+        return False
+    moves.revive(state, queue, job)
+    return True
+
+
+class _Past(Struct, rename="camel", gc=False):
+    """One attempt, as an entry tells it.  Times in ms."""
+
+    attempt: int
+    started_at: float
+    failed_at: float
+    reason: str
+    error: str | None
+    duration: float
+
+
+class _Entry(Struct, rename="camel", gc=False):
+    """A dead letter."""
+
+    job: Raw
+    entered_at: float
+    reason: str
+    error: str | None
+    attempts: list[_Past]
+    retry_count: int
+    last_retry_at: float | None
+    next_retry_at: float | None
+    expires_at: float | None
+
+
+class _Entries(Shown):
+    """Dead letters as jobs and as entries."""
+
+    def __init__(self, state: State, client: Client, queue: str) -> None:
+        super().__init__(state, client)
+        self._archive = state.archive
+        self._queue = queue
+        self._config = of_queue(state, queue, DlqConfig)
+        self._entries: list[bytes] = []
+
+    def add_dead(self, rows: list[DeadLetter]) -> None:
+        """More dead letters; some may be none any more."""
+        seqs = [row.seq for row in rows]
+        found, remains = self._archive.load(seqs), self._archive.remains(seqs)
+        pasts = self._archive.attempts([seq for seq, job in found.items() if job.state == FAILED])
+        for row in rows:
+            job = found.get(row.seq)
+            if job is not None and job.state == FAILED:
+                self.add([job])
+                self._enter(self._entry(job, Raw(self._jobs[-1]), pasts.get(job.seq, [])))
+            elif row.seq in remains:
+                self.add_unreadable(self._queue, remains[row.seq])
+                self._enter(_remains(row, Raw(self._jobs[-1]), remains[row.seq].why))
+
+    def _enter(self, entry: _Entry) -> None:
+        encoded = _encode(entry)
+        self.grow(len(encoded))
+        self._entries.append(encoded)
+
+    def _entry(self, job: Job, view: Raw, past: list[Attempt]) -> _Entry:
+        died, reason, config = job.finished_at or 0, job.reason or UNKNOWN, self._config
+        retries = (job.extra.auto_retries if job.extra is not None else None) or AutoRetries()
+        history = [_past(attempt) for attempt in past]
+        if history and reason != UNKNOWN:
+            history[-1].reason = reason  # what the last failure led to
+        return _Entry(
+            view,
+            float(died),
+            reason,
+            job.error,
+            history,
+            retries.count,
+            _float(retries.last_at),
+            _float(retries.next_at),
+            None if config.max_age is None else float(died + config.max_age),
+        )
+
+    def dlq_reply(self) -> DlqReply:
+        """All of them."""
+        return DlqReply(jobs=self.reply().jobs, entries=job_list(self._entries))
+
+
+def _remains(row: DeadLetter, view: Raw, why: str) -> _Entry:
+    """A dead letter whose job cannot be read."""
+    again = _float(row.next_retry_at)
+    return _Entry(view, float(row.entered_at), row.reason or UNKNOWN, why, [], 0, None, again, None)
+
+
+def _past(attempt: Attempt) -> _Past:
+    started = attempt.ended_at if attempt.started_at is None else attempt.started_at
+    return _Past(
+        attempt.number,
+        float(started),
+        float(attempt.ended_at),
+        attempt.outcome,
+        attempt.error,
+        float(attempt.ended_at - started),
+    )
+
+
+def _float(ms: int | None) -> float | None:
+    return None if ms is None else float(ms)

@@ -1,0 +1,219 @@
+"""The commands for groups, and how many jobs one may have."""
+
+from __future__ import annotations
+
+from msgspec.json import Decoder
+
+from bunqueue.protocol.commands import CommandError, Ok
+from bunqueue.protocol.commands.core import JobFields, Push
+from bunqueue.protocol.commands.groups import (
+    Change,
+    ChangeReply,
+    ConcurrencyOf,
+    CountOf,
+    GetGroupActiveCount,
+    GetGroupConcurrency,
+    GetGroupJobsCount,
+    GetGroupRateLimit,
+    GetGroupRateLimitTtl,
+    GetGroupsJobsCount,
+    GroupConcurrencyReply,
+    GroupCountReply,
+    GroupPausedReply,
+    GroupRate,
+    GroupRateReply,
+    GroupTtlReply,
+    IsGroupPaused,
+    OfGroup,
+    Pause,
+    PauseGroup,
+    RateLimitGroup,
+    RateOf,
+    RemovedLimitReply,
+    RemovedLimits,
+    RemoveGroupConcurrency,
+    RemoveGroupRateLimit,
+    ResumeGroup,
+    SetGroupConcurrency,
+    SetGroupRateLimit,
+    TtlOf,
+)
+from bunqueue.protocol.numbers import number
+
+from ..lookup import known_queue
+from ..ready import gate as gates
+from ..ready.group import Group, GroupRecord
+from ..ready.groups import Groups
+from ..registry import at_queue, handles, obliterates, recovers
+from ..state import Client, QueueState, State
+from .limits import named_queue
+
+NO_WINDOW = -2  # what GetGroupRateLimitTtl says when none runs
+
+_decode = Decoder(GroupRecord).decode
+_UNKNOWN = Group("")
+
+
+class Rooms:
+    """The room that the jobs of one push take in their groups."""
+
+    __slots__ = ("_groups", "_taken")
+
+    def __init__(self, queue: QueueState) -> None:
+        self._groups = _groups(queue)
+        self._taken: dict[str, int] = {}
+
+    def take(self, fields: JobFields | Push) -> None:
+        """CommandError when the group of a new job has as many queued ones as the push allows."""
+        group_id, most = fields.group_id, fields.group_max_size
+        if group_id is None:
+            return
+        taken = self._taken.get(group_id, 0)
+        if most is not None and _find(self._groups, group_id).queued + taken >= most:
+            raise CommandError(f"Group {group_id} has reached its maximum size of {most}")
+        self._taken[group_id] = taken + 1
+
+
+@handles(GetGroupJobsCount)
+def get_group_jobs_count(state: State, client: Client, command: GetGroupJobsCount) -> GroupCountReply:
+    return GroupCountReply(data=CountOf(_asked(state, command).queued))
+
+
+@handles(GetGroupsJobsCount)
+def get_groups_jobs_count(state: State, client: Client, command: GetGroupsJobsCount) -> GroupCountReply:
+    groups = _groups(known_queue(state, command.queue))
+    return GroupCountReply(data=CountOf(0 if groups is None else groups.queued))
+
+
+@handles(GetGroupActiveCount)
+def get_group_active_count(state: State, client: Client, command: GetGroupActiveCount) -> GroupCountReply:
+    return GroupCountReply(data=CountOf(_asked(state, command).active))
+
+
+@handles(SetGroupRateLimit)
+def set_group_rate_limit(state: State, client: Client, command: SetGroupRateLimit) -> Ok:
+    _change(state, command, max=command.max, duration=command.duration)
+    return Ok()
+
+
+@handles(GetGroupRateLimit)
+def get_group_rate_limit(state: State, client: Client, command: GetGroupRateLimit) -> GroupRateReply:
+    found = _asked(state, command).record
+    limit = None if found.max is None else GroupRate(number(found.max), number(found.duration))
+    return GroupRateReply(data=RateOf(limit))
+
+
+@handles(RemoveGroupRateLimit)
+def remove_group_rate_limit(state: State, client: Client, command: RemoveGroupRateLimit) -> RemovedLimitReply:
+    removed = _asked(state, command).record.max is not None
+    if removed:
+        _change(state, command, max=None, duration=0)
+    return RemovedLimitReply(data=RemovedLimits(int(removed)))
+
+
+@handles(GetGroupRateLimitTtl)
+def get_group_rate_limit_ttl(state: State, client: Client, command: GetGroupRateLimitTtl) -> GroupTtlReply:
+    left = _asked(state, command).window_end() - state.now
+    return GroupTtlReply(data=TtlOf(number(left) if left > 0 else NO_WINDOW))
+
+
+@handles(SetGroupConcurrency)
+def set_group_concurrency(state: State, client: Client, command: SetGroupConcurrency) -> Ok:
+    _change(state, command, concurrency=command.concurrency)
+    return Ok()
+
+
+@handles(GetGroupConcurrency)
+def get_group_concurrency(
+    state: State, client: Client, command: GetGroupConcurrency
+) -> GroupConcurrencyReply:
+    found = _asked(state, command).record.concurrency
+    return GroupConcurrencyReply(data=ConcurrencyOf(None if found is None else number(found)))
+
+
+@handles(RemoveGroupConcurrency)
+def remove_group_concurrency(
+    state: State, client: Client, command: RemoveGroupConcurrency
+) -> RemovedLimitReply:
+    removed = _asked(state, command).record.concurrency is not None
+    if removed:
+        _change(state, command, concurrency=None)
+    return RemovedLimitReply(data=RemovedLimits(int(removed)))
+
+
+@handles(PauseGroup)
+def pause_group(state: State, client: Client, command: PauseGroup) -> ChangeReply:
+    return _pause(state, command, paused=True)
+
+
+@handles(ResumeGroup)
+def resume_group(state: State, client: Client, command: ResumeGroup) -> ChangeReply:
+    return _pause(state, command, paused=False)
+
+
+@handles(IsGroupPaused)
+def is_group_paused(state: State, client: Client, command: IsGroupPaused) -> GroupPausedReply:
+    return GroupPausedReply(data=Pause(_asked(state, command).record.paused))
+
+
+@handles(RateLimitGroup)
+def rate_limit_group(state: State, client: Client, command: RateLimitGroup) -> Ok:
+    _change(state, command, held_until=state.now + command.duration, held_from=state.now)
+    return Ok()
+
+
+def _names(key: str) -> tuple[str, str]:
+    """Of the queue and of the group."""
+    queue, _, group_id = key.partition("/")  # which no queue has in its name
+    return queue, group_id
+
+
+@recovers(gates.GROUP_RECORD, lambda key, value: at_queue(_names(key)[0], value))
+def recover_group(state: State, key: str, value: str) -> None:
+    name, group_id = _names(key)
+    queue = state.queues.get(name)
+    if queue is not None:
+        gates.groups_of(queue).recover(group_id, _decode(value))
+
+
+@obliterates
+def forget_groups(state: State, queue: QueueState) -> None:
+    groups = _groups(queue)
+    if groups is not None:
+        groups.reset(state.now)
+        gates.keep_groups(state, queue, groups)
+
+
+def _groups(queue: QueueState | None) -> Groups | None:
+    return None if queue is None or queue.gate is None else queue.gate.groups
+
+
+def _find(groups: Groups | None, group_id: str) -> Group:
+    """A group to look at; it need not exist."""
+    return _UNKNOWN if groups is None else groups.by_id.get(group_id, _UNKNOWN)
+
+
+def _asked(state: State, command: OfGroup) -> Group:
+    return _find(_groups(known_queue(state, command.queue)), command.group_id)
+
+
+def _pause(state: State, command: OfGroup, *, paused: bool) -> ChangeReply:
+    changed = _asked(state, command).record.paused != paused
+    if changed:
+        _change(state, command, paused=paused)
+    return ChangeReply(data=Change(changed))
+
+
+def _change(state: State, command: OfGroup, **changes: bool | int | None) -> None:
+    """Give a group other limits, and parked pulls what these let through."""
+    queue = named_queue(state, command.queue)
+    groups = gates.groups_of(queue)
+    group = groups.group(command.group_id)
+    for name, value in changes.items():
+        setattr(group.record, name, value)
+    groups.changed[group.id] = group
+    groups.offer(group)
+    groups.drop_if_idle(group, state.now)
+    gates.keep_groups(state, queue, groups)
+    if queue.waiters:
+        state.woken[queue] = None

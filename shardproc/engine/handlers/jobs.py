@@ -1,0 +1,151 @@
+"""Commands that take a single job out of its course."""
+
+from __future__ import annotations
+
+from bunqueue.model.job import (
+    ACTIVE,
+    BLOCKED,
+    COMPLETED,
+    DELAYED,
+    FAILED,
+    NIL,
+    STATE_NAMES,
+    UNDEFINED,
+    WAITING,
+    Extra,
+    Job,
+)
+from bunqueue.protocol.commands import CommandError, Ok
+from bunqueue.protocol.commands.jobs import (
+    ChangeDelay,
+    ChangePriority,
+    Discard,
+    MoveToDelayed,
+    MoveToWait,
+    Promote,
+    Removed,
+    RemovedReply,
+    RemoveJob,
+    Update,
+)
+from bunqueue.protocol.job_view import state_name
+
+from ..lifecycle import events, moves, removal, transitions
+from ..lifecycle.repeating import last_of
+from ..lifecycle.transitions import is_cancelled
+from ..lookup import find
+from ..outbox import ROW
+from ..peers import families
+from ..registry import handles
+from ..state import Client, State
+from .ack import check_token
+from .push import check_data, check_size
+
+MOVABLE = frozenset({WAITING, DELAYED, ACTIVE})
+
+
+@handles(RemoveJob)
+def remove_job(state: State, client: Client, command: RemoveJob) -> RemovedReply:
+    job = find(state, command.id)
+    if job is None:
+        return RemovedReply(data=Removed(False))
+    queue = state.queues[job.queue]
+    if job.state == ACTIVE:
+        raise CommandError("Job is active and cannot be removed: cancel it, or wait until it has ended")
+    if job.state in (COMPLETED, FAILED):
+        removal.purge(state, queue, job.state, [job.seq])
+    else:
+        transitions.remove(state, queue, job, events.REMOVED)
+    return RemovedReply(data=Removed(True))
+
+
+@handles(Update)
+def update(state: State, client: Client, command: Update) -> Ok:
+    job = state.jobs.get(command.id) or last_of(state, command.id)
+    if job is None:
+        raise CommandError("Job not found or cannot be updated")
+    check_data(bytes(command.data))
+    data = families.with_flow_fields(job.data, bytes(command.data))
+    check_size(data)
+    job.data = NIL if data == UNDEFINED else data
+    state.out.touch(job, ROW)
+    return Ok()
+
+
+@handles(ChangePriority)
+def change_priority(state: State, client: Client, command: ChangePriority) -> Ok:
+    job = state.jobs.get(command.id)
+    if job is None or job.state not in (WAITING, DELAYED):
+        raise CommandError("Job not found or not in queue")
+    moves.reorder(state, state.queues[job.queue], job, command.priority, lifo=command.lifo)
+    return Ok()
+
+
+@handles(Promote)
+def promote(state: State, client: Client, command: Promote) -> Ok:
+    job = state.jobs.get(command.id)
+    if job is None or job.state != DELAYED:
+        raise CommandError("Job not found or not delayed")
+    _move(state, job, 0)
+    return Ok()
+
+
+@handles(MoveToDelayed)
+def move_to_delayed(state: State, client: Client, command: MoveToDelayed) -> Ok:
+    job = find(state, command.id)
+    if job is None:
+        raise CommandError("Job not found")
+    if job.state not in MOVABLE:
+        raise CommandError(f"Job is not active (current state: {STATE_NAMES[job.state]})")
+    check_token(job, command.token, required=client.version >= 3)
+    counts = command.postponed and job.state == ACTIVE
+    _move(state, job, command.delay)
+    if counts:
+        job.extra = job.extra or Extra()
+        job.extra.postponed += 1
+    return Ok()
+
+
+@handles(ChangeDelay)
+def change_delay(state: State, client: Client, command: ChangeDelay) -> Ok:
+    job = state.jobs.get(command.id)
+    if job is None or job.state not in MOVABLE:
+        raise CommandError("Job not found or cannot change delay")
+    check_token(job, command.token, required=client.version >= 3)
+    _move(state, job, command.delay)
+    return Ok()
+
+
+@handles(MoveToWait)
+def move_to_wait(state: State, client: Client, command: MoveToWait) -> Ok:
+    job = find(state, command.id)
+    if job is None or job.state in (COMPLETED, BLOCKED):
+        name = "unknown" if job is None else state_name(job, client.version)
+        raise CommandError(f"Cannot move job from state '{name}' to waiting")
+    if job.state == FAILED:
+        queue = state.queues[job.queue]
+        if not moves.can_retake_key(state, queue, job):
+            holder = queue.unique[job.unique_key or ""]
+            raise CommandError(f"Cannot move job {job.id} to waiting: job {holder} has its unique key")
+        moves.revive(state, queue, job)
+        return Ok()
+    if job.state != WAITING:
+        check_token(job, command.token, required=client.version >= 3)
+        _move(state, job, 0)
+    return Ok()
+
+
+@handles(Discard)
+def discard(state: State, client: Client, command: Discard) -> Ok:
+    job = state.live(command.id)
+    if job.state == BLOCKED:
+        raise CommandError("Job is waiting for its dependencies and cannot be discarded, cancel it instead")
+    check_token(job, command.token, required=client.version >= 3)
+    moves.discard(state, state.queues[job.queue], job)
+    return Ok()
+
+
+def _move(state: State, job: Job, delay: float) -> None:
+    if job.state == ACTIVE and is_cancelled(job):
+        raise CommandError(f"Job {job.id} is being cancelled: only its end can be reported")
+    moves.move(state, state.queues[job.queue], job, state.now + int(delay))

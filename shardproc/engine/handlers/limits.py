@@ -1,0 +1,111 @@
+"""RateLimit, SetConcurrency and what takes them away again."""
+
+from __future__ import annotations
+
+from msgspec.json import Decoder
+
+from bunqueue.model.names import queue_name_problem
+from bunqueue.protocol.commands import CommandError, Ok
+from bunqueue.protocol.commands import limits as wire
+from bunqueue.protocol.commands.limits import (
+    ClearConcurrency,
+    GetQueueLimits,
+    LimitsOfQueue,
+    LimitsReply,
+    Rate,
+    RateLimit,
+    RateLimitClear,
+    SetConcurrency,
+)
+from bunqueue.protocol.numbers import number
+
+from ..lookup import known_queue
+from ..ready import gate as gates
+from ..ready.gate import Limits, TokenBucket
+from ..registry import at_queue, handles, obliterates, recovers
+from ..state import Client, QueueState, State
+
+NO_LIMIT = -2  # what rateLimitTtl says without one
+
+_decode = Decoder(Limits).decode
+
+
+def named_queue(state: State, name: str) -> QueueState:
+    """The queue of that name, which its settings create as a push does."""
+    queue = state.queues.get(name)
+    if queue is None and (problem := queue_name_problem(name)):
+        raise CommandError(problem)
+    return queue or state.queue(name)
+
+
+@handles(RateLimit)
+def rate_limit(state: State, client: Client, command: RateLimit) -> Ok:
+    most, duration = _limit(command.limit), command.duration
+    until = state.now + int(command.ttl) if command.ttl else None
+    bucket = TokenBucket(most, duration, state.now, max(most, 1) * duration, until, state.now)
+    return _change(state, named_queue(state, command.queue), bucket=bucket)
+
+
+@handles(RateLimitClear)
+def rate_limit_clear(state: State, client: Client, command: RateLimitClear) -> Ok:
+    return _change(state, known_queue(state, command.queue), bucket=None)
+
+
+@handles(SetConcurrency)
+def set_concurrency(state: State, client: Client, command: SetConcurrency) -> Ok:
+    most = _limit(command.limit)  # before there is a queue
+    return _change(state, named_queue(state, command.queue), concurrency=most)
+
+
+@handles(ClearConcurrency)
+def clear_concurrency(state: State, client: Client, command: ClearConcurrency) -> Ok:
+    return _change(state, known_queue(state, command.queue), concurrency=None)
+
+
+@handles(GetQueueLimits)
+def get_queue_limits(state: State, client: Client, command: GetQueueLimits) -> LimitsReply:
+    queue = known_queue(state, command.queue)
+    found = wire.Limits(None, NO_LIMIT, None, False)
+    if queue is not None and queue.gate is not None:
+        gate = queue.gate
+        bucket, most = gates.bucket_of(state, queue, gate), gate.limits.concurrency
+        if bucket is not None:
+            found.rate_limit = Rate(number(bucket.max), number(bucket.duration))
+            at = bucket.until or bucket.next_token_at(state.now)
+            found.rate_limit_ttl = number(bucket.duration if at is None else at - state.now)
+        found.concurrency_limit = None if most is None else number(most)
+        found.maxed = most is not None and len(queue.active) >= most
+    return LimitsReply(data=LimitsOfQueue(found))
+
+
+@recovers(gates.RECORD, at_queue)
+def recover_limits(state: State, key: str, value: str) -> None:
+    queue = state.queues.get(key)
+    if queue is not None:
+        gates.gate_of(queue).limits = _decode(value)
+
+
+@obliterates
+def forget_limits(state: State, queue: QueueState) -> None:
+    if queue.gate is not None:
+        _change(state, queue, bucket=None, concurrency=None)
+
+
+def _limit(number: float) -> float | int:
+    """A limit as it is kept and shown: 5.0 is 5."""
+    if number < 0:
+        raise CommandError("limit must be at least 0")
+    return int(number) if number == int(number) else number
+
+
+def _change(state: State, queue: QueueState | None, **changes: TokenBucket | float | None) -> Ok:
+    """Give a queue other limits, and parked pulls what these let through."""
+    if queue is None:
+        return Ok()
+    gate = gates.gate_of(queue)
+    for name, value in changes.items():
+        setattr(gate.limits, name, value)
+    gates.keep(state, queue, gate)
+    if queue.waiters:
+        state.woken[queue] = None
+    return Ok()

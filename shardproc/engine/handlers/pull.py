@@ -1,0 +1,241 @@
+"""PULL and PULLB, at once or by long poll: a job goes out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+
+from msgspec import UNSET, Raw
+
+from bunqueue.model.job import Job
+from bunqueue.protocol.commands import Reply
+from bunqueue.protocol.commands.core import GroupRule, Pull, PullBatch, PullBatchReply, PullReply
+from bunqueue.protocol.job_view import DEFAULT_OPTIONS, job_list, pulled_job, size_beside_data
+
+from .. import chores
+from ..lifecycle import transitions
+from ..lookup import known_queue
+from ..ready import gate
+from ..ready.group import Policy, policy_of
+from ..registry import handles
+from ..state import Client, QueueState, State, Waiter
+from . import disconnects
+
+MAX_REPLY = 32 * 1024 * 1024  # bytes of jobs in one answer, half of what a frame may hold
+
+
+@handles(Pull)
+def pull(state: State, client: Client, command: Pull) -> PullReply | None:
+    owner = command.owner or ""
+    client.signals = command.signals
+    queue = known_queue(state, command.queue)
+    job = None
+    if queue is not None:
+        job = _take(state, queue, client, owner, command.lock_ttl, command.group)
+    if job is None and command.timeout:
+        _park(state, client, command, None)
+        return None
+    if command.timeout:
+        client.slow += 1
+    if command.detach:
+        _detach(state, client, [job] if job else [])
+    return _one(job, owner)
+
+
+@handles(PullBatch)
+def pull_batch(state: State, client: Client, command: PullBatch) -> PullBatchReply | None:
+    owner = command.owner or ""
+    client.signals = command.signals
+    queue = known_queue(state, command.queue)
+    jobs: list[Job] = []
+    if queue is not None:
+        jobs = _take_many(state, queue, client, command.count, owner, command.lock_ttl, command.group)
+    if not jobs and command.timeout:
+        _park(state, client, command, command.count)
+        return None
+    if command.timeout:
+        client.slow += 1
+    if command.detach:
+        _detach(state, client, jobs)
+    return _many(jobs, owner)
+
+
+def serve(state: State, queue: QueueState) -> None:
+    """Give ready jobs to parked pulls, the longest waiting first."""
+    waiters = queue.waiters
+    while waiters and queue.waiting and not queue.paused:
+        waiter = waiters[0]
+        if waiter.done or waiter.client.closed:
+            waiters.popleft()
+            continue
+        reply = _answer(state, queue, waiter)
+        if reply is None:
+            break
+        waiters.popleft()
+        _finish(state, waiter, reply)
+    if (held := queue.gate) is not None and waiters:
+        if (groups := held.groups) is not None and groups.mixed:
+            _serve_others(state, queue)
+        gate.arm(state, queue, held)
+
+
+def _serve_others(state: State, queue: QueueState) -> None:
+    """What is blocked for the first of the parked pulls need not be for one that asks for something else."""
+    tried: set[Policy] = set()
+    for waiter in list(queue.waiters):
+        if not queue.waiting or queue.paused:
+            return
+        policy = policy_of(waiter.client.version, waiter.group)
+        if policy in tried or waiter.done or waiter.client.closed:
+            continue
+        reply = _answer(state, queue, waiter)
+        if reply is None:
+            tried.add(policy)
+        else:
+            _finish(state, waiter, reply)  # it leaves the line when its turn comes
+
+
+def end_poll(state: State, waiter: Waiter) -> None:
+    """A parked pull has waited its time: it is answered with nothing."""
+    if not waiter.done and not waiter.client.closed:
+        empty = _one(None, waiter.owner) if waiter.count is None else _many([], waiter.owner)
+        _finish(state, waiter, empty)
+    waiters = state.waiters(waiter.queue)
+    while waiters and (waiters[0].done or waiters[0].client.closed):
+        waiters.popleft()
+    if not waiters:
+        state.rooms.pop(waiter.queue, None)
+
+
+def _take(
+    state: State, queue: QueueState, client: Client, owner: str, ttl: int, group: GroupRule | None
+) -> Job | None:
+    """Take the next job."""
+    job = _next(state, queue, client, group)
+    if job is not None:
+        transitions.activate(state, queue, job, client, owner, ttl)
+        state.totals.pulled += 1
+        state.out.size += len(job.data)
+    return job
+
+
+def _next(state: State, queue: QueueState, client: Client, group: GroupRule | None) -> Job | None:
+    """The next job that is still worth running, out of the ready ones but not yet active."""
+    if queue.paused:
+        return None
+    pop: Callable[[], Job | None] = queue.ready.pop
+    if (held := queue.gate) is not None:
+        if not gate.is_open(state, queue, held):
+            return None
+        if (groups := held.groups) is not None:
+            pop = partial(groups.pop, policy_of(client.version, group), state.now)
+    while (job := pop()) is not None:
+        life = job.shared.options.ttl
+        if life is None or state.upkeep.doubt.age(job.created_at, state.now) < life:
+            return job
+        if state.spare <= 0:
+            queue.ready.push(job)
+            chores.begin(state, queue, _look_again(state, queue, client, group))
+            return None
+        transitions.expire(state, queue, job)
+        state.spare -= 1
+    return None
+
+
+def _look_again(state: State, queue: QueueState, client: Client, group: GroupRule | None) -> Iterator[None]:
+    """More jobs have outlived their ttl than one tick may drop: drop on, until parked pulls can be served."""
+    while True:
+        yield
+        job = _next(state, queue, client, group)
+        if job is not None:
+            queue.ready.push(job)
+        if job is not None or state.spare > 0:
+            break
+    if queue.waiters:
+        state.woken[queue] = None
+
+
+def _take_many(
+    state: State,
+    queue: QueueState,
+    client: Client,
+    count: int,
+    owner: str,
+    ttl: int,
+    group: GroupRule | None,
+) -> list[Job]:
+    """Take up to ``count`` jobs, fewer when they would not fit into one answer."""
+    jobs: list[Job] = []
+    size = 0
+    while len(jobs) < count:
+        job = _next(state, queue, client, group)
+        if job is None:
+            break
+        size += len(job.data)
+        if job.timeline is not None or job.extra is not None or job.shared is not DEFAULT_OPTIONS:
+            size += size_beside_data(job)
+        if size > MAX_REPLY and jobs:
+            queue.ready.push(job)  # for the next pull
+            break
+        transitions.activate(state, queue, job, client, owner, ttl)
+        jobs.append(job)
+    state.totals.pulled += len(jobs)
+    state.out.size += size
+    return jobs
+
+
+def _one(job: Job | None, owner: str) -> PullReply:
+    if job is None:
+        return PullReply(job=None, token=None if owner else UNSET)
+    assert job.lock is not None
+    return PullReply(job=Raw(pulled_job(job)), token=job.lock.token if owner else UNSET)
+
+
+def _many(jobs: list[Job], owner: str) -> PullBatchReply:
+    tokens = [job.lock.token for job in jobs if job.lock is not None]
+    encoded = job_list([pulled_job(job) for job in jobs])
+    return PullBatchReply(jobs=encoded, tokens=tokens if owner else UNSET)
+
+
+def _park(state: State, client: Client, command: Pull | PullBatch, count: int | None) -> Waiter:
+    """Keep a pull until a job comes or its time is over."""
+    deadline = state.now + max(1, int(command.timeout))
+    owner = command.owner or ""
+    waiter = Waiter(
+        client, command.queue, command.req_id, count, owner, command.lock_ttl, deadline, group=command.group
+    )
+    waiter.detach = command.detach
+    client.waiters += 1
+    state.waiters(command.queue).append(waiter)
+    queue = state.queues.get(command.queue)
+    if queue is not None and queue.gate is not None:
+        gate.arm(state, queue, queue.gate)
+    state.poll_ends.add(deadline, waiter)
+    return waiter
+
+
+def _answer(state: State, queue: QueueState, waiter: Waiter) -> Reply | None:
+    owner = waiter.owner
+    if waiter.count is None:
+        job = _take(state, queue, waiter.client, owner, waiter.lock_ttl, waiter.group)
+        if waiter.detach:
+            _detach(state, waiter.client, [job] if job else [])
+        return _one(job, owner) if job is not None else None
+    jobs = _take_many(state, queue, waiter.client, waiter.count, owner, waiter.lock_ttl, waiter.group)
+    if waiter.detach:
+        _detach(state, waiter.client, jobs)
+    return _many(jobs, owner) if jobs else None
+
+
+def _detach(state: State, client: Client, jobs: list[Job]) -> None:
+    """Let jobs stay active when the connection ends that they were pulled on."""
+    for job in jobs:
+        disconnects.detach(state, client, job)
+
+
+def _finish(state: State, waiter: Waiter, reply: Reply) -> None:
+    waiter.done = True
+    waiter.client.waiters -= 1
+    waiter.client.slow += 1
+    reply.req_id = waiter.req_id
+    state.out.replies.append((waiter.client.conn, reply))

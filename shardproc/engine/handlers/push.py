@@ -1,0 +1,397 @@
+"""PUSH and PUSHB: a job comes in."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping, Sequence
+from types import MappingProxyType
+
+from msgspec import UNSET
+
+from bunqueue.model.backoff import EXPONENTIAL
+from bunqueue.model.job import DEFAULT_NAME, NIL, UNDEFINED, Extra, Job, JobOptions
+from bunqueue.protocol.commands import CommandError, Reply
+from bunqueue.protocol.commands.core import (
+    BackoffMap,
+    JobFields,
+    PlainFields,
+    PlainPush,
+    PlainPushBatch,
+    Push,
+    PushBatch,
+    PushBatchReply,
+    PushReply,
+)
+from bunqueue.protocol.json_size import MAX_BYTES, MAX_DATA, SURELY_SMALL, json_size
+from bunqueue.protocol.peers import BURIED, UNKNOWN, Outcome
+from bunqueue.protocol.readable import check_readable, is_readable
+
+from ..background import idempotency
+from ..lifecycle import blocked, events, repeating, transitions
+from ..lifecycle.dedup import NO_DEDUP, Claims
+from ..lookup import known_queue
+from ..peer_calls import Steps, across
+from ..peers import dependencies, directory, families
+from ..registry import handles
+from ..state import DEFAULT_OPTIONS, Client, QueueState, State
+from .group_rules import Rooms
+from .old_names import lift_name
+
+MAX_PRIORITY, MAX_GROUP_PRIORITY = 1_000_000, 2_097_151
+_NO_EXTRA = Extra()
+
+
+@handles(PlainPush)
+def push_plain(state: State, client: Client, command: PlainPush) -> Reply:
+    if command.idempotency_key is not None and (known := idempotency.answered(state, command)):
+        return _reply(command, *known)
+    data = bytes(command.data)
+    if len(data) > SURELY_SMALL or not is_readable(data):
+        check_data(data)
+    if client.version >= 3 and command.name is None:
+        data = lift_name(command, data)
+    queue = state.queues.get(command.queue) or new_queue(state, command.queue)
+    ids = _add_plain(state, queue, (command,), (data,))
+    if command.idempotency_key is not None:
+        idempotency.remember(state, command, ids, [])
+    return PushReply(id=ids[0])
+
+
+@handles(PlainPushBatch)
+def push_plain_batch(state: State, client: Client, command: PlainPushBatch) -> Reply:
+    if command.idempotency_key is not None and (known := idempotency.answered(state, command)):
+        return _reply(command, *known)
+    payloads = _payloads(command.jobs, client.version)
+    queue = _queue_of_batch(state, command.queue, payloads)
+    ids = _add_plain(state, queue, command.jobs, payloads) if queue is not None else []
+    if command.idempotency_key is not None:
+        idempotency.remember(state, command, ids, [])
+    return PushBatchReply(ids=ids)
+
+
+@handles(Push)
+def push(state: State, client: Client, command: Push) -> Reply | None:
+    if command.idempotency_key is not None and idempotency.answered(state, command):
+        return push_again(state, client, command)
+    data = bytes(command.data)
+    if len(data) > SURELY_SMALL or not is_readable(data):
+        check_data(data)
+    known_queue(state, command.queue)
+    check_fields(command, client.version, state.now)
+    if client.version >= 3:
+        data = lift_name(command, data)
+    if is_linked(command):
+        return push_linked(state, client, command)
+    queue = state.queues.get(command.queue) or new_queue(state, command.queue)
+    return _added(state, command, *_add(state, queue, [command], [data]))
+
+
+@handles(PushBatch)
+def push_batch(state: State, client: Client, command: PushBatch) -> Reply | None:
+    if command.idempotency_key is not None and idempotency.answered(state, command):
+        return push_again(state, client, command)
+    known_queue(state, command.queue)
+    payloads = _payloads(command.jobs, client.version)
+    for index, fields in enumerate(command.jobs):
+        check_fields(fields, client.version, state.now, f"jobs[{index}]: ")
+    if any(map(is_linked, command.jobs)):
+        return push_linked(state, client, command)
+    queue = _queue_of_batch(state, command.queue, payloads)
+    added = _add(state, queue, command.jobs, payloads) if queue is not None else ([], [])
+    return _added(state, command, *added)
+
+
+def _added(state: State, command: Push | PushBatch, ids: list[str], existing: list[int]) -> Reply:
+    """The reply to a push that was carried out."""
+    if command.idempotency_key is not None:
+        idempotency.remember(state, command, ids, existing)
+    return _reply(command, ids, existing)
+
+
+def _reply(command: idempotency.AnyPush, ids: list[str], existing: list[int]) -> Reply:
+    """``existing``: the places of the ids that are not of new jobs."""
+    if isinstance(command, Push | PlainPush):
+        return PushReply(id=ids[0], existing=True) if existing else PushReply(id=ids[0])
+    return PushBatchReply(ids=ids, existing=existing or UNSET)
+
+
+def push_fields(state: State, queue_name: str, fields: JobFields) -> tuple[str, bool]:
+    """Push a job that the server itself makes; its id as a client would be told it, and whether it is new."""
+    queue = state.queues.get(queue_name) or new_queue(state, queue_name)
+    ids, existing = _add(state, queue, [fields], [bytes(fields.data)])
+    return ids[0], not existing
+
+
+# Pushes that other shards may have a say in
+
+
+def is_linked(fields: JobFields | Push) -> bool:
+    """Whether a push has an id of its own, dependencies, or a parent that is to wait for it."""
+    return bool(fields.job_id or fields.custom_id or fields.depends_on or families.parent_of(fields))
+
+
+@across
+def push_linked(state: State, client: Client, command: Push | PushBatch) -> Steps:
+    """All that is asked of other shards comes first; then the jobs are added at once, or none is."""
+    batch, entries = isinstance(command, PushBatch), _entries(command)
+    known_queue(state, command.queue)
+    own: dict[str, int] = {}  # ids that the jobs bring with them -> where they stand first
+    for index, fields in enumerate(entries):
+        if job_id := fields.job_id or fields.custom_id:
+            own.setdefault(job_id, index)
+    parents = [families.parent_of(fields) for fields in entries]
+    for fields, parent in zip(entries, parents, strict=True):
+        families.check_other(parent, fields.job_id or fields.custom_id)
+    wanted = [dep for fields in entries for dep in fields.depends_on or () if dep not in own]
+    durable = any(fields.durable for fields in entries)
+    key = idempotency.begin(state, command)
+    try:
+        outcomes = yield from dependencies.look_up(state, wanted, durable=durable)
+        _check_dependencies(entries, outcomes, own, batch)
+        places = yield from families.find_parents(state, parents, own)
+        taken = yield from directory.claim(state, list(own), durable=durable)
+        places.update({parent: shard for parent, shard in taken.items() if parent in places})
+        queue = state.queues.get(command.queue) or new_queue(state, command.queue)
+        added = _add(state, queue, entries, [bytes(fields.data) for fields in entries], taken, outcomes)
+    finally:
+        dependencies.looked(state, wanted)
+        state.pushed.underway.discard(key)
+    reply = _added(state, command, *added)
+    yield families.join(places, parents, added[0], durable=durable)
+    return reply
+
+
+@across
+def push_again(state: State, client: Client, command: Push | PushBatch) -> Steps:
+    """What a push with that key was answered, as it has been carried out; but if this shard died right then,
+    the parents of its jobs have not heard of them."""
+    known, entries = idempotency.answered(state, command), _entries(command)
+    assert known is not None
+    durable = any(fields.durable for fields in entries)
+    state.out.durable |= durable
+    parents = [families.parent_of(fields) for fields in entries]
+    yield from families.join_again(state, parents, known[0], durable=durable)
+    return _reply(command, *known)
+
+
+def _entries(command: Push | PushBatch) -> Sequence[JobFields | Push]:
+    return command.jobs if isinstance(command, PushBatch) else [command]
+
+
+def _check_dependencies(
+    entries: Sequence[JobFields | Push], outcomes: dict[str, Outcome], own: dict[str, int], batch: bool
+) -> None:
+    """CommandError when one is nowhere: not on the server, and not earlier in the same batch."""
+    for index, fields in enumerate(entries):
+        for dep in fields.depends_on or ():
+            if _is_unknown(outcomes[dep]) if dep in outcomes else own[dep] >= index:
+                where = f"jobs[{index}]: " if batch else ""
+                raise CommandError(f"{where}Dependency job not found: {dep}")
+
+
+def _is_unknown(outcome: Outcome) -> bool:
+    return outcome.word in (UNKNOWN, BURIED) or outcome.obliterated
+
+
+def _payloads(jobs: Sequence[JobFields | PlainFields], version: int) -> list[bytes]:
+    payloads = [bytes(fields.data) for fields in jobs]
+    for index, data in enumerate(payloads):
+        if len(data) > SURELY_SMALL or not is_readable(data):
+            check_data(data, f"jobs[{index}]: ")
+    if version < 3:
+        return payloads
+    return [lift_name(fields, data) for fields, data in zip(jobs, payloads, strict=True)]
+
+
+def _queue_of_batch(state: State, name: str, payloads: list[bytes]) -> QueueState | None:
+    """The queue; an empty batch does not create it."""
+    if payloads:
+        return state.queues.get(name) or new_queue(state, name)
+    known_queue(state, name)
+    return None
+
+
+def new_queue(state: State, name: str) -> QueueState:
+    """A queue that is there from now on."""
+    known_queue(state, name)
+    return state.queue(name)
+
+
+def _add_plain(
+    state: State, queue: QueueState, pushed: Sequence[PlainFields | PlainPush], payloads: Sequence[bytes]
+) -> list[str]:
+    """`_add` for jobs without options: the hot path."""
+    now, seq, name = state.now, state.next_seq, queue.name
+    prefix = state.ids.prefix(queue.slot, now)
+    ids: list[str] = []
+    jobs: list[Job] = []
+    for fields, data in zip(pushed, payloads, strict=True):
+        job_id = f"{prefix}{seq:012x}"
+        jobs.append(
+            Job(
+                seq,
+                job_id,
+                name,
+                fields.name or DEFAULT_NAME,
+                NIL if data == UNDEFINED else data,
+                DEFAULT_OPTIONS,
+                fields.priority,
+                now,
+                now + int(fields.delay) if fields.delay else now,
+            )
+        )
+        ids.append(job_id)
+        seq += 1
+    state.next_seq = seq
+    state.totals.pushed += len(jobs)
+    transitions.add_plain(state, queue, jobs)
+    return ids
+
+
+def _add(
+    state: State,
+    queue: QueueState,
+    pushed: Sequence[JobFields | Push],
+    payloads: Sequence[bytes],
+    taken: Container[str] = (),
+    outcomes: Mapping[str, Outcome] = MappingProxyType({}),
+) -> tuple[list[str], list[int]]:
+    """Add jobs; their ids, or those of the jobs that have their ids or unique keys, and which places these
+    have.
+
+    ``taken`` are ids that jobs have elsewhere, ``outcomes`` what became of the jobs they depend on.
+    """
+    claims, rooms = Claims(state, queue), Rooms(queue)
+    ids: list[str] = []
+    jobs: dict[str, Job] = {}
+    met: list[int] = []  # places of ids and keys that were pushed again
+    for fields, data in zip(pushed, payloads, strict=True):
+        own = fields.job_id or fields.custom_id
+        state.out.durable |= fields.durable  # that a job is there already is a promise, too
+        there = own if own and (own in taken or own in state.jobs or own in jobs) else claims.taken(fields)
+        if there is not None:
+            met.append(len(ids))
+            ids.append(there)
+            continue
+        rooms.take(fields)
+        job = new_job(state, queue, own, fields, data)
+        claims.claim(job, fields.dedup)
+        jobs[job.id] = job
+        ids.append(job.id)
+    added = claims.settle(list(jobs.values()))
+    state.totals.pushed += len(added)
+    for job in added:
+        if job.extra is not None and dependencies.block(state, job, outcomes):
+            blocked.add(state, queue, job)
+        else:
+            transitions.add(state, queue, [job])
+    for place in met:
+        holder = state.jobs.get(ids[place])
+        if holder is not None:  # not if the same push then replaced it
+            events.emit(state, events.DUPLICATED, holder)
+    return ids, met
+
+
+def new_job(
+    state: State, queue: QueueState, own_id: str | None, fields: JobFields | Push, data: bytes
+) -> Job:
+    """A job as a push describes it, with a number of its own, but not yet anywhere."""
+    now, seq = state.now, state.next_seq
+    state.next_seq += 1
+    created = now if fields.timestamp is None else int(fields.timestamp)
+    extra = extra_of(fields)
+    if own_id:  # says so to the storage, too
+        extra = extra or Extra()
+        extra.own_id = True
+    return Job(
+        seq,
+        own_id or state.ids.job_id(queue.slot, now, seq),
+        queue.name,
+        fields.name or DEFAULT_NAME,
+        NIL if data == UNDEFINED else data,
+        state.shared(options_of(fields)),
+        fields.priority,
+        created,
+        created + int(fields.delay) if fields.delay else created,
+        unique_key=fields.unique_key or None,
+        extra=extra,
+    )
+
+
+def check_fields(fields: JobFields | Push, version: int, now: int, where: str = "") -> None:
+    """CommandError for what the types cannot say.  Within a group version 3 has other bounds of priority."""
+    priority = fields.priority
+    if fields.group_id is not None and version >= 3:
+        if not 0 <= priority <= MAX_GROUP_PRIORITY:
+            raise CommandError(f"{where}group.priority must be between 0 and {MAX_GROUP_PRIORITY}")
+    elif not -MAX_PRIORITY <= priority <= MAX_PRIORITY:
+        bound = f"at most {MAX_PRIORITY}" if priority > 0 else f"at least {-MAX_PRIORITY}"
+        raise CommandError(f"{where}priority must be {bound}")
+    if fields.repeat is not None:
+        repeating.check(fields.repeat, now, where)
+
+
+def options_of(fields: JobFields | Push) -> JobOptions:
+    """What of a push many jobs have in common."""
+    backoff = fields.backoff
+    as_map = isinstance(backoff, BackoffMap)
+    jitter = backoff.jitter if isinstance(backoff, BackoffMap) else UNSET
+    return JobOptions(
+        max_attempts=fields.max_attempts,
+        backoff=backoff.delay if isinstance(backoff, BackoffMap) else backoff,
+        backoff_kind=backoff.type if isinstance(backoff, BackoffMap) else EXPONENTIAL,
+        backoff_jitter=None if jitter is UNSET else jitter,
+        backoff_given_as_map=as_map,
+        ttl=fields.ttl,
+        timeout=fields.timeout,
+        lifo=fields.lifo,
+        remove_on_complete=fields.remove_on_complete,
+        remove_on_fail=fields.remove_on_fail,
+        durable=fields.durable,
+        tags=tuple(fields.tags or ()),
+    )
+
+
+def extra_of(fields: JobFields | Push) -> Extra | None:
+    """What of a push hardly any job has; None when this one has nothing of it."""
+    dedup = fields.dedup or NO_DEDUP
+    extra = Extra(
+        custom_id=fields.job_id or fields.custom_id,
+        parent_id=fields.parent_id,
+        group_id=fields.group_id,
+        depends_on=fields.depends_on or [],
+        children_ids=fields.children_ids or [],
+        repeat=None if fields.repeat is None else repeating.as_map(fields.repeat),
+        stall_timeout=fields.stall_timeout,
+        keep_logs=fields.keep_logs,
+        size_limit=fields.size_limit,
+        stack_trace_limit=10 if fields.stack_trace_limit is None else fields.stack_trace_limit,
+        fail_parent_on_failure=fields.fail_parent_on_failure,
+        remove_dependency_on_failure=fields.remove_dependency_on_failure,
+        continue_parent_on_failure=fields.continue_parent_on_failure,
+        ignore_dependency_on_failure=fields.ignore_dependency_on_failure,
+        deduplication_ttl=dedup.ttl,
+        debounce_id=fields.debounce_id,
+        debounce_ttl=fields.debounce_ttl,
+        deduplication_extend=dedup.extend,
+        deduplication_replace=dedup.replace,
+        headers=fields.headers or None,
+    )
+    return None if extra == _NO_EXTRA else extra
+
+
+def check_data(data: bytes, where: str = "") -> None:
+    """Whether everybody can read it, and it is not too large: asked of all data that comes in."""
+    if len(data) > SURELY_SMALL:
+        check_size(data, where)
+    check_readable(data, f"{where}data")
+
+
+def check_size(data: bytes, where: str = "") -> None:
+    """The limit is on the JSON text; only payloads that could be above it are measured.
+
+    Some values are much longer in MessagePack, so there is a limit on that, too: a job must be deliverable.
+    """
+    if json_size(data, MAX_DATA) > MAX_DATA:
+        raise CommandError(f"{where}Job data too large (max 10MB)")
+    if len(data) > MAX_BYTES:
+        raise CommandError(f"{where}Job data too large ({len(data)} bytes of MessagePack, max {MAX_BYTES})")

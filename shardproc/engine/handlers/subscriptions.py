@@ -1,0 +1,54 @@
+"""SubscribeEvents and its end: who is told what happens in a queue, which need not exist yet; TrimEvents."""
+
+from __future__ import annotations
+
+from bunqueue.model.names import queue_name_problem
+from bunqueue.protocol.commands import CommandError, Ok
+from bunqueue.protocol.commands.events import SubscribeEvents, TrimEvents, Trimmed, TrimReply
+
+from ..lookup import known_queue
+from ..registry import handles
+from ..slices import Steps, sliced
+from ..state import Client, State
+
+
+@handles(SubscribeEvents)
+def subscribe(state: State, client: Client, command: SubscribeEvents) -> Ok:
+    name = command.queue
+    if problem := queue_name_problem(name):
+        raise CommandError(problem)
+    unsubscribe(state, client)
+    client.listens_to = name
+    listeners = state.listeners.setdefault(name, set())
+    listeners.add(client.conn)
+    if name in state.queues:
+        state.queues[name].listeners = listeners
+    return Ok()
+
+
+@handles(TrimEvents)
+@sliced
+def trim_events(state: State, client: Client, command: TrimEvents) -> Steps:
+    queue = known_queue(state, command.queue)
+    removed, keep, before = 0, command.max_length, None
+    while queue is not None:
+        more, keep, before = state.archive.trim_events(queue.id, keep, before)
+        removed += more
+        if before is None:
+            break
+        yield
+    return TrimReply(data=Trimmed(removed))
+
+
+def unsubscribe(state: State, client: Client) -> None:
+    """Tell it nothing from now on."""
+    name, client.listens_to = client.listens_to, None
+    if name is None:
+        return
+    listeners = state.listeners[name]
+    listeners.discard(client.conn)
+    if listeners:
+        return
+    del state.listeners[name]
+    if name in state.queues:
+        state.queues[name].listeners = ()

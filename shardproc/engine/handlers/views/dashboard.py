@@ -1,0 +1,192 @@
+"""What dashboards show: the server, its queues, one queue."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import islice
+
+from msgspec import UNSET, Raw
+from msgspec.structs import asdict
+
+from bunqueue.model.job import Job
+from bunqueue.protocol.commands import Ok
+from bunqueue.protocol.commands.monitoring import (
+    CompactMemory,
+    DashboardOverview,
+    DashboardOverviewReply,
+    DashboardQueue,
+    DashboardQueueReply,
+    DashboardQueues,
+    DashboardQueuesReply,
+    JobSketch,
+    Latency,
+    Memory,
+    Overview,
+    OverviewStats,
+    QueueDetails,
+    QueueJobs,
+    QueueOverview,
+    QueueOverviews,
+    Throughput,
+    WorkerOverview,
+)
+from bunqueue.protocol.job_view import queried_job, state_name
+
+from ...lookup import known_queue
+from ...memory.history import lately
+from ...memory.sums import of_queues
+from ...memory.vitals import MB
+from ...registry import handles
+from ...slices import Steps, sliced
+from ...state import Client, QueueState, State
+from ..crons.commands import next_ones
+from .queries import counts_of
+from .stats import storage_state
+
+PREVIEW = 10  # dead letters shown with a queue
+PREVIEW_BYTES = 1024 * 1024  # their payloads together
+QUEUES_A_SLICE = 200
+JOBS_A_SLICE = 5_000
+SKETCHES = 50  # jobs of each state shown with a queue
+MAX_CRONS = 100
+RATE_MINUTES = 4  # before the running one, over which rates of queues are taken
+
+
+@handles(DashboardOverview)
+@sliced
+def overview(state: State, client: Client, command: DashboardOverview) -> Steps:
+    jobs = yield from of_queues(state)
+    totals, vitals = state.totals, state.vitals()
+    return DashboardOverviewReply(
+        data=Overview(
+            stats=OverviewStats(
+                waiting=jobs.waiting,
+                active=jobs.active,
+                delayed=jobs.delayed,
+                completed=jobs.completed,
+                dlq=jobs.failed,
+                total_pushed=totals.pushed,
+                total_pulled=totals.pulled,
+                total_completed=totals.completed,
+                total_failed=totals.failed,
+                uptime=float(state.now - state.started_at),
+            ),
+            throughput=Throughput(*state.rates.per_second(state.now, totals)),
+            latency=Latency(
+                totals.mean(totals.waited_ms),
+                totals.mean(totals.worked_ms),
+                totals.completed,
+                totals.by_bound(totals.waits),
+                totals.by_bound(totals.runs),
+            ),
+            memory=Memory(vitals.memory / MB),
+            collections={
+                "queues": len(state.queues),
+                "jobs": len(state.jobs),
+                "webhooks": len(state.webhooks),
+                "connections": len(state.clients),
+            },
+            workers=WorkerOverview(0, 0, []),  # known to the router
+            crons=next_ones(state, MAX_CRONS),
+            storage=storage_state(state.shard, vitals),
+            timestamp_ms=float(state.now),
+        )
+    )
+
+
+@handles(DashboardQueues)
+@sliced
+def dashboard_queues(state: State, client: Client, command: DashboardQueues) -> Steps:
+    found = []
+    for number, name in enumerate(list(state.queues), 1):
+        queue = state.queues.get(name)
+        if queue is not None:
+            found.append(_overview_of(state, queue))
+        if number % QUEUES_A_SLICE == 0:
+            yield
+    return DashboardQueuesReply(data=QueueOverviews(found, float(state.now)))
+
+
+def _overview_of(state: State, queue: QueueState) -> QueueOverview:
+    oldest = queue.ready.oldest()
+    prioritized = queue.ready.prioritized()
+    return QueueOverview(
+        queue.name,
+        queue.waiting - prioritized,
+        prioritized,
+        len(queue.delayed),
+        len(queue.active),
+        queue.failed,
+        queue.paused,
+        queue.completed,
+        queue.total_completed,
+        queue.total_failed,
+        *lately(state, queue, RATE_MINUTES),
+        0.0 if oldest is None else float(max(0, state.now - oldest)),
+        len(queue.blocked),
+    )
+
+
+@handles(DashboardQueue)
+@sliced
+def dashboard_queue(state: State, client: Client, command: DashboardQueue) -> Steps:
+    queue = known_queue(state, command.queue)
+    if queue is None:
+        queue = QueueState(0, command.queue)  # as empty as one that nobody has used
+    priorities = Counter(dict(queue.ready.counts()))  # kept as jobs come and go; of delayed ones it is not
+    for place, job in enumerate(list(queue.delayed.values()), 1):
+        priorities[job.priority] += 1
+        if place % JOBS_A_SLICE == 0:
+            yield
+    counts = asdict(counts_of(queue, 3))
+    counts["waiting-children"] = counts.pop("waiting_children")
+    return DashboardQueueReply(
+        data=QueueDetails(
+            queue.name,
+            {**counts, "totalCompleted": queue.total_completed, "totalFailed": queue.total_failed},
+            queue.paused,
+            {str(priority): priorities[priority] for priority in sorted(priorities)},
+            _preview(state, queue),
+            float(state.now),
+            _sketches(queue) if command.include_jobs else UNSET,
+        )
+    )
+
+
+def _sketches(queue: QueueState) -> QueueJobs:
+    ready = [_sketch(job) for job in islice(queue.ready.jobs(), SKETCHES)]
+    return QueueJobs(
+        waiting=[] if queue.paused else ready,
+        active=[_sketch(job) for job in islice(queue.active.values(), SKETCHES)],
+        delayed=[_sketch(job) for job in islice(queue.delayed.values(), SKETCHES)],
+        paused=ready if queue.paused else [],
+    )
+
+
+def _sketch(job: Job) -> JobSketch:
+    return JobSketch(
+        job.id, job.priority, float(job.created_at), float(job.run_at), job.attempts, float(job.progress)
+    )
+
+
+def _preview(state: State, queue: QueueState) -> list[Raw]:
+    """The oldest dead letters, as many as are not too large together."""
+    shown: list[Raw] = []
+    size = 0
+    rows = state.archive.dead_letters(queue.id, PREVIEW, (0, 0))
+    for job in state.archive.load([row.seq for row in rows]).values():
+        size += len(job.data)
+        if size > PREVIEW_BYTES:
+            break
+        shown.append(Raw(queried_job(job, state_name(job, 3))))
+    state.out.size += size
+    return shown
+
+
+@handles(CompactMemory)
+@sliced
+def compact_memory(state: State, client: Client, command: CompactMemory) -> Steps:
+    for queue in list(state.queues.values()):
+        queue.ready.compact()
+        yield
+    return Ok()

@@ -1,0 +1,123 @@
+"""Answers for those who look after queues: attempts, groups, shards.  Why a job waits is in reasons.py."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from heapq import nsmallest
+
+from bunqueue.model.dead_letters import INTERRUPTED
+from bunqueue.protocol.commands import CommandError
+from bunqueue.protocol.commands.insight import (
+    Attempts,
+    AttemptsReply,
+    AttemptView,
+    GetAttempts,
+    GroupView,
+    GroupViews,
+    GroupViewsReply,
+    ListGroups,
+    ListShards,
+    ShardView,
+    ShardViews,
+    ShardViewsReply,
+    Waiting,
+    WaitingReply,
+    WhyWaiting,
+)
+from bunqueue.protocol.job_view import state_name
+
+from ...lookup import find, known_queue
+from ...memory.vitals import MB
+from ...outbox import Attempt
+from ...ready.group import Group
+from ...registry import handles
+from ...slices import Steps, sliced
+from ...state import Client, State
+from .wait_reasons import reasons_of
+
+GROUPS_A_SLICE = 20_000
+
+
+@handles(GetAttempts)
+def get_attempts(state: State, client: Client, command: GetAttempts) -> AttemptsReply:
+    job = find(state, command.id)
+    if job is None:
+        raise CommandError("Job not found")
+    past = state.archive.attempts([job.seq], interrupted=True).get(job.seq, [])
+    views = [_attempt(attempt, number) for attempt, number in zip(past, _counted(past), strict=True)]
+    state.out.size += sum(len(view.error or "") + len(view.stack or "") for view in views)
+    return AttemptsReply(data=Attempts(views))
+
+
+def _counted(past: list[Attempt]) -> Iterator[int]:
+    """Their numbers, which go on where a dead letter was retried: there the job's own begin with 1 again.
+    One that was interrupted counts for nothing, so the next has its number, too."""
+    before = last = 0
+    again = False
+    for attempt in past:
+        if before + attempt.number < last or (before + attempt.number == last and not again):
+            before = last
+        last = before + attempt.number
+        again = attempt.outcome == INTERRUPTED
+        yield last
+
+
+def _attempt(attempt: Attempt, number: int) -> AttemptView:
+    return AttemptView(
+        number,
+        attempt.worker or None,
+        None if attempt.started_at is None else float(attempt.started_at),
+        float(attempt.ended_at),
+        attempt.outcome,
+        attempt.error,
+        attempt.stack,
+    )
+
+
+@handles(WhyWaiting)
+def why_waiting(state: State, client: Client, command: WhyWaiting) -> WaitingReply:
+    job = find(state, command.id)
+    if job is None:
+        raise CommandError("Job not found")
+    return WaitingReply(data=Waiting(state_name(job, 3), reasons_of(state, job)))
+
+
+@handles(ListGroups)
+@sliced
+def list_groups(state: State, client: Client, command: ListGroups) -> Steps:
+    queue = known_queue(state, command.queue)
+    groups = queue.gate.groups if queue is not None and queue.gate is not None else None
+    found: list[tuple[str, Group]] = []
+    if groups is not None:
+        for place, (group_id, group) in enumerate(list(groups.by_id.items()), 1):
+            if group.members or not group.record.is_over(state.now):
+                found.append((group_id, group))
+            if place % GROUPS_A_SLICE == 0:
+                yield
+    end = command.offset + command.limit
+    some = nsmallest(end, found, key=lambda entry: entry[0])[command.offset :]
+    return GroupViewsReply(data=GroupViews([_group(group) for _, group in some], len(found)))
+
+
+def _group(group: Group) -> GroupView:
+    record = group.record
+    duration = None if record.max is None else record.duration
+    return GroupView(
+        group.id, group.queued, group.active, record.paused, record.concurrency, record.max, duration
+    )
+
+
+@handles(ListShards)
+def list_shards(state: State, client: Client, command: ListShards) -> ShardViewsReply:
+    vitals = state.vitals()
+    view = ShardView(
+        state.shard,
+        state.shards,
+        len(state.queues),
+        len(state.jobs),
+        vitals.memory / MB,
+        vitals.sqlite / MB,
+        float(state.now - state.started_at),
+        None if vitals.trouble is None else vitals.trouble.error,
+    )
+    return ShardViewsReply(data=ShardViews([view]))

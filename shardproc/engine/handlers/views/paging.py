@@ -1,0 +1,166 @@
+"""Pages of a queue's jobs, by order of creation, without keeping others waiting for long.
+
+Jobs of few are found through the small indexes of their state, pages near either end are read off
+there, and only what lies deep within a long queue is counted through, slice by slice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import islice
+
+from bunqueue.model.job import ACTIVE, BLOCKED, COMPLETED, DELAYED, FAILED, WAITING, Job
+
+from ...outbox import Archive
+from ...state import QueueState
+
+SCAN = 4_000  # jobs looked at in one step
+STEPS = 5  # in one slice; a page of a short queue takes fewer
+FEW = 10  # an index is used when it is this many times shorter than the list of all
+
+LIVE = frozenset({WAITING, DELAYED, ACTIVE, BLOCKED})
+FINISHED = frozenset({COMPLETED, FAILED})
+
+Chunk = list[int]  # numbers of jobs, in order
+Wanted = Callable[[Job], bool]
+
+
+def page(
+    archive: Archive,
+    queue: QueueState,
+    states: frozenset[int],
+    wanted: Wanted,
+    offset: int,
+    limit: int,
+    newest: bool,
+) -> Iterator[Chunk | None]:
+    """The numbers of the jobs of one page in chunks; None where a slice ends.
+
+    ``states`` says where to look; live jobs must be ``wanted``, too.
+    """
+    live = _live(queue, states, wanted, newest) if states & LIVE else iter(())
+    finished: Iterator[Chunk] = iter(())
+    if states & FINISHED:
+        finished = _finished(archive, queue, states & FINISHED, offset + limit, newest)
+    skip, left = offset, limit
+    for step, chunk in enumerate(_merged(live, finished, newest), 1):
+        taken = chunk[skip : skip + left]
+        skip = max(0, skip - len(chunk))
+        left -= len(taken)
+        if taken:
+            yield taken
+        if not left:
+            return
+        if step % STEPS == 0:
+            yield None
+
+
+def _live(queue: QueueState, states: frozenset[int], wanted: Wanted, newest: bool) -> Iterator[Chunk]:
+    """Numbers of live jobs in some states, in chunks that took about equally long to find."""
+    few = _few(queue, states, wanted)
+    if few is not None:
+        few.sort(reverse=newest)
+        yield few
+        return
+    late = sorted((seq for seq, job in queue.late.items() if wanted(job)), reverse=newest)
+    yield from _merged(_scan(queue, wanted, newest), iter([late]) if late else iter(()), newest)
+
+
+def _few(queue: QueueState, states: frozenset[int], wanted: Wanted) -> Chunk | None:
+    """All jobs in these states, when an index knows them and they are few."""
+    many = (len(queue.jobs) + len(queue.late)) // FEW
+    found: Chunk = []
+    if DELAYED in states:
+        if len(queue.delayed) > many:
+            return None
+        found += queue.delayed
+    if ACTIVE in states:
+        if len(queue.active) > many:
+            return None
+        found += queue.active
+    if BLOCKED in states:
+        if len(queue.blocked) > many:
+            return None
+        found += queue.blocked
+    if WAITING in states:
+        if queue.waiting > many:
+            return None
+        found += (job.seq for job in queue.ready.jobs() if wanted(job))
+    return found
+
+
+def _scan(queue: QueueState, wanted: Wanted, newest: bool) -> Iterator[Chunk]:
+    """All of a queue's jobs that are wanted.
+
+    The first chunk is read off the index itself, as most pages need no more; it changes between
+    slices, so what follows is read off a copy of its keys.
+    """
+    jobs = queue.jobs
+    values = reversed(jobs.values()) if newest else iter(jobs.values())
+    seen = list(islice(values, SCAN))
+    last = seen[-1].seq if seen else 0
+    yield [job.seq for job in seen if wanted(job)]
+    if len(jobs) <= SCAN or not seen:
+        return
+    rest = [seq for seq in jobs if seq < last] if newest else [seq for seq in jobs if seq > last]
+    if newest:
+        rest.reverse()
+    for start in range(0, len(rest), SCAN):
+        some = (jobs.get(seq) for seq in rest[start : start + SCAN])
+        yield [job.seq for job in some if job is not None and wanted(job)]
+
+
+def _finished(
+    archive: Archive, queue: QueueState, states: frozenset[int], wanted: int, newest: bool
+) -> Iterator[Chunk]:
+    after: int | None = None
+    while wanted > 0:
+        chunk = archive.seqs(queue.id, states, min(wanted, SCAN), newest, after)
+        yield chunk
+        if len(chunk) < min(wanted, SCAN):
+            return
+        after = chunk[-1]
+        wanted -= len(chunk)
+
+
+def _merged(one: Iterator[Chunk], other: Iterator[Chunk], newest: bool) -> Iterator[Chunk]:
+    """Two orderly sources as one.  What comes out of one step is empty when that step only looked."""
+    a: Chunk = []
+    b: Chunk = []
+    a_open = b_open = True
+    while True:
+        if a_open and not a:
+            a, a_open = _next(one)
+        if b_open and not b:
+            b, b_open = _next(other)
+        if not (a_open or b_open):
+            if a or b:
+                yield sorted(a + b, reverse=newest)
+            return
+        if (a_open and not a) or (b_open and not b):
+            yield []
+            continue
+        # All that is not beyond the end of what is known of either source.
+        ends = [chunk[-1] for chunk, is_open in ((a, a_open), (b, b_open)) if is_open]
+        end = max(ends) if newest else min(ends)
+        safe_a, a = _until(a, end, newest)
+        safe_b, b = _until(b, end, newest)
+        yield sorted(safe_a + safe_b, reverse=newest)
+
+
+def _next(source: Iterator[Chunk]) -> tuple[Chunk, bool]:
+    chunk = next(source, None)
+    return ([], False) if chunk is None else (chunk, True)
+
+
+def _until(chunk: Chunk, end: int, newest: bool) -> tuple[Chunk, Chunk]:
+    """The part of a chunk that does not come after ``end``, and the rest."""
+    if not chunk or (chunk[-1] >= end if newest else chunk[-1] <= end):
+        return chunk, []
+    count = sum(1 for seq in chunk if (seq >= end if newest else seq <= end))
+    return chunk[:count], chunk[count:]
+
+
+def job_of(queue: QueueState, seq: int) -> Job | None:
+    """A live job by its number."""
+    return queue.jobs.get(seq) or queue.late.get(seq)

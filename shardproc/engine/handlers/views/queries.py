@@ -1,0 +1,247 @@
+"""Looking at jobs: live ones in memory, finished ones in the archive."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from msgspec import UNSET, Raw
+
+from bunqueue.model.job import ACTIVE, BLOCKED, COMPLETED, DELAYED, FAILED, STATE_NAMES, WAITING, Job
+from bunqueue.protocol.commands import CommandError, Ok
+from bunqueue.protocol.commands.query import (
+    Count,
+    CountReply,
+    Counts,
+    GetJob,
+    GetJobCounts,
+    GetJobs,
+    GetProgress,
+    GetResult,
+    GetState,
+    JobCountsReply,
+    JobReply,
+    JobsReply,
+    Progress,
+    ProgressReply,
+    ResultReply,
+    StateReply,
+)
+from bunqueue.protocol.job_view import job_list, queried_job, state_name, unreadable_job
+
+from ...lifecycle import events
+from ...lookup import find, known_queue
+from ...outbox import Remains
+from ...registry import handles
+from ...slices import Steps, sliced
+from ...state import Client, QueueState, State
+from .paging import FINISHED, LIVE, Wanted, job_of, page
+
+MAX_REPLY = 60 * 1024 * 1024  # bytes of jobs; a frame holds 64 MiB
+SLICE = 200  # jobs put into an answer at a time
+ALL = LIVE | FINISHED
+STATES = {
+    "waiting": frozenset({WAITING}),
+    "prioritized": frozenset({WAITING}),
+    "delayed": frozenset({DELAYED}),
+    "active": frozenset({ACTIVE}),
+    "completed": frozenset({COMPLETED}),
+    "failed": frozenset({FAILED}),
+    "waiting-children": frozenset({BLOCKED}),
+    "paused": frozenset({WAITING}),
+}
+
+
+class Shown:
+    """Jobs as queries show them, collected slice by slice."""
+
+    def __init__(
+        self,
+        state: State,
+        client: Client,
+        name_of: Callable[[Job, int], str] = state_name,
+        data_limit: int | None = None,
+    ) -> None:
+        self._out = state.out
+        self._version = client.version
+        self._name_of = name_of
+        self._data_limit = data_limit
+        self._jobs: list[bytes] = []
+        self._size = 0
+
+    def add(self, jobs: list[Job]) -> None:
+        """More jobs; CommandError when all of them would not fit into a frame."""
+        for job in jobs:
+            shown = queried_job(job, self._name_of(job, self._version), self._data_limit)
+            self.grow(len(shown))
+            self._jobs.append(shown)
+
+    def add_unreadable(self, queue: str, remains: Remains) -> None:
+        """A job that cannot be read."""
+        job_id, name, created_at, state, why = remains
+        shown = unreadable_job(job_id, queue, name, created_at, state, why)
+        self.grow(len(shown))
+        self._jobs.append(shown)
+
+    def grow(self, size: int) -> None:
+        """The answer grows by so many bytes, if it may."""
+        self._size += size
+        if self._size > MAX_REPLY:
+            what = "These jobs are" if self._jobs else "The job and its result are"
+            raise CommandError(f"{what} too large for one answer, ask for fewer with a smaller limit")
+
+    def one(self) -> Raw:
+        """The only job."""
+        self._out.size += len(self._jobs[0])
+        return Raw(self._jobs[0])
+
+    def reply(self) -> JobsReply:
+        """All jobs."""
+        self._out.size += sum(map(len, self._jobs))
+        return JobsReply(jobs=job_list(self._jobs))
+
+
+@handles(GetJob)
+def get_job(state: State, client: Client, command: GetJob) -> JobReply:
+    job = find(state, command.id)
+    if job is None:
+        raise CommandError("Job not found")
+    answer = Shown(state, client)
+    answer.add([job])
+    return JobReply(job=answer.one())
+
+
+@handles(GetState)
+def get_state(state: State, client: Client, command: GetState) -> StateReply:
+    job = find(state, command.id)
+    name = "unknown" if job is None else state_name(job, client.version)
+    return StateReply(id=command.id, state=name)
+
+
+@handles(GetResult)
+def get_result(state: State, client: Client, command: GetResult) -> ResultReply:
+    job = find(state, command.id)
+    result = job.result if job is not None and job.state == COMPLETED else None
+    state.out.size += len(result or b"")
+    return ResultReply(id=command.id, result=UNSET if result is None else Raw(result))
+
+
+@handles(GetJobs)
+@sliced
+def get_jobs(state: State, client: Client, command: GetJobs) -> Steps:
+    queue = known_queue(state, command.queue)
+    names = [command.state] if isinstance(command.state, str) else command.state
+    for name in names or ():
+        if name not in STATES:
+            raise CommandError(f"state {name[:64]!r} is unknown; there are {', '.join(STATES)}")
+    if queue is None:
+        return JobsReply(jobs=job_list([]))
+    states = _states(queue, names, client.version)
+    wants = _wanted(queue, states, names, client.version)
+    seqs: list[int] = []
+    for chunk in page(state.archive, queue, states, wants, command.offset, command.limit, not command.asc):
+        if chunk is None:
+            yield
+        else:
+            seqs += chunk
+    name_of = partial(listed_state, queue) if names else state_name
+    answer = Shown(state, client, name_of, command.data_limit)
+    for start in range(0, len(seqs), SLICE):
+        if start:
+            yield
+        some = seqs[start : start + SLICE]
+        finished = [seq for seq in some if job_of(queue, seq) is None]
+        stored = state.archive.load(finished)
+        remains = state.archive.remains(finished)
+        for seq in some:
+            job = job_of(queue, seq) or stored.get(seq)
+            if job is not None:
+                answer.add([job])
+            elif seq in remains:
+                answer.add_unreadable(queue.name, remains[seq])
+    return answer.reply()
+
+
+def _states(queue: QueueState, names: list[str] | None, version: int) -> frozenset[int]:
+    """Where to look for jobs in the states of these names; without names, everywhere."""
+    if not names:
+        return ALL
+    none: frozenset[int] = frozenset()
+    found = none.union(*(STATES.get(name, none) for name in names if name != "paused" or queue.paused))
+    return found | {BLOCKED} if version < 3 and WAITING in found else found
+
+
+def _wanted(queue: QueueState, states: frozenset[int], names: list[str] | None, version: int) -> Wanted:
+    """Whether a live job is in one of the states asked for."""
+    if version >= 3 and names:
+        return lambda job: job.state in states and listed_state(queue, job, version) in names
+    return lambda job: job.state in states
+
+
+def listed_state(queue: QueueState, job: Job, version: int) -> str:
+    """The state by which a job of ``queue`` is found; version 3 calls ready jobs of a paused queue paused."""
+    if version >= 3 and queue.paused and job.state == WAITING:
+        return "paused"
+    return state_name(job, version)
+
+
+@handles(GetJobCounts)
+def get_job_counts(state: State, client: Client, command: GetJobCounts) -> JobCountsReply:
+    queue = known_queue(state, command.queue)
+    if queue is None:
+        return JobCountsReply(counts=Counts(0, 0, 0, 0, 0))
+    return JobCountsReply(counts=counts_of(queue, client.version))
+
+
+def counts_of(queue: QueueState, version: int) -> Counts:
+    """Jobs by state, as a connection of that version counts them."""
+    counts = Counts(queue.waiting, len(queue.delayed), len(queue.active), queue.completed, queue.failed)
+    if version < 3:
+        counts.waiting += len(queue.blocked)
+    else:
+        counts.waiting_children = len(queue.blocked)
+        if queue.paused:
+            counts.waiting, counts.paused = 0, queue.waiting
+        else:
+            counts.prioritized = queue.ready.prioritized()
+            counts.waiting -= counts.prioritized
+    return counts
+
+
+@handles(Count)
+def count(state: State, client: Client, command: Count) -> CountReply:
+    queue = known_queue(state, command.queue)
+    if queue is None:
+        return CountReply(count=0)
+    queued = queue.waiting + len(queue.delayed)
+    if client.version >= 3:
+        return CountReply(count=queued)
+    return CountReply(count=queued + len(queue.blocked) + len(queue.active) + queue.completed + queue.failed)
+
+
+def _active(state: State, job_id: str) -> Job:
+    job = find(state, job_id)
+    if job is None:
+        raise CommandError("Job not found")
+    if job.state != ACTIVE:
+        raise CommandError(f"Job is not active (current state: {STATE_NAMES[job.state]})")
+    return job
+
+
+@handles(Progress)
+def progress(state: State, client: Client, command: Progress) -> Ok:
+    job = _active(state, command.id)
+    if command.progress != command.progress:  # NaN
+        raise CommandError("progress must be a number")
+    job.progress = min(100.0, max(0.0, command.progress))
+    if command.message is not None:
+        job.progress_message = command.message
+    events.emit(state, events.PROGRESS, job, progress=job.progress, message=job.progress_message)
+    state.out.touch(job)
+    return Ok()
+
+
+@handles(GetProgress)
+def get_progress(state: State, client: Client, command: GetProgress) -> ProgressReply:
+    job = _active(state, command.id)
+    return ProgressReply(progress=job.progress, message=job.progress_message)

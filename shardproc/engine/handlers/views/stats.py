@@ -1,0 +1,224 @@
+"""ListQueues, Stats, Metrics and their like: numbers about this shard, which the router merges with the
+others'."""
+
+from __future__ import annotations
+
+from heapq import nlargest
+
+from msgspec import UNSET
+from msgspec.msgpack import Encoder
+
+from bunqueue.protocol.commands import CommandError
+from bunqueue.protocol.commands.monitoring import (
+    Figures,
+    FiguresReply,
+    HistoryMeta,
+    Metrics,
+    MetricsReply,
+    Prometheus,
+    QueueFigures,
+    QueueHistory,
+    ServerMetrics,
+    ShardFigures,
+    ShardRoom,
+    StorageState,
+    StorageStatus,
+    StorageStatusReply,
+)
+from bunqueue.protocol.commands.server import (
+    ListQueues,
+    ListQueuesReply,
+    QueueInfo,
+    ServerStats,
+    Stats,
+    StatsReply,
+)
+from bunqueue.protocol.job_view import job_list
+
+from ...memory.history import MINUTE_MS, by_minute
+from ...memory.sums import QUEUES_A_SLICE, Sums, of_queues
+from ...memory.vitals import MB, Disk, Vitals
+from ...registry import handles
+from ...slices import Steps, sliced
+from ...state import Client, QueueState, State
+
+_encode = Encoder().encode
+
+MAX_QUEUES = 200  # that get series of their own in Prometheus, over all shards: each costs four
+
+
+@handles(ListQueues)
+@sliced
+def list_queues(state: State, client: Client, command: ListQueues) -> Steps:
+    found: list[bytes] = []
+    names_only = client.version >= 3
+    for number, queue in enumerate(list(state.queues.values())):
+        if number and number % QUEUES_A_SLICE == 0:
+            yield
+        found.append(_encode(queue.name if names_only else _info(queue)))
+    queues = job_list(found)
+    state.out.size += len(memoryview(queues))
+    return ListQueuesReply(queues=queues)
+
+
+def _info(queue: QueueState) -> QueueInfo:
+    return QueueInfo(queue.name, queue.waiting, len(queue.delayed), len(queue.active), queue.paused)
+
+
+@handles(Stats)
+@sliced
+def stats(state: State, client: Client, command: Stats) -> Steps:
+    jobs = yield from of_queues(state)
+    push_rate, pull_rate, *_ = state.rates.per_second(state.now, state.totals)
+    return StatsReply(
+        stats=ServerStats(
+            queued=jobs.waiting,
+            processing=jobs.active,
+            waiting=jobs.waiting,
+            active=jobs.active,
+            delayed=jobs.delayed,
+            dlq=jobs.failed,
+            completed=jobs.completed,
+            failed=jobs.failed,
+            uptime=float(state.now - state.started_at),
+            push_per_sec=push_rate,
+            pull_per_sec=pull_rate,
+        )
+    )
+
+
+@handles(Metrics)
+def metrics(state: State, client: Client, command: Metrics) -> MetricsReply:
+    if command.queue is not None or command.type is not None:
+        return MetricsReply(data=_history(state, command.queue, command.type))
+    totals, vitals = state.totals, state.vitals()
+    return MetricsReply(
+        metrics=ServerMetrics(
+            total_pushed=totals.pushed,
+            total_pulled=totals.pulled,
+            total_completed=totals.completed,
+            total_failed=totals.failed,
+            avg_latency_ms=totals.mean(totals.waited_ms),
+            avg_processing_ms=totals.mean(totals.worked_ms),
+            memory_usage_mb=vitals.memory / MB,
+            sqlite_size_mb=vitals.sqlite / MB,
+            active_connections=len(state.clients),
+        )
+    )
+
+
+def _history(state: State, name: str | None, kind: str | None) -> QueueHistory:
+    """Jobs a minute of a queue; nothing of one that is not here."""
+    if name is None:
+        raise CommandError("Metrics queue is required")
+    if kind not in ("completed", "failed"):
+        raise CommandError("Metrics type must be 'completed' or 'failed'")
+    queue = state.queues.get(name)
+    if queue is None:
+        return QueueHistory(HistoryMeta(0, 0.0, 0), [], 0)
+    data = by_minute(state, queue, kind)
+    total = queue.total_completed if kind == "completed" else queue.total_failed
+    if not data:
+        return QueueHistory(HistoryMeta(0, 0.0, 0), [], 0)
+    minute = float(state.now // MINUTE_MS * MINUTE_MS)
+    return QueueHistory(HistoryMeta(total, minute, data[0]), data, len(data))
+
+
+@handles(Prometheus)
+@sliced
+def prometheus(state: State, client: Client, command: Prometheus) -> Steps:
+    jobs = yield from of_queues(state)
+    largest: list[QueueState] = []
+    queues = list(state.queues.values())
+    for start in range(0, len(queues), QUEUES_A_SLICE):
+        if start:
+            yield
+        largest = nlargest(MAX_QUEUES, largest + queues[start : start + QUEUES_A_SLICE], _size)
+    hooks = state.webhooks.values()
+    return FiguresReply(
+        data=Figures(
+            shards=[_of_shard(state, jobs)],
+            queues=[_of_queue(queue, state.now) for queue in largest],
+            webhooks=len(hooks),
+            webhooks_enabled=sum(hook.enabled for hook in hooks),
+        )
+    )
+
+
+def _size(queue: QueueState) -> int:
+    return queue.waiting + len(queue.delayed) + len(queue.active)
+
+
+def _of_queue(queue: QueueState, now: int) -> QueueFigures:
+    oldest = queue.ready.oldest()
+    return QueueFigures(
+        queue.name,
+        queue.waiting,
+        len(queue.delayed),
+        len(queue.active),
+        queue.failed,
+        0.0 if oldest is None else float(max(0, now - oldest)),
+    )
+
+
+def _of_shard(state: State, jobs: Sums) -> ShardFigures:
+    totals, vitals = state.totals, state.vitals()
+    disk = vitals.disk or Disk()
+    return ShardFigures(
+        shard=state.shard,
+        queues=len(state.queues),
+        waiting=jobs.waiting,
+        delayed=jobs.delayed,
+        active=jobs.active,
+        dlq=jobs.failed,
+        completed=jobs.completed,
+        pushed_total=totals.pushed,
+        pulled_total=totals.pulled,
+        completed_total=totals.completed,
+        failed_total=totals.failed,
+        waited_ms=float(totals.waited_ms),
+        worked_ms=float(totals.worked_ms),
+        waits=totals.waits,
+        runs=totals.runs,
+        memory_bytes=float(vitals.memory),
+        sqlite_bytes=float(vitals.sqlite),
+        cpu_s=vitals.cpu_s,
+        storage_degraded=vitals.trouble is not None,
+        disk_full=vitals.trouble is not None and vitals.trouble.disk_full,
+        clock_jumps=vitals.clock.jumps,
+        clock_last_jump_ms=float(vitals.clock.last_jump),
+        clock_moved=vitals.clock.moved,
+        clock_doubt_ms=float(vitals.clock.doubt),
+        damaged_tables=vitals.damaged_tables,
+        unreadable_jobs=vitals.unreadable_jobs,
+        half_flows_removed=state.recovery.half_flows.flows,
+        disk_free_bytes=float(disk.free),
+        disk_refused_below_bytes=float(disk.refused_below),
+        reserve_bytes=float(disk.reserve),
+        wal_bytes=float(disk.wal),
+        wal_limit_bytes=float(disk.wal_limit),
+        memory_limit_bytes=float(vitals.memory_limit),
+        memory_full=vitals.memory_full,
+        cron_missed_total=totals.cron_missed,
+    )
+
+
+@handles(StorageStatus)
+def storage_status(state: State, client: Client, command: StorageStatus) -> StorageStatusReply:
+    return StorageStatusReply(data=storage_state(state.shard, state.vitals()))
+
+
+def storage_state(shard: int, vitals: Vitals) -> StorageState:
+    trouble, warnings = vitals.trouble, list(vitals.warnings)
+    rooms = [] if vitals.disk is None else [_room(shard, vitals.disk)]
+    if trouble is None:
+        return StorageState(False, None, None, None, warnings, rooms)
+    code = None if trouble.code is UNSET else str(trouble.code)
+    return StorageState(
+        trouble.disk_full, trouble.error, float(trouble.since), code, warnings=warnings, rooms=rooms
+    )
+
+
+def _room(shard: int, disk: Disk) -> ShardRoom:
+    sizes = (disk.free, disk.refused_below, disk.reserve, disk.wal, disk.wal_limit)
+    return ShardRoom(shard, *map(float, sizes))

@@ -1,0 +1,89 @@
+"""Why a job waits: everything that holds it back at present.  Only looks, changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from bunqueue.model.job import BLOCKED, DELAYED, WAITING, Job
+from bunqueue.protocol.commands.insight import WaitReason
+
+from ...ready.group import FREE, Group
+from ...state import QueueState, State
+from ..crons.runs import has_worker
+
+MAX_IDS = 100
+
+
+def reasons_of(state: State, job: Job) -> list[WaitReason]:
+    """All reasons, the one that lasts longest not necessarily first; none of a job that does not wait."""
+    queue = state.queues.get(job.queue)
+    if queue is None or job.id not in state.jobs or job.state not in (WAITING, DELAYED, BLOCKED):
+        return []
+    return [*_own(job), *_of_queue(state, queue), *_of_group(state, queue, job)] or [_turn(queue)]
+
+
+def _own(job: Job) -> Iterator[WaitReason]:
+    """What is the job's own: its dependencies, its time."""
+    if job.state == BLOCKED:
+        pending = job.extra.pending if job.extra is not None else []
+        text = f"it depends on {_count(len(pending), 'job')} that {_have(len(pending))} not completed"
+        yield WaitReason("dependencies", text, None, pending[:MAX_IDS])
+    if job.state == DELAYED and job.attempts:
+        yield WaitReason("retry", f"attempt {job.attempts} failed, the next one waits", float(job.run_at))
+    elif job.state == DELAYED:
+        yield WaitReason("delay", "its time has not come", float(job.run_at))
+
+
+def _of_queue(state: State, queue: QueueState) -> Iterator[WaitReason]:
+    if queue.paused:
+        yield WaitReason("paused", f"the queue {queue.name} is paused")
+    if not has_worker(state, queue.name):
+        yield WaitReason("no-worker", f"no worker is connected to the queue {queue.name}")
+    limits = queue.gate.limits if queue.gate is not None else None
+    if limits is None:
+        return
+    most, active = limits.concurrency, len(queue.active)
+    if most is not None and active >= most:
+        yield WaitReason("concurrency", f"{active} of at most {most} jobs of the queue are active")
+    bucket = limits.bucket
+    if bucket is not None and (bucket.until is None or bucket.until > state.now):
+        at = bucket.next_token_at(state.now)
+        if at is None or at > state.now:
+            text = f"the queue's rate limit of {bucket.max} jobs in {bucket.duration} ms is used up"
+            yield WaitReason("rate-limit", text, None if at is None else float(at))
+
+
+def _of_group(state: State, queue: QueueState, job: Job) -> Iterator[WaitReason]:
+    groups = queue.gate.groups if queue.gate is not None else None
+    group_id = job.extra.group_id if job.extra is not None else None
+    if groups is None or group_id is None or (group := groups.by_id.get(group_id)) is None:
+        return
+    policy, record, now = groups.used or FREE, group.record, state.now
+    if record.paused:
+        yield WaitReason("group-paused", f"the group {group.id} is paused")
+    most = group.most_active(policy)
+    if most is not None and group.active >= most:
+        text = f"{group.active} of at most {most} jobs of the group {group.id} are active"
+        yield WaitReason("group-concurrency", text)
+    until = _rate_until(group, group.rate(policy)[0])
+    if until > now:
+        yield WaitReason("group-rate-limit", f"the group {group.id} has reached its rate", float(until))
+
+
+def _rate_until(group: Group, most: int | None) -> int:
+    """Until when the rate of a group lets nothing through; it may be over."""
+    record = group.record
+    is_full = most is not None and record.started >= most
+    return max(record.held_until, record.window_until if is_full else 0)
+
+
+def _turn(queue: QueueState) -> WaitReason:
+    return WaitReason("turn", f"nothing holds it back: it is one of {queue.waiting} jobs that are ready")
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def _have(number: int) -> str:
+    return "has" if number == 1 else "have"

@@ -1,0 +1,77 @@
+"""TestWebhook: parked until the HTTP gateway, which asks all the time what there is to send, has tried it."""
+
+from __future__ import annotations
+
+from bunqueue.protocol.commands import CommandError, Ok
+from bunqueue.protocol.commands.webhooks import (
+    DeliveriesReply,
+    GetDeliveries,
+    RecordTrial,
+    Trial,
+    TrialReply,
+    TryWebhook,
+    WantedTrial,
+)
+
+from ..memory.parked_trials import ParkedTrial
+from ..registry import handles
+from ..state import Client, State
+from .webhooks import SLOT, delivery, known
+
+AWAY_MS = 10_000  # since the gateway was last heard of, which asks each second
+NOBODY = "Webhooks are not delivered at present: the HTTP gateway of the server (--http-port) is not there"
+LATE = "it is not known in time what came of it"
+
+
+@handles(TryWebhook)
+def try_webhook(state: State, client: Client, command: TryWebhook) -> None:
+    hook = known(state, command.webhook_id)
+    if state.now - state.trials.asked_at > AWAY_MS:
+        raise CommandError(NOBODY)
+    trial = ParkedTrial(client, command.req_id, hook.id, command.timeout)
+    client.waiters += 1
+    state.trials.parked[state.ids.token(SLOT, state.now)] = trial
+    state.trials.ends.add(state.now + int(command.timeout), trial)
+
+
+@handles(GetDeliveries)
+def get_deliveries(state: State, client: Client, command: GetDeliveries) -> DeliveriesReply:
+    state.trials.asked_at = state.now
+    return DeliveriesReply(
+        webhooks=[delivery(hook) for hook in state.webhooks.values()], trials=_untold(state)
+    )
+
+
+def _untold(state: State) -> list[WantedTrial]:
+    found = []
+    for number, trial in state.trials.parked.items():
+        if not trial.told:
+            trial.told = True
+            found.append(WantedTrial(number, trial.webhook_id))
+    return found
+
+
+@handles(RecordTrial)
+def record_trial(state: State, client: Client, command: RecordTrial) -> Ok:
+    trial = state.trials.parked.pop(command.trial, None)
+    if trial is not None and not trial.done:
+        _answer(state, trial, TrialReply(data=command.data))
+    return Ok()
+
+
+def end_trials(state: State) -> None:
+    """Answer those whose time is over."""
+    while (trial := state.trials.ends.pop_due(state.now)) is not None:
+        if not trial.done:
+            _answer(state, trial, TrialReply(data=Trial(False, None, LATE, trial.timeout)))
+        state.trials.parked = {number: each for number, each in state.trials.parked.items() if not each.done}
+
+
+def _answer(state: State, trial: ParkedTrial, reply: TrialReply) -> None:
+    client = trial.client
+    trial.done = True
+    client.waiters -= 1
+    client.slow += 1
+    reply.req_id = trial.req_id
+    if not client.closed:
+        state.out.replies.append((client.conn, reply))

@@ -1,0 +1,178 @@
+"""Webhooks: kept on the first shard, as events of all queues may concern them."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+from msgspec.json import Decoder
+
+from bunqueue.model.addresses import url_problem, without_password
+from bunqueue.model.names import queue_name_problem
+from bunqueue.protocol.commands import CommandError, Ok
+from bunqueue.protocol.commands.webhooks import (
+    EVENTS,
+    AddedWebhook,
+    AddWebhook,
+    AddWebhookReply,
+    Delivery,
+    ListWebhooks,
+    ListWebhooksReply,
+    RecordDelivery,
+    RemoveWebhook,
+    SetWebhookEnabled,
+    WebhookInfo,
+    WebhookList,
+    WebhookStats,
+)
+from bunqueue.protocol.commands.workers import Removed, RemovedReply
+
+from ..registry import handles, recovers
+from ..state import Client, State
+
+KIND = "webhook"
+MAX_WEBHOOKS = 1000
+SLOT = 0  # webhooks belong to no queue
+
+
+class Webhook(Struct):
+    """A webhook as it is stored.  Times in epoch ms."""
+
+    id: str
+    url: str
+    events: list[str]
+    queue: str | None
+    secret: str | None
+    created_at: int
+    last_triggered: int | None = None
+    success_count: int = 0
+    failure_count: int = 0
+    enabled: bool = True
+    places: list[int] | None = None  # as in Delivery
+    until: int | None = None
+    last_error: str | None = None
+
+
+_decode = Decoder(Webhook).decode
+
+
+@recovers(KIND, lambda key, value: SLOT)
+def recover(state: State, key: str, value: str) -> None:
+    hook = state.webhooks[key] = _decode(value)
+    if hook.places is not None and len(hook.places) != state.shards:  # the logs are others now
+        hook.places = None
+        state.out.keep(KIND, key, hook)
+
+
+@handles(AddWebhook)
+def add_webhook(state: State, client: Client, command: AddWebhook) -> AddWebhookReply:
+    _check(state, command)
+    if len(state.webhooks) >= MAX_WEBHOOKS:
+        raise CommandError(f"Too many webhooks (max {MAX_WEBHOOKS}): remove one that is no longer needed")
+    hook = Webhook(
+        state.ids.job_id(SLOT, state.now, state.next_seq),
+        command.url,
+        list(dict.fromkeys(command.events)),
+        command.queue,
+        command.secret,
+        state.now,
+    )
+    state.next_seq += 1
+    state.webhooks[hook.id] = hook
+    state.out.keep(KIND, hook.id, hook)
+    return AddWebhookReply(
+        data=AddedWebhook(hook.id, hook.url, hook.events, hook.queue, float(hook.created_at))
+    )
+
+
+def _check(state: State, command: AddWebhook) -> None:
+    if problem := url_problem(command.url, anywhere=state.webhooks_anywhere):
+        raise CommandError(problem)
+    unknown = [event for event in command.events if event not in EVENTS]
+    if unknown:
+        raise CommandError(f"Invalid webhook event(s): {', '.join(unknown)}. Valid: {', '.join(EVENTS)}")
+    if not command.events:
+        raise CommandError(f"events must name at least one event. Valid: {', '.join(EVENTS)}")
+    if command.queue is not None and (problem := queue_name_problem(command.queue)):
+        raise CommandError(problem)
+
+
+@handles(RemoveWebhook)
+def remove_webhook(state: State, client: Client, command: RemoveWebhook) -> RemovedReply:
+    hook = known(state, command.webhook_id)
+    del state.webhooks[hook.id]
+    state.out.keep(KIND, hook.id, None)
+    return RemovedReply(data=Removed())
+
+
+@handles(SetWebhookEnabled)
+def set_webhook_enabled(state: State, client: Client, command: SetWebhookEnabled) -> Ok:
+    hook = known(state, command.id)
+    hook.enabled = command.enabled
+    state.out.keep(KIND, hook.id, hook)
+    return Ok()
+
+
+def known(state: State, webhook_id: str) -> Webhook:
+    hook = state.webhooks.get(webhook_id)
+    if hook is None:
+        raise CommandError("Webhook not found")
+    return hook
+
+
+@handles(ListWebhooks)
+def list_webhooks(state: State, client: Client, command: ListWebhooks) -> ListWebhooksReply:
+    hooks = sorted(state.webhooks.values(), key=lambda hook: hook.id)  # ids ascend
+    shown = [_shown(hook) for hook in hooks]
+    stats = WebhookStats(
+        total=len(hooks),
+        enabled=sum(hook.enabled for hook in hooks),
+        success_count=sum(hook.success_count for hook in hooks),
+        failure_count=sum(hook.failure_count for hook in hooks),
+    )
+    return ListWebhooksReply(data=WebhookList(shown, stats))
+
+
+def _shown(hook: Webhook) -> WebhookInfo:
+    return WebhookInfo(
+        hook.id,
+        without_password(hook.url),
+        hook.events,
+        hook.queue,
+        float(hook.created_at),
+        None if hook.last_triggered is None else float(hook.last_triggered),
+        hook.success_count,
+        hook.failure_count,
+        hook.enabled,
+        hook.last_error,
+    )
+
+
+def delivery(hook: Webhook) -> Delivery:
+    """A webhook as who delivers it must know it."""
+    return Delivery(
+        hook.id,
+        hook.url,
+        hook.events,
+        hook.queue,
+        hook.secret,
+        hook.enabled,
+        hook.places,
+        float(hook.created_at if hook.until is None else hook.until),
+    )
+
+
+@handles(RecordDelivery)
+def record_delivery(state: State, client: Client, command: RecordDelivery) -> Ok:
+    hook = known(state, command.webhook_id)
+    if command.places is not None:
+        hook.places = command.places
+    if command.until is not None:
+        hook.until = int(command.until)
+    hook.success_count += command.succeeded
+    hook.failure_count += command.failed
+    if command.at is not None:
+        hook.last_triggered = int(command.at)
+        hook.last_error = command.error
+    if command.disable:
+        hook.enabled = False
+    state.out.keep(KIND, hook.id, hook)
+    return Ok()

@@ -1,0 +1,79 @@
+"""Results of children that were removed on completion: their parent may ask for them later.
+
+They are records of the shard on which the child completed, and are read from the disk when they are asked
+for.  They are kept for as long as it is remembered what became of removed jobs.
+"""
+
+from __future__ import annotations
+
+from msgspec import Raw, Struct, json
+
+from bunqueue.model.job import Job
+from bunqueue.protocol.peers import Value
+
+from ..registry import at_id, obliterates, recovers
+from ..state import QueueState, State
+from .outcomes import KEPT_MS, MAX_GONE
+
+KIND = "child_result"
+
+
+class ChildResult(Struct):
+    """What is kept in memory of a record: when the child completed (epoch ms), and its queue."""
+
+    at: int
+    queue: str
+
+
+class ChildRecord(Struct):
+    """A record: what a child of that queue returned (MessagePack), and when (epoch ms)."""
+
+    at: int
+    queue: str
+    result: bytes
+
+
+_decode, _decode_kept = json.Decoder(ChildRecord).decode, json.Decoder(ChildResult).decode
+
+
+def keep(state: State, job: Job, result: bytes | None) -> None:
+    """A job is removed as it completes: keep its result if it is a child."""
+    if result is None or job.extra is None or not job.extra.parent_id:
+        return
+    state.child_results[job.id] = ChildResult(state.now, job.queue)
+    state.out.keep(KIND, job.id, ChildRecord(state.now, job.queue, result))
+    oldest = next(iter(state.child_results))
+    if len(state.child_results) > MAX_GONE or state.child_results[oldest].at < state.now - KEPT_MS:
+        _drop(state, oldest)
+
+
+def find(state: State, job_id: str) -> Value | None:
+    """The result of a removed child."""
+    stored = state.archive.record(KIND, job_id) if job_id in state.child_results else None
+    if stored is None:
+        return None
+    found = _decode(stored)
+    return Value(found.queue, Raw(found.result))
+
+
+def forget(state: State, job_id: str) -> None:
+    """The id begins another life."""
+    if state.child_results.pop(job_id, None) is not None:
+        state.out.keep(KIND, job_id, None)
+
+
+def _drop(state: State, job_id: str) -> None:
+    """Nobody is expected to ask any more."""
+    forget(state, job_id)
+    state.dropped.append(job_id)  # the entry that led others here was left there until now
+
+
+@recovers(KIND, at_id)
+def _recover(state: State, key: str, value: str) -> None:
+    state.child_results[key] = _decode_kept(value)
+
+
+@obliterates
+def _obliterate(state: State, queue: QueueState) -> None:
+    for job_id in [job_id for job_id, kept in state.child_results.items() if kept.queue == queue.name]:
+        _drop(state, job_id)

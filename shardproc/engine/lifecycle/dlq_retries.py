@@ -1,0 +1,40 @@
+"""Dead letters that are tried again by themselves, as `DlqConfig` says."""
+
+from __future__ import annotations
+
+from bunqueue.model.dead_letters import CANCELLED, AutoRetries, DlqConfig
+from bunqueue.model.job import Extra, Job
+
+from ..memory.queue_configs import of_queue
+from ..outbox import ROW
+from ..state import State
+
+
+def plan(state: State, job: Job) -> None:
+    """A job became a dead letter: when it is to be tried again.  Not what somebody stopped, nor what had to
+    wait for children of which one failed: it would run without them."""
+    config = of_queue(state, job.queue, DlqConfig)
+    retries = job.extra.auto_retries if job.extra is not None else None
+    if config.auto_retry or retries is not None:
+        job.extra = job.extra or Extra()
+        retries = job.extra.auto_retries = retries or AutoRetries()
+        again = config.auto_retry and retries.count < config.max_auto_retries
+        again = again and job.reason != CANCELLED and not job.extra.pending
+        retries.next_at = state.now + int(config.auto_retry_interval) if again else None
+        state.out.touch(job, ROW)
+
+
+def give_up(state: State, job: Job) -> None:
+    """A dead letter, from the archive, stays one: another job has its unique key by now."""
+    if job.extra is not None and job.extra.auto_retries is not None:
+        job.extra.auto_retries.next_at = None
+    state.out.touch(job, ROW)
+
+
+def forget(state: State, job: Job, *, by_itself: bool) -> None:
+    """A finished job begins anew; what is known of its former lives ends unless it came back by itself."""
+    if job.extra is not None:
+        count = job.extra.auto_retries.count if job.extra.auto_retries is not None else 0
+        job.extra.auto_retries = AutoRetries(count + 1, state.now) if by_itself else None
+        job.extra.stacktrace = None
+        job.extra.drops = job.extra.postponed = 0

@@ -1,0 +1,137 @@
+"""What happens, told twice: to the log, completely, and to those who subscribed to a queue, as it comes.
+
+Every arrow of the lifecycle calls `emit` once.  An entry of the log is a plain tuple ``(kind, queue id,
+job id)``, with a map of fields as the fourth part where there is more to say; the kinds are those of
+`bunqueue.model.events`.  On the hot path `emit` is written out.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import UNSET, Raw
+from msgspec.msgpack import Encoder
+
+from bunqueue.model.events import (
+    COMPLETED,
+    DELAYED,
+    DISCARDED,
+    DROPPED,
+    DUPLICATED,
+    FAILED,
+    LAST_TOLD,
+    NAMES,
+    OBLITERATED,
+    PAUSED,
+    PROGRESS,
+    PULLED,
+    PURGED,
+    PUSHED,
+    READY,
+    RELEASED,
+    REMOVED,
+    RESUMED,
+    RETRIED,
+    REVIVED,
+    STALLED,
+    WAITING,
+    WAITING_CHILDREN,
+)
+from bunqueue.model.job import Job
+from bunqueue.protocol.events import Event, event_frame
+
+from ..state import QueueState, State
+
+__all__ = [
+    "COMPLETED",
+    "DELAYED",
+    "DISCARDED",
+    "DROPPED",
+    "DUPLICATED",
+    "FAILED",
+    "OBLITERATED",
+    "PAUSED",
+    "PROGRESS",
+    "PULLED",
+    "PURGED",
+    "PUSHED",
+    "READY",
+    "RELEASED",
+    "REMOVED",
+    "RESUMED",
+    "RETRIED",
+    "REVIVED",
+    "STALLED",
+    "WAITING",
+    "WAITING_CHILDREN",
+    "emit",
+    "emit_purged",
+    "emit_queue",
+    "tell",
+]
+
+MAX_DATA = 256 * 1024  # bytes of a payload that an event repeats; larger ones are left out
+MAX_LOGGED = 1024  # characters of an error that the log repeats
+
+_encode = Encoder().encode
+
+
+def emit(state: State, kind: int, job: Job, **fields: Any) -> None:
+    """``kind`` happened to ``job``.  ``fields`` are of `bunqueue.protocol.events.Event`:
+
+    FAILED: error, terminal; RETRIED: prev; DELAYED: delay; PROGRESS: progress, message.
+    """
+    queue = state.queues[job.queue]
+    _log(state, kind, queue, job.id, fields)
+    if queue.listeners:
+        tell(state, queue, kind, job, **fields)
+
+
+def emit_queue(state: State, kind: int, queue: QueueState, **fields: Any) -> None:
+    """``kind`` happened to a queue: PAUSED, RESUMED, PURGED, OBLITERATED."""
+    if kind == OBLITERATED:  # its row goes, so nobody else will know its name
+        fields["queue"] = queue.name
+    _log(state, kind, queue, "", fields)
+    if queue.listeners and kind <= LAST_TOLD:
+        tell(state, queue, kind, None, **fields)
+
+
+def emit_purged(state: State, queue: QueueState, finished: str, seqs: list[int], own: dict[int, str]) -> None:
+    """Jobs are gone that were ``finished``; ``own`` are those of their ids that do not tell the number."""
+    if own:
+        numbers = [seq for seq in seqs if seq not in own]
+        emit_queue(state, PURGED, queue, finished=finished, seqs=numbers, ids=list(own.values()))
+    else:
+        emit_queue(state, PURGED, queue, finished=finished, seqs=seqs)
+
+
+def tell(
+    state: State, queue: QueueState, kind: int, job: Job | None, *, message: str | None = None, **fields: Any
+) -> None:
+    """Have an event sent to the subscribers of its queue once it is committed."""
+    if kind > LAST_TOLD:
+        return
+    if kind == FAILED and job is not None:
+        fields["data"] = Raw(job.data)
+    elif kind == PROGRESS:
+        fields["data"] = Raw(_encode({"progress": fields["progress"], "message": message}))
+    if fields.get("data") and len(fields["data"]) > MAX_DATA:
+        fields["data"] = UNSET
+    event = Event(
+        event_type=NAMES[kind],
+        queue=queue.name,
+        job_id=job.id if job is not None else "",
+        timestamp=float(state.now),
+        **fields,
+    )
+    state.out.tell(queue.name, event_frame(event))
+
+
+def _log(state: State, kind: int, queue: QueueState, job_id: str, fields: dict[str, Any]) -> None:
+    if not fields:
+        state.out.events.append((kind, queue.id, job_id))
+        return
+    error = fields.get("error")
+    if error is not None and len(error) > MAX_LOGGED:
+        fields = {**fields, "error": error[:MAX_LOGGED]}
+    state.out.events.append((kind, queue.id, job_id, fields))

@@ -1,0 +1,162 @@
+"""WaitJob and WaitJobs: an answer when a job ends, without asking again and again."""
+
+from __future__ import annotations
+
+from msgspec import UNSET, Raw, UnsetType
+
+from bunqueue.model.dead_letters import CANCELLED, EXPIRED
+from bunqueue.model.job import COMPLETED, Job
+from bunqueue.protocol.commands import CommandError
+from bunqueue.protocol.commands.events import Ended, WaitJob, WaitJobs, WaitManyReply, WaitReply
+from bunqueue.protocol.job_view import state_name
+
+from ..registry import handles
+from ..state import Client, JobWait, State
+
+MAX_ENDED = 100  # finished jobs in one answer: each is read from the disk, 20 us or so
+MAX_KEPT = 10_000  # removed jobs of which it is remembered how they ended; an error has 4 KiB at most
+MAX_RESULTS = 4 << 20  # bytes of results in one answer, and then one more
+
+
+@handles(WaitJob)
+def wait_job(state: State, client: Client, command: WaitJob) -> WaitReply | None:
+    job = state.jobs.get(command.id)
+    if job is not None and command.timeout:
+        _park(state, JobWait(client, (command.id,), command.req_id), command.timeout)
+        return None
+    job = job or state.archive.find(command.id)
+    if job is None:
+        raise CommandError("Job not found")
+    if command.timeout:
+        client.slow += 1
+    if job.state != COMPLETED:
+        return WaitReply(completed=False, state=state_name(job, client.version))
+    state.out.size += len(job.result or b"")
+    return WaitReply(completed=True, result=_shown(job.result))
+
+
+@handles(WaitJobs)
+def wait_jobs(state: State, client: Client, command: WaitJobs) -> WaitManyReply | None:
+    ids = tuple(dict.fromkeys(command.ids))
+    found: list[Ended] = []
+    size = 0
+    for job_id in ids:
+        if job_id in state.jobs:
+            continue
+        job = state.archive.find(job_id)
+        found.append(_removed(state, job_id) if job is None else _ended(job))
+        size += len((job and job.result) or b"")
+        if len(found) == MAX_ENDED or size > MAX_RESULTS:
+            break
+    if ids and not found and command.timeout:
+        _park(state, JobWait(client, ids, command.req_id, many=True), command.timeout)
+        return None
+    if command.timeout:
+        client.slow += 1
+    state.out.size += size
+    return WaitManyReply(ended=found)
+
+
+def completed(state: State, job: Job, result: bytes | None, *, kept: bool) -> None:
+    """``job`` has completed, perhaps without a result, or with one that is not kept."""
+    for wait in _waits(state, job):
+        if wait.many:
+            told = Ended(id=job.id, state="completed", result=_shown(result), attempts=job.attempts)
+            _answer(state, wait, WaitManyReply(ended=[told]))
+        else:
+            _answer(state, wait, WaitReply(completed=True, result=_shown(result if kept else None)))
+        state.out.size += len(result or b"")
+
+
+def _shown(result: bytes | None) -> Raw | UnsetType:
+    return UNSET if result is None else Raw(result)
+
+
+def ended(state: State, job: Job) -> None:
+    """``job`` is no longer live.  Who still waits for it need not wait on."""
+    for wait in _waits(state, job):
+        if wait.many:
+            _answer(state, wait, WaitManyReply(ended=[_ended(job)]))
+        else:
+            _answer(state, wait, WaitReply(completed=False, state=state_name(job, wait.client.version)))
+
+
+def _ended(job: Job) -> Ended:
+    """How a job ended that is no longer live."""
+    if job.state == COMPLETED:
+        return Ended(id=job.id, state="completed", result=_shown(job.result), attempts=job.attempts)
+    if job.reason is None:
+        return Ended(id=job.id, state="unknown")
+    state = job.reason if job.reason in (CANCELLED, EXPIRED) else "failed"
+    return Ended(id=job.id, state=state, error=job.error, reason=job.reason, attempts=job.attempts)
+
+
+def keep(state: State, job: Job) -> None:
+    """``job`` is removed. Who asks later is told how it ended, until the shard ends or many others have."""
+    if job.reason in (CANCELLED, EXPIRED):
+        state.ended[job.id] = _ended(job)
+        if len(state.ended) > MAX_KEPT:
+            del state.ended[next(iter(state.ended))]
+
+
+def _removed(state: State, job_id: str) -> Ended:
+    return state.ended.get(job_id) or Ended(id=job_id, state="unknown")
+
+
+def end_waits(state: State) -> None:
+    """Answer those whose time is over."""
+    while (wait := state.wait_ends.pop_due(state.now)) is not None:
+        if wait.done:
+            continue
+        _forget(state, wait)
+        if wait.many:
+            _answer(state, wait, WaitManyReply(ended=[]))
+        else:
+            job = state.jobs[wait.job_ids[0]]
+            _answer(state, wait, WaitReply(completed=False, state=state_name(job, wait.client.version)))
+
+
+def _waits(state: State, job: Job) -> list[JobWait]:
+    """Those who wait for a job, and wait for nothing any more."""
+    waits = list(state.waits.get(job.id, ()))
+    for wait in waits:
+        _forget(state, wait)
+    return waits
+
+
+def leave(state: State, client: Client) -> None:
+    """The connection ended: nobody waits there any more."""
+    for wait in client.waits or ():
+        wait.done = True
+        _forget(state, wait)
+    client.waits = None
+
+
+def _park(state: State, wait: JobWait, timeout: float) -> None:
+    client = wait.client
+    if client.waits is None:
+        client.waits = set()
+    client.waits.add(wait)
+    client.waiters += 1
+    for job_id in wait.job_ids:
+        state.waits.setdefault(job_id, []).append(wait)
+    state.wait_ends.add(state.now + max(1, int(timeout)), wait)
+
+
+def _forget(state: State, wait: JobWait) -> None:
+    for job_id in wait.job_ids:
+        waits = state.waits[job_id]
+        waits.remove(wait)
+        if not waits:
+            del state.waits[job_id]
+
+
+def _answer(state: State, wait: JobWait, reply: WaitReply | WaitManyReply) -> None:
+    client = wait.client
+    wait.done = True
+    if client.waits is not None:
+        client.waits.discard(wait)
+    client.waiters -= 1
+    client.slow += 1
+    reply.req_id = wait.req_id
+    state.out.replies.append((client.conn, reply))

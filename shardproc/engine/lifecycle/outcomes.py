@@ -1,0 +1,141 @@
+"""What became of jobs, for those that depend on them: also of jobs of which nothing else is kept.
+
+A removed job is remembered in memory.  If other shards want to know of it, that is stored, too, as they may
+ask when this shard has been restarted, or when they are back themselves.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct, json
+
+from bunqueue.model.durations import DAY_MS
+from bunqueue.model.job import FAILED, Extra, Job
+from bunqueue.protocol import peers as wire
+
+from .. import peer_calls
+from ..outbox import ROW
+from ..peer_calls import answers
+from ..registry import at_id, obliterates, recovers
+from ..state import QueueState, State
+
+KIND = "gone"
+MAX_GONE = 50_000  # that are remembered in memory, and as many that are stored
+KEPT_MS = 7 * DAY_MS
+
+
+class Gone(Struct):
+    """A record: a job that was removed at that time.  It had completed, unless there is a ``child``."""
+
+    at: int
+    child: str = ""
+    parent: str = ""
+    policy: int = 0
+    error: str = ""
+
+
+_decode = json.Decoder(Gone).decode
+
+
+def outcome_of(job: Job) -> wire.Outcome:
+    """What became of a decided or removed job, and what its parent makes of that."""
+    child = f"{job.queue}:{job.id}"
+    if job.state != FAILED and job.finished_at is not None:
+        return wire.Outcome(job.id, wire.DONE, child)
+    extra = job.extra or Extra()
+    word = wire.DEAD if job.state == FAILED else wire.BURIED
+    error = job.error or job.reason or "it was removed"
+    return wire.Outcome(job.id, word, child, extra.parent_id or "", _policy(extra), error)
+
+
+def _policy(extra: Extra) -> int:
+    if not extra.has_policy:
+        return wire.WAIT
+    if extra.fail_parent_on_failure:
+        return wire.FAIL_PARENT
+    if extra.remove_dependency_on_failure:
+        return wire.REMOVE_DEPENDENCY
+    return wire.CONTINUE if extra.continue_parent_on_failure else wire.IGNORE
+
+
+def outcome_of_ended(state: State, job_id: str) -> wire.Outcome:
+    """What became of a job that was of this shard and is not live."""
+    job = state.archive.known(job_id)
+    if job is not None:
+        return outcome_of(job)
+    return state.gone.get(job_id) or state.tombstones.get(job_id) or wire.Outcome(job_id, wire.UNKNOWN)
+
+
+def watch(state: State, job: Job) -> None:
+    """Other shards want to know what becomes of a live job, and will ask again after a restart."""
+    job.extra = job.extra or Extra()
+    if not job.extra.watched:
+        job.extra.watched = True
+        state.out.touch(job, ROW)
+
+
+def remember(state: State, job: Job) -> None:
+    """A job is removed, whatever it was before; those who wait for it are told."""
+    if job.id in state.awaited:
+        state.settled.append(job)
+    outcome, extra = outcome_of(job), job.extra
+    if extra is None or not (extra.watched or extra.has_policy) or state.shards == 1:
+        if outcome.word == wire.DONE or outcome.policy != wire.WAIT:
+            keep_in_mind(state, outcome)
+        return
+    state.tombstones[job.id] = outcome
+    gone = Gone(state.now)
+    if outcome.word != wire.DONE:
+        gone = Gone(state.now, outcome.child, outcome.parent, outcome.policy, outcome.error)
+    state.out.keep(KIND, job.id, gone)
+    if len(state.tombstones) > MAX_GONE:
+        oldest = next(iter(state.tombstones))
+        forget(state, oldest)
+        state.dropped.append(oldest)  # the entry that led others here was left there until now
+
+
+def keep_in_mind(state: State, outcome: wire.Outcome) -> None:
+    """`remember` until the shard ends, or too many others have come."""
+    state.gone[outcome.id] = outcome
+    if len(state.gone) > MAX_GONE:
+        del state.gone[next(iter(state.gone))]
+
+
+def forget(state: State, job_id: str) -> None:
+    """The id begins another life."""
+    state.gone.pop(job_id, None)
+    if state.tombstones.pop(job_id, None) is not None:
+        state.out.keep(KIND, job_id, None)
+
+
+@obliterates
+def _obliterate(state: State, queue: QueueState) -> None:
+    _forget_queue(state, queue.name)
+    for shard in range(state.shards):
+        if shard != state.shard:
+            peer_calls.tell(state, shard, wire.Obliterated(queue.name))
+
+
+@answers(wire.Obliterated)
+def _obliterated(state: State, source: int, message: wire.Obliterated) -> None:
+    _forget_queue(state, message.queue)
+
+
+def _forget_queue(state: State, queue: str) -> None:
+    """No new job may depend on removed jobs of a queue; those that wait for one already are still told."""
+    mark = f"{queue}:"
+    for job_id in [job_id for job_id, outcome in state.gone.items() if outcome.child.startswith(mark)]:
+        del state.gone[job_id]
+    for outcome in state.tombstones.values():
+        if outcome.child.startswith(mark):
+            outcome.obliterated = True
+
+
+@recovers(KIND, at_id)
+def _recover(state: State, key: str, value: str) -> None:
+    gone = _decode(value)
+    if gone.at < state.now - KEPT_MS:
+        state.out.keep(KIND, key, None)
+        state.dropped.append(key)
+        return
+    word = wire.BURIED if gone.child else wire.DONE
+    state.tombstones[key] = wire.Outcome(key, word, gone.child, gone.parent, gone.policy, gone.error)

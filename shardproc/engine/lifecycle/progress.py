@@ -1,0 +1,17 @@
+"""What is kept of a job's progress when a run ends without completing it."""
+
+from __future__ import annotations
+
+from bunqueue.model.job import Extra, Job, Report
+
+from ..outbox import ROW
+from ..state import State
+
+
+def forget(state: State, job: Job) -> None:
+    """The next run begins at 0; until it has ended, too, the last report is kept for whoever asks."""
+    if job.progress or job.progress_message is not None:
+        job.extra = job.extra or Extra()
+        job.extra.last_report = Report(job.progress, job.progress_message)
+        job.progress, job.progress_message = 0, None
+        state.out.touch(job, ROW)

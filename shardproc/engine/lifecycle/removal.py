@@ -1,0 +1,66 @@
+"""COMPLETED or FAILED to gone: finished jobs that are forgotten, purged or evicted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from bunqueue.model.dead_letters import DlqConfig
+from bunqueue.model.job import COMPLETED, FAILED, REMOVED, STATE_NAMES, Job
+from bunqueue.protocol.codes import Code
+from bunqueue.protocol.commands import CommandError
+
+from ..memory.queue_configs import of_queue
+from ..outbox import ROW
+from ..state import QueueState, State
+from . import events
+from .events import emit
+
+EVICTED = 250  # dead letters removed in one go; 2 ms
+EVICTION = 3  # what removing one costs, in units of `chores.SPARE`
+
+
+def forget(state: State, job: Job) -> None:
+    """COMPLETED or FAILED to gone; ``job`` is from the archive."""
+    queue = state.queues[job.queue]
+    if job.state == COMPLETED:
+        queue.completed -= 1
+    else:
+        queue.failed -= 1
+    job.state = REMOVED
+    emit(state, events.DROPPED, job)
+    state.out.touch(job, ROW)
+
+
+def purge(state: State, queue: QueueState, finished: int, seqs: list[int]) -> None:
+    """COMPLETED or FAILED (``finished`` says which) to gone: jobs that `Archive.old_completed` or
+    `Archive.old_dead_letters` has just found.  In slices: what one call names is deleted in one go."""
+    if finished == COMPLETED:
+        queue.completed -= len(seqs)
+    else:
+        queue.failed -= len(seqs)
+    own = state.archive.own_ids(seqs)
+    events.emit_purged(state, queue, STATE_NAMES[finished], seqs, own)
+    if state.shards > 1:
+        state.dropped += own.values()
+    state.out.purge(queue.id, seqs)
+
+
+def check(state: State, queue: QueueState, removed: int) -> None:
+    """Nothing was found to be purged.  CommandError if that is so because the file is damaged."""
+    problem = state.archive.problem()
+    if problem is not None and (queue.completed or queue.failed):
+        before = f"; {removed:,} jobs were removed before that was known" if removed else ""
+        text = f"no finished job is removed from a damaged file{before}: {problem}"
+        raise CommandError(text, Code.STORAGE_DAMAGED)
+
+
+def evict(state: State, queue: QueueState) -> Iterator[None]:
+    """Remove the oldest dead letters of a queue that has more than it may keep."""
+    while (excess := queue.failed - of_queue(state, queue.name, DlqConfig).max_entries) > 0:
+        places = state.archive.old_dead_letters(queue.id, state.now, min(excess, EVICTED))
+        if not places:
+            return
+        purge(state, queue, FAILED, [seq for seq, _ in places])
+        state.spare -= EVICTION * len(places)
+        if state.spare <= 0:
+            yield

@@ -1,0 +1,134 @@
+"""Jobs with ``repeat``: each one that completes is followed by another."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from msgspec import convert, to_builtins
+from msgspec.structs import replace
+
+from bunqueue.model.job import Extra, Job
+from bunqueue.model.schedule import ScheduleError, next_run
+from bunqueue.protocol.commands import CommandError
+from bunqueue.protocol.commands.base import MAX_SAFE
+from bunqueue.protocol.commands.times import Repeat
+
+from ..memory.clock_correction import SetBack
+from ..outbox import ROW
+from ..state import QueueState, State
+
+MAX_CHAIN = 1000  # completed jobs looked at to find the one that follows them all
+
+_ALWAYS = frozenset({"limit", "count"})  # fields that are shown whether they say something or not
+
+
+def check(repeat: Repeat, now: int, where: str) -> None:
+    """CommandError when it does not say when."""
+    if (repeat.every is None) == (repeat.pattern is None):
+        raise CommandError(f"{where}repeat needs either every or pattern")
+    if repeat.pattern is not None:
+        try:
+            next_run(repeat.pattern, repeat.tz, _not_before(repeat, now))
+        except ScheduleError as error:
+            raise CommandError(f"{where}Invalid repeat pattern: {error}") from None
+
+
+def _not_before(repeat: Repeat, now: int) -> int:
+    """The time after which a job may be repeated."""
+    return max(now, int(repeat.start_date or 0) - 1)
+
+
+def as_map(repeat: Repeat) -> dict[str, float | int | str | None]:
+    """As it is kept with the job."""
+    fields = to_builtins(repeat).items()
+    return {name: value for name, value in fields if value is not None or name in _ALWAYS}
+
+
+def _next_at(repeat: Repeat, now: int) -> int | None:
+    """When the next job is due, None when there is to be none."""
+    if repeat.limit is not None and repeat.count >= repeat.limit:
+        return None
+    if repeat.pattern is not None:
+        try:
+            at = next_run(repeat.pattern, repeat.tz, _not_before(repeat, now))
+        except ScheduleError:  # it has run for the last time
+            return None
+    else:
+        at = max(now + max(1, int(repeat.every or 0)), int(repeat.start_date or 0))
+    return None if repeat.end_date is not None and at > repeat.end_date else at
+
+
+def set_back(job: Job, extra: Extra, back: SetBack) -> int:
+    """When a job that was planned by a wrong clock is to run."""
+    at = job.run_at - back.by
+    if extra.repeat is None:
+        return at
+    repeat = convert(extra.repeat, Repeat)
+    if repeat.pattern is not None and repeat.count:  # it means the wall clock
+        with suppress(ScheduleError):
+            return min(job.run_at, next_run(repeat.pattern, repeat.tz, _not_before(repeat, back.now)))
+    return max(at, int(repeat.start_date or 0)) if repeat.count else at
+
+
+def last_of(state: State, job_id: str) -> Job | None:
+    """The live job that has followed a completed one."""
+    for _ in range(MAX_CHAIN):
+        done = state.archive.known(job_id)
+        if done is None or done.extra is None or done.extra.repeated_by is None:
+            break
+        job_id = done.extra.repeated_by
+        if (job := state.jobs.get(job_id)) is not None:
+            return job
+    return None
+
+
+def successor(state: State, queue: QueueState, job: Job, extra: Extra) -> Job | None:
+    """The job that follows a completed one; None when there is to be none.
+
+    It is a job of its own, with a new id; what tied the first one to other jobs is not repeated, nor what has
+    happened to it.
+    """
+    repeat = convert(extra.repeat, Repeat)
+    run_at = _next_at(repeat, state.now)
+    if run_at is None:
+        return None
+    key_ttl = extra.deduplication_ttl
+    seq = state.next_seq
+    state.next_seq += 1
+    state.totals.pushed += 1
+    state.out.durable = state.out.durable or job.options.durable
+    again = Job(
+        seq,
+        state.ids.job_id(queue.slot, state.now, seq),
+        queue.name,
+        job.name,
+        job.data,
+        job.shared,
+        job.priority,
+        state.now,
+        run_at,
+        extra=replace(
+            extra,
+            custom_id=None,
+            parent_id=None,
+            depends_on=[],
+            children_ids=[],
+            stacktrace=None,
+            own_id=False,
+            failures=None,
+            ignored=None,
+            auto_retries=None,
+            watched=False,
+            drops=0,
+            planned_at=None,
+            repeat={**(extra.repeat or {}), "count": min(repeat.count + 1, MAX_SAFE)},
+            key_until=None if key_ttl is None else state.now + int(key_ttl),
+        ),
+    )
+    extra.repeated_by = again.id
+    state.out.touch(job, ROW)
+    if job.unique_key is not None:
+        again.unique_key = job.unique_key
+        again.holds_key = job.unique_key not in queue.unique
+        queue.unique.setdefault(job.unique_key, again.id)
+    return again

@@ -1,0 +1,399 @@
+"""The only code that changes a job's state, with `moves` and `removal` beside it.
+
+Every function here is one arrow of the diagram in `bunqueue.model.job`; it keeps the counters, the
+indexes, the unique keys and the journal in step with the state.
+"""
+
+from __future__ import annotations
+
+from heapq import heappush
+
+from msgspec import UNSET, Raw
+
+from bunqueue.model.backoff import retry_delay
+from bunqueue.model.dead_letters import (
+    CANCELLED,
+    EXPIRED,
+    EXPLICIT_FAIL,
+    MAX_ATTEMPTS,
+    STALLED,
+    TIMEOUT,
+    DlqConfig,
+)
+from bunqueue.model.job import (
+    ACTIVE,
+    COMPLETED,
+    DELAYED,
+    FAILED,
+    NIL,
+    REMOVED,
+    WAITING,
+    Job,
+    Lock,
+    Moment,
+)
+from bunqueue.model.stall import StallConfig
+
+from ..memory.queue_configs import of_queue
+from ..memory.unique_keys import release_key
+from ..memory.worker_presence import remember
+from ..outbox import ROW, STATE, Attempt
+from ..ready import gate, timeouts
+from ..ready.delays import forget_delay
+from ..state import Client, QueueState, State
+from . import child_results, dlq_retries, events, job_waiters, outcomes, progress, removal
+from .events import emit
+from .last_runs import ended as run_ended
+from .repeating import successor
+from .timeline import note
+
+MAX_ERROR = 65_536  # characters of an error text that are kept
+
+
+def enqueue(state: State, queue: QueueState, job: Job) -> None:
+    """Let a job wait for its turn, or for its time."""
+    if job.run_at > state.now:
+        job.state = DELAYED
+        queue.delayed[job.seq] = job
+        heappush(state.delays, (job.run_at, job.seq, job))
+        return
+    job.state = WAITING
+    queue.waiting += 1
+    queue.ready.push(job)
+    if queue.waiters:
+        state.woken[queue] = None
+
+
+def add(state: State, queue: QueueState, jobs: list[Job], kind: int = events.PUSHED) -> None:
+    """Jobs become live: pushed, or with another ``kind`` of event brought back."""
+    for job in jobs:
+        gate.join(queue, job)
+    add_plain(state, queue, jobs, kind)
+
+
+def add_plain(state: State, queue: QueueState, jobs: list[Job], kind: int = events.PUSHED) -> None:
+    """`add` of jobs without groups."""
+    by_id, by_seq, dirty = state.jobs, queue.jobs, state.out.dirty
+    now, push = state.now, queue.ready.push
+    log, queue_id = state.out.events.append, queue.id
+    ready = 0
+    for job in jobs:
+        by_id[job.id] = job
+        by_seq[job.seq] = job
+        log((kind, queue_id, job.id))
+        if job.run_at > now:
+            enqueue(state, queue, job)
+        else:  # enqueue, inlined: once a job on the hottest path
+            job.state = WAITING
+            ready += 1
+            push(job)
+        if not job.dirty:
+            dirty.append(job)
+        job.dirty |= ROW
+    queue.waiting += ready
+    if ready and queue.waiters:
+        state.woken[queue] = None
+    if queue.listeners:
+        for job in jobs:
+            events.tell(state, queue, kind, job)
+
+
+def due(state: State, job: Job) -> None:
+    """DELAYED to WAITING: its time has come."""
+    queue = state.queues[job.queue]
+    del queue.delayed[job.seq]
+    enqueue(state, queue, job)
+    emit(state, events.READY, job)
+
+
+def activate(state: State, queue: QueueState, job: Job, client: Client, owner: str, ttl: int) -> None:
+    """WAITING to ACTIVE: ``client`` takes it; with an owner, under a lock."""
+    now = state.now
+    token = state.ids.token(queue.slot, now) if owner else ""
+    job.state = ACTIVE
+    job.started_at = now
+    job.lock = Lock(token, owner, ttl, now + ttl, client.conn, now)
+    if job.timeline is not None:  # not its first run: there is more to write than a lock
+        job.lost_token = None
+        job.timed_out = False
+        note(job, Moment("active", now))
+        state.out.touch(job, ROW)
+    if job.shared.options.timeout:  # 0 is none, and shown as it was given
+        timeouts.watch(state, job)
+    client.held.add(job)
+    queue.waiting -= 1
+    queue.active[job.seq] = job
+    if queue.gate is not None:
+        gate.passed(state, queue, queue.gate, job)
+    state.out.events.append((events.PULLED, queue.id, job.id))
+    if queue.listeners:
+        events.tell(state, queue, events.PULLED, job)
+    if not job.dirty:  # out.touch, inlined: once a job on the hottest path
+        state.out.dirty.append(job)
+        job.dirty = STATE
+
+
+def complete(
+    state: State, queue: QueueState, job: Job, result: bytes | None, *, remove: bool | None = False
+) -> None:
+    """ACTIVE (or WAITING, by a late ack) to COMPLETED, or gone when it or its worker asked for that."""
+    if job.state == ACTIVE:
+        let_go(state, queue, job)
+    else:
+        queue.waiting -= 1
+        job.state = COMPLETED
+        queue.ready.forget(job)
+    job.finished_at = now = state.now
+    totals = state.totals
+    totals.completed += 1
+    queue.total_completed += 1
+    if (started := job.started_at) is not None:
+        totals.completes(started - job.run_at, now - started)
+    remove = remove or job.shared.options.remove_on_complete
+    if state.waits:
+        job_waiters.completed(state, job, result, kept=not remove)
+    if job.timeline is not None:
+        note(job, Moment("completed", state.now))
+    state.out.events.append((events.COMPLETED, queue.id, job.id))
+    if queue.listeners:
+        events.tell(state, queue, events.COMPLETED, job, data=UNSET if result is None else Raw(result))
+    if remove:
+        job.state = REMOVED
+        job_waiters.keep(state, job)
+        emit(state, events.DROPPED, job)
+        outcomes.remember(state, job)
+        child_results.keep(state, job, result)
+    else:
+        if job.id in state.awaited:
+            state.settled.append(job)
+        job.state = COMPLETED
+        job.result = result
+        queue.completed += 1
+    _retire(state, queue, job)
+    extra = job.extra
+    if extra is None:
+        return
+    if extra.schedule is not None:
+        run_ended(state, job, "completed")
+    if extra.repeat and (again := successor(state, queue, job, extra)) is not None:
+        add(state, queue, [again])
+
+
+def fail(
+    state: State,
+    job: Job,
+    error: str | None,
+    reason: str,
+    *,
+    final: bool = False,
+    remove: bool = False,
+    delay: float | None = None,
+) -> None:
+    """ACTIVE to DELAYED or WAITING for a retry, after its backoff or ``delay`` ms, or to FAILED when no
+    attempt is left."""
+    if is_cancelled(job):
+        return cancel(state, job)
+    queue = state.queues[job.queue]
+    options = job.shared.options
+    job.attempts += 1
+    _end_attempt(state, queue, job, error, reason)
+    release_key(queue, job)  # every FAIL gives the key up: SEMANTICS.md, "Life of a key"
+    final = final or job.attempts >= options.max_attempts
+    emit(state, events.FAILED, job, error=job.error or "", terminal=final)
+    if final:
+        bury(state, queue, job, MAX_ATTEMPTS if reason == EXPLICIT_FAIL else reason, remove=remove)
+        return
+    if delay is None:
+        kind, backoff, jitter = options.backoff_kind, options.backoff, options.backoff_jitter
+        delay = retry_delay(kind, backoff, job.attempts, state.chance(), jitter)
+    _again(state, queue, job, state.now + int(delay))
+    emit(state, events.RETRIED, job, prev="failed")
+
+
+def lose(state: State, job: Job, error: str) -> None:
+    """ACTIVE to WAITING without backoff, as its holder fell silent; with too many stalls to FAILED."""
+    if is_cancelled(job):
+        return cancel(state, job)
+    queue = state.queues[job.queue]
+    lock = job.lock
+    job.attempts += 1
+    job.stalls += 1
+    _end_attempt(state, queue, job, error, STALLED)
+    emit(state, events.STALLED, job)
+    stalled = job.stalls >= of_queue(state, job.queue, StallConfig).max_stalls
+    if stalled or job.attempts >= job.shared.options.max_attempts:
+        emit(state, events.FAILED, job, error=error, terminal=True)
+        bury(state, queue, job, STALLED if stalled else MAX_ATTEMPTS)
+    else:
+        remember(job, lock)
+        _again(state, queue, job, state.now)
+
+
+def is_cancelled(job: Job) -> bool:
+    """Whether an active job can only end as cancelled."""
+    return job.extra is not None and job.extra.cancellation is not None
+
+
+def cancelled(why: str | None) -> str:
+    """The error of a job that somebody stopped."""
+    return f"Cancelled: {why}" if why else "Cancelled"
+
+
+def cancel(state: State, job: Job) -> None:
+    """ACTIVE to FAILED, as somebody asked for that, and its worker has stopped or has had its time."""
+    queue, extra, lock = state.queues[job.queue], job.extra, job.lock
+    assert extra is not None
+    assert extra.cancellation is not None
+    assert lock is not None
+    why, extra.cancellation = extra.cancellation.reason, None
+    text = cancelled(why)
+    started, number = job.started_at, job.attempts + 1
+    attempt = Attempt(job.seq, number, lock.owner, started, state.now, CANCELLED, text, None)
+    state.out.attempts.append(attempt)
+    note(job, Moment(CANCELLED, state.now, text, number))
+    let_go(state, queue, job)
+    job.error = text
+    emit(state, events.FAILED, job, error=text, terminal=True, reason=CANCELLED)
+    bury(state, queue, job, CANCELLED)
+    state.out.touch(job, ROW)
+
+
+def time_out(state: State, job: Job) -> None:
+    """ACTIVE, to a retry or FAILED: the attempt took too long; late answers will be ignored."""
+    job.timed_out = True
+    fail(state, job, "Job timeout exceeded", TIMEOUT)
+
+
+def release(state: State, job: Job) -> None:
+    """ACTIVE to WAITING as its connection ended: nothing counted, its place in the queue kept."""
+    if is_cancelled(job):
+        return cancel(state, job)
+    queue = state.queues[job.queue]
+    let_go(state, queue, job)
+    job.started_at = None
+    progress.forget(state, job)
+    enqueue(state, queue, job)
+    emit(state, events.RELEASED, job)
+    state.out.touch(job)
+
+
+def expire(state: State, queue: QueueState, job: Job) -> None:
+    """WAITING to gone: its ttl had passed when a pull met it."""
+    queue.waiting -= 1
+    job.state, job.reason = REMOVED, EXPIRED
+    job_waiters.keep(state, job)
+    emit(state, events.DROPPED, job, reason=EXPIRED)
+    outcomes.remember(state, job)
+    run_ended(state, job, EXPIRED)
+    _retire(state, queue, job)
+
+
+def remove(state: State, queue: QueueState, job: Job, kind: int = events.DROPPED) -> None:
+    """Any live state to gone: nobody wants it any more; events.REMOVED is told to subscribers."""
+    withdraw(state, queue, job, REMOVED)
+    job_waiters.keep(state, job)
+    emit(state, kind, job)
+    outcomes.remember(state, job)
+    run_ended(state, job, "removed")
+    _retire(state, queue, job)
+    job.data = NIL  # entries in heaps may stay for long
+
+
+def withdraw(state: State, queue: QueueState, job: Job, to: int) -> None:
+    """Take a live job out of where it stands; from now on it is ``to``."""
+    was, job.state = job.state, to
+    if was == WAITING:
+        queue.waiting -= 1
+        queue.ready.forget(job)
+    elif was == DELAYED:
+        del queue.delayed[job.seq]
+        forget_delay(state)
+    elif was == ACTIVE:
+        let_go(state, queue, job)
+    else:
+        del queue.blocked[job.seq]
+        state.unblocked.append(job)
+
+
+def bury(
+    state: State, queue: QueueState, job: Job, reason: str, *, remove: bool = False, keep: bool = False
+) -> None:
+    """To FAILED, a dead letter; or gone when it or its worker asked for that, unless it is to be kept."""
+    job.reason = reason
+    state.totals.failed += 1
+    queue.total_failed += 1
+    run_ended(state, job, CANCELLED if reason == CANCELLED else "failed")
+    if remove or (job.shared.options.remove_on_fail and not keep):
+        job.state = REMOVED
+        emit(state, events.DROPPED, job)
+        outcomes.remember(state, job)
+    else:
+        if job.id in state.awaited:
+            state.settled.append(job)
+        job.state = FAILED
+        job.finished_at = state.now
+        queue.failed += 1
+        dlq_retries.plan(state, job)
+        if queue.failed > of_queue(state, queue.name, DlqConfig).max_entries:
+            state.chores.setdefault((removal.evict, queue.name), removal.evict(state, queue))
+    _retire(state, queue, job)
+
+
+def let_go(state: State, queue: QueueState, job: Job) -> None:
+    """Take an active job from who holds it."""
+    lock = job.lock
+    assert lock is not None
+    client = state.clients.get(lock.conn)
+    if client is not None:
+        client.held.discard(job)
+    if client is None or lock.conn == 0:
+        state.orphans.discard(job)
+    job.worker = lock.owner
+    job.lock = None
+    del queue.active[job.seq]
+    if queue.gate is not None:
+        gate.freed(state, queue, queue.gate, job)
+
+
+def _end_attempt(state: State, queue: QueueState, job: Job, error: str | None, outcome: str) -> None:
+    """Book a failed attempt."""
+    now = state.now
+    worker = job.lock.owner if job.lock is not None else None
+    text = error[:MAX_ERROR] if error is not None else None
+    attempt = Attempt(job.seq, job.attempts, worker, job.started_at, now, outcome, text, None)
+    state.out.attempts.append(attempt)
+    note(job, Moment("failed", now, text, job.attempts))
+    let_go(state, queue, job)
+    job.error = text
+    progress.forget(state, job)
+
+
+def _again(state: State, queue: QueueState, job: Job, run_at: int) -> None:
+    job.run_at = run_at
+    job.started_at = None
+    note(job, Moment("waiting", state.now, None, job.attempts + 1))
+    enqueue(state, queue, job)
+    state.out.touch(job, ROW)
+
+
+def _retire(state: State, queue: QueueState, job: Job) -> None:
+    """A job is no longer live: from here on the archive knows it."""
+    if job.holds_key:
+        release_key(queue, job)
+    if job.extra is not None:
+        gate.left(state, queue, job)
+        if job.state == REMOVED and job.extra.own_id and not _is_remembered(state, job.id):
+            state.dropped.append(job.id)
+    del state.jobs[job.id]
+    if state.waits:
+        job_waiters.ended(state, job)
+    if queue.jobs.pop(job.seq, None) is None:
+        del queue.late[job.seq]
+    if not job.dirty:  # out.touch, inlined: once a job on the hottest path
+        state.out.dirty.append(job)
+        job.dirty = STATE
+
+
+def _is_remembered(state: State, job_id: str) -> bool:
+    """Whether others may ask this shard about a job that is removed."""
+    return job_id in state.tombstones or job_id in state.child_results

@@ -1,0 +1,98 @@
+"""Jobs a minute of every queue, for the last day; not stored."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from ..state import QueueState, State
+from .clock_correction import SetBack
+
+MINUTE_MS = 60_000
+MINUTES = 24 * 60  # that are remembered
+
+
+class History:
+    """Completed and failed jobs of one queue by minute.  Most minutes of most queues are idle, and cost
+    nothing."""
+
+    __slots__ = ("minutes", "since", "told_completed", "told_failed")
+
+    def __init__(self, since: int) -> None:
+        self.since = since  # the first minute that is known
+        self.minutes: deque[tuple[int, int, int]] = deque()  # (minute, completed, failed), the oldest first
+        self.told_completed = self.told_failed = 0  # totals of the queue that are in there
+
+
+def book(state: State) -> None:
+    """Close the minute that has passed; called every few seconds."""
+    minute, closed = state.now // MINUTE_MS, state.minute
+    if minute > closed:
+        state.minute = minute
+        for queue in state.queues.values():
+            _close(queue, closed, minute - MINUTES)
+
+
+def _close(queue: QueueState, minute: int, oldest: int) -> None:
+    history = queue.history
+    if history is None:
+        if not queue.total_completed and not queue.total_failed:
+            return
+        history = queue.history = History(minute)
+    completed = queue.total_completed - history.told_completed
+    failed = queue.total_failed - history.told_failed
+    if completed or failed:
+        history.minutes.append((minute, completed, failed))
+        history.told_completed, history.told_failed = queue.total_completed, queue.total_failed
+    while history.minutes and history.minutes[0][0] < oldest:
+        history.minutes.popleft()
+
+
+def set_back(state: State, back: SetBack) -> None:
+    """What was booked ahead of the time belongs to the minutes in which it happened."""
+    minute = back.now // MINUTE_MS
+    ahead, state.minute = state.minute - minute, min(state.minute, minute)
+    if ahead <= 0:
+        return
+    for queue in state.queues.values():
+        history = queue.history
+        if history is None:
+            continue
+        booked: dict[int, tuple[int, int]] = {}
+        for at, completed, failed in history.minutes:
+            at -= ahead if at >= minute else 0
+            before = booked.get(at, (0, 0))
+            booked[at] = (before[0] + completed, before[1] + failed)
+        history.minutes = deque((at, *booked[at]) for at in sorted(booked))
+        history.since = min(history.since, minute)
+
+
+def lately(state: State, queue: QueueState, span: int) -> tuple[float, float]:
+    """Completed and failed jobs a minute, over the running minute and up to ``span`` before it.  Costs a
+    few steps, whatever the queue has done before."""
+    history = queue.history
+    running = max(state.now - state.minute * MINUTE_MS, 1000) / MINUTE_MS
+    if history is None:
+        return queue.total_completed / running, queue.total_failed / running
+    completed = queue.total_completed - history.told_completed
+    failed = queue.total_failed - history.told_failed
+    span = min(span, state.minute - history.since)
+    for minute, *done in reversed(history.minutes):
+        if minute < state.minute - span:
+            break
+        completed += done[0]
+        failed += done[1]
+    return completed / (running + span), failed / (running + span)
+
+
+def by_minute(state: State, queue: QueueState, what: str) -> list[int]:
+    """Jobs a minute, the newest minute, which is still running, first."""
+    completed = what == "completed"
+    total = queue.total_completed if completed else queue.total_failed
+    history = queue.history
+    if history is None:
+        return [total] if total else []
+    counts = [0] * (1 + min(state.minute - history.since, MINUTES))
+    counts[0] = total - (history.told_completed if completed else history.told_failed)
+    for minute, *done in history.minutes:
+        counts[state.minute - minute] = done[0 if completed else 1]
+    return counts

@@ -1,0 +1,34 @@
+"""Webhooks that somebody waits to see tried.  Plain data without rules."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec import Raw, Struct, UnsetType
+
+from .deadlines import Deadlines
+
+if TYPE_CHECKING:
+    from ..state import Client
+
+
+class ParkedTrial(Struct, eq=False):
+    """A parked TestWebhook."""
+
+    client: Client
+    req_id: Raw | UnsetType
+    webhook_id: str
+    timeout: float  # ms
+    told: bool = False  # to the gateway
+    done: bool = False
+
+
+class Trials:
+    """All of them, and when the gateway last asked for those that it was not told of (epoch ms)."""
+
+    __slots__ = ("asked_at", "ends", "parked")
+
+    def __init__(self) -> None:
+        self.parked: dict[str, ParkedTrial] = {}  # by number
+        self.ends: Deadlines[ParkedTrial] = Deadlines()
+        self.asked_at = 0

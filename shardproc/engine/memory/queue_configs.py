@@ -1,0 +1,49 @@
+"""What is configured for a queue, which need not exist yet: kept by name, and over restarts."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from bunqueue.model.dead_letters import DlqConfig
+from bunqueue.model.stall import StallConfig
+
+from ..registry import at_queue, recovers
+from ..state import State
+
+KINDS: dict[type[Struct], str] = {DlqConfig: "dlq", StallConfig: "stall"}
+_DEFAULTS: dict[type[Struct], Struct] = {kind: kind() for kind in KINDS}
+
+C = TypeVar("C", bound=Struct)
+
+
+def of_queue(state: State, queue: str, kind: type[C]) -> C:
+    """The configuration of a queue, the default one if none was set."""
+    found = state.configs.get((kind, queue), _DEFAULTS[kind])
+    assert isinstance(found, kind)
+    return found
+
+
+def store(state: State, queue: str, config: Struct) -> None:
+    """Set a configuration for good."""
+    state.configs[type(config), queue] = config
+    state.out.keep(KINDS[type(config)], queue, config)
+
+
+def forget(state: State, queue: str) -> None:
+    """Nothing is configured for a queue any more."""
+    for kind, name in KINDS.items():
+        if state.configs.pop((kind, queue), None) is not None:
+            state.out.keep(name, queue, None)
+
+
+@recovers("dlq", at_queue)
+def _dlq(state: State, key: str, value: str) -> None:
+    state.configs[DlqConfig, key] = msgspec.json.decode(value, type=DlqConfig)
+
+
+@recovers("stall", at_queue)
+def _stall(state: State, key: str, value: str) -> None:
+    state.configs[StallConfig, key] = msgspec.json.decode(value, type=StallConfig)

@@ -1,0 +1,73 @@
+"""A new state in place of one that is ahead of the disk: what is not stored goes over, all else is read
+anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from bunqueue.protocol.commands.base import RequestId
+from bunqueue.protocol.peers import Announce
+
+from ..memory.parked_trials import ParkedTrial
+from ..state import Client, JobWait, State, Waiter
+
+
+def entangled(state: State, heard: bool) -> bool:
+    """Whether other shards know of something that is not stored, or wait for something of it."""
+    if state.shards == 1:
+        return bool(state.asked)
+    asked = any(not isinstance(asked.message, Announce) for asked in state.asked.values())  # asked anew
+    waits = asked, state.relays, state.granted, state.awaited, state.out.letters
+    flows = state.prepared, state.parts, state.undecided, state.decisions
+    return heard or any((*waits, *flows))
+
+
+def parked(state: State) -> list[tuple[Client, RequestId]]:
+    """Ends the commands that are still to be answered; whose they are."""
+    found = [(waiter.client, waiter.req_id) for waiter in _waiters(state) if not waiter.done]
+    for client, works in state.works.items():
+        for work in works:
+            work.steps.close()
+            found.append((client, work.req_id))
+    state.works.clear()
+    here = [(client, req_id) for client, req_id in found if not client.closed]
+    for client, _ in here:
+        client.slow += 1
+    return here
+
+
+def _waiters(state: State) -> Iterator[Waiter | JobWait | ParkedTrial]:
+    yield from {wait: None for waits in state.waits.values() for wait in waits}
+    for queue in state.queues.values():
+        yield from queue.waiters
+    for room in state.rooms.values():
+        yield from room
+    yield from state.trials.parked.values()
+
+
+class Heritage:
+    """What a state knows that is not stored."""
+
+    def __init__(self, old: State) -> None:
+        self._clients = [client for client in old.clients.values() if not client.closed]
+        self._counters = old.totals, old.rates, old.minute, old.started_at
+        self._ids, self._vitals, self._gone = old.ids, old.vitals, old.gone
+        self._listeners, self._staffed, self._away_until = old.listeners, old.staffed, old.away_until
+        self._queues = {
+            queue.name: (queue.total_completed, queue.total_failed, queue.history)
+            for queue in old.queues.values()
+        }
+
+    def give(self, new: State) -> None:
+        """Hand it over to a state that has recovered and been started."""
+        for client in self._clients:
+            again = new.client(client.conn, client.version)
+            again.slow, again.listens_to, again.signals = client.slow, client.listens_to, client.signals
+        new.totals, new.rates, new.minute, new.started_at = self._counters
+        new.ids, new.vitals, new.gone = self._ids, self._vitals, self._gone
+        new.listeners, new.staffed, new.away_until = self._listeners, self._staffed, self._away_until
+        for queue in new.queues.values():
+            queue.listeners = new.listeners.get(queue.name, ())
+            if queue.name in self._queues:
+                queue.total_completed, queue.total_failed, queue.history = self._queues[queue.name]

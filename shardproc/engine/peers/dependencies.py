@@ -1,0 +1,272 @@
+"""Jobs that depend on others: they are BLOCKED until the last of these has completed.
+
+``state.awaited`` knows, for each job that anybody waits for, the jobs here that do, and the other shards
+that want to be told.  It is memory alone: after a restart the shard of the waiting job asks again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from msgspec import Raw
+
+from bunqueue.model.job import BLOCKED, COMPLETED, Extra, Job
+from bunqueue.protocol import peers as wire
+
+from .. import peer_calls
+from ..lifecycle import blocked, child_results
+from ..lifecycle.outcomes import outcome_of, outcome_of_ended, watch
+from ..outbox import ROW
+from ..peer_calls import Steps, answers
+from ..state import Awaited, State
+from .directory import flows_decided, locate
+
+
+def extra_of(job: Job) -> Extra:
+    """The job's extra, made if it has none."""
+    if job.extra is None:
+        job.extra = Extra()
+    return job.extra
+
+
+# Asking what became of jobs
+
+
+def look_up(state: State, ids: Iterable[str], *, durable: bool = False) -> Steps:
+    """What became of jobs anywhere, as ``{id: Outcome}``; those that are pending are watched from now on.
+
+    News that come later are kept until `looked` is called, which has to follow.
+    """
+    ids = list(dict.fromkeys(ids))
+    for job_id in ids:
+        state.awaited.setdefault(job_id, Awaited()).lookers += 1
+    places = yield from locate(state, ids)
+    groups = peer_calls.grouped(places)
+    for job_id, shard in places.items():  # before its answer: it may answer, and die, while others do not
+        state.awaited[job_id].shard = shard
+    found = yield [(shard, wire.Watch(some, durable)) for shard, some in groups.items()]
+    outcomes: dict[str, wire.Outcome] = {}
+    for some, answer in zip(groups.values(), found, strict=True):
+        outcomes.update(zip(some, answer.jobs, strict=True))
+    for job_id, outcome in outcomes.items():
+        state.awaited[job_id].is_watched |= outcome.word != wire.DONE
+    return outcomes
+
+
+def looked(state: State, ids: Iterable[str]) -> None:
+    """What `look_up` said of these ids has been used."""
+    for job_id in dict.fromkeys(ids):
+        awaited = state.awaited.get(job_id)
+        if awaited is not None:
+            awaited.lookers -= 1
+            _drop_idle(state, job_id, awaited)
+
+
+@answers(wire.Watch)
+def _watch(state: State, source: int, message: wire.Watch) -> Steps:
+    yield from flows_decided(state, message.ids)
+    state.out.durable |= message.durable
+    jobs = [_outcome(state, job_id) for job_id in message.ids]
+    if source != state.shard:
+        for outcome in jobs:
+            if outcome.word != wire.DONE:
+                state.awaited.setdefault(outcome.id, Awaited()).shards.add(source)
+            if outcome.word == wire.PENDING:
+                watch(state, state.jobs[outcome.id])
+    return wire.Outcomes(jobs)
+
+
+@answers(wire.Unwatch)
+def _unwatch(state: State, source: int, message: wire.Unwatch) -> None:
+    for job_id in message.ids:
+        _forget_watcher(state, job_id, source)
+
+
+def _forget_watcher(state: State, job_id: str, shard: int) -> None:
+    awaited = state.awaited.get(job_id)
+    if awaited is not None:
+        awaited.shards.discard(shard)
+        _drop_idle(state, job_id, awaited)
+
+
+def _outcome(state: State, job_id: str) -> wire.Outcome:
+    """What became of a job of this shard."""
+    if job_id in state.jobs:
+        return wire.Outcome(job_id, wire.PENDING)
+    return outcome_of_ended(state, job_id)
+
+
+# A job that waits
+
+
+def block(state: State, job: Job, outcomes: Mapping[str, wire.Outcome]) -> bool:
+    """Note what a new job has to wait for; whether there is anything."""
+    extra = job.extra
+    if extra is None:
+        return False
+    extra.pending = [
+        dep for dep in dict.fromkeys(extra.depends_on) if not _is_done(state, dep, outcomes.get(dep))
+    ]
+    wait_for_pending(state, job)
+    return bool(extra.pending)
+
+
+def _is_done(state: State, job_id: str, outcome: wire.Outcome | None) -> bool:
+    """Whether a dependency was done when it was looked up, or has been done since."""
+    awaited = state.awaited.get(job_id)
+    return (outcome is not None and outcome.word == wire.DONE) or (awaited is not None and awaited.done)
+
+
+def wait_for_pending(state: State, job: Job) -> None:
+    """Have a job told what becomes of those that it waits for."""
+    for dep in job.extra.pending if job.extra is not None else ():
+        state.awaited.setdefault(dep, Awaited()).jobs[job] = None
+
+
+def forget(state: State, job: Job) -> None:
+    """A blocked job is gone: nothing has to tell it anything any more."""
+    for dep in job.extra.pending if job.extra is not None else ():
+        _wait_no_more(state, job, dep)
+
+
+def _wait_no_more(state: State, job: Job, dep: str) -> None:
+    awaited = state.awaited.get(dep)
+    if awaited is not None:
+        awaited.jobs.pop(job, None)
+        _drop_idle(state, dep, awaited)
+
+
+def _drop_idle(state: State, job_id: str, awaited: Awaited) -> None:
+    """Forget that somebody waited for a job, if nobody does; its shard need not tell us any more."""
+    if awaited.jobs or awaited.shards or awaited.lookers or state.awaited.pop(job_id, None) is None:
+        return
+    if awaited.is_watched and awaited.shard != state.shard:
+        peer_calls.tell(state, awaited.shard, wire.Unwatch([job_id]))
+
+
+# News
+
+
+def settle(state: State) -> None:
+    """Tell those who wait of the jobs that were decided."""
+    while state.settled:
+        job = state.settled.pop()
+        awaited = state.awaited.get(job.id)
+        if awaited is None:
+            continue
+        outcome = outcome_of(job)
+        for shard in awaited.shards:
+            peer_calls.tell(state, shard, wire.Outcomes([outcome]))
+        if outcome.word == wire.DONE:
+            awaited.shards.clear()
+        hear(state, outcome)
+
+
+@answers(wire.Outcomes)
+def _heard(state: State, source: int, message: wire.Outcomes) -> None:
+    for outcome in message.jobs:
+        hear(state, outcome)
+
+
+def hear(state: State, outcome: wire.Outcome) -> None:
+    """Something became of a job: let those who wait for it go on."""
+    awaited = state.awaited.get(outcome.id)
+    if awaited is None or outcome.word in (wire.PENDING, wire.UNKNOWN):
+        return
+    awaited.done = outcome.word == wire.DONE
+    awaited.is_watched &= not awaited.done
+    for job in list(awaited.jobs):
+        if job.state == BLOCKED and _apply(state, job, outcome):
+            awaited.jobs.pop(job, None)
+    _drop_idle(state, outcome.id, awaited)
+
+
+def _apply(state: State, job: Job, outcome: wire.Outcome) -> bool:
+    """What an outcome means for a waiting job; whether it waits for that one no longer."""
+    extra = extra_of(job)
+    if outcome.word != wire.DONE:
+        if outcome.policy == wire.WAIT or outcome.parent != job.id:
+            return False
+        if outcome.policy == wire.FAIL_PARENT:
+            blocked.fail(state, job, f"Child job {outcome.id} failed: {outcome.error}")
+            return True
+        if outcome.policy == wire.REMOVE_DEPENDENCY:
+            extra.depends_on = [dep for dep in extra.depends_on if dep != outcome.id]
+        elif outcome.policy == wire.IGNORE:
+            extra.ignored = {**(extra.ignored or {}), outcome.child: outcome.error}
+        else:
+            extra.failures = {**(extra.failures or {}), outcome.child: outcome.error}
+            forget(state, job)
+            extra.pending = []
+    extra.pending = [dep for dep in extra.pending if dep != outcome.id]
+    state.out.touch(job, ROW)
+    if not extra.pending:
+        blocked.unblock(state, job)
+    return True
+
+
+def release(state: State, job: Job, dep: str) -> None:
+    """A blocked job is not to wait for ``dep`` any more."""
+    extra = extra_of(job)
+    _wait_no_more(state, job, dep)
+    extra.pending = [other for other in extra.pending if other != dep]
+    state.out.touch(job, ROW)
+    if job.state == BLOCKED and not extra.pending:
+        blocked.unblock(state, job)
+
+
+# After a restart
+
+
+def ask_again(state: State, ids: Iterable[str] | None = None) -> None:
+    """Ask what became of the jobs that jobs here wait for: of all, or of these."""
+    wanted = [
+        job_id
+        for job_id in (state.awaited if ids is None else ids)
+        if state.awaited[job_id].jobs or state.awaited[job_id].lookers
+    ]
+    if wanted:
+        peer_calls.start(state, _ask_again(state, wanted))
+
+
+def _ask_again(state: State, ids: list[str]) -> Steps:
+    outcomes = yield from look_up(state, ids)
+    for outcome in outcomes.values():
+        hear(state, outcome)
+    looked(state, ids)
+
+
+def peer_is_back(state: State, shard: int) -> None:
+    """A shard was restarted: it does not know any more who waits for its jobs, and asks itself anew."""
+    for job_id in [job_id for job_id, awaited in state.awaited.items() if shard in awaited.shards]:
+        _forget_watcher(state, job_id, shard)
+    ask_again(state, [job_id for job_id, awaited in state.awaited.items() if awaited.shard == shard])
+
+
+# Results of children
+
+
+@answers(wire.Values)
+def _values(state: State, source: int, message: wire.Values) -> wire.ValuesAre:
+    return wire.ValuesAre([None if job_id in state.jobs else _value(state, job_id) for job_id in message.ids])
+
+
+def _value(state: State, job_id: str) -> wire.Value | None:
+    job = state.archive.known(job_id)
+    if job is None:
+        return child_results.find(state, job_id)
+    return wire.Value(job.queue, Raw(job.result)) if job.state == COMPLETED and job.result else None
+
+
+def values_of(state: State, ids: list[str]) -> Steps:
+    """The results of completed jobs anywhere, as ``{"queue:id": result}``, in the order of ``ids``."""
+    places = yield from locate(state, ids)
+    groups = peer_calls.grouped(places)
+    found = yield [(shard, wire.Values(some)) for shard, some in groups.items()]
+    values = {
+        job_id: value
+        for some, answer in zip(groups.values(), found, strict=True)
+        for job_id, value in zip(some, answer.values, strict=True)
+        if value is not None
+    }
+    return {f"{values[job_id].queue}:{job_id}": values[job_id].result for job_id in ids if job_id in values}

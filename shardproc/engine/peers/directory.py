@@ -1,0 +1,355 @@
+"""Ids that clients chose: one over the whole server, and found wherever they are.
+
+An id points to a shard (`slot_of_id`), but a job is on the shard of its queue.  Where these differ the
+shard to which the id points, its *pointer*, keeps an entry that says where the job is.  An entry is a
+hint: whether the job lives only its home knows, which is asked before an id is given away again.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from msgspec import Raw
+
+from bunqueue.protocol import peers as wire
+from bunqueue.protocol.codec import decode_command, encode_reply
+from bunqueue.protocol.commands import COMMANDS, Command, CommandError, ErrorReply, Route, Spec, is_slow
+from bunqueue.protocol.commands.query import GetJobByCustomId, JobReply
+from bunqueue.protocol.framing import HEADER, frame
+from bunqueue.protocol.gather import Gather, split
+
+from .. import peer_calls
+from ..dispatch import carry_out
+from ..handlers.views.queries import Shown
+from ..lifecycle import child_results, outcomes, removal
+from ..memory.pointers import enter, pointer
+from ..peer_calls import Deliver, Steps, answers, deferred
+from ..registry import handles
+from ..state import RELAYED, Client, State
+from . import possession, roll_call
+
+BUSY, UNDECIDED = -1, -2  # in place of a shard that has an id
+TRIES = 100  # to claim ids; each lasts as long as it takes to ask another shard
+
+
+def locate(state: State, ids: Iterable[str]) -> Steps:
+    """The one shard that can have each of these jobs, as ``{id: shard}``."""
+    places: dict[str, int] = {}
+    unknown: dict[str, int] = {}
+    if state.recovery.unheard:
+        ids = list(ids)
+        yield from roll_call.find(state, [job_id for job_id in ids if pointer(state, job_id) == state.shard])
+    for job_id in ids:
+        at = pointer(state, job_id)
+        if job_id in state.jobs or job_id in state.prepared:
+            places[job_id] = state.shard
+        elif at == state.shard:
+            places[job_id] = state.directory.get(job_id, at)
+        else:
+            unknown[job_id] = at
+    groups = peer_calls.grouped(unknown)
+    if groups:
+        found = yield [(shard, wire.Where(some)) for shard, some in groups.items()]
+        for some, homes in zip(groups.values(), found, strict=True):
+            places.update(zip(some, homes.shards, strict=True))
+    return places
+
+
+@answers(wire.Where)
+def _where(state: State, source: int, message: wire.Where) -> Steps:
+    yield from roll_call.find(state, message.ids)
+    return wire.Homes([state.directory.get(job_id, state.shard) for job_id in message.ids])
+
+
+def flows_decided(state: State, ids: Iterable[str], *, wait: bool = True) -> Steps:
+    """Have prepared jobs with these ids appear, or not; with ``wait`` False only if that is decided."""
+    ids = list(ids)
+    decided = True
+    while decided and (flows := {state.prepared[job_id] for job_id in ids if job_id in state.prepared}):
+        decided = yield from recall(state, flows, wait=wait)
+
+
+def recall(state: State, flows: Iterable[str], *, wait: bool = True) -> Steps:
+    """Ask what was decided about prepared flows, and do it; whether all are decided."""
+    flows = list(flows)
+    found = yield [(state.parts[flow].coordinator, wire.Recall(flow, wait)) for flow in flows]
+    for flow, answer in zip(flows, found, strict=True):
+        commit = answer.commit
+        if commit is False and flow in state.recovery.parts:
+            commit = yield from _has_appeared(state, flow)
+        if commit is not None:
+            peer_calls.tell(state, state.shard, wire.Decide(flow, commit))
+    return all(answer.commit is not None for answer in found)
+
+
+def _has_appeared(state: State, flow: str) -> Steps:
+    """Whether a flow was decided by somebody who has forgotten it: if so, it has appeared elsewhere, unless
+    a power cut has left nothing of another part."""
+    part = state.parts.get(flow)
+    places = () if part is None else part.others
+    found = yield from possession.ask(state, [(flow, place, None) for place in places])
+    return possession.APPEARED in found and possession.LOST not in found
+
+
+# Claiming an id
+
+
+def claim(state: State, ids: list[str], *, wait: bool = True, durable: bool = False) -> Steps:
+    """Claim ids for jobs of this shard; the ones that somebody has, as ``{id: shard}``.
+
+    Whoever gets an id must push its job in the same breath.  With ``wait`` False, ids of a flow that is being
+    pushed are refused: two flows must not wait for each other.
+    """
+    for number in range(TRIES):
+        yield from flows_decided(state, ids, wait=wait)
+        taken = yield from _claim_once(state, ids, wait, durable, in_turn=number > 0)
+        if taken is not None:
+            return taken
+    raise CommandError(f"Ids like {ids[0]} are being taken by other clients all the time, try again")
+
+
+def _claim_once(state: State, ids: list[str], wait: bool, durable: bool, in_turn: bool) -> Steps:
+    """`claim`, or None when somebody else is about to take one of them.
+
+    Two who hold what the other one wants would get nowhere, so after the first time each asks for one id
+    after the other, in the same order, and holds only what comes before.
+    """
+    taken: dict[str, int] = {}
+    wanted: dict[str, int] = {}
+    for job_id in ids:
+        if job_id in state.jobs:
+            taken[job_id] = state.shard
+        else:
+            wanted[job_id] = pointer(state, job_id)
+    at_once = list(peer_calls.grouped(wanted).items())
+    rounds = [[(wanted[job_id], [job_id])] for job_id in sorted(wanted)] if in_turn else [at_once]
+    held: list[str] = []
+    try:
+        for asked in rounds:
+            some = [job_id for _, group in asked for job_id in group]
+            held += some
+            state.granted.update(some)
+            found = yield [(shard, wire.Claim(group, wait, durable)) for shard, group in asked]
+            homes = [home for answer in found for home in answer.homes]
+            if not _all_settled(state, some, homes, wait):
+                return None
+            taken.update(
+                (job_id, home) for job_id, home in zip(some, homes, strict=True) if home != state.shard
+            )
+    finally:
+        state.granted -= Counter(held)
+    if any(job_id in state.prepared for job_id in wanted):  # meanwhile
+        return None
+    for job_id in wanted.keys() - taken.keys():
+        if job_id in state.jobs:  # by another push of this shard
+            taken[job_id] = state.shard
+        else:
+            _forget_finished(state, job_id)
+    return taken
+
+
+def _all_settled(state: State, ids: list[str], homes: list[int], wait: bool) -> bool:
+    """Whether each of the ids is somebody's; CommandError when that will not be known soon."""
+    for job_id, home in zip(ids, homes, strict=True):
+        if not wait and (home == UNDECIDED or job_id in state.prepared):
+            raise CommandError(f"Job id {job_id} belongs to a flow that is being pushed, try again")
+    return min(homes, default=0) >= 0
+
+
+@answers(wire.Claim)
+def _claim(state: State, source: int, message: wire.Claim) -> Steps:
+    ids, here = message.ids, state.shard
+    yield from flows_decided(state, ids, wait=message.wait)
+    yield from roll_call.find(state, ids)
+    homes = {job_id: state.directory.get(job_id, here) for job_id in ids}
+    doubtful = {job_id: home for job_id, home in homes.items() if home not in (here, source)}
+    groups = peer_calls.grouped(doubtful)
+    words: dict[str, int] = {}
+    if groups:
+        found = yield [
+            (shard, wire.Verify(some, message.wait, message.durable)) for shard, some in groups.items()
+        ]
+        for some, verified in zip(groups.values(), found, strict=True):
+            words.update(zip(some, verified.words, strict=True))
+    claimed = []
+    for job_id, home in homes.items():
+        if state.directory.get(job_id, here) != home:  # it was given to another one meanwhile
+            claimed.append(BUSY)
+            continue
+        word = _verify(state, job_id, own=source == here) if home == here else words.get(job_id, wire.FREE)
+        claimed.append(_home(word, home, source))
+        if word == wire.FREE:
+            enter(state, job_id, source)
+    state.out.durable |= message.durable
+    return wire.Claimed(claimed)
+
+
+def _home(word: int, home: int, source: int) -> int:
+    """Whose an id is from now on."""
+    if word == wire.TAKEN:
+        return home
+    return {wire.FREE: source, wire.BUSY: BUSY, wire.UNDECIDED: UNDECIDED}[word]
+
+
+@answers(wire.Verify)
+def _verified(state: State, source: int, message: wire.Verify) -> Steps:
+    yield from flows_decided(state, message.ids, wait=message.wait)
+    state.out.durable |= message.durable  # a job that is there is an answer, too
+    return wire.Verified([_verify(state, job_id) for job_id in message.ids])
+
+
+def _verify(state: State, job_id: str, *, own: bool = False) -> int:
+    """Whether an id is free here; a finished job that has it is forgotten."""
+    if job_id in state.jobs:
+        return wire.TAKEN
+    if job_id in state.prepared:
+        return wire.UNDECIDED
+    if not own and state.granted[job_id] > 0:
+        return wire.BUSY
+    _forget_finished(state, job_id)
+    return wire.FREE
+
+
+def _forget_finished(state: State, job_id: str) -> None:
+    outcomes.forget(state, job_id)
+    child_results.forget(state, job_id)
+    state.ended.pop(job_id, None)
+    old = state.archive.known(job_id)
+    if old is not None:
+        removal.forget(state, old)
+
+
+def tell_dropped(state: State) -> None:
+    """Jobs with ids of their own are gone for good: their entries may go, too.
+
+    Not those of ids that are being claimed again: the entry may have been made for the new job already."""
+    ids, state.dropped = state.dropped, []
+    gone = (job_id for job_id in ids if job_id not in state.jobs and not state.granted[job_id])
+    for shard, some in peer_calls.grouped({job_id: pointer(state, job_id) for job_id in gone}).items():
+        if shard != state.shard:
+            peer_calls.tell(state, shard, wire.Forget(some, [state.gone.get(job_id) for job_id in some]))
+
+
+@answers(wire.Forget)
+def _forget(state: State, source: int, message: wire.Forget) -> None:
+    for job_id, outcome in zip(message.ids, message.outcomes, strict=True):
+        if state.directory.get(job_id) == source:
+            enter(state, job_id, state.shard)
+            if outcome is not None:  # who asks about the job will ask here
+                outcomes.keep_in_mind(state, outcome)
+
+
+@handles(GetJobByCustomId)
+def get_job_by_custom_id(state: State, client: Client, command: GetJobByCustomId) -> JobReply:
+    """Of unfinished jobs only (SEMANTICS.md, "GetJobByCustomId of a finished job")."""
+    job = state.jobs.get(command.custom_id)
+    if job is None:
+        raise CommandError("Job not found")
+    answer = Shown(state, client)
+    answer.add([job])
+    return JobReply(job=answer.one())
+
+
+# Commands that came here because their id points here
+
+
+def relay(state: State, client: Client, command: Command) -> bool:
+    """Have the home of the job carry out a command, if that is another shard, and wait for a job of a flow
+    that is about to appear; whether it is one of these."""
+    spec = COMMANDS[str(command.__struct_config__.tag)]
+    if spec.route is Route.ID:
+        job_id = getattr(command, spec.key)
+        home = state.directory.get(job_id)
+        if home is not None:
+            _start(state, client, command, _relay_one(state, client, command, home))
+        elif job_id in state.prepared:
+            peer_calls.start(state, _when_decided(state, client, command, [job_id]))
+        else:
+            return False
+        return True
+    if spec.route is Route.IDS:
+        ids: list[str] = command.ids  # type: ignore[attr-defined]  # what Route.IDS promises
+        if any(job_id in state.directory for job_id in ids):
+            _start(state, client, command, _relay_many(state, client, command))
+            return True
+    return False
+
+
+def seek(state: State, client: Client, command: Command) -> bool:
+    """Find out where a job is before a command about it is carried out, after a start; whether that is to
+    be done first."""
+    spec = COMMANDS[str(command.__struct_config__.tag)]
+    if spec.route not in (Route.ID, Route.IDS):
+        return False
+    found = getattr(command, spec.key)
+    ids = roll_call.unknown(state, [found] if isinstance(found, str) else found)
+    if ids:
+        _start(state, client, command, _when_found(state, client, command, ids))
+    return bool(ids)
+
+
+def _when_found(state: State, client: Client, command: Command, ids: list[str]) -> Steps:
+    yield from roll_call.find(state, ids)
+    if not client.closed and not relay(state, client, command):
+        carry_out(state, client, command)
+
+
+def _start(state: State, client: Client, command: Command, steps: Steps) -> None:
+    """Have other shards carry out a command, unless too much waits for them already."""
+    if peer_calls.has_room(state):
+        peer_calls.start(state, steps)
+        return
+    client.slow += is_slow(str(command.__struct_config__.tag), getattr(command, "timeout", None))
+    state.out.replies.append((client.conn, ErrorReply(error=peer_calls.TOO_MUCH, req_id=command.req_id)))
+
+
+def _relay_one(state: State, client: Client, command: Command, home: int) -> Steps:
+    tag = str(command.__struct_config__.tag)
+    (answer,) = yield [(home, _forward(client, COMMANDS[tag], encode_reply(command)))]
+    if answer is None:
+        state.out.lost.append(client.conn)
+        return
+    client.slow += is_slow(tag, getattr(command, "timeout", None))
+    state.out.replies.append((client.conn, answer.reply))
+
+
+def _forward(client: Client, spec: Spec, payload: bytes) -> wire.Forward:
+    """None answers it when the other shard has died over a command that must not be repeated."""
+    return wire.Forward(client.version, Raw(payload), spec.writes and not spec.repeatable)
+
+
+def _relay_many(state: State, client: Client, command: Command) -> Steps:
+    spec = COMMANDS[str(command.__struct_config__.tag)]
+    ids: list[str] = command.ids  # type: ignore[attr-defined]
+    try:
+        parts = split(spec, command, lambda job_id: state.directory.get(job_id, state.shard))
+    except CommandError as error:
+        state.out.replies.append((client.conn, ErrorReply(error=str(error), req_id=command.req_id)))
+        return
+    gather = Gather(spec.merge, parts, ids)
+    found = yield [(shard, _forward(client, spec, part.frame[HEADER:])) for shard, part in parts.items()]
+    if None in found:
+        state.out.lost.append(client.conn)
+        return
+    for shard, answer in zip(parts, found, strict=True):
+        gather.add(shard, frame(bytes(answer.reply)))
+    state.out.replies.append((client.conn, Raw(gather.result(command.req_id)[HEADER:])))
+
+
+@deferred(wire.Forward)
+def _forwarded(state: State, source: int, message: wire.Forward, deliver: Deliver) -> None:
+    """Carry a command out for a client of which this shard knows nothing; it may be answered late."""
+    state.serial += 1
+    client = Client(RELAYED + state.serial, message.version)
+    state.relays[client.conn] = deliver
+    command = decode_command(bytes(message.command))
+    spec = COMMANDS[str(command.__struct_config__.tag)]
+    key = getattr(command, spec.key)
+    peer_calls.start(state, _when_decided(state, client, command, [key] if isinstance(key, str) else key))
+
+
+def _when_decided(state: State, client: Client, command: Command, ids: list[str]) -> Steps:
+    yield from flows_decided(state, ids)
+    if not client.closed:
+        carry_out(state, client, command)

@@ -1,0 +1,343 @@
+"""Parents and children: results and errors of children, and changes of who belongs to whom."""
+
+from __future__ import annotations
+
+from collections.abc import Container
+
+from msgspec import Raw
+from msgspec.msgpack import Decoder, Encoder
+
+from bunqueue.model.job import ACTIVE, BLOCKED, COMPLETED, DELAYED, FAILED, STATE_NAMES, WAITING, Job
+from bunqueue.protocol import peers as wire
+from bunqueue.protocol.commands import CommandError, Ok
+from bunqueue.protocol.commands.core import JobFields, Push
+from bunqueue.protocol.commands.flows import (
+    ChildErrorsReply,
+    ChildValues,
+    ChildValuesReply,
+    GetChildrenValues,
+    GetFailedChildrenValues,
+    GetIgnoredChildrenFailures,
+    Moved,
+    MovedReply,
+    MoveToWaitingChildren,
+    RemoveChildDependency,
+    RemovedReply,
+    RemoveUnprocessedChildren,
+    UpdateParent,
+)
+from bunqueue.protocol.lenient import DECODE_ERRORS
+
+from ..handlers.ack import check_token
+from ..lifecycle import blocked, transitions
+from ..lifecycle.outcomes import watch
+from ..lookup import find
+from ..outbox import ROW
+from ..peer_calls import Questions, Steps, across, answers
+from ..registry import handles
+from ..state import Client, State
+from . import dependencies
+from .dependencies import extra_of
+from .directory import flows_decided, locate
+
+_encode = Encoder().encode
+_decode_map, _decode_text = Decoder(dict[str, Raw]).decode, Decoder(str).decode
+MARK = _encode("__parentId")
+FLOW_FIELDS = ("__parentId", "__parentQueue", "__childrenIds")  # in the data of a flow's jobs: whose they are
+LATER = "pending"  # in place of a parent: UpdateParent will name it
+
+
+@handles(GetChildrenValues)
+@across
+def get_children_values(state: State, client: Client, command: GetChildrenValues) -> Steps:
+    job = find(state, command.id)
+    values = {}
+    if job is not None and job.extra is not None:
+        values = yield from dependencies.values_of(state, job.extra.children_ids)
+    return ChildValuesReply(data=ChildValues(values))
+
+
+@handles(GetFailedChildrenValues)
+def get_failed(state: State, client: Client, command: GetFailedChildrenValues) -> ChildErrorsReply:
+    job = find(state, command.id)
+    return ChildErrorsReply(values=(job.extra.failures if job is not None and job.extra else None) or {})
+
+
+@handles(GetIgnoredChildrenFailures)
+def get_ignored(state: State, client: Client, command: GetIgnoredChildrenFailures) -> ChildErrorsReply:
+    job = find(state, command.id)
+    return ChildErrorsReply(values=(job.extra.ignored if job is not None and job.extra else None) or {})
+
+
+@handles(UpdateParent)
+@across
+def update_parent(state: State, client: Client, command: UpdateParent) -> Steps:
+    """Either may have run already: clients that push children first name their parent when they know it."""
+    child, parent = command.child_id, command.parent_id
+    check_other(parent, child)
+    places = yield from locate(state, [child, parent])
+    (found,) = yield [(places[child], wire.Kin(wire.FIND, child))]
+    (at,) = yield [(places[parent], wire.Kin(wire.LOOK, parent, child))]
+    if not found.queue:
+        if at.found:  # the push of the parent named it; the child has come and gone
+            return Ok()
+        raise CommandError(f"Child job not found: {child}")
+    deed = wire.LIST if found.state == COMPLETED else wire.JOIN
+    (joined,) = yield [(places[parent], wire.Kin(deed, parent, child))]
+    if not joined.found:
+        raise _no_parent(parent, at)
+    yield [(places[child], wire.Kin(wire.ADOPT, child, parent, joined.queue))]
+    return Ok()
+
+
+def check_other(parent: str | None, child: str | None) -> None:
+    """CommandError when a job is to wait for itself."""
+    if parent is not None and parent == child:
+        raise CommandError(f"Job {child} cannot be its own parent")
+
+
+def _no_parent(parent: str, at: wire.KinDone) -> CommandError:
+    if at.queue:
+        return CommandError(f"Parent job {parent} is {STATE_NAMES[at.state]}: it cannot wait for a child")
+    return CommandError(f"Parent job not found: {parent}")
+
+
+# Children that are pushed as such
+
+
+def parent_of(fields: JobFields | Push) -> str | None:
+    """The job whose child a push is to become.  Its data says so, too; without that ``parentId`` is a note,
+    as the children of flows carry it."""
+    parent, data = fields.parent_id, fields.data
+    if parent is None or parent == LATER:
+        return None
+    return parent if names_parent(bytes(data), parent) else None
+
+
+def names_parent(data: bytes, parent: str) -> bool:
+    """Whether the data of a job says whose child it is."""
+    if MARK not in data:
+        return False
+    try:
+        return _decode_text(_decode_map(data)["__parentId"]) == parent
+    except (KeyError, *DECODE_ERRORS):
+        return False
+
+
+def find_parents(state: State, parents: list[str | None], own: Container[str]) -> Steps:
+    """Where these jobs are, as ``{id: shard}``; CommandError when one cannot wait for a child.
+
+    A parent may be pushed with its children, before or after them: ``own`` are the ids of that push.
+    """
+    places = yield from locate(state, dict.fromkeys(filter(None, parents)))
+    found = yield [(shard, wire.Kin(wire.LOOK, parent)) for parent, shard in places.items()]
+    for parent, at in zip(places, found, strict=True):
+        if at.queue and at.state not in (COMPLETED, FAILED):
+            continue
+        if parent not in own:
+            raise _no_parent(parent, at)
+        places[parent] = state.shard
+    return places
+
+
+def join(
+    places: dict[str, int], parents: list[str | None], children: list[str], *, durable: bool
+) -> Questions:
+    """Have parents wait for the children that were pushed for them."""
+    pairs = [(parent, child) for parent, child in zip(parents, children, strict=True) if parent]
+    return [(places[parent], _kin_of(wire.JOIN, parent, child, durable)) for parent, child in pairs]
+
+
+def _kin_of(deed: int, parent: str, child: str, durable: bool) -> wire.Kin:
+    return wire.Kin(deed, parent, child, durable=durable)
+
+
+def join_again(state: State, parents: list[str | None], children: list[str], *, durable: bool) -> Steps:
+    """`join` for children that were pushed before: of parents that have not heard of them.
+
+    There may be another number of children, as nothing keeps a client from pushing something else."""
+    pairs = [(parent, child) for parent, child in zip(parents, children, strict=False) if parent]
+    places = yield from locate(state, [parent for parent, _ in pairs])
+    found = yield [(places[parent], _kin_of(wire.LOOK, parent, child, durable)) for parent, child in pairs]
+    unheard = [pair for pair, at in zip(pairs, found, strict=True) if not at.found]
+    yield [(places[parent], _kin_of(wire.JOIN, parent, child, durable)) for parent, child in unheard]
+
+
+@handles(RemoveChildDependency)
+@across
+def remove_child_dependency(state: State, client: Client, command: RemoveChildDependency) -> Steps:
+    job = find(state, command.id)
+    if job is None:
+        raise CommandError(f"Job not found: {command.id}")
+    parent = job.extra.parent_id if job.extra is not None else None
+    if parent is None:
+        raise CommandError(f"Job {command.id} has no parent")
+    places = yield from locate(state, [parent])
+    yield [(places[parent], wire.Kin(wire.PART, parent, command.id))]
+    job = find(state, command.id)  # meanwhile it may be another object, or gone
+    if job is not None:
+        extra_of(job).parent_id = None
+        state.out.touch(job, ROW)
+    return RemovedReply(removed=True)
+
+
+@handles(MoveToWaitingChildren)
+@across
+def move_to_waiting_children(state: State, client: Client, command: MoveToWaitingChildren) -> Steps:
+    """It waits for those of its children that have not completed; without any, until it is moved on."""
+    job = _active(state, command, client.version)
+    children = list(job.extra.children_ids) if job.extra is not None else []
+    outcomes = yield from dependencies.look_up(state, children)
+    try:
+        if _active(state, command, client.version) is job:
+            extra = extra_of(job)
+            extra.parked = True
+            extra.depends_on = list(dict.fromkeys([*extra.depends_on, *children]))
+            waits = dependencies.block(state, job, outcomes)
+            blocked.put_back(state, job)
+            if children and not waits:
+                blocked.unblock(state, job)
+    finally:
+        dependencies.looked(state, children)
+    return MovedReply(data=Moved(True))
+
+
+def _active(state: State, command: MoveToWaitingChildren, version: int) -> Job:
+    job = state.jobs.get(command.id)
+    if job is None or job.state != ACTIVE:
+        raise CommandError("Job is not active")
+    check_token(job, command.token, required=version >= 3)
+    if transitions.is_cancelled(job):
+        raise CommandError(f"Job {job.id} is being cancelled: only its end can be reported")
+    return job
+
+
+@handles(RemoveUnprocessedChildren)
+@across
+def remove_unprocessed_children(state: State, client: Client, command: RemoveUnprocessedChildren) -> Steps:
+    job = state.jobs.get(command.id)
+    if job is None:
+        raise CommandError("Job not found")
+    children = list(job.extra.children_ids) if job.extra is not None else []
+    places = yield from locate(state, children)
+    removed = yield [(places[child], wire.Kin(wire.REMOVE, child)) for child in children]
+    for child, answer in zip(children, removed, strict=True):
+        parent = state.jobs.get(command.id)  # meanwhile it may be another object, or gone
+        if answer.found and parent is not None:
+            _part(state, parent, child)
+    return Ok()
+
+
+def with_flow_fields(old: bytes, new: bytes) -> bytes:
+    """New data of a job, with what the old data says about its family; CommandError when it has no room."""
+    try:
+        former = _decode_map(old)
+    except DECODE_ERRORS:
+        return new
+    kept = {name: former[name] for name in FLOW_FIELDS if name in former}
+    if not kept:
+        return new
+    try:
+        fields = _decode_map(new)
+    except DECODE_ERRORS:
+        raise CommandError("flow job data must be an object") from None
+    for name, value in kept.items():
+        if bytes(fields.get(name, value)) != bytes(value):
+            raise CommandError(f"flow job data key is reserved: {name}")
+    return _encode({**fields, **kept})
+
+
+# What is asked of the shard of one of them
+
+
+@answers(wire.Kin)
+def _kin(state: State, source: int, message: wire.Kin) -> Steps:
+    yield from flows_decided(state, [message.id])
+    state.out.durable |= message.durable
+    job = state.jobs.get(message.id)
+    if job is None:
+        return _finished_kin(state, message)
+    if message.deed == wire.LOOK:
+        return wire.KinDone(_lists(job, message.other), job.queue, job.state)
+    if message.deed == wire.FIND:
+        watch(state, job)
+    elif message.deed == wire.JOIN:
+        _join(state, job, message.other)
+    elif message.deed == wire.LIST:
+        _list(state, job, message.other)
+    elif message.deed == wire.ADOPT:
+        _adopt(state, job, message.other, message.queue)
+    elif message.deed == wire.PART:
+        _part(state, job, message.other)
+    elif message.deed == wire.REMOVE:
+        return wire.KinDone(_remove_unprocessed(state, job))
+    return wire.KinDone(True, job.queue, job.state)
+
+
+def _finished_kin(state: State, message: wire.Kin) -> wire.KinDone:
+    """The same of a job that has finished: a child may still be told who its parent is."""
+    job = state.archive.known(message.id)
+    if job is None:
+        return wire.KinDone(message.deed == wire.REMOVE)  # asked again to remove it?
+    if message.deed == wire.ADOPT:
+        _adopt(state, job, message.other, message.queue)
+        if job.state == FAILED and job.id in state.awaited:
+            state.settled.append(job)  # its parent waits, and may have a policy for this
+        return wire.KinDone(True, job.queue, job.state)
+    return wire.KinDone(_lists(job, message.other), job.queue, job.state)
+
+
+def _lists(parent: Job, child: str) -> bool:
+    return parent.extra is not None and child in parent.extra.children_ids
+
+
+def _list(state: State, parent: Job, child: str) -> None:
+    """The parent has one more child."""
+    extra = extra_of(parent)
+    if child not in extra.children_ids:
+        extra.children_ids = [*extra.children_ids, child]
+    if child not in extra.depends_on:
+        extra.depends_on = [*extra.depends_on, child]
+    state.out.touch(parent, ROW)
+
+
+def _join(state: State, parent: Job, child: str) -> None:
+    """The parent waits for one more child, if it is not at work yet."""
+    if parent.state in (WAITING, DELAYED):
+        parent = blocked.block(state, state.queues[parent.queue], parent)
+    _list(state, parent, child)
+    extra = extra_of(parent)
+    if parent.state == ACTIVE or child in extra.pending:
+        return
+    extra.pending = [*extra.pending, child]
+    dependencies.wait_for_pending(state, parent)
+    dependencies.ask_again(state, [child])
+
+
+def _adopt(state: State, child: Job, parent: str, queue: str) -> None:
+    """The child knows its parent, in its data, too, where clients look for it."""
+    extra_of(child).parent_id = parent
+    try:
+        fields = _decode_map(child.data)
+    except DECODE_ERRORS:  # its data is no map
+        fields = None
+    if fields is not None:
+        fields["__parentId"] = Raw(_encode(parent))
+        fields["__parentQueue"] = Raw(_encode(queue))
+        child.data = _encode(fields)
+    state.out.touch(child, ROW)
+
+
+def _part(state: State, parent: Job, child: str) -> None:
+    extra = extra_of(parent)
+    extra.children_ids = [other for other in extra.children_ids if other != child]
+    extra.depends_on = [other for other in extra.depends_on if other != child]
+    dependencies.release(state, parent, child)
+
+
+def _remove_unprocessed(state: State, child: Job) -> bool:
+    if child.state not in (WAITING, DELAYED, BLOCKED):
+        return False
+    extra_of(child).parent_id = None  # it is parted from it, not lost to it
+    transitions.remove(state, state.queues[child.queue], child)
+    return True

@@ -1,0 +1,350 @@
+"""Flows over several shards: all of a flow appears, or nothing of it.
+
+The shard that gets a PUSHF checks it and has every shard *prepare* the jobs of its queues: their ids are
+claimed and they are stored, but nobody sees them.  When all have, the decision is stored, and told; a
+shard that was killed meanwhile asks for it.  A flow of which no decision is known was given up (presumed
+abort).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec import Raw, Struct, json
+from msgspec.msgpack import Decoder, Encoder
+
+from bunqueue.model.ids import slot_of_queue
+from bunqueue.model.job import FlowMark, Job
+from bunqueue.model.names import queue_name_problem
+from bunqueue.protocol import peers as wire
+from bunqueue.protocol.commands import CommandError
+from bunqueue.protocol.commands.flows import FlowJob, FlowJobs, FlowReply, PushFlow
+from bunqueue.protocol.job_view import job_list, pulled_job
+
+from .. import peer_calls
+from ..handlers.push import check_data, check_fields, new_job
+from ..lifecycle import blocked, outcomes, transitions
+from ..peer_calls import Deliver, Questions, Steps, across, answers, deferred
+from ..registry import Apart, handles, recovers
+from ..state import Client, QueueState, State
+from . import dependencies, directory, possession
+from .possession import Place
+
+UNDECIDED, DECIDED = "flow_part", "flow"
+POLICIES = (
+    "fail_parent_on_failure",
+    "remove_dependency_on_failure",
+    "continue_parent_on_failure",
+    "ignore_dependency_on_failure",
+)
+
+_encode = Encoder().encode
+_decode_jobs = Decoder(list[FlowJob]).decode
+
+
+class Part(Struct):
+    """A record: the prepared jobs of this shard, and who decides about them."""
+
+    coordinator: int
+    jobs: bytes
+    alone: bool = False  # no other shard has a part
+    others: list[Place] = []  # one job of each other part
+
+
+class Decision(Struct):
+    """A record: a flow that appears, and the shards that have not said yet that it has; one job of each part,
+    as (queue, id)."""
+
+    shards: list[int]
+    durable: bool = False
+    jobs: list[Place] = []
+
+
+_decode_part = json.Decoder(Part).decode
+_decode_decision = json.Decoder(Decision).decode
+
+
+@recovers(UNDECIDED, Apart.UNSETTLED)
+def _recover_part(state: State, key: str, value: str) -> None:
+    state.recovery.parts.add(key)
+    _hold(state, key, _decode_part(value))
+
+
+@recovers(DECIDED, Apart.UNSETTLED)
+def _recover_decision(state: State, key: str, value: str) -> None:
+    state.decisions[key] = _decode_decision(value)
+
+
+# The shard that got the flow
+
+
+@handles(PushFlow)
+@across
+def push_flow(state: State, client: Client, command: PushFlow) -> Steps:
+    """See the module; the reply comes after the decision is stored, and after all were told of it."""
+    jobs = command.jobs
+    _check(jobs, client.version, state.now)
+    parts: dict[int, list[FlowJob]] = {}
+    for job in jobs:
+        parts.setdefault(slot_of_queue(job.queue) & (state.shards - 1), []).append(job)
+    flow = state.ids.job_id(0, state.now, state.next_seq)
+    state.next_seq += 1
+    state.undecided[flow] = []
+    durable = any(job.input.durable for job in jobs)
+    prepared = yield _preparations(flow, parts, durable)
+    error = next((answer.error for answer in prepared if answer.error), "")
+    others = [shard for shard in parts if shard != state.shard]
+    if others and not error:
+        _decided(state, flow, Decision(others, durable, [_place(part) for part in parts.values()]))
+        state.out.durable |= durable
+    for shard in parts:
+        _tell_decision(state, shard, flow, commit=not error, durable=durable)
+    for deliver in state.undecided.pop(flow):  # after those who have to carry it out
+        deliver(wire.Recalled(not error))
+    if error:
+        raise CommandError(error)
+    shown = {
+        job.id: raw
+        for part, answer in zip(parts.values(), prepared, strict=True)
+        for job, raw in zip(part, answer.jobs, strict=True)
+    }
+    return FlowReply(data=FlowJobs(job_list([bytes(shown[job.id]) for job in jobs])))
+
+
+def _preparations(flow: str, parts: dict[int, list[FlowJob]], durable: bool) -> Questions:
+    """What to ask the shards that have a part."""
+    alone = len(parts) == 1
+    return [
+        (shard, wire.Prepare(flow, Raw(_encode(part)), alone, durable, _others(parts, shard)))
+        for shard, part in parts.items()
+    ]
+
+
+def _others(parts: dict[int, list[FlowJob]], shard: int) -> list[Place]:
+    return [_place(part) for other, part in parts.items() if other != shard]
+
+
+def _place(part: list[FlowJob]) -> Place:
+    return part[0].queue, part[0].id
+
+
+def _decided(state: State, flow: str, decision: Decision) -> None:
+    """Store a decision, or that all have heard of it."""
+    state.decisions[flow] = decision
+    if not decision.shards:
+        del state.decisions[flow]
+    state.out.keep(DECIDED, flow, decision if decision.shards else None)
+
+
+def _tell_decision(state: State, shard: int, flow: str, *, commit: bool, durable: bool = False) -> None:
+    """Ask a shard to carry out the decision, as long as it does not answer."""
+    peer_calls.start(state, _until_decided(state, shard, flow, commit, durable))
+
+
+def _until_decided(state: State, shard: int, flow: str, commit: bool, durable: bool) -> Steps:
+    yield [(shard, wire.Decide(flow, commit, durable))]
+    decision = state.decisions.get(flow)
+    if decision is not None and commit and shard in decision.shards:
+        decision.shards.remove(shard)
+        _decided(state, flow, decision)
+
+
+def recovered(state: State) -> None:
+    """What was decided is told again; what this shard prepared for flows of its own and did not decide is
+    given up.  After a power cut, or on files of a backup, only when it is known what the others have."""
+    for flow, decision in list(state.decisions.items()):
+        if state.recovery.doubts:
+            peer_calls.start(state, _confirm(state, flow, decision))
+        else:
+            _tell_again(state, flow, decision)
+    own = [flow for flow, part in state.parts.items() if part.coordinator == state.shard]
+    if own and state.recovery.doubts:
+        peer_calls.start(state, directory.recall(state, own))
+        return
+    for flow in own:
+        _decide(state, state.shard, wire.Decide(flow, flow in state.decisions))
+
+
+def _tell_again(state: State, flow: str, decision: Decision) -> None:
+    for shard in list(decision.shards):
+        _tell_decision(state, shard, flow, commit=True, durable=decision.durable)
+
+
+def _confirm(state: State, flow: str, decision: Decision) -> Steps:
+    """A decision stands if no shard has lost its part; else who still has one forgets it."""
+    state.undecided[flow] = []
+    found = yield from possession.ask(state, [(flow, place, None) for place in decision.jobs])
+    commit = possession.LOST not in found
+    if commit:
+        _tell_again(state, flow, decision)
+    else:
+        for shard in decision.shards:
+            _tell_decision(state, shard, flow, commit=False)
+        decision.shards = []
+        _decided(state, flow, decision)
+    if flow in state.parts:
+        _decide(state, state.shard, wire.Decide(flow, commit))
+    for deliver in state.undecided.pop(flow):
+        deliver(wire.Recalled(commit))
+
+
+def peer_is_back(state: State, shard: int) -> None:
+    """A shard was restarted: it may have forgotten that it has to decide about a flow."""
+    flows = [flow for flow, part in state.parts.items() if part.coordinator == shard]
+    if flows:
+        peer_calls.start(state, directory.recall(state, flows))
+
+
+@deferred(wire.Recall)
+def _recalled(state: State, source: int, message: wire.Recall, deliver: Deliver) -> None:
+    waiting = state.undecided.get(message.flow)
+    if waiting is None:
+        deliver(wire.Recalled(message.flow in state.decisions))
+    elif message.wait:
+        waiting.append(deliver)
+    else:
+        deliver(wire.Recalled(None))
+
+
+# A shard that has jobs of the flow
+
+
+@answers(wire.Prepare)
+def _prepare(state: State, source: int, message: wire.Prepare) -> Steps:
+    jobs = _decode_jobs(message.jobs)
+    if message.flow in state.parts:  # asked twice
+        return wire.Prepared(jobs=_shown(state, jobs))
+    ids = [job.id for job in jobs]
+    life = state.lives[source]
+    try:
+        taken = yield from directory.claim(state, ids, wait=False)
+    except CommandError as error:
+        return wire.Prepared(str(error))
+    if life != state.lives[source]:
+        return wire.Prepared("")  # who asked is gone, and with it the flow; nobody hears this
+    if taken and message.flow not in state.parts:
+        return wire.Prepared(f"Flow job {next(job_id for job_id in ids if job_id in taken)} already exists")
+    if message.flow not in state.parts:
+        part = Part(source, bytes(message.jobs), message.alone, message.others)
+        _hold(state, message.flow, part)
+        state.out.keep(UNDECIDED, message.flow, part)
+    state.out.durable |= message.durable
+    return wire.Prepared(jobs=_shown(state, jobs))
+
+
+def _hold(state: State, flow: str, part: Part) -> None:
+    state.parts[flow] = part
+    for job in _decode_jobs(part.jobs):
+        state.prepared[job.id] = flow
+
+
+def _shown(state: State, jobs: Sequence[FlowJob]) -> list[Raw]:
+    """The jobs as they will be, for the reply."""
+    return [Raw(pulled_job(_job(state, QueueState(0, job.queue), job))) for job in jobs]
+
+
+def _job(state: State, queue: QueueState, job: FlowJob) -> Job:
+    return new_job(state, queue, job.id, job.input, bytes(job.input.data))
+
+
+@answers(wire.Decide)
+def _decide(state: State, source: int, message: wire.Decide) -> wire.Decided:
+    state.out.durable |= message.durable  # before the decision is forgotten where it was made
+    part = state.parts.pop(message.flow, None)
+    if part is not None:
+        state.recovery.parts.discard(message.flow)
+        state.out.keep(UNDECIDED, message.flow, None)
+        jobs = _decode_jobs(part.jobs)
+        for job in jobs:
+            state.prepared.pop(job.id, None)
+        if message.commit:
+            mark = None if part.alone else FlowMark(message.flow, state.now, part.others)
+            _appear(state, jobs, mark)
+    return wire.Decided()
+
+
+def _appear(state: State, jobs: Sequence[FlowJob], mark: FlowMark | None) -> None:
+    """Push prepared jobs; those that depend on others wait for these, wherever they are.
+
+    With a ``mark`` other shards have jobs of the flow, and may ask about these as late as they are back.
+    """
+    pending = {
+        dep: wire.Outcome(dep, wire.PENDING) for flow_job in jobs for dep in flow_job.input.depends_on or ()
+    }
+    waiting: list[str] = []
+    for flow_job in jobs:
+        queue = state.queue(flow_job.queue)
+        job = _job(state, queue, flow_job)
+        state.totals.pushed += 1
+        state.out.durable |= job.options.durable
+        if mark is not None:
+            outcomes.watch(state, job)
+            dependencies.extra_of(job).flow = mark
+        if dependencies.block(state, job, pending):
+            blocked.add(state, queue, job)
+            waiting += job.extra.pending if job.extra is not None else ()
+        else:
+            transitions.add(state, queue, [job])
+    dependencies.ask_again(state, [dep for dep in dict.fromkeys(waiting) if dep in state.awaited])
+
+
+# What a flow must be
+
+
+def _check(jobs: Sequence[FlowJob], version: int, now: int) -> None:
+    """CommandError says why a flow is refused."""
+    by_id: dict[str, FlowJob] = {}
+    for job in jobs:
+        if not job.id:
+            raise CommandError("flow job id must be a string")
+        if queue_name_problem(job.queue):
+            raise CommandError(f"invalid flow queue: {job.queue[:300]}")
+        if job.id in by_id:
+            raise CommandError(f"duplicate flow job id: {job.id}")
+        by_id[job.id] = job
+    for job in jobs:
+        check_fields(job.input, version, now, f"flow job {job.id}: ")
+        _check_job(job, by_id)
+    _check_cycles(jobs)
+
+
+def _check_job(job: FlowJob, flow: dict[str, FlowJob]) -> None:
+    fields = job.input
+    first = bytes(fields.data)[:1]
+    if not (first[0] & 0xF0 == 0x80 or first in (b"\xde", b"\xdf")):
+        raise CommandError("flow job data must be an object")
+    check_data(bytes(fields.data), f"flow job {job.id}: ")
+    if sum(getattr(fields, policy) for policy in POLICIES) > 1:
+        raise CommandError(f"flow job {job.id} has more than one policy for its failure, choose one")
+    if fields.unique_key is not None or fields.dedup is not None or fields.debounce_id is not None:
+        raise CommandError("deduplication is not supported inside an atomic flow")
+    deps = dict.fromkeys(fields.depends_on or ())
+    for dep in deps:
+        if dep == job.id:
+            raise CommandError(f"flow job cannot depend on itself: {dep}")
+        if dep not in flow:
+            raise CommandError(f"flow dependency not found: {dep}")
+    if fields.parent_id is not None and fields.parent_id not in flow:
+        raise CommandError(f"flow parent not found: {fields.parent_id}")
+    for child in fields.children_ids or ():
+        if child not in deps:
+            raise CommandError(f"flow child is missing from dependencies: {child}")
+
+
+def _check_cycles(jobs: Sequence[FlowJob]) -> None:
+    """Take away the jobs whose dependencies are all gone, until none is left."""
+    missing = {job.id: len(set(job.input.depends_on or ())) for job in jobs}
+    dependents: dict[str, list[str]] = {}
+    for job in jobs:
+        for dep in set(job.input.depends_on or ()):
+            dependents.setdefault(dep, []).append(job.id)
+    free = [job_id for job_id, count in missing.items() if not count]
+    done = 0
+    while free:
+        done += 1
+        for dependent in dependents.get(free.pop(), ()):
+            missing[dependent] -= 1
+            if not missing[dependent]:
+                free.append(dependent)
+    if done < len(jobs):
+        raise CommandError("flow contains a dependency cycle")

@@ -1,0 +1,70 @@
+"""What a shard has of jobs that others ask about, when one of them may have forgotten something.
+
+That is after a power cut, which leaves each shard as it was at another moment, and on files of a backup that
+were not copied at the same moment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from bunqueue.model.ids import slot_of_queue
+from bunqueue.protocol import peers as wire
+
+from ..peer_calls import Steps, answers
+from ..state import State
+
+Place = tuple[str, str]  # queue and id of a job
+Wanted = tuple[str, Place, int | None]  # flow, one of its jobs, and when the flow appeared, if that is known
+
+LOST, PREPARED, APPEARED, OTHER = range(4)  # what is there of a flow; OTHER: a job that may not be of it
+
+
+@answers(wire.Have)
+def _have(state: State, source: int, message: wire.Have) -> wire.Had:
+    return wire.Had([_had(state, job_id) for job_id in message.ids], state.recovery.stored_until)
+
+
+def _had(state: State, job_id: str) -> wire.Holding:
+    if job_id in state.prepared:
+        return wire.Holding(wire.HIDDEN, state.prepared[job_id])
+    job = state.jobs.get(job_id)
+    if job is not None or state.granted[job_id]:
+        mark = job.extra.flow if job is not None and job.extra is not None else None
+        return wire.Holding(wire.LIVE, "" if mark is None else mark.flow)
+    job = state.archive.find(job_id)
+    if job is not None:
+        mark = None if job.extra is None else job.extra.flow
+        return wire.Holding(wire.ENDED, "" if mark is None else mark.flow)
+    return wire.Holding(wire.ENDED if job_id in state.tombstones else wire.ABSENT)
+
+
+def home_of(state: State, place: Place) -> int:
+    """The shard of a job's queue."""
+    return slot_of_queue(place[0]) & (state.shards - 1)
+
+
+def ask(state: State, wanted: Sequence[Wanted]) -> Steps:
+    """What there is of flows: a word for each of these jobs.
+
+    A job that is nowhere may have been removed since, if the flow had appeared ``at`` that time and its shard
+    remembers what came later; else it is LOST.
+    """
+    groups: dict[int, dict[str, None]] = {}
+    for _, place, _ in wanted:
+        groups.setdefault(home_of(state, place), {})[place[1]] = None
+    found = yield [(shard, wire.Have(list(ids))) for shard, ids in groups.items()]
+    known = {
+        (shard, job_id): (holding, had.until)
+        for (shard, ids), had in zip(groups.items(), found, strict=True)
+        for job_id, holding in zip(ids, had.jobs, strict=True)
+    }
+    return [_word(flow, *known[home_of(state, place), place[1]], at) for flow, place, at in wanted]
+
+
+def _word(flow: str, holding: wire.Holding, until: int | None, at: int | None) -> int:
+    if holding.word == wire.ABSENT:
+        return OTHER if at is not None and (until is None or until > at) else LOST
+    if holding.flow != flow:
+        return OTHER
+    return PREPARED if holding.word == wire.HIDDEN else APPEARED

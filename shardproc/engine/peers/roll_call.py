@@ -1,0 +1,115 @@
+"""A shard that may have forgotten directory entries asks the others what they have.
+
+After a power cut, or on the files of a backup, a job may be stored at its home while the shard to which its
+id points knows nothing of it.  So a shard that was not closed in order has all others announce the ids that
+point to it, page by page, beside its other work.  Until a shard has announced all, it is asked for ids that
+are looked for and not found.
+
+Letters between two shards keep their order.  So what a page says of a job comes before the news that the job
+is gone, or the word that its id is free again, and an entry made from it is as true as any other: a hint, and
+its home has the last word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from msgspec import json
+
+from bunqueue.protocol import peers as wire
+
+from .. import peer_calls
+from ..memory.pointers import enter, pointer
+from ..memory.recovery import GAP, IDS, KIND, Gap
+from ..peer_calls import Steps, answers
+from ..registry import Apart, recovers
+from ..state import State
+
+_decode_gap = json.Decoder(Gap).decode
+PAGE = 500  # ids looked at for one answer: some 5 ms
+
+
+@recovers(KIND, Apart.DERIVED)
+def _recover(state: State, key: str, value: str) -> None:
+    if key == IDS:
+        state.recovery.unheard = set(range(state.shards)) - {state.shard}
+    elif key == GAP:
+        state.recovery.stored_until = _decode_gap(value).since
+    else:
+        state.recovery.doubts = True
+
+
+def begin(state: State) -> None:
+    """Have all shards announce what they have, if that is needed."""
+    for shard in sorted(state.recovery.unheard):
+        peer_calls.start(state, _listen(state, shard))
+
+
+def _listen(state: State, shard: int) -> Steps:
+    after: str | None = ""
+    while after is not None:
+        (page,) = yield [(shard, wire.Announce(after))]
+        _take(state, shard, zip(page.ids, page.live, strict=True))
+        after = page.after
+    state.recovery.unheard.discard(shard)
+    if not state.recovery.unheard:
+        state.out.keep(KIND, IDS, None)
+
+
+@answers(wire.Announce)
+def _announce(state: State, source: int, message: wire.Announce) -> wire.Announced:
+    ids, after = state.archive.own_ids_after(message.after, PAGE)
+    if not message.after:  # a prepared job may appear between two pages, where the pages have been already
+        ids += state.prepared
+    if after is None:  # and a job of a later page may have become a tombstone
+        ids += state.tombstones
+    theirs = [job_id for job_id in ids if pointer(state, job_id) == source]
+    live = [job_id in state.jobs or job_id in state.prepared for job_id in theirs]
+    return wire.Announced(theirs, live, after)
+
+
+def _take(state: State, shard: int, found: Iterable[tuple[str, bool]]) -> None:
+    """A shard says that it has these jobs, and which of them are live."""
+    disputed: dict[int, list[tuple[str, bool]]] = {}
+    for job_id, live in found:
+        home = state.directory.get(job_id)
+        if home == shard or _is_here(state, job_id):
+            continue
+        if home is not None:
+            disputed.setdefault(home, []).append((job_id, live))
+        elif live or state.archive.find(job_id) is None:
+            enter(state, job_id, shard)
+    for home, jobs in disputed.items():
+        peer_calls.start(state, _settle(state, shard, home, jobs))
+
+
+def _is_here(state: State, job_id: str) -> bool:
+    return job_id in state.jobs or job_id in state.prepared or state.granted[job_id] > 0
+
+
+def _settle(state: State, shard: int, home: int, jobs: list[tuple[str, bool]]) -> Steps:
+    """Two shards are said to have these jobs: ``shard``, and their ``home``.  Who has a live one is right,
+    and else their home, if it has any."""
+    (had,) = yield [(home, wire.Have([job_id for job_id, _ in jobs]))]
+    for (job_id, live), there in zip(jobs, had.jobs, strict=True):
+        stale = there.word == wire.ABSENT or (live and there.word == wire.ENDED)
+        if stale and state.directory.get(job_id) == home:
+            enter(state, job_id, shard)
+
+
+def unknown(state: State, ids: Iterable[str]) -> list[str]:
+    """Those of these ids of which nothing is known here."""
+    return [job_id for job_id in ids if job_id not in state.directory and not _is_here(state, job_id)]
+
+
+def find(state: State, ids: Iterable[str]) -> Steps:
+    """Look for jobs at the shards that have not announced all they have.  Those that have not come up yet
+    are left out: nobody can reach their jobs."""
+    shards = [shard for shard in sorted(state.recovery.unheard) if state.lives[shard]]
+    wanted = unknown(state, ids) if shards else []
+    if not wanted:
+        return
+    found = yield [(shard, wire.Have(wanted)) for shard in shards]
+    for shard, had in zip(shards, found, strict=True):
+        words = zip(wanted, (holding.word for holding in had.jobs), strict=True)
+        _take(state, shard, [(job_id, word >= wire.HIDDEN) for job_id, word in words if word != wire.ABSENT])

@@ -1,0 +1,222 @@
+"""What may hold the ready jobs of a queue back: a rate, a number of active jobs, the limits of groups.
+
+Most queues have no gate and pay one look at ``queue.gate`` for it.
+"""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush
+from math import ceil
+
+from msgspec import Struct
+
+from bunqueue.model.job import Job
+
+from ..memory.clock_correction import SetBack
+from ..state import QueueState, State
+from .group import policy_of
+from .groups import Groups
+
+RECORD, GROUP_RECORD = "limits", "group"
+
+
+class TokenBucket(Struct):
+    """``max`` jobs at once, and as many in every ``duration`` ms.
+
+    Counted in credits, so that whole numbers stay exact: each ms earns ``max``, each job costs ``duration``.
+    """
+
+    max: float
+    duration: int
+    at: int  # when the credits were counted, epoch ms
+    credits: float
+    until: int | None = None  # the limit ends by itself
+    since: int = 0  # when it was set, epoch ms
+
+    def has_token(self, now: int) -> bool:
+        """Whether a job may be taken now."""
+        if now > self.at:
+            full = max(self.max, 1) * self.duration
+            self.credits = min(full, self.credits + (now - self.at) * self.max)
+            self.at = now
+        return self.max > 0 and self.credits >= self.duration
+
+    def next_token_at(self, now: int) -> int | None:
+        """When a job may be taken; None for never."""
+        if self.has_token(now):
+            return now
+        if self.max <= 0:
+            return None
+        return now + max(1, ceil((self.duration - self.credits) / self.max))
+
+
+class Limits(Struct, omit_defaults=True):
+    """The limits of a queue as they are stored."""
+
+    bucket: TokenBucket | None = None
+    concurrency: float | None = None
+
+
+class Gate:
+    """What holds the jobs of one queue back."""
+
+    __slots__ = ("alarm", "groups", "limits")
+
+    def __init__(self) -> None:
+        self.limits = Limits()
+        self.groups: Groups | None = None  # once a job or a command has named a group
+        self.alarm = 0  # when the engine will look at the parked pulls; 0: not by itself
+
+
+def gate_of(queue: QueueState) -> Gate:
+    """The gate of a queue, which had none so far perhaps."""
+    if queue.gate is None:
+        queue.gate = Gate()
+    return queue.gate
+
+
+def groups_of(queue: QueueState) -> Groups:
+    """The groups of a queue, which had none so far perhaps: from now on they stand in for its ready jobs."""
+    gate = gate_of(queue)
+    groups = gate.groups
+    if groups is None:
+        assert not isinstance(queue.ready, Groups)
+        groups = gate.groups = queue.ready = Groups(queue.ready)
+        for waiter in queue.waiters:
+            groups.note(policy_of(waiter.client.version, waiter.group))
+    return groups
+
+
+def keep(state: State, queue: QueueState, gate: Gate) -> None:
+    """Store the limits; a gate that holds nothing back any more is taken away."""
+    limits = gate.limits
+    if limits.bucket is None and limits.concurrency is None:
+        if gate.groups is None:
+            queue.gate = None
+        state.out.keep(RECORD, queue.name, None)
+    else:
+        state.out.keep(RECORD, queue.name, limits)
+
+
+def bucket_of(state: State, queue: QueueState, gate: Gate) -> TokenBucket | None:
+    """The bucket, unless its time is over."""
+    bucket = gate.limits.bucket
+    if bucket is not None and bucket.until is not None and bucket.until <= state.now:
+        gate.limits.bucket = bucket = None
+        keep(state, queue, gate)
+    return bucket
+
+
+def is_open(state: State, queue: QueueState, gate: Gate) -> bool:
+    """Whether one more job may be taken."""
+    most = gate.limits.concurrency
+    if most is not None and len(queue.active) >= most:
+        return False
+    bucket = bucket_of(state, queue, gate)
+    return bucket is None or bucket.has_token(state.now)
+
+
+def join(queue: QueueState, job: Job) -> None:
+    """A job that has more than the usual is live from now on."""
+    if job.extra is not None and job.extra.group_id is not None:
+        groups_of(queue).join(job)
+
+
+def readopt(queue: QueueState, job: Job) -> None:
+    """... and was active when the shard stopped."""
+    if queue.gate is not None and queue.gate.groups is not None:
+        queue.gate.groups.readopt(job)
+
+
+def left(state: State, queue: QueueState, job: Job) -> None:
+    """... and is live no more."""
+    gate = queue.gate
+    if gate is not None and gate.groups is not None:
+        gate.groups.leave(job, state.now)
+        keep_groups(state, queue, gate.groups)
+
+
+def keep_groups(state: State, queue: QueueState, groups: Groups) -> None:
+    """Store what has changed of groups."""
+    for group in groups.changed.values():
+        key = f"{queue.name}/{group.id}"
+        if not group.record.is_over(state.now):
+            state.out.keep(GROUP_RECORD, key, group.record)
+            group.stored = True
+        elif group.stored:
+            state.out.keep(GROUP_RECORD, key, None)
+            group.stored = False
+    groups.changed.clear()
+
+
+def passed(state: State, queue: QueueState, gate: Gate, job: Job) -> None:
+    """A job was taken.  What is left of the rates is stored with it, so that they hold over a restart."""
+    bucket = gate.limits.bucket
+    if bucket is not None:
+        bucket.credits -= bucket.duration
+        keep(state, queue, gate)
+    if gate.groups is not None:
+        gate.groups.start(job, state.now)
+        keep_groups(state, queue, gate.groups)
+
+
+def freed(state: State, queue: QueueState, gate: Gate, job: Job) -> None:
+    """An active job has ended, so another one may be taken."""
+    if gate.groups is not None:
+        gate.groups.end(job)
+    if queue.waiters and queue.waiting:
+        state.woken[queue] = None
+
+
+def opens_at(state: State, queue: QueueState, gate: Gate) -> int | None:
+    """The next moment at which time may let a job through; None: it does not."""
+    bucket, groups, now = bucket_of(state, queue, gate), gate.groups, state.now
+    may: list[int | None] = [] if groups is None else [groups.opens_at(now)]
+    if bucket is not None:
+        may += [bucket.next_token_at(now), bucket.until]
+    return min((at for at in may if at is not None and at > now), default=None)
+
+
+def arm(state: State, queue: QueueState, gate: Gate) -> None:
+    """Pulls are parked while jobs wait: have the engine look again when time lets a job through."""
+    at = opens_at(state, queue, gate)
+    if at is not None and not 0 < gate.alarm <= at:
+        gate.alarm = at
+        state.serial += 1
+        heappush(state.alarms, (gate.alarm, state.serial, queue))
+
+
+def ring(state: State) -> None:
+    """Look at the parked pulls for which it is time."""
+    alarms, now = state.alarms, state.now
+    while alarms and alarms[0][0] <= now:
+        at, _, queue = heappop(alarms)
+        gate = queue.gate
+        if gate is not None and gate.alarm == at:
+            gate.alarm = 0
+            if queue.waiters:
+                state.woken[queue] = None
+
+
+def set_back(state: State, back: SetBack) -> int:
+    """The clock was ahead: rates and windows go on from now; how many were moved."""
+    state.alarms.clear()
+    moved = 0
+    for queue in state.queues.values():
+        gate = queue.gate
+        if gate is None:
+            continue
+        gate.alarm = 0
+        bucket = gate.limits.bucket
+        if bucket is not None and max(bucket.at, bucket.since) > back.now:
+            if bucket.until is not None:
+                bucket.until = back.end(bucket.until, bucket.since)
+            bucket.at, bucket.since = min(bucket.at, back.now), back.moment(bucket.since)
+            keep(state, queue, gate)
+            moved += 1
+        if gate.groups is not None:
+            moved += gate.groups.set_back(back)
+            keep_groups(state, queue, gate.groups)
+        if queue.waiters:
+            state.woken[queue] = None
+    return moved

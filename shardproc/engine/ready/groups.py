@@ -1,0 +1,286 @@
+"""The ready jobs of a queue whose jobs have groups: which group is next, and which job of it.
+
+Stands in for the `ReadyQueue` of such a queue and keeps that one for the jobs without a group.  What a pull
+may take depends on its `Policy`, so each policy in use has a lane: the groups that may be free for it, in the
+order in which it takes them.  A group that a pull finds blocked leaves the lane, and comes back when
+something happens to it (a job ends or comes, a window ends, it is resumed): blocked groups cost nothing,
+however many there are.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from heapq import heappop, heappush
+
+from bunqueue.model.job import Job
+
+from ..memory.clock_correction import SetBack
+from .ages import Ages
+from .group import FIFO, Entry, Group, GroupRecord, Policy
+from .lanes import Heads, Turns
+from .ready import ReadyQueue
+
+MAX_LANES = 8  # beyond, the lane that was made first is dropped
+
+
+class Groups:
+    """The ready jobs of a queue, with and without groups."""
+
+    __slots__ = (
+        "_ages",
+        "_lanes",
+        "_ticket",
+        "_timers",
+        "by_id",
+        "changed",
+        "mixed",
+        "plain",
+        "priorities",
+        "queued",
+        "used",
+    )
+
+    def __init__(self, plain: ReadyQueue) -> None:
+        self.plain = plain
+        self.by_id: dict[str, Group] = {}
+        self.queued = 0  # live jobs of all groups that are not active
+        self.priorities: Counter[int] = Counter()  # of ready jobs with a group
+        self.changed: dict[str, Group] = {}  # those whose state must be stored anew
+        self.used: Policy | None = None  # the first one that a pull had
+        self.mixed = False  # pulls have different ones
+        self._ages = Ages(self._waits)
+        self._lanes: dict[Policy, Turns | Heads] = {}
+        self._timers: list[tuple[int, int, Group]] = []  # heap: (when to look at a group again, n, group)
+        self._ticket = 0
+
+    def group(self, group_id: str) -> Group:
+        """The group of that name, made when it is first needed."""
+        group = self.by_id.get(group_id)
+        if group is None:
+            group = self.by_id[group_id] = Group(group_id)
+        return group
+
+    # -- as a ReadyQueue ---------------------------------------------------------------------
+
+    def push(self, job: Job) -> None:
+        """Add a job that is WAITING."""
+        group = self._group_of(job)
+        if group is None:
+            self.plain.push(job)
+            return
+        self._ticket += 1
+        self.priorities[job.priority] += 1
+        group.push(job, self._ticket)
+        self._ages.add(job, self._ticket)
+        self.offer(group)
+
+    def pop(self, policy: Policy = FIFO, now: int = 0) -> Job | None:
+        """Take the job that is to run next among those that ``policy`` allows."""
+        self.note(policy)
+        self._release(now)
+        lane = self._lanes.get(policy)
+        if lane is None:
+            lane = self._new_lane(policy)
+        job = lane.take(now)
+        if job is not None and (group := self._group_of(job)) is not None:
+            self._remove(group, job)
+        return job
+
+    def forget(self, job: Job) -> None:
+        """``job`` is not to be taken any more."""
+        group = self._group_of(job)
+        if group is None:
+            self.plain.forget(job)
+        else:
+            self._remove(group, job)
+
+    def jobs(self) -> Iterator[Job]:
+        """All ready jobs, in no order."""
+        yield from self.plain.jobs()
+        for group in self.by_id.values():
+            for _, job in group.waiting.values():
+                yield job
+
+    def compact(self) -> None:
+        """Clear away the entries of jobs that have left."""
+        self.plain.compact()
+
+    def counts(self) -> Iterator[tuple[int, int]]:
+        """Every priority that ready jobs have, and how many have it."""
+        yield from (Counter(dict(self.plain.counts())) + self.priorities).items()
+
+    def oldest(self) -> int | None:
+        """As `ReadyQueue.oldest` has it."""
+        ready = (self.plain.oldest(), self._ages.oldest())
+        return min((since for since in ready if since is not None), default=None)
+
+    def prioritized(self) -> int:
+        """How many ready jobs have a priority above 0."""
+        mine = sum(count for priority, count in self.priorities.items() if priority > 0)
+        return mine + self.plain.prioritized()
+
+    # -- what happens to jobs ------------------------------------------------------------------
+
+    def join(self, job: Job) -> None:
+        """``job`` is live from now on."""
+        group = self._group_of(job)
+        if group is not None and job.seq not in group.members:
+            group.members.add(job.seq)
+            self.queued += 1
+
+    def start(self, job: Job, now: int) -> None:
+        """``job``, which `pop` gave, has become active."""
+        group = self._group_of(job)
+        if group is None:
+            return
+        self.readopt(job)
+        if group.window:
+            state = group.record
+            if now >= state.window_until:
+                state.window_from, state.window_until, state.started = now, now + group.window, 0
+            state.started += 1
+            self.changed[group.id] = group
+
+    def recover(self, group_id: str, state: GroupRecord) -> None:
+        """A group as it was stored."""
+        group = self.group(group_id)
+        group.record, group.stored = state, True
+        if group.window_end():
+            self._look_at(group, group.window_end())
+
+    def readopt(self, job: Job) -> None:
+        """``job`` is active, and was so when the shard stopped."""
+        if (group := self._group_of(job)) is not None:
+            group.active += 1
+            self.queued -= 1
+
+    def end(self, job: Job) -> None:
+        """``job`` is not active any more."""
+        if (group := self._group_of(job)) is not None:
+            group.active -= 1
+            self.queued += 1
+            self.offer(group)
+
+    def leave(self, job: Job, now: int) -> None:
+        """``job`` is not live any more."""
+        group = self._group_of(job)
+        if group is not None and job.seq in group.members:
+            group.members.discard(job.seq)
+            self.queued -= 1
+            self.drop_if_idle(group, now)
+
+    # -- what happens to groups ----------------------------------------------------------------
+
+    def offer(self, group: Group) -> None:
+        """Something has happened to ``group``: pulls may find it free now."""
+        for lane in self._lanes.values():
+            lane.offer(group)
+
+    def free(self, group: Group, policy: Policy, now: int) -> Entry | None:
+        """The first job of ``group``, unless it has none or is blocked."""
+        entry = group.best(policy.turns)
+        until = None if entry is None else group.blocked(policy, now)
+        if until == 0:
+            return entry
+        if until is not None:
+            self._look_at(group, until)
+        return None
+
+    def drop_if_idle(self, group: Group, now: int) -> None:
+        """Forget a group without jobs and limits, at the latest when its window has ended."""
+        if group.members:
+            return
+        if group.record.is_over(now):
+            self.by_id.pop(group.id, None)
+            for lane in self._lanes.values():
+                lane.drop(group)
+            if group.stored:
+                self.changed[group.id] = group
+        elif group.window_end() > now:
+            self._look_at(group, group.window_end())
+
+    def reset(self, now: int) -> None:
+        """Take all limits of all groups away."""
+        for group in list(self.by_id.values()):
+            group.record = GroupRecord()
+            self.changed[group.id] = group
+            self.offer(group)
+            self.drop_if_idle(group, now)
+
+    def opens_at(self, now: int) -> int | None:
+        """When a window ends that keeps jobs waiting; None when there is none."""
+        return self._timers[0][0] if self._timers and self._timers[0][0] > now else None
+
+    def note(self, policy: Policy) -> None:
+        """A pull has this policy."""
+        if self.used is None:
+            self.used = policy
+        elif self.used != policy:
+            self.mixed = True
+
+    def set_back(self, back: SetBack) -> int:
+        """The clock was ahead: windows go on from now; how many groups' were moved."""
+        self._timers.clear()
+        moved = 0
+        for group in list(self.by_id.values()):
+            group.timer, state = 0, group.record
+            if back.is_wrong(state.held_from) or back.is_wrong(state.window_from):
+                state.held_until = back.end(state.held_until, state.held_from)
+                state.window_until = back.end(state.window_until, state.window_from)
+                state.held_from, state.window_from = map(back.moment, (state.held_from, state.window_from))
+                self.changed[group.id] = group
+                moved += 1
+            if group.window_end() > back.now:
+                self._look_at(group, group.window_end())
+            self.offer(group)
+            self.drop_if_idle(group, back.now)
+        return moved
+
+    def reorder(self) -> None:
+        """Jobs that are ready have been given other times."""
+        self.plain = self.plain.sorted()
+        for group in self.by_id.values():
+            for _, job in list(group.waiting.values()):
+                self._remove(group, job)
+                self.push(job)
+
+    def _look_at(self, group: Group, at: int) -> None:
+        if not 0 < group.timer <= at:
+            group.timer = at
+            self._ticket += 1
+            heappush(self._timers, (at, self._ticket, group))
+
+    def _release(self, now: int) -> None:
+        """Windows that are over keep no group back."""
+        timers = self._timers
+        while timers and timers[0][0] <= now:
+            at, _, group = heappop(timers)
+            if group.timer == at and self.by_id.get(group.id) is group:  # else it was dropped before
+                group.timer = 0
+                self.offer(group)
+                self.drop_if_idle(group, now)
+
+    def _new_lane(self, policy: Policy) -> Turns | Heads:
+        if len(self._lanes) >= MAX_LANES:
+            del self._lanes[next(iter(self._lanes))]
+        lane = self._lanes[policy] = Turns(self, policy) if policy.turns else Heads(self, policy)
+        for group in self.by_id.values():
+            lane.offer(group)
+        return lane
+
+    def _waits(self, job: Job, ticket: int) -> bool:
+        """Whether ``job``, which has a group, is ready, and has been since it got that ticket."""
+        group_id = job.extra.group_id if job.extra is not None else None
+        group = self.by_id.get(group_id) if group_id is not None else None
+        return group is not None and group.waiting.get(job.seq, (0, None))[0] == ticket
+
+    def _group_of(self, job: Job) -> Group | None:
+        group_id = job.extra.group_id if job.extra is not None else None
+        return None if group_id is None else self.group(group_id)
+
+    def _remove(self, group: Group, job: Job) -> None:
+        if group.waiting.pop(job.seq, None) is not None:
+            self.priorities[job.priority] -= 1
+            if not self.priorities[job.priority]:
+                del self.priorities[job.priority]

@@ -1,0 +1,98 @@
+"""The files of a server that does not run are counted anew."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from support.cli import Cli
+from support.server import Server, StartServer
+
+from bunqueue.cli.framework import exits
+
+FILE = "shard-00.db"
+
+
+@pytest.fixture
+def stopped(make_server: StartServer, tmp_path: Path) -> tuple[Cli, Path]:
+    """The folder of a server that was killed in the middle of its work."""
+    server: Server = make_server(shards=1)
+    server.start()
+    cli = Cli(server)
+    cli("push", "counted", "--lines", "-", "--max-attempts", "1", stdin="1\n2\n3\n4\n5\n")
+    for verb in ("ack", "fail", "heartbeat"):
+        job_id = cli("pull", "counted").value.split("\t")[0]
+        cli(verb, job_id)
+    server.kill_all()
+    return cli, tmp_path / "data"
+
+
+def doctor(cli: Cli, folder: Path, status: int = exits.DONE) -> dict[str, tuple[str, str]]:
+    rows = cli.json("doctor", "--data-dir", str(folder), status=status)
+    return {row["check"]: (row["status"], row["finding"]) for row in rows}
+
+
+def test_what_a_killed_server_leaves_is_in_order(stopped: tuple[Cli, Path]) -> None:
+    found = doctor(*stopped)
+    assert {status for status, _ in found.values()} == {"ok"}
+    assert found["jobs"][1] == "3 unfinished, 1 completed, 1 dead, in 1 queue"
+    assert len(found) >= 10
+
+
+SECOND_STATE = (
+    "insert into locks (seq, token, owner, ttl, started_at, conn) select seq, '', '', 1, 1, 1 from {}"
+)
+SPOILING = [
+    ("completed jobs", "update queues set completed = 7", "1 queues count their completed jobs wrongly: c"),
+    ("dead letters", "update queues set failed = 0", "1 queues count their dead letters wrongly: c"),
+    ("one state a job", SECOND_STATE.format("completed"), "1 jobs are in two states at once"),
+    ("one state a job", SECOND_STATE.format("dead_letters"), "1 jobs are in two states at once"),
+    ("states have jobs", "delete from jobs where seq in (select seq from completed)", "belong to no job"),
+    ("jobs have queues", "update jobs set queue_id = 99", "5 jobs belong to no queue"),
+    ("unfinished jobs", "insert or replace into meta values ('live_from', '1000')", "would be passed over"),
+    ("ids", "update jobs set id = 'same', own_id = 1", "several jobs"),
+    ("unique keys", "update jobs set unique_key = 'k', holds_key = 1", "are held by several jobs"),
+    ("results", "update completed set large = 1", "1 large results are missing"),
+]
+
+
+@pytest.mark.parametrize(("check", "statement", "words"), SPOILING)
+def test_what_contradicts_itself_is_named(
+    stopped: tuple[Cli, Path], check: str, statement: str, words: str
+) -> None:
+    cli, folder = stopped
+    spoil(folder, lambda connection: connection.execute(statement))
+    found = doctor(cli, folder, exits.FAILED)
+    status, finding = found[check]
+    assert (status, words in finding) == ("problem", True), finding
+    assert finding.startswith("shard 0: ")
+
+
+def spoil(folder: Path, work: Callable[[sqlite3.Connection], object]) -> None:
+    with closing(sqlite3.connect(folder / FILE)) as connection:
+        work(connection)
+        connection.commit()
+
+
+def test_a_damaged_file(stopped: tuple[Cli, Path]) -> None:
+    cli, folder = stopped
+    spoil(folder, lambda connection: connection.execute("pragma wal_checkpoint(truncate)"))
+    data = bytearray((folder / FILE).read_bytes())
+    data[8192:40960] = b"\xff" * (40960 - 8192)
+    (folder / FILE).write_bytes(bytes(data))
+    assert doctor(cli, folder, exits.FAILED)["file"][0] == "problem"
+
+
+def test_folders_that_cannot_be_counted(server: Server, tmp_path: Path) -> None:
+    cli = Cli(server)
+    used = cli("doctor", "--data-dir", str(server.data_dir), status=exits.USAGE)
+    assert "is in use by another server" in used.err
+    none = cli("doctor", "--data-dir", str(tmp_path / "none"), status=exits.USAGE)
+    assert "there is no folder" in none.err
+    assert not (tmp_path / "none").exists()
+    (tmp_path / "empty").mkdir()
+    assert "is none" in cli("doctor", "--data-dir", str(tmp_path / "empty"), status=exits.USAGE).err
+    assert list((tmp_path / "empty").iterdir()) == []

@@ -1,0 +1,131 @@
+"""Options of pushes and pulls that few use: a time of their own, names, detached jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgpack
+import pytest
+from engine.shard_driver import START, Driver
+
+
+@pytest.fixture
+def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
+    driver = Driver(str(tmp_path_factory.mktemp("shard") / "shard.db"))
+    yield driver
+    driver.close()
+
+
+def test_a_timestamp_stands_for_the_time_of_the_push(driver: Driver) -> None:
+    old = driver.ask(cmd="PUSH", queue="q", timestamp=START - 1000, delay=100)["id"]
+    driver.ask(cmd="PUSH", queue="q", timestamp=START + 50)
+    job = driver.ask(cmd="PULL", queue="q")["job"]
+    assert (job["id"], job["createdAt"], job["runAt"]) == (old, START - 1000, START - 900)
+    assert driver.ask(cmd="PULL", queue="q")["job"] is None
+    driver.tick(START + 50)
+    assert driver.ask(cmd="PULL", queue="q")["job"]["runAt"] == START + 50
+    assert "at least 0" in driver.ask(cmd="PUSH", queue="q", timestamp=-1)["error"]
+
+
+@pytest.mark.parametrize("name", ["", "n" * 257, 5])
+def test_the_name_of_a_job_is_bounded(driver: Driver, name: object) -> None:
+    error = "Job name must be a non-empty string of at most 256 characters"
+    assert driver.ask(cmd="PUSH", queue="q", name=name)["error"] == error
+    batch = driver.ask(cmd="PUSHB", queue="q", jobs=[{}, {"name": name, "lifo": True}])
+    assert batch["error"] == f"jobs[1]: {error}"
+
+
+@pytest.mark.parametrize("parked", [False, True])
+@pytest.mark.parametrize("owner", [None, "w"])
+def test_a_detached_job_outlives_its_connection_and_a_restart(
+    driver: Driver, owner: str | None, parked: bool
+) -> None:
+    pull = {"cmd": "PULL", "queue": "q", "detach": True, "timeout": 1000, "owner": owner or ""}
+    if parked:
+        driver.execute(2, msgpack.packb(pull))
+        job_id = driver.ask(cmd="PUSH", queue="q")["id"]
+    else:
+        job_id = driver.ask(cmd="PUSH", queue="q")["id"]
+        driver.execute(2, msgpack.packb(pull))
+    driver.commit()
+    driver.disconnect(2)
+    driver.commit()
+    assert driver.ask(cmd="GetState", id=job_id)["state"] == "active"
+    driver.close()
+    again = Driver(driver.path, now=driver.now)
+    assert again.ask(cmd="GetState", id=job_id)["state"] == "active"
+    if owner is None:
+        assert again.ask(cmd="ACK", id=job_id)["ok"]
+    again.close()
+
+
+def test_headers_travel_with_the_job(driver: Driver) -> None:
+    headers = {"traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", "tenant": "acme"}
+    job_id = driver.ask(cmd="PUSH", queue="q", headers=headers)["id"]
+    batch = driver.ask(cmd="PUSHB", queue="q", jobs=[{"headers": headers}, {"headers": {}}, {}])
+    driver.close()
+    again = Driver(driver.path, now=driver.now)
+    assert again.ask(cmd="GetJob", id=job_id)["job"]["headers"] == headers
+    pulled = [again.ask(cmd="PULL", queue="q")["job"] for _ in range(4)]
+    assert [job["id"] for job in pulled] == [job_id, *batch["ids"]]
+    assert [job.get("headers") for job in pulled] == [headers, headers, None, None]
+    again.ask(cmd="ACK", id=job_id)
+    assert again.ask(cmd="GetJob", id=job_id)["job"]["headers"] == headers
+    again.close()
+
+
+@pytest.mark.parametrize(
+    ("headers", "text"),
+    [
+        ("text", "headers must be a map with texts as names"),
+        ({1: "a"}, "headers must be a map with texts as names"),
+        ({"": "a"}, "a name in headers must be a non-empty string"),
+        ({"n" * 65: "a"}, "a name in headers must be at most 64 characters"),
+        ({"a": 1}, "headers.a must be a string"),
+        ({"a": "x" * 1025}, "headers.a must be at most 1024 characters"),
+        ({str(number): "" for number in range(17)}, "headers must have at most 16 entries"),
+    ],
+)
+def test_headers_are_bounded(driver: Driver, headers: object, text: str) -> None:
+    assert driver.ask(cmd="PUSH", queue="q", headers=headers)["error"] == text
+    batch = driver.ask(cmd="PUSHB", queue="q", jobs=[{}, {"headers": headers}])
+    assert batch["error"].endswith(text)
+    assert driver.ask(cmd="Count", queue="q")["count"] == 0
+
+
+def test_jobs_of_a_batch_may_depend_on_those_before_them(driver: Driver) -> None:
+    chain = [{"jobId": "a"}, {"jobId": "b", "dependsOn": ["a"]}, {"jobId": "c", "dependsOn": ["a", "b"]}]
+    assert driver.ask(cmd="PUSHB", queue="q", jobs=chain)["ids"] == ["a", "b", "c"]
+    for job_id in ("a", "b", "c"):
+        assert driver.ask(cmd="PULLB", queue="q", count=5)["jobs"][0]["id"] == job_id
+        assert driver.ask(cmd="ACK", id=job_id)["ok"]
+
+
+@pytest.mark.parametrize(
+    ("jobs", "missing"),
+    [
+        ([{"dependsOn": ["b"]}, {"jobId": "b"}], "b"),
+        ([{"jobId": "a", "dependsOn": ["a"]}], "a"),
+        ([{}, {"jobId": "b", "dependsOn": [""]}], ""),
+    ],
+    ids=["later", "itself", "of no name"],
+)
+def test_what_a_batch_cannot_wait_for_is_refused(
+    driver: Driver, jobs: list[dict[str, object]], missing: str
+) -> None:
+    place = next(index for index, job in enumerate(jobs) if "dependsOn" in job)
+    error = f"jobs[{place}]: Dependency job not found: {missing}"
+    assert driver.ask(cmd="PUSHB", queue="q", jobs=jobs) == {"ok": False, "error": error}
+    assert driver.ask(cmd="Count", queue="q")["count"] == 0
+
+
+@pytest.mark.parametrize("field", ["dependsOn", "childrenIds"])
+def test_ids_that_stay_with_a_job_are_bounded(driver: Driver, field: str) -> None:
+    """A job must be deliverable."""
+    refused = driver.ask(cmd="PUSH", queue="q", **{field: ["a", "x" * 1025]})
+    assert refused["error"] == f"{field}[1] must be at most 1024 characters"
+
+
+def test_the_id_of_a_job_of_a_flow_is_bounded(driver: Driver) -> None:
+    jobs = [{"id": "x" * 1025, "queue": "q", "input": {"data": {}}}]
+    assert driver.ask(cmd="PUSHF", jobs=jobs)["error"] == "jobs[0]: id must be at most 1024 characters"

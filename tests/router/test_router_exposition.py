@@ -1,0 +1,68 @@
+"""The text for Prometheus, read back by the library's own parser."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from msgspec import to_builtins
+from prometheus_client.parser import text_string_to_metric_families
+
+from bunqueue.protocol.commands.monitoring import Figures, QueueFigures, ShardFigures
+from bunqueue.protocol.commands.workers import WorkerStats
+from bunqueue.server_commands.prometheus import MAX_QUEUES, RouterFigures, exposition
+
+Samples = Mapping[tuple[str, tuple[str, ...]], float]
+
+
+def shard(number: int, *, queues: int = 1, up: bool = True) -> ShardFigures:
+    down = not up
+    times = 1000.0, 2000.0, [0, 2, 1], [1, 1, 1]
+    return ShardFigures(number, queues, 1, 2, 3, 4, 5, 6, 7, 8, 9, *times, 1e6, 2e6, 0.5, down, down)
+
+
+def samples(figures: Figures) -> Samples:
+    workers = WorkerStats(2, 1, 10, 3, 4, 8)
+    own = RouterFigures("1.2", 60.0, 7, workers, 1000, 1.5, 0.25, 2, [1])
+    text = exposition(to_builtins(figures), own)
+    return {
+        (sample.name, tuple(sample.labels.values())): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def test_totals_are_sums_and_shards_are_told_apart() -> None:
+    found = samples(Figures([shard(0), shard(1, up=False)], [], 3, 2))
+    assert found["bunqueue_jobs_waiting", ()] == 2
+    assert found["bunqueue_jobs_completed", ()] == 10
+    assert found["bunqueue_jobs_completed_total", ()] == 16
+    assert found["bunqueue_jobs_pushed_total", ()] == 12
+    assert found["bunqueue_job_wait_seconds_sum", ()] == 2
+    assert found["bunqueue_job_wait_seconds_count", ()] == 6
+    assert [found["bunqueue_job_wait_seconds_bucket", (le,)] for le in ("0.001", "0.002", "+Inf")] == [
+        0,
+        4,
+        6,
+    ]
+    assert found["bunqueue_job_processing_seconds_sum", ()] == 4
+    assert found["bunqueue_shard_up", ("0",)] == 0
+    assert found["bunqueue_shard_up", ("1",)] == 1
+    assert found["bunqueue_storage_disk_full", ("0",)] == 0
+    assert found["bunqueue_storage_disk_full", ("1",)] == 1
+    assert found["bunqueue_sqlite_database_size_bytes", ("1",)] == 2e6
+    assert found["bunqueue_process_resident_memory_bytes", ("router",)] == 1000
+    assert found["bunqueue_process_cpu_seconds_total", ("shard-1",)] == 0.5
+    assert found["bunqueue_workers_processed_total", ()] == 10
+    assert found["bunqueue_webhooks_enabled", ()] == 2
+    assert found["bunqueue_connections", ("tcp",)] == 7
+    assert found["bunqueue_event_loop_lag_seconds", ()] == 0.25
+
+
+def test_only_the_largest_queues_have_series() -> None:
+    """Two shards may each send as many as are allowed in all."""
+    queues = [QueueFigures(f"q{size:04}", size, 0, 0, 0, 0.0) for size in range(2 * MAX_QUEUES)]
+    found = samples(Figures([shard(0, queues=MAX_QUEUES + 3), shard(1, queues=MAX_QUEUES)], queues, 0, 0))
+    named = {labels[0] for name, labels in found if name == "bunqueue_queue_jobs_waiting"}
+    assert named == {f"q{size:04}" for size in range(MAX_QUEUES, 2 * MAX_QUEUES)}
+    assert found["bunqueue_queue_metrics_exported", ()] == MAX_QUEUES
+    assert found["bunqueue_queue_metrics_omitted", ()] == MAX_QUEUES + 3

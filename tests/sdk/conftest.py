@@ -1,0 +1,19 @@
+"""Where the engine is: for tests of what must be the same on a server and embedded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support.server import Server
+
+from bunqueue.client.connection.endpoint_options import Place
+
+
+@pytest.fixture(params=["server", "embedded"])
+def where(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    """Options that lead to a server of two shards, shared by the module, or to a file of the test's own."""
+    if request.param == "embedded":
+        return {"embedded": True, "data_path": tmp_path / "jobs.db"}
+    server: Server = request.getfixturevalue("shared_server")
+    return {"host": server.host, "port": server.port}

@@ -1,0 +1,582 @@
+"""Connections: matching, limits, timeouts, loss, repetition, sharing; the server is a puppet."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import time
+import traceback
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from msgspec import Raw
+from msgspec.msgpack import decode
+from support.fake_server import Command, FakeServer, Peer
+from support.waiting import eventually
+
+from bunqueue import (
+    AsyncQueue,
+    AuthError,
+    CommandTimeout,
+    ConnectionLost,
+    ConnectionOptions,
+    ConnectTimeout,
+    PayloadError,
+)
+from bunqueue.client.connection import pool as module
+from bunqueue.client.connection import shared_pools
+from bunqueue.client.connection.pool import Pool
+from bunqueue.client.connection.shared_pools import lease
+from bunqueue.client.connection.transport import Endpoint
+from bunqueue.protocol.commands import core, dlq, query
+from bunqueue.protocol.framing import MAX_FRAME
+
+
+def push(number: int = 0) -> core.Push:
+    return core.Push(queue="q", name=str(number))
+
+
+def endpoint(fake: FakeServer, token: str | None = None, **options: Any) -> Endpoint:
+    return Endpoint(port=fake.port, token=token, options=ConnectionOptions(**options))
+
+
+async def test_hello_comes_first_and_says_what_we_speak(fake: FakeServer) -> None:
+    pool = Pool(endpoint(fake))
+    await pool.call(push())
+    assert fake.names() == ["Hello", "PUSH"]
+    assert fake.commands[0]["protocolVersion"] == 2
+    assert fake.commands[0]["capabilities"] == ["pipelining", "idempotent-push"]
+    await pool.close()
+
+
+async def test_the_port_of_a_web_server_is_called_that() -> None:
+    answered = []
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        answered.append(asyncio.current_task())
+        await reader.read(4)
+        writer.write(b"HTTP/1.1 400 Bad Request\r\nconnection: close\r\n\r\nInvalid HTTP request received.")
+        writer.close()
+        with suppress(OSError):
+            await writer.wait_closed()
+
+    web = await asyncio.start_server(answer, "127.0.0.1", 0)
+    port = web.sockets[0].getsockname()[1]
+    pool = Pool(Endpoint(port=port, options=ConnectionOptions(refused_timeout=50)))
+    with pytest.raises(ConnectTimeout) as caught:
+        await pool.call(push())
+    for word in ("speaks HTTP", "TCP port, 6789 unless set"):
+        assert word in str(caught.value)
+    for word in ("Frame too large", "is the server running"):
+        assert word not in str(caught.value)
+    await pool.close()
+    web.close()
+    await asyncio.gather(*answered)
+
+
+async def test_with_a_token_auth_comes_before_hello(fake: FakeServer) -> None:
+    pool = Pool(endpoint(fake, token="secret"))
+    await pool.call(push())
+    assert fake.names() == ["Auth", "Hello", "PUSH"]
+    assert fake.commands[0]["token"] == "secret"
+    await pool.close()
+
+
+async def test_a_refused_token_is_told_and_not_tried_again_and_again(fake: FakeServer) -> None:
+    async def answer(peer: Peer, command: Command) -> None:
+        peer.refuse(command, "Invalid token")
+
+    fake.answer = answer
+    pool = Pool(endpoint(fake, token="wrong"))
+    results = await asyncio.gather(pool.call(push()), pool.call(push()), return_exceptions=True)
+    assert [type(result) for result in results] == [AuthError, AuthError]
+    assert "token=..." in str(results[0])
+    assert "wrong" not in str(results[0])
+    assert fake.names() == ["Auth"]
+    with pytest.raises(AuthError):  # the next command makes a new attempt: the server may have been set right
+        await pool.call(push())
+    assert fake.names() == ["Auth", "Auth"]
+    await pool.close()
+
+
+async def test_replies_find_their_commands_in_any_order(fake: FakeServer) -> None:
+    held: list[tuple[Peer, Command]] = []
+
+    async def answer(peer: Peer, command: Command) -> None:
+        held.append((peer, command))
+        if len(held) == 10:
+            for peer_, command_ in reversed(held):
+                peer_.reply(command_, id=command_["name"])
+
+    fake.answer = answer
+    pool = Pool(endpoint(fake))
+    replies = await asyncio.gather(*[pool.call(push(number)) for number in range(10)])
+    assert [decode(reply)["id"] for reply in replies] == [str(number) for number in range(10)]
+    await pool.close()
+
+
+async def test_never_more_in_flight_than_allowed_and_all_get_through(fake: FakeServer) -> None:
+    waiting = most = 0
+
+    async def answer(peer: Peer, command: Command) -> None:
+        nonlocal waiting, most
+        waiting += 1
+        most = max(most, waiting)
+
+        def reply() -> None:
+            nonlocal waiting
+            waiting -= 1
+            peer.reply(command, id="x")
+
+        asyncio.get_running_loop().call_later(0.001, reply)
+
+    fake.answer = answer
+    pool = Pool(endpoint(fake, pool_size=2, max_in_flight=5))
+    await asyncio.gather(*[pool.call(push()) for _ in range(100)])
+    assert most <= 10
+    assert len(fake.peers) <= 2
+    assert fake.names().count("PUSH") == 100
+    await pool.close()
+
+
+@pytest.mark.parametrize(
+    ("options", "depth"), [({"max_in_flight": 3}, 3), ({"pipelining": False}, 1)], ids=["few", "one"]
+)
+async def test_connections_that_carry_little_are_soon_joined_by_others(
+    fake: FakeServer, options: dict[str, Any], depth: int
+) -> None:
+    held: list[tuple[Peer, Command]] = []
+    most: dict[int, int] = {}
+
+    async def answer(peer: Peer, command: Command) -> None:
+        held.append((peer, command))
+        under_way = sum(other is peer for other, _ in held)
+        most[id(peer)] = max(most.get(id(peer), 0), under_way)
+
+    fake.answer = answer
+    pool = Pool(endpoint(fake, **options))
+    calls = [asyncio.ensure_future(pool.call(push())) for _ in range(20)]
+    await eventually(lambda: len(held) == 4 * depth, "four connections carry what they may")
+    assert set(most.values()) == {depth}
+    fake.answer = fake._echo
+    for peer, command in held:
+        peer.reply(command, id="x")
+    await asyncio.gather(*calls)
+    await pool.close()
+
+
+async def test_a_pool_that_is_told_so_does_not_come_back_by_itself(fake: FakeServer) -> None:
+    pool = Pool(endpoint(fake, auto_reconnect=False))
+    await pool.call(push())
+    (connection,) = pool._connections
+    fake.peers[0].cut()
+    await eventually(lambda: connection.closed, "it is noticed")
+    await asyncio.sleep(0.05)  # long enough to connect
+    assert len(fake.peers) == 1
+    await pool.call(push())
+    assert len(fake.peers) == 2
+    await pool.close()
+
+
+async def test_attempts_to_connect_may_be_limited(fake: FakeServer) -> None:
+    pool = Pool(endpoint(fake, reconnect_delay=1, max_reconnect_delay=1, max_reconnect_attempts=3))
+    await pool.call(push())
+    await fake.stop()
+    with pytest.raises(ConnectTimeout, match="no connection to"):
+        await asyncio.wait_for(pool.call(push()), 10)  # command_timeout is half a minute
+    await pool.close()
+
+
+async def test_one_connection_is_enough_for_little_load(fake: FakeServer) -> None:
+    pool = Pool(endpoint(fake))
+    for _ in range(20):
+        await pool.call(push())
+    assert len(fake.peers) == 1
+    await pool.close()
+
+
+async def test_under_load_more_connections_are_opened(fake: FakeServer) -> None:
+    gate = asyncio.Event()
+
+    async def answer(peer: Peer, command: Command) -> None:
+        asyncio.get_running_loop().create_task(later(peer, command))
+
+    async def later(peer: Peer, command: Command) -> None:
+        await gate.wait()
+        peer.reply(command, id="x")
+
+    fake.answer = answer
+    pool = Pool(endpoint(fake, pool_size=3))
+    calls = [asyncio.ensure_future(pool.call(push())) for _ in range(20)]
+    await eventually(lambda: len(fake.peers) == 2, "there is a second connection")
+    gate.set()
+    await asyncio.gather(*calls)
+    assert len(fake.peers) == 2
+    await pool.close()
+
+
+async def test_a_written_push_whose_connection_is_lost_is_not_repeated(fake: FakeServer) -> None:
+    async def answer(peer: Peer, command: Command) -> None:
+        peer.cut()
+
+    fake.answer = answer
+    pool = Pool(endpoint(fake))
+    with pytest.raises(
+        ConnectionLost, match=r"PUSH for queue 'q'.*unknown, so it was not repeated"
+    ) as caught:
+        await pool.call(push())
+    assert caught.value.address == f"127.0.0.1:{fake.port}"
+    assert fake.names().count("PUSH") == 1
+    await pool.close()
+
+
+async def test_what_may_be_repeated_is_repeated_over_a_new_connection(fake: FakeServer) -> None:
+    async def answer(peer: Peer, command: Command) -> None:
+        if len(fake.peers) == 1:
+            peer.cut()
+        else:
+            peer.reply(command, id="j", state="waiting")
+
+    fake.answer = answer
+    pool = Pool(endpoint(fake))
+    reply = await pool.call(query.GetState(id="j"))
+    assert decode(reply)["state"] == "waiting"
+    assert fake.names().count("GetState") == 2
+    await pool.close()
+
+
+async def test_a_command_that_kills_every_connection_is_given_up(fake: FakeServer) -> None:
+    async def answer(peer: Peer, command: Command) -> None:
+        peer.cut()
+
+    fake.answer = answer
+    pool = Pool(endpoint(fake))
+    with pytest.raises(ConnectionLost, match=r"it was sent 3 times"):
+        await pool.call(query.GetState(id="j"))
+    await pool.close()
+
+
+async def test_what_was_never_written_is_sent_over_the_next_connection(fake: FakeServer) -> None:
+    pool = Pool(endpoint(fake))
+    await pool.call(query.GetState(id="j"))
+    (connection,) = pool._connections
+    calls = [asyncio.ensure_future(pool.call(push())) for _ in range(2)]
+    await asyncio.sleep(0)  # the first is written at once, the other at the end of the turn
+    assert len(connection.unsent) == 1
+    connection.abort("a test")
+    with pytest.raises(ConnectionLost):
+        await calls[0]
+    assert decode(await calls[1])["id"] == "job-1"
+    assert fake.names().count("PUSH") <= 2
+    assert len(fake.peers) == 2
+    await pool.close()
+
+
+async def test_an_idle_pool_comes_back_by_itself(fake: FakeServer) -> None:
+    pool = Pool(endpoint(fake))
+    await pool.call(push())
+    fake.peers[0].cut()
+    await eventually(lambda: len(fake.peers) == 2, "there is a second connection")
+    await pool.close()
+
+
+async def test_commands_wait_for_a_server_that_comes_back(fake: FakeServer) -> None:
+    pool = Pool(endpoint(fake))
+    await pool.call(push())
+    await fake.stop()
+    call = asyncio.ensure_future(pool.call(push()))
+    await asyncio.sleep(0.05)  # long enough for an attempt that fails
+    assert not call.done()
+    await fake.start()
+    await asyncio.wait_for(call, 10)
+    await pool.close()
+
+
+async def test_a_server_that_is_not_there_is_a_clear_error() -> None:
+    pool = Pool(Endpoint(port=1, options=ConnectionOptions(command_timeout=50)))
+    with pytest.raises(ConnectTimeout, match=r"no connection to 127.0.0.1:1 \(.*bunqueue start"):
+        await pool.call(push())
+    await pool.close()
+
+
+async def test_a_server_that_never_was_there_is_not_waited_for_as_long_as_one_that_comes_back(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "FIRST_WORD", 0.1)
+    begun = time.monotonic()
+    queue = AsyncQueue("q", host="localhost", port=1, connection=ConnectionOptions(refused_timeout=300))
+    with pytest.raises(ConnectTimeout, match=r"no connection to localhost:1 .*bunqueue start") as caught:
+        await queue.add("x")
+    assert 0.2 < time.monotonic() - begun < 5  # command_timeout is half a minute
+    assert len(traceback.extract_tb(caught.tb)) <= 3  # here, add, and one more
+    assert caplog.text.count("no connection to localhost:1 yet") == 1
+    await queue.close()
+
+
+async def test_a_host_that_cannot_be_one_is_an_error_at_once(caplog: pytest.LogCaptureFixture) -> None:
+    async with AsyncQueue("q", host="a..b") as queue:
+        with pytest.raises(ConnectTimeout, match=r"no connection to a\.\.b:6789 \("):
+            await asyncio.wait_for(queue.add("x"), 5)
+    await asyncio.sleep(0)
+    gc.collect()
+    assert "never retrieved" not in caplog.text
+
+
+async def test_any_refusal_of_a_token_is_told_at_once(fake: FakeServer) -> None:
+    async def answer(peer: Peer, command: Command) -> None:
+        peer.refuse(command, "token must be a string")
+
+    fake.answer = answer
+    async with AsyncQueue("q", port=fake.port, token="t") as queue:
+        with pytest.raises(AuthError, match="refuses the token: token must be a string"):
+            await asyncio.wait_for(queue.add("x"), 5)
+
+
+@pytest.mark.parametrize(
+    ("command", "advice"),
+    [
+        (core.Push(queue="q"), "look before you do it again$"),
+        (core.Push(queue="q", idempotency_key="k"), "it was sent 3 times; whether it was carried out is"),
+        (dlq.RetryDlq(queue="q"), "it was sent 3 times"),
+        (core.PullBatch(queue="q", count=1), "the worker sorts it out over the next one$"),
+        (core.AckBatch(ids=["1"]), "the worker sorts it out over the next one$"),
+    ],
+)
+async def test_advice_fits_who_lost_the_connection(fake: FakeServer, command: Any, advice: str) -> None:
+    async def answer(peer: Peer, command: Command) -> None:
+        peer.cut()
+
+    fake.answer = answer
+    fake.capabilities.append("idempotent-push")
+    pool = Pool(endpoint(fake))
+    with pytest.raises(ConnectionLost, match=advice):
+        await pool.call(command)
+    await pool.close()
+
+
+async def test_a_command_without_an_answer_times_out(fake: FakeServer) -> None:
+    async def answer(peer: Peer, command: Command) -> None:
+        pass
+
+    fake.answer = answer
+    pool = Pool(endpoint(fake, command_timeout=50))
+    with pytest.raises(CommandTimeout, match=r"PUSH for queue 'q': no answer from .* is unknown"):
+        await pool.call(push())
+    with pytest.raises(CommandTimeout) as caught:
+        await pool.call(query.GetState(id="j"))
+    assert "unknown" not in str(caught.value)
+    await pool.close()
+
+
+async def test_late_answers_are_ignored(fake: FakeServer) -> None:
+    held: list[tuple[Peer, Command]] = []
+
+    async def answer(peer: Peer, command: Command) -> None:
+        held.append((peer, command))
+
+    fake.answer = answer
+    pool = Pool(endpoint(fake, command_timeout=50))
+    with pytest.raises(CommandTimeout):
+        await pool.call(push())
+    peer, command = held[0]
+    peer.reply(command, id="late")
+    fake.answer = fake._echo
+    assert decode(await pool.call(push()))["id"] == "job-1"
+    await pool.close()
+
+
+async def test_a_long_poll_has_its_own_time_on_top(fake: FakeServer) -> None:
+    async def answer(peer: Peer, command: Command) -> None:
+        asyncio.get_running_loop().call_later(command["timeout"] / 1000, lambda: peer.reply(command, jobs=[]))
+
+    fake.answer = answer
+    pool = Pool(endpoint(fake, command_timeout=100))
+    reply = await pool.call(core.PullBatch(queue="q", count=1, timeout=150))
+    assert decode(reply)["jobs"] == []
+    await pool.close()
+
+
+async def test_too_many_timeouts_mean_a_dead_connection(fake: FakeServer) -> None:
+    pool = Pool(endpoint(fake, command_timeout=50, max_command_timeouts=2, ping_interval=0))
+    await pool.call(push())
+    fake.deaf = True
+    for _ in range(2):
+        with pytest.raises(CommandTimeout):
+            await pool.call(push())
+    fake.deaf = False
+    assert decode(await pool.call(push()))["id"] == "job-1"
+    assert len(fake.peers) == 2
+    await pool.close()
+
+
+async def test_unanswered_pings_mean_a_dead_connection(fake: FakeServer) -> None:
+    pool = Pool(endpoint(fake, ping_interval=20, max_ping_failures=2, max_command_timeouts=0))
+    await pool.call(push())
+    fake.deaf = True
+    stuck = asyncio.ensure_future(pool.call(core.PullBatch(queue="q", count=1, timeout=5000)))
+    with pytest.raises(ConnectionLost, match=r"2 pings in a row got no answer"):
+        await asyncio.wait_for(stuck, 10)
+    assert fake.names().count("Ping") >= 2
+    await pool.close()
+
+
+async def test_pings_come_only_in_silence(fake: FakeServer) -> None:
+    pool = Pool(endpoint(fake, ping_interval=100))
+    await pool.call(push())
+    await eventually(lambda: "Ping" in fake.names(), "there was a ping")
+    await pool.call(push())
+    assert len(fake.peers) == 1
+    await pool.close()
+
+
+async def test_an_unavailable_shard_is_asked_again(fake: FakeServer) -> None:
+    async def answer(peer: Peer, command: Command) -> None:
+        if fake.names().count("PUSH") < 4:
+            peer.refuse(command, "Shard unavailable: restarting")
+        else:
+            peer.reply(command, id="x")
+
+    fake.answer = answer
+    pool = Pool(endpoint(fake))
+    assert decode(await pool.call(push()))["id"] == "x"
+    await pool.close()
+
+
+async def test_a_shard_that_stays_away_is_told(fake: FakeServer) -> None:
+    async def answer(peer: Peer, command: Command) -> None:
+        peer.refuse(command, "Shard unavailable")
+
+    fake.answer = answer
+    pool = Pool(endpoint(fake, command_timeout=150))
+    reply = decode(await pool.call(push()))
+    assert reply["error"] == "Shard unavailable"
+    assert fake.names().count("PUSH") > 1
+    await pool.close()
+
+
+async def test_a_cancelled_command_harms_no_other(fake: FakeServer) -> None:
+    pool = Pool(endpoint(fake))
+    await pool.call(push())
+    first, second = (asyncio.ensure_future(pool.call(push(number))) for number in range(2))
+    await asyncio.sleep(0)
+    first.cancel()
+    assert decode(await second)["id"] == "job-1"
+    assert decode(await pool.call(push()))["id"] == "job-1"
+    await pool.close()
+
+
+async def test_what_is_too_large_is_not_sent(fake: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bunqueue.client.connection.requests.MAX_FRAME", 100)
+    pool = Pool(endpoint(fake))
+    with pytest.raises(PayloadError, match=r"PUSH for queue 'q' has .* a frame holds 100"):
+        await pool.call(core.Push(queue="q", data=Raw(b"\xc4\x64" + b"x" * 100)))
+    assert MAX_FRAME > 100
+    await pool.close()
+
+
+async def test_text_that_is_no_unicode_is_a_payload_error(fake: FakeServer) -> None:
+    pool = Pool(endpoint(fake))
+    with pytest.raises(PayloadError, match=r"cannot be encoded: UnicodeEncodeError"):
+        await pool.call(core.Push(queue="q", name="\ud800"))
+    await pool.close()
+
+
+async def test_last_words_of_a_server_are_passed_on(
+    fake: FakeServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def answer(peer: Peer, command: Command) -> None:
+        payload = b"\x82\xa2ok\xc2\xa5error\xabtoo noisy!!"
+        peer.writer.write(len(payload).to_bytes(4, "big") + payload)
+        await peer.writer.drain()
+        peer.writer.close()
+
+    fake.answer = answer
+    pool = Pool(endpoint(fake))
+    with (
+        caplog.at_level(logging.WARNING),
+        pytest.raises(ConnectionLost, match=r"the server says: too noisy!!"),
+    ):
+        await pool.call(push())
+    await pool.close()
+
+
+async def test_nonsense_ends_the_connection_and_not_the_client(fake: FakeServer) -> None:
+    async def answer(peer: Peer, command: Command) -> None:
+        if len(fake.peers) == 1:
+            peer.writer.write(b"\0\0\0\1\xc1")
+        else:
+            peer.reply(command, id="x", state="waiting")
+
+    fake.answer = answer
+    pool = Pool(endpoint(fake))
+    assert decode(await pool.call(query.GetState(id="x")))["state"] == "waiting"
+    await pool.close()
+
+
+async def test_a_closed_pool_says_so(fake: FakeServer) -> None:
+    async def answer(peer: Peer, command: Command) -> None:
+        pass
+
+    fake.answer = answer
+    pool = Pool(endpoint(fake))
+    waiting = asyncio.ensure_future(pool.call(push()))
+    await eventually(lambda: "PUSH" in fake.names(), "it was sent")
+    await pool.close()
+    await pool.close()
+    for call in (waiting, pool.call(push())):
+        with pytest.raises(ConnectionLost, match=r"this client's connection to .* is closed"):
+            await call
+
+
+async def test_queues_of_one_server_share_connections(fake: FakeServer) -> None:
+    async with AsyncQueue("a", port=fake.port) as a, AsyncQueue("b", port=fake.port) as b:
+        await a.add("x")
+        await b.add("x")
+        assert len(fake.peers) == 1
+        await a.close()
+        await b.add("x")
+        assert len(fake.peers) == 1
+    pools = shared_pools._pools[asyncio.get_running_loop()]
+    assert not pools
+
+
+async def test_other_options_mean_other_connections(fake: FakeServer) -> None:
+    one, two = lease(endpoint(fake)), lease(endpoint(fake, pool_size=2))
+    await one.call(push())
+    await two.call(push())
+    assert len(fake.peers) == 2
+    await one.close()
+    await one.close()
+    with pytest.raises(ConnectionLost):
+        await one.call(push())
+    await two.call(push())
+    await two.close()
+
+
+def test_a_queue_may_be_used_in_one_event_loop_after_the_other() -> None:
+    async def talk() -> str:
+        fake = FakeServer()
+        await fake.start()
+        queue = queues.setdefault("q", AsyncQueue("q", port=0))
+        queue._caller.endpoint = endpoint(fake)
+        job = await queue.add("x")
+        await fake.stop()
+        return job.id
+
+    queues: dict[str, AsyncQueue] = {}
+    assert [asyncio.run(talk()) for _ in range(2)] == ["job-1", "job-1"]
+
+
+def test_tokens_do_not_show() -> None:
+    assert "secret" not in repr(Endpoint(token="secret"))
+    assert "secret" not in repr(AsyncQueue("q", token="secret"))
+
+
+async def test_a_server_that_accepts_and_says_nothing_is_a_clear_error(fake: FakeServer) -> None:
+    fake.deaf = True
+    pool = Pool(endpoint(fake, command_timeout=200, connect_timeout=30))
+    with pytest.raises(ConnectTimeout, match=r"no answer within 0.03 s"):
+        await pool.call(push())
+    await pool.close()
