@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from bunqueue.protocol.commands import Command, CommandError, Reply, is_slow, refused
 
-from .registry import HANDLERS
 from .state import Client, State
 
 
 def carry_out(state: State, client: Client, command: Command) -> None:
     """Carry out a command; its reply, unless it comes later, is in the outbox."""
-    handler = HANDLERS.get(type(command), _not_here)
+    handler = state.tables.handlers.get(type(command), _not_here)
     try:
         reply = handler(state, client, command)
     except CommandError as error:

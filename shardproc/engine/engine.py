@@ -19,49 +19,23 @@ from .background import idempotency, retention
 from .dispatch import carry_out
 from .handlers import (
     disconnects,
-    group_rules,
-    limits,
     locks,
     pull,
     subscriptions,
     webhook_trials,
-    webhooks,
 )
 from .handlers.crons import runs
-from .handlers.views import dashboard, queries
-from .lifecycle import blocked, dedup, job_waiters, transitions
+from .lifecycle import blocked, job_waiters, transitions
 from .memory import history
 from .memory.clock_correction import SetBack
 from .memory.worker_presence import NEVER, SETTLE_MS
 from .outbox import Archive, Outbox, PushedEntry
-from .peers import dependencies, directory, families, flows, reconcile, roll_call
+from .peers import dependencies, directory, flows, reconcile, roll_call
 from .ready import gate, timeouts
 from .ready.delays import is_delayed
 from .ready.timeouts import timeout_at
-from .registry import RECOVERIES
 from .state import Client, QueueState, State
-
-__all__ = [
-    "Engine",
-    "cancelling",
-    "dashboard",
-    "dead_letters",
-    "dedup",
-    "families",
-    "finishing",
-    "group_rules",
-    "insight",
-    "job_control",
-    "job_logs",
-    "limits",
-    "monitoring",
-    "pushing",
-    "queries",
-    "queue_control",
-    "reading_events",
-    "trials",
-    "webhooks",
-]
+from .table import RECORDS, TABLES
 
 
 class Engine:
@@ -76,6 +50,7 @@ class Engine:
         shards: int = 1,
     ) -> None:
         self.state = State(archive, IdFactory(random_bits), chance, shard, shards)
+        self.state.tables = TABLES
 
     @property
     def out(self) -> Outbox:
@@ -209,9 +184,9 @@ class Engine:
 
     def recover_record(self, kind: str, key: str, value: str) -> None:
         """A record as it was stored; those of kinds that only a newer version knows stay on disk."""
-        recover = RECOVERIES.get(kind)
-        if recover is not None:
-            recover(self.state, key, value)
+        record = RECORDS.get(kind)
+        if record is not None:
+            record.recover(self.state, key, value)
 
     def recover_pushed(self, batches: Iterable[tuple[int, list[PushedEntry] | None]], now: int) -> None:
         """Pushes with idempotency keys as they were stored, batch by batch, the newest first."""

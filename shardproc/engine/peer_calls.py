@@ -30,31 +30,6 @@ Questions = list[tuple[int, wire.Message]]
 Steps = Generator[Questions, list[Any], Any]
 Deliver = Callable[[Any], None]  # takes the result, or a CommandError
 
-ANSWERS: dict[type, Callable[[Any, int, Any], Any]] = {}  # to what is asked and told
-
-
-def answers(message: type) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Enter ``function(state, source, message)``, which returns the answer or generates it."""
-
-    def enter(function: Callable[..., Any]) -> Callable[..., Any]:
-        ANSWERS[message] = function
-        return function
-
-    return enter
-
-
-DEFERRED: dict[type, Callable[[Any, int, Any, Deliver], None]] = {}
-
-
-def deferred(message: type) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Enter ``function(state, source, message, deliver)``, which delivers the answer some time."""
-
-    def enter(function: Callable[..., None]) -> Callable[..., None]:
-        DEFERRED[message] = function
-        return function
-
-    return enter
-
 
 class Task(Struct, eq=False):
     """Work that waits for answers."""
@@ -167,11 +142,11 @@ def _fill(state: State, task: Task, place: int, answer: Any) -> None:
 
 
 def _answer(state: State, source: int, message: wire.Message, deliver: Deliver) -> None:
-    later = DEFERRED.get(type(message))
+    later = state.tables.deferred.get(type(message))
     if later is not None:
         later(state, source, message, deliver)
         return
-    answer = ANSWERS[type(message)](state, source, message)
+    answer = state.tables.answers[type(message)](state, source, message)
     if isinstance(answer, Generator):
         start(state, answer, deliver)
     else:
@@ -181,7 +156,7 @@ def _answer(state: State, source: int, message: wire.Message, deliver: Deliver) 
 def tell(state: State, shard: int, message: wire.Message) -> None:
     """Say something that needs no answer; it is lost when the other shard is down."""
     if shard == state.shard:
-        ANSWERS[type(message)](state, shard, message)
+        state.tables.answers[type(message)](state, shard, message)
     else:
         _send(state, shard, wire.TELLS, 0, message)
 
@@ -202,7 +177,7 @@ def receive(state: State, source: int, body: bytes) -> None:
             state.answering.add(question)
             _answer(state, source, letter.message, partial(_answered, state, question))
     elif letter.kind == wire.TELLS:
-        ANSWERS[type(letter.message)](state, source, letter.message)
+        state.tables.answers[type(letter.message)](state, source, letter.message)
     else:
         asked = _forget(state, letter.number)
         if asked is not None and asked.shard == source:

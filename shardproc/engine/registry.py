@@ -1,10 +1,10 @@
-"""Which function handles which command."""
+"""What the table of a shard is made of: see `table`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import Enum
-from typing import Any, TypeVar
+from typing import Any, NamedTuple
 
 from bunqueue.model.ids import slot_of_id, slot_of_queue
 from bunqueue.protocol.commands import Reply
@@ -12,13 +12,9 @@ from bunqueue.protocol.commands import Reply
 from .state import Client, QueueState, State
 
 Handler = Callable[[State, Client, Any], Reply | None]  # None: parked, answered later
-
-HANDLERS: dict[type, Handler] = {}
-
-Recovery = Callable[[State, str, str], None]  # state, key and JSON value of a record
-
-RECOVERIES: dict[str, Recovery] = {}
-
+PeerAnswer = Callable[[Any, int, Any], Any]  # state, the shard that asks, its message
+PeerDeferral = Callable[[Any, int, Any, Callable[[Any], None]], None]  # the same, and who takes the answer
+Farewell = Callable[[State, QueueState], None]
 SlotOf = Callable[[str, str], int]  # key and JSON value of a record -> the slot whose shard keeps it
 
 
@@ -29,40 +25,21 @@ class Apart(Enum):
     UNSETTLED = "shards are in the middle of something"
 
 
-SLOTS: dict[str, SlotOf | Apart] = {}
+class Record(NamedTuple):
+    """A kind of stored record: its function gets the state, key and JSON value after a restart. All queues are
+    known by then, jobs are not."""
 
-Farewell = Callable[[State, QueueState], None]
-
-FAREWELLS: list[Farewell] = []
-
-F = TypeVar("F", bound=Callable[..., Reply | None])
-
-
-def handles(command: type) -> Callable[[F], F]:
-    """Enter a function as the handler of ``command``.
-
-    It either changes nothing and raises CommandError, or does all it should and returns the reply.
-    """
-
-    def enter(function: F) -> F:
-        HANDLERS[command] = function
-        return function
-
-    return enter
+    recover: Callable[[State, str, str], None]
+    slot: SlotOf | Apart
 
 
-def recovers(kind: str, slot: SlotOf | Apart) -> Callable[[Recovery], Recovery]:
-    """Enter the function that takes the records of ``kind`` back after a restart, and where they belong.
+class Tables(NamedTuple):
+    """The parts of the table that the rules look up while they run."""
 
-    All queues are known by then, jobs are not.
-    """
-
-    def enter(function: Recovery) -> Recovery:
-        RECOVERIES[kind] = function
-        SLOTS[kind] = slot
-        return function
-
-    return enter
+    handlers: Mapping[type, Handler]
+    answers: Mapping[type, PeerAnswer]
+    deferred: Mapping[type, PeerDeferral]
+    farewells: tuple[Farewell, ...]
 
 
 def at_queue(key: str, value: str) -> int:
@@ -73,10 +50,3 @@ def at_queue(key: str, value: str) -> int:
 def at_id(key: str, value: str) -> int:
     """The key is the id of a job, and the record is where the id points to."""
     return slot_of_id(key)
-
-
-def obliterates(function: Farewell) -> Farewell:
-    """Enter a function that forgets what was set for a queue, its records included: Obliterate calls it
-    when the queue's jobs are gone."""
-    FAREWELLS.append(function)
-    return function

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from .memory.history import History
     from .ready.gate import Gate
     from .ready.groups import Groups
+    from .registry import Tables
 
 RELAYED = 0xC000_0000  # connection numbers from here on stand for clients of other shards
 
@@ -191,6 +192,9 @@ class Upkeep:
 class State:
     """Everything; `now` is the time of the batch that is being handled."""
 
+    tables: Tables
+    """Of commands and peer messages; the engine sets it."""
+
     __slots__ = (
         "_shared",
         "alarms",
@@ -243,6 +247,7 @@ class State:
         "staffed",
         "stale_delays",
         "started_at",
+        "tables",
         "timeouts",
         "timeouts_limit",
         "timetable",

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator
 import msgspec
 
 from bunqueue.model.ids import slot_of_id
-from shardproc.engine import engine as engine  # declares all kinds
 from shardproc.engine.memory.pointers import KIND as DIRECTORY
 from shardproc.engine.memory.pointers import Home
 from shardproc.engine.memory.timetable import KIND as SCHEDULE
-from shardproc.engine.registry import SLOTS, Apart
+from shardproc.engine.registry import Apart
+from shardproc.engine.table import RECORDS
 from shardproc.storage.transfer import Record
 
 from .errors import UNCHANGED, ReshardError
@@ -30,12 +30,13 @@ class Placing:
     def add(self, source: int, record: Record) -> None:
         """A record of an old shard; ReshardError when nobody knows where it belongs."""
         kind, key, value = record
-        slot = SLOTS.get(kind)
-        if slot is None:
+        known = RECORDS.get(kind)
+        if known is None:
             raise ReshardError(
                 f"shard {source} has records of a kind that this version does not know ({kind}):"
                 f" upgrade bunqueue; {UNCHANGED}"
             )
+        slot = known.slot
         if slot is Apart.UNSETTLED:
             self._unsettled.add(key)
         elif not isinstance(slot, Apart):

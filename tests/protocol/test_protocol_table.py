@@ -11,7 +11,7 @@ import pytest
 import shardproc.engine.engine  # noqa: F401  # enters the handlers
 from bunqueue.protocol.commands import COMMANDS, Command, Merge, Reply, Route, Spec, is_slow
 from bunqueue.protocol.commands.core import JobFields, Push
-from shardproc.engine.registry import HANDLERS
+from shardproc.engine.table import HANDLERS
 
 SPECS = list(COMMANDS.values())
 every_command = pytest.mark.parametrize("spec", SPECS, ids=[spec.name for spec in SPECS])

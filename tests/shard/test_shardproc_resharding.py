@@ -16,8 +16,8 @@ from shard.test_shardproc_storage import TABLES
 from support.naming import shard_of
 
 from bunqueue.model.ids import slot_of_id, slot_of_queue
-from shardproc.engine import engine
-from shardproc.engine.registry import RECOVERIES, SLOTS, Apart
+from shardproc.engine.registry import Apart
+from shardproc.engine.table import RECORDS
 from shardproc.resharding import build, logs, plan, records
 from shardproc.resharding.errors import ReshardError
 from shardproc.storage import transfer
@@ -50,9 +50,7 @@ def test_every_column_is_taken_care_of() -> None:
 
 
 def test_every_kind_of_record_says_where_it_belongs() -> None:
-    assert engine.Engine
-    assert SLOTS.keys() == RECOVERIES.keys()
-    apart = {kind for kind, slot in SLOTS.items() if isinstance(slot, Apart)}
+    apart = {kind for kind, record in RECORDS.items() if isinstance(record.slot, Apart)}
     assert apart == {"home", "flow", "flow_part", "recovery"}
 
 

@@ -23,7 +23,6 @@ from bunqueue.protocol.readable import check_readable, is_readable
 
 from ..lifecycle import moves, transitions
 from ..outbox import ROW
-from ..registry import handles
 from ..state import Client, State
 
 TOO_LATE = "already-finalized"
@@ -41,7 +40,6 @@ class _TooLate(Exception):
         self.running = running  # is to end as cancelled now that its worker has stopped
 
 
-@handles(Ack)
 def ack(state: State, client: Client, command: Ack) -> AckReply:
     try:
         job = _held(state, command.id, command.token)
@@ -52,7 +50,6 @@ def ack(state: State, client: Client, command: Ack) -> AckReply:
     return AckReply()
 
 
-@handles(AckBatch)
 def ack_batch(state: State, client: Client, command: AckBatch) -> AckBatchReply | ErrorReply:
     """A wrong token refuses the whole batch; an unknown job is reported, the others complete."""
     ids, tokens, results, removals = command.ids, command.tokens, command.results, command.remove_on_completes
@@ -88,7 +85,6 @@ def ack_batch(state: State, client: Client, command: AckBatch) -> AckBatchReply 
     return AckBatchReply()
 
 
-@handles(Fail)
 def fail(state: State, client: Client, command: Fail) -> FailReply:
     try:
         job = _held(state, command.id, command.token)

@@ -17,11 +17,9 @@ from ..lifecycle import events, transitions
 from ..outbox import ROW
 from ..peers.dependencies import extra_of
 from ..ready import timeouts
-from ..registry import handles
 from ..state import Client, State
 
 
-@handles(Cancel)
 def cancel(state: State, client: Client, command: Cancel) -> CancelReply:
     job = state.jobs.get(command.id)
     if job is None or (job.state == ACTIVE and not command.running):

@@ -39,7 +39,6 @@ from ..lifecycle import moves, removal
 from ..lookup import known_queue
 from ..memory.queue_configs import of_queue, store
 from ..outbox import Attempt, DeadLetter
-from ..registry import handles
 from ..slices import Steps, sliced
 from ..state import Client, QueueState, State
 from .views.queries import SLICE, Shown
@@ -54,20 +53,17 @@ _ALL = DlqFilter()
 Wanted = Callable[[DeadLetter], bool]
 
 
-@handles(SetDlqConfig)
 def set_dlq_config(state: State, client: Client, command: SetDlqConfig) -> Ok:
     known_queue(state, command.queue)
     store(state, command.queue, changed(of_queue(state, command.queue, DlqConfig), command.config))
     return Ok()
 
 
-@handles(GetDlqConfig)
 def get_dlq_config(state: State, client: Client, command: GetDlqConfig) -> DlqConfigReply:
     known_queue(state, command.queue)
     return DlqConfigReply(config=of_queue(state, command.queue, DlqConfig))
 
 
-@handles(Dlq)
 @sliced
 def dlq(state: State, client: Client, command: Dlq) -> Steps:
     queue = known_queue(state, command.queue)
@@ -81,7 +77,6 @@ def dlq(state: State, client: Client, command: Dlq) -> Steps:
     return answer.dlq_reply()
 
 
-@handles(CountDlq)
 @sliced
 def count_dlq(state: State, client: Client, command: CountDlq) -> Steps:
     queue = known_queue(state, command.queue)
@@ -95,7 +90,6 @@ def count_dlq(state: State, client: Client, command: CountDlq) -> Steps:
     return CountReply(count=count)
 
 
-@handles(RetryDlq)
 @sliced
 def retry_dlq(state: State, client: Client, command: RetryDlq) -> Steps:
     queue = known_queue(state, command.queue)
@@ -117,7 +111,6 @@ def retry_dlq(state: State, client: Client, command: RetryDlq) -> Steps:
     return RetriedReply(count=count, cancelled=(spared.count if spared else 0) or UNSET)
 
 
-@handles(RetryCompleted)
 @sliced
 def retry_completed(state: State, client: Client, command: RetryCompleted) -> Steps:
     queue = known_queue(state, command.queue)
@@ -143,7 +136,6 @@ def retry_completed(state: State, client: Client, command: RetryCompleted) -> St
     return CountReply(count=count)
 
 
-@handles(PurgeDlq)
 @sliced
 def purge_dlq(state: State, client: Client, command: PurgeDlq) -> Steps:
     queue = known_queue(state, command.queue)
@@ -159,7 +151,6 @@ def purge_dlq(state: State, client: Client, command: PurgeDlq) -> Steps:
     return CountReply(count=count)
 
 
-@handles(RemoveDlqJob)
 def remove_dlq_job(state: State, client: Client, command: RemoveDlqJob) -> RemovedReply:
     queue = known_queue(state, command.queue)
     job = state.archive.find(command.job_id)
@@ -171,7 +162,6 @@ def remove_dlq_job(state: State, client: Client, command: RemoveDlqJob) -> Remov
     return RemovedReply(data=Removed(found))
 
 
-@handles(GetDlqStats)
 @sliced
 def get_dlq_stats(state: State, client: Client, command: GetDlqStats) -> Steps:
     queue = known_queue(state, command.queue)

@@ -44,7 +44,7 @@ from ..lookup import known_queue
 from ..ready import gate as gates
 from ..ready.group import Group, GroupRecord
 from ..ready.groups import Groups
-from ..registry import at_queue, handles, obliterates, recovers
+from ..registry import at_queue
 from ..state import Client, QueueState, State
 from .limits import named_queue
 
@@ -74,36 +74,30 @@ class Rooms:
         self._taken[group_id] = taken + 1
 
 
-@handles(GetGroupJobsCount)
 def get_group_jobs_count(state: State, client: Client, command: GetGroupJobsCount) -> GroupCountReply:
     return GroupCountReply(data=CountOf(_asked(state, command).queued))
 
 
-@handles(GetGroupsJobsCount)
 def get_groups_jobs_count(state: State, client: Client, command: GetGroupsJobsCount) -> GroupCountReply:
     groups = _groups(known_queue(state, command.queue))
     return GroupCountReply(data=CountOf(0 if groups is None else groups.queued))
 
 
-@handles(GetGroupActiveCount)
 def get_group_active_count(state: State, client: Client, command: GetGroupActiveCount) -> GroupCountReply:
     return GroupCountReply(data=CountOf(_asked(state, command).active))
 
 
-@handles(SetGroupRateLimit)
 def set_group_rate_limit(state: State, client: Client, command: SetGroupRateLimit) -> Ok:
     _change(state, command, max=command.max, duration=command.duration)
     return Ok()
 
 
-@handles(GetGroupRateLimit)
 def get_group_rate_limit(state: State, client: Client, command: GetGroupRateLimit) -> GroupRateReply:
     found = _asked(state, command).record
     limit = None if found.max is None else GroupRate(number(found.max), number(found.duration))
     return GroupRateReply(data=RateOf(limit))
 
 
-@handles(RemoveGroupRateLimit)
 def remove_group_rate_limit(state: State, client: Client, command: RemoveGroupRateLimit) -> RemovedLimitReply:
     removed = _asked(state, command).record.max is not None
     if removed:
@@ -111,19 +105,16 @@ def remove_group_rate_limit(state: State, client: Client, command: RemoveGroupRa
     return RemovedLimitReply(data=RemovedLimits(int(removed)))
 
 
-@handles(GetGroupRateLimitTtl)
 def get_group_rate_limit_ttl(state: State, client: Client, command: GetGroupRateLimitTtl) -> GroupTtlReply:
     left = _asked(state, command).window_end() - state.now
     return GroupTtlReply(data=TtlOf(number(left) if left > 0 else NO_WINDOW))
 
 
-@handles(SetGroupConcurrency)
 def set_group_concurrency(state: State, client: Client, command: SetGroupConcurrency) -> Ok:
     _change(state, command, concurrency=command.concurrency)
     return Ok()
 
 
-@handles(GetGroupConcurrency)
 def get_group_concurrency(
     state: State, client: Client, command: GetGroupConcurrency
 ) -> GroupConcurrencyReply:
@@ -131,7 +122,6 @@ def get_group_concurrency(
     return GroupConcurrencyReply(data=ConcurrencyOf(None if found is None else number(found)))
 
 
-@handles(RemoveGroupConcurrency)
 def remove_group_concurrency(
     state: State, client: Client, command: RemoveGroupConcurrency
 ) -> RemovedLimitReply:
@@ -141,22 +131,18 @@ def remove_group_concurrency(
     return RemovedLimitReply(data=RemovedLimits(int(removed)))
 
 
-@handles(PauseGroup)
 def pause_group(state: State, client: Client, command: PauseGroup) -> ChangeReply:
     return _pause(state, command, paused=True)
 
 
-@handles(ResumeGroup)
 def resume_group(state: State, client: Client, command: ResumeGroup) -> ChangeReply:
     return _pause(state, command, paused=False)
 
 
-@handles(IsGroupPaused)
 def is_group_paused(state: State, client: Client, command: IsGroupPaused) -> GroupPausedReply:
     return GroupPausedReply(data=Pause(_asked(state, command).record.paused))
 
 
-@handles(RateLimitGroup)
 def rate_limit_group(state: State, client: Client, command: RateLimitGroup) -> Ok:
     _change(state, command, held_until=state.now + command.duration, held_from=state.now)
     return Ok()
@@ -168,7 +154,11 @@ def _names(key: str) -> tuple[str, str]:
     return queue, group_id
 
 
-@recovers(gates.GROUP_RECORD, lambda key, value: at_queue(_names(key)[0], value))
+def slot_of_record(key: str, value: str) -> int:
+    """Where a stored record belongs."""
+    return at_queue(_names(key)[0], value)
+
+
 def recover_group(state: State, key: str, value: str) -> None:
     name, group_id = _names(key)
     queue = state.queues.get(name)
@@ -176,7 +166,6 @@ def recover_group(state: State, key: str, value: str) -> None:
         gates.groups_of(queue).recover(group_id, _decode(value))
 
 
-@obliterates
 def forget_groups(state: State, queue: QueueState) -> None:
     groups = _groups(queue)
     if groups is not None:

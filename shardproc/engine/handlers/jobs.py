@@ -36,7 +36,6 @@ from ..lifecycle.transitions import is_cancelled
 from ..lookup import find
 from ..outbox import ROW
 from ..peers import families
-from ..registry import handles
 from ..state import Client, State
 from .ack import check_token
 from .push import check_data, check_size
@@ -44,7 +43,6 @@ from .push import check_data, check_size
 MOVABLE = frozenset({WAITING, DELAYED, ACTIVE})
 
 
-@handles(RemoveJob)
 def remove_job(state: State, client: Client, command: RemoveJob) -> RemovedReply:
     job = find(state, command.id)
     if job is None:
@@ -59,7 +57,6 @@ def remove_job(state: State, client: Client, command: RemoveJob) -> RemovedReply
     return RemovedReply(data=Removed(True))
 
 
-@handles(Update)
 def update(state: State, client: Client, command: Update) -> Ok:
     job = state.jobs.get(command.id) or last_of(state, command.id)
     if job is None:
@@ -72,7 +69,6 @@ def update(state: State, client: Client, command: Update) -> Ok:
     return Ok()
 
 
-@handles(ChangePriority)
 def change_priority(state: State, client: Client, command: ChangePriority) -> Ok:
     job = state.jobs.get(command.id)
     if job is None or job.state not in (WAITING, DELAYED):
@@ -81,7 +77,6 @@ def change_priority(state: State, client: Client, command: ChangePriority) -> Ok
     return Ok()
 
 
-@handles(Promote)
 def promote(state: State, client: Client, command: Promote) -> Ok:
     job = state.jobs.get(command.id)
     if job is None or job.state != DELAYED:
@@ -90,7 +85,6 @@ def promote(state: State, client: Client, command: Promote) -> Ok:
     return Ok()
 
 
-@handles(MoveToDelayed)
 def move_to_delayed(state: State, client: Client, command: MoveToDelayed) -> Ok:
     job = find(state, command.id)
     if job is None:
@@ -106,7 +100,6 @@ def move_to_delayed(state: State, client: Client, command: MoveToDelayed) -> Ok:
     return Ok()
 
 
-@handles(ChangeDelay)
 def change_delay(state: State, client: Client, command: ChangeDelay) -> Ok:
     job = state.jobs.get(command.id)
     if job is None or job.state not in MOVABLE:
@@ -116,7 +109,6 @@ def change_delay(state: State, client: Client, command: ChangeDelay) -> Ok:
     return Ok()
 
 
-@handles(MoveToWait)
 def move_to_wait(state: State, client: Client, command: MoveToWait) -> Ok:
     job = find(state, command.id)
     if job is None or job.state in (COMPLETED, BLOCKED):
@@ -135,7 +127,6 @@ def move_to_wait(state: State, client: Client, command: MoveToWait) -> Ok:
     return Ok()
 
 
-@handles(Discard)
 def discard(state: State, client: Client, command: Discard) -> Ok:
     job = state.live(command.id)
     if job.state == BLOCKED:

@@ -22,7 +22,6 @@ from bunqueue.protocol.numbers import number
 from ..lookup import known_queue
 from ..ready import gate as gates
 from ..ready.gate import Limits, TokenBucket
-from ..registry import at_queue, handles, obliterates, recovers
 from ..state import Client, QueueState, State
 
 NO_LIMIT = -2  # what rateLimitTtl says without one
@@ -38,7 +37,6 @@ def named_queue(state: State, name: str) -> QueueState:
     return queue or state.queue(name)
 
 
-@handles(RateLimit)
 def rate_limit(state: State, client: Client, command: RateLimit) -> Ok:
     most, duration = _limit(command.limit), command.duration
     until = state.now + int(command.ttl) if command.ttl else None
@@ -46,23 +44,19 @@ def rate_limit(state: State, client: Client, command: RateLimit) -> Ok:
     return _change(state, named_queue(state, command.queue), bucket=bucket)
 
 
-@handles(RateLimitClear)
 def rate_limit_clear(state: State, client: Client, command: RateLimitClear) -> Ok:
     return _change(state, known_queue(state, command.queue), bucket=None)
 
 
-@handles(SetConcurrency)
 def set_concurrency(state: State, client: Client, command: SetConcurrency) -> Ok:
     most = _limit(command.limit)  # before there is a queue
     return _change(state, named_queue(state, command.queue), concurrency=most)
 
 
-@handles(ClearConcurrency)
 def clear_concurrency(state: State, client: Client, command: ClearConcurrency) -> Ok:
     return _change(state, known_queue(state, command.queue), concurrency=None)
 
 
-@handles(GetQueueLimits)
 def get_queue_limits(state: State, client: Client, command: GetQueueLimits) -> LimitsReply:
     queue = known_queue(state, command.queue)
     found = wire.Limits(None, NO_LIMIT, None, False)
@@ -78,14 +72,12 @@ def get_queue_limits(state: State, client: Client, command: GetQueueLimits) -> L
     return LimitsReply(data=LimitsOfQueue(found))
 
 
-@recovers(gates.RECORD, at_queue)
 def recover_limits(state: State, key: str, value: str) -> None:
     queue = state.queues.get(key)
     if queue is not None:
         gates.gate_of(queue).limits = _decode(value)
 
 
-@obliterates
 def forget_limits(state: State, queue: QueueState) -> None:
     if queue.gate is not None:
         _change(state, queue, bucket=None, concurrency=None)

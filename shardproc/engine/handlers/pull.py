@@ -17,14 +17,12 @@ from ..lifecycle import transitions
 from ..lookup import known_queue
 from ..ready import gate
 from ..ready.group import Policy, policy_of
-from ..registry import handles
 from ..state import Client, QueueState, State, Waiter
 from . import disconnects
 
 MAX_REPLY = 32 * 1024 * 1024  # bytes of jobs in one answer, half of what a frame may hold
 
 
-@handles(Pull)
 def pull(state: State, client: Client, command: Pull) -> PullReply | None:
     owner = command.owner or ""
     client.signals = command.signals
@@ -42,7 +40,6 @@ def pull(state: State, client: Client, command: Pull) -> PullReply | None:
     return _one(job, owner)
 
 
-@handles(PullBatch)
 def pull_batch(state: State, client: Client, command: PullBatch) -> PullBatchReply | None:
     owner = command.owner or ""
     client.signals = command.signals

@@ -31,7 +31,6 @@ from ..lifecycle.dedup import NO_DEDUP, Claims
 from ..lookup import known_queue
 from ..peer_calls import Steps, across
 from ..peers import dependencies, directory, families
-from ..registry import handles
 from ..state import DEFAULT_OPTIONS, Client, QueueState, State
 from .group_rules import Rooms
 from .old_names import lift_name
@@ -40,7 +39,6 @@ MAX_PRIORITY, MAX_GROUP_PRIORITY = 1_000_000, 2_097_151
 _NO_EXTRA = Extra()
 
 
-@handles(PlainPush)
 def push_plain(state: State, client: Client, command: PlainPush) -> Reply:
     if command.idempotency_key is not None and (known := idempotency.answered(state, command)):
         return _reply(command, *known)
@@ -56,7 +54,6 @@ def push_plain(state: State, client: Client, command: PlainPush) -> Reply:
     return PushReply(id=ids[0])
 
 
-@handles(PlainPushBatch)
 def push_plain_batch(state: State, client: Client, command: PlainPushBatch) -> Reply:
     if command.idempotency_key is not None and (known := idempotency.answered(state, command)):
         return _reply(command, *known)
@@ -68,7 +65,6 @@ def push_plain_batch(state: State, client: Client, command: PlainPushBatch) -> R
     return PushBatchReply(ids=ids)
 
 
-@handles(Push)
 def push(state: State, client: Client, command: Push) -> Reply | None:
     if command.idempotency_key is not None and idempotency.answered(state, command):
         return push_again(state, client, command)
@@ -85,7 +81,6 @@ def push(state: State, client: Client, command: Push) -> Reply | None:
     return _added(state, command, *_add(state, queue, [command], [data]))
 
 
-@handles(PushBatch)
 def push_batch(state: State, client: Client, command: PushBatch) -> Reply | None:
     if command.idempotency_key is not None and idempotency.answered(state, command):
         return push_again(state, client, command)

@@ -31,7 +31,6 @@ from ..lifecycle import events, moves, removal, transitions
 from ..lifecycle.events import emit_queue
 from ..lookup import known_queue
 from ..memory import queue_configs
-from ..registry import FAREWELLS, at_queue, handles, obliterates, recovers
 from ..slices import Steps, sliced
 from ..state import Client, QueueState, State
 from .views.paging import job_of
@@ -53,7 +52,6 @@ class Paused(Struct):
 # -- pausing -------------------------------------------------------------------------------------------------
 
 
-@handles(Pause)
 def pause(state: State, client: Client, command: Pause) -> Ok:
     """Also a queue that does not exist yet: it does from now on."""
     queue = state.queues.get(command.queue)
@@ -68,16 +66,14 @@ def pause(state: State, client: Client, command: Pause) -> Ok:
     return Ok()
 
 
-@handles(Resume)
 def resume(state: State, client: Client, command: Resume) -> Ok:
     queue = known_queue(state, command.queue)
     if queue is not None:
-        _resume(state, queue)
+        forget_pause(state, queue)
     return Ok()
 
 
-@obliterates
-def _resume(state: State, queue: QueueState) -> None:
+def forget_pause(state: State, queue: QueueState) -> None:
     if queue.paused:
         queue.paused = False
         state.out.keep(PAUSE, queue.name, None)
@@ -86,13 +82,11 @@ def _resume(state: State, queue: QueueState) -> None:
             state.woken[queue] = None
 
 
-@recovers(PAUSE, at_queue)
 def recover_pause(state: State, key: str, value: str) -> None:
     if key in state.queues:
         state.queues[key].paused = True
 
 
-@handles(IsPaused)
 def is_paused(state: State, client: Client, command: IsPaused) -> PausedReply:
     queue = known_queue(state, command.queue)
     return PausedReply(paused=queue is not None and queue.paused)
@@ -101,7 +95,6 @@ def is_paused(state: State, client: Client, command: IsPaused) -> PausedReply:
 # -- emptying ------------------------------------------------------------------------------------------------
 
 
-@handles(Drain)
 @sliced
 def drain(state: State, client: Client, command: Drain) -> Steps:
     queue = known_queue(state, command.queue)
@@ -115,7 +108,6 @@ def drain(state: State, client: Client, command: Drain) -> Steps:
     return CountReply(count=count)
 
 
-@handles(Clean)
 @sliced
 def clean(state: State, client: Client, command: Clean) -> Steps:
     queue = known_queue(state, command.queue)
@@ -222,7 +214,6 @@ def _chunks(queue: QueueState, seqs: list[int], wanted: Callable[[Job], bool]) -
 # -- deleting ------------------------------------------------------------------------------------------------
 
 
-@handles(Obliterate)
 @sliced
 def obliterate(state: State, client: Client, command: Obliterate) -> Steps:
     """Jobs that are pushed meanwhile may stay; then the queue stays, too, but without its settings."""
@@ -244,7 +235,7 @@ def obliterate(state: State, client: Client, command: Obliterate) -> Steps:
         yield
     if state.queues.get(queue.name) is queue:  # another Obliterate may have been faster
         queue_configs.forget(state, queue.name)
-        for farewell in FAREWELLS:
+        for farewell in state.tables.farewells:
             farewell(state, queue)
         if not (queue.jobs or queue.late or queue.completed or queue.failed):
             emit_queue(state, events.OBLITERATED, queue)
@@ -255,7 +246,6 @@ def obliterate(state: State, client: Client, command: Obliterate) -> Steps:
 # -- others --------------------------------------------------------------------------------------------------
 
 
-@handles(PromoteJobs)
 @sliced
 def promote_jobs(state: State, client: Client, command: PromoteJobs) -> Steps:
     queue = known_queue(state, command.queue)
@@ -270,7 +260,6 @@ def promote_jobs(state: State, client: Client, command: PromoteJobs) -> Steps:
     return CountReply(count=count)
 
 
-@handles(GetCountsPerPriority)
 @sliced
 def counts_per_priority(state: State, client: Client, command: GetCountsPerPriority) -> Steps:
     queue = known_queue(state, command.queue)

@@ -7,12 +7,10 @@ from bunqueue.protocol.commands import CommandError, Ok
 from bunqueue.protocol.commands.events import SubscribeEvents, TrimEvents, Trimmed, TrimReply
 
 from ..lookup import known_queue
-from ..registry import handles
 from ..slices import Steps, sliced
 from ..state import Client, State
 
 
-@handles(SubscribeEvents)
 def subscribe(state: State, client: Client, command: SubscribeEvents) -> Ok:
     name = command.queue
     if problem := queue_name_problem(name):
@@ -26,7 +24,6 @@ def subscribe(state: State, client: Client, command: SubscribeEvents) -> Ok:
     return Ok()
 
 
-@handles(TrimEvents)
 @sliced
 def trim_events(state: State, client: Client, command: TrimEvents) -> Steps:
     queue = known_queue(state, command.queue)

@@ -25,7 +25,6 @@ from bunqueue.protocol.commands.webhooks import (
 )
 from bunqueue.protocol.commands.workers import Removed, RemovedReply
 
-from ..registry import handles, recovers
 from ..state import Client, State
 
 KIND = "webhook"
@@ -54,7 +53,11 @@ class Webhook(Struct):
 _decode = Decoder(Webhook).decode
 
 
-@recovers(KIND, lambda key, value: SLOT)
+def slot_of_record(key: str, value: str) -> int:
+    """Where a stored record belongs."""
+    return SLOT
+
+
 def recover(state: State, key: str, value: str) -> None:
     hook = state.webhooks[key] = _decode(value)
     if hook.places is not None and len(hook.places) != state.shards:  # the logs are others now
@@ -62,7 +65,6 @@ def recover(state: State, key: str, value: str) -> None:
         state.out.keep(KIND, key, hook)
 
 
-@handles(AddWebhook)
 def add_webhook(state: State, client: Client, command: AddWebhook) -> AddWebhookReply:
     _check(state, command)
     if len(state.webhooks) >= MAX_WEBHOOKS:
@@ -95,7 +97,6 @@ def _check(state: State, command: AddWebhook) -> None:
         raise CommandError(problem)
 
 
-@handles(RemoveWebhook)
 def remove_webhook(state: State, client: Client, command: RemoveWebhook) -> RemovedReply:
     hook = known(state, command.webhook_id)
     del state.webhooks[hook.id]
@@ -103,7 +104,6 @@ def remove_webhook(state: State, client: Client, command: RemoveWebhook) -> Remo
     return RemovedReply(data=Removed())
 
 
-@handles(SetWebhookEnabled)
 def set_webhook_enabled(state: State, client: Client, command: SetWebhookEnabled) -> Ok:
     hook = known(state, command.id)
     hook.enabled = command.enabled
@@ -118,7 +118,6 @@ def known(state: State, webhook_id: str) -> Webhook:
     return hook
 
 
-@handles(ListWebhooks)
 def list_webhooks(state: State, client: Client, command: ListWebhooks) -> ListWebhooksReply:
     hooks = sorted(state.webhooks.values(), key=lambda hook: hook.id)  # ids ascend
     shown = [_shown(hook) for hook in hooks]
@@ -160,7 +159,6 @@ def delivery(hook: Webhook) -> Delivery:
     )
 
 
-@handles(RecordDelivery)
 def record_delivery(state: State, client: Client, command: RecordDelivery) -> Ok:
     hook = known(state, command.webhook_id)
     if command.places is not None:

@@ -11,7 +11,6 @@ from msgspec import Raw, Struct, json
 from bunqueue.model.job import Job
 from bunqueue.protocol.peers import Value
 
-from ..registry import at_id, obliterates, recovers
 from ..state import QueueState, State
 from .outcomes import KEPT_MS, MAX_GONE
 
@@ -68,12 +67,10 @@ def _drop(state: State, job_id: str) -> None:
     state.dropped.append(job_id)  # the entry that led others here was left there until now
 
 
-@recovers(KIND, at_id)
-def _recover(state: State, key: str, value: str) -> None:
+def recover(state: State, key: str, value: str) -> None:
     state.child_results[key] = _decode_kept(value)
 
 
-@obliterates
-def _obliterate(state: State, queue: QueueState) -> None:
+def obliterate(state: State, queue: QueueState) -> None:
     for job_id in [job_id for job_id, kept in state.child_results.items() if kept.queue == queue.name]:
         _drop(state, job_id)

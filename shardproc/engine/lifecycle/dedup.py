@@ -26,21 +26,18 @@ from bunqueue.protocol.commands.dedup import (
 from ..lookup import known_queue
 from ..memory.unique_keys import release_key
 from ..outbox import ROW
-from ..registry import handles
 from ..state import Client, QueueState, State
 from . import transitions
 
 NO_DEDUP = Dedup()
 
 
-@handles(GetDeduplicationJobId)
 def holder_of(state: State, client: Client, command: GetDeduplicationJobId) -> HolderReply:
     queue = known_queue(state, command.queue)
     job = living_holder(state, queue, command.deduplication_id) if queue is not None else None
     return HolderReply(data=Holder(None if job is None else job.id))
 
 
-@handles(RemoveDeduplicationKey)
 def remove_key(state: State, client: Client, command: RemoveDeduplicationKey) -> FreedReply:
     queue = known_queue(state, command.queue)
     job = living_holder(state, queue, command.deduplication_id) if queue is not None else None
@@ -50,7 +47,6 @@ def remove_key(state: State, client: Client, command: RemoveDeduplicationKey) ->
     return FreedReply(data=Freed(1))
 
 
-@handles(RemoveJobDeduplicationKey)
 def remove_key_of_job(state: State, client: Client, command: RemoveJobDeduplicationKey) -> RemovedReply:
     job = state.jobs.get(command.id)
     if job is None or not job.holds_key:

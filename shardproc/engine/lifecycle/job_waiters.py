@@ -10,7 +10,6 @@ from bunqueue.protocol.commands import CommandError
 from bunqueue.protocol.commands.events import Ended, WaitJob, WaitJobs, WaitManyReply, WaitReply
 from bunqueue.protocol.job_view import state_name
 
-from ..registry import handles
 from ..state import Client, JobWait, State
 
 MAX_ENDED = 100  # finished jobs in one answer: each is read from the disk, 20 us or so
@@ -18,7 +17,6 @@ MAX_KEPT = 10_000  # removed jobs of which it is remembered how they ended; an e
 MAX_RESULTS = 4 << 20  # bytes of results in one answer, and then one more
 
 
-@handles(WaitJob)
 def wait_job(state: State, client: Client, command: WaitJob) -> WaitReply | None:
     job = state.jobs.get(command.id)
     if job is not None and command.timeout:
@@ -35,7 +33,6 @@ def wait_job(state: State, client: Client, command: WaitJob) -> WaitReply | None
     return WaitReply(completed=True, result=_shown(job.result))
 
 
-@handles(WaitJobs)
 def wait_jobs(state: State, client: Client, command: WaitJobs) -> WaitManyReply | None:
     ids = tuple(dict.fromkeys(command.ids))
     found: list[Ended] = []

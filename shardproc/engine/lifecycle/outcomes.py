@@ -14,8 +14,6 @@ from bunqueue.protocol import peers as wire
 
 from .. import peer_calls
 from ..outbox import ROW
-from ..peer_calls import answers
-from ..registry import at_id, obliterates, recovers
 from ..state import QueueState, State
 
 KIND = "gone"
@@ -107,16 +105,14 @@ def forget(state: State, job_id: str) -> None:
         state.out.keep(KIND, job_id, None)
 
 
-@obliterates
-def _obliterate(state: State, queue: QueueState) -> None:
+def obliterate(state: State, queue: QueueState) -> None:
     _forget_queue(state, queue.name)
     for shard in range(state.shards):
         if shard != state.shard:
             peer_calls.tell(state, shard, wire.Obliterated(queue.name))
 
 
-@answers(wire.Obliterated)
-def _obliterated(state: State, source: int, message: wire.Obliterated) -> None:
+def obliterated(state: State, source: int, message: wire.Obliterated) -> None:
     _forget_queue(state, message.queue)
 
 
@@ -130,8 +126,7 @@ def _forget_queue(state: State, queue: str) -> None:
             outcome.obliterated = True
 
 
-@recovers(KIND, at_id)
-def _recover(state: State, key: str, value: str) -> None:
+def recover(state: State, key: str, value: str) -> None:
     gone = _decode(value)
     if gone.at < state.now - KEPT_MS:
         state.out.keep(KIND, key, None)

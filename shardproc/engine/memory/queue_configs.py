@@ -10,7 +10,6 @@ from msgspec import Struct
 from bunqueue.model.dead_letters import DlqConfig
 from bunqueue.model.stall import StallConfig
 
-from ..registry import at_queue, recovers
 from ..state import State
 
 KINDS: dict[type[Struct], str] = {DlqConfig: "dlq", StallConfig: "stall"}
@@ -39,11 +38,9 @@ def forget(state: State, queue: str) -> None:
             state.out.keep(name, queue, None)
 
 
-@recovers("dlq", at_queue)
-def _dlq(state: State, key: str, value: str) -> None:
+def recover_dlq(state: State, key: str, value: str) -> None:
     state.configs[DlqConfig, key] = msgspec.json.decode(value, type=DlqConfig)
 
 
-@recovers("stall", at_queue)
-def _stall(state: State, key: str, value: str) -> None:
+def recover_stall(state: State, key: str, value: str) -> None:
     state.configs[StallConfig, key] = msgspec.json.decode(value, type=StallConfig)

@@ -17,7 +17,7 @@ from .. import peer_calls
 from ..lifecycle import blocked, child_results
 from ..lifecycle.outcomes import outcome_of, outcome_of_ended, watch
 from ..outbox import ROW
-from ..peer_calls import Steps, answers
+from ..peer_calls import Steps
 from ..state import Awaited, State
 from .directory import flows_decided, locate
 
@@ -62,8 +62,7 @@ def looked(state: State, ids: Iterable[str]) -> None:
             _drop_idle(state, job_id, awaited)
 
 
-@answers(wire.Watch)
-def _watch(state: State, source: int, message: wire.Watch) -> Steps:
+def answer_watch(state: State, source: int, message: wire.Watch) -> Steps:
     yield from flows_decided(state, message.ids)
     state.out.durable |= message.durable
     jobs = [_outcome(state, job_id) for job_id in message.ids]
@@ -76,8 +75,7 @@ def _watch(state: State, source: int, message: wire.Watch) -> Steps:
     return wire.Outcomes(jobs)
 
 
-@answers(wire.Unwatch)
-def _unwatch(state: State, source: int, message: wire.Unwatch) -> None:
+def answer_unwatch(state: State, source: int, message: wire.Unwatch) -> None:
     for job_id in message.ids:
         _forget_watcher(state, job_id, source)
 
@@ -162,8 +160,7 @@ def settle(state: State) -> None:
         hear(state, outcome)
 
 
-@answers(wire.Outcomes)
-def _heard(state: State, source: int, message: wire.Outcomes) -> None:
+def heard(state: State, source: int, message: wire.Outcomes) -> None:
     for outcome in message.jobs:
         hear(state, outcome)
 
@@ -246,8 +243,7 @@ def peer_is_back(state: State, shard: int) -> None:
 # Results of children
 
 
-@answers(wire.Values)
-def _values(state: State, source: int, message: wire.Values) -> wire.ValuesAre:
+def values(state: State, source: int, message: wire.Values) -> wire.ValuesAre:
     return wire.ValuesAre([None if job_id in state.jobs else _value(state, job_id) for job_id in message.ids])
 
 

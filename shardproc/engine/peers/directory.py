@@ -24,8 +24,7 @@ from ..dispatch import carry_out
 from ..handlers.views.queries import Shown
 from ..lifecycle import child_results, outcomes, removal
 from ..memory.pointers import enter, pointer
-from ..peer_calls import Deliver, Steps, answers, deferred
-from ..registry import handles
+from ..peer_calls import Deliver, Steps
 from ..state import RELAYED, Client, State
 from . import possession, roll_call
 
@@ -56,8 +55,7 @@ def locate(state: State, ids: Iterable[str]) -> Steps:
     return places
 
 
-@answers(wire.Where)
-def _where(state: State, source: int, message: wire.Where) -> Steps:
+def where(state: State, source: int, message: wire.Where) -> Steps:
     yield from roll_call.find(state, message.ids)
     return wire.Homes([state.directory.get(job_id, state.shard) for job_id in message.ids])
 
@@ -157,8 +155,7 @@ def _all_settled(state: State, ids: list[str], homes: list[int], wait: bool) -> 
     return min(homes, default=0) >= 0
 
 
-@answers(wire.Claim)
-def _claim(state: State, source: int, message: wire.Claim) -> Steps:
+def answer_claim(state: State, source: int, message: wire.Claim) -> Steps:
     ids, here = message.ids, state.shard
     yield from flows_decided(state, ids, wait=message.wait)
     yield from roll_call.find(state, ids)
@@ -192,8 +189,7 @@ def _home(word: int, home: int, source: int) -> int:
     return {wire.FREE: source, wire.BUSY: BUSY, wire.UNDECIDED: UNDECIDED}[word]
 
 
-@answers(wire.Verify)
-def _verified(state: State, source: int, message: wire.Verify) -> Steps:
+def verified(state: State, source: int, message: wire.Verify) -> Steps:
     yield from flows_decided(state, message.ids, wait=message.wait)
     state.out.durable |= message.durable  # a job that is there is an answer, too
     return wire.Verified([_verify(state, job_id) for job_id in message.ids])
@@ -231,8 +227,7 @@ def tell_dropped(state: State) -> None:
             peer_calls.tell(state, shard, wire.Forget(some, [state.gone.get(job_id) for job_id in some]))
 
 
-@answers(wire.Forget)
-def _forget(state: State, source: int, message: wire.Forget) -> None:
+def forget(state: State, source: int, message: wire.Forget) -> None:
     for job_id, outcome in zip(message.ids, message.outcomes, strict=True):
         if state.directory.get(job_id) == source:
             enter(state, job_id, state.shard)
@@ -240,7 +235,6 @@ def _forget(state: State, source: int, message: wire.Forget) -> None:
                 outcomes.keep_in_mind(state, outcome)
 
 
-@handles(GetJobByCustomId)
 def get_job_by_custom_id(state: State, client: Client, command: GetJobByCustomId) -> JobReply:
     """Of unfinished jobs only (SEMANTICS.md, "GetJobByCustomId of a finished job")."""
     job = state.jobs.get(command.custom_id)
@@ -337,8 +331,7 @@ def _relay_many(state: State, client: Client, command: Command) -> Steps:
     state.out.replies.append((client.conn, Raw(gather.result(command.req_id)[HEADER:])))
 
 
-@deferred(wire.Forward)
-def _forwarded(state: State, source: int, message: wire.Forward, deliver: Deliver) -> None:
+def forwarded(state: State, source: int, message: wire.Forward, deliver: Deliver) -> None:
     """Carry a command out for a client of which this shard knows nothing; it may be answered late."""
     state.serial += 1
     client = Client(RELAYED + state.serial, message.version)

@@ -33,8 +33,7 @@ from ..lifecycle import blocked, transitions
 from ..lifecycle.outcomes import watch
 from ..lookup import find
 from ..outbox import ROW
-from ..peer_calls import Questions, Steps, across, answers
-from ..registry import handles
+from ..peer_calls import Questions, Steps, across
 from ..state import Client, State
 from . import dependencies
 from .dependencies import extra_of
@@ -47,7 +46,6 @@ FLOW_FIELDS = ("__parentId", "__parentQueue", "__childrenIds")  # in the data of
 LATER = "pending"  # in place of a parent: UpdateParent will name it
 
 
-@handles(GetChildrenValues)
 @across
 def get_children_values(state: State, client: Client, command: GetChildrenValues) -> Steps:
     job = find(state, command.id)
@@ -57,19 +55,16 @@ def get_children_values(state: State, client: Client, command: GetChildrenValues
     return ChildValuesReply(data=ChildValues(values))
 
 
-@handles(GetFailedChildrenValues)
 def get_failed(state: State, client: Client, command: GetFailedChildrenValues) -> ChildErrorsReply:
     job = find(state, command.id)
     return ChildErrorsReply(values=(job.extra.failures if job is not None and job.extra else None) or {})
 
 
-@handles(GetIgnoredChildrenFailures)
 def get_ignored(state: State, client: Client, command: GetIgnoredChildrenFailures) -> ChildErrorsReply:
     job = find(state, command.id)
     return ChildErrorsReply(values=(job.extra.ignored if job is not None and job.extra else None) or {})
 
 
-@handles(UpdateParent)
 @across
 def update_parent(state: State, client: Client, command: UpdateParent) -> Steps:
     """Either may have run already: clients that push children first name their parent when they know it."""
@@ -163,7 +158,6 @@ def join_again(state: State, parents: list[str | None], children: list[str], *, 
     yield [(places[parent], _kin_of(wire.JOIN, parent, child, durable)) for parent, child in unheard]
 
 
-@handles(RemoveChildDependency)
 @across
 def remove_child_dependency(state: State, client: Client, command: RemoveChildDependency) -> Steps:
     job = find(state, command.id)
@@ -181,7 +175,6 @@ def remove_child_dependency(state: State, client: Client, command: RemoveChildDe
     return RemovedReply(removed=True)
 
 
-@handles(MoveToWaitingChildren)
 @across
 def move_to_waiting_children(state: State, client: Client, command: MoveToWaitingChildren) -> Steps:
     """It waits for those of its children that have not completed; without any, until it is moved on."""
@@ -212,7 +205,6 @@ def _active(state: State, command: MoveToWaitingChildren, version: int) -> Job:
     return job
 
 
-@handles(RemoveUnprocessedChildren)
 @across
 def remove_unprocessed_children(state: State, client: Client, command: RemoveUnprocessedChildren) -> Steps:
     job = state.jobs.get(command.id)
@@ -250,8 +242,7 @@ def with_flow_fields(old: bytes, new: bytes) -> bytes:
 # What is asked of the shard of one of them
 
 
-@answers(wire.Kin)
-def _kin(state: State, source: int, message: wire.Kin) -> Steps:
+def kin(state: State, source: int, message: wire.Kin) -> Steps:
     yield from flows_decided(state, [message.id])
     state.out.durable |= message.durable
     job = state.jobs.get(message.id)

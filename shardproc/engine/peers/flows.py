@@ -24,8 +24,7 @@ from bunqueue.protocol.job_view import job_list, pulled_job
 from .. import peer_calls
 from ..handlers.push import check_data, check_fields, new_job
 from ..lifecycle import blocked, outcomes, transitions
-from ..peer_calls import Deliver, Questions, Steps, across, answers, deferred
-from ..registry import Apart, handles, recovers
+from ..peer_calls import Deliver, Questions, Steps, across
 from ..state import Client, QueueState, State
 from . import dependencies, directory, possession
 from .possession import Place
@@ -64,21 +63,18 @@ _decode_part = json.Decoder(Part).decode
 _decode_decision = json.Decoder(Decision).decode
 
 
-@recovers(UNDECIDED, Apart.UNSETTLED)
-def _recover_part(state: State, key: str, value: str) -> None:
+def recover_part(state: State, key: str, value: str) -> None:
     state.recovery.parts.add(key)
     _hold(state, key, _decode_part(value))
 
 
-@recovers(DECIDED, Apart.UNSETTLED)
-def _recover_decision(state: State, key: str, value: str) -> None:
+def recover_decision(state: State, key: str, value: str) -> None:
     state.decisions[key] = _decode_decision(value)
 
 
 # The shard that got the flow
 
 
-@handles(PushFlow)
 @across
 def push_flow(state: State, client: Client, command: PushFlow) -> Steps:
     """See the module; the reply comes after the decision is stored, and after all were told of it."""
@@ -162,7 +158,7 @@ def recovered(state: State) -> None:
         peer_calls.start(state, directory.recall(state, own))
         return
     for flow in own:
-        _decide(state, state.shard, wire.Decide(flow, flow in state.decisions))
+        decide(state, state.shard, wire.Decide(flow, flow in state.decisions))
 
 
 def _tell_again(state: State, flow: str, decision: Decision) -> None:
@@ -183,7 +179,7 @@ def _confirm(state: State, flow: str, decision: Decision) -> Steps:
         decision.shards = []
         _decided(state, flow, decision)
     if flow in state.parts:
-        _decide(state, state.shard, wire.Decide(flow, commit))
+        decide(state, state.shard, wire.Decide(flow, commit))
     for deliver in state.undecided.pop(flow):
         deliver(wire.Recalled(commit))
 
@@ -195,8 +191,7 @@ def peer_is_back(state: State, shard: int) -> None:
         peer_calls.start(state, directory.recall(state, flows))
 
 
-@deferred(wire.Recall)
-def _recalled(state: State, source: int, message: wire.Recall, deliver: Deliver) -> None:
+def recalled(state: State, source: int, message: wire.Recall, deliver: Deliver) -> None:
     waiting = state.undecided.get(message.flow)
     if waiting is None:
         deliver(wire.Recalled(message.flow in state.decisions))
@@ -209,8 +204,7 @@ def _recalled(state: State, source: int, message: wire.Recall, deliver: Deliver)
 # A shard that has jobs of the flow
 
 
-@answers(wire.Prepare)
-def _prepare(state: State, source: int, message: wire.Prepare) -> Steps:
+def prepare(state: State, source: int, message: wire.Prepare) -> Steps:
     jobs = _decode_jobs(message.jobs)
     if message.flow in state.parts:  # asked twice
         return wire.Prepared(jobs=_shown(state, jobs))
@@ -247,8 +241,7 @@ def _job(state: State, queue: QueueState, job: FlowJob) -> Job:
     return new_job(state, queue, job.id, job.input, bytes(job.input.data))
 
 
-@answers(wire.Decide)
-def _decide(state: State, source: int, message: wire.Decide) -> wire.Decided:
+def decide(state: State, source: int, message: wire.Decide) -> wire.Decided:
     state.out.durable |= message.durable  # before the decision is forgotten where it was made
     part = state.parts.pop(message.flow, None)
     if part is not None:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from bunqueue.model.ids import slot_of_queue
 from bunqueue.protocol import peers as wire
 
-from ..peer_calls import Steps, answers
+from ..peer_calls import Steps
 from ..state import State
 
 Place = tuple[str, str]  # queue and id of a job
@@ -20,8 +20,7 @@ Wanted = tuple[str, Place, int | None]  # flow, one of its jobs, and when the fl
 LOST, PREPARED, APPEARED, OTHER = range(4)  # what is there of a flow; OTHER: a job that may not be of it
 
 
-@answers(wire.Have)
-def _have(state: State, source: int, message: wire.Have) -> wire.Had:
+def have(state: State, source: int, message: wire.Have) -> wire.Had:
     return wire.Had([_had(state, job_id) for job_id in message.ids], state.recovery.stored_until)
 
 

@@ -17,7 +17,7 @@ from .. import peer_calls
 from ..lifecycle import blocked, transitions
 from ..memory.pointers import pointer
 from ..memory.recovery import FLOWS, GAP, KIND
-from ..peer_calls import Steps, answers
+from ..peer_calls import Steps
 from ..state import State
 from . import dependencies, families, possession
 
@@ -64,8 +64,7 @@ def peer_is_back(state: State, shard: int) -> None:
         peer_calls.tell(state, shard, wire.Reconciled())
 
 
-@answers(wire.Reconciled)
-def _reconciled(state: State, source: int, message: wire.Reconciled) -> None:
+def reconciled(state: State, source: int, message: wire.Reconciled) -> None:
     recovery = state.recovery
     recovery.reconciled.add(source)
     if len(recovery.reconciled) == state.shards - 1 and recovery.stored_until is not None:

@@ -21,16 +21,14 @@ from bunqueue.protocol import peers as wire
 from .. import peer_calls
 from ..memory.pointers import enter, pointer
 from ..memory.recovery import GAP, IDS, KIND, Gap
-from ..peer_calls import Steps, answers
-from ..registry import Apart, recovers
+from ..peer_calls import Steps
 from ..state import State
 
 _decode_gap = json.Decoder(Gap).decode
 PAGE = 500  # ids looked at for one answer: some 5 ms
 
 
-@recovers(KIND, Apart.DERIVED)
-def _recover(state: State, key: str, value: str) -> None:
+def recover(state: State, key: str, value: str) -> None:
     if key == IDS:
         state.recovery.unheard = set(range(state.shards)) - {state.shard}
     elif key == GAP:
@@ -56,8 +54,7 @@ def _listen(state: State, shard: int) -> Steps:
         state.out.keep(KIND, IDS, None)
 
 
-@answers(wire.Announce)
-def _announce(state: State, source: int, message: wire.Announce) -> wire.Announced:
+def announce(state: State, source: int, message: wire.Announce) -> wire.Announced:
     ids, after = state.archive.own_ids_after(message.after, PAGE)
     if not message.after:  # a prepared job may appear between two pages, where the pages have been already
         ids += state.prepared

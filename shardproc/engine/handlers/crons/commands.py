@@ -34,7 +34,6 @@ from bunqueue.protocol.numbers import number
 from ...memory.clock_correction import SetBack
 from ...memory.timetable import KIND, Schedule
 from ...peer_calls import Steps, across
-from ...registry import handles, recovers
 from ...slices import Steps as Slices
 from ...slices import sliced
 from ...state import Client, State
@@ -47,7 +46,6 @@ NOT_FOUND = "Cron job not found"
 _decode = msgspec.json.Decoder(Schedule).decode
 
 
-@handles(Cron)
 def put(state: State, client: Client, command: Cron) -> Reply | None:
     _check(command)
     next_after(command, state.now, state.now)
@@ -85,7 +83,6 @@ def _put(state: State, client: Client, command: Cron) -> CronReply:
     return CronReply(cron=_view(schedule))
 
 
-@handles(CronDelete)
 def delete(state: State, client: Client, command: CronDelete) -> Ok:
     known = known_schedule(state, command.name)
     if command.app is not None and known.app != command.app:
@@ -94,7 +91,6 @@ def delete(state: State, client: Client, command: CronDelete) -> Ok:
     return Ok()
 
 
-@handles(CronGet)
 def get(state: State, client: Client, command: CronGet) -> CronReply:
     return _shown(state, known_schedule(state, command.name))
 
@@ -106,12 +102,10 @@ def known_schedule(state: State, name: str) -> Schedule:
     return schedule
 
 
-@handles(CronPause)
 def pause(state: State, client: Client, command: CronPause) -> CronReply:
     return _set_paused(state, command.name, True)
 
 
-@handles(CronResume)
 def resume(state: State, client: Client, command: CronResume) -> CronReply:
     return _set_paused(state, command.name, False)
 
@@ -123,7 +117,6 @@ def _set_paused(state: State, name: str, paused: bool) -> CronReply:
     return _shown(state, schedule)
 
 
-@handles(CronNext)
 def next_runs(state: State, client: Client, command: CronNext) -> CronRunsReply:
     schedule = known_schedule(state, command.name)
     left, limit = command.count, schedule.max_limit
@@ -140,7 +133,6 @@ def next_runs(state: State, client: Client, command: CronNext) -> CronRunsReply:
     return CronRunsReply(data=CronRuns([float(run) for run in runs]))
 
 
-@handles(CronList)
 @sliced
 def list_all(state: State, client: Client, command: CronList) -> Slices:
     found = []
@@ -157,7 +149,11 @@ def next_ones(state: State, count: int) -> list[CronView]:
     return [_view(schedule) for schedule in found]
 
 
-@recovers(KIND, lambda key, value: slot_of_queue(_decode(value).queue))
+def slot_of_record(key: str, value: str) -> int:
+    """Where a stored record belongs."""
+    return slot_of_queue(_decode(value).queue)
+
+
 def recover(state: State, key: str, value: str) -> None:
     """A schedule as it was stored; runs that were missed are looked at when the first tick comes."""
     state.timetable.put(_decode(value))

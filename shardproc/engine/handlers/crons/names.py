@@ -13,7 +13,7 @@ from bunqueue.protocol.commands import CommandError
 from bunqueue.protocol.commands.cron import Cron
 
 from ...memory.timetable import Claim
-from ...peer_calls import Steps, answers
+from ...peer_calls import Steps
 from ...state import State
 
 
@@ -48,8 +48,7 @@ def _check_here(state: State, command: Cron) -> None:
         raise _taken(known.name, known.queue, known.app or "")
 
 
-@answers(wire.CronClaim)
-def _held(state: State, source: int, message: wire.CronClaim) -> wire.CronHolder:
+def held(state: State, source: int, message: wire.CronClaim) -> wire.CronHolder:
     known = state.timetable.by_name.get(message.name)
     if known is not None:
         return wire.CronHolder(known.queue, known.app or "")

@@ -17,7 +17,6 @@ from bunqueue.protocol.commands.cron import CronRunReply, CronTrigger, SpawnOpti
 
 from ...lifecycle import last_runs
 from ...memory.timetable import Missed, Schedule
-from ...registry import handles
 from ...state import Client, State
 from .. import push
 from .commands import keep, known_schedule, next_after, remove
@@ -79,7 +78,6 @@ def _miss(state: State, schedule: Schedule, *, made_up: bool) -> int:
     return times if every is None else 0
 
 
-@handles(CronTrigger)
 def trigger(state: State, client: Client, command: CronTrigger) -> CronRunReply:
     schedule = known_schedule(state, command.name)
     job_id, is_new = _push(state, schedule)

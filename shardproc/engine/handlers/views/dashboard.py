@@ -36,7 +36,6 @@ from ...lookup import known_queue
 from ...memory.history import lately
 from ...memory.sums import of_queues
 from ...memory.vitals import MB
-from ...registry import handles
 from ...slices import Steps, sliced
 from ...state import Client, QueueState, State
 from ..crons.commands import next_ones
@@ -52,7 +51,6 @@ MAX_CRONS = 100
 RATE_MINUTES = 4  # before the running one, over which rates of queues are taken
 
 
-@handles(DashboardOverview)
 @sliced
 def overview(state: State, client: Client, command: DashboardOverview) -> Steps:
     jobs = yield from of_queues(state)
@@ -94,7 +92,6 @@ def overview(state: State, client: Client, command: DashboardOverview) -> Steps:
     )
 
 
-@handles(DashboardQueues)
 @sliced
 def dashboard_queues(state: State, client: Client, command: DashboardQueues) -> Steps:
     found = []
@@ -127,7 +124,6 @@ def _overview_of(state: State, queue: QueueState) -> QueueOverview:
     )
 
 
-@handles(DashboardQueue)
 @sliced
 def dashboard_queue(state: State, client: Client, command: DashboardQueue) -> Steps:
     queue = known_queue(state, command.queue)
@@ -183,7 +179,6 @@ def _preview(state: State, queue: QueueState) -> list[Raw]:
     return shown
 
 
-@handles(CompactMemory)
 @sliced
 def compact_memory(state: State, client: Client, command: CompactMemory) -> Steps:
     for queue in list(state.queues.values()):

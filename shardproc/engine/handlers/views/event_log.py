@@ -15,7 +15,6 @@ from bunqueue.model.events import NAMES
 from bunqueue.protocol.commands.events import EventsReply, GetEvents, LogPlace
 
 from ...outbox import LogRow
-from ...registry import handles
 from ...state import Client, State
 
 SCAN = 20_000  # events looked at for one command
@@ -33,7 +32,6 @@ class Wanted(NamedTuple):
     job_id: str | None
 
 
-@handles(GetEvents)
 def get_events(state: State, client: Client, command: GetEvents) -> EventsReply:
     oldest, following = state.archive.event_bounds()
     after = _begin(state, command, following)

@@ -30,7 +30,6 @@ from ...lookup import find, known_queue
 from ...memory.vitals import MB
 from ...outbox import Attempt
 from ...ready.group import Group
-from ...registry import handles
 from ...slices import Steps, sliced
 from ...state import Client, State
 from .wait_reasons import reasons_of
@@ -38,7 +37,6 @@ from .wait_reasons import reasons_of
 GROUPS_A_SLICE = 20_000
 
 
-@handles(GetAttempts)
 def get_attempts(state: State, client: Client, command: GetAttempts) -> AttemptsReply:
     job = find(state, command.id)
     if job is None:
@@ -74,7 +72,6 @@ def _attempt(attempt: Attempt, number: int) -> AttemptView:
     )
 
 
-@handles(WhyWaiting)
 def why_waiting(state: State, client: Client, command: WhyWaiting) -> WaitingReply:
     job = find(state, command.id)
     if job is None:
@@ -82,7 +79,6 @@ def why_waiting(state: State, client: Client, command: WhyWaiting) -> WaitingRep
     return WaitingReply(data=Waiting(state_name(job, 3), reasons_of(state, job)))
 
 
-@handles(ListGroups)
 @sliced
 def list_groups(state: State, client: Client, command: ListGroups) -> Steps:
     queue = known_queue(state, command.queue)
@@ -107,7 +103,6 @@ def _group(group: Group) -> GroupView:
     )
 
 
-@handles(ListShards)
 def list_shards(state: State, client: Client, command: ListShards) -> ShardViewsReply:
     vitals = state.vitals()
     view = ShardView(

@@ -18,13 +18,11 @@ from bunqueue.protocol.commands.jobs import (
 
 from ...lookup import find
 from ...outbox import LogEntry
-from ...registry import handles
 from ...state import Client, State
 
 MAX_MESSAGE = 65_536  # characters of a line that are kept
 
 
-@handles(AddLog)
 def add_log(state: State, client: Client, command: AddLog) -> AddLogReply:
     job = find(state, command.id)
     if job is None:
@@ -35,7 +33,6 @@ def add_log(state: State, client: Client, command: AddLog) -> AddLogReply:
     return AddLogReply(data=Added())
 
 
-@handles(GetLogs)
 def get_logs(state: State, client: Client, command: GetLogs) -> GetLogsReply:
     job = find(state, command.id)
     entries = _log(state, job)
@@ -45,7 +42,6 @@ def get_logs(state: State, client: Client, command: GetLogs) -> GetLogsReply:
     return GetLogsReply(data=Log(wanted, len(entries)))
 
 
-@handles(ClearLogs)
 def clear_logs(state: State, client: Client, command: ClearLogs) -> Ok:
     job = find(state, command.id)
     if job is not None and _log(state, job):  # looking has what was added before written

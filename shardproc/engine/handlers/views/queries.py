@@ -32,7 +32,6 @@ from bunqueue.protocol.job_view import job_list, queried_job, state_name, unread
 from ...lifecycle import events
 from ...lookup import find, known_queue
 from ...outbox import Remains
-from ...registry import handles
 from ...slices import Steps, sliced
 from ...state import Client, QueueState, State
 from .paging import FINISHED, LIVE, Wanted, job_of, page
@@ -101,7 +100,6 @@ class Shown:
         return JobsReply(jobs=job_list(self._jobs))
 
 
-@handles(GetJob)
 def get_job(state: State, client: Client, command: GetJob) -> JobReply:
     job = find(state, command.id)
     if job is None:
@@ -111,14 +109,12 @@ def get_job(state: State, client: Client, command: GetJob) -> JobReply:
     return JobReply(job=answer.one())
 
 
-@handles(GetState)
 def get_state(state: State, client: Client, command: GetState) -> StateReply:
     job = find(state, command.id)
     name = "unknown" if job is None else state_name(job, client.version)
     return StateReply(id=command.id, state=name)
 
 
-@handles(GetResult)
 def get_result(state: State, client: Client, command: GetResult) -> ResultReply:
     job = find(state, command.id)
     result = job.result if job is not None and job.state == COMPLETED else None
@@ -126,7 +122,6 @@ def get_result(state: State, client: Client, command: GetResult) -> ResultReply:
     return ResultReply(id=command.id, result=UNSET if result is None else Raw(result))
 
 
-@handles(GetJobs)
 @sliced
 def get_jobs(state: State, client: Client, command: GetJobs) -> Steps:
     queue = known_queue(state, command.queue)
@@ -185,7 +180,6 @@ def listed_state(queue: QueueState, job: Job, version: int) -> str:
     return state_name(job, version)
 
 
-@handles(GetJobCounts)
 def get_job_counts(state: State, client: Client, command: GetJobCounts) -> JobCountsReply:
     queue = known_queue(state, command.queue)
     if queue is None:
@@ -208,7 +202,6 @@ def counts_of(queue: QueueState, version: int) -> Counts:
     return counts
 
 
-@handles(Count)
 def count(state: State, client: Client, command: Count) -> CountReply:
     queue = known_queue(state, command.queue)
     if queue is None:
@@ -228,7 +221,6 @@ def _active(state: State, job_id: str) -> Job:
     return job
 
 
-@handles(Progress)
 def progress(state: State, client: Client, command: Progress) -> Ok:
     job = _active(state, command.id)
     if command.progress != command.progress:  # NaN
@@ -241,7 +233,6 @@ def progress(state: State, client: Client, command: Progress) -> Ok:
     return Ok()
 
 
-@handles(GetProgress)
 def get_progress(state: State, client: Client, command: GetProgress) -> ProgressReply:
     job = _active(state, command.id)
     return ProgressReply(progress=job.progress, message=job.progress_message)

@@ -38,7 +38,6 @@ from bunqueue.protocol.job_view import job_list
 from ...memory.history import MINUTE_MS, by_minute
 from ...memory.sums import QUEUES_A_SLICE, Sums, of_queues
 from ...memory.vitals import MB, Disk, Vitals
-from ...registry import handles
 from ...slices import Steps, sliced
 from ...state import Client, QueueState, State
 
@@ -47,7 +46,6 @@ _encode = Encoder().encode
 MAX_QUEUES = 200  # that get series of their own in Prometheus, over all shards: each costs four
 
 
-@handles(ListQueues)
 @sliced
 def list_queues(state: State, client: Client, command: ListQueues) -> Steps:
     found: list[bytes] = []
@@ -65,7 +63,6 @@ def _info(queue: QueueState) -> QueueInfo:
     return QueueInfo(queue.name, queue.waiting, len(queue.delayed), len(queue.active), queue.paused)
 
 
-@handles(Stats)
 @sliced
 def stats(state: State, client: Client, command: Stats) -> Steps:
     jobs = yield from of_queues(state)
@@ -87,7 +84,6 @@ def stats(state: State, client: Client, command: Stats) -> Steps:
     )
 
 
-@handles(Metrics)
 def metrics(state: State, client: Client, command: Metrics) -> MetricsReply:
     if command.queue is not None or command.type is not None:
         return MetricsReply(data=_history(state, command.queue, command.type))
@@ -124,7 +120,6 @@ def _history(state: State, name: str | None, kind: str | None) -> QueueHistory:
     return QueueHistory(HistoryMeta(total, minute, data[0]), data, len(data))
 
 
-@handles(Prometheus)
 @sliced
 def prometheus(state: State, client: Client, command: Prometheus) -> Steps:
     jobs = yield from of_queues(state)
@@ -203,7 +198,6 @@ def _of_shard(state: State, jobs: Sums) -> ShardFigures:
     )
 
 
-@handles(StorageStatus)
 def storage_status(state: State, client: Client, command: StorageStatus) -> StorageStatusReply:
     return StorageStatusReply(data=storage_state(state.shard, state.vitals()))
 

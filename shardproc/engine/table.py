@@ -1,0 +1,367 @@
+"""Every command, peer message and stored record of a shard, and the function that takes it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from bunqueue.protocol import peers as wire
+from bunqueue.protocol.commands.core import (
+    Ack,
+    AckBatch,
+    ExtendLock,
+    ExtendLocks,
+    Fail,
+    JobHeartbeat,
+    JobHeartbeatBatch,
+    PlainPush,
+    PlainPushBatch,
+    Pull,
+    PullBatch,
+    Push,
+    PushBatch,
+)
+from bunqueue.protocol.commands.cron import (
+    Cron,
+    CronDelete,
+    CronGet,
+    CronList,
+    CronNext,
+    CronPause,
+    CronResume,
+    CronTrigger,
+)
+from bunqueue.protocol.commands.dedup import (
+    GetDeduplicationJobId,
+    RemoveDeduplicationKey,
+    RemoveJobDeduplicationKey,
+)
+from bunqueue.protocol.commands.dlq import (
+    CountDlq,
+    Dlq,
+    GetDlqConfig,
+    GetDlqStats,
+    PurgeDlq,
+    RemoveDlqJob,
+    RetryCompleted,
+    RetryDlq,
+    SetDlqConfig,
+)
+from bunqueue.protocol.commands.events import GetEvents, SubscribeEvents, TrimEvents, WaitJob, WaitJobs
+from bunqueue.protocol.commands.flows import (
+    GetChildrenValues,
+    GetFailedChildrenValues,
+    GetIgnoredChildrenFailures,
+    MoveToWaitingChildren,
+    PushFlow,
+    RemoveChildDependency,
+    RemoveUnprocessedChildren,
+    UpdateParent,
+)
+from bunqueue.protocol.commands.groups import (
+    GetGroupActiveCount,
+    GetGroupConcurrency,
+    GetGroupJobsCount,
+    GetGroupRateLimit,
+    GetGroupRateLimitTtl,
+    GetGroupsJobsCount,
+    IsGroupPaused,
+    Pause,
+    PauseGroup,
+    RateLimitGroup,
+    RemoveGroupConcurrency,
+    RemoveGroupRateLimit,
+    ResumeGroup,
+    SetGroupConcurrency,
+    SetGroupRateLimit,
+)
+from bunqueue.protocol.commands.insight import GetAttempts, ListGroups, ListShards, WhyWaiting
+from bunqueue.protocol.commands.jobs import (
+    AddLog,
+    Cancel,
+    ChangeDelay,
+    ChangePriority,
+    ClearLogs,
+    Discard,
+    GetLogs,
+    MoveToDelayed,
+    MoveToWait,
+    Promote,
+    RemoveJob,
+    Update,
+)
+from bunqueue.protocol.commands.limits import (
+    ClearConcurrency,
+    GetQueueLimits,
+    RateLimit,
+    RateLimitClear,
+    SetConcurrency,
+)
+from bunqueue.protocol.commands.monitoring import (
+    CompactMemory,
+    DashboardOverview,
+    DashboardQueue,
+    DashboardQueues,
+    Metrics,
+    Prometheus,
+    StorageStatus,
+)
+from bunqueue.protocol.commands.query import (
+    Count,
+    GetJob,
+    GetJobByCustomId,
+    GetJobCounts,
+    GetJobs,
+    GetProgress,
+    GetResult,
+    GetState,
+    Progress,
+)
+from bunqueue.protocol.commands.queues import (
+    Clean,
+    Drain,
+    GetCountsPerPriority,
+    IsPaused,
+    Obliterate,
+    PromoteJobs,
+    Resume,
+)
+from bunqueue.protocol.commands.server import ListQueues, Stats
+from bunqueue.protocol.commands.stall import GetStallConfig, SetStallConfig
+from bunqueue.protocol.commands.webhooks import (
+    AddWebhook,
+    GetDeliveries,
+    ListWebhooks,
+    RecordDelivery,
+    RecordTrial,
+    RemoveWebhook,
+    SetWebhookEnabled,
+    TryWebhook,
+)
+
+from .handlers import (
+    ack,
+    cancel,
+    dlq,
+    group_rules,
+    jobs,
+    limits,
+    locks,
+    pull,
+    push,
+    queues,
+    subscriptions,
+    webhook_trials,
+    webhooks,
+)
+from .handlers.crons import commands as cron_commands
+from .handlers.crons import names as cron_names
+from .handlers.crons import runs as cron_runs
+from .handlers.views import dashboard, event_log, inspection, logs, queries, stats
+from .lifecycle import child_results, dedup, job_waiters, outcomes
+from .memory import pointers, queue_configs, timetable
+from .memory import recovery as memory_recovery
+from .peers import dependencies, directory, families, flows, possession, reconcile, roll_call
+from .ready import gate
+from .registry import Apart, Farewell, Handler, PeerAnswer, PeerDeferral, Record, Tables, at_id, at_queue
+
+HANDLERS: Mapping[type, Handler] = {
+    # handlers/ack.py
+    Ack: ack.ack,
+    AckBatch: ack.ack_batch,
+    Fail: ack.fail,
+    # handlers/cancel.py
+    Cancel: cancel.cancel,
+    # handlers/crons/commands.py
+    Cron: cron_commands.put,
+    CronDelete: cron_commands.delete,
+    CronGet: cron_commands.get,
+    CronPause: cron_commands.pause,
+    CronResume: cron_commands.resume,
+    CronNext: cron_commands.next_runs,
+    CronList: cron_commands.list_all,
+    # handlers/crons/runs.py
+    CronTrigger: cron_runs.trigger,
+    # handlers/dlq.py
+    SetDlqConfig: dlq.set_dlq_config,
+    GetDlqConfig: dlq.get_dlq_config,
+    Dlq: dlq.dlq,
+    CountDlq: dlq.count_dlq,
+    RetryDlq: dlq.retry_dlq,
+    RetryCompleted: dlq.retry_completed,
+    PurgeDlq: dlq.purge_dlq,
+    RemoveDlqJob: dlq.remove_dlq_job,
+    GetDlqStats: dlq.get_dlq_stats,
+    # handlers/group_rules.py
+    GetGroupJobsCount: group_rules.get_group_jobs_count,
+    GetGroupsJobsCount: group_rules.get_groups_jobs_count,
+    GetGroupActiveCount: group_rules.get_group_active_count,
+    SetGroupRateLimit: group_rules.set_group_rate_limit,
+    GetGroupRateLimit: group_rules.get_group_rate_limit,
+    RemoveGroupRateLimit: group_rules.remove_group_rate_limit,
+    GetGroupRateLimitTtl: group_rules.get_group_rate_limit_ttl,
+    SetGroupConcurrency: group_rules.set_group_concurrency,
+    GetGroupConcurrency: group_rules.get_group_concurrency,
+    RemoveGroupConcurrency: group_rules.remove_group_concurrency,
+    PauseGroup: group_rules.pause_group,
+    ResumeGroup: group_rules.resume_group,
+    IsGroupPaused: group_rules.is_group_paused,
+    RateLimitGroup: group_rules.rate_limit_group,
+    # handlers/jobs.py
+    RemoveJob: jobs.remove_job,
+    Update: jobs.update,
+    ChangePriority: jobs.change_priority,
+    Promote: jobs.promote,
+    MoveToDelayed: jobs.move_to_delayed,
+    ChangeDelay: jobs.change_delay,
+    MoveToWait: jobs.move_to_wait,
+    Discard: jobs.discard,
+    # handlers/limits.py
+    RateLimit: limits.rate_limit,
+    RateLimitClear: limits.rate_limit_clear,
+    SetConcurrency: limits.set_concurrency,
+    ClearConcurrency: limits.clear_concurrency,
+    GetQueueLimits: limits.get_queue_limits,
+    # handlers/locks.py
+    JobHeartbeat: locks.heartbeat,
+    JobHeartbeatBatch: locks.heartbeat_batch,
+    ExtendLock: locks.extend_lock,
+    ExtendLocks: locks.extend_locks,
+    SetStallConfig: locks.set_stall_config,
+    GetStallConfig: locks.get_stall_config,
+    # handlers/pull.py
+    Pull: pull.pull,
+    PullBatch: pull.pull_batch,
+    # handlers/push.py
+    PlainPush: push.push_plain,
+    PlainPushBatch: push.push_plain_batch,
+    Push: push.push,
+    PushBatch: push.push_batch,
+    # handlers/queues.py
+    Pause: queues.pause,
+    Resume: queues.resume,
+    IsPaused: queues.is_paused,
+    Drain: queues.drain,
+    Clean: queues.clean,
+    Obliterate: queues.obliterate,
+    PromoteJobs: queues.promote_jobs,
+    GetCountsPerPriority: queues.counts_per_priority,
+    # handlers/subscriptions.py
+    SubscribeEvents: subscriptions.subscribe,
+    TrimEvents: subscriptions.trim_events,
+    # handlers/views/dashboard.py
+    DashboardOverview: dashboard.overview,
+    DashboardQueues: dashboard.dashboard_queues,
+    DashboardQueue: dashboard.dashboard_queue,
+    CompactMemory: dashboard.compact_memory,
+    # handlers/views/event_log.py
+    GetEvents: event_log.get_events,
+    # handlers/views/inspection.py
+    GetAttempts: inspection.get_attempts,
+    WhyWaiting: inspection.why_waiting,
+    ListGroups: inspection.list_groups,
+    ListShards: inspection.list_shards,
+    # handlers/views/logs.py
+    AddLog: logs.add_log,
+    GetLogs: logs.get_logs,
+    ClearLogs: logs.clear_logs,
+    # handlers/views/queries.py
+    GetJob: queries.get_job,
+    GetState: queries.get_state,
+    GetResult: queries.get_result,
+    GetJobs: queries.get_jobs,
+    GetJobCounts: queries.get_job_counts,
+    Count: queries.count,
+    Progress: queries.progress,
+    GetProgress: queries.get_progress,
+    # handlers/views/stats.py
+    ListQueues: stats.list_queues,
+    Stats: stats.stats,
+    Metrics: stats.metrics,
+    Prometheus: stats.prometheus,
+    StorageStatus: stats.storage_status,
+    # handlers/webhook_trials.py
+    TryWebhook: webhook_trials.try_webhook,
+    GetDeliveries: webhook_trials.get_deliveries,
+    RecordTrial: webhook_trials.record_trial,
+    # handlers/webhooks.py
+    AddWebhook: webhooks.add_webhook,
+    RemoveWebhook: webhooks.remove_webhook,
+    SetWebhookEnabled: webhooks.set_webhook_enabled,
+    ListWebhooks: webhooks.list_webhooks,
+    RecordDelivery: webhooks.record_delivery,
+    # lifecycle/dedup.py
+    GetDeduplicationJobId: dedup.holder_of,
+    RemoveDeduplicationKey: dedup.remove_key,
+    RemoveJobDeduplicationKey: dedup.remove_key_of_job,
+    # lifecycle/job_waiters.py
+    WaitJob: job_waiters.wait_job,
+    WaitJobs: job_waiters.wait_jobs,
+    # peers/directory.py
+    GetJobByCustomId: directory.get_job_by_custom_id,
+    # peers/families.py
+    GetChildrenValues: families.get_children_values,
+    GetFailedChildrenValues: families.get_failed,
+    GetIgnoredChildrenFailures: families.get_ignored,
+    UpdateParent: families.update_parent,
+    RemoveChildDependency: families.remove_child_dependency,
+    MoveToWaitingChildren: families.move_to_waiting_children,
+    RemoveUnprocessedChildren: families.remove_unprocessed_children,
+    # peers/flows.py
+    PushFlow: flows.push_flow,
+}
+"""Commands. A handler changes nothing and raises CommandError, or does everything and returns the reply;
+None means that the reply comes later."""
+
+ANSWERS: Mapping[type, PeerAnswer] = {
+    wire.CronClaim: cron_names.held,
+    wire.Obliterated: outcomes.obliterated,
+    wire.Watch: dependencies.answer_watch,
+    wire.Unwatch: dependencies.answer_unwatch,
+    wire.Outcomes: dependencies.heard,
+    wire.Values: dependencies.values,
+    wire.Where: directory.where,
+    wire.Claim: directory.answer_claim,
+    wire.Verify: directory.verified,
+    wire.Forget: directory.forget,
+    wire.Kin: families.kin,
+    wire.Prepare: flows.prepare,
+    wire.Decide: flows.decide,
+    wire.Have: possession.have,
+    wire.Reconciled: reconcile.reconciled,
+    wire.Announce: roll_call.announce,
+}
+"""Messages of other shards. Each function gives the answer, or generates it."""
+
+DEFERRED: Mapping[type, PeerDeferral] = {
+    wire.Forward: directory.forwarded,
+    wire.Recall: flows.recalled,
+}
+"""Messages whose answer is delivered later."""
+
+RECORDS: Mapping[str, Record] = {
+    gate.GROUP_RECORD: Record(group_rules.recover_group, group_rules.slot_of_record),
+    gate.RECORD: Record(limits.recover_limits, at_queue),
+    queues.PAUSE: Record(queues.recover_pause, at_queue),
+    webhooks.KIND: Record(webhooks.recover, webhooks.slot_of_record),
+    timetable.KIND: Record(cron_commands.recover, cron_commands.slot_of_record),
+    child_results.KIND: Record(child_results.recover, at_id),
+    outcomes.KIND: Record(outcomes.recover, at_id),
+    pointers.KIND: Record(pointers.recover, Apart.DERIVED),
+    "dlq": Record(queue_configs.recover_dlq, at_queue),
+    "stall": Record(queue_configs.recover_stall, at_queue),
+    flows.UNDECIDED: Record(flows.recover_part, Apart.UNSETTLED),
+    flows.DECIDED: Record(flows.recover_decision, Apart.UNSETTLED),
+    memory_recovery.KIND: Record(roll_call.recover, Apart.DERIVED),
+}
+"""What is stored by kind: who takes it back after a restart, and which shard keeps it after resharding."""
+
+FAREWELLS: tuple[Farewell, ...] = (
+    group_rules.forget_groups,
+    limits.forget_limits,
+    queues.forget_pause,
+    child_results.obliterate,
+    outcomes.obliterate,
+)
+"""Forget what was set for a queue: Obliterate calls them when its jobs are gone."""
+
+TABLES = Tables(HANDLERS, ANSWERS, DEFERRED, FAREWELLS)
