@@ -167,7 +167,7 @@ class Hub:
         """One shard says something to another; when that is down, it asks again by itself."""
         link = self.links[body[0]]
         if link is not None:
-            link.control(wire.LETTER, wire.CONTROL, bytes((source,)) + body[1:])
+            link.control(wire.PEER_MESSAGE, wire.CONTROL, bytes((source,)) + body[1:])
 
     def answers_lost(self, shard: int, numbers: Iterable[int]) -> None:
         """What these connections, or tickets, asked a shard may or may not have happened: see `link_down`."""

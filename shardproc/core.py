@@ -233,9 +233,9 @@ class Shard:
         left, out.replies = out.replies, []
         return left
 
-    def letters(self) -> list[tuple[int, bytes]]:
+    def peer_messages(self) -> list[tuple[int, bytes]]:
         """What is to be said to other shards, once it is committed."""
-        letters, self.engine.out.letters = self.engine.out.letters, []
+        letters, self.engine.out.peer_messages = self.engine.out.peer_messages, []
         return letters
 
     def lost(self) -> list[int]:

@@ -35,7 +35,7 @@ from .clock import Clock
 from .core import Shard
 from .disk_words import Found, Warnings, error_of, press, request_of, trouble_of
 from .engine.memory.vitals import Disk, Trouble, Vitals
-from .engine.peers.carried_state import Heritage, entangled, parked
+from .engine.peers.carried_state import CarriedState, entangled, parked
 from .engine.state import Client, State
 from .storage.careful import CarefulStore
 from .storage.database import DISK_ERRORS, disk_problem
@@ -227,8 +227,8 @@ class ResilientShard(Shard):
         if self._mode is Mode.NORMAL:
             super().compact()
 
-    def letters(self) -> list[tuple[int, bytes]]:
-        return [] if self._mode is Mode.READ_ONLY else super().letters()
+    def peer_messages(self) -> list[tuple[int, bytes]]:
+        return [] if self._mode is Mode.READ_ONLY else super().peer_messages()
 
     def _unstored(self) -> list[tuple[int, Reply | Raw]]:
         """The replies of a batch that is not committed."""
@@ -308,7 +308,7 @@ class ResilientShard(Shard):
         if self._room is not None and trouble.disk_full:
             self._room.relieve()
         if entangled(old, self._heard):
-            old.out.letters.clear()
+            old.out.peer_messages.clear()
             self._end = StorageFailed(trouble.error)
             return answers
         answers += [(client.conn, error_of(trouble, req_id)) for client, req_id in parked(old)]
@@ -342,7 +342,7 @@ class ResilientShard(Shard):
 
     def _start_anew(self) -> None:
         """Read the state of the shard from its file."""
-        heritage, now = Heritage(self.engine.state), self._clock.now_ms()
+        heritage, now = CarriedState(self.engine.state), self._clock.now_ms()
         self.store.database.rollback()
         self.store = CarefulStore(self.store.database, self._retention)
         self.engine = self._new_engine()

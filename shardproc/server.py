@@ -119,7 +119,7 @@ class Server:
             shard.disconnect(conn, now, severed=kind == link.SEVERED, broken=kind == link.BROKEN)
         elif kind == link.GONE:
             shard.gone(body.decode(), now)
-        elif kind == link.LETTER:
+        elif kind == link.PEER_MESSAGE:
             shard.receive(body[0], body[1:], now)
         elif kind == link.PEER:
             shard.peer_is_up(body[0], now)
@@ -184,7 +184,7 @@ class Server:
                 frames.append(encode_frame(reply))
         parts, clients = self._control, self._shard.engine.state.clients
         # Letters go before replies: who reads a reply finds done what it caused elsewhere.
-        for peer, letter in self._shard.letters():
+        for peer, letter in self._shard.peer_messages():
             parts.append(link.answer(link.CONTROL, link.TO_PEER, bytes((peer,)) + letter))
         if self._shard.told:
             self._tell(parts)

@@ -9,7 +9,7 @@ from typing import Any, TypeVar, Unpack
 from bunqueue.client.blocking.events import QueueEvents
 from bunqueue.client.blocking.flow import FlowProducer
 from bunqueue.client.blocking.queue import JobHandle, Queue
-from bunqueue.client.connection.endpoint_options import Place, endpoint_of
+from bunqueue.client.connection.endpoint_options import EndpointOptions, endpoint_of
 from bunqueue.client.events import AsyncQueueEvents, EventType
 from bunqueue.client.flow import AsyncFlowProducer
 from bunqueue.client.flow_plan import FlowJob
@@ -29,7 +29,7 @@ class Adding:
         name: str,
         default_job_options: JobOptions | None,
         middleware: list[Middleware],
-        place: Place,
+        place: EndpointOptions,
     ) -> None:
         self.name = name
         self._default_job_options = default_job_options

@@ -10,7 +10,7 @@ from bunqueue.app.hooks import Hook, Hooks, Occasion
 from bunqueue.app.queue_config import RateLimit
 from bunqueue.app.scheduling import Scheduling
 from bunqueue.app.service import Service
-from bunqueue.client.connection.endpoint_options import Place
+from bunqueue.client.connection.endpoint_options import EndpointOptions
 from bunqueue.client.connection.options import Duration, shown, unknown_option
 from bunqueue.client.options import checks
 from bunqueue.client.options.job import JobOptions, default_fields
@@ -54,7 +54,7 @@ class Bunqueue(Scheduling):
     jobs of a queue this process runs at a time; `rate_limit` and `global_concurrency` hold for all workers of
     the app's own queue together (`add_queue` says it for others). `default_job_options` and `middleware` are
     for all of its queues, `worker` is for what `Worker` can be told besides. Where the server is, or
-    `embedded=True`, is said as in `Place`. docs/app.md tells more.
+    `embedded=True`, is said as in `EndpointOptions`. docs/app.md tells more.
     """
 
     def __init__(
@@ -67,12 +67,12 @@ class Bunqueue(Scheduling):
         default_job_options: JobOptions | None = None,
         middleware: Iterable[Middleware] = (),
         worker: WorkerOptions | None = None,
-        **place: Unpack[Place],
+        **place: Unpack[EndpointOptions],
     ) -> None:
         default_fields(default_job_options)
         for option in place:
-            if option not in Place.__annotations__:
-                raise unknown_option("an app", option, [*_OWN, *Place.__annotations__])
+            if option not in EndpointOptions.__annotations__:
+                raise unknown_option("an app", option, [*_OWN, *EndpointOptions.__annotations__])
         super().__init__(checks.queue_name(name), default_job_options, list(checked(middleware)), place)
         self._concurrency = checks.whole("concurrency", concurrency)
         self._worker_options: WorkerOptions = worker or {}

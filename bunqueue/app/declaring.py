@@ -8,7 +8,7 @@ from typing import Any, ParamSpec, Protocol, TypeVar, Unpack, overload
 
 from bunqueue.app.adding import Adding
 from bunqueue.app.batches import Batch, BatchHandler
-from bunqueue.app.queue_config import RateLimit, Station
+from bunqueue.app.queue_config import QueueConfig, RateLimit
 from bunqueue.app.task import AsyncTask, PlainTask, Task
 from bunqueue.client.connection.options import Duration, shown
 from bunqueue.client.options import checks
@@ -37,7 +37,7 @@ class JobDecorator(Protocol):
 class Declaring(Adding):
     """See `Bunqueue`."""
 
-    _stations: dict[str, Station]
+    _stations: dict[str, QueueConfig]
     _concurrency: int
 
     # -- queues
@@ -64,10 +64,10 @@ class Declaring(Adding):
         if global_concurrency is not None:
             station.global_concurrency = checks.whole("global_concurrency", global_concurrency)
 
-    def _station(self, name: str | None) -> Station:
+    def _station(self, name: str | None) -> QueueConfig:
         name = name or self.name
         if name not in self._stations:
-            self._stations[name] = Station(checks.queue_name(name), self._concurrency)
+            self._stations[name] = QueueConfig(checks.queue_name(name), self._concurrency)
         return self._stations[name]
 
     # -- what runs jobs

@@ -37,7 +37,7 @@ class RateLimit:
 
 
 @dataclass(slots=True)
-class Station:
+class QueueConfig:
     """What an app knows of a queue. None: not said, so the server's setting stays."""
 
     queue: str

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from bunqueue.app.bunqueue import Bunqueue
-    from bunqueue.app.queue_config import Station
+    from bunqueue.app.queue_config import QueueConfig
     from bunqueue.client.worker.options import WorkerOptions
 
 logger = logging.getLogger("bunqueue.app")
@@ -134,7 +134,7 @@ class Service:
         finally:
             await self._caller.close()
 
-    def _worker(self, station: Station) -> Worker:
+    def _worker(self, station: QueueConfig) -> Worker:
         app, hooks = self._app, self._app._hooks
         options: dict[str, Any] = {**self._options, **app._place}
         options["concurrency"] = station.slots(self._options.get("concurrency"))

@@ -6,14 +6,14 @@ from types import TracebackType
 from typing import Self, Unpack
 
 from bunqueue.client.connection.caller import AsyncCaller
-from bunqueue.client.connection.endpoint_options import Place, endpoint_of
+from bunqueue.client.connection.endpoint_options import EndpointOptions, endpoint_of
 
 
 class AsyncClient:
-    """Talks to the engine of a place, see `Place`. The connection is made when it is first needed, and shared
+    """Talks to the engine of a place, see `EndpointOptions`. The connection is made when it is first needed, and shared
     with others to the same server."""
 
-    def __init__(self, **place: Unpack[Place]) -> None:
+    def __init__(self, **place: Unpack[EndpointOptions]) -> None:
         self._caller = AsyncCaller(endpoint_of(place))
 
     def __repr__(self) -> str:

@@ -10,7 +10,7 @@ from msgspec.msgpack import Decoder
 
 from bunqueue.client import flow_plan
 from bunqueue.client.base import AsyncClient
-from bunqueue.client.connection.endpoint_options import Place
+from bunqueue.client.connection.endpoint_options import EndpointOptions
 from bunqueue.client.connection.gather import AsyncTogether
 from bunqueue.client.flow_plan import FlowJob, FlowNode, FlowTree, Planned
 from bunqueue.client.models.jobs import as_result, decode_job
@@ -61,7 +61,7 @@ class AsyncFlowProducer(AsyncClient):
             print(await node.job.state())  # waiting, until both fetches have completed
 
     A parent finds what its children gave back with `children_values`. The options are those of every
-    `Place`, `default_job_options` for all jobs that do not say otherwise, and `middleware`, which is around
+    `EndpointOptions`, `default_job_options` for all jobs that do not say otherwise, and `middleware`, which is around
     the adding of each.
     """
 
@@ -70,7 +70,7 @@ class AsyncFlowProducer(AsyncClient):
         *,
         default_job_options: JobOptions | None = None,
         middleware: Iterable[Middleware] = (),
-        **place: Unpack[Place],
+        **place: Unpack[EndpointOptions],
     ) -> None:
         super().__init__(**place)
         self._defaults: Mapping[str, Any] = default_fields(default_job_options)

@@ -18,7 +18,7 @@ from msgspec.msgpack import Encoder
 from bunqueue.protocol.events import lost_frame
 from bunqueue.protocol.framing import HEADER
 
-from .local_commands import Front
+from .local_commands import LocalCommands
 
 if TYPE_CHECKING:
     from bunqueue.protocol.commands import Reply
@@ -77,7 +77,7 @@ class EmbeddedEngine:
         self._shard.engine.adopt((), self._shard.now())
         if not again:
             self._shard.engine.desert(self._shard.now())
-        self._front = Front(self._shard.engine, self._shard.now)
+        self._front = LocalCommands(self._shard.engine, self._shard.now)
         self._begin()
 
     def _open(self) -> Shard:

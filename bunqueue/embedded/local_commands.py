@@ -26,7 +26,7 @@ _encode = Encoder().encode
 _decode: Callable[[bytes], dict[str, Any]] = Decoder(dict[str, Any]).decode
 
 
-class Front:
+class LocalCommands:
     """Belongs to an engine, and is called with that locked."""
 
     def __init__(self, engine: Engine, now: Callable[[], int]) -> None:
@@ -108,8 +108,8 @@ class Front:
         }
 
 
-ADDITIONS: dict[str, Callable[[Front, dict[str, Any], int], None]] = {
-    "Metrics": Front._metrics,
-    "Prometheus": Front._prometheus,
-    "DashboardOverview": Front._overview,
+ADDITIONS: dict[str, Callable[[LocalCommands, dict[str, Any], int], None]] = {
+    "Metrics": LocalCommands._metrics,
+    "Prometheus": LocalCommands._prometheus,
+    "DashboardOverview": LocalCommands._overview,
 }

@@ -24,7 +24,7 @@ from .events.log_reader import LogReader
 from .events.sse import Events
 from .events.websocket import Sockets
 from .http.access import Access, Guard
-from .http.commands import Carrier, Endpoint
+from .http.commands import CommandEndpoint, Endpoint
 from .http.health import Health
 from .http.problems import Problem, answer, on_failure, on_http_error, on_problem
 from .http.resources import RESOURCES
@@ -42,7 +42,7 @@ class Application:
     def __init__(self, settings: Settings, socket: str, max_waiting: int = MAX_WAITING) -> None:
         self.backend = Backend(socket, max_waiting)
         self.feed = Feed(LogReader(self.backend), settings.shards)
-        self._carrier = Carrier(self.backend)
+        self._carrier = CommandEndpoint(self.backend)
         self._events = Events(self.feed, settings.shards)
         self._history = History(self._carrier)
         access = Access(settings)

@@ -18,7 +18,7 @@ import msgspec
 
 from bunqueue.client.connection import requests
 from bunqueue.client.connection.caller import Caller
-from bunqueue.client.connection.endpoint_options import Place, endpoint_of
+from bunqueue.client.connection.endpoint_options import EndpointOptions, endpoint_of
 from bunqueue.client.connection.options import Duration, reconnect_delay, seconds
 from bunqueue.client.options import checks
 from bunqueue.client.options.job import JobOptions, job_data, wire_fields
@@ -99,7 +99,7 @@ class Relay:
     """
 
     def __init__(
-        self, outbox: Outbox, *, batch: int = 100, pause: Duration = 500, **place: Unpack[Place]
+        self, outbox: Outbox, *, batch: int = 100, pause: Duration = 500, **place: Unpack[EndpointOptions]
     ) -> None:
         """`pause`: between two looks at the table, when it was empty."""
         self._outbox = outbox

@@ -185,20 +185,20 @@ class ValuesAre(Message):
 # Parents and children
 
 
-class Kin(Message):
+class FamilyOperation(Message):
     """Do something to one job (a child or a parent) that concerns another."""
 
-    deed: int
+    operation: int
     id: str
     other: str = ""
     queue: str = ""
     durable: bool = False
 
 
-FIND, LOOK, JOIN, LIST, ADOPT, PART, REMOVE = range(7)  # deeds
+FIND, LOOK, JOIN, LIST, ADOPT, PART, REMOVE = range(7)  # operations
 
 
-class KinDone(Message):
+class FamilyChanged(Message):
     """``found``: it is done.  ``queue`` and ``state`` are those of the job; "" when there is none."""
 
     found: bool
@@ -290,14 +290,14 @@ class Forwarded(Message):
 
 _Any = Union[  # noqa: UP007
     Where, Homes, Claim, Claimed, Verify, Verified, Forget, Announce, Announced, Have, Had, Reconciled, Watch,
-    Unwatch, Outcomes, Values, ValuesAre, Kin, KinDone, Prepare, Prepared, Decide, Decided, Recall, Recalled,
+    Unwatch, Outcomes, Values, ValuesAre, FamilyOperation, FamilyChanged, Prepare, Prepared, Decide, Decided, Recall, Recalled,
     Forward, Forwarded, Obliterated, CronClaim, CronHolder,
 ]  # fmt: skip
 
 ASKS, ANSWERS, TELLS = range(3)
 
 
-class Letter(Struct, array_like=True, gc=False):
+class PeerMessage(Struct, array_like=True, gc=False):
     """``number`` is the asker's, and comes back with the answer."""
 
     kind: int
@@ -306,4 +306,4 @@ class Letter(Struct, array_like=True, gc=False):
 
 
 encode = Encoder().encode
-decode = Decoder(Letter).decode
+decode = Decoder(PeerMessage).decode

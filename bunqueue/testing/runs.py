@@ -255,7 +255,7 @@ class Runs:
             if self._engine.clock.now_ms() - begun >= job.timeout:
                 end(job, Ending(TIMED_OUT))
 
-    # -- what handlers may ask of their job, see `JobLine`
+    # -- what handlers may ask of their job, see `JobChannel`
 
     @property
     def stopping(self) -> bool:

@@ -108,10 +108,10 @@ class Outbox:
         "durable",
         "events",
         "kept_logs",
-        "letters",
         "logs",
         "lost",
         "notices",
+        "peer_messages",
         "purges",
         "pushed",
         "queues",
@@ -123,7 +123,7 @@ class Outbox:
 
     def __init__(self) -> None:
         self.replies: list[tuple[int, Reply | Raw]] = []
-        self.letters: list[tuple[int, bytes]] = []  # to other shards
+        self.peer_messages: list[tuple[int, bytes]] = []  # to other shards
         self.lost: list[int] = []  # connections that asked for what may have been done or not
         self.dirty: list[Job] = []
         self.attempts: list[Attempt] = []

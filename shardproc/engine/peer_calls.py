@@ -163,8 +163,8 @@ def tell(state: State, shard: int, message: wire.Message) -> None:
 
 def _send(state: State, shard: int, kind: int, number: int, message: Any) -> int:
     """Send a letter; how long it is."""
-    letter = wire.encode(wire.Letter(kind, number, message))
-    state.out.letters.append((shard, letter))
+    letter = wire.encode(wire.PeerMessage(kind, number, message))
+    state.out.peer_messages.append((shard, letter))
     return len(letter)
 
 

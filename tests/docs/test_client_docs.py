@@ -11,7 +11,7 @@ import pytest
 
 import bunqueue
 from bunqueue import BunqueueError, JobOptions, WorkerOptions
-from bunqueue.client.connection.endpoint_options import Place
+from bunqueue.client.connection.endpoint_options import EndpointOptions
 from bunqueue.testing import Sandbox
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -42,7 +42,7 @@ def test_every_option_of_a_worker_is_there() -> None:
     named = {
         name for row in re.findall(r"^\|(.*?)\|", table, re.MULTILINE) for name in re.findall(r"`(\w+)`", row)
     }
-    assert named == set(WorkerOptions.__annotations__) - set(Place.__annotations__)
+    assert named == set(WorkerOptions.__annotations__) - set(EndpointOptions.__annotations__)
 
 
 def test_every_exception_is_there() -> None:

@@ -113,7 +113,7 @@ class World:
             self.crash(number)
             return
         replies = shard.commit()
-        letters = shard.letters()
+        letters = shard.peer_messages()
         if fate < self.crash_rate or dies_after:
             self.crash(number)
             return
@@ -229,7 +229,7 @@ class Life:
         for shard in self.world.shards:
             shard.engine.disconnect(CONN, self.world.now, severed=False)
             shard.commit()
-            shard.letters()
+            shard.peer_messages()
 
 
 def state_of(world: World, job_id: str) -> str:

@@ -292,7 +292,17 @@ class FailParentOfRemoved(FailParent):
 class NewParent(Story):
     """A waiting job becomes the parent of another one."""
 
-    letters = ("Where", "Homes", "Kin", "Kin", "Kin", "KinDone", "KinDone", "Watch", "Outcomes")
+    letters = (
+        "Where",
+        "Homes",
+        "FamilyOperation",
+        "FamilyOperation",
+        "FamilyOperation",
+        "FamilyChanged",
+        "FamilyChanged",
+        "Watch",
+        "Outcomes",
+    )
 
     async def prepare(self) -> None:
         town = self.town
@@ -322,7 +332,7 @@ class NewParent(Story):
 class PartChild(Flow):
     """A child is parted from its parent, which does not wait for it any more."""
 
-    letters = ("Forward", "Forwarded", "Where", "Homes", "Kin", "KinDone")
+    letters = ("Forward", "Forwarded", "Where", "Homes", "FamilyOperation", "FamilyChanged")
 
     async def act(self) -> None:
         self.reply = await self.town.once("RemoveChildDependency", id=self.children[0])
@@ -342,7 +352,16 @@ class PartChild(Flow):
 class RemoveChildren(Flow):
     """The children that were not started are removed, and their parent waits for the others alone."""
 
-    letters = ("Forward", "Forwarded", "Where", "Homes", "Kin", "Kin", "KinDone", "Forget")
+    letters = (
+        "Forward",
+        "Forwarded",
+        "Where",
+        "Homes",
+        "FamilyOperation",
+        "FamilyOperation",
+        "FamilyChanged",
+        "Forget",
+    )
 
     async def prepare(self) -> None:
         await super().prepare()

@@ -13,7 +13,7 @@ from bunqueue.gateway.events.entries import Filter, Places
 from bunqueue.gateway.events.log_reader import EVERYTHING, LogReader, LogUnreadable, Page
 from bunqueue.gateway.webhooks import delivery as module
 from bunqueue.gateway.webhooks import logs
-from bunqueue.gateway.webhooks.delivery import SKEW_MS, Courier
+from bunqueue.gateway.webhooks.delivery import SKEW_MS, WebhookDelivery
 from bunqueue.gateway.webhooks.logs import Logs
 from bunqueue.protocol.commands.webhooks import Delivery, RecordDelivery
 
@@ -66,7 +66,7 @@ class Case:
         self.records: list[RecordDelivery] = []
         self.refusals = 0  # before one is stored
         hook = Delivery("hook", receiver.url, ["job.failed"], None, None, True, places, 5.0)
-        self.courier = Courier(
+        self.courier = WebhookDelivery(
             hook,
             Logs(log, SHARDS),
             self._record,

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bunqueue.gateway.router_client import connection
-from bunqueue.gateway.router_client.connection import Line, RouterGone
+from bunqueue.gateway.router_client.connection import RouterConnection, RouterGone
 
 
 class Deaf:
@@ -37,13 +37,13 @@ async def deaf(tmp_path: Path) -> AsyncIterator[Deaf]:
 async def test_who_does_not_answer_is_not_there(deaf: Deaf, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "HELLO_S", 0.05)
     with pytest.raises(RouterGone) as caught:
-        await asyncio.wait_for(Line.open(deaf.path), 10)
+        await asyncio.wait_for(RouterConnection.open(deaf.path), 10)
     assert not caught.value.asked
     await asyncio.wait_for(deaf.ended.wait(), 10)
 
 
 async def test_a_connection_that_nobody_waits_for_any_more_ends(deaf: Deaf) -> None:
-    opening = asyncio.create_task(Line.open(deaf.path))
+    opening = asyncio.create_task(RouterConnection.open(deaf.path))
     await asyncio.wait_for(deaf.heard.wait(), 10)
     opening.cancel()
     with pytest.raises(asyncio.CancelledError):

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from support.server import Server
 
-from bunqueue.client.connection.endpoint_options import Place
+from bunqueue.client.connection.endpoint_options import EndpointOptions
 
 
 @pytest.fixture(params=["server", "embedded"])
-def where(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+def where(request: pytest.FixtureRequest, tmp_path: Path) -> EndpointOptions:
     """Options that lead to a server of two shards, shared by the module, or to a file of the test's own."""
     if request.param == "embedded":
         return {"embedded": True, "data_path": tmp_path / "jobs.db"}

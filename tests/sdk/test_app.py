@@ -31,7 +31,7 @@ from bunqueue import (
     current_job,
 )
 from bunqueue.app import service
-from bunqueue.client.connection.endpoint_options import Place
+from bunqueue.client.connection.endpoint_options import EndpointOptions
 from bunqueue.protocol.commands.jobs import Cancel, CancelReply
 
 FAR = 3_600_000  # ms
@@ -44,7 +44,7 @@ class Receipt(msgspec.Struct):
 
 
 @pytest.fixture
-async def app(where: Place) -> AsyncIterator[Bunqueue]:
+async def app(where: EndpointOptions) -> AsyncIterator[Bunqueue]:
     app = Bunqueue(f"app-{next(_numbers)}", **where)
     yield app
     await app.close_async()
@@ -438,7 +438,9 @@ def test_what_cannot_be_declared_is_told_where_it_stands(declare: Any, problem: 
         declare(app, job)
 
 
-async def test_the_name_of_a_schedule_belongs_to_one_app_and_queue(app: Bunqueue, where: Place) -> None:
+async def test_the_name_of_a_schedule_belongs_to_one_app_and_queue(
+    app: Bunqueue, where: EndpointOptions
+) -> None:
     name = f"{app.name}-cleanup"
     others = [Bunqueue(f"{app.name}-other", **where), Bunqueue(f"{app.name}-third", **where)]
     for each, queue in ((app, None), (others[0], None), (others[1], app.name)):
@@ -467,7 +469,9 @@ async def test_an_app_takes_over_a_schedule_that_it_declared_before_apps_were_kn
         assert (cron.name, cron.app, cron.next_run) == (name, app.name, before.next_run)
 
 
-async def test_schedules_that_are_no_longer_declared_can_be_pruned(app: Bunqueue, where: Place) -> None:
+async def test_schedules_that_are_no_longer_declared_can_be_pruned(
+    app: Bunqueue, where: EndpointOptions
+) -> None:
     def version(*names: str, queue: str | None = None) -> Bunqueue:
         made = Bunqueue(app.name, **where)
         job = made.job(name="job", queue=queue)(lambda: None)
@@ -604,7 +608,7 @@ async def test_middleware_of_an_app(app: Bunqueue) -> None:
             app.use(twice)
 
 
-async def test_limits_are_set_at_the_server(where: Place) -> None:
+async def test_limits_are_set_at_the_server(where: EndpointOptions) -> None:
     name = f"app-limits-{next(_numbers)}"
     app = Bunqueue(name, rate_limit=RateLimit(1000, per=60_000), global_concurrency=3, **where)
 

@@ -29,7 +29,7 @@ from bunqueue import (
 from bunqueue.client.connection.caller import AsyncCaller
 from bunqueue.client.models.jobs import OneJob
 from bunqueue.client.worker import reporter as module
-from bunqueue.client.worker.active_job import ActiveJob, JobLine
+from bunqueue.client.worker.active_job import ActiveJob, JobChannel
 from bunqueue.client.worker.reporter import Outcomes
 from bunqueue.protocol.commands import core, query
 
@@ -91,7 +91,7 @@ class Notes:
 
 def job(number: int, **fields: Any) -> ActiveJob:
     raw = msgpack.packb({"id": f"j{number}", "queue": "q", **fields})
-    return ActiveJob(Raw(raw), f"t{number}", cast(JobLine, None))
+    return ActiveJob(Raw(raw), f"t{number}", cast(JobChannel, None))
 
 
 RESULT = Raw(b"\xc0")

@@ -14,13 +14,13 @@ import pytest
 from msgspec import MsgspecError, Raw
 
 from bunqueue import JobCancelled, JobStopped, JobTimeout
-from bunqueue.client.worker.active_job import CANCELLED, INTERRUPTED, TIMED_OUT, ActiveJob, Ending, JobLine
+from bunqueue.client.worker.active_job import CANCELLED, INTERRUPTED, TIMED_OUT, ActiveJob, Ending, JobChannel
 from bunqueue.client.worker.failures import MAX_ERROR, MAX_STACK, error_stack, error_text
-from bunqueue.client.worker.job_runner import Boss, Runner, RunOrders, end
+from bunqueue.client.worker.job_runner import Runner, RunnerHost, RunOrders, end
 from bunqueue.client.worker.reporter import Outcomes
 from bunqueue.client.worker.routes import Table
 
-NO_LINE = cast(JobLine, None)
+NO_LINE = cast(JobChannel, None)
 
 
 class Notes:
@@ -52,7 +52,7 @@ class Bench:
 
     def __init__(self, handler: Any, threads: int = 1) -> None:
         self.notes = Notes()
-        outcomes, boss = cast(Outcomes, self.notes), cast(Boss, self.notes)
+        outcomes, boss = cast(Outcomes, self.notes), cast(RunnerHost, self.notes)
         orders = RunOrders(table=Table(handler, None), threads=threads)
         self.runner = Runner(orders, outcomes, boss, NO_LINE)
 

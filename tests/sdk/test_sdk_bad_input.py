@@ -22,7 +22,7 @@ from bunqueue import (
     Unrecoverable,
     Worker,
 )
-from bunqueue.client.connection.endpoint_options import Place
+from bunqueue.client.connection.endpoint_options import EndpointOptions
 from bunqueue.testing import plugin
 
 Call = Callable[[AsyncQueue], Awaitable[object]]
@@ -162,7 +162,7 @@ async def test_what_is_no_flow() -> None:
             await call
 
 
-async def test_no_event_in_time(where: Place) -> None:
+async def test_no_event_in_time(where: EndpointOptions) -> None:
     async with AsyncQueueEvents("nothing-happens", **where) as events:
         with pytest.raises(TimeoutError, match=r"queue 'nothing-happens': nothing has .* within 0\.01 s"):
             await events.next(10)
@@ -175,7 +175,7 @@ async def test_a_program_within_an_event_loop() -> None:
         app.run()
 
 
-async def test_unrecoverable_without_a_word(where: Place) -> None:
+async def test_unrecoverable_without_a_word(where: EndpointOptions) -> None:
     def handler(job: object) -> None:
         raise Unrecoverable
 

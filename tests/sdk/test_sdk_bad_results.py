@@ -12,7 +12,7 @@ from support import in_process
 from support.waiting import eventually
 
 from bunqueue import ActiveJob, AsyncQueue, Bunqueue, Job, JobFailed, ResultError, Worker
-from bunqueue.client.connection.endpoint_options import Place
+from bunqueue.client.connection.endpoint_options import EndpointOptions
 from bunqueue.client.worker import results
 
 _numbers = itertools.count()
@@ -40,7 +40,7 @@ async def mail_async(job: ActiveJob) -> object:
     ("handler", "run_in"), [(mail_async, None), (in_process.mail, "thread"), (in_process.mail, "process")]
 )
 async def test_a_handler_whose_result_cannot_be_encoded_runs_once(
-    where: Place, mails: Path, handler: Any, run_in: Any
+    where: EndpointOptions, mails: Path, handler: Any, run_in: Any
 ) -> None:
     async with AsyncQueue(f"bad-results-{next(_numbers)}", default_job_options=RETRYING, **where) as queue:
         await queue.add("mail", str(mails))
@@ -54,7 +54,7 @@ async def test_a_handler_whose_result_cannot_be_encoded_runs_once(
 
 
 async def test_a_result_that_is_too_large_runs_no_handler_again(
-    where: Place, monkeypatch: pytest.MonkeyPatch
+    where: EndpointOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(results, "MAX_FRAME", 10_000)
     runs = []
@@ -72,7 +72,9 @@ async def test_a_result_that_is_too_large_runs_no_handler_again(
 
 
 @pytest.mark.parametrize("given", [[object()], ["one", "too many"]], ids=["object", "count"])
-async def test_a_batch_whose_results_cannot_be_used_runs_once(where: Place, given: list[object]) -> None:
+async def test_a_batch_whose_results_cannot_be_used_runs_once(
+    where: EndpointOptions, given: list[object]
+) -> None:
     app = Bunqueue(f"bad-results-{next(_numbers)}", **where)
     runs = []
 
@@ -90,7 +92,7 @@ async def test_a_batch_whose_results_cannot_be_used_runs_once(where: Place, give
     assert "ResultError" in str(job.error)
 
 
-async def test_a_typed_job_whose_result_cannot_be_encoded_runs_once(where: Place) -> None:
+async def test_a_typed_job_whose_result_cannot_be_encoded_runs_once(where: EndpointOptions) -> None:
     app = Bunqueue(f"bad-results-{next(_numbers)}", **where)
     runs = []
 

@@ -24,7 +24,7 @@ from bunqueue import (
     Worker,
     current_job,
 )
-from bunqueue.client.connection.endpoint_options import Place
+from bunqueue.client.connection.endpoint_options import EndpointOptions
 from bunqueue.protocol.commands import jobs
 
 _numbers = itertools.count()
@@ -33,14 +33,14 @@ MakeWorker = Callable[..., Worker]
 
 
 @pytest.fixture
-async def queue(where: Place) -> AsyncIterator[AsyncQueue]:
+async def queue(where: EndpointOptions) -> AsyncIterator[AsyncQueue]:
     defaults: dict[str, Any] = {"backoff": 1, "max_attempts": 3}
     async with AsyncQueue(f"sdk-cancel-{next(_numbers)}", default_job_options=defaults, **where) as queue:  # type: ignore[arg-type]
         yield queue
 
 
 @pytest.fixture
-async def make_worker(queue: AsyncQueue, where: Place) -> AsyncIterator[MakeWorker]:
+async def make_worker(queue: AsyncQueue, where: EndpointOptions) -> AsyncIterator[MakeWorker]:
     made: list[Worker] = []
 
     def make(handler: Callable[[ActiveJob], Any], **options: Any) -> Worker:
@@ -388,7 +388,7 @@ async def test_records_of_logging_go_to_the_jobs_log(queue: AsyncQueue, make_wor
 
 
 async def test_each_worker_forwards_what_its_own_jobs_log(
-    queue: AsyncQueue, make_worker: MakeWorker, where: Place
+    queue: AsyncQueue, make_worker: MakeWorker, where: EndpointOptions
 ) -> None:
     root = logging.getLogger()
     before = root.level, list(root.handlers)

@@ -27,7 +27,7 @@ from bunqueue import (
     QueueEvents,
     Worker,
 )
-from bunqueue.client.connection.endpoint_options import Place
+from bunqueue.client.connection.endpoint_options import EndpointOptions
 from bunqueue.protocol.commands import Ok, queues
 
 _numbers = itertools.count()
@@ -44,7 +44,7 @@ async def heard(events: AsyncQueueEvents, count: int) -> list[QueueEvent]:
     return [event for event in found if event is not None]
 
 
-async def test_the_life_of_a_job_is_told(where: Place, name: str) -> None:
+async def test_the_life_of_a_job_is_told(where: EndpointOptions, name: str) -> None:
     async def run(job: ActiveJob) -> Any:
         if job.attempts == 0:
             raise ValueError("out of paper")
@@ -69,7 +69,7 @@ async def test_the_life_of_a_job_is_told(where: Place, name: str) -> None:
     assert completed.timestamp >= told[0].timestamp
 
 
-async def test_only_what_is_wanted_is_told(where: Place, name: str) -> None:
+async def test_only_what_is_wanted_is_told(where: EndpointOptions, name: str) -> None:
     async with AsyncQueue(name, **where) as queue:
         first, second = await queue.add_bulk([("n", 1), ("n", 2)])
         only = AsyncQueueEvents(name, types=["completed"], job_ids=[second.id], **where)
@@ -81,7 +81,7 @@ async def test_only_what_is_wanted_is_told(where: Place, name: str) -> None:
         assert await first.result() == 1
 
 
-async def test_iteration_ends_with_close_and_loses_nothing(where: Place, name: str) -> None:
+async def test_iteration_ends_with_close_and_loses_nothing(where: EndpointOptions, name: str) -> None:
     told = []
 
     async def listen(events: AsyncQueueEvents) -> None:
@@ -100,7 +100,7 @@ async def test_iteration_ends_with_close_and_loses_nothing(where: Place, name: s
         assert await events.next() is None
 
 
-async def test_a_cancelled_reader_loses_nothing(where: Place, name: str) -> None:
+async def test_a_cancelled_reader_loses_nothing(where: EndpointOptions, name: str) -> None:
     async with AsyncQueue(name, **where) as queue, AsyncQueueEvents(name, **where) as events:
         reader = asyncio.create_task(events.next())
         await asyncio.sleep(0)  # it begins to wait
@@ -112,7 +112,7 @@ async def test_a_cancelled_reader_loses_nothing(where: Place, name: str) -> None
         assert [event.type for event in await heard(events, 1)] == ["pushed"]
 
 
-async def test_a_slow_reader_is_told_how_much_it_missed(where: Place, name: str) -> None:
+async def test_a_slow_reader_is_told_how_much_it_missed(where: EndpointOptions, name: str) -> None:
     async with AsyncQueue(name, **where) as queue, AsyncQueueEvents(name, buffer=3, **where) as events:
         await queue.add_bulk([("n", number) for number in range(10)])
         last = AsyncQueueEvents(name, **where)
@@ -126,7 +126,7 @@ async def test_a_slow_reader_is_told_how_much_it_missed(where: Place, name: str)
         assert [event.type for event in await heard(events, 1)] == ["pushed"]
 
 
-def test_the_blocking_twin(where: Place, name: str) -> None:
+def test_the_blocking_twin(where: EndpointOptions, name: str) -> None:
     with Queue(name, **where) as queue, QueueEvents(name, types="pushed", **where) as events:
         handle = queue.add("n")
         event = events.next(PATIENCE)
@@ -146,7 +146,7 @@ def test_the_blocking_twin(where: Place, name: str) -> None:
 async def test_a_lost_connection_is_made_anew_and_told(make_server: StartServer, name: str) -> None:
     server = make_server()
     server.start()
-    place: Place = {"host": server.host, "port": server.port}
+    place: EndpointOptions = {"host": server.host, "port": server.port}
     async with AsyncQueue(name, **place) as queue, AsyncQueueEvents(name, **place) as events:
         await queue.add("n")
         assert [event.type for event in await heard(events, 1)] == ["pushed"]
@@ -169,7 +169,7 @@ def sockets(server: Server) -> int:
 async def test_streams_of_a_queue_share_a_connection(make_server: StartServer, name: str) -> None:
     server = make_server()
     server.start()
-    place: Place = {"host": server.host, "port": server.port}
+    place: EndpointOptions = {"host": server.host, "port": server.port}
     before = sockets(server)
     async with AsyncExitStack() as stack:
         streams = [AsyncQueueEvents(name, **place) for _ in range(100)]
@@ -195,7 +195,7 @@ async def test_all_streams_are_told_of_a_connection_that_was_lost(
 ) -> None:
     server = make_server()
     server.start()
-    place: Place = {"host": server.host, "port": server.port}
+    place: EndpointOptions = {"host": server.host, "port": server.port}
     async with (
         AsyncQueue(name, **place) as queue,
         AsyncQueueEvents(name, **place) as one,
@@ -211,7 +211,7 @@ async def test_all_streams_are_told_of_a_connection_that_was_lost(
                 assert [event.type for event in await heard(events, 1)] == ["pushed"]
 
 
-async def test_what_one_reader_does_with_data_is_its_own_business(where: Place, name: str) -> None:
+async def test_what_one_reader_does_with_data_is_its_own_business(where: EndpointOptions, name: str) -> None:
     async with (
         AsyncQueue(name, **where) as queue,
         AsyncQueueEvents(name, types="completed", **where) as one,
@@ -234,7 +234,7 @@ async def test_no_server_is_told_at_once(name: str, unused_tcp_port: int) -> Non
 
 
 async def test_many_events(shared_server: Server, name: str) -> None:
-    place: Place = {"host": shared_server.host, "port": shared_server.port}
+    place: EndpointOptions = {"host": shared_server.host, "port": shared_server.port}
     async with AsyncQueue(name, **place) as queue, AsyncQueueEvents(name, buffer=50_000, **place) as events:
         handles = await queue.add_bulk([("n", number) for number in range(5000)])
         told = await heard(events, 5000)

@@ -20,13 +20,13 @@ from bunqueue import (
     ResultError,
     Worker,
 )
-from bunqueue.client.connection.endpoint_options import Place
+from bunqueue.client.connection.endpoint_options import EndpointOptions
 
 _numbers = itertools.count()
 
 
 @pytest.fixture
-async def flows(where: Place) -> AsyncIterator[AsyncFlowProducer]:
+async def flows(where: EndpointOptions) -> AsyncIterator[AsyncFlowProducer]:
     async with AsyncFlowProducer(**where) as flows:
         yield flows
 
@@ -52,7 +52,7 @@ async def test_the_data_of_a_flow_may_be_bounded(flows: AsyncFlowProducer, queue
 
 
 async def test_a_parent_runs_after_its_children_and_gets_their_results_in_order(
-    flows: AsyncFlowProducer, where: Place, queues: tuple[str, str]
+    flows: AsyncFlowProducer, where: EndpointOptions, queues: tuple[str, str]
 ) -> None:
     first, second = queues
     seen: list[tuple[str, object]] = []
@@ -84,7 +84,7 @@ async def test_a_parent_runs_after_its_children_and_gets_their_results_in_order(
 
 
 async def test_a_chain_hands_results_on(
-    flows: AsyncFlowProducer, where: Place, queues: tuple[str, str]
+    flows: AsyncFlowProducer, where: EndpointOptions, queues: tuple[str, str]
 ) -> None:
     async def run(job: ActiveJob) -> Any:
         values = list((await flows.children_values(job.id)).values())
@@ -144,7 +144,12 @@ async def test_several_flows_are_added_or_none(flows: AsyncFlowProducer, queues:
     [("fail", "failed", 0), ("ignore", "waiting", 1), ("continue", "waiting", 1), ("remove", "waiting", 0)],
 )
 async def test_what_a_failed_child_means(
-    flows: AsyncFlowProducer, where: Place, queues: tuple[str, str], policy: Any, state: str, errors: int
+    flows: AsyncFlowProducer,
+    where: EndpointOptions,
+    queues: tuple[str, str],
+    policy: Any,
+    state: str,
+    errors: int,
 ) -> None:
     first, second = queues
 
@@ -167,7 +172,7 @@ async def test_what_a_failed_child_means(
 
 
 async def test_a_failure_climbs_a_chain(
-    flows: AsyncFlowProducer, where: Place, queues: tuple[str, str]
+    flows: AsyncFlowProducer, where: EndpointOptions, queues: tuple[str, str]
 ) -> None:
     async def run(job: ActiveJob) -> None:
         raise ValueError
@@ -183,7 +188,9 @@ async def test_long_chains(flows: AsyncFlowProducer, queues: tuple[str, str]) ->
     assert len({handle.id for handle in handles}) == 3000
 
 
-async def test_default_options_hold_unless_said_otherwise(where: Place, queues: tuple[str, str]) -> None:
+async def test_default_options_hold_unless_said_otherwise(
+    where: EndpointOptions, queues: tuple[str, str]
+) -> None:
     async with AsyncFlowProducer(default_job_options={"max_attempts": 9}, **where) as flows:
         node = await flows.add(
             FlowJob("a", queue=queues[0]).after(FlowJob("b", queue=queues[1], max_attempts=2))
@@ -192,7 +199,7 @@ async def test_default_options_hold_unless_said_otherwise(where: Place, queues: 
         assert (await node.children[0].job.job()).max_attempts == 2
 
 
-def test_the_blocking_twin(where: Place, queues: tuple[str, str]) -> None:
+def test_the_blocking_twin(where: EndpointOptions, queues: tuple[str, str]) -> None:
     with FlowProducer(**where) as flows:
         node = flows.add(FlowJob("a", queue=queues[0]).after(FlowJob("b", queue=queues[1])))
         assert node.children[0].job.state() == "waiting"

@@ -8,7 +8,7 @@ import pytest
 from support.waiting import eventually
 
 from bunqueue import ActiveJob, AsyncQueue, AsyncQueueGroup, OptionError, QueueGroup
-from bunqueue.client.connection.endpoint_options import Place
+from bunqueue.client.connection.endpoint_options import EndpointOptions
 
 _numbers = itertools.count()
 
@@ -22,7 +22,7 @@ async def names(group: AsyncQueueGroup) -> list[str]:
     return [queue.name for queue in await group.list_queues()]
 
 
-async def test_queues_carry_the_namespace(where: Place, name: str) -> None:
+async def test_queues_carry_the_namespace(where: EndpointOptions, name: str) -> None:
     async with AsyncQueueGroup(name, default_job_options={"max_attempts": 7}, **where) as group:
         queue = group.queue("invoices")
         assert queue is group.queue("invoices")
@@ -32,7 +32,7 @@ async def test_queues_carry_the_namespace(where: Place, name: str) -> None:
         assert await names(group) == [f"{name}:invoices"]
 
 
-async def test_what_is_done_to_all_is_done_to_no_other(where: Place, name: str) -> None:
+async def test_what_is_done_to_all_is_done_to_no_other(where: EndpointOptions, name: str) -> None:
     async with AsyncQueueGroup(name, **where) as group, AsyncQueue(f"{name}2:a", **where) as other:
         async with AsyncQueue(f"{name}:b", **where) as foreign:  # in the namespace, but not made by the group
             await foreign.add("n")
@@ -54,7 +54,7 @@ async def test_what_is_done_to_all_is_done_to_no_other(where: Place, name: str) 
         assert (await other.counts()).waiting == 1
 
 
-async def test_workers_of_the_namespace(where: Place, name: str) -> None:
+async def test_workers_of_the_namespace(where: EndpointOptions, name: str) -> None:
     async def run(job: ActiveJob) -> object:
         return job.data
 
@@ -66,7 +66,7 @@ async def test_workers_of_the_namespace(where: Place, name: str) -> None:
         assert await handle.result() == 5
 
 
-async def test_queues_are_closed_with_the_group(where: Place, name: str) -> None:
+async def test_queues_are_closed_with_the_group(where: EndpointOptions, name: str) -> None:
     async with AsyncQueueGroup(name, **where) as group:
         queue = group.queue("a")
         await queue.add("n")
@@ -74,7 +74,7 @@ async def test_queues_are_closed_with_the_group(where: Place, name: str) -> None
         await queue.add("n")
 
 
-def test_the_blocking_twin(where: Place, name: str) -> None:
+def test_the_blocking_twin(where: EndpointOptions, name: str) -> None:
     with QueueGroup(name, **where) as group:
         group.queue("a").add("n")
         assert [queue.name for queue in group.list_queues()] == [f"{name}:a"]

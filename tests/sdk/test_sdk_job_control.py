@@ -23,19 +23,19 @@ from bunqueue import (
     Worker,
     WrongState,
 )
-from bunqueue.client.connection.endpoint_options import Place
+from bunqueue.client.connection.endpoint_options import EndpointOptions
 
 _numbers = itertools.count()
 FAR = 3_600_000
 
 
 @pytest.fixture
-async def queue(where: Place) -> AsyncIterator[AsyncQueue]:
+async def queue(where: EndpointOptions) -> AsyncIterator[AsyncQueue]:
     async with AsyncQueue(f"handles-{next(_numbers)}", **where) as queue:
         yield queue
 
 
-def working(queue: AsyncQueue, where: Place, handler: Any, **options: Any) -> Worker:
+def working(queue: AsyncQueue, where: EndpointOptions, handler: Any, **options: Any) -> Worker:
     return Worker(queue.name, handler, **options, **where)
 
 
@@ -70,7 +70,7 @@ async def test_the_time_of_a_job_is_changed(queue: AsyncQueue) -> None:
 
 
 async def test_a_running_job_that_is_put_back_is_not_begun_beside_itself(
-    queue: AsyncQueue, where: Place
+    queue: AsyncQueue, where: EndpointOptions
 ) -> None:
     begun, done = asyncio.Queue[int](), asyncio.Event()
 
@@ -93,7 +93,7 @@ async def test_a_running_job_that_is_put_back_is_not_begun_beside_itself(
     assert begun.empty()
 
 
-async def test_the_order_is_changed(queue: AsyncQueue, where: Place) -> None:
+async def test_the_order_is_changed(queue: AsyncQueue, where: EndpointOptions) -> None:
     first, second, third = await queue.add_bulk([("n", 1), ("n", 2), ("n", 3)])
     await third.change_priority(5)
     await second.change_priority(0, lifo=True)
@@ -110,7 +110,7 @@ async def test_the_order_is_changed(queue: AsyncQueue, where: Place) -> None:
         await first.change_priority(1)
 
 
-async def test_data_and_progress_are_changed(queue: AsyncQueue, where: Place) -> None:
+async def test_data_and_progress_are_changed(queue: AsyncQueue, where: EndpointOptions) -> None:
     begun, done = asyncio.Event(), asyncio.Event()
 
     async def handler(job: ActiveJob) -> None:
@@ -136,7 +136,7 @@ async def test_data_and_progress_are_changed(queue: AsyncQueue, where: Place) ->
         await handle.update_data(3)
 
 
-async def test_between_attempts_the_last_progress_is_told(queue: AsyncQueue, where: Place) -> None:
+async def test_between_attempts_the_last_progress_is_told(queue: AsyncQueue, where: EndpointOptions) -> None:
     """And of a dead letter; a run that says nothing takes nothing away."""
 
     async def handler(job: ActiveJob) -> None:
@@ -177,7 +177,7 @@ async def test_a_log(queue: AsyncQueue) -> None:
         await queue.handle("nothing").log("x")
 
 
-async def test_retrying(queue: AsyncQueue, where: Place) -> None:
+async def test_retrying(queue: AsyncQueue, where: EndpointOptions) -> None:
     async def handler(job: ActiveJob) -> int:
         runs.append(job.name)
         if len(runs) == 1:
@@ -198,7 +198,7 @@ async def test_retrying(queue: AsyncQueue, where: Place) -> None:
             await wrong.retry()
 
 
-async def test_removing(queue: AsyncQueue, where: Place) -> None:
+async def test_removing(queue: AsyncQueue, where: EndpointOptions) -> None:
     begun, done = asyncio.Event(), asyncio.Event()
 
     async def handler(job: ActiveJob) -> None:
@@ -236,7 +236,7 @@ async def test_a_unique_key_is_freed(queue: AsyncQueue) -> None:
     assert await queue.count() == 2
 
 
-async def test_parents_and_children(queue: AsyncQueue, where: Place) -> None:
+async def test_parents_and_children(queue: AsyncQueue, where: EndpointOptions) -> None:
     async def handler(job: ActiveJob) -> Any:
         if job.name == "bad":
             raise ValueError("bad child")

@@ -26,7 +26,7 @@ from bunqueue import (
     Queue,
     Worker,
 )
-from bunqueue.client.connection.endpoint_options import Place
+from bunqueue.client.connection.endpoint_options import EndpointOptions
 
 _numbers = itertools.count()
 tenant: ContextVar[str] = ContextVar("tenant")
@@ -69,7 +69,7 @@ class AsyncStamp(Stamp):
         await asyncio.sleep(0)
 
 
-async def test_the_first_is_the_outermost(where: Place, name: str) -> None:
+async def test_the_first_is_the_outermost(where: EndpointOptions, name: str) -> None:
     seen: list[Any] = []
     async with AsyncQueue(name, middleware=[Stamp("a", seen), AsyncStamp("b", seen)], **where) as queue:
         handle = await queue.add("n", {"x": 1}, priority=2)
@@ -78,7 +78,7 @@ async def test_the_first_is_the_outermost(where: Place, name: str) -> None:
         assert (job.data, job.priority) == ({"x": 1, "path": "ab"}, 2)
 
 
-async def test_each_job_of_a_bulk_goes_through(where: Place, name: str) -> None:
+async def test_each_job_of_a_bulk_goes_through(where: EndpointOptions, name: str) -> None:
     seen: list[Any] = []
     async with AsyncQueue(name, middleware=[Stamp("a", seen)], **where) as queue:
         handles = await queue.add_bulk([("m", {}), NewJob("n", {}, priority=5)])
@@ -90,7 +90,7 @@ async def test_each_job_of_a_bulk_goes_through(where: Place, name: str) -> None:
     assert seen == [("a", "m", name), ("a", "n", name), ("a", handles[1].id), ("a", handles[0].id)]
 
 
-async def test_each_job_of_a_flow_goes_through(where: Place, name: str) -> None:
+async def test_each_job_of_a_flow_goes_through(where: EndpointOptions, name: str) -> None:
     seen: list[Any] = []
     async with AsyncFlowProducer(middleware=[Stamp("a", seen)], **where) as flows:
         node = await flows.add(FlowJob("parent", queue=name).after(FlowJob("child", queue=f"{name}-b")))
@@ -100,7 +100,7 @@ async def test_each_job_of_a_flow_goes_through(where: Place, name: str) -> None:
 
 
 @pytest.mark.parametrize("kind", [Stamp, AsyncStamp])
-def test_around_blocking_queues(where: Place, name: str, kind: type[Stamp]) -> None:
+def test_around_blocking_queues(where: EndpointOptions, name: str, kind: type[Stamp]) -> None:
     seen: list[Any] = []
     with Queue(name, middleware=[kind("a", seen)], **where) as queue:
         handle = queue.add("n", {})
@@ -111,7 +111,7 @@ def test_around_blocking_queues(where: Place, name: str, kind: type[Stamp]) -> N
         assert seen[2:] == [("a", "n", name), ("a", "OptionError")]
 
 
-def test_plain_middleware_stays_in_the_caller_s_thread_and_context(where: Place, name: str) -> None:
+def test_plain_middleware_stays_in_the_caller_s_thread_and_context(where: EndpointOptions, name: str) -> None:
     class Tenant(Middleware):
         @contextmanager
         def adding(self, job: NewJob) -> Iterator[None]:
@@ -130,7 +130,7 @@ def test_plain_middleware_stays_in_the_caller_s_thread_and_context(where: Place,
     assert (job.tags, job.data) == (["acme", threading.current_thread().name], "acme")
 
 
-async def test_what_middleware_raises_keeps_a_job_from_being_added(where: Place, name: str) -> None:
+async def test_what_middleware_raises_keeps_a_job_from_being_added(where: EndpointOptions, name: str) -> None:
     class No(Middleware):
         def adding(self, job: NewJob) -> Any:
             raise PermissionError("not today")
@@ -169,7 +169,7 @@ class Around(Middleware):
 
 
 @pytest.mark.parametrize("kind", ["coroutine", "function"])
-async def test_around_runs(where: Place, name: str, kind: str) -> None:
+async def test_around_runs(where: EndpointOptions, name: str, kind: str) -> None:
     async def coroutine(job: ActiveJob) -> Any:
         return function(job)
 
@@ -192,7 +192,7 @@ async def test_around_runs(where: Place, name: str, kind: str) -> None:
         assert (await bad.job()).error == "ValueError: bad12"
 
 
-async def test_runs_can_be_answered_refused_and_repeated(where: Place, name: str) -> None:
+async def test_runs_can_be_answered_refused_and_repeated(where: EndpointOptions, name: str) -> None:
     runs: list[str] = []
 
     async def run(job: ActiveJob) -> str:

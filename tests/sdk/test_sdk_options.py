@@ -23,13 +23,13 @@ from bunqueue import (
     Repeat,
     Worker,
 )
-from bunqueue.client.connection.endpoint_options import Place
+from bunqueue.client.connection.endpoint_options import EndpointOptions
 
 _numbers = itertools.count()
 
 
 @pytest.fixture
-async def queue(where: Place) -> AsyncIterator[AsyncQueue]:
+async def queue(where: EndpointOptions) -> AsyncIterator[AsyncQueue]:
     async with AsyncQueue(f"options-{next(_numbers)}", **where) as queue:
         yield queue
 
@@ -53,7 +53,7 @@ async def test_bulk_says_which_are_new(queue: AsyncQueue) -> None:
     assert queue.handle("x").created is None
 
 
-async def test_dependencies_by_handles_and_ids(queue: AsyncQueue, where: Place) -> None:
+async def test_dependencies_by_handles_and_ids(queue: AsyncQueue, where: EndpointOptions) -> None:
     first, second = await queue.add("n", 1), await queue.add("n", 2)
     last = await queue.add("n", 3, depends_on=[first, second.id], priority=10)
     assert (await last.job()).depends_on == [first.id, second.id]
@@ -86,7 +86,7 @@ async def test_groups_run_one_at_a_time_and_have_a_size(queue: AsyncQueue) -> No
 
 
 @pytest.mark.parametrize("repeat", [Repeat(1, limit=2), Repeat(timedelta(milliseconds=1), limit=2)])
-async def test_a_job_that_is_repeated(queue: AsyncQueue, where: Place, repeat: Repeat) -> None:
+async def test_a_job_that_is_repeated(queue: AsyncQueue, where: EndpointOptions, repeat: Repeat) -> None:
     runs: list[str] = []
     await queue.add("n", repeat=repeat)
     async with Worker(queue.name, lambda job: runs.append(job.id), **where) as worker:
@@ -192,7 +192,7 @@ async def test_what_is_not_allowed_is_told_and_nothing_is_sent(
     assert await queue.count() == 0
 
 
-async def test_options_of_the_queue_hold_unless_said_otherwise(where: Place) -> None:
+async def test_options_of_the_queue_hold_unless_said_otherwise(where: EndpointOptions) -> None:
     name = f"options-{next(_numbers)}"
     async with AsyncQueue(name, default_job_options={"group": "a", "keep_logs": 3}, **where) as queue:
         first: AsyncJobHandle[Any] = await queue.add("n", group="b")

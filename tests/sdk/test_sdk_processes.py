@@ -19,7 +19,7 @@ from support.server import ROOT, Server
 from support.waiting import eventually, wait_until
 
 from bunqueue import ActiveJob, AsyncQueue, CallNext, Middleware, OptionError, Queue, Recycle, Route, Worker
-from bunqueue.client.connection.endpoint_options import Place
+from bunqueue.client.connection.endpoint_options import EndpointOptions
 from bunqueue.protocol.commands import jobs
 
 _numbers = itertools.count()
@@ -28,14 +28,14 @@ MakeWorker = Callable[..., Worker]
 
 
 @pytest.fixture
-async def queue(where: Place) -> AsyncIterator[AsyncQueue]:
+async def queue(where: EndpointOptions) -> AsyncIterator[AsyncQueue]:
     defaults: dict[str, Any] = {"backoff": 1, "max_attempts": 1}
     async with AsyncQueue(f"sdk-process-{next(_numbers)}", default_job_options=defaults, **where) as queue:  # type: ignore[arg-type]
         yield queue
 
 
 @pytest.fixture
-async def make_worker(queue: AsyncQueue, where: Place) -> AsyncIterator[MakeWorker]:
+async def make_worker(queue: AsyncQueue, where: EndpointOptions) -> AsyncIterator[MakeWorker]:
     made: list[Worker] = []
 
     def make(handler: Any, **options: Any) -> Worker:
@@ -159,7 +159,7 @@ async def test_kinds_of_handlers_side_by_side(queue: AsyncQueue, make_worker: Ma
     assert str(os.getpid()) not in results[3]
 
 
-async def test_typed_jobs_of_an_app(queue: AsyncQueue, where: Place) -> None:
+async def test_typed_jobs_of_an_app(queue: AsyncQueue, where: EndpointOptions) -> None:
     (handlers,) = app_in_process.app.handlers.values()
     halved, bad, here = await queue.add_bulk([("halve", {"number": 5}), ("halve", {}), ("here", {})])
     async with Worker(queue.name, handlers, concurrency=2, **where) as worker:

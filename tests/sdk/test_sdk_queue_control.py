@@ -21,7 +21,7 @@ from bunqueue import (
     OptionError,
     Worker,
 )
-from bunqueue.client.connection.endpoint_options import Place
+from bunqueue.client.connection.endpoint_options import EndpointOptions
 from bunqueue.protocol.commands.groups import GroupRate
 from bunqueue.protocol.commands.limits import Rate
 
@@ -30,7 +30,7 @@ FAR = 3_600_000
 
 
 @pytest.fixture
-async def queue(where: Place) -> AsyncIterator[AsyncQueue]:
+async def queue(where: EndpointOptions) -> AsyncIterator[AsyncQueue]:
     async with AsyncQueue(f"control-{next(_numbers)}", **where) as queue:
         yield queue
 
@@ -41,11 +41,11 @@ async def handler(job: ActiveJob) -> Any:
     return job.data
 
 
-def working(queue: AsyncQueue, where: Place, **options: Any) -> Worker:
+def working(queue: AsyncQueue, where: EndpointOptions, **options: Any) -> Worker:
     return Worker(queue.name, handler, **options, **where)
 
 
-async def failed(queue: AsyncQueue, where: Place, count: int) -> list[str]:
+async def failed(queue: AsyncQueue, where: EndpointOptions, count: int) -> list[str]:
     """Ids of so many dead letters."""
     handles = await queue.add_bulk([NewJob("bad", number, max_attempts=1) for number in range(count)])
     async with working(queue, where, concurrency=1):
@@ -73,7 +73,7 @@ async def test_draining_and_obliterating(queue: AsyncQueue) -> None:
     assert queue.name not in {info.name for info in await queue.list_queues()}
 
 
-async def test_cleaning(queue: AsyncQueue, where: Place) -> None:
+async def test_cleaning(queue: AsyncQueue, where: EndpointOptions) -> None:
     dead = await failed(queue, where, 2)
     waiting = [handle.id for handle in await queue.add_bulk([("n", 1), ("n", 2), ("n", 3)])]
     assert await queue.clean(timedelta(hours=1)) == []
@@ -92,7 +92,7 @@ async def test_promoting_all(queue: AsyncQueue) -> None:
     assert await queue.promote_jobs() == 2
 
 
-async def test_completed_jobs_run_again(queue: AsyncQueue, where: Place) -> None:
+async def test_completed_jobs_run_again(queue: AsyncQueue, where: EndpointOptions) -> None:
     handles = await queue.add_bulk([("n", number) for number in range(4)])
     async with working(queue, where):
         for handle in handles:
@@ -128,7 +128,7 @@ async def test_events_are_trimmed(queue: AsyncQueue) -> None:
 # -- dead letters
 
 
-async def test_dead_letters_and_how_they_died(queue: AsyncQueue, where: Place) -> None:
+async def test_dead_letters_and_how_they_died(queue: AsyncQueue, where: EndpointOptions) -> None:
     ids = await failed(queue, where, 3)
     entries = await queue.dlq_entries()
     assert [entry.job.id for entry in entries] == ids
@@ -147,7 +147,7 @@ async def test_dead_letters_and_how_they_died(queue: AsyncQueue, where: Place) -
     assert (stats.total, stats.by_reason["max_attempts_exceeded"]) == (3, 3)
 
 
-async def test_dead_letters_are_retried_and_removed(queue: AsyncQueue, where: Place) -> None:
+async def test_dead_letters_are_retried_and_removed(queue: AsyncQueue, where: EndpointOptions) -> None:
     ids = await failed(queue, where, 6)
     assert await queue.retry_dlq(ids[5]) == 1
     assert await queue.retry_dlq(reason="timeout") == 0
@@ -217,7 +217,7 @@ async def test_when_jobs_stall(queue: AsyncQueue) -> None:
     )
 
 
-async def test_groups(queue: AsyncQueue, where: Place) -> None:
+async def test_groups(queue: AsyncQueue, where: EndpointOptions) -> None:
     acme = queue.group("acme")
     await queue.add_bulk([NewJob("n", number, group="acme") for number in range(3)])
     await queue.add_bulk([NewJob("n", group="other"), NewJob("n")])
@@ -249,7 +249,7 @@ async def test_limits_of_a_group(queue: AsyncQueue) -> None:
 # -- schedules and webhooks
 
 
-async def test_schedules(queue: AsyncQueue, where: Place) -> None:
+async def test_schedules(queue: AsyncQueue, where: EndpointOptions) -> None:
     name = f"{queue.name}-nightly"
     made = await queue.upsert_cron(
         name,
@@ -284,7 +284,7 @@ async def test_schedules(queue: AsyncQueue, where: Place) -> None:
     assert await queue.get_cron(name) is None
 
 
-async def test_a_schedule_adds_jobs(queue: AsyncQueue, where: Place) -> None:
+async def test_a_schedule_adds_jobs(queue: AsyncQueue, where: EndpointOptions) -> None:
     every = await queue.upsert_cron(
         f"{queue.name}-often",
         7,
@@ -359,7 +359,7 @@ async def test_webhooks(queue: AsyncQueue) -> None:
 # -- the server
 
 
-async def test_numbers(queue: AsyncQueue, where: Place) -> None:
+async def test_numbers(queue: AsyncQueue, where: EndpointOptions) -> None:
     await failed(queue, where, 1)
     done = await queue.add("n")
     async with working(queue, where):
@@ -383,7 +383,7 @@ async def test_numbers(queue: AsyncQueue, where: Place) -> None:
     await queue.compact_memory()
 
 
-async def test_workers(queue: AsyncQueue, where: Place) -> None:
+async def test_workers(queue: AsyncQueue, where: EndpointOptions) -> None:
     async with working(queue, where, concurrency=7):
 
         async def is_listed() -> bool:
@@ -395,7 +395,7 @@ async def test_workers(queue: AsyncQueue, where: Place) -> None:
         }
 
 
-async def test_what_people_ask_who_look_after_queues(queue: AsyncQueue, where: Place) -> None:
+async def test_what_people_ask_who_look_after_queues(queue: AsyncQueue, where: EndpointOptions) -> None:
     first = await queue.add("bad", 1, max_attempts=2, backoff=FAR)
     async with working(queue, where, concurrency=1):
 

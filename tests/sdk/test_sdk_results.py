@@ -27,7 +27,7 @@ from bunqueue import (
     ResultTimeout,
     Worker,
 )
-from bunqueue.client.connection.endpoint_options import Place
+from bunqueue.client.connection.endpoint_options import EndpointOptions
 
 _numbers = itertools.count()
 
@@ -39,7 +39,7 @@ class Receipt:
 
 
 @pytest.fixture
-async def queue(where: Place) -> AsyncIterator[AsyncQueue]:
+async def queue(where: EndpointOptions) -> AsyncIterator[AsyncQueue]:
     async with AsyncQueue(f"results-{next(_numbers)}", **where) as queue:
         yield queue
 
@@ -57,11 +57,11 @@ async def handler(job: ActiveJob) -> Any:
     return None
 
 
-def working(queue: AsyncQueue, where: Place, **options: Any) -> Worker:
+def working(queue: AsyncQueue, where: EndpointOptions, **options: Any) -> Worker:
     return Worker(queue.name, handler, **{"concurrency": 20, **options}, **where)
 
 
-async def test_a_result_is_waited_for(queue: AsyncQueue, where: Place) -> None:
+async def test_a_result_is_waited_for(queue: AsyncQueue, where: EndpointOptions) -> None:
     handle = await queue.add("double", 21)
     waiting = asyncio.ensure_future(handle.result())
     async with working(queue, where):
@@ -72,7 +72,7 @@ async def test_a_result_is_waited_for(queue: AsyncQueue, where: Place) -> None:
         assert await (await queue.add("nothing")).result() is None
 
 
-async def test_results_have_the_type_that_was_asked_for(queue: AsyncQueue, where: Place) -> None:
+async def test_results_have_the_type_that_was_asked_for(queue: AsyncQueue, where: EndpointOptions) -> None:
     handle = await queue.add("receipt")
     async with working(queue, where):
         typed = queue.handle(handle.id, Receipt)
@@ -81,7 +81,7 @@ async def test_results_have_the_type_that_was_asked_for(queue: AsyncQueue, where
             await queue.handle(handle.id, int).result()
 
 
-async def test_a_thousand_are_waited_for_at_a_time(queue: AsyncQueue, where: Place) -> None:
+async def test_a_thousand_are_waited_for_at_a_time(queue: AsyncQueue, where: EndpointOptions) -> None:
     """Far more than a connection may have long polls, and the queue may be used meanwhile."""
     handles = await queue.add_bulk([("double", number) for number in range(1200)])
     waiting = asyncio.ensure_future(asyncio.gather(*[handle.result() for handle in handles]))
@@ -91,7 +91,7 @@ async def test_a_thousand_are_waited_for_at_a_time(queue: AsyncQueue, where: Pla
         assert await waiting == [2 * number for number in range(1200)]
 
 
-async def test_many_threads_wait(queue: AsyncQueue, where: Place) -> None:
+async def test_many_threads_wait(queue: AsyncQueue, where: EndpointOptions) -> None:
     def ask(number: int) -> int:
         with Queue(queue.name, **where) as blocking:
             result: int = blocking.add("double", number).result(30_000)
@@ -102,7 +102,7 @@ async def test_many_threads_wait(queue: AsyncQueue, where: Place) -> None:
     assert found == [2 * number for number in range(12)]
 
 
-async def test_a_failure_is_raised(queue: AsyncQueue, where: Place) -> None:
+async def test_a_failure_is_raised(queue: AsyncQueue, where: EndpointOptions) -> None:
     handle = await queue.add("raise", max_attempts=2, backoff=1)
     async with working(queue, where):
         with pytest.raises(
@@ -120,7 +120,9 @@ async def test_a_failure_is_raised(queue: AsyncQueue, where: Place) -> None:
     assert (outcome.state, outcome.result, outcome.error) == ("failed", None, "ValueError: broken")
 
 
-async def test_a_failure_that_leaves_nothing_behind_is_raised_too(queue: AsyncQueue, where: Place) -> None:
+async def test_a_failure_that_leaves_nothing_behind_is_raised_too(
+    queue: AsyncQueue, where: EndpointOptions
+) -> None:
     handle = await queue.add("raise", max_attempts=1, remove_on_fail=True)
     waiting = asyncio.ensure_future(handle.wait())
     await asyncio.sleep(0.05)  # until it waits; if not, it is not there any more, which is told as well
@@ -156,7 +158,7 @@ async def _is_waited_for(queue: AsyncQueue) -> bool:
     return waits is not None and any(watch._parked for watch in waits._queues.values())
 
 
-async def test_a_job_that_is_cancelled_while_it_runs(queue: AsyncQueue, where: Place) -> None:
+async def test_a_job_that_is_cancelled_while_it_runs(queue: AsyncQueue, where: EndpointOptions) -> None:
     handle = await queue.add("never")
     async with working(queue, where) as worker:
         await eventually(lambda: worker.stats.active == 1, "it runs")
@@ -173,7 +175,7 @@ async def test_a_job_that_is_cancelled_while_it_runs(queue: AsyncQueue, where: P
         assert caught.value.reason is None
 
 
-async def test_a_job_that_nobody_took_in_time(queue: AsyncQueue, where: Place) -> None:
+async def test_a_job_that_nobody_took_in_time(queue: AsyncQueue, where: EndpointOptions) -> None:
     handle = await queue.add("double", 1, ttl=1)
     waiting = asyncio.ensure_future(handle.result())
     await eventually(lambda: _is_waited_for(queue), "it waits")
@@ -183,7 +185,9 @@ async def test_a_job_that_nobody_took_in_time(queue: AsyncQueue, where: Place) -
     assert (await handle.state(), (await handle.wait(0)).state) == ("expired", "expired")
 
 
-async def test_the_result_of_a_job_that_is_removed_on_completion(queue: AsyncQueue, where: Place) -> None:
+async def test_the_result_of_a_job_that_is_removed_on_completion(
+    queue: AsyncQueue, where: EndpointOptions
+) -> None:
     handle = await queue.add("double", 4, remove_on_complete=True)
     waiting = asyncio.ensure_future(handle.result())
     await eventually(lambda: _is_waited_for(queue), "it waits")
@@ -205,7 +209,7 @@ async def test_patience_has_an_end(queue: AsyncQueue) -> None:
 
 
 async def test_many_who_lose_patience_do_not_keep_others_from_being_told(
-    queue: AsyncQueue, where: Place
+    queue: AsyncQueue, where: EndpointOptions
 ) -> None:
     late = await queue.add_bulk([NewJob("double", 1, delay=60_000)] * 30)
     done = await queue.add_bulk([("double", number) for number in range(30)])
@@ -222,7 +226,7 @@ async def test_many_who_lose_patience_do_not_keep_others_from_being_told(
         assert {type(each) for each in ended} == {ResultTimeout}
 
 
-async def test_who_is_cancelled_while_waiting_harms_nobody(queue: AsyncQueue, where: Place) -> None:
+async def test_who_is_cancelled_while_waiting_harms_nobody(queue: AsyncQueue, where: EndpointOptions) -> None:
     handle = await queue.add("double", 5)
     first, second = asyncio.ensure_future(handle.result()), asyncio.ensure_future(handle.result())
     await eventually(lambda: _is_waited_for(queue), "they wait")
@@ -240,7 +244,7 @@ async def test_closing_the_queue_ends_the_waiting(queue: AsyncQueue) -> None:
         await waiting
 
 
-async def test_a_blocking_queue_waits_too(queue: AsyncQueue, where: Place) -> None:
+async def test_a_blocking_queue_waits_too(queue: AsyncQueue, where: EndpointOptions) -> None:
     def ask() -> list[Any]:
         with Queue(queue.name, **where) as blocking:
             good, bad = blocking.add("double", 3), blocking.add("raise", max_attempts=1)

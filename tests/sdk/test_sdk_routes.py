@@ -12,21 +12,21 @@ import pytest
 from support.waiting import eventually
 
 from bunqueue import ActiveJob, AsyncQueue, Middleware, OptionError, Worker
-from bunqueue.client.connection.endpoint_options import Place
+from bunqueue.client.connection.endpoint_options import EndpointOptions
 from bunqueue.client.worker import routes
 
 _numbers = itertools.count()
 
 
 @pytest.fixture
-async def queues(where: Place) -> AsyncIterator[list[AsyncQueue]]:
+async def queues(where: EndpointOptions) -> AsyncIterator[list[AsyncQueue]]:
     made = [AsyncQueue(f"sdk-routes-{next(_numbers)}", **where) for _ in range(3)]
     yield made
     for queue in made:
         await queue.close()
 
 
-async def test_jobs_go_to_the_handler_of_their_name(queues: list[AsyncQueue], where: Place) -> None:
+async def test_jobs_go_to_the_handler_of_their_name(queues: list[AsyncQueue], where: EndpointOptions) -> None:
     async def greet(job: ActiveJob) -> str:
         return f"hello {job.data}"
 
@@ -41,7 +41,10 @@ async def test_jobs_go_to_the_handler_of_their_name(queues: list[AsyncQueue], wh
 
 
 async def test_a_job_whose_name_nobody_knows_waits(
-    queues: list[AsyncQueue], where: Place, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    queues: list[AsyncQueue],
+    where: EndpointOptions,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr(routes, "UNKNOWN_MS", 300)
     queue = queues[0]
@@ -66,7 +69,7 @@ async def test_a_job_whose_name_nobody_knows_waits(
 
 @pytest.mark.parametrize("concurrency", [3, 10])
 async def test_one_worker_for_several_queues(
-    queues: list[AsyncQueue], where: Place, concurrency: int
+    queues: list[AsyncQueue], where: EndpointOptions, concurrency: int
 ) -> None:
     seen: Counter[str] = Counter()
     running = most = 0
@@ -94,7 +97,7 @@ async def test_one_worker_for_several_queues(
 
 
 async def test_a_queue_full_of_slow_jobs_does_not_keep_others_out(
-    queues: list[AsyncQueue], where: Place
+    queues: list[AsyncQueue], where: EndpointOptions
 ) -> None:
     slow, quick, _ = queues
     gate = asyncio.Event()

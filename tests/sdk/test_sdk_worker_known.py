@@ -17,7 +17,7 @@ import pytest
 from support.waiting import eventually
 
 from bunqueue import ActiveJob, AsyncQueue, Worker
-from bunqueue.client.connection.endpoint_options import Place
+from bunqueue.client.connection.endpoint_options import EndpointOptions
 from bunqueue.client.worker import lock_renewer, loop_monitor
 from bunqueue.protocol.commands import workers
 from bunqueue.protocol.commands.workers import WorkerInfo
@@ -26,7 +26,7 @@ _numbers = itertools.count()
 
 
 @pytest.fixture
-async def queue(where: Place) -> AsyncIterator[AsyncQueue]:
+async def queue(where: EndpointOptions) -> AsyncIterator[AsyncQueue]:
     async with AsyncQueue(f"sdk-known-{next(_numbers)}", **where) as queue:
         yield queue
 
@@ -38,7 +38,7 @@ async def listed(queue: AsyncQueue) -> list[WorkerInfo]:
 
 
 async def test_a_worker_is_listed_from_its_start_to_its_end(
-    queue: AsyncQueue, where: Place, monkeypatch: pytest.MonkeyPatch
+    queue: AsyncQueue, where: EndpointOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lock_renewer, "BEAT", 0.05)
     gate = asyncio.Event()
@@ -73,7 +73,9 @@ async def test_a_worker_is_listed_from_its_start_to_its_end(
     assert await listed(queue) == []
 
 
-async def test_the_totals_of_a_worker_that_left_are_its_last_ones(queue: AsyncQueue, where: Place) -> None:
+async def test_the_totals_of_a_worker_that_left_are_its_last_ones(
+    queue: AsyncQueue, where: EndpointOptions
+) -> None:
     async def totals() -> int:
         reply = await queue._caller.call(workers.ListWorkers(), workers.ListWorkersReply)
         return reply.data.stats.total_processed
@@ -104,7 +106,10 @@ async def test_after_the_server_has_gone_and_come_back_it_is_listed_again(
 
 
 async def test_a_blocked_loop_is_told_with_the_place(
-    queue: AsyncQueue, where: Place, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    queue: AsyncQueue,
+    where: EndpointOptions,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr(loop_monitor, "BLOCKED", 0.2)
     monkeypatch.setattr(lock_renewer, "LOOK", 0.05)
@@ -130,7 +135,10 @@ async def test_a_blocked_loop_is_told_with_the_place(
 
 
 async def test_a_loop_that_turns_is_not_told_of(
-    queue: AsyncQueue, where: Place, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    queue: AsyncQueue,
+    where: EndpointOptions,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr(lock_renewer, "LOOK", 0.01)
     async with Worker(queue.name, lambda job: time.sleep(0.2), **where) as worker:
@@ -142,7 +150,7 @@ async def test_a_loop_that_turns_is_not_told_of(
 # -- health, and its end ----------------------------------------------------------------------------------
 
 
-async def test_health_over_a_workers_life(queue: AsyncQueue, where: Place) -> None:
+async def test_health_over_a_workers_life(queue: AsyncQueue, where: EndpointOptions) -> None:
     gate = asyncio.Event()
 
     async def handler(job: ActiveJob) -> None:
@@ -176,7 +184,7 @@ async def test_a_worker_without_a_server_is_not_well(unused_tcp_port: int) -> No
 
 
 async def test_a_worker_whose_loop_is_blocked_is_not_well(
-    queue: AsyncQueue, where: Place, monkeypatch: pytest.MonkeyPatch
+    queue: AsyncQueue, where: EndpointOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lock_renewer, "LOOK", 0.05)
     seen: list[Any] = []
@@ -199,7 +207,11 @@ async def test_a_worker_whose_loop_is_blocked_is_not_well(
     ("option", "text"), [({"max_jobs": 4}, "it has run 4 jobs"), ({"max_memory": 1}, "it holds")]
 )
 async def test_what_is_worn_out_stops_in_order(
-    queue: AsyncQueue, where: Place, option: dict[str, int], text: str, monkeypatch: pytest.MonkeyPatch
+    queue: AsyncQueue,
+    where: EndpointOptions,
+    option: dict[str, int],
+    text: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(lock_renewer, "LOOK", 0.05)
     await queue.add_bulk([("n", None)] * 20)

@@ -18,14 +18,14 @@ from support.server import PROGRAM, ROOT, Server
 from support.waiting import eventually, wait_until
 
 from bunqueue import ActiveJob, AsyncQueue, Bunqueue, Postpone, Queue, Retry, Worker
-from bunqueue.client.connection.endpoint_options import Place
+from bunqueue.client.connection.endpoint_options import EndpointOptions
 
 SECRET = "correct horse battery staple"
 NASTY = "n\r\n\x1b[31mERROR forged\u202e"
 
 
 @pytest.fixture(params=["server", "embedded"])
-def where(request: pytest.FixtureRequest) -> Place:
+def where(request: pytest.FixtureRequest) -> EndpointOptions:
     if request.param == "embedded":
         return {"embedded": True}
     server: Server = request.getfixturevalue("shared_server")
@@ -33,7 +33,7 @@ def where(request: pytest.FixtureRequest) -> Place:
 
 
 @pytest.fixture
-async def queue(where: Place, request: pytest.FixtureRequest) -> AsyncIterator[AsyncQueue]:
+async def queue(where: EndpointOptions, request: pytest.FixtureRequest) -> AsyncIterator[AsyncQueue]:
     name = "log-" + "".join(c for c in request.node.name if c.isalnum())[:80]
     async with AsyncQueue(name, **where) as queue:
         await queue.obliterate()
@@ -67,7 +67,7 @@ async def broken_coroutine(job: ActiveJob) -> None:
 
 
 async def test_a_worker_says_where_it_works_and_when_it_stops(
-    queue: AsyncQueue, where: Place, log: pytest.LogCaptureFixture
+    queue: AsyncQueue, where: EndpointOptions, log: pytest.LogCaptureFixture
 ) -> None:
     async with Worker(queue.name, fine, concurrency=7, **where) as worker:
         await eventually(lambda: of(log, "connected"), "the server is known")
@@ -87,7 +87,7 @@ async def test_a_worker_says_where_it_works_and_when_it_stops(
 
 
 async def test_each_job_begins_and_ends_in_the_log(
-    queue: AsyncQueue, where: Place, log: pytest.LogCaptureFixture
+    queue: AsyncQueue, where: EndpointOptions, log: pytest.LogCaptureFixture
 ) -> None:
     handle = await queue.add("welcome", {"password": SECRET})
     async with Worker(queue.name, fine, **where):
@@ -105,7 +105,7 @@ async def test_each_job_begins_and_ends_in_the_log(
 
 @pytest.mark.parametrize("how", ["coroutine", "thread", "process", "batch"])
 async def test_failures_have_level_traceback_and_delay(
-    queue: AsyncQueue, where: Place, log: pytest.LogCaptureFixture, how: str
+    queue: AsyncQueue, where: EndpointOptions, log: pytest.LogCaptureFixture, how: str
 ) -> None:
     options: dict[str, Any] = {"run_in": "process"} if how == "process" else {}
     handler = broken_coroutine if how == "coroutine" else broken
@@ -143,7 +143,7 @@ async def test_failures_have_level_traceback_and_delay(
 
 
 async def test_retry_and_postpone_say_their_delay(
-    queue: AsyncQueue, where: Place, log: pytest.LogCaptureFixture
+    queue: AsyncQueue, where: EndpointOptions, log: pytest.LogCaptureFixture
 ) -> None:
     async def handler(job: ActiveJob) -> None:
         raise Retry(90_000, "not yet") if job.data == "retry" else Postpone(60_000, "later")
@@ -159,7 +159,7 @@ async def test_retry_and_postpone_say_their_delay(
 
 
 async def test_names_and_ids_stay_on_their_line(
-    queue: AsyncQueue, where: Place, log: pytest.LogCaptureFixture
+    queue: AsyncQueue, where: EndpointOptions, log: pytest.LogCaptureFixture
 ) -> None:
     handle = await queue.add(NASTY, job_id=f"{queue.name}\n\x9bid")
     async with Worker(queue.name, fine, **where):
@@ -172,7 +172,7 @@ async def test_names_and_ids_stay_on_their_line(
 
 
 async def test_at_the_level_that_python_has_only_trouble_is_logged(
-    queue: AsyncQueue, where: Place, caplog: pytest.LogCaptureFixture
+    queue: AsyncQueue, where: EndpointOptions, caplog: pytest.LogCaptureFixture
 ) -> None:
     handle = await queue.add("n")
     async with Worker(queue.name, fine, **where):
@@ -181,7 +181,7 @@ async def test_at_the_level_that_python_has_only_trouble_is_logged(
 
 
 async def test_a_stop_says_for_what_it_waits_and_what_it_ends(
-    queue: AsyncQueue, where: Place, log: pytest.LogCaptureFixture
+    queue: AsyncQueue, where: EndpointOptions, log: pytest.LogCaptureFixture
 ) -> None:
     begun = asyncio.Event()
 

@@ -382,7 +382,7 @@ def test_what_other_shards_know_of_ends_the_process(tmp_path: Path) -> None:
     driver = Full(str(tmp_path / "shard.db"), place=(0, 2))
     driver.shard.engine.state.granted["an id of another shard"] = 1
     assert fill(driver)["error"].startswith("Storage is full")
-    assert driver.shard.letters() == []
+    assert driver.shard.peer_messages() == []
     assert driver.shard.wait_ms() == 0
     with pytest.raises(StorageFailed):
         driver.shard.tick()
@@ -392,17 +392,17 @@ def test_what_other_shards_know_of_ends_the_process(tmp_path: Path) -> None:
 def test_what_other_shards_say_waits_while_nothing_can_be_stored(tmp_path: Path) -> None:
     driver = Full(str(tmp_path / "shard.db"), place=(0, 2))
     driver.commit()
-    driver.shard.letters()  # what a start has to say
+    driver.shard.peer_messages()  # what a start has to say
     driver.rows("pragma query_only = on")
     driver.turn(push())
     assert driver.mode is Mode.READ_ONLY
-    driver.shard.engine.out.letters.clear()
-    where = peers.encode(peers.Letter(peers.ASKS, 5, peers.Where(["x"])))
+    driver.shard.engine.out.peer_messages.clear()
+    where = peers.encode(peers.PeerMessage(peers.ASKS, 5, peers.Where(["x"])))
     driver.shard.receive(1, where, driver.now)
     driver.commit()
-    assert driver.shard.letters() == []
+    assert driver.shard.peer_messages() == []
     driver.rows("pragma query_only = off")
     driver.passes()
-    ((shard, letter),) = driver.shard.letters()
+    ((shard, letter),) = driver.shard.peer_messages()
     assert (shard, peers.decode(letter).number) == (1, 5)
     driver.close()

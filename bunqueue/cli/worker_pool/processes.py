@@ -40,7 +40,7 @@ def say(text: str) -> None:
         print(f"bunqueue worker: {text}", file=sys.stderr, flush=True)
 
 
-class Crew:
+class WorkerProcesses:
     """`count` processes of one command. Each ends, in order, when its standard input does: with us."""
 
     def __init__(self, command: Sequence[str], count: int) -> None:
@@ -143,7 +143,7 @@ def oversee(command: Sequence[str], count: int, changes: Callable[[], AsyncItera
     """Run a crew until SIGTERM or SIGINT; the exit status."""
 
     async def main() -> int:
-        crew = Crew(command, count)
+        crew = WorkerProcesses(command, count)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, crew.stop)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from types import TracebackType
 from typing import Literal, Self, Unpack, get_args
 
-from bunqueue.client.connection.endpoint_options import Place, endpoint_of
+from bunqueue.client.connection.endpoint_options import EndpointOptions, endpoint_of
 from bunqueue.client.connection.options import Duration, shown
 from bunqueue.client.event_stream import BUFFER, EventStream, QueueEvent
 from bunqueue.client.options import checks
@@ -43,7 +43,7 @@ class QueueEvents:
     `types` and `job_ids`, one or several, say which events are wanted; else it is all. All streams of a queue
     in an event loop share one connection, and make a new one when that is lost. Events that were missed
     meanwhile, or because the reader is more than `buffer` of them behind, are made known by an event of the
-    type `lost`, whatever is wanted. For the rest see `Place`.
+    type `lost`, whatever is wanted. For the rest see `EndpointOptions`.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class QueueEvents:
         types: EventType | Iterable[EventType] | None = None,
         job_ids: str | Iterable[str] | None = None,
         buffer: int = BUFFER,
-        **place: Unpack[Place],
+        **place: Unpack[EndpointOptions],
     ) -> None:
         self.queue = checks.queue_name(queue)
         self._types = None if types is None else _types(types)

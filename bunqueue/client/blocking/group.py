@@ -7,7 +7,7 @@ from typing import Unpack, cast
 
 from bunqueue.client.blocking.base import Client
 from bunqueue.client.blocking.queue import Queue
-from bunqueue.client.connection.endpoint_options import Place
+from bunqueue.client.connection.endpoint_options import EndpointOptions
 from bunqueue.client.connection.gather import Together
 from bunqueue.client.connection.options import shown
 from bunqueue.client.models import jobs as replies
@@ -32,11 +32,15 @@ class QueueGroup(Client):
     So several teams, tenants or environments share a server without meeting. `list_queues` and what ends in
     `_all` are about all queues of the namespace that the server has, whoever made them; a queue that comes to
     be later is not paused by an earlier `pause_all`. `default_job_options` hold for the queues made here; for
-    the rest see `Place`.
+    the rest see `EndpointOptions`.
     """
 
     def __init__(
-        self, namespace: str, *, default_job_options: JobOptions | None = None, **place: Unpack[Place]
+        self,
+        namespace: str,
+        *,
+        default_job_options: JobOptions | None = None,
+        **place: Unpack[EndpointOptions],
     ) -> None:
         if not isinstance(namespace, str) or not re.fullmatch(r"[a-zA-Z0-9_.:-]{1,200}", namespace):
             allowed = "1 to 200 of the characters a-z A-Z 0-9 _ - . :"

@@ -25,7 +25,7 @@ from bunqueue.protocol.framing import HEADER, MAX_FRAME
 READ_SIZE = 4096  # most replies are far smaller, and the rest of a larger one is asked for by its size
 
 
-class Line:
+class BlockingConnection:
     """One socket. After any error it is to be closed: a late reply would be taken for the next one's."""
 
     def __init__(self, endpoint: Endpoint, *, connect_timeout: float, timeout: float) -> None:

@@ -17,7 +17,7 @@ from weakref import WeakSet
 from msgspec import Struct
 
 from bunqueue.client.connection import requests
-from bunqueue.client.connection.blocking_connection import Line
+from bunqueue.client.connection.blocking_connection import BlockingConnection
 from bunqueue.client.connection.options import seconds
 from bunqueue.client.connection.transport import Endpoint
 from bunqueue.errors import BunqueueError
@@ -25,7 +25,7 @@ from bunqueue.errors import BunqueueError
 PATIENCE = 1.0  # seconds for a connection to come about; what takes longer is the pool's to wait for
 
 
-class Lines:
+class BlockingPool:
     """At most `pool_size` lines to one server, for any number of threads."""
 
     def __init__(self, endpoint: Endpoint) -> None:
@@ -46,7 +46,7 @@ class Lines:
         """Begin anew: in a forked child the lines are its parent's."""
         # Each place is an idle line, or free for one. Single operations on the list need no lock. The line
         # that was given back last is taken first: it is the surest to be alive.
-        self._places: list[Line | None] = [None] * self._endpoint.options.pool_size
+        self._places: list[BlockingConnection | None] = [None] * self._endpoint.options.pool_size
 
     def call(self, command: Struct) -> bytes | None:
         """The reply to `command`, as it came; None when it has to go the long way.
@@ -83,7 +83,7 @@ class Lines:
             return None  # it was not carried out; the pool asks again until it is
         return payload
 
-    def _usable(self, line: Line | None) -> Line | None:
+    def _usable(self, line: BlockingConnection | None) -> BlockingConnection | None:
         """A line that is alive as far as one can see: this one, or a new one if that can be had at once."""
         if line is not None:
             if time.monotonic() - line.used_at < self._max_silence and line.is_quiet:
@@ -91,12 +91,14 @@ class Lines:
             line.close()
         return self._connect()
 
-    def _connect(self) -> Line | None:
+    def _connect(self) -> BlockingConnection | None:
         options = self._endpoint.options
         if time.monotonic() < self._not_before:
             return None
         try:
-            line = Line(self._endpoint, connect_timeout=self._connect_timeout, timeout=self._timeout)
+            line = BlockingConnection(
+                self._endpoint, connect_timeout=self._connect_timeout, timeout=self._timeout
+            )
         except (OSError, BunqueueError):  # the pool meets the same, and tells
             self._failures += 1
             self._not_before = time.monotonic() + options.retry_delay(self._failures, random.random())
@@ -115,22 +117,22 @@ class Lines:
                 line.close()
 
 
-_shared: dict[Endpoint, Lines] = {}
+_shared: dict[Endpoint, BlockingPool] = {}
 _lock = threading.Lock()
-_all: WeakSet[Line] = WeakSet()
+_all: WeakSet[BlockingConnection] = WeakSet()
 
 
-def share(endpoint: Endpoint) -> Lines:
+def share(endpoint: Endpoint) -> BlockingPool:
     """The lines that all blocking users of `endpoint` have in common; to be given back to `release`."""
     with _lock:
         lines = _shared.get(endpoint)
         if lines is None:
-            lines = _shared[endpoint] = Lines(endpoint)
+            lines = _shared[endpoint] = BlockingPool(endpoint)
         lines.users += 1
     return lines
 
 
-def release(lines: Lines, endpoint: Endpoint) -> None:
+def release(lines: BlockingPool, endpoint: Endpoint) -> None:
     """One user less; the last one closes the lines."""
     with _lock:
         lines.users -= 1

@@ -11,7 +11,7 @@ from bunqueue.client.connection.tls import Tls
 from bunqueue.client.connection.transport import Endpoint
 
 
-class Place(TypedDict, total=False):
+class EndpointOptions(TypedDict, total=False):
     """A server, or the engine in this process."""
 
     host: str | None
@@ -31,9 +31,9 @@ class Place(TypedDict, total=False):
     """The file of an embedded engine; None: in memory."""
 
 
-def endpoint_of(place: Place) -> Endpoint:
+def endpoint_of(place: EndpointOptions) -> Endpoint:
     """OptionError for what does not go together, and for what there is not."""
     for name in place:
-        if name not in Place.__annotations__:
-            raise unknown_option("this", name, Place.__annotations__)
+        if name not in EndpointOptions.__annotations__:
+            raise unknown_option("this", name, EndpointOptions.__annotations__)
     return endpoint(**place)

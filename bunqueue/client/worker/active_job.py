@@ -31,7 +31,7 @@ class Ending(NamedTuple):
     grace: float = 0.0  # seconds until it is over without its handler
 
 
-class JobLine(Protocol):
+class JobChannel(Protocol):
     """The way from a handler to the server."""
 
     @property
@@ -94,7 +94,7 @@ class ActiveJob:
         "took",
     )
 
-    def __init__(self, raw: Raw, token: str, line: JobLine) -> None:
+    def __init__(self, raw: Raw, token: str, line: JobChannel) -> None:
         """Raises MsgspecError when `raw` is no job. Its `data` is decoded by `open`."""
         pulled = _decode_pulled(raw)
         self.id = pulled.id
@@ -134,7 +134,7 @@ class ActiveJob:
         """Decode the data. Raises MsgspecError, or what a wrong payload makes Python raise."""
         self.data = _decode_data(self.data)
 
-    def is_of(self, line: JobLine) -> bool:
+    def is_of(self, line: JobChannel) -> bool:
         """For the worker: whether what it says goes that way."""
         return self._line is line
 

@@ -35,7 +35,7 @@ class PollOrders:
     poll_timeout: float
 
 
-class Taker(Protocol):
+class JobSink(Protocol):
     """Who runs the jobs."""
 
     def room(self) -> int:
@@ -60,7 +60,7 @@ class Polls:
     Of several, each has a job here, or a poll for one under way; what is left goes to those that have more.
     """
 
-    def __init__(self, orders: PollOrders, taker: Taker, address: str) -> None:
+    def __init__(self, orders: PollOrders, taker: JobSink, address: str) -> None:
         self.change = asyncio.Event()
         """Set it when there may be more room."""
         self.heard_at = 0.0

@@ -31,7 +31,7 @@ DONE = _Done()
 
 
 class LoopLine:
-    """The line of a worker. Implements `JobLine`."""
+    """The line of a worker. Implements `JobChannel`."""
 
     def __init__(self, caller: AsyncCaller) -> None:
         self.stopping = False

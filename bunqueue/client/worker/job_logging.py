@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 
 from bunqueue.client.connection.options import shown
-from bunqueue.client.worker.active_job import ActiveJob, JobLine, current_job
+from bunqueue.client.worker.active_job import ActiveJob, JobChannel, current_job
 from bunqueue.errors import OptionError
 
 OWN = "bunqueue"  # what this package itself logs is about jobs, but not of them
@@ -45,7 +45,7 @@ def _level(number: int) -> str:
 class _Forwarder(JobLogHandler):
     """The same for the jobs of one worker: others in this process forward theirs themselves, or do not."""
 
-    def __init__(self, level: int, line: JobLine) -> None:
+    def __init__(self, level: int, line: JobChannel) -> None:
         super().__init__(level)
         self._line = line
 
@@ -84,7 +84,7 @@ class _Floor:
 _floor = _Floor()
 
 
-def forward(level: int, line: JobLine) -> Callable[[], None]:
+def forward(level: int, line: JobChannel) -> Callable[[], None]:
     """Begin to, for the jobs of a worker, also with records that the root logger's own level would keep back;
     gives what ends it."""
     handler, root = _Forwarder(level, line), logging.getLogger()

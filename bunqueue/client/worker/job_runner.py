@@ -20,7 +20,7 @@ from bunqueue.client.worker.active_job import (
     TIMED_OUT,
     ActiveJob,
     Ending,
-    JobLine,
+    JobChannel,
     current,
     stopped,
 )
@@ -37,7 +37,7 @@ PROCESS_PATIENCE = 3.0  # seconds that a process has to end a job that is interr
 OUT_OF_TIME = 5.0  # seconds that a process has to end a job whose time is over
 
 
-class Boss(Protocol):
+class RunnerHost(Protocol):
     """Whom a runner tells what is no outcome for the server."""
 
     def timed_out(self, job: ActiveJob, error: JobTimeout) -> None:
@@ -71,7 +71,7 @@ class _Way(NamedTuple):
 class Runner:
     """Calls handlers where they belong, and hands their outcomes on."""
 
-    def __init__(self, orders: RunOrders, outcomes: Outcomes, boss: Boss, line: JobLine) -> None:
+    def __init__(self, orders: RunOrders, outcomes: Outcomes, boss: RunnerHost, line: JobChannel) -> None:
         table = orders.table
         self._outcomes = outcomes
         self._boss = boss

@@ -19,7 +19,7 @@ from typing import Protocol
 from msgspec import Struct
 
 from bunqueue.client import substitute
-from bunqueue.client.connection.blocking_connection import Line
+from bunqueue.client.connection.blocking_connection import BlockingConnection
 from bunqueue.client.connection.handshake import greetings
 from bunqueue.client.connection.options import reconnect_delay, seconds
 from bunqueue.client.connection.replies import R, decode_reply
@@ -56,11 +56,13 @@ class LineChannel:
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
         self._timeout = min(MAX_SILENCE, seconds(endpoint.options.command_timeout))
-        self._line: Line | None = None
+        self._line: BlockingConnection | None = None
 
     def call(self, command: Struct, reply: type[R]) -> R:
         if self._line is None:
-            self._line = Line(self._endpoint, connect_timeout=self._timeout, timeout=self._timeout)
+            self._line = BlockingConnection(
+                self._endpoint, connect_timeout=self._timeout, timeout=self._timeout
+            )
         return self._line.ask(command, reply)
 
     def close(self) -> None:
@@ -94,7 +96,7 @@ class EmbeddedChannel:
             runner.close()
 
 
-class Post(Protocol):
+class RenewerHost(Protocol):
     """What a renewal says of a worker, and whom it tells what it hears. All called in its thread."""
 
     @property
@@ -120,7 +122,7 @@ class Post(Protocol):
 class Renewal:
     """The thread. `keep` and `release` are called from the worker's loop, and cost next to nothing."""
 
-    def __init__(self, endpoint: Endpoint, interval: float, post: Post) -> None:
+    def __init__(self, endpoint: Endpoint, interval: float, post: RenewerHost) -> None:
         """All locks are renewed every `interval` seconds, and at once after connecting."""
         self.heard_at = 0.0
         """When the server last answered, by the monotonic clock; 0: never."""

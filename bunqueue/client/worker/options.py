@@ -8,7 +8,7 @@ import socket
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from bunqueue.client.connection.endpoint_options import Place
+from bunqueue.client.connection.endpoint_options import EndpointOptions
 from bunqueue.client.connection.options import Duration, milliseconds, shown, span, unknown_option
 from bunqueue.client.options import checks
 from bunqueue.client.worker.active_job import ActiveJob
@@ -18,7 +18,7 @@ from bunqueue.client.worker.job_runner import RunOrders
 from bunqueue.client.worker.middleware import Middleware, checked
 from bunqueue.client.worker.processes.pool import Recycle
 from bunqueue.client.worker.routes import LOOP, PROCESS, THREAD, RunIn, Table, Work
-from bunqueue.client.worker.run import Orders
+from bunqueue.client.worker.run import WorkerConfig
 from bunqueue.client.worker.stats import Callbacks
 from bunqueue.errors import JobStopped, OptionError
 from bunqueue.model.durations import DAY_MS
@@ -29,7 +29,7 @@ MAX_POLL_MS = 60_000  # the protocol's limit
 MAX_RENEWAL = 10.0  # seconds between two renewals, unless one says otherwise
 
 
-class WorkerOptions(Place, total=False):
+class WorkerOptions(EndpointOptions, total=False):
     """How a worker works, and where its server is. Times are numbers of ms, or timedeltas."""
 
     concurrency: int
@@ -83,11 +83,11 @@ class WorkerOptions(Place, total=False):
     which is logged without it."""
 
 
-PLACE = frozenset(Place.__annotations__)
+PLACE = frozenset(EndpointOptions.__annotations__)
 KNOWN = frozenset(WorkerOptions.__annotations__)
 
 
-def place_of(options: WorkerOptions) -> Place:
+def place_of(options: WorkerOptions) -> EndpointOptions:
     """Where the server is. OptionError for an option that there is not."""
     for name in options:
         if name not in KNOWN:
@@ -119,7 +119,7 @@ def queues_of(queue: str | Sequence[str]) -> tuple[str, ...]:
     return tuple(checks.queue_name(name) for name in names)
 
 
-def orders_of(queues: tuple[str, ...], handlers: Work, options: WorkerOptions) -> Orders:
+def orders_of(queues: tuple[str, ...], handlers: Work, options: WorkerOptions) -> WorkerConfig:
     """What a worker of these queues is told. OptionError, or TypeError for what is no handler."""
     lock_ttl = _lock_ttl(options.get("lock_ttl", 30_000))
     run, concurrency = _run_orders(handlers, options)
@@ -135,7 +135,7 @@ def orders_of(queues: tuple[str, ...], handlers: Work, options: WorkerOptions) -
         lock_ttl=lock_ttl,
         poll_timeout=_poll_timeout(options.get("poll_timeout", 5_000)),
     )
-    return Orders(
+    return WorkerConfig(
         name=name_of(queues, options),
         polls=polls,
         run=run,

@@ -39,7 +39,7 @@ STOP_PATIENCE = PROCESS_PATIENCE + 2.0  # seconds for cancelled handlers to end,
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Orders:
+class WorkerConfig:
     """What a worker was told. Spans in seconds."""
 
     name: str
@@ -59,10 +59,10 @@ class Orders:
         return ", ".join(self.polls.queues)
 
 
-class Shift:
+class WorkerRun:
     """Polls, runs, reports. Made and used in one event loop."""
 
-    def __init__(self, orders: Orders, endpoint: Endpoint) -> None:
+    def __init__(self, orders: WorkerConfig, endpoint: Endpoint) -> None:
         self.fatal: BaseException | None = None
         """Why it stopped by itself; `over` is set then, and `stop` still has to be called."""
         self.worn_out: str | None = None

@@ -13,7 +13,7 @@ from bunqueue.client.connection.options import Duration, seconds
 from bunqueue.client.worker.options import WorkerOptions, grace_of, name_of, orders_of, place_of, queues_of
 from bunqueue.client.worker.processes import handler_path
 from bunqueue.client.worker.routes import ANY, LOOP, PROCESS, THREAD, Work
-from bunqueue.client.worker.run import Shift
+from bunqueue.client.worker.run import WorkerRun
 from bunqueue.client.worker.service import run_forever
 
 
@@ -74,7 +74,7 @@ class Worker:
         self._endpoint = endpoint_of(place_of(options))
         self._grace = grace_of(options)
         self._orders = orders_of(self.queues, handler, options)
-        self._shift: Shift | None = None
+        self._shift: WorkerRun | None = None
         self._stopping: asyncio.Task[None] | None = None
         self._watching: asyncio.Task[None] | None = None
 
@@ -154,7 +154,7 @@ class Worker:
                 await asyncio.shield(self._stopping)
             self._shift = self._stopping = None
         if self._shift is None:
-            shift = self._shift = Shift(self._orders, self._endpoint)
+            shift = self._shift = WorkerRun(self._orders, self._endpoint)
             try:
                 await shift.start()
             except BaseException:
@@ -167,7 +167,7 @@ class Worker:
         if self._shift is not None and self._shift.gone:
             self._shift = self._stopping = None
 
-    async def _stop_when_over(self, shift: Shift) -> None:
+    async def _stop_when_over(self, shift: WorkerRun) -> None:
         await shift.over.wait()
         if self._shift is shift:
             await self.stop()

@@ -22,7 +22,7 @@ from bunqueue.protocol.commands import COMMANDS
 
 from ..http import status
 from ..http.access import Role, need
-from ..http.commands import Carrier
+from ..http.commands import CommandEndpoint
 from ..http.problems import Problem, answer
 from ..http.transcode import write_json
 from ..http.unknown_fields import check_names
@@ -112,7 +112,7 @@ def quantile(counts: Mapping[float, int], share: float) -> float | None:
 class History:
     """Of one server."""
 
-    def __init__(self, carrier: Carrier) -> None:
+    def __init__(self, carrier: CommandEndpoint) -> None:
         self._carrier = carrier
         self._looks: deque[Look] = deque()
         self._points: deque[Point] = deque(maxlen=MAX_KEPT)

@@ -18,7 +18,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from ..http import status
 from ..http.access import TOO_MANY, Access, Role, peer_of
-from ..http.commands import Carrier
+from ..http.commands import CommandEndpoint
 from ..http.problems import Problem, problem_answer
 from ..http.resources import OFFERED
 from ..http.transcode import NotJson, read_json, write_json
@@ -39,7 +39,7 @@ Message = dict[str, Any]
 class Sockets:
     """The endpoint, and all sockets that are open."""
 
-    def __init__(self, carrier: Carrier, feed: Feed, access: Access, shards: int) -> None:
+    def __init__(self, carrier: CommandEndpoint, feed: Feed, access: Access, shards: int) -> None:
         self.carrier = carrier
         self.feed = feed
         self.access = access

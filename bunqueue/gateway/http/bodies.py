@@ -19,7 +19,7 @@ MAX_HELD = 128 * MIB  # of all requests that are under way; their values take se
 BODY_S = 30.0  # for a body to arrive
 
 
-class Room:
+class MemoryBudget:
     """Bounds how many bytes all requests that are under way take together."""
 
     def __init__(self, most: int = MAX_HELD) -> None:
@@ -46,7 +46,7 @@ class Room:
 class Bodies:
     """Reads bodies."""
 
-    def __init__(self, room: Room) -> None:
+    def __init__(self, room: MemoryBudget) -> None:
         self._room = room
 
     @asynccontextmanager

@@ -19,7 +19,7 @@ from ..router_client.connection import RouterGone
 from . import status
 from .access import Role, is_lured, need
 from .arguments import from_texts
-from .bodies import Bodies, Room
+from .bodies import Bodies, MemoryBudget
 from .problems import Problem, answer
 from .resources import DEFAULTS, OF_A_CONNECTION, OFFERED, Resource
 from .segments import decoded
@@ -32,12 +32,12 @@ MAX_WAIT_MS = 600_000  # the longest that any command waits
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 
-class Carrier:
+class CommandEndpoint:
     """Carries out commands for HTTP."""
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
-        self.room = Room()
+        self.room = MemoryBudget()
         self._bodies = Bodies(self.room)
         self._stopping = asyncio.Event()
 

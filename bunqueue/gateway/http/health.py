@@ -14,7 +14,7 @@ from bunqueue.protocol.commands import COMMANDS
 
 from . import status
 from .access import Role, need
-from .commands import Carrier, shown
+from .commands import CommandEndpoint, shown
 from .problems import Problem, answer
 from .transcode import write_json
 from .unknown_fields import check_names
@@ -26,7 +26,7 @@ EXPOSITION = "text/plain; version=0.0.4; charset=utf-8"
 class Health:
     """The endpoints /health, /healthz, /ready and /prometheus."""
 
-    def __init__(self, carrier: Carrier, version: str, guesses: Guesses) -> None:
+    def __init__(self, carrier: CommandEndpoint, version: str, guesses: Guesses) -> None:
         self._carrier = carrier
         self._version = version
         self._guesses = guesses

@@ -14,7 +14,7 @@ from typing import Any
 from bunqueue.descriptors import MAX_WAITING
 from bunqueue.protocol.commands import COMMANDS
 
-from .connection import Line, RouterGone
+from .connection import RouterConnection, RouterGone
 
 SHARED = 2  # connections for what is answered at once; large answers on one do not hold up the other
 SPARE = 16  # connections that are kept for the next ones
@@ -37,8 +37,8 @@ class Backend:
         """``max_waiting``: commands that may wait at the same time, each with a connection."""
         self._path = path
         self._max_waiting = max_waiting
-        self._shared: list[Line] = []
-        self._spare: list[Line] = []
+        self._shared: list[RouterConnection] = []
+        self._spare: list[RouterConnection] = []
         self._opening = asyncio.Lock()
         self._parked = 0
         self._reading = 0  # of these, for those who may only read
@@ -56,20 +56,20 @@ class Backend:
                 raise
         return await self._answer(await self._line(), command)
 
-    async def _answer(self, line: Line, command: dict[str, Any], waits_ms: float = 0) -> bytes:
+    async def _answer(self, line: RouterConnection, command: dict[str, Any], waits_ms: float = 0) -> bytes:
         try:
             async with asyncio.timeout(waits_ms / 1000 + ANSWER_S):
                 return await line.ask(command)
         except TimeoutError:
             raise Unanswered from None
 
-    async def _line(self) -> Line:
+    async def _line(self) -> RouterConnection:
         """The shared connection with least to do; opens those that are missing."""
         lines = self._shared = [line for line in self._shared if not line.closed]
         if len(lines) < SHARED:
             async with self._opening:
                 while len(self._shared) < SHARED:
-                    self._shared.append(await Line.open(self._path))
+                    self._shared.append(await RouterConnection.open(self._path))
             lines = self._shared
         return min(lines, key=lambda line: line.load)
 
@@ -90,7 +90,7 @@ class Backend:
             self._reading -= reads
 
     @asynccontextmanager
-    async def _leased(self) -> AsyncIterator[Line]:
+    async def _leased(self) -> AsyncIterator[RouterConnection]:
         """A connection for one command alone.  If it is not answered, the connection ends."""
         if self._parked >= self._max_waiting:
             raise Busy
@@ -111,12 +111,12 @@ class Backend:
         finally:
             self._parked -= 1
 
-    async def _unused(self) -> Line:
+    async def _unused(self) -> RouterConnection:
         while self._spare:
             line = self._spare.pop()
             if not line.closed:
                 return line
-        return await Line.open(self._path)
+        return await RouterConnection.open(self._path)
 
     def close(self) -> None:
         """End all connections."""

@@ -31,7 +31,7 @@ _encode = Encoder().encode
 _head = Decoder(_Head).decode
 
 
-class Line(asyncio.Protocol):
+class RouterConnection(asyncio.Protocol):
     """A connection with pipelining.  Replies are MessagePack maps, as they came."""
 
     def __init__(self) -> None:
@@ -42,7 +42,7 @@ class Line(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
 
     @classmethod
-    async def open(cls, path: str) -> Line:
+    async def open(cls, path: str) -> RouterConnection:
         """Connect and agree on the protocol.  RouterGone if nobody is there."""
         loop = asyncio.get_running_loop()
         try:

@@ -17,7 +17,7 @@ from bunqueue.gateway.router_client.connection import RouterGone
 from bunqueue.logs import get_logger
 from bunqueue.protocol.commands.webhooks import Delivery, RecordDelivery, RecordTrial, Trial, WantedTrial
 
-from .delivery import Courier
+from .delivery import WebhookDelivery
 from .logs import Logs
 from .messages import TEST, headers_of, trial_body
 from .sender import NotSent, post
@@ -100,7 +100,7 @@ class Deliverer:
             self._couriers[webhook_id].cancel()
         for webhook_id, hook in wanted.items():
             if webhook_id not in self._couriers:  # of one that was switched on again the old one ends first
-                courier = Courier(
+                courier = WebhookDelivery(
                     hook, self._logs, self._record, shards=self._shards, anywhere=self._anywhere
                 )
                 self._couriers[webhook_id] = asyncio.get_running_loop().create_task(courier.run())

@@ -43,7 +43,7 @@ Record = Callable[[RecordDelivery], Awaitable[bool]]  # whether it is stored
 _log = get_logger("webhooks")
 
 
-class Courier:
+class WebhookDelivery:
     """Of one webhook, for as long as its task runs."""
 
     def __init__(

@@ -9,7 +9,6 @@ from django.core import checks
 from django.utils import timezone
 
 from bunqueue.client.blocking.queue import Queue
-from bunqueue.client.connection.endpoint_options import Place
 from bunqueue.client.options.job import JobOptions
 from bunqueue.errors import BunqueueError
 

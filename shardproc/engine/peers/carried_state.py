@@ -18,7 +18,7 @@ def entangled(state: State, heard: bool) -> bool:
     if state.shards == 1:
         return bool(state.asked)
     asked = any(not isinstance(asked.message, Announce) for asked in state.asked.values())  # asked anew
-    waits = asked, state.relays, state.granted, state.awaited, state.out.letters
+    waits = asked, state.relays, state.granted, state.awaited, state.out.peer_messages
     flows = state.prepared, state.parts, state.undecided, state.decisions
     return heard or any((*waits, *flows))
 
@@ -46,7 +46,7 @@ def _waiters(state: State) -> Iterator[Waiter | JobWait | ParkedTrial]:
     yield from state.trials.parked.values()
 
 
-class Heritage:
+class CarriedState:
     """What a state knows that is not stored."""
 
     def __init__(self, old: State) -> None:

@@ -71,17 +71,17 @@ def update_parent(state: State, client: Client, command: UpdateParent) -> Steps:
     child, parent = command.child_id, command.parent_id
     check_other(parent, child)
     places = yield from locate(state, [child, parent])
-    (found,) = yield [(places[child], wire.Kin(wire.FIND, child))]
-    (at,) = yield [(places[parent], wire.Kin(wire.LOOK, parent, child))]
+    (found,) = yield [(places[child], wire.FamilyOperation(wire.FIND, child))]
+    (at,) = yield [(places[parent], wire.FamilyOperation(wire.LOOK, parent, child))]
     if not found.queue:
         if at.found:  # the push of the parent named it; the child has come and gone
             return Ok()
         raise CommandError(f"Child job not found: {child}")
-    deed = wire.LIST if found.state == COMPLETED else wire.JOIN
-    (joined,) = yield [(places[parent], wire.Kin(deed, parent, child))]
+    operation = wire.LIST if found.state == COMPLETED else wire.JOIN
+    (joined,) = yield [(places[parent], wire.FamilyOperation(operation, parent, child))]
     if not joined.found:
         raise _no_parent(parent, at)
-    yield [(places[child], wire.Kin(wire.ADOPT, child, parent, joined.queue))]
+    yield [(places[child], wire.FamilyOperation(wire.ADOPT, child, parent, joined.queue))]
     return Ok()
 
 
@@ -91,7 +91,7 @@ def check_other(parent: str | None, child: str | None) -> None:
         raise CommandError(f"Job {child} cannot be its own parent")
 
 
-def _no_parent(parent: str, at: wire.KinDone) -> CommandError:
+def _no_parent(parent: str, at: wire.FamilyChanged) -> CommandError:
     if at.queue:
         return CommandError(f"Parent job {parent} is {STATE_NAMES[at.state]}: it cannot wait for a child")
     return CommandError(f"Parent job not found: {parent}")
@@ -125,7 +125,7 @@ def find_parents(state: State, parents: list[str | None], own: Container[str]) -
     A parent may be pushed with its children, before or after them: ``own`` are the ids of that push.
     """
     places = yield from locate(state, dict.fromkeys(filter(None, parents)))
-    found = yield [(shard, wire.Kin(wire.LOOK, parent)) for parent, shard in places.items()]
+    found = yield [(shard, wire.FamilyOperation(wire.LOOK, parent)) for parent, shard in places.items()]
     for parent, at in zip(places, found, strict=True):
         if at.queue and at.state not in (COMPLETED, FAILED):
             continue
@@ -143,8 +143,8 @@ def join(
     return [(places[parent], _kin_of(wire.JOIN, parent, child, durable)) for parent, child in pairs]
 
 
-def _kin_of(deed: int, parent: str, child: str, durable: bool) -> wire.Kin:
-    return wire.Kin(deed, parent, child, durable=durable)
+def _kin_of(operation: int, parent: str, child: str, durable: bool) -> wire.FamilyOperation:
+    return wire.FamilyOperation(operation, parent, child, durable=durable)
 
 
 def join_again(state: State, parents: list[str | None], children: list[str], *, durable: bool) -> Steps:
@@ -167,7 +167,7 @@ def remove_child_dependency(state: State, client: Client, command: RemoveChildDe
     if parent is None:
         raise CommandError(f"Job {command.id} has no parent")
     places = yield from locate(state, [parent])
-    yield [(places[parent], wire.Kin(wire.PART, parent, command.id))]
+    yield [(places[parent], wire.FamilyOperation(wire.PART, parent, command.id))]
     job = find(state, command.id)  # meanwhile it may be another object, or gone
     if job is not None:
         extra_of(job).parent_id = None
@@ -212,7 +212,7 @@ def remove_unprocessed_children(state: State, client: Client, command: RemoveUnp
         raise CommandError("Job not found")
     children = list(job.extra.children_ids) if job.extra is not None else []
     places = yield from locate(state, children)
-    removed = yield [(places[child], wire.Kin(wire.REMOVE, child)) for child in children]
+    removed = yield [(places[child], wire.FamilyOperation(wire.REMOVE, child)) for child in children]
     for child, answer in zip(children, removed, strict=True):
         parent = state.jobs.get(command.id)  # meanwhile it may be another object, or gone
         if answer.found and parent is not None:
@@ -242,40 +242,40 @@ def with_flow_fields(old: bytes, new: bytes) -> bytes:
 # What is asked of the shard of one of them
 
 
-def kin(state: State, source: int, message: wire.Kin) -> Steps:
+def kin(state: State, source: int, message: wire.FamilyOperation) -> Steps:
     yield from flows_decided(state, [message.id])
     state.out.durable |= message.durable
     job = state.jobs.get(message.id)
     if job is None:
         return _finished_kin(state, message)
-    if message.deed == wire.LOOK:
-        return wire.KinDone(_lists(job, message.other), job.queue, job.state)
-    if message.deed == wire.FIND:
+    if message.operation == wire.LOOK:
+        return wire.FamilyChanged(_lists(job, message.other), job.queue, job.state)
+    if message.operation == wire.FIND:
         watch(state, job)
-    elif message.deed == wire.JOIN:
+    elif message.operation == wire.JOIN:
         _join(state, job, message.other)
-    elif message.deed == wire.LIST:
+    elif message.operation == wire.LIST:
         _list(state, job, message.other)
-    elif message.deed == wire.ADOPT:
+    elif message.operation == wire.ADOPT:
         _adopt(state, job, message.other, message.queue)
-    elif message.deed == wire.PART:
+    elif message.operation == wire.PART:
         _part(state, job, message.other)
-    elif message.deed == wire.REMOVE:
-        return wire.KinDone(_remove_unprocessed(state, job))
-    return wire.KinDone(True, job.queue, job.state)
+    elif message.operation == wire.REMOVE:
+        return wire.FamilyChanged(_remove_unprocessed(state, job))
+    return wire.FamilyChanged(True, job.queue, job.state)
 
 
-def _finished_kin(state: State, message: wire.Kin) -> wire.KinDone:
+def _finished_kin(state: State, message: wire.FamilyOperation) -> wire.FamilyChanged:
     """The same of a job that has finished: a child may still be told who its parent is."""
     job = state.archive.known(message.id)
     if job is None:
-        return wire.KinDone(message.deed == wire.REMOVE)  # asked again to remove it?
-    if message.deed == wire.ADOPT:
+        return wire.FamilyChanged(message.operation == wire.REMOVE)  # asked again to remove it?
+    if message.operation == wire.ADOPT:
         _adopt(state, job, message.other, message.queue)
         if job.state == FAILED and job.id in state.awaited:
             state.settled.append(job)  # its parent waits, and may have a policy for this
-        return wire.KinDone(True, job.queue, job.state)
-    return wire.KinDone(_lists(job, message.other), job.queue, job.state)
+        return wire.FamilyChanged(True, job.queue, job.state)
+    return wire.FamilyChanged(_lists(job, message.other), job.queue, job.state)
 
 
 def _lists(parent: Job, child: str) -> bool:

@@ -159,7 +159,7 @@ class Child:
             os._exit(1)
         self._runs.put(None)
 
-    # -- what handlers say, see `JobLine`
+    # -- what handlers say, see `JobChannel`
 
     def say(self, command: Struct) -> Awaitable[None]:
         with self._asking:

@@ -22,7 +22,7 @@ from msgspec.msgpack import Decoder, Encoder
 
 from bunqueue.client.connection.options import Duration, seconds
 from bunqueue.client.options import checks
-from bunqueue.client.worker.active_job import INTERRUPTED, ActiveJob, Ending, JobLine, stopped
+from bunqueue.client.worker.active_job import INTERRUPTED, ActiveJob, Ending, JobChannel, stopped
 from bunqueue.client.worker.failures import ChildError, made_final
 from bunqueue.client.worker.processes.messages import (
     Broken,
@@ -104,7 +104,7 @@ class Process:
                 problem = f"it {self._death()} before it was ready"
         raise ProcessBroken(f"no process can be started to run handlers in: {problem}")
 
-    def run(self, job: ActiveJob, path: str, line: JobLine) -> Any:
+    def run(self, job: ActiveJob, path: str, line: JobChannel) -> Any:
         """What the handler gives back. Raises ChildError, JobStopped when the job was ended before it began,
         or ProcessDied; then this is of no use any more."""
         self._job, token = job, job.token
@@ -142,7 +142,7 @@ class Process:
                 return None
         return receive(self._ours, from_child)
 
-    def _carry_out(self, said: Say, line: JobLine) -> None:
+    def _carry_out(self, said: Say, line: JobChannel) -> None:
         command = _decode_said.decode(said.command)
         if not said.number:
             line.say_soon(command)
@@ -229,7 +229,7 @@ class Processes:
     """Runs jobs in processes, each begun when it is needed; `run` is called in as many threads as there may
     be processes."""
 
-    def __init__(self, paths: list[str], recycle: Recycle, line: JobLine, log_level: int | None) -> None:
+    def __init__(self, paths: list[str], recycle: Recycle, line: JobChannel, log_level: int | None) -> None:
         self._setup = Setup(paths, log_level)
         self._recycle = recycle
         self._age = None if recycle.age is None else seconds(recycle.age)
