@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import logging
 import os
 import stat
 import sys
@@ -18,6 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from bunqueue import ActiveJob, Worker, run_forever
+
+logging.getLogger("bunqueue").addHandler(logging.NullHandler())  # the report has the dead letters
 
 SKIPPED_FOLDERS = frozenset({"__pycache__", "site-packages"})  # made by machines, or not the library's own
 TEXT_SUFFIXES = frozenset({".py", ".txt"})

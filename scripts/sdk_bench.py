@@ -31,7 +31,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from bunqueue.client.connection.blocking_connection import Line
+from bunqueue.client.connection.blocking_connection import BlockingConnection
 from bunqueue.client.connection.transport import Endpoint
 from bunqueue.protocol.commands import Ok, queues
 
@@ -261,7 +261,7 @@ def wipe(competitor: Competitor, port: int) -> None:
             redis.sendall(b"FLUSHALL\r\n")
             redis.recv(100)
     else:
-        line = Line(Endpoint(port=port), connect_timeout=PATIENCE_S, timeout=PATIENCE_S)
+        line = BlockingConnection(Endpoint(port=port), connect_timeout=PATIENCE_S, timeout=PATIENCE_S)
         line.ask(queues.Obliterate(queue="bench"), Ok)
         line.close()
     time.sleep(SETTLE_S)

@@ -10,7 +10,7 @@ from bunqueue.client.connection.endpoint_options import EndpointOptions, endpoin
 
 
 class AsyncClient:
-    """Talks to the engine of a place, see `EndpointOptions`. The connection is made when it is first needed, and shared
+    """Talks to an engine: see `EndpointOptions`. The connection is made when it is first needed, and shared
     with others to the same server."""
 
     def __init__(self, **place: Unpack[EndpointOptions]) -> None:

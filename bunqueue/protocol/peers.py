@@ -290,8 +290,8 @@ class Forwarded(Message):
 
 _Any = Union[  # noqa: UP007
     Where, Homes, Claim, Claimed, Verify, Verified, Forget, Announce, Announced, Have, Had, Reconciled, Watch,
-    Unwatch, Outcomes, Values, ValuesAre, FamilyOperation, FamilyChanged, Prepare, Prepared, Decide, Decided, Recall, Recalled,
-    Forward, Forwarded, Obliterated, CronClaim, CronHolder,
+    Unwatch, Outcomes, Values, ValuesAre, FamilyOperation, FamilyChanged, Prepare, Prepared, Decide, Decided,
+    Recall, Recalled, Forward, Forwarded, Obliterated, CronClaim, CronHolder,
 ]  # fmt: skip
 
 ASKS, ANSWERS, TELLS = range(3)

@@ -26,8 +26,8 @@ class Apart(Enum):
 
 
 class Record(NamedTuple):
-    """A kind of stored record: its function gets the state, key and JSON value after a restart. All queues are
-    known by then, jobs are not."""
+    """A kind of stored record. After a restart its function gets the state, the key and the JSON value.
+    All queues are known by then, jobs are not."""
 
     recover: Callable[[State, str, str], None]
     slot: SlotOf | Apart

@@ -65,7 +65,6 @@ from bunqueue.protocol.commands.groups import (
     GetGroupRateLimitTtl,
     GetGroupsJobsCount,
     IsGroupPaused,
-    Pause,
     PauseGroup,
     RateLimitGroup,
     RemoveGroupConcurrency,
@@ -122,6 +121,7 @@ from bunqueue.protocol.commands.queues import (
     GetCountsPerPriority,
     IsPaused,
     Obliterate,
+    Pause,
     PromoteJobs,
     Resume,
 )

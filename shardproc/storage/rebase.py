@@ -1,4 +1,4 @@
-"""Finished jobs, brought back to the true time after the clock was ahead: see `shardproc.engine.memory.clock_correction`.
+"""Finished jobs, brought back to the true time after the clock was ahead.
 
 Their times have no index, so each table is read once, a few rows in each step.  A row that was moved stays as
 it is, so all of it may begin anew after a crash.

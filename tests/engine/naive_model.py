@@ -61,6 +61,7 @@ class Job:
     stacktrace: list[str] | None = None
     progress: float = 0
     message: str | None = None
+    last_report: dict[str, Any] | None = None  # of a run that has ended
     result: Any = None
 
     def option(self, name: str, default: Any = None) -> Any:
@@ -148,6 +149,8 @@ class Job:
             found["returnvalue"] = self.result
         if self.error is not None and self.state != COMPLETED:
             found["failedReason"] = self.error
+        if self.last_report is not None and self.state not in (ACTIVE, COMPLETED):
+            found["lastReport"] = self.last_report
         return found
 
 
@@ -380,10 +383,16 @@ class Model:
 
     def _requeue(self, job: Job) -> None:
         job.state, job.started_at, job.conn = QUEUED, None, 0
-        job.progress, job.message = 0, None  # SEMANTICS.md does not say; a new run starts at nothing
+        self._forget_progress(job)
+
+    def _forget_progress(self, job: Job) -> None:
+        """SEMANTICS.md does not say; a new run starts at nothing."""
+        if job.progress or job.message is not None:
+            job.last_report = {"progress": job.progress, "message": job.message}
+        job.progress, job.message = 0, None
 
     def _bury(self, job: Job, reason: str) -> None:
-        job.progress, job.message = 0, None
+        self._forget_progress(job)
         if job.option("removeOnFail", False):
             self._leave(job, GONE)
             return
@@ -575,6 +584,7 @@ class Model:
         jobs = [job for job in self.dead(queue) if job_id in (None, job.id)]
         for job in jobs:
             self._requeue(job)
+            job.last_report = None
             job.run_at, job.finished_at = self.now, None
             job.attempts = job.stalls = job.drops = 0
             job.error = job.reason = job.stacktrace = None

@@ -40,7 +40,7 @@ ELSEWHERE = {
 def said_by_queues() -> set[str]:
     """Names of the commands that the parts of the queue make."""
     classes = {spec.request.__name__: name for name, spec in COMMANDS.items()}
-    sources = [*(CLIENT / "queue").glob("*.py"), CLIENT / "cron_options.py"]
+    sources = [*(CLIENT / "queue").glob("*.py"), CLIENT / "options" / "cron.py"]
     found = set()
     for source in sources:
         for node in ast.walk(ast.parse(source.read_text(encoding="utf-8"))):

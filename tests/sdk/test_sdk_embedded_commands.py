@@ -167,6 +167,7 @@ async def whole_server(say: Conversation) -> None:
     await say("CronPause", name="nightly")
     await say("CronResume", name="nightly")
     await say("CronList")
+    await say("CronTrigger", name="nightly")
     await say("CronDelete", name="nightly")
     worker = (await say("RegisterWorker", name="w", queues=[Q]))["data"]["workerId"]
     await say("Heartbeat", id=worker, processed=3)

@@ -124,7 +124,7 @@ def check_packages() -> None:
 
     Their names are common words, so a module of the user's may answer to them.
     """
-    home = Path(__file__).resolve().parents[2]
+    home = Path(__file__).resolve().parents[3]
     for name in SERVER_PACKAGES:
         with _path_of_child():
             spec = importlib.util.find_spec(name)

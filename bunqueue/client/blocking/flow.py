@@ -60,9 +60,9 @@ class FlowProducer(Client):
             )
             print(node.job.state())  # waiting, until both fetches have completed
 
-    A parent finds what its children gave back with `children_values`. The options are those of every
-    `EndpointOptions`, `default_job_options` for all jobs that do not say otherwise, and `middleware`, which is around
-    the adding of each.
+    A parent finds what its children gave back with `children_values`. The options are `EndpointOptions`,
+    `default_job_options` for all jobs that do not say otherwise, and `middleware`, which is around the adding
+    of each.
     """
 
     def __init__(

@@ -9,6 +9,7 @@ from django.core import checks
 from django.utils import timezone
 
 from bunqueue.client.blocking.queue import Queue
+from bunqueue.client.connection.endpoint_options import EndpointOptions
 from bunqueue.client.options.job import JobOptions
 from bunqueue.errors import BunqueueError
 
@@ -41,7 +42,7 @@ class BunqueueBackend(BaseTaskBackend):  # type: ignore[misc]  # Django has no t
         options = dict(self.options)
         self.job_options = cast("JobOptions", {**DEFAULTS, **options.pop(JOB_OPTIONS, {})})
         self.modules: list[str] = list(options.pop(MODULES, ()))
-        self.place = cast("Place", options)
+        self.place = cast("EndpointOptions", options)
         self._queues: dict[str, Queue] = {}
 
     def queue(self, name: str) -> Queue:

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from ..errors import UnreadableShard
 from .decoding import FUNCTIONS
 
-SCHEMA = 2  # the newest that `tables` describes; older ones have all of it, too
+SCHEMA = 3  # the newest that `tables` describes; older ones have all of it, too
 ROWS = 8192  # fetched at once: more is not faster
 _CACHE_KIB = 16_384
 _DAMAGE = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})

@@ -200,7 +200,7 @@ class JobControl(RuleBasedStateMachine):
         job = self.any(data)
         movable = job.state not in ("completed", "gone") and job.until is None
         self.ask(movable, cmd="MoveToWait", id=job.id)
-        if movable:
+        if movable and self.name(job) != "waiting":
             job.state, job.run_at = "queued", self.driver.now
 
     @precondition(lambda self: self.jobs)

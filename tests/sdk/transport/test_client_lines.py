@@ -269,16 +269,16 @@ async def test_a_line_that_was_silent_for_long_is_not_trusted(
 async def test_a_call_that_is_interrupted_leaves_no_reply_behind(
     fake: FakeServer, make: Callable[..., Client], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from bunqueue.client.connection.blocking_connection import Line
+    from bunqueue.client.connection.blocking_connection import BlockingConnection
 
     client = make()
     await run(client.push)
 
-    def interrupted(line: Line, size: int) -> bytes:
+    def interrupted(line: BlockingConnection, size: int) -> bytes:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(Line, "_more", interrupted)
+        patch.setattr(BlockingConnection, "_more", interrupted)
         with pytest.raises(KeyboardInterrupt):  # here: futures and tasks make of it what they want
             client.push()
     assert await run(client.push) == "job-1"

@@ -95,7 +95,7 @@ def install() -> None:
     store, commit, letters, answer = (
         Store.commit,
         ResilientShard.commit,
-        ResilientShard.letters,
+        ResilientShard.peer_messages,
         Server._answer,
     )
 
@@ -139,4 +139,4 @@ def install() -> None:
     servers: list[Server] = []
     peer_calls._send, peer_calls.receive = noting_send, noting_receive
     Store.commit, ResilientShard.commit = before_commit, after_commit
-    ResilientShard.letters, Server._answer = some_letters, after_sending
+    ResilientShard.peer_messages, Server._answer = some_letters, after_sending

@@ -215,7 +215,10 @@ class Process:
 
 
 def _spawn(descriptor: int) -> subprocess.Popen[bytes]:
-    program = f"import sys; sys.path[:] = {sys.path!r}; from bunqueue.client.worker.processes.child import main; main({descriptor})"
+    program = (
+        f"import sys; sys.path[:] = {sys.path!r}; "
+        f"from bunqueue.client.worker.processes.child import main; main({descriptor})"
+    )
     # A session of its own: signals of the terminal are the worker's, and what it starts dies with it.
     return subprocess.Popen(
         [sys.executable, "-c", program],
