@@ -73,7 +73,7 @@ class Notes:
     def job_completed(self, job: ActiveJob, value: object) -> None:
         self.completed.append((job.id, value))
 
-    def job_failed(self, job: ActiveJob, error: BaseException) -> None:
+    def job_failed(self, job: ActiveJob, error: BaseException, delay: float | None = None) -> None:
         self.failed.append(job.id)
 
     def job_acked(self, job: ActiveJob) -> None:
