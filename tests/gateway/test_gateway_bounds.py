@@ -18,7 +18,7 @@ from support.wire import Wire
 from websockets.asyncio.client import connect
 
 from bunqueue.gateway.http import connections
-from bunqueue.gateway.http.bodies import Room
+from bunqueue.gateway.http.bodies import MemoryBudget
 from bunqueue.gateway.http.connections import Connection
 from bunqueue.gateway.http.problems import Problem
 
@@ -188,7 +188,7 @@ class Quiet(uvicorn.Server):
 
 
 def test_there_is_room_for_so_much_and_it_is_given_back() -> None:
-    room = Room(10)
+    room = MemoryBudget(10)
     with room.share() as take:
         take(6)
         with room.share() as other, pytest.raises(Problem):
