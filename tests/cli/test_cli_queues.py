@@ -8,6 +8,7 @@ import time
 import pytest
 from support.cli import Cli
 from support.server import Server, StartServer
+from support.waiting import eventually
 
 from bunqueue import Worker
 from bunqueue.cli.commands.top.numbers import RATES
@@ -256,6 +257,13 @@ def test_tokens_and_tls_and_nobody_there(make_server: StartServer) -> None:
 
 async def test_workers_are_listed_while_they_run(cli: Cli, shared_server: Server) -> None:
     async with Worker("wl", lambda job: None, port=shared_server.port, name="mill", concurrency=3):
-        (row,) = await asyncio.to_thread(cli.json, "worker", "list", "--queue", "wl")
+        rows: list[dict[str, object]] = []
+
+        async def is_listed() -> bool:  # a worker makes itself known from a thread of its own
+            rows[:] = await asyncio.to_thread(cli.json, "worker", "list", "--queue", "wl")
+            return bool(rows)
+
+        await eventually(is_listed, "the worker is listed")
+        (row,) = rows
         assert (row["name"], row["concurrency"], row["status"]) == ("mill", 3, "active")
         assert await asyncio.to_thread(cli.json, "worker", "list", "--queue", "other") == []

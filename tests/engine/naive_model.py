@@ -537,7 +537,7 @@ class Model:
         if token and token == job.lost_token and job.is_ready(self.now):
             # Not in SEMANTICS.md: the worker goes on with it, and nobody else has taken it.
             job.state, job.started_at, job.timed_out, job.lost_token = ACTIVE, self.now, False, None
-            job.drops = max(0, job.drops - 1)
+            job.drops = 0
         if job.state != ACTIVE:
             return False
         if token and job.locked:
@@ -545,6 +545,7 @@ class Model:
                 return False
             job.until = self.now + (duration or job.lock_ttl)
             job.renewed = True
+            job.drops = 0
         job.heartbeat_at = self.now
         job.suspect = False
         return True

@@ -196,7 +196,7 @@ import os, sys
 from pathlib import Path
 from typing import Any
 from pyspark.sql import SparkSession
-from bunqueue.spark.java import java_home
+from bunqueue.spark.sessions.java import java_home
 os.environ["JAVA_HOME"] = str(java_home(os.environ, Path("shims").absolute()))
 spark = SparkSession.builder.master("local[1]").getOrCreate()
 print(spark.read.format("bunqueue").load(sys.argv[1]).count())

@@ -27,9 +27,9 @@ def test_shards_are_read_without_spark(full: Full) -> None:
         """
 import sys
 sys.modules["pyspark"] = None
-from bunqueue.spark.folders import find_shards
-from bunqueue.spark.reading import Piece, Selection, read
-from bunqueue.spark.tables import TABLES
+from bunqueue.spark.read.folders import find_shards
+from bunqueue.spark.read.reading import Piece, Selection, read
+from bunqueue.spark.read.tables import TABLES
 jobs = TABLES["jobs"]
 wanted = Selection(jobs, (jobs.column("id"),))
 for shard in find_shards([sys.argv[1]], ["here"]):

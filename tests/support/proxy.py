@@ -32,7 +32,9 @@ class Proxy:
         self._server.close()
         self.cut()
         await self._server.wait_closed()
-        await asyncio.gather(*self._tasks)
+        for task in self._tasks:  # of lines that were hung up, and whose ends have not closed yet
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def cut(self) -> None:
         """End all connections, now."""
@@ -72,6 +74,8 @@ class Proxy:
         try:
             upstream, downstream = await asyncio.open_connection("127.0.0.1", self._target)
             line.writers.append(downstream)
+            if line.hung_up:  # while this connected
+                line.hang_up()
             await asyncio.gather(line.copy(reader, downstream), line.copy(upstream, writer))
         except OSError:
             writer.close()
@@ -85,7 +89,7 @@ class Proxy:
 class _Line:
     def __init__(self, proxy: Proxy, writer: asyncio.StreamWriter) -> None:
         self.writers = [writer]
-        self.silent = False
+        self.silent = self.hung_up = False
         self._proxy = proxy
 
     def cut(self) -> None:
@@ -93,7 +97,7 @@ class _Line:
             writer.transport.abort()
 
     def hang_up(self) -> None:
-        self.silent = True  # what still comes is swallowed
+        self.hung_up = self.silent = True  # what still comes is swallowed
         for writer in self.writers:
             with contextlib.suppress(OSError, RuntimeError):
                 writer.write_eof()

@@ -155,6 +155,7 @@ class Renewal:
         running = self._held.get(job.id)
         if running is not None and running.is_same_run(job):
             running.go_on(job)
+            self.nudge()  # the server is to know at once that the job has not ended its worker
             return False
         self._held[job.id] = job
         return True

@@ -46,7 +46,8 @@ class WorkerOptions(EndpointOptions, total=False):
     recycle: Recycle
     """When a process is replaced by a new one; never unless given, but when it dies."""
     max_jobs: int | None
-    """After so many jobs the worker stops in order, and `worn_out` says so; None: never. For what leaks."""
+    """The worker runs this many jobs, then stops in order, and `worn_out` says so; None: never. For handlers
+    that leak memory."""
     max_memory: int | None
     """The same when its process holds more bytes than this."""
     forward_logs: int | str | None

@@ -68,7 +68,8 @@ class WorkerRun:
         self.worn_out: str | None = None
         """Why it has stopped by itself in order, to be replaced by a new one."""
         self.over = asyncio.Event()
-        self._done = 0  # jobs
+        self._taken = 0  # jobs, of `max_jobs`
+        self._ended = 0
         self._orders = orders
         self._endpoint = endpoint
         self._caller = AsyncCaller(endpoint)
@@ -121,7 +122,9 @@ class WorkerRun:
     def room(self) -> int:
         if self._outcomes.waiting > MAX_UNREPORTED:
             return 0
-        return self._orders.concurrency - self._slots.busy
+        room = self._orders.concurrency - self._slots.busy
+        limit = self._orders.max_jobs
+        return room if limit is None else min(room, limit - self._taken)
 
     def has_any(self, queue: str) -> bool:
         return any(job.queue == queue for job in self._renewal.held.values())
@@ -138,6 +141,7 @@ class WorkerRun:
             if job is not None:
                 jobs.append(job)
         if jobs:
+            self._taken += len(jobs)
             self._slots.put(jobs)
 
     def _unpack(self, raw: Raw, token: str) -> ActiveJob | None:
@@ -158,6 +162,9 @@ class WorkerRun:
 
     def _freed(self) -> None:
         self._polls.change.set()
+        self._ended += 1
+        if self._ended == self._orders.max_jobs:
+            self._wear_out(f"it has run {self._ended} jobs")
         if not self._slots.busy:
             self._outcomes.flush()
             if self._stopping:
@@ -241,9 +248,6 @@ class WorkerRun:
     def _settled(self, job: ActiveJob) -> None:
         self._renewal.release(job)
         self._polls.change.set()
-        self._done += 1
-        if self._done == self._orders.max_jobs:
-            self._wear_out(f"it has run {self._done} jobs")
 
     def _wear_out(self, why: str) -> None:
         if self.worn_out is None and not self.over.is_set():

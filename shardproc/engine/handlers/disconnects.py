@@ -131,8 +131,14 @@ def retake(state: State, job: Job, token: str | None, duration: int | None) -> b
     lock.token = token
     if duration:
         lock.until = state.now + duration
-    extra.drops = max(0, extra.drops - 1)  # it was none
+    lives(state, job)
     return True
+
+
+def lives(state: State, job: Job) -> None:
+    """The worker of a job says that it goes on with it: the job has not ended those who held it before."""
+    extra_of(job).drops = 0
+    state.out.touch(job, ROW)
 
 
 def detach(state: State, client: Client, job: Job) -> None:

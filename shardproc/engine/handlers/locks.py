@@ -97,6 +97,8 @@ def _beat(state: State, job_id: str, token: str | None, duration: int | None) ->
             # After a restart a lock has its full ttl again, so other renewals need not be written.
             lock.renewed = True
             state.out.touch(job)
+            if job.extra is not None and job.extra.drops:
+                disconnects.lives(state, job)
     lock.heartbeat_at = state.now
     lock.suspect = False
     return True

@@ -333,6 +333,19 @@ def test_a_line_that_is_too_long_is_cut(driver: Driver) -> None:
 # -- jobs that end their workers ---------------------------------------------------------------------------
 
 
+def test_a_job_whose_worker_says_that_it_goes_on_has_not_ended_it(driver: Driver) -> None:
+    """Connections are closed in order, as by a load balancer, until the worker gets a word in between."""
+    job_id = push(driver, maxAttempts=3)
+    for conn in range(100, 200, 10):
+        for lost in (conn, conn + 1):
+            assert driver.ask(lost, cmd="PULL", queue="q", owner="w")["job"]["id"] == job_id
+            driver.disconnect(lost)
+        token = driver.ask(conn + 2, cmd="PULL", queue="q", owner="w")["token"]
+        assert driver.ask(conn + 3, cmd="JobHeartbeat", id=job_id, token=token)["ok"]
+        assert driver.ask(conn + 2, cmd="FAIL", id=job_id, token=token, interrupted=True)["ok"]
+    assert (job(driver, job_id)["attempts"], job(driver, job_id)["stallCount"]) == (0, 0)
+
+
 def test_a_job_that_ends_its_workers_at_once_ends_as_a_dead_letter(driver: Driver) -> None:
     """Again and again a worker is gone before it has given a sign of life; neighbours are not punished."""
     job_id, other = push(driver, maxAttempts=3), push(driver)
