@@ -23,6 +23,7 @@ _FNV_OFFSET = 0x811C9DC5
 _FNV_PRIME = 0x01000193
 _LIFE_BITS = 48
 _DIGITS = 12  # of a token, that are its own
+_VARIANT = 4  # digits, of which 14 bits are used
 _BATCH = 256  # tokens for which randomness is fetched at once
 
 
@@ -71,9 +72,7 @@ class IdFactory:
     def __init__(self, random_bits: Callable[[int], int]) -> None:
         self._random_bits = random_bits
         self._ms = -1
-        self._digits = (
-            ""  # random ones for the next tokens, fetched together: a system call for each costs more
-        )
+        self._digits = ""  # random ones, fetched together: a system call for each token costs more
         self._next = 0  # of them
         self._prefixes: dict[int, str] = {}
 
@@ -96,18 +95,27 @@ class IdFactory:
         if prefix is None:
             prefix = self._new_prefix(slot, now_ms)
         begin = self._next
-        if begin == len(self._digits):
-            self._digits = f"{self._random_bits(_BATCH * _DIGITS * 4):0{_BATCH * _DIGITS}x}"
-            begin = 0
-        self._next = end = begin + _DIGITS
+        end = begin + _DIGITS
+        if end > len(self._digits):
+            self._fetch()
+            begin, end = 0, _DIGITS
+        self._next = end
         return prefix + self._digits[begin:end]
+
+    def _fetch(self) -> None:
+        self._digits = f"{self._random_bits(_BATCH * _DIGITS * 4):0{_BATCH * _DIGITS}x}"
+        self._next = 0
 
     def _new_prefix(self, slot: int, now_ms: int) -> str:
         if now_ms > self._ms:
             self._ms = now_ms
             self._prefixes.clear()
         stamp = f"{self._ms:012x}"
-        variant = 0x8000 | self._random_bits(14)
+        if self._next + _VARIANT > len(self._digits):
+            self._fetch()
+        begin = self._next
+        self._next = end = begin + _VARIANT
+        variant = 0x8000 | int(self._digits[begin:end], 16) & 0x3FFF
         prefix = f"{stamp[:8]}-{stamp[8:]}-7{slot:03x}-{variant:04x}-"
         self._prefixes[slot] = prefix
         return prefix
