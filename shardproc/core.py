@@ -142,6 +142,17 @@ class Shard:
         except DISK_ERRORS as error:
             self._failed(error, client, command)
 
+    def execute_unless_growing(self, client: Client, payload: bytes, now: int, refusal: str) -> None:
+        """`execute`, but what adds jobs is refused with this text: the file is gone."""
+        try:
+            command = decode_command(payload)
+            if COMMANDS[str(command.__struct_config__.tag)].grows:
+                raise InvalidCommand(refusal, command.req_id)
+        except InvalidCommand as error:
+            self._refuse(client, payload, error, Code.STORAGE_FAILED)
+        else:
+            self.execute(client, payload, now)
+
     def execute_unheard(self, client: Client, payload: bytes, now: int) -> None:
         """Carry out a command whose client has left: only if it changes something."""
         try:

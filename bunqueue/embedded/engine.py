@@ -18,6 +18,7 @@ from msgspec.msgpack import Encoder
 from bunqueue.protocol.events import lost_frame
 from bunqueue.protocol.framing import HEADER
 
+from .file_watch import FileWatch, FileWritten
 from .local_commands import LocalCommands
 
 if TYPE_CHECKING:
@@ -78,6 +79,7 @@ class EmbeddedEngine:
         if not again:
             self._shard.engine.desert(self._shard.now())
         self._front = LocalCommands(self._shard.engine, self._shard.now)
+        self._watch = FileWatch(self._shard.store.database)
         self._begin()
 
     def _open(self) -> Shard:
@@ -136,11 +138,15 @@ class EmbeddedEngine:
                 session.fail("it was closed by an error before this command")
                 return
             with self._breaking():
-                shard = self._shard
+                self._watch.look()
+                shard, refusal = self._shard, self._watch.refusal
                 now = shard.tick()
                 client = shard.client(session.conn, session.version)
                 for payload in payloads:
-                    shard.execute(client, payload, now)
+                    if refusal is None:
+                        shard.execute(client, payload, now)
+                    else:
+                        shard.execute_unless_growing(client, payload, now, refusal)
                 self._deliver(here)
 
     def ask_front(self, session: Session, command: Struct) -> bytes:
@@ -157,7 +163,7 @@ class EmbeddedEngine:
         """The thread: do what is due when it is due."""
         with self._due:
             while not self.closed:
-                wait = self._shard.wait_ms()
+                wait = int(min(self._shard.wait_ms(), self._watch.pause_ms))
                 self._looks_at = self._shard.now() + wait
                 self._due.wait(max(wait, 1) / 1000)  # at least for a moment: others want the lock, too
                 if not self.closed:
@@ -165,6 +171,7 @@ class EmbeddedEngine:
                         self._tick()
 
     def _tick(self) -> None:
+        self._watch.look()
         self._shard.tick()
         self._shard.work()
         self._end({conn for conn, session in self._sessions.items() if session.gone})
@@ -219,7 +226,10 @@ class EmbeddedEngine:
         try:
             yield
         except BaseException as error:
-            logger.exception("the embedded engine of %s was stopped by an error", self.path)
+            if isinstance(error, FileWritten):
+                logger.warning("%s; it is opened again", error)
+            else:
+                logger.exception("the embedded engine of %s was stopped by an error", self.path)
             sessions, self._sessions = list(self._sessions.values()), {}
             with suppress(Exception):
                 self._close()

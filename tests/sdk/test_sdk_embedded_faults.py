@@ -6,13 +6,15 @@ import asyncio
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from support.waiting import eventually
 
-from bunqueue import ActiveJob, AsyncQueue, JobCounts, Queue, StorageError, Worker
+from bunqueue import ActiveJob, AsyncQueue, CommandFailed, JobCounts, Queue, StorageError, Worker
+from bunqueue.client.connection.endpoint_options import EndpointOptions
 from bunqueue.embedded import files, shared_transport
 from bunqueue.protocol.commands import core
 
@@ -183,3 +185,62 @@ def test_what_a_killed_process_had_in_hand_goes_back_at_once(tmp_path: Path, ren
     with Queue("q", embedded=True, data_path=path) as queue:
         (job,) = queue.get_jobs()
         assert (job.state, job.attempts, job.stall_count) == ("waiting", int(renewed), int(renewed))
+
+
+# -- the file goes away
+
+
+def without_log(path: Path) -> None:
+    Path(f"{path}-wal").unlink()
+
+
+@pytest.mark.parametrize("remove", [Path.unlink, without_log], ids=["file", "log"])
+async def test_a_deleted_file_is_written_anew(
+    tmp_path: Path, remove: Callable[[Path], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "jobs.db"
+    async with AsyncQueue("q", embedded=True, data_path=path) as queue:
+        await queue.add("first")
+        remove(path)
+        engine = files.engines[str(path)]
+        await eventually(lambda: engine.closed, "the loss is noticed")
+        await queue.add("second")
+        assert await queue.counts() == JobCounts(waiting=2)
+    assert "written anew with all that was acknowledged" in caplog.text
+    async with AsyncQueue("q", embedded=True, data_path=path) as queue:
+        assert await queue.counts() == JobCounts(waiting=2)
+
+
+async def test_a_worker_goes_on_when_its_file_was_deleted(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.db"
+    where = EndpointOptions(embedded=True, data_path=path)
+    async with AsyncQueue("q", **where) as queue, Worker("q", lambda job: None, **where) as worker:
+        path.unlink()
+        engine = files.engines[str(path)]
+        await eventually(lambda: engine.closed, "the loss is noticed")
+        await queue.add("one")
+        await eventually(lambda: worker.stats.completed == 1, "it is done")
+
+
+async def test_nothing_is_added_while_another_file_is_in_the_way(tmp_path: Path) -> None:
+    path, other = tmp_path / "jobs.db", tmp_path / "other.db"
+    async with AsyncQueue("q", embedded=True, data_path=other) as queue:
+        await queue.add("of another file")
+    async with AsyncQueue("q", embedded=True, data_path=path) as queue:
+        await queue.add("first")
+        own = tmp_path / "own.db"
+        path.rename(own)
+        other.rename(path)
+        watch = files.engines[str(path)]._watch
+        await eventually(lambda: watch.refusal is not None, "the exchange is noticed")
+        for _ in range(2):
+            with pytest.raises(CommandFailed, match="was replaced by another file") as refused:
+                await queue.add("second")
+            assert refused.value.code == "STORAGE_FAILED"
+        assert await queue.counts() == JobCounts(waiting=1)
+        assert (tmp_path / "jobs.db.rescued").exists()
+        path.rename(other)
+        own.rename(path)
+        await eventually(lambda: watch.refusal is None, "its own file is noticed")
+        await queue.add("second")
+        assert await queue.counts() == JobCounts(waiting=2)
