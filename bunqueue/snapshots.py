@@ -11,7 +11,7 @@ from pathlib import Path
 
 from bunqueue.data_folder import NAME, is_resharded, private, shard_file, shards_of, sync
 from bunqueue.spark.errors import UnreadableShard
-from bunqueue.spark.read.shard_file import opened
+from bunqueue.spark.read.shard_file import KEPT_FREE, opened
 
 AT_ONCE = 4  # shards: their moments are near each other, and more would only wait for the disk
 
@@ -61,7 +61,7 @@ def _write(path: Path, content: bytes) -> None:
 
 def _check_room(files: Sequence[Path], target: Path) -> None:
     sizes = (path.stat().st_size for file in files for path in (file, _log(file)) if path.exists())
-    needed, free = sum(sizes), shutil.disk_usage(target).free
+    needed, free = sum(sizes) + KEPT_FREE, shutil.disk_usage(target).free
     if needed > free:
         raise SnapshotError(
             f"the snapshot needs up to {needed / 1e6:,.0f} MB, and {target} has {free / 1e6:,.0f} MB left: "

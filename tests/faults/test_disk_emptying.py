@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from small_disks import small_disk
 from support.server import Server, StartServer, quiet_port
+from support.small_disks import small_disk
 from support.waiting import eventually
 from support.wire import Wire
 

@@ -10,8 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from small_disks import small_disk
 from support.server import StartServer, quiet_port
+from support.small_disks import small_disk
 from support.waiting import eventually
 from support.wire import Wire
 

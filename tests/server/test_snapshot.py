@@ -11,9 +11,12 @@ from pathlib import Path
 import pytest
 from support.cli import Cli
 from support.server import Server, StartServer
+from support.small_disks import small_disk
 
 from bunqueue import Queue
 from bunqueue.cli.framework import exits
+from bunqueue.spark.errors import UnreadableShard
+from bunqueue.spark.read.shard_file import opened
 
 SHARDS = 2
 
@@ -98,3 +101,16 @@ def test_a_disk_without_room_is_named_and_left_empty(busy: Server, tmp_path: Pat
         assert list(disk.iterdir()) == []
     finally:
         subprocess.run(["umount", "-l", str(disk)], check=True)
+
+
+def test_a_copy_stops_before_it_takes_the_room_of_a_server(busy: Server, tmp_path: Path) -> None:
+    """The room may go while the copy is made: it is looked at with each step."""
+    with Queue("q0", port=busy.port) as queue:
+        for _ in range(40):
+            queue.add("big", "x" * 1_000_000)
+    busy.stop()
+    file = max(Path(busy.data_dir).glob("*.db"), key=lambda each: each.stat().st_size)
+    with small_disk(tmp_path, "tmpfs", 44) as disk:
+        with pytest.raises(UnreadableShard, match="left, and 17 MB are kept"), opened(file) as shard:
+            shard.copy_to(disk / "copy.db")
+        assert (disk / "copy.db").stat().st_blocks * 512 < 40_000_000

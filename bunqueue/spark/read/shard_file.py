@@ -21,6 +21,8 @@ from .decoding import FUNCTIONS
 
 SCHEMA = 3  # the newest that `tables` describes; older ones have all of it, too
 ROWS = 8192  # fetched at once: more is not faster
+STEP = 4096  # pages that are copied at a time, 16 MiB
+KEPT_FREE = 16 << 20  # bytes: a server on the same disk shall not run out of room because of a copy
 _CACHE_KIB = 16_384
 _DAMAGE = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 
@@ -100,10 +102,19 @@ class ShardFile:
         with closing(sqlite3.connect(target, isolation_level=None)) as copy:
             copy.execute("pragma synchronous = off")
             copy.execute("pragma journal_mode = off")
-            self._db.backup(copy)  # all pages at once: no transaction of a writer comes between
+            # The moment is fixed, so no transaction of a writer comes between two steps.
+            self._db.backup(copy, pages=STEP, progress=lambda *_: self._check_room(target.parent), sleep=0)
             copy.execute(
                 "pragma journal_mode = delete"
             )  # not that of the original: it needs no log beside it
+
+    def _check_room(self, folder: Path) -> None:
+        free = shutil.disk_usage(folder).free
+        if free < KEPT_FREE:
+            raise UnreadableShard(
+                f"{self.path} cannot be copied: {folder} has only {free / 1e6:,.0f} MB left, and "
+                f"{KEPT_FREE / 1e6:,.0f} MB are kept for what else is on that disk; give another folder"
+            )
 
 
 @contextmanager

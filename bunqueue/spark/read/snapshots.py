@@ -20,7 +20,7 @@ from bunqueue.data_folder import read_manifest, save_manifest
 from ..errors import NotReadable, UnreadableShard
 from .folders import Shard, find_shards
 from .remote import is_remote
-from .shard_file import identity, opened
+from .shard_file import KEPT_FREE, identity, opened
 
 AT_ONCE = 4  # shards; more would only wait for the disk
 logger = logging.getLogger("bunqueue.spark")
@@ -72,6 +72,7 @@ def copy(
 def _check_room(shards: Sequence[Shard], folder: Path) -> None:
     """NotReadable where shards find no room."""
     needed = sum(Path(shard.path).stat().st_size for shard in shards if Path(shard.path).exists())
+    needed += KEPT_FREE
     free = shutil.disk_usage(folder).free
     if needed > free:
         raise NotReadable(
