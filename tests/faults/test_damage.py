@@ -15,6 +15,7 @@ from support.cli import Cli
 from support.mixed_folder import FAILED, JOBS, LIVE, NEIGHBOUR, OTHER, QUEUE
 from support.pages import SIZE, damage, leaf_of_row, leaves, settle
 from support.server import NotStarted, Server, StartServer, quiet_port
+from support.waiting import eventually
 from support.web import client
 from support.wire import Wire
 
@@ -37,6 +38,15 @@ class Filled:
         self.server.restart()
         self.wires.append(await Wire.open(self.server.address))
         return self.wires[-1]
+
+    def is_settled(self) -> bool:
+        """Whether no shard still asks another one what it holds: then one may read its state anew alone."""
+        counts = []
+        for file in sorted(self.file.parent.glob("shard-*.db")):
+            with closing(sqlite3.connect(f"file:{file}?mode=ro", uri=True)) as db:
+                keys = "select count(*) from records where kind = 'recovery' and key in ('ids', 'flows')"
+                counts.append(db.execute(keys).fetchone()[0])
+        return counts == [0, 0]
 
     async def refused(self, wire: Wire, ids: list[str]) -> list[str]:
         """Those of the jobs that cannot be read; the others must be there."""
@@ -237,6 +247,7 @@ async def test_an_ack_that_cannot_be_stored_harms_no_other(filled: Filled) -> No
     settle(filled.file)
     damage(filled.file, [leaf_of_row(filled.file, "completed", JOBS - FAILED)])
     wire = await filled.start()
+    await eventually(filled.is_settled, "the shards have told each other what they hold")
     before = pids(filled.server)
     victim, token = pulled["jobs"][0]["id"], pulled["tokens"][0]
     for _ in range(3):
