@@ -1,4 +1,4 @@
-"""Running servers for tests that need one."""
+"""Running servers, and a shard that is driven by hand, for tests that need one."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from engine.shard_driver import Driver
 from support.server import Server, StartServer, dispose, quiet_port
 
 
@@ -58,3 +59,18 @@ def web_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield server
     finally:
         dispose(server)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    """The file of a shard."""
+    return str(tmp_path / "shard-00.db")
+
+
+@pytest.fixture
+def driver(path: str) -> Iterator[Driver]:
+    """A shard without its process, fed and committed by hand; its connection 3 speaks the newest protocol."""
+    driver = Driver(path)
+    driver.versions[3] = 3
+    yield driver
+    driver.close()

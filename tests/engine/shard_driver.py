@@ -86,6 +86,11 @@ class Driver:
         self.close()
         self.open()
 
+    def restarted(self, *, live: Collection[int] = ()) -> Driver:
+        """After a crash: what was committed is there, and of the connections only ``live``."""
+        self.close()
+        return Driver(self.path, now=self.now, live=live)
+
     # -- one command at a time ------------------------------------------------------------
 
     def execute(self, conn: int, payload: bytes, version: int = 2) -> list[Answer]:
@@ -106,6 +111,19 @@ class Driver:
         mine = [reply for _, reply in answers if reply.pop("reqId", None) == f"ask-{self._req_ids}"]
         assert len(mine) == 1, answers
         return mine[0]
+
+    def push(self, *, queue: str = "q", **fields: Any) -> str:
+        """The id of a new job."""
+        return str(self.ask(cmd="PUSH", queue=queue, **fields)["id"])
+
+    def job(self, job_id: str) -> dict[str, Any]:
+        """All that is shown of a job."""
+        found = self.ask(cmd="GetJob", id=job_id)["job"]
+        assert isinstance(found, dict)
+        return found
+
+    def state(self, job_id: str) -> str:
+        return str(self.ask(cmd="GetState", id=job_id)["state"])
 
     def batch(self, requests: Iterable[Request], conn: int = 1) -> list[dict[str, Any]]:
         """Commands in one transaction, as one read from the socket is."""

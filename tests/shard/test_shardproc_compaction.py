@@ -18,13 +18,6 @@ LARGE = "x" * 20_000
 MB = 1 << 20
 
 
-@pytest.fixture
-def driver(tmp_path: Path) -> Iterator[Driver]:
-    driver = Driver(str(tmp_path / "shard-00.db"))
-    yield driver
-    driver.close()
-
-
 def fill(driver: Driver, queue: str, jobs: int) -> None:
     for _ in range(jobs // 10):
         driver.ask(cmd="PUSHB", queue=queue, jobs=[{"data": LARGE}] * 10)

@@ -17,13 +17,6 @@ from shardproc.server import LOOKS, Server
 
 
 @pytest.fixture
-def driver() -> Iterator[Driver]:
-    driver = Driver()
-    yield driver
-    driver.close()
-
-
-@pytest.fixture
 def sockets() -> Iterator[tuple[socket.socket, socket.socket]]:
     pair = socket.socketpair()
     yield pair

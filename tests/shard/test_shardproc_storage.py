@@ -43,18 +43,6 @@ TABLES = {
 ROOT = Path(schema.__file__).parents[1]
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> str:
-    return str(tmp_path / "shard-00.db")
-
-
-@pytest.fixture
-def driver(path: str) -> Iterator[Driver]:
-    driver = Driver(path)
-    yield driver
-    driver.close()
-
-
 def names(connection: sqlite3.Connection, kind: str) -> set[str]:
     query = "select name from sqlite_master where type = ? and name not like 'sqlite_%'"
     return {name for (name,) in connection.execute(query, (kind,))}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import msgpack
@@ -13,26 +12,9 @@ GRACE = 10_000  # the default
 REFUSED = {"ok": True, "data": {"applied": False, "reason": "cancelled"}}
 
 
-@pytest.fixture
-def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
-    driver = Driver(str(tmp_path_factory.mktemp("shard") / "shard.db"))
-    driver.versions[3] = 3
-    yield driver
-    driver.close()
-
-
-def restarted(driver: Driver) -> Driver:
-    driver.close()
-    return Driver(driver.path, now=driver.now)
-
-
-def push(driver: Driver, **fields: Any) -> str:
-    return str(driver.ask(cmd="PUSH", queue="q", **fields)["id"])
-
-
 def running(driver: Driver, conn: int = 1, *, signals: bool = True, **fields: Any) -> tuple[str, str]:
     """An active job of a connection: its id and token."""
-    job_id = push(driver, **fields)
+    job_id = driver.push(**fields)
     answer = driver.ask(conn, cmd="PULL", queue="q", owner="w", signals=signals)
     assert answer["job"]["id"] == job_id
     return job_id, answer["token"]
@@ -49,16 +31,6 @@ def notices(driver: Driver) -> list[tuple[int, dict[str, Any]]]:
     return [(conn, frame["cancel"]) for conn, frame in told]
 
 
-def job(driver: Driver, job_id: str) -> dict[str, Any]:
-    found = driver.ask(cmd="GetJob", id=job_id)["job"]
-    assert isinstance(found, dict)
-    return found
-
-
-def state(driver: Driver, job_id: str) -> str:
-    return str(driver.ask(cmd="GetState", id=job_id)["state"])
-
-
 def attempts(driver: Driver) -> list[tuple[Any, ...]]:
     return driver.rows("select number, worker, outcome, error from attempts")
 
@@ -71,7 +43,7 @@ def test_without_the_word_an_active_job_is_left_alone(driver: Driver) -> None:
     error = {"ok": False, "error": "Job not found or cannot be cancelled"}
     assert driver.ask(2, cmd="Cancel", id=job_id) == error
     assert notices(driver) == []
-    assert "cancelling" not in job(driver, job_id)
+    assert "cancelling" not in driver.job(job_id)
     assert driver.ask(cmd="ACK", id=job_id, token=token) == {"ok": True}
 
 
@@ -80,7 +52,7 @@ def test_who_holds_the_job_is_told_and_the_job_runs_on(driver: Driver) -> None:
     assert cancel(driver, job_id, reason="too slow", grace=2000) == {"ok": True, "running": True}
     notice = {"id": job_id, "token": token, "reason": "too slow", "grace": 2000}
     assert notices(driver) == [(1, notice)]
-    shown = job(driver, job_id)
+    shown = driver.job(job_id)
     assert (shown["state"], shown["cancelling"]) == ("active", True)
     driver.ask(cmd="Ping")
     assert notices(driver) == []
@@ -104,9 +76,9 @@ def test_who_does_not_listen_is_told_by_its_heartbeats(driver: Driver) -> None:
 
 
 def test_a_job_that_has_not_begun_goes_at_once(driver: Driver) -> None:
-    job_id = push(driver)
+    job_id = driver.push()
     assert cancel(driver, job_id) == {"ok": True}
-    assert state(driver, job_id) == "unknown"
+    assert driver.state(job_id) == "unknown"
     assert cancel(driver, job_id) == {"ok": False, "error": "Job not found or cannot be cancelled"}
 
 
@@ -114,7 +86,7 @@ def test_no_time_at_all_ends_it_at_once(driver: Driver) -> None:
     job_id, token = running(driver)
     assert cancel(driver, job_id, grace=0) == {"ok": True}
     assert notices(driver) == [(1, {"id": job_id, "token": token, "reason": None, "grace": 0})]
-    assert state(driver, job_id) == "cancelled"
+    assert driver.state(job_id) == "cancelled"
 
 
 def test_asking_again_shortens_the_time_and_tells_again(driver: Driver) -> None:
@@ -125,7 +97,7 @@ def test_asking_again_shortens_the_time_and_tells_again(driver: Driver) -> None:
     cancel(driver, job_id, reason="third", grace=60_000)
     assert [(notice["reason"], notice["grace"]) for _, notice in notices(driver)] == [("third", 500)]
     driver.tick(START + 500)
-    assert job(driver, job_id)["failedReason"] == "Cancelled: third"
+    assert driver.job(job_id)["failedReason"] == "Cancelled: third"
 
 
 # -- the end -----------------------------------------------------------------------------------------------
@@ -135,7 +107,7 @@ def test_a_result_that_comes_after_the_request_is_refused(driver: Driver) -> Non
     job_id, token = running(driver)
     cancel(driver, job_id)
     assert driver.ask(cmd="ACK", id=job_id, token=token, result=1) == REFUSED
-    shown = job(driver, job_id)
+    shown = driver.job(job_id)
     assert (shown["state"], shown["failedReason"], shown["attempts"]) == ("cancelled", "Cancelled", 0)
     assert "returnvalue" not in shown
     assert "cancelling" not in shown
@@ -153,7 +125,7 @@ def test_whatever_its_worker_says_it_is_not_tried_again(driver: Driver, fields: 
     job_id, token = running(driver, maxAttempts=5)
     cancel(driver, job_id, reason="enough")
     assert driver.ask(cmd="FAIL", id=job_id, token=token, **fields) == REFUSED
-    assert state(driver, job_id) == "cancelled"
+    assert driver.state(job_id) == "cancelled"
     assert attempts(driver) == [(1, "w", "cancelled", "Cancelled: enough")]
     assert driver.rows("select state, failure_reason from job_history") == [("cancelled", "cancelled")]
 
@@ -164,10 +136,10 @@ def test_in_a_batch_only_what_was_cancelled_is_refused(driver: Driver) -> None:
     cancel(driver, ids[1])
     wrong = driver.ask(cmd="ACKB", ids=ids, tokens=[tokens[0], tokens[1], "bad"])
     assert "Invalid or expired lock token" in wrong["error"]
-    assert job(driver, ids[1])["state"] == "active"
+    assert driver.job(ids[1])["state"] == "active"
     answer = driver.ask(cmd="ACKB", ids=[*ids, ids[1]], tokens=[*tokens, tokens[1]], results=[1, 2, 3, 4])
     assert answer == {"ok": True, "data": {"ignoredIds": [ids[1]] * 2, "ignoredIndices": [1, 3]}}
-    assert [state(driver, job_id) for job_id in ids] == ["completed", "cancelled", "completed"]
+    assert [driver.state(job_id) for job_id in ids] == ["completed", "cancelled", "completed"]
     assert len(attempts(driver)) == 1
 
 
@@ -175,9 +147,9 @@ def test_a_worker_that_says_nothing_is_not_waited_for(driver: Driver) -> None:
     job_id, token = running(driver)
     cancel(driver, job_id)
     driver.tick(START + GRACE - 1)
-    assert state(driver, job_id) == "active"
+    assert driver.state(job_id) == "active"
     driver.tick(START + GRACE)
-    assert state(driver, job_id) == "cancelled"
+    assert driver.state(job_id) == "cancelled"
     assert driver.ask(cmd="ACK", id=job_id, token=token, result=1) == REFUSED
     assert driver.ask(cmd="JobHeartbeatB", ids=[job_id], tokens=[token])["data"]["count"] == 0
 
@@ -186,7 +158,7 @@ def test_its_processing_timeout_may_come_first(driver: Driver) -> None:
     job_id, _ = running(driver, timeout=3000)
     cancel(driver, job_id)
     driver.tick(START + 3000)
-    assert state(driver, job_id) == "cancelled"
+    assert driver.state(job_id) == "cancelled"
 
 
 @pytest.mark.parametrize("severed", [False, True])
@@ -196,21 +168,21 @@ def test_the_end_of_its_connection(driver: Driver, severed: bool) -> None:
     driver.disconnect(1, severed=severed)
     driver.commit()
     driver.tick(START)
-    assert state(driver, job_id) == ("active" if severed else "cancelled")  # severed: its worker comes back
+    assert driver.state(job_id) == ("active" if severed else "cancelled")  # severed: its worker comes back
     driver.tick(START + GRACE)
-    assert state(driver, job_id) == "cancelled"
+    assert driver.state(job_id) == "cancelled"
 
 
 @pytest.mark.parametrize("renewed", [False, True])
 def test_the_end_of_its_lock(driver: Driver, renewed: bool) -> None:
-    job_id = push(driver)
+    job_id = driver.push()
     token = driver.ask(cmd="PULL", queue="q", owner="w", lockTtl=6000)["token"]
     if renewed:
         driver.ask(cmd="JobHeartbeat", id=job_id, token=token)
     driver.disconnect(1, severed=True)
     cancel(driver, job_id, grace=60_000)
     driver.tick(START + 11_000)
-    assert state(driver, job_id) == "cancelled"
+    assert driver.state(job_id) == "cancelled"
 
 
 @pytest.mark.parametrize("command", ["MoveToDelayed", "MoveToWait", "ChangeDelay", "MoveToWaitingChildren"])
@@ -219,18 +191,18 @@ def test_it_cannot_be_put_elsewhere(driver: Driver, command: str) -> None:
     cancel(driver, job_id)
     answer = driver.ask(cmd=command, id=job_id, token=token, delay=10 if "elay" in command else None)
     assert answer["error"] == f"Job {job_id} is being cancelled: only its end can be reported"
-    assert state(driver, job_id) == "active"
+    assert driver.state(job_id) == "active"
 
 
 def test_to_discard_it_is_its_end(driver: Driver) -> None:
     job_id, _ = running(driver)
     cancel(driver, job_id)
     assert driver.ask(cmd="Discard", id=job_id)["ok"]
-    assert state(driver, job_id) == "cancelled"
+    assert driver.state(job_id) == "cancelled"
 
 
 def test_a_job_without_owner(driver: Driver) -> None:
-    job_id = push(driver)
+    job_id = driver.push()
     driver.ask(cmd="PULL", queue="q", signals=True)
     cancel(driver, job_id)
     assert notices(driver) == [(1, {"id": job_id, "token": "", "reason": None, "grace": GRACE})]
@@ -241,7 +213,7 @@ def test_a_job_that_leaves_nothing_when_it_fails(driver: Driver) -> None:
     job_id, token = running(driver, removeOnFail=True)
     cancel(driver, job_id)
     assert driver.ask(cmd="FAIL", id=job_id, token=token) == REFUSED
-    assert state(driver, job_id) == "unknown"
+    assert driver.state(job_id) == "unknown"
 
 
 # -- who else is told --------------------------------------------------------------------------------------
@@ -276,7 +248,7 @@ def test_it_is_among_the_dead_letters_and_runs_again_only_when_asked(driver: Dri
     assert driver.ask(cmd="RetryDlq", queue="q", filter={"reason": "cancelled"}) == {"ok": True, "count": 1}
     answer = driver.ask(cmd="PULL", queue="q", owner="w")
     assert driver.ask(cmd="ACK", id=job_id, token=answer["token"]) == {"ok": True}
-    assert state(driver, job_id) == "completed"
+    assert driver.state(job_id) == "completed"
 
 
 def test_dead_letters_run_again_without_those_that_were_cancelled(driver: Driver) -> None:
@@ -287,7 +259,7 @@ def test_dead_letters_run_again_without_those_that_were_cancelled(driver: Driver
     driver.ask(cmd="FAIL", id=failed, token=token, unrecoverable=True)
     again = driver.ask(cmd="RetryDlq", queue="q", filter={"newerThan": 0}, count=1)
     assert again == {"ok": True, "count": 1, "cancelled": 1}
-    assert (state(driver, stopped), state(driver, failed)) == ("cancelled", "waiting")
+    assert (driver.state(stopped), driver.state(failed)) == ("cancelled", "waiting")
     assert driver.ask(cmd="RetryDlq", queue="q", jobId=stopped) == {"ok": True, "count": 1}
 
 
@@ -297,7 +269,7 @@ def test_dead_letters_run_again_without_those_that_were_cancelled(driver: Driver
 )
 def test_the_parent_of_a_cancelled_child(driver: Driver, policy: str | None, expected: str) -> None:
     child, token = running(driver, jobId="child", parentId="parent", **({policy: True} if policy else {}))
-    parent = push(driver, jobId="parent", dependsOn=[child], childrenIds=[child])
+    parent = driver.push(jobId="parent", dependsOn=[child], childrenIds=[child])
     cancel(driver, child)
     driver.ask(cmd="FAIL", id=child, token=token)
     assert driver.ask(3, cmd="GetState", id=parent)["state"] == expected
@@ -306,10 +278,10 @@ def test_the_parent_of_a_cancelled_child(driver: Driver, policy: str | None, exp
 def test_the_key_is_free_and_nothing_is_repeated(driver: Driver) -> None:
     job_id, token = running(driver, uniqueKey="k", repeat={"every": 10})
     cancel(driver, job_id)
-    assert push(driver, uniqueKey="k") == job_id
+    assert driver.push(uniqueKey="k") == job_id
     driver.ask(cmd="FAIL", id=job_id, token=token)
     assert driver.ask(cmd="Count", queue="q")["count"] == 1
-    assert push(driver, uniqueKey="k") != job_id
+    assert driver.push(uniqueKey="k") != job_id
 
 
 # -- restarts ----------------------------------------------------------------------------------------------
@@ -319,12 +291,12 @@ def test_what_was_asked_for_holds_after_a_restart(driver: Driver) -> None:
     job_id, token = running(driver)
     driver.ask(cmd="JobHeartbeat", id=job_id, token=token)
     cancel(driver, job_id, reason="enough")
-    again = restarted(driver)
+    again = driver.restarted()
     beat = again.ask(cmd="JobHeartbeatB", ids=[job_id], tokens=[token])["data"]
     assert [notice["reason"] for notice in beat["cancelled"]] == ["enough"]
     assert again.ask(cmd="ACK", id=job_id, token=token) == REFUSED
-    after = restarted(again)
-    assert state(after, job_id) == "cancelled"
+    after = again.restarted()
+    assert after.state(job_id) == "cancelled"
     after.close()
 
 
@@ -332,9 +304,9 @@ def test_time_that_ran_out_during_a_restart(driver: Driver) -> None:
     job_id, token = running(driver)
     cancel(driver, job_id)
     driver.now += 2 * GRACE
-    again = restarted(driver)
+    again = driver.restarted()
     again.tick(again.now)
-    assert state(again, job_id) == "cancelled"
+    assert again.state(job_id) == "cancelled"
     assert again.ask(cmd="ACK", id=job_id, token=token) == REFUSED
     again.close()
 
@@ -342,7 +314,7 @@ def test_time_that_ran_out_during_a_restart(driver: Driver) -> None:
 def test_a_cancellation_that_was_not_committed_was_not_told(driver: Driver) -> None:
     job_id, token = running(driver)
     driver.execute(2, msgpack.packb({"cmd": "Cancel", "id": job_id, "running": True}))
-    again = restarted(driver)
+    again = driver.restarted()
     assert again.ask(cmd="ACK", id=job_id, token=token) == {"ok": True}
-    assert state(again, job_id) == "completed"
+    assert again.state(job_id) == "completed"
     again.close()

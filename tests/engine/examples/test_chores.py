@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import msgpack
@@ -12,13 +12,6 @@ from shard_driver import Driver
 from shardproc.engine.chores import SPARE
 
 MANY = 2 * SPARE + 500
-
-
-@pytest.fixture
-def driver() -> Iterator[Driver]:
-    driver = Driver()
-    yield driver
-    driver.close()
 
 
 def fill(driver: Driver, **options: Any) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,24 +12,6 @@ from shardproc.engine.background import retention
 
 DAY = 86_400_000
 MINUTE = 60_000
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> str:
-    return str(tmp_path / "shard-00.db")
-
-
-@pytest.fixture
-def driver(path: str) -> Iterator[Driver]:
-    driver = Driver(path)
-    yield driver
-    driver.close()
-
-
-def restarted(driver: Driver) -> Driver:
-    """A crash: what was committed is there, in a new process."""
-    driver.close()
-    return Driver(driver.path, now=driver.now)
 
 
 def keep_up(driver: Driver, ms: int) -> None:
@@ -77,7 +57,7 @@ def test_an_entry_tells_the_whole_story(driver: Driver) -> None:
         driver.ask(cmd="PULL", queue="q")
         driver.tick(driver.now + 7)
         driver.ask(cmd="FAIL", id=job_id, error=error)
-    driver = restarted(driver)
+    driver = driver.restarted()
     (entry,) = driver.ask(cmd="Dlq", queue="q")["entries"]
     assert entry["reason"] == "max_attempts_exceeded"
     assert (entry["error"], entry["enteredAt"], entry["expiresAt"]) == (
@@ -128,7 +108,7 @@ def test_an_attempt_that_was_interrupted_costs_nothing(driver: Driver) -> None:
         pulled = driver.ask(cmd="PULL", queue="q", owner="w")
         assert (pulled["job"]["id"], pulled["job"]["attempts"]) == (first, 0), "in its old place"
         assert driver.ask(cmd="FAIL", id=first, token=pulled["token"], interrupted=True)["ok"]
-        driver = restarted(driver)
+        driver = driver.restarted()
     assert driver.rows("select distinct outcome from attempts") == [("interrupted",)]
     driver.ask(cmd="PULL", queue="q")
     driver.ask(cmd="FAIL", id=first, error="now")
@@ -140,7 +120,7 @@ def test_an_attempt_that_was_interrupted_costs_nothing(driver: Driver) -> None:
 def test_a_completed_job_that_runs_again_keeps_its_story(driver: Driver) -> None:
     (job_id,) = complete(driver)
     assert driver.ask(cmd="RetryCompleted", queue="q", id=job_id)["count"] == 1
-    driver = restarted(driver)
+    driver = driver.restarted()
     job = driver.ask(cmd="GetJob", id=job_id)["job"]
     assert job["state"] == "waiting"
     assert "returnvalue" not in job
@@ -157,7 +137,7 @@ def test_old_dead_letters_go(driver: Driver) -> None:
     keep_up(driver, DAY // 4)
     (young,) = die(driver)
     driver.ask(cmd="SetDlqConfig", queue="q", config={"maxAge": DAY // 2})
-    driver = restarted(driver)
+    driver = driver.restarted()
     assert dead(driver) == [old, young]
     keep_up(driver, DAY // 4 + MINUTE + retention.ROUND_MS)
     assert dead(driver) == [young]
@@ -183,11 +163,11 @@ def test_dead_letters_are_tried_again_by_themselves(driver: Driver) -> None:
         (entry,) = driver.ask(cmd="Dlq", queue="q")["entries"]
         assert (entry["retryCount"], entry["nextRetryAt"]) == (count, driver.now + 5 * MINUTE)
         assert dead(driver, filter={"retriable": True}) == []
-        driver = restarted(driver)
+        driver = driver.restarted()
         keep_up(driver, 5 * MINUTE - 1)
         assert driver.ask(cmd="PULL", queue="q")["job"] is None
         keep_up(driver, MINUTE + retention.ROUND_MS)
-        driver = restarted(driver)
+        driver = driver.restarted()
         pulled = driver.ask(cmd="PULL", queue="q")["job"]
         assert (pulled["id"], pulled["attempts"]) == (job_id, 0)
         driver.ask(cmd="FAIL", id=job_id, error="again")
@@ -219,7 +199,7 @@ def test_completed_jobs_beyond_the_count_go_oldest_first(driver: Driver) -> None
         "completed": 10,
         "failed": 1,
     }
-    driver = restarted(driver)
+    driver = driver.restarted()
     assert driver.ask(cmd="GetJobCounts", queue="q")["counts"]["completed"] == 10
     assert rows(driver)["jobs"] == 10 + 10 + 1 + 1
     driver.close()
@@ -267,7 +247,7 @@ def test_a_stalled_job_returns_after_two_passes_and_dies_with_the_last_stall(dri
         cmd="SetStallConfig", queue="q", config={"stallInterval": 1000, "gracePeriod": 0, "maxStalls": "2"}
     )
     driver.ask(cmd="PUSH", queue="q", maxAttempts=9)
-    driver = restarted(driver)
+    driver = driver.restarted()
     job_id = driver.ask(cmd="PULL", queue="q")["job"]["id"]
     sweeps(driver, 1)
     assert driver.ask(cmd="GetState", id=job_id)["state"] == "active"

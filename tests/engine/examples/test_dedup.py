@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -29,13 +27,6 @@ def pull(driver: Driver) -> dict[str, Any] | None:
 
 def data_left(driver: Driver) -> list[Any]:
     return [job["data"] for job in driver.ask(cmd="PULLB", queue="q", count=100)["jobs"]]
-
-
-@pytest.fixture
-def driver(tmp_path: Path) -> Iterator[Driver]:
-    driver = Driver(str(tmp_path / "q.db"))
-    yield driver
-    driver.close()
 
 
 def test_a_key_is_free_at_the_very_millisecond_at_which_its_time_is_over(driver: Driver) -> None:

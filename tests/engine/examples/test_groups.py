@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import msgpack
@@ -17,14 +15,6 @@ WORKER = {"owner": "w", "lockTtl": 86_400_000}
 V2, V3 = 2, 3  # connections, which speak these versions
 # A group's own limits count for pulls of version 3 that name a default.
 DEFAULTS = {"concurrency": 100, "limit": {"max": 100, "duration": 60_000}}
-
-
-@pytest.fixture
-def driver(tmp_path: Path) -> Iterator[Driver]:
-    driver = Driver(str(tmp_path / "q.db"))
-    driver.versions = {V2: 2, V3: 3}
-    yield driver
-    driver.close()
 
 
 def push(driver: Driver, *names: str, **fields: Any) -> None:

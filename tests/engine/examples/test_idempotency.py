@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import msgpack
@@ -13,13 +12,6 @@ from engine.shard_driver import Driver
 from shardproc.engine.background import idempotency
 
 KEY = "add-1"
-
-
-@pytest.fixture
-def driver(tmp_path: Path) -> Iterator[Driver]:
-    driver = Driver(str(tmp_path / "q.db"))
-    yield driver
-    driver.close()
 
 
 def push(driver: Driver, key: str | None = KEY, queue: str = "q", **fields: Any) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import msgpack
@@ -12,35 +11,12 @@ from engine.shard_driver import START, Driver
 MOVES = ("Discard", "MoveToDelayed", "MoveToWait", "ChangeDelay")
 
 
-@pytest.fixture
-def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
-    driver = Driver(str(tmp_path_factory.mktemp("shard") / "shard.db"))
-    driver.versions[3] = 3
-    yield driver
-    driver.close()
-
-
-def restarted(driver: Driver) -> Driver:
-    driver.close()
-    return Driver(driver.path, now=driver.now, live=(1,))
-
-
-def push(driver: Driver, **fields: Any) -> str:
-    return str(driver.ask(cmd="PUSH", queue="q", **fields)["id"])
-
-
 def locked(driver: Driver, **fields: Any) -> tuple[str, str]:
     """An active job with a lock of a second: its id and token."""
-    job_id = push(driver, **fields)
+    job_id = driver.push(**fields)
     answer = driver.ask(cmd="PULL", queue="q", owner="w", lockTtl=1000)
     assert answer["job"]["id"] == job_id
     return job_id, answer["token"]
-
-
-def job(driver: Driver, job_id: str) -> dict[str, Any]:
-    found = driver.ask(cmd="GetJob", id=job_id)["job"]
-    assert isinstance(found, dict)
-    return found
 
 
 def delay_of(command: str) -> int | None:
@@ -57,9 +33,9 @@ def test_a_locked_job_is_its_holders(driver: Driver, command: str) -> None:
     wrong = {"ok": False, "error": f"Invalid or expired lock token for job {job_id}"}
     assert driver.ask(1, **move, token="bad") == driver.ask(3, **move, token="bad") == wrong
     assert driver.ask(3, **move) == {"ok": False, "error": f"Lock token required for job {job_id}"}
-    assert job(driver, job_id)["state"] == "active"
+    assert driver.job(job_id)["state"] == "active"
     assert driver.ask(3, **move, token=token)["ok"]
-    assert job(driver, job_id)["state"] != "active"
+    assert driver.job(job_id)["state"] != "active"
     assert "Job not found" in driver.ask(cmd="ACK", id=job_id, token=token)["error"]
 
 
@@ -77,8 +53,8 @@ def test_a_moved_job_has_lost_no_attempt(driver: Driver, command: str) -> None:
     job_id, token = locked(driver, maxAttempts=1)
     driver.ask(cmd="Progress", id=job_id, progress=50, message="half")
     driver.ask(cmd=command, id=job_id, delay=delay_of(command), token=token)
-    again = restarted(driver)
-    shown = job(again, job_id)
+    again = driver.restarted(live=(1,))
+    shown = again.job(job_id)
     assert (shown["attempts"], shown["stallCount"], shown["startedAt"], shown["progress"]) == (0, 0, None, 0)
     assert shown["progressMessage"] is None
     assert shown["runAt"] == START + (delay_of(command) or 0)
@@ -94,37 +70,37 @@ def test_a_moved_job_has_lost_no_attempt(driver: Driver, command: str) -> None:
 
 
 def test_how_often_a_job_was_put_back_is_told(driver: Driver) -> None:
-    job_id = push(driver, maxAttempts=1)
+    job_id = driver.push(maxAttempts=1)
     for count in range(3):
         pulled = driver.ask(cmd="PULL", queue="q", owner="w")["job"]
         assert pulled.get("postponed", 0) == count
         token = driver.shard.engine.state.jobs[job_id].lock.token
         driver.ask(cmd="MoveToDelayed", id=job_id, delay=0, token=token, postponed=True)
     driver.ask(cmd="MoveToDelayed", id=job_id, delay=50, postponed=True)  # it runs not: nothing is put back
-    again = restarted(driver)
-    assert job(again, job_id)["postponed"] == 3
+    again = driver.restarted(live=(1,))
+    assert again.job(job_id)["postponed"] == 3
     again.tick(START + 50)
     token = again.ask(cmd="PULL", queue="q", owner="w")["token"]
     again.ask(cmd="FAIL", id=job_id, token=token)
     again.ask(cmd="RetryDlq", queue="q", jobId=job_id)
-    assert "postponed" not in job(again, job_id)
+    assert "postponed" not in again.job(job_id)
     again.close()
 
 
 def test_a_failure_may_say_when_the_next_attempt_begins(driver: Driver) -> None:
     job_id, token = locked(driver, maxAttempts=2, backoff=5)
     assert driver.ask(cmd="FAIL", id=job_id, token=token, error="later", delay=7_200_000)["ok"]
-    shown = job(driver, job_id)
+    shown = driver.job(job_id)
     assert (shown["state"], shown["attempts"], shown["runAt"]) == ("delayed", 1, START + 7_200_000)
     driver.tick(START + 7_200_000)
     token = driver.ask(cmd="PULL", queue="q", owner="w")["token"]
     driver.ask(cmd="FAIL", id=job_id, token=token, error="later", delay=1)
-    assert job(driver, job_id)["state"] == "failed"
+    assert driver.job(job_id)["state"] == "failed"
 
 
 def test_a_moved_job_wakes_those_who_wait(driver: Driver) -> None:
     driver.ask(cmd="Pause", queue="q")
-    job_id = push(driver, delay=5000)
+    job_id = driver.push(delay=5000)
     driver.ask(cmd="Resume", queue="q")
     for command in ("Promote", "MoveToWait", "ChangeDelay"):
         driver.execute(2, packed(cmd="PULL", queue="q", timeout=9000))
@@ -141,31 +117,31 @@ def packed(**request: Any) -> bytes:
 
 
 def test_a_timeout_of_a_moved_job_does_not_come(driver: Driver) -> None:
-    job_id = push(driver, timeout=100, maxAttempts=1)
+    job_id = driver.push(timeout=100, maxAttempts=1)
     driver.ask(cmd="PULL", queue="q")
     driver.ask(cmd="MoveToDelayed", id=job_id, delay=50)
     driver.tick(START + 200)
-    assert job(driver, job_id)["state"] == "waiting"
+    assert driver.job(job_id)["state"] == "waiting"
 
 
 def test_a_discarded_job_is_a_dead_letter_with_its_attempts(driver: Driver) -> None:
-    job_id = push(driver, maxAttempts=5, backoff=0)
+    job_id = driver.push(maxAttempts=5, backoff=0)
     driver.ask(cmd="PULL", queue="q")
     driver.ask(cmd="FAIL", id=job_id, error="first")
     driver.tick(START)
     driver.ask(cmd="PULL", queue="q")
     driver.ask(cmd="Discard", id=job_id)
-    again = restarted(driver)
-    shown = job(again, job_id)
+    again = driver.restarted(live=(1,))
+    shown = again.job(job_id)
     assert (shown["state"], shown["attempts"], shown["failedReason"]) == ("failed", 1, "first")
     assert again.rows("select reason from dead_letters") == [("unknown",)]
     assert again.ask(cmd="RetryDlq", queue="q", jobId=job_id)["count"] == 1
-    assert job(again, job_id)["attempts"] == 0
+    assert again.job(job_id)["attempts"] == 0
     again.close()
 
 
 def test_discarding_a_job_that_asked_to_be_removed_on_failure_keeps_it(driver: Driver) -> None:
-    job_id = push(driver, removeOnFail=True)
+    job_id = driver.push(removeOnFail=True)
     driver.ask(cmd="Discard", id=job_id)
     assert driver.ask(cmd="GetState", id=job_id)["state"] == "failed"
     assert driver.rows("select count(*) from dead_letters") == [(1,)]
@@ -173,13 +149,13 @@ def test_discarding_a_job_that_asked_to_be_removed_on_failure_keeps_it(driver: D
 
 @pytest.mark.parametrize("command", ["Cancel", "Discard"])
 def test_the_key_of_a_job_that_left_is_free(driver: Driver, command: str) -> None:
-    first = push(driver, uniqueKey="k")
+    first = driver.push(uniqueKey="k")
     driver.ask(cmd=command, id=first)
-    assert push(driver, uniqueKey="k") != first
+    assert driver.push(uniqueKey="k") != first
 
 
 def test_a_cancelled_job_leaves_no_row(driver: Driver) -> None:
-    job_id = push(driver)
+    job_id = driver.push()
     driver.ask(cmd="AddLog", id=job_id, message="x")
     driver.ask(cmd="Cancel", id=job_id)
     counted = "select (select count(*) from jobs), (select count(*) from job_logs)"
@@ -189,7 +165,7 @@ def test_a_cancelled_job_leaves_no_row(driver: Driver) -> None:
 
 def test_pushed_moved_and_cancelled_in_one_batch(driver: Driver) -> None:
     """The rows are those of the object that stands for the job in the end."""
-    moved, gone, reordered = (push(driver) for _ in range(3))
+    moved, gone, reordered = (driver.push() for _ in range(3))
     fresh = f"{moved[:24]}{4:012x}"
     driver.batch(
         [
@@ -203,7 +179,7 @@ def test_pushed_moved_and_cancelled_in_one_batch(driver: Driver) -> None:
             {"cmd": "ChangePriority", "id": reordered, "priority": 1, "lifo": True},
         ]
     )
-    again = restarted(driver)
+    again = driver.restarted(live=(1,))
     pulled = again.ask(cmd="PULLB", queue="q", count=9)["jobs"]
     assert [(job["id"], job["priority"]) for job in pulled] == [(fresh, 9), (reordered, 1), (moved, 0)]
     assert pulled[1]["lifo"] is True
@@ -211,14 +187,14 @@ def test_pushed_moved_and_cancelled_in_one_batch(driver: Driver) -> None:
 
 
 def test_updated_data_is_stored_and_bounded(driver: Driver) -> None:
-    job_id = push(driver, data="old")
+    job_id = driver.push(data="old")
     driver.ask(cmd="PULL", queue="q")
     assert driver.ask(cmd="Update", id=job_id, data={"new": 1})["ok"]
     assert "too large" in driver.ask(cmd="Update", id=job_id, data="x" * 10_485_760)["error"]
-    again = restarted(driver)
-    assert (job(again, job_id)["data"], job(again, job_id)["state"]) == ({"new": 1}, "active")
+    again = driver.restarted(live=(1,))
+    assert (again.job(job_id)["data"], again.job(job_id)["state"]) == ({"new": 1}, "active")
     assert again.ask(cmd="Update", id=job_id) == {"ok": True}
-    assert job(again, job_id)["data"] is None
+    assert again.job(job_id)["data"] is None
     again.close()
 
 
@@ -228,16 +204,16 @@ def test_updated_data_is_stored_and_bounded(driver: Driver) -> None:
 def test_an_extended_lock_lasts_as_long_as_was_asked(driver: Driver) -> None:
     job_id, token = locked(driver)
     assert driver.ask(cmd="ExtendLock", id=job_id, token=token, duration=60_000) == {"ok": True}
-    again = restarted(driver)
+    again = driver.restarted(live=(1,))
     again.tick(START + 30_000)
-    assert job(again, job_id)["state"] == "active"
+    assert again.job(job_id)["state"] == "active"
     again.tick(START + 66_000)
-    assert job(again, job_id)["state"] == "waiting"
+    assert again.job(job_id)["state"] == "waiting"
     again.close()
 
 
 def test_what_is_not_locked_cannot_be_extended(driver: Driver) -> None:
-    job_id = push(driver)
+    job_id = driver.push()
     refused = {"ok": False, "error": "Lock not found or invalid token"}
     assert driver.ask(cmd="ExtendLock", id=job_id, token="t", duration=5000) == refused
     driver.ask(cmd="PULL", queue="q")
@@ -256,7 +232,7 @@ def test_of_many_locks_those_with_a_wrong_token_are_not_extended(driver: Driver)
         "error": "ExtendLocks durations length must match ids length",
     }
     driver.tick(START + 6000)
-    assert [job(driver, job_id)["state"] for job_id in ids[:3]] == ["active", "waiting", "active"]
+    assert [driver.job(job_id)["state"] for job_id in ids[:3]] == ["active", "waiting", "active"]
 
 
 # -- logs --------------------------------------------------------------------------------------------------
@@ -267,11 +243,11 @@ def log(driver: Driver, job_id: str, **bounds: int) -> list[str]:
 
 
 def test_the_last_hundred_lines_outlive_a_restart(driver: Driver) -> None:
-    job_id, other = push(driver), push(driver)
+    job_id, other = driver.push(), driver.push()
     driver.batch({"cmd": "AddLog", "id": job_id, "message": f"m{n}"} for n in range(60))
     driver.ask(cmd="AddLog", id=other, message="mine", level="warn")
     driver.batch({"cmd": "AddLog", "id": job_id, "message": f"m{n}"} for n in range(60, 130))
-    again = restarted(driver)
+    again = driver.restarted(live=(1,))
     assert log(again, job_id) == [f"m{n}" for n in range(30, 130)]
     assert again.rows("select count(*) from job_logs") == [(101,)]
     (line,) = again.ask(cmd="GetLogs", id=other)["data"]["logs"]
@@ -280,7 +256,7 @@ def test_the_last_hundred_lines_outlive_a_restart(driver: Driver) -> None:
 
 
 def test_part_of_a_log(driver: Driver) -> None:
-    job_id = push(driver)
+    job_id = driver.push()
     for message in "abcde":
         driver.ask(cmd="AddLog", id=job_id, message=message)
     assert log(driver, job_id, start=1, end=2) == ["b", "c"]
@@ -291,7 +267,7 @@ def test_part_of_a_log(driver: Driver) -> None:
 
 
 def test_clearing_a_log(driver: Driver) -> None:
-    job_id = push(driver)
+    job_id = driver.push()
     add = [{"cmd": "AddLog", "id": job_id, "message": message} for message in "abcd"]
     clear = {"cmd": "ClearLogs", "id": job_id}
     driver.batch([*add, {**clear, "keepLogs": 1}, add[0]])
@@ -299,14 +275,14 @@ def test_clearing_a_log(driver: Driver) -> None:
     driver.batch([clear, add[1]])
     assert log(driver, job_id) == ["b"]
     driver.batch([*add, clear])
-    again = restarted(driver)
+    again = driver.restarted(live=(1,))
     assert log(again, job_id) == []
     assert again.ask(**{**clear, "id": "unknown"}) == {"ok": True}
     again.close()
 
 
 def test_logs_of_all_states(driver: Driver) -> None:
-    done = push(driver, maxAttempts=1)
+    done = driver.push(maxAttempts=1)
     driver.ask(cmd="AddLog", id=done, message="waiting")
     driver.ask(cmd="PULL", queue="q")
     driver.ask(cmd="AddLog", id=done, message="active")
@@ -317,7 +293,7 @@ def test_logs_of_all_states(driver: Driver) -> None:
 
 
 def test_a_log_goes_with_its_job(driver: Driver) -> None:
-    job_id = push(driver, removeOnComplete=True)
+    job_id = driver.push(removeOnComplete=True)
     driver.ask(cmd="PULL", queue="q")
     driver.batch([{"cmd": "AddLog", "id": job_id, "message": "x"}, {"cmd": "ACK", "id": job_id}])
     assert driver.rows("select count(*) from job_logs") == [(0,)]
@@ -325,7 +301,7 @@ def test_a_log_goes_with_its_job(driver: Driver) -> None:
 
 
 def test_a_line_that_is_too_long_is_cut(driver: Driver) -> None:
-    job_id = push(driver)
+    job_id = driver.push()
     driver.ask(cmd="AddLog", id=job_id, message="x" * 70_000)
     assert [len(line) for line in log(driver, job_id)] == [65_536]
 
@@ -335,7 +311,7 @@ def test_a_line_that_is_too_long_is_cut(driver: Driver) -> None:
 
 def test_a_job_whose_worker_says_that_it_goes_on_has_not_ended_it(driver: Driver) -> None:
     """Connections are closed in order, as by a load balancer, until the worker gets a word in between."""
-    job_id = push(driver, maxAttempts=3)
+    job_id = driver.push(maxAttempts=3)
     for conn in range(100, 200, 10):
         for lost in (conn, conn + 1):
             assert driver.ask(lost, cmd="PULL", queue="q", owner="w")["job"]["id"] == job_id
@@ -343,43 +319,43 @@ def test_a_job_whose_worker_says_that_it_goes_on_has_not_ended_it(driver: Driver
         token = driver.ask(conn + 2, cmd="PULL", queue="q", owner="w")["token"]
         assert driver.ask(conn + 3, cmd="JobHeartbeat", id=job_id, token=token)["ok"]
         assert driver.ask(conn + 2, cmd="FAIL", id=job_id, token=token, interrupted=True)["ok"]
-    assert (job(driver, job_id)["attempts"], job(driver, job_id)["stallCount"]) == (0, 0)
+    assert (driver.job(job_id)["attempts"], driver.job(job_id)["stallCount"]) == (0, 0)
 
 
 def test_a_job_that_ends_its_workers_at_once_ends_as_a_dead_letter(driver: Driver) -> None:
     """Again and again a worker is gone before it has given a sign of life; neighbours are not punished."""
-    job_id, other = push(driver, maxAttempts=3), push(driver)
+    job_id, other = driver.push(maxAttempts=3), driver.push()
     seen = []
     for conn in range(10, 20):
         answer = driver.ask(conn, cmd="PULL", queue="q", owner=f"w{conn}")
         if answer["job"]["id"] == other:
             break
-        found = job(driver, job_id)
+        found = driver.job(job_id)
         seen.append((found["attempts"], found["stallCount"]))
         driver.disconnect(conn)
         driver.commit()
         driver.tick(driver.now)
         if conn == 12:
-            driver = restarted(driver)
+            driver = driver.restarted(live=(1,))
     assert seen == [(0, 0)] * 3 + [(1, 1), (2, 2)]
     (letter,) = driver.ask(cmd="Dlq", queue="q")["entries"]
     assert (letter["job"]["id"], letter["reason"], letter["job"]["attempts"]) == (job_id, "stalled", 3)
     assert letter["error"] == "Whoever held the job has gone at once, 5 times by now"
     assert letter["attempts"][0]["error"].endswith("3 times by now")
-    assert job(driver, other)["attempts"] == 0
+    assert driver.job(other)["attempts"] == 0
     driver.ask(cmd="RetryDlq", queue="q")
     for conn in range(20, 22):
         driver.ask(conn, cmd="PULL", queue="q", owner="w")
         driver.disconnect(conn)
         driver.tick(driver.now)
-    assert job(driver, job_id)["attempts"] == 0
+    assert driver.job(job_id)["attempts"] == 0
     driver.close()
 
 
 def test_a_worker_that_stops_in_order_is_not_held_against_its_jobs(driver: Driver) -> None:
-    job_id = push(driver, maxAttempts=1)
+    job_id = driver.push(maxAttempts=1)
     for conn in range(10, 20):
         token = driver.ask(conn, cmd="PULL", queue="q", owner="w")["token"]
         driver.ask(conn, cmd="FAIL", id=job_id, token=token, interrupted=True)
         driver.disconnect(conn)
-    assert job(driver, job_id)["attempts"] == 0
+    assert driver.job(job_id)["attempts"] == 0

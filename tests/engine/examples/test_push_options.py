@@ -2,18 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import msgpack
 import pytest
 from engine.shard_driver import START, Driver
-
-
-@pytest.fixture
-def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
-    driver = Driver(str(tmp_path_factory.mktemp("shard") / "shard.db"))
-    yield driver
-    driver.close()
 
 
 def test_a_timestamp_stands_for_the_time_of_the_push(driver: Driver) -> None:

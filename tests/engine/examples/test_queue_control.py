@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import msgpack
@@ -15,27 +14,10 @@ EVERY_TABLE = ("queues", "records", "jobs", "locks", "completed", "dead_letters"
 
 
 @pytest.fixture
-def path(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return str(tmp_path_factory.mktemp("shard") / "shard.db")
-
-
-@pytest.fixture
-def driver(path: str) -> Iterator[Driver]:
-    driver = Driver(path)
-    yield driver
-    driver.close()
-
-
-@pytest.fixture
 def short_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that a queue of ten is a long one."""
     monkeypatch.setattr(queues, "SLICE", 3)
     monkeypatch.setattr(queues, "SCAN", 4)
-
-
-def restarted(driver: Driver) -> Driver:
-    driver.close()
-    return Driver(driver.path, now=driver.now, live=(1, 2))
 
 
 def push(driver: Driver, *, queue: str = "q", count: int = 1, **fields: Any) -> list[str]:
@@ -43,10 +25,6 @@ def push(driver: Driver, *, queue: str = "q", count: int = 1, **fields: Any) -> 
     ids = driver.ask(cmd="PUSHB", queue=queue, jobs=jobs)["ids"]
     assert isinstance(ids, list)
     return ids
-
-
-def state_of(driver: Driver, job_id: str) -> str:
-    return str(driver.ask(cmd="GetState", id=job_id)["state"])
 
 
 def counts(driver: Driver, queue: str = "q", conn: int = 1) -> dict[str, int]:
@@ -90,12 +68,12 @@ def test_a_pause_outlives_a_restart_and_so_does_its_end(driver: Driver) -> None:
     push(driver)
     driver.ask(cmd="Pause", queue="q")
     driver.ask(cmd="Pause", queue="new")
-    again = restarted(driver)
+    again = driver.restarted(live=(1, 2))
     assert again.ask(cmd="IsPaused", queue="q")["paused"]
     assert again.ask(cmd="IsPaused", queue="new")["paused"]
     assert again.ask(cmd="PULL", queue="q")["job"] is None
     again.ask(cmd="Resume", queue="q")
-    last = restarted(again)
+    last = again.restarted(live=(1, 2))
     assert not last.ask(cmd="IsPaused", queue="q")["paused"]
     assert last.ask(cmd="PULL", queue="q")["job"]["data"] == 0
     assert last.ask(cmd="PULL", queue="new")["job"] is None
@@ -150,7 +128,7 @@ def test_draining_leaves_what_is_active_or_finished(driver: Driver) -> None:
     push(driver, count=20, delay=5)
     assert driver.ask(cmd="Drain", queue="q")["count"] == 22
     assert counts(driver) == {"active": 1, "completed": 1, "failed": 1}
-    assert state_of(driver, ids["waiting"]) == state_of(driver, ids["delayed"]) == "unknown"
+    assert driver.state(ids["waiting"]) == driver.state(ids["delayed"]) == "unknown"
     assert driver.rows("select count(*) from jobs") == driver.rows("select count(*) from job_logs") == [(3,)]
     assert driver.ask(cmd="Drain", queue="q")["count"] == 0
     driver.tick(START + 100)
@@ -207,7 +185,7 @@ def test_cleaning_a_state_removes_its_old_jobs_oldest_first(driver: Driver, stat
     assert (some["count"], some["ids"] + rest["ids"]) == (4, expected)
     assert rest["count"] == len(expected) - 4
     assert counts(driver) == {**before, name: before[name] - len(expected)}
-    assert {state_of(driver, job_id) for job_id in expected} == {"unknown"}
+    assert {driver.state(job_id) for job_id in expected} == {"unknown"}
     driver.now += 10_000
     assert driver.ask(cmd="Clean", queue="q", grace=11_000, state=state)["ids"] == []
 
@@ -239,9 +217,9 @@ def test_what_was_cleaned_stays_gone_after_a_restart(driver: Driver) -> None:
     ids = one_of_each(driver)
     for state in ("completed", "failed", "waiting"):
         driver.ask(cmd="Clean", queue="q", grace=0, state=state)
-    again = restarted(driver)
+    again = driver.restarted(live=(1, 2))
     assert counts(again) == {"active": 1, "delayed": 1}
-    assert state_of(again, ids["active"]) == "active"
+    assert again.state(ids["active"]) == "active"
     again.close()
 
 
@@ -265,7 +243,7 @@ def test_obliterating_leaves_no_trace_on_disk_or_in_memory(driver: Driver) -> No
     assert driver.ask(cmd="IsPaused", queue="q")["paused"] is False
     (job_id,) = push(driver, uniqueKey="k")
     assert driver.ask(cmd="PULL", queue="q")["job"]["id"] == job_id
-    again = restarted(driver)
+    again = driver.restarted(live=(1, 2))
     assert counts(again) == {"active": 1}
     again.close()
 
@@ -294,8 +272,8 @@ def test_other_queues_are_not_concerned(driver: Driver) -> None:
     one_of_each(driver)
     driver.ask(cmd="Pause", queue="other")
     driver.ask(cmd="Obliterate", queue="q")
-    again = restarted(driver)
-    assert {name: state_of(again, job_id) for name, job_id in kept.items()} == {name: name for name in kept}
+    again = driver.restarted(live=(1, 2))
+    assert {name: again.state(job_id) for name, job_id in kept.items()} == {name: name for name in kept}
     assert again.ask(cmd="IsPaused", queue="other")["paused"]
     again.close()
 
@@ -320,8 +298,8 @@ def test_jobs_that_are_pushed_while_a_queue_is_obliterated_are_not_lost(driver: 
     )
     finish(driver)
     assert counts(driver) == {"waiting": 1}
-    assert {state_of(driver, job_id) for job_id in old} == {"unknown"}
-    again = restarted(driver)
+    assert {driver.state(job_id) for job_id in old} == {"unknown"}
+    again = driver.restarted(live=(1, 2))
     assert again.ask(cmd="PULL", queue="q")["job"]["data"] == "new"  # and it is not paused
     again.close()
 
@@ -335,7 +313,7 @@ def test_obliterating_twice_at_once(driver: Driver) -> None:
     assert [reply["ok"] for reply in finish(driver)] == [True] * 3
     assert names(driver) == []
     push(driver)
-    again = restarted(driver)
+    again = driver.restarted(live=(1, 2))
     assert counts(again) == {"waiting": 1}
     again.close()
 
@@ -345,7 +323,7 @@ def test_a_queue_may_be_obliterated_and_made_anew_within_one_batch(driver: Drive
     requests = [{"cmd": "Obliterate", "queue": "q"}, {"cmd": "PUSH", "queue": "q", "data": "new"}]
     assert all(reply["ok"] for reply in driver.batch([*requests, *requests]))
     assert driver.rows("select name from queues") == [("q",)]
-    again = restarted(driver)
+    again = driver.restarted(live=(1, 2))
     assert counts(again) == {"waiting": 1}
     again.close()
 
@@ -371,7 +349,7 @@ def test_promoting_takes_those_that_were_pushed_first(driver: Driver) -> None:
     assert pulled[0]["runAt"] == START
     assert driver.ask(cmd="PromoteJobs", queue="q", count=0)["count"] == 0
     assert driver.ask(cmd="PromoteJobs", queue="q")["count"] == 4
-    again = restarted(driver)
+    again = driver.restarted(live=(1, 2))
     assert [job["id"] for job in again.ask(3, cmd="PULLB", queue="q", count=9)["jobs"]] == [third, *rest]
     again.close()
 

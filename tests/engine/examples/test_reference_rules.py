@@ -14,14 +14,6 @@ V2, V3 = 2, 3  # connections, which speak these versions
 CHILD, PARENT = "alpha", "beta"
 
 
-@pytest.fixture
-def driver(tmp_path: Path) -> Iterator[Driver]:
-    driver = Driver(str(tmp_path / "q.db"))
-    driver.versions = {V2: 2, V3: 3}
-    yield driver
-    driver.close()
-
-
 @pytest.fixture(params=[1, 2, 4])
 def world(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[World]:
     world = World(tmp_path, request.param, 5, crash_rate=0.0)
@@ -50,10 +42,6 @@ def fail(driver: Driver, **how: Any) -> str:
 def later(driver: Driver, ms: int) -> None:
     driver.tick(driver.now + ms)
     driver.commit()
-
-
-def state(driver: Driver, job: str) -> str:
-    return str(driver.ask(V3, cmd="GetState", id=job)["state"])
 
 
 def dead(driver: Driver) -> list[str]:
@@ -90,7 +78,7 @@ def test_a_dead_letter_whose_unique_key_is_taken_stays_one(driver: Driver, one: 
     assert dead(driver) == [job]
     assert driver.ask(V3, cmd="Cancel", id=holder)["ok"]
     assert driver.ask(V3, cmd="RetryDlq", queue="q")["count"] == 1
-    assert state(driver, job) == "waiting"
+    assert driver.state(job) == "waiting"
 
 
 def test_of_two_dead_letters_with_one_key_one_returns(driver: Driver) -> None:
@@ -99,7 +87,7 @@ def test_of_two_dead_letters_with_one_key_one_returns(driver: Driver) -> None:
         jobs.append(push(driver, uniqueKey="k", maxAttempts=1))
         fail(driver)
     assert driver.ask(V3, cmd="RetryDlq", queue="q")["count"] == 1
-    assert [state(driver, job) for job in jobs] == ["waiting", "failed"]
+    assert [driver.state(job) for job in jobs] == ["waiting", "failed"]
 
 
 def test_a_dead_letter_is_not_retried_by_itself_while_its_key_is_taken(driver: Driver) -> None:
@@ -109,7 +97,7 @@ def test_a_dead_letter_is_not_retried_by_itself_while_its_key_is_taken(driver: D
     fail(driver)
     holder = push(driver, uniqueKey="k")
     later(driver, 200_000)
-    assert (state(driver, job), state(driver, holder)) == ("failed", "waiting")
+    assert (driver.state(job), driver.state(holder)) == ("failed", "waiting")
     assert dead(driver) == [job]
 
 
@@ -154,7 +142,7 @@ def test_a_job_cannot_replace_its_own_dependency(driver: Driver) -> None:
     dedup = {"replace": True, "ttl": 60_000}
     refused = driver.ask(V3, cmd="PUSH", queue="q", data=2, uniqueKey="k", dedup=dedup, dependsOn=[job])
     assert refused["error"].startswith(f"Cannot replace deduplicated job {job}")
-    assert state(driver, job) == "waiting"
+    assert driver.state(job) == "waiting"
 
 
 def test_an_update_keeps_what_the_data_says_of_the_family(driver: Driver) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import msgpack
@@ -10,13 +9,6 @@ import pytest
 from engine.shard_driver import START, Driver
 
 Job = dict[str, Any]
-
-
-@pytest.fixture
-def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
-    driver = Driver(str(tmp_path_factory.mktemp("shard") / "shard.db"))
-    yield driver
-    driver.close()
 
 
 def take(driver: Driver) -> Job | None:

@@ -3,21 +3,12 @@ something is not there."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import msgpack
 import pytest
 from engine.shard_driver import Driver
 
 YEAR = 365 * 86_400_000
 UNDEFINED = msgpack.ExtType(0, b"\0")  # what JavaScript's encoder sends for a value that is undefined
-
-
-@pytest.fixture
-def driver() -> Iterator[Driver]:
-    driver = Driver()
-    yield driver
-    driver.close()
 
 
 def test_long_numbers_travel_as_floats(driver: Driver) -> None:

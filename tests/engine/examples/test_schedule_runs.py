@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -14,13 +13,6 @@ from shardproc import missed_runs
 from shardproc.engine.handlers.crons import runs
 
 HOUR = 3_600_000
-
-
-@pytest.fixture
-def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
-    driver = Driver(str(tmp_path_factory.mktemp("shard") / "shard.db"))
-    yield driver
-    driver.close()
 
 
 def shown(driver: Driver, name: str = "c") -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
@@ -25,13 +24,6 @@ FIELDS = {
     "timezone",
     "priority",
 }
-
-
-@pytest.fixture
-def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
-    driver = Driver(str(tmp_path_factory.mktemp("shard") / "shard.db"))
-    yield driver
-    driver.close()
 
 
 def put(driver: Driver, name: str = "c", queue: str = "q", **fields: Any) -> dict[str, Any]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 from engine.shard_driver import START, Driver
 
@@ -17,26 +15,15 @@ from shardproc.storage.event_log import read
 TABLES = ("jobs", "locks", "completed", "large_outcomes", "dead_letters", "attempts", "job_logs")
 
 
-@pytest.fixture
-def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
-    driver = Driver(str(tmp_path_factory.mktemp("shard") / "shard.db"))
-    yield driver
-    driver.close()
-
-
-def push(driver: Driver, queue: str = "q", **fields: object) -> str:
-    return str(driver.ask(cmd="PUSH", queue=queue, **fields)["id"])
-
-
 def complete(driver: Driver, queue: str = "q", *, result: object = 1) -> str:
-    job_id = push(driver, queue, data="x" * 10)
+    job_id = driver.push(queue=queue, data="x" * 10)
     driver.ask(cmd="PULL", queue=queue)
     driver.ask(cmd="ACK", id=job_id, result=result)
     return job_id
 
 
 def die(driver: Driver, queue: str = "q") -> str:
-    job_id = push(driver, queue, data="x" * 10, maxAttempts=1)
+    job_id = driver.push(queue=queue, data="x" * 10, maxAttempts=1)
     driver.ask(cmd="PULL", queue=queue)
     driver.ask(cmd="FAIL", id=job_id, error="no")
     return job_id
@@ -95,7 +82,7 @@ def test_all_rows_of_a_dead_letter_go(driver: Driver) -> None:
 def test_the_log_names_what_was_purged(driver: Driver) -> None:
     """By numbers that the ids end with; by ids where these tell no number."""
     plain = complete(driver)
-    push(driver, jobId="my-own")
+    driver.push(jobId="my-own")
     driver.ask(cmd="PULL", queue="q")
     driver.ask(cmd="ACK", id="my-own")
     assert purge_completed(driver, START) == [plain, "my-own"]

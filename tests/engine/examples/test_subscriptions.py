@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import msgpack
@@ -12,13 +11,6 @@ from engine.shard_driver import Driver
 from bunqueue.protocol import link
 from shardproc.engine.lifecycle.events import MAX_DATA
 from shardproc.engine.outbox import Outbox
-
-
-@pytest.fixture
-def driver() -> Iterator[Driver]:
-    driver = Driver()
-    yield driver
-    driver.close()
 
 
 def heard(driver: Driver, queue: str = "q") -> list[dict[str, Any]]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import msgpack
@@ -13,17 +11,6 @@ from engine.shard_driver import Driver
 from shardproc.engine.lifecycle import job_waiters
 
 Ended = dict[str, Any]
-
-
-@pytest.fixture
-def driver(tmp_path: Path) -> Iterator[Driver]:
-    driver = Driver(str(tmp_path / "q.db"))
-    yield driver
-    driver.close()
-
-
-def push(driver: Driver, **fields: Any) -> str:
-    return str(driver.ask(cmd="PUSH", queue="q", **fields)["id"])
 
 
 def wait(driver: Driver, *ids: str, conn: int = 5, **fields: Any) -> None:
@@ -49,7 +36,7 @@ def finish(driver: Driver, job_id: str, **fields: Any) -> None:
 
 
 def test_the_first_that_ends_answers_and_the_others_are_forgotten(driver: Driver) -> None:
-    first, second = push(driver), push(driver)
+    first, second = driver.push(), driver.push()
     wait(driver, second, first, second)
     finish(driver, first, result=[1])
     finish(driver, second, result=2)
@@ -61,7 +48,7 @@ def test_the_first_that_ends_answers_and_the_others_are_forgotten(driver: Driver
 
 
 def test_what_has_ended_is_told_at_once(driver: Driver) -> None:
-    done, dead, alive = push(driver), push(driver, maxAttempts=1), push(driver)
+    done, dead, alive = driver.push(), driver.push(maxAttempts=1), driver.push()
     finish(driver, done, result={"r": 1})
     finish(driver, dead, cmd="FAIL", error="broken")
     answer = driver.ask(cmd="WaitJobs", queue="q", ids=[alive, done, "nothing", dead])
@@ -73,7 +60,7 @@ def test_what_has_ended_is_told_at_once(driver: Driver) -> None:
 
 
 def test_none_when_the_time_is_over(driver: Driver) -> None:
-    job_id = push(driver)
+    job_id = driver.push()
     wait(driver, job_id, timeout=70)
     assert driver.shard.engine.next_deadline() == driver.now + 70
     driver.tick(driver.now + 70)
@@ -100,7 +87,7 @@ def test_none_when_the_time_is_over(driver: Driver) -> None:
 def test_ends_of_active_jobs(
     driver: Driver, options: dict[str, Any], end: dict[str, Any], state: str, reason: str
 ) -> None:
-    job_id = push(driver, **options)
+    job_id = driver.push(**options)
     wait(driver, job_id)
     finish(driver, job_id, **end)
     (((ended,)),) = told(driver)
@@ -122,14 +109,14 @@ def test_ends_of_active_jobs(
     ],
 )
 def test_ends_of_waiting_jobs(driver: Driver, end: dict[str, Any], expected: Ended) -> None:
-    job_id = push(driver)
+    job_id = driver.push()
     wait(driver, job_id)
     driver.execute(1, msgpack.packb({"id": job_id, **end, "reqId": "x"}))
     assert told(driver) == [[{"id": job_id, **expected}]]
 
 
 def test_a_job_whose_ttl_is_over_has_expired(driver: Driver) -> None:
-    job_id = push(driver, ttl=10)
+    job_id = driver.push(ttl=10)
     wait(driver, job_id)
     driver.tick(driver.now + 11)
     act(driver, cmd="PULL", queue="q")
@@ -137,7 +124,7 @@ def test_a_job_whose_ttl_is_over_has_expired(driver: Driver) -> None:
 
 
 def test_the_result_of_a_job_that_is_removed_is_told_to_who_waits(driver: Driver) -> None:
-    job_id = push(driver, removeOnComplete=True)
+    job_id = driver.push(removeOnComplete=True)
     wait(driver, job_id)
     finish(driver, job_id, result=2)
     assert told(driver) == [[{"id": job_id, "state": "completed", "result": 2}]]
@@ -146,7 +133,7 @@ def test_the_result_of_a_job_that_is_removed_is_told_to_who_waits(driver: Driver
 
 def test_an_answer_is_not_too_large(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(job_waiters, "MAX_ENDED", 3)
-    ids = [push(driver) for _ in range(5)]
+    ids = [driver.push() for _ in range(5)]
     for job_id in ids:
         finish(driver, job_id, result="x" * 600)
     assert [each["id"] for each in driver.ask(cmd="WaitJobs", queue="q", ids=ids)["ended"]] == ids[:3]
@@ -157,7 +144,7 @@ def test_an_answer_is_not_too_large(driver: Driver, monkeypatch: pytest.MonkeyPa
 
 
 def test_who_leaves_is_forgotten(driver: Driver) -> None:
-    first, second = push(driver), push(driver)
+    first, second = driver.push(), driver.push()
     wait(driver, first, second)
     wait(driver, second, conn=6)
     driver.disconnect(5)
@@ -172,12 +159,12 @@ def test_removing(driver: Driver) -> None:
         return answer.get("error") or answer["data"]["removed"]
 
     done, dead, late, active = (
-        push(driver),
-        push(driver, maxAttempts=1),
-        push(driver, delay=1000),
-        push(driver),
+        driver.push(),
+        driver.push(maxAttempts=1),
+        driver.push(delay=1000),
+        driver.push(),
     )
-    own = push(driver, jobId="own")
+    own = driver.push(jobId="own")
     finish(driver, done)
     finish(driver, dead, cmd="FAIL")
     act(driver, cmd="PULL", queue="q")
@@ -188,4 +175,4 @@ def test_removing(driver: Driver) -> None:
     assert remove(active).startswith("Job is active and cannot be removed: cancel it")
     driver.restart()
     assert driver.ask(cmd="Count", queue="q")["count"] == 1
-    assert push(driver, jobId="own") == "own"
+    assert driver.push(jobId="own") == "own"

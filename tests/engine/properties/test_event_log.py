@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +16,6 @@ from bunqueue.model.events import NAMES
 from shardproc.storage.event_log import ROW_EVENTS, TRIM_EVERY_MS, EventLog, LoggedEvent, Retention, read
 
 ALL = 1_000_000
-
-
-@pytest.fixture
-def driver(tmp_path: Path) -> Iterator[Driver]:
-    driver = Driver(str(tmp_path / "q.db"))
-    yield driver
-    driver.close()
 
 
 def log(driver: Driver, after: int = 0, limit: int = ALL) -> list[LoggedEvent]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import msgpack
@@ -13,13 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 PATIENT = 60_000
-
-
-@pytest.fixture
-def driver(tmp_path: Path) -> Iterator[Driver]:
-    driver = Driver(str(tmp_path / "q.db"))
-    yield driver
-    driver.close()
 
 
 def push(driver: Driver, count: int) -> list[str]:
