@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from heapq import heappush
 
 from bunqueue.model.job import DELAYED, WAITING, Extra, Job, Lock
 
@@ -16,8 +15,7 @@ from .lifecycle import repeating
 from .memory import history
 from .memory.clock_correction import SetBack
 from .outbox import ROW
-from .ready import gate, timeouts
-from .ready.delays import forget_delay
+from .ready import deadlines, gate
 from .ready.groups import Groups
 from .state import QueueState, Rates, State
 
@@ -33,8 +31,9 @@ def set_back(state: State, back: SetBack) -> Counter[str]:
     idempotency.set_back(state, back)
     history.set_back(state, back)
     _rounds(state, back)
-    for parked in (state.poll_ends, state.wait_ends, state.trials.ends):
-        parked.set_back(back.by)
+    deadlines.set_back(state.poll_ends, back.by)
+    deadlines.set_back(state.wait_ends, back.by)
+    deadlines.set_back(state.trials.ends, back.by)
     return moved
 
 
@@ -75,14 +74,14 @@ def _rounds(state: State, back: SetBack) -> None:
 def _active(state: State, back: SetBack) -> int:
     """Locks and timeouts."""
     moved = 0
-    state.timeouts = []
+    state.timeouts.replace(())
     for queue in state.queues.values():
         for job in queue.active.values():
             changed = job.lock is not None and _lock(job.lock, back)
             if _job(state, job, back) or changed:
                 state.out.touch(job, ROW)
                 moved += 1
-            timeouts.watch(state, job)
+            deadlines.watch(state, job)
     return moved
 
 
@@ -100,8 +99,8 @@ def _job(state: State, job: Job, back: SetBack) -> bool:
     if job.run_at > back.now and _is_wrongly_planned(job, back, later):
         job.run_at = job.run_at - back.by if extra is None else repeating.set_back(job, extra, back)
         if job.state == DELAYED and job.run_at != before[1]:
-            heappush(state.delays, (job.run_at, job.seq, job))
-            forget_delay(state)
+            state.delays.push(job.run_at, job.seq, job)
+            state.delays.forget()
     job.created_at = back.moment(job.created_at)
     if job.started_at is not None:
         job.started_at = later.moment(job.started_at)

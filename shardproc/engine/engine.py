@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
-from heapq import heappop
 
 from bunqueue.model.ids import IdFactory
 from bunqueue.model.job import ACTIVE, Job
@@ -31,9 +30,7 @@ from .memory.clock_correction import SetBack
 from .memory.worker_presence import NEVER, SETTLE_MS
 from .outbox import Archive, Outbox, PushedEntry
 from .peers import dependencies, directory, flows, reconcile, roll_call
-from .ready import gate, timeouts
-from .ready.delays import is_delayed
-from .ready.timeouts import timeout_at
+from .ready import deadlines, gate
 from .state import Client, QueueState, State
 from .table import RECORDS, TABLES
 
@@ -153,13 +150,12 @@ class Engine:
     def next_moment(self) -> int:
         """When something is due beside the rounds that look after locks and retention; NEVER: nothing is."""
         state, deadline = self.state, NEVER
-        parked = state.poll_ends.heap, state.wait_ends.heap, state.trials.ends.heap
-        for heap in (state.delays, *parked, state.alarms):
-            if heap and heap[0][0] < deadline:
-                deadline = heap[0][0]
+        for heap in (state.delays, state.poll_ends, state.wait_ends, state.trials.ends, state.alarms):
+            if heap.entries and heap.entries[0][0] < deadline:
+                deadline = heap.entries[0][0]
         for patience in (state.timeouts, state.hearing.strays):
-            if patience:
-                deadline = min(deadline, max(patience[0][0], state.hearing.settled_at))
+            if patience.entries:
+                deadline = min(deadline, max(patience.entries[0][0], state.hearing.settled_at))
         due = state.timetable.next_at()
         return deadline if due is None else min(deadline, due)
 
@@ -228,7 +224,7 @@ class Engine:
         queue.active[job.seq] = job
         gate.readopt(queue, job)
         state.orphans.add(job)
-        timeouts.watch(state, job)
+        deadlines.watch(state, job)
 
     def deafen(self) -> None:
         """Nobody can be heard, so nobody's silence counts, until `returned`."""
@@ -308,26 +304,21 @@ class Engine:
     def _end_delays(self) -> None:
         state = self.state
         delays, now = state.delays, state.now
-        while delays and delays[0][0] <= now and state.spare > 0:
+        while state.spare > 0 and (entry := delays.pop_due(now)) is not None:
             state.spare -= 1
-            entry = heappop(delays)
-            if is_delayed(entry):
+            if delays.holds(entry):
                 transitions.due(state, entry[2])
-            else:
-                state.stale_delays -= 1
 
     def _end_timeouts(self) -> None:
         state = self.state
         timeouts, now = state.timeouts, state.now
-        while timeouts and timeouts[0][0] <= now and state.spare > 0:
+        while state.spare > 0 and (entry := timeouts.pop_due(now)) is not None:
             state.spare -= 1
-            at, _, job_id = heappop(timeouts)
-            job = state.jobs.get(job_id)
-            if job is not None and job.state == ACTIVE and timeout_at(job) == at:
-                transitions.time_out(state, job)
+            if timeouts.holds(entry):
+                transitions.time_out(state, state.jobs[entry[2]])
                 state.spare -= chores.LOSS
 
     def _end_polls(self) -> None:
         state = self.state
-        while (waiter := state.poll_ends.pop_due(state.now)) is not None:
-            pull.end_poll(state, waiter)
+        while (entry := state.poll_ends.pop_due(state.now)) is not None:
+            pull.end_poll(state, entry[2])

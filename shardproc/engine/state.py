@@ -19,7 +19,7 @@ from bunqueue.protocol.job_view import DEFAULT_OPTIONS, MAX_SHARED, share_option
 
 from .chores import SPARE
 from .memory.clock_doubt import Doubt
-from .memory.deadlines import Deadlines
+from .memory.lazy_heap import LazyHeap
 from .memory.parked_trials import Trials
 from .memory.push_memory import PushMemory
 from .memory.recovery import Recovery
@@ -29,6 +29,7 @@ from .memory.vitals import Vitals
 from .memory.worker_presence import Hearing
 from .outbox import Archive, Outbox, QueueRow
 from .peer_calls import Asked
+from .ready import deadlines
 from .ready.ready import ReadyQueue
 from .slices import LongWork
 
@@ -151,6 +152,12 @@ class QueueState:
         self.history: History | None = None  # of these two
 
 
+def _is_set(alarm: tuple[int, int, QueueState]) -> bool:
+    """Whether an entry of ``State.alarms`` is the alarm that its gate waits for."""
+    at, _, queue = alarm
+    return queue.gate is not None and queue.gate.alarm == at
+
+
 class Rates:
     """Totals of the last seconds, sampled at most once a second."""
 
@@ -245,11 +252,9 @@ class State:
         "shards",
         "spare",
         "staffed",
-        "stale_delays",
         "started_at",
         "tables",
         "timeouts",
-        "timeouts_limit",
         "timetable",
         "tombstones",
         "totals",
@@ -286,15 +291,13 @@ class State:
         self.clients: dict[int, Client] = {}
         self.configs: dict[tuple[type[Struct], str], Struct] = {}  # see configs.py
         self.orphans: set[Job] = set()  # active jobs whose connection is gone
-        self.delays: list[tuple[int, int, Job]] = []  # heap: (run_at, seq, job)
-        self.stale_delays = 0  # of these entries, about how many are of jobs that left before
-        self.timeouts_limit = 256  # entries; beyond, those of ended attempts are dropped
-        self.timeouts: list[tuple[int, int, str]] = []  # heap: (at, n, job id)
-        self.poll_ends: Deadlines[Waiter] = Deadlines()
-        self.alarms: list[tuple[int, int, QueueState]] = []  # heap: (when a gate may open, n, queue)
+        self.delays = deadlines.delays()
+        self.timeouts = deadlines.timeouts(self.jobs)
+        self.poll_ends: deadlines.Deadlines[Waiter] = deadlines.parked()
+        self.alarms: LazyHeap[int, QueueState] = LazyHeap(_is_set)  # when a gate may open
         self.waits: dict[str, list[JobWait]] = {}  # parked WaitJobs by the id of the job
-        self.wait_ends: Deadlines[JobWait] = Deadlines()
-        self.serial = 0  # numbers the entries of heaps, so that equal times never compare more
+        self.wait_ends: deadlines.Deadlines[JobWait] = deadlines.parked()
+        self.serial = 0  # of the last command that another shard forwarded
         self.woken: dict[QueueState, None] = {}  # queues with waiters that got a job, in that order
         self._know_others()
         self._know_listeners()

@@ -16,7 +16,7 @@ from bunqueue.protocol.notices import CancelNotice, cancel_frame
 from ..lifecycle import events, transitions
 from ..outbox import ROW
 from ..peers.dependencies import extra_of
-from ..ready import timeouts
+from ..ready import deadlines
 from ..state import Client, State
 
 
@@ -49,7 +49,7 @@ def _ask(state: State, job: Job, reason: str | None, grace: int) -> None:
         until = min(until, extra.cancellation.until)
         reason = reason or extra.cancellation.reason
     extra.cancellation = Cancellation(until, reason)
-    timeouts.watch(state, job)
+    deadlines.watch(state, job)
     state.out.touch(job, ROW)
 
 

@@ -8,7 +8,6 @@ but nobody else has taken the job yet, the same heartbeat takes it again.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from heapq import heapify, heappop, heappush
 
 from bunqueue.model.job import ACTIVE, DEFAULT_LOCK_TTL_MS, WAITING, Job, Lock
 
@@ -60,44 +59,38 @@ def _give_back(state: State, client: Client, severed: bool, broken: bool) -> Ite
 
 def _wait_for_worker(state: State, job: Job, lock: Lock) -> None:
     """Give the worker of a job time to come back."""
-    state.serial += 1
-    heappush(state.hearing.strays, (_patience_ends(state, lock), state.serial, job, lock))
+    state.hearing.strays.add(_patience_ends(state, lock), (job, lock))
 
 
 def _patience_ends(state: State, lock: Lock) -> int:
     return state.now + max(1, min(lock.ttl // 2, RECONNECT_MS))
 
 
-def _is_stray(job: Job, lock: Lock) -> bool:
-    """Whether the worker of a job is still being waited for."""
-    return job.lock is lock and lock.conn == 0 and not lock.renewed
-
-
 def end_strays(state: State) -> None:
     """Take back jobs whose worker has not come back in time."""
     strays, now = state.hearing.strays, state.now
-    while strays and strays[0][0] <= now and state.spare > 0:
-        _, _, job, lock = heappop(strays)
-        if _is_stray(job, lock):
+    while state.spare > 0 and (entry := strays.pop_due(now)) is not None:
+        if strays.holds(entry):
             state.spare -= 1
-            _drop(state, job)
+            _drop(state, entry[2][0])
 
 
 def wait_anew(state: State) -> None:
     """Nobody could come back while the shard heard nobody."""
-    hearing = state.hearing
-    hearing.strays = [
-        (_patience_ends(state, lock), serial, job, lock)
-        for _, serial, job, lock in hearing.strays
-        if _is_stray(job, lock)
-    ]
-    heapify(hearing.strays)
+    strays = state.hearing.strays
+    strays.replace(
+        (_patience_ends(state, entry[2][1]), entry[1], entry[2])
+        for entry in strays.entries
+        if strays.holds(entry)
+    )
 
 
 def gone(state: State, owner: str) -> None:
     """The process of this worker has ended: its jobs need not wait for it."""
-    for _, _, job, lock in list(state.hearing.strays):
-        if lock.owner == owner and _is_stray(job, lock):
+    strays = state.hearing.strays
+    for entry in list(strays.entries):
+        job, lock = entry[2]
+        if lock.owner == owner and strays.holds(entry):
             _drop(state, job)
 
 

@@ -57,7 +57,8 @@ def record_trial(state: State, client: Client, command: RecordTrial) -> Ok:
 
 def end_trials(state: State) -> None:
     """Answer those whose time is over."""
-    while (trial := state.trials.ends.pop_due(state.now)) is not None:
+    while (entry := state.trials.ends.pop_due(state.now)) is not None:
+        trial = entry[2]
         if not trial.done:
             _answer(state, trial, TrialReply(data=Trial(False, None, LATE, trial.timeout)))
         state.trials.parked = {number: each for number, each in state.trials.parked.items() if not each.done}

@@ -102,7 +102,8 @@ def _removed(state: State, job_id: str) -> Ended:
 
 def end_waits(state: State) -> None:
     """Answer those whose time is over."""
-    while (wait := state.wait_ends.pop_due(state.now)) is not None:
+    while (entry := state.wait_ends.pop_due(state.now)) is not None:
+        wait = entry[2]
         if wait.done:
             continue
         _forget(state, wait)

@@ -14,7 +14,6 @@ from bunqueue.protocol.job_view import timeline
 from ..memory.unique_keys import retake_key
 from ..memory.worker_presence import remember
 from ..outbox import CLEAN, ROW, Attempt
-from ..ready.delays import forget_delay
 from ..state import QueueState, State
 from . import dlq_retries, events, last_runs, progress, transitions
 from .dedup import living_holder
@@ -98,7 +97,7 @@ def move(state: State, queue: QueueState, job: Job, run_at: int) -> None:
     elif was == DELAYED:
         job.run_at = run_at
         del queue.delayed[job.seq]
-        forget_delay(state)
+        state.delays.forget()
     else:
         job.timeline = timeline(job)  # its start would be forgotten
         let_go(state, queue, job)

@@ -6,8 +6,6 @@ indexes, the unique keys and the journal in step with the state.
 
 from __future__ import annotations
 
-from heapq import heappush
-
 from msgspec import UNSET, Raw
 
 from bunqueue.model.backoff import retry_delay
@@ -38,8 +36,7 @@ from ..memory.queue_configs import of_queue
 from ..memory.unique_keys import release_key
 from ..memory.worker_presence import remember
 from ..outbox import ROW, STATE, Attempt
-from ..ready import gate, timeouts
-from ..ready.delays import forget_delay
+from ..ready import deadlines, gate
 from ..state import Client, QueueState, State
 from . import child_results, dlq_retries, events, job_waiters, outcomes, progress, removal
 from .events import emit
@@ -55,7 +52,7 @@ def enqueue(state: State, queue: QueueState, job: Job) -> None:
     if job.run_at > state.now:
         job.state = DELAYED
         queue.delayed[job.seq] = job
-        heappush(state.delays, (job.run_at, job.seq, job))
+        state.delays.push(job.run_at, job.seq, job)
         return
     job.state = WAITING
     queue.waiting += 1
@@ -119,7 +116,7 @@ def activate(state: State, queue: QueueState, job: Job, client: Client, owner: s
         note(job, Moment("active", now))
         state.out.touch(job, ROW)
     if job.shared.options.timeout:  # 0 is none, and shown as it was given
-        timeouts.watch(state, job)
+        deadlines.watch(state, job)
     client.held.add(job)
     queue.waiting -= 1
     queue.active[job.seq] = job
@@ -307,7 +304,7 @@ def withdraw(state: State, queue: QueueState, job: Job, to: int) -> None:
         queue.ready.forget(job)
     elif was == DELAYED:
         del queue.delayed[job.seq]
-        forget_delay(state)
+        state.delays.forget()
     elif was == ACTIVE:
         let_go(state, queue, job)
     else:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Raw, Struct, UnsetType
 
-from .deadlines import Deadlines
+from ..ready import deadlines
 
 if TYPE_CHECKING:
     from ..state import Client
@@ -30,5 +30,5 @@ class Trials:
 
     def __init__(self) -> None:
         self.parked: dict[str, ParkedTrial] = {}  # by number
-        self.ends: Deadlines[ParkedTrial] = Deadlines()
+        self.ends: deadlines.Deadlines[ParkedTrial] = deadlines.parked()
         self.asked_at = 0

@@ -5,13 +5,14 @@ Ten thousand schedules cost nothing between their runs: only the earliest time i
 
 from __future__ import annotations
 
-from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
 from msgspec import Struct
 
 from bunqueue.model.job import NIL
 from bunqueue.protocol.commands.cron import CronFields
+
+from .lazy_heap import LazyHeap
 
 KIND = "cron"  # of the records
 
@@ -57,35 +58,29 @@ class Schedule(CronFields, kw_only=True, rename="camel", omit_defaults=True, eq=
 class Timetable:
     """Schedules by name and by time."""
 
-    __slots__ = ("_due", "_serial", "by_name", "claims", "missed")
+    __slots__ = ("_due", "by_name", "claims", "missed")
 
     def __init__(self) -> None:
         self.by_name: dict[str, Schedule] = {}
         self.claims: dict[str, list[Claim]] = {}  # by name
         self.missed: list[Missed] = []  # that the log is to say
-        self._due: list[tuple[int, int, Schedule]] = []  # heap; entries that no longer hold are skipped
-        self._serial = 0
+        self._due: LazyHeap[int, Schedule] = LazyHeap(self._holds)
 
     def put(self, schedule: Schedule) -> None:
         """Enter a schedule, or one whose time has changed."""
         self.by_name[schedule.name] = schedule
-        self._serial += 1
-        heappush(self._due, (schedule.next_run, self._serial, schedule))
-        if len(self._due) > 2 * len(self.by_name) + 64:
-            self._due = [entry for entry in self._due if self._holds(entry)]
-            heapify(self._due)
+        self._due.add(schedule.next_run, schedule)
 
     def remove(self, name: str) -> Schedule | None:
         return self.by_name.pop(name, None)
 
     def next_at(self) -> int | None:
         """The earliest time at which something may be due."""
-        return self._due[0][0] if self._due else None
+        return self._due.entries[0][0] if self._due.entries else None
 
     def take_due(self, now: int) -> Schedule | None:
         """A schedule whose time has come; `put` it back with its next one."""
-        while self._due and self._due[0][0] <= now:
-            entry = heappop(self._due)
+        while (entry := self._due.pop_due(now)) is not None:
             if self._holds(entry):
                 return entry[2]
         return None

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from bunqueue.model.job import DEFAULT_LOCK_TTL_MS, Extra, Job, Lock
 
+from .lazy_heap import LazyHeap
+
 NEVER = 1 << 62  # ms; later than any time
 SETTLE_MS = 2_000  # for what was said meanwhile to arrive: it lies in sockets
 
@@ -17,8 +19,14 @@ class Hearing:
     def __init__(self) -> None:
         # Until then (epoch ms) nothing is taken from who is silent; NEVER: the shard hears nobody.
         self.settled_at = 0
-        # Heap of jobs whose connection broke: (when to give up waiting for the worker, n, job, its lock then)
-        self.strays: list[tuple[int, int, Job, Lock]] = []
+        # Jobs whose connection broke, with their lock at that time, by when to give up waiting for the worker
+        self.strays: LazyHeap[int, tuple[Job, Lock]] = LazyHeap(_is_stray)
+
+
+def _is_stray(entry: tuple[int, int, tuple[Job, Lock]]) -> bool:
+    """Whether the worker of a job is still being waited for."""
+    job, lock = entry[2]
+    return job.lock is lock and lock.conn == 0 and not lock.renewed
 
 
 def remember(job: Job, lock: Lock | None) -> None:

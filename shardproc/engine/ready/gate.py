@@ -5,7 +5,6 @@ Most queues have no gate and pay one look at ``queue.gate`` for it.
 
 from __future__ import annotations
 
-from heapq import heappop, heappush
 from math import ceil
 
 from msgspec import Struct
@@ -182,25 +181,23 @@ def arm(state: State, queue: QueueState, gate: Gate) -> None:
     at = opens_at(state, queue, gate)
     if at is not None and not 0 < gate.alarm <= at:
         gate.alarm = at
-        state.serial += 1
-        heappush(state.alarms, (gate.alarm, state.serial, queue))
+        state.alarms.add(at, queue)
 
 
 def ring(state: State) -> None:
     """Look at the parked pulls for which it is time."""
     alarms, now = state.alarms, state.now
-    while alarms and alarms[0][0] <= now:
-        at, _, queue = heappop(alarms)
-        gate = queue.gate
-        if gate is not None and gate.alarm == at:
-            gate.alarm = 0
+    while (alarm := alarms.pop_due(now)) is not None:
+        queue = alarm[2]
+        if queue.gate is not None and alarms.holds(alarm):
+            queue.gate.alarm = 0
             if queue.waiters:
                 state.woken[queue] = None
 
 
 def set_back(state: State, back: SetBack) -> int:
     """The clock was ahead: rates and windows go on from now; how many were moved."""
-    state.alarms.clear()
+    state.alarms.replace(())
     moved = 0
     for queue in state.queues.values():
         gate = queue.gate

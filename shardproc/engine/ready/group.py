@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -10,7 +9,7 @@ from msgspec import Struct
 from bunqueue.model.job import Job
 from bunqueue.protocol.commands.core import GroupRule
 
-MIN_STALE = 64  # entries; below that rebuilding costs more than skipping
+from ..memory.lazy_heap import LazyHeap
 
 
 class Policy(NamedTuple):
@@ -86,34 +85,27 @@ class Group:
         self.members: set[int] = set()  # live jobs by seq
         self.active = 0  # of these
         self.waiting: dict[int, tuple[int, Job]] = {}  # of these by seq: ticket and job
-        self.heaps: dict[bool, list[Entry]] = {}
+        self.heaps: dict[bool, LazyHeap[tuple[int, ...], Job]] = {}
         self.timer = 0  # when Groups will look at it again; 0: not by itself
         self.window = 0  # ms in which the job that was taken last is counted; 0: it is not
 
     def push(self, job: Job, ticket: int) -> None:
         self.waiting[job.seq] = (ticket, job)
         for turns, heap in self.heaps.items():
-            heappush(heap, (group_order(job) if turns else queue_order(job), ticket, job))
-            if len(heap) > 2 * len(self.waiting) + MIN_STALE:
-                self._build(turns)
+            heap.push(group_order(job) if turns else queue_order(job), ticket, job)
 
     def best(self, turns: bool) -> Entry | None:
         """The first job in an order."""
         heap = self.heaps.get(turns)
         if heap is None:
-            heap = self._build(turns)
-        while heap:
-            _, ticket, job = heap[0]
-            if self.waiting.get(job.seq, (0, None))[0] == ticket:
-                return heap[0]
-            heappop(heap)
-        return None
+            order = group_order if turns else queue_order
+            heap = self.heaps[turns] = LazyHeap(self._waits)
+            heap.replace((order(job), ticket, job) for ticket, job in self.waiting.values())
+        return heap.first()
 
-    def _build(self, turns: bool) -> list[Entry]:
-        order = group_order if turns else queue_order
-        heap = self.heaps[turns] = [(order(job), ticket, job) for ticket, job in self.waiting.values()]
-        heapify(heap)
-        return heap
+    def _waits(self, entry: Entry) -> bool:
+        _, ticket, job = entry
+        return self.waiting.get(job.seq, (0, None))[0] == ticket
 
     def blocked(self, policy: Policy, now: int) -> int | None:
         """Until when no job may be taken: 0 when one may, None when no time will change that."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING
 
 from bunqueue.model.job import Job
 
-from .group import MIN_STALE, Entry, Group, Policy, queue_order
+from ..memory.lazy_heap import LazyHeap
+from .group import Entry, Group, Policy, queue_order
 
 if TYPE_CHECKING:
     from .groups import Groups
@@ -55,7 +55,7 @@ class Heads:
     def __init__(self, groups: Groups, policy: Policy) -> None:
         self._groups = groups
         self._policy = policy
-        self._heap: list[tuple[tuple[int, ...], int, Group]] = []  # (order of its first job, n, group)
+        self._heap: LazyHeap[tuple[int, ...], Group] = LazyHeap(self._is_listed)  # by order of the first job
         self._listed: dict[Group, tuple[int, Entry]] = {}  # the entry of a group that counts: n, first job
         self._n = 0
 
@@ -66,10 +66,7 @@ class Heads:
             return
         self._n += 1
         self._listed[group] = (self._n, entry)
-        heappush(self._heap, (entry[0], self._n, group))
-        if len(self._heap) > 2 * len(self._listed) + MIN_STALE:
-            self._heap = [(entry[0], n, group) for group, (n, entry) in self._listed.items()]
-            heapify(self._heap)
+        self._heap.push(entry[0], self._n, group)
 
     def drop(self, group: Group) -> None:
         """``group`` is no more."""
@@ -87,17 +84,17 @@ class Heads:
 
     def _first(self, now: int) -> Entry | None:
         """The first job of all groups that are free."""
-        while self._heap:
-            _, n, group = self._heap[0]
-            listed = self._listed.get(group)
-            if listed is not None and listed[0] == n:
-                entry = self._groups.free(group, self._policy, now)
-                if entry is listed[1]:
-                    return entry
-                del self._listed[group]
-                if entry is not None:  # its first job is another one now
-                    heappop(self._heap)
-                    self.offer(group)
-                    continue
-            heappop(self._heap)
+        while (head := self._heap.first()) is not None:
+            group = head[2]
+            entry = self._groups.free(group, self._policy, now)
+            if entry is self._listed[group][1]:
+                return entry
+            del self._listed[group]
+            if entry is not None:  # its first job is another one now
+                self.offer(group)
         return None
+
+    def _is_listed(self, head: tuple[tuple[int, ...], int, Group]) -> bool:
+        _, n, group = head
+        listed = self._listed.get(group)
+        return listed is not None and listed[0] == n

@@ -21,7 +21,7 @@ from heapq import heapify, heappop, heappush
 
 from bunqueue.model.job import WAITING, Job
 
-MIN_STALE = 64  # below that clearing costs more than skipping
+from ..memory.lazy_heap import MIN_STALE
 
 
 class _Bucket:

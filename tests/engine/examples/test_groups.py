@@ -8,7 +8,7 @@ import msgpack
 import pytest
 from engine.shard_driver import Driver
 
-from shardproc.engine.ready.ages import MIN_STALE
+from shardproc.engine.memory.lazy_heap import MIN_STALE
 from shardproc.engine.ready.groups import Groups
 
 WORKER = {"owner": "w", "lockTtl": 86_400_000}
@@ -332,9 +332,9 @@ def test_ages_are_found_without_a_look_at_every_group(driver: Driver) -> None:
         driver.ask(cmd="PUSH", queue="q", groupId=f"g{number}", data=number)
         assert pull(driver, V3) == [number]
     ages = groups_of(driver)._ages
-    assert len(ages._heap) <= 2 * MIN_STALE  # those that left are cleared away
-    assert ages.oldest() is None
-    assert ages._heap == []
+    assert len(ages) <= 2 * MIN_STALE  # those that left are cleared away
+    assert ages.first() is None
+    assert ages.entries == []
 
 
 def test_a_timer_of_a_forgotten_group_does_not_take_a_new_one_of_that_name_away(driver: Driver) -> None:

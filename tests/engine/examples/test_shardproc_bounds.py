@@ -49,7 +49,7 @@ def test_polls_leave_nothing_in_memory() -> None:
     driver.tick(driver.now + 1000)
     driver.commit()
     state = driver.shard.engine.state
-    assert not state.poll_ends.heap
+    assert not state.poll_ends
     assert not state.rooms
     assert not state.queues, "a pull does not create a queue"
     assert set(state.clients) == {10 + number for number in range(0, 200, 2)}
@@ -64,7 +64,7 @@ def test_polls_that_are_answered_do_not_pile_up_until_their_time() -> None:
         driver.ask(2, cmd="PUSH", queue="q", removeOnComplete=True)
         driver.commit()
     state = driver.shard.engine.state
-    assert len(state.poll_ends.heap) <= 300
+    assert len(state.poll_ends) <= 300
     ((conn, reply),) = driver.tick(driver.now + 60_000)
     driver.close()
     assert (conn, reply["job"]) == (2, None), "who waits is answered when its time is over"

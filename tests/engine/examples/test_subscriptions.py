@@ -240,7 +240,7 @@ def test_nobody_waits_for_a_connection_that_is_gone(driver: Driver) -> None:
     finish(driver, job_id)
     assert answers(driver) == []
     driver.tick(driver.now + 30_000)
-    assert driver.shard.engine.state.wait_ends.heap == []
+    assert driver.shard.engine.state.wait_ends.entries == []
 
 
 def test_waits_that_are_answered_do_not_pile_up_until_their_time(driver: Driver) -> None:
@@ -250,4 +250,4 @@ def test_waits_that_are_answered_do_not_pile_up_until_their_time(driver: Driver)
         wait(driver, job_id)
         finish(driver, job_id)
         driver.commit()
-    assert len(state.wait_ends.heap) <= 300
+    assert len(state.wait_ends) <= 300
