@@ -1,4 +1,4 @@
-"""bunqueue: a job queue. This module offers its client: `Queue`, `AsyncQueue`, `Worker` and their words.
+"""bunqueue: a job queue. This module offers its client: `Queue`, `Worker`, `Admin` and what belongs to them.
 
 The names are loaded when they are first used: the server's processes import `bunqueue.protocol` and must
 not pay for a client they never run.
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from bunqueue.app.bunqueue import Bunqueue
     from bunqueue.app.queue_config import RateLimit
     from bunqueue.app.task import AsyncTask, PlainTask, Task
+    from bunqueue.client.admin import AsyncAdmin
+    from bunqueue.client.blocking.admin import Admin
     from bunqueue.client.blocking.events import QueueEvents
     from bunqueue.client.blocking.flow import FlowProducer
     from bunqueue.client.blocking.group import QueueGroup
@@ -82,6 +84,8 @@ _WHERE = {
     "bunqueue.app.bunqueue": ("Bunqueue",),
     "bunqueue.app.queue_config": ("RateLimit",),
     "bunqueue.app.task": ("AsyncTask", "PlainTask", "Task"),
+    "bunqueue.client.admin": ("AsyncAdmin",),
+    "bunqueue.client.blocking.admin": ("Admin",),
     "bunqueue.client.blocking.events": ("QueueEvents",),
     "bunqueue.client.blocking.flow": ("FlowProducer",),
     "bunqueue.client.blocking.group": ("QueueGroup",),
@@ -149,7 +153,9 @@ _MODULE_OF = {name: module for module, names in _WHERE.items() for name in names
 
 __all__ = [
     "ActiveJob",
+    "Admin",
     "ArgumentsError",
+    "AsyncAdmin",
     "AsyncFlowProducer",
     "AsyncJobGroup",
     "AsyncJobHandle",

@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Iterable
 from typing import Any, TypeVar, Unpack
 
+from bunqueue.client.admin import AsyncAdmin
+from bunqueue.client.blocking.admin import Admin
 from bunqueue.client.blocking.events import QueueEvents
 from bunqueue.client.blocking.flow import FlowProducer
 from bunqueue.client.blocking.queue import JobHandle, Queue
@@ -40,6 +42,8 @@ class Adding:
         self._async_queues: dict[str, AsyncQueue] = {}
         self._flows: FlowProducer | None = None
         self._async_flows: AsyncFlowProducer | None = None
+        self._admin: Admin | None = None
+        self._async_admin: AsyncAdmin | None = None
 
     # -- queues
 
@@ -84,6 +88,20 @@ class Adding:
         if self._async_flows is None:
             self._async_flows = AsyncFlowProducer(**self._client_options())
         return self._async_flows
+
+    @property
+    def admin(self) -> Admin:
+        """The server as a whole: figures, workers, schedules of all queues and so on."""
+        if self._admin is None:
+            self._admin = Admin(**self._place)
+        return self._admin
+
+    @property
+    def async_admin(self) -> AsyncAdmin:
+        """As `admin`, for coroutines."""
+        if self._async_admin is None:
+            self._async_admin = AsyncAdmin(**self._place)
+        return self._async_admin
 
     def _client_options(self) -> dict[str, Any]:
         return {
@@ -152,20 +170,20 @@ class Adding:
     def close(self) -> None:
         """Give up the connections of what blocks; what is used after that makes new ones."""
         queues, self._queues = self._queues, {}
-        flows, self._flows = self._flows, None
-        for queue in queues.values():
-            queue.close()
-        if flows is not None:
-            flows.close()
+        others = (self._flows, self._admin)
+        self._flows = self._admin = None
+        for client in (*queues.values(), *others):
+            if client is not None:
+                client.close()
 
     async def close_async(self) -> None:
         """Give up all connections; what is used after that makes new ones."""
         queues, self._async_queues = self._async_queues, {}
-        flows, self._async_flows = self._async_flows, None
-        for queue in queues.values():
-            await queue.close()
-        if flows is not None:
-            await flows.close()
+        others = (self._async_flows, self._async_admin)
+        self._async_flows = self._async_admin = None
+        for client in (*queues.values(), *others):
+            if client is not None:
+                await client.close()
         await asyncio.to_thread(self.close)
 
 

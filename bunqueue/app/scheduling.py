@@ -122,21 +122,21 @@ class Scheduling(Declaring):
     # -- what the server has of it
 
     def run_schedule(self, name: str) -> JobHandle[Any]:
-        """Add the job of a schedule now; see `Queue.run_cron`."""
-        return self.queue.run_cron(name)
+        """Add the job of a schedule now; see `Admin.run_cron`."""
+        return self.admin.run_cron(name)
 
     async def run_schedule_async(self, name: str) -> AsyncJobHandle[Any]:
         """As `run_schedule`, for coroutines."""
-        return await self.async_queue.run_cron(name)
+        return await self.async_admin.run_cron(name)
 
     def stale_schedules(self) -> list[CronView]:
         """Schedules that this app once declared and declares no longer; they still run. An app is known by
         its name."""
-        return stale_of(self.name, self._schedules, self.queue.list_crons(all_queues=True))
+        return stale_of(self.name, self._schedules, self.admin.list_crons())
 
     async def stale_schedules_async(self) -> list[CronView]:
         """As `stale_schedules`, for coroutines."""
-        return stale_of(self.name, self._schedules, await self.async_queue.list_crons(all_queues=True))
+        return stale_of(self.name, self._schedules, await self.async_admin.list_crons())
 
     def prune_schedules(self) -> list[CronView]:
         """Remove what `stale_schedules` gives, and nothing of anybody else; what was removed. The jobs stay.
@@ -144,10 +144,10 @@ class Scheduling(Declaring):
         Call it once the last program with the old declarations has ended: each declares them anew when it
         starts.
         """
-        queue = self.queue
-        return [each for each in self.stale_schedules() if queue.delete_cron(each.name, app=self.name)]
+        admin = self.admin
+        return [each for each in self.stale_schedules() if admin.delete_cron(each.name, app=self.name)]
 
     async def prune_schedules_async(self) -> list[CronView]:
         """As `prune_schedules`, for coroutines."""
-        queue, stale = self.async_queue, await self.stale_schedules_async()
-        return [each for each in stale if await queue.delete_cron(each.name, app=self.name)]
+        admin, stale = self.async_admin, await self.stale_schedules_async()
+        return [each for each in stale if await admin.delete_cron(each.name, app=self.name)]

@@ -480,7 +480,7 @@ async def test_schedules_that_are_no_longer_declared_can_be_pruned(
         return made
 
     async def there() -> set[str]:
-        crons = await app.async_queue.list_crons(all_queues=True)
+        crons = await app.async_admin.list_crons()
         return {
             each.name.removeprefix(f"{app.name}-") for each in crons if each.name.startswith(f"{app.name}-")
         }

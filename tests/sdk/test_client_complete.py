@@ -12,7 +12,9 @@ import pytest
 
 import bunqueue
 from bunqueue.client import queue
+from bunqueue.client.admin import AsyncAdmin
 from bunqueue.client.blocking import queue as blocking
+from bunqueue.client.blocking.admin import Admin
 from bunqueue.client.options import job
 from bunqueue.client.options.cron import CronOptions
 from bunqueue.client.queue.adding import AsyncAdding
@@ -24,23 +26,24 @@ from bunqueue.protocol.commands.cron import CronFields
 CLIENT = Path(queue.__file__).parent.parent
 
 ELSEWHERE = {
-    **dict.fromkeys(["PULL", "PULLB", "ACK", "ACKB", "FAIL"], "Worker"),
-    **dict.fromkeys(["JobHeartbeat", "JobHeartbeatB", "ExtendLock", "ExtendLocks"], "Worker"),
+    **dict.fromkeys(["PULLB", "ACKB"], "Worker"),
+    **dict.fromkeys(["JobHeartbeatB", "ExtendLock", "ExtendLocks"], "Worker"),
     **dict.fromkeys(["RegisterWorker", "UnregisterWorker", "Heartbeat"], "Worker"),
-    **dict.fromkeys(["Hello", "Auth"], "each connection"),
+    "Auth": "each connection",
     "PUSHF": "FlowProducer",
     **dict.fromkeys(["SubscribeEvents", "UnsubscribeEvents"], "QueueEvents"),
-    **dict.fromkeys(["GetEvents", "GetDeliveries", "RecordDelivery", "RecordTrial"], "the HTTP gateway"),
+    **dict.fromkeys(["GetDeliveries", "RecordDelivery", "RecordTrial"], "the HTTP gateway"),
     "WaitJob": "WaitJobs does the same for many",
     "MoveToWaitingChildren": "to be said by the worker that holds the job",
 }
-"""Commands that are no method of a queue or a handle, and why."""
+"""Commands that are no method of a queue, a handle or the admin client, and why."""
 
 
-def said_by_queues() -> set[str]:
-    """Names of the commands that the parts of the queue make."""
+def said_by_clients() -> set[str]:
+    """Names of the commands that queues, handles and the admin client make."""
     classes = {spec.request.__name__: name for name, spec in COMMANDS.items()}
-    sources = [*(CLIENT / "queue").glob("*.py"), CLIENT / "options" / "cron.py"]
+    sources = [*(CLIENT / "queue").glob("*.py"), *CLIENT.glob("admin.py"), *CLIENT.glob("server_calls.py")]
+    sources.append(CLIENT / "options" / "cron.py")
     found = set()
     for source in sources:
         for node in ast.walk(ast.parse(source.read_text(encoding="utf-8"))):
@@ -52,7 +55,7 @@ def said_by_queues() -> set[str]:
 
 
 def test_every_command_has_a_method() -> None:
-    methods = said_by_queues()
+    methods = said_by_clients()
     assert methods & ELSEWHERE.keys() == set()
     missing = COMMANDS.keys() - methods - ELSEWHERE.keys()
     assert not missing, f"no method of the client says {sorted(missing)}"
@@ -90,6 +93,7 @@ def public(kind: type) -> Iterator[tuple[str, object]]:
 
 
 PAIRS = [
+    (AsyncAdmin, Admin),
     (queue.AsyncQueue, blocking.Queue),
     (queue.AsyncJobHandle, blocking.JobHandle),
     (queue.AsyncJobGroup, blocking.JobGroup),

@@ -37,9 +37,6 @@ def test_the_whole_way(queue: Queue) -> None:
     assert [each.state() for each in many] == ["waiting", "delayed"]
     assert queue.counts() == JobCounts(waiting=2, delayed=1)
     assert (queue.count(), len(queue.get_jobs("waiting")), queue.dlq(), queue.retry_dlq()) == (3, 2, [], 0)
-    assert queue.name in {info.name for info in queue.list_queues()}
-    assert queue.stats().waiting >= 2
-    assert queue.ping() > 0
 
 
 def test_errors_are_raised_where_the_call_is(queue: Queue) -> None:

@@ -12,7 +12,7 @@ import pytest
 from support.server import Server
 from support.waiting import wait_until
 
-from bunqueue import ActiveJob, AsyncQueue, Queue, Worker
+from bunqueue import ActiveJob, Admin, AsyncQueue, Queue, Worker
 from bunqueue.client.connection import shared_pools
 
 # What is left behind is told by the event loop's own classes, when it is collected.
@@ -44,11 +44,13 @@ def test_queues_leave_no_connections_behind(shared_server: Server, queue: Queue)
         await AsyncQueue(name, port=shared_server.port).add("n")
 
     kept = AsyncQueue("kept", port=shared_server.port)
-    before = queue.metrics().active_connections
+    admin = Admin(port=shared_server.port)
+    before = admin.metrics().active_connections
     for number in range(5):
         asyncio.run(add(f"loops-{number}"))
         asyncio.run(kept.add("n"))
-    wait_until(lambda: queue.metrics().active_connections <= before + 1, "all but the last were given up")
+    wait_until(lambda: admin.metrics().active_connections <= before + 1, "all but the last were given up")
+    admin.close()
     assert len(shared_pools._pools) == 1
 
 

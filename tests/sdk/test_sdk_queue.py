@@ -148,14 +148,6 @@ async def test_what_is_not_there(queue: AsyncQueue) -> None:
     assert (caught.value.code, caught.value.job_id) == ("job_not_found", "nothing")
 
 
-async def test_the_server_as_a_whole(queue: AsyncQueue) -> None:
-    await queue.add_bulk([("n", None)] * 3)
-    info = next(info for info in await queue.list_queues() if info.name == queue.name)
-    assert (info.waiting, info.active, info.paused) == (3, 0, False)
-    assert (await queue.stats()).waiting >= 3
-    assert 0 < await queue.ping() < 30_000
-
-
 async def test_results_and_progress(queue: AsyncQueue) -> None:
     working, go_on = asyncio.Event(), asyncio.Event()
 

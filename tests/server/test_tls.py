@@ -21,6 +21,8 @@ from support.wire import frame, pack
 
 from bunqueue import (
     ActiveJob,
+    Admin,
+    AsyncAdmin,
     AsyncQueue,
     BunqueueError,
     ConnectionLost,
@@ -91,8 +93,8 @@ def test_blocking_calls_and_urls_go_over_tls(tls_server: Server, authority: Auth
 
 async def test_a_context_of_the_users_own_will_do(tls_server: Server, authority: Authority) -> None:
     context = ssl.create_default_context(cafile=authority.ca_file)
-    async with AsyncQueue("tls", port=tls_server.port, tls=context) as queue:
-        assert await queue.ping() > 0
+    async with AsyncAdmin(port=tls_server.port, tls=context) as admin:
+        assert await admin.ping() > 0
 
 
 def test_locks_are_renewed_over_tls(tls_server: Server, trusting: TlsOptions) -> None:
@@ -137,10 +139,10 @@ async def test_plain_and_tls_tell_each_other_apart(
 
 async def _ping(blocking: bool, options: dict[str, Any]) -> float:
     if blocking:
-        with Queue("q", **options) as queue:
-            return await asyncio.to_thread(queue.ping)
-    async with AsyncQueue("q", **options) as queue:
-        return await queue.ping()
+        with Admin(**options) as admin:
+            return await asyncio.to_thread(admin.ping)
+    async with AsyncAdmin(**options) as admin:
+        return await admin.ping()
 
 
 async def test_clients_may_have_to_show_a_certificate(

@@ -8,6 +8,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, assert_type
 
 from bunqueue import (
+    Admin,
+    AsyncAdmin,
     AsyncJobGroup,
     AsyncJobHandle,
     AsyncQueue,
@@ -24,8 +26,10 @@ from bunqueue import (
     JobProgress,
     NewJob,
     Queue,
+    QueueInfo,
     Repeat,
 )
+from bunqueue.client.models.views import TakenJob
 
 
 @dataclass
@@ -55,13 +59,23 @@ def blocking(queue: Queue) -> None:
     assert_type(queue.counts_per_priority(), dict[int, int])
     assert_type(queue.clean(timedelta(days=1), state="failed"), list[str])
     assert_type(queue.dlq_entries(reason="timeout", older_than=datetime.now(UTC)), list[DeadLetter])
-    assert_type(queue.retry_dlq(count=5), int)
+    assert_type(queue.retry_dlq(count=5).cancelled, int)
     assert_type(queue.group("acme"), JobGroup)
     assert_type(queue.group("acme").concurrency(), int | None)
     assert_type(queue.list_crons()[0].next_run, datetime)
     assert_type(queue.list_crons()[0].next_run_ms, float)
     assert_type(queue.next_runs("nightly"), list[datetime])
-    assert_type(queue.prometheus(), str)
+    assert_type(queue.pull(lock=timedelta(minutes=1)), TakenJob | None)
+
+
+async def server(admin: Admin, async_admin: AsyncAdmin) -> None:
+    assert_type(admin.prometheus(), str)
+    assert_type(admin.list_queues(), list[QueueInfo])
+    assert_type(admin.get_job("id"), Job | None)
+    assert_type(admin.find_job("id"), JobHandle[Any])
+    assert_type(admin.info().time, datetime)
+    assert_type(admin.read_events(since=datetime.now(UTC)).after, list[int])
+    assert_type(await async_admin.ping(), float)
 
 
 async def asynchronous(queue: AsyncQueue) -> None:

@@ -11,7 +11,7 @@ from msgspec import Raw, Struct
 from bunqueue.client.models.jobs import Job, read_result
 from bunqueue.errors import JobCancelled, JobExpired, JobFailed, JobNotFound
 from bunqueue.protocol.commands import Reply
-from bunqueue.protocol.commands.events import Ended
+from bunqueue.protocol.commands.events import Ended, LogPlace
 from bunqueue.protocol.moments import MaybeMoment, Moment
 
 R = TypeVar("R")
@@ -111,3 +111,53 @@ class DeadLetters(Reply, kw_only=True):
     """The reply of Dlq."""
 
     entries: list[DeadLetter]
+
+
+class RetriedCount(int):
+    """How many dead letters run again."""
+
+    cancelled: int = 0
+    """How many were left out, as somebody had cancelled them."""
+
+
+class TakenJob(Struct, frozen=True):
+    """A job that was taken with `pull`."""
+
+    job: Job
+    lock_token: str | None
+    """What reports on the job need; None: it is not locked."""
+
+
+class ServerInfo(Struct, frozen=True):
+    """A server that has answered."""
+
+    version: str
+    time_ms: float
+    """Its clock, when it answered."""
+
+    time = Moment("time_ms")
+
+
+class EventPage(Reply, kw_only=True):
+    """A page of the event log."""
+
+    events: list[dict[str, Any]]
+    """Events as on the wire, with `shard` and `seq`, their number in the shard's log. Those of a shard are in
+    the order in which they happened, one shard after the other. They have no `data`."""
+    places: list[LogPlace]
+    """How far the log of each shard has been read."""
+
+    @property
+    def after(self) -> list[int]:
+        """Where the next page begins: a number for each shard."""
+        return [place.after for place in sorted(self.places, key=lambda place: place.shard)]
+
+    @property
+    def last(self) -> bool:
+        """Whether there was nothing more to read."""
+        return all(place.after >= place.last for place in self.places)
+
+    @property
+    def missed(self) -> int:
+        """How many of the events asked for had been removed from the log before."""
+        return sum(place.missed for place in self.places)

@@ -24,6 +24,7 @@ from bunqueue.client.queue.handle import AsyncJobHandle
 from bunqueue.client.queue.limits import AsyncLimiting
 from bunqueue.client.queue.looking import AsyncLooking
 from bunqueue.client.queue.monitoring import AsyncMonitoring
+from bunqueue.client.queue.pulling import AsyncPulling
 from bunqueue.client.queue.unique_keys import AsyncUniqueKeys
 from bunqueue.client.queue.webhooks import AsyncWebhooks
 from bunqueue.client.worker.middleware import AsyncAround, Middleware, around_adding
@@ -33,6 +34,7 @@ __all__ = ["AsyncJobGroup", "AsyncJobHandle", "AsyncQueue"]
 
 class AsyncQueue(
     AsyncAdding,
+    AsyncPulling,
     AsyncLooking,
     AsyncControl,
     AsyncDlq,

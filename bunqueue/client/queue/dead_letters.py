@@ -10,7 +10,7 @@ from msgspec import UNSET, UnsetType
 from bunqueue.client.connection.options import Duration, unknown_option
 from bunqueue.client.models import jobs as replies
 from bunqueue.client.models.jobs import Job
-from bunqueue.client.models.views import DeadLetter, DeadLetters
+from bunqueue.client.models.views import DeadLetter, DeadLetters, RetriedCount
 from bunqueue.client.options import checks
 from bunqueue.client.options.checks import given, given_span
 from bunqueue.client.options.job import epoch_ms
@@ -26,6 +26,10 @@ class DlqFilter(TypedDict, total=False):
     reason: str | None
     """max_attempts_exceeded (also of those that raised Unrecoverable before), timeout, stalled, cancelled, or
     unknown when somebody discarded it."""
+    name: str | None
+    """Jobs of this name."""
+    error: str | None
+    """Those whose error contains this text, in capitals or not."""
     older_than: datetime | float | None
     """Those that failed before this moment; a datetime with a time zone, or ms since the epoch."""
     newer_than: datetime | float | None
@@ -61,14 +65,17 @@ class AsyncDlq(AsyncQueueBase):
 
     async def retry_dlq(
         self, job_id: str | None = None, *, count: int | None = None, **which: Unpack[DlqFilter]
-    ) -> int:
+    ) -> RetriedCount:
         """Give dead letters all their attempts again: one of them, or the oldest `count` of those that
-        `DlqFilter` describes, or all of the queue. How many that were. Jobs that somebody cancelled
-        are left out unless you name them: by `job_id`, or with `reason="cancelled"`."""
+        `DlqFilter` describes, or all of the queue. Returns how many. Jobs that somebody cancelled are left
+        out, and counted in `cancelled` of what is returned, unless you name them: by `job_id`, or with
+        `reason="cancelled"`."""
         wanted = checks.checked(dlq.DlqFilter(**_filter(which))) if which else None
         command = checks.checked(dlq.RetryDlq(queue=self.name, job_id=job_id, count=count, filter=wanted))
         reply = await self._caller.call(command, dlq.RetriedReply)
-        return reply.count
+        retried = RetriedCount(reply.count)
+        retried.cancelled = reply.cancelled or 0
+        return retried
 
     async def purge_dlq(self) -> int:
         """Remove all dead letters; how many that were."""

@@ -1,10 +1,12 @@
-"""Webhooks: who is told of events over HTTP."""
+"""Webhooks: URLs to which the server sends events."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Literal
 
+from bunqueue.client.connection.caller import AsyncCaller
+from bunqueue.client.deprecation import warn
 from bunqueue.client.options import checks
 from bunqueue.client.queue.base import AsyncQueueBase
 from bunqueue.errors import NotFound
@@ -15,28 +17,10 @@ from bunqueue.protocol.commands.workers import RemovedReply
 WebhookEvent = Literal["job.pushed", "job.started", "job.completed", "job.failed", "job.progress"]
 
 
-class AsyncWebhooks(AsyncQueueBase):
-    """The part of a queue that is about webhooks. The server keeps them for all queues."""
+class AsyncServerWebhooks:
+    """What `Queue` and `Admin` share. The server keeps webhooks for all queues, and their ids are unique."""
 
-    async def add_webhook(
-        self,
-        url: str,
-        events: Iterable[WebhookEvent],
-        *,
-        secret: str | None = None,
-        all_queues: bool = False,
-    ) -> str:
-        """Have events of this queue, or of all, sent to a URL; the id of the webhook.
-
-        What is sent is signed with the `secret`. Raises CommandFailed for an address inside the network.
-        """
-        queue = None if all_queues else self.name
-        wanted: list[str] = [events] if isinstance(events, str) else list(events)
-        for event in wanted:
-            checks.one_of("events", event, webhooks.EVENTS)
-        command = checks.checked(webhooks.AddWebhook(url=url, events=wanted, queue=queue, secret=secret))
-        reply = await self._caller.call(command, webhooks.AddWebhookReply)
-        return reply.data.webhook_id
+    _caller: AsyncCaller
 
     async def remove_webhook(self, webhook_id: str) -> bool:
         """Remove a webhook; False when there is none."""
@@ -58,8 +42,47 @@ class AsyncWebhooks(AsyncQueueBase):
         command = checks.checked(webhooks.TryWebhook(webhook_id=webhook_id))
         return (await self._caller.call(command, webhooks.TrialReply)).data
 
-    async def list_webhooks(self, *, all_queues: bool = False) -> list[WebhookInfo]:
-        """The webhooks that are told of this queue, or all, in the order in which they were added."""
+    async def _add(
+        self, url: str, events: Iterable[WebhookEvent], secret: str | None, queue: str | None
+    ) -> str:
+        wanted: list[str] = [events] if isinstance(events, str) else list(events)
+        for event in wanted:
+            checks.one_of("events", event, webhooks.EVENTS)
+        command = checks.checked(webhooks.AddWebhook(url=url, events=wanted, queue=queue, secret=secret))
+        reply = await self._caller.call(command, webhooks.AddWebhookReply)
+        return reply.data.webhook_id
+
+    async def _webhooks(self, queue: str | None) -> list[WebhookInfo]:
+        """All webhooks, or those that get the events of a queue, in the order in which they were added."""
         reply = await self._caller.call(webhooks.ListWebhooks(), webhooks.ListWebhooksReply)
-        mine = (None, self.name)
-        return [hook for hook in reply.data.webhooks if all_queues or hook.queue in mine]
+        return [hook for hook in reply.data.webhooks if queue is None or hook.queue in (None, queue)]
+
+
+class AsyncWebhooks(AsyncServerWebhooks, AsyncQueueBase):
+    """The part of a queue that is about webhooks."""
+
+    async def add_webhook(
+        self,
+        url: str,
+        events: Iterable[WebhookEvent],
+        *,
+        secret: str | None = None,
+        all_queues: bool = False,
+    ) -> str:
+        """Have events of this queue sent to a URL. Returns the id of the webhook.
+
+        What is sent is signed with the `secret`. Raises CommandFailed for an address inside the network.
+        `all_queues` is deprecated: use `AsyncAdmin.add_webhook()`.
+        """
+        if all_queues:
+            warn("add_webhook(all_queues=True)", "AsyncAdmin.add_webhook()", type(self).__name__)
+        return await self._add(url, events, secret, None if all_queues else self.name)
+
+    async def list_webhooks(self, *, all_queues: bool = False) -> list[WebhookInfo]:
+        """The webhooks that get the events of this queue, in the order in which they were added.
+
+        `all_queues` is deprecated: use `AsyncAdmin.list_webhooks()`.
+        """
+        if all_queues:
+            warn("list_webhooks(all_queues=True)", "AsyncAdmin.list_webhooks()", type(self).__name__)
+        return await self._webhooks(None if all_queues else self.name)

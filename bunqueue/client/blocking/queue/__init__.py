@@ -16,6 +16,7 @@ from bunqueue.client.blocking.queue.handle import JobHandle
 from bunqueue.client.blocking.queue.limits import Limiting
 from bunqueue.client.blocking.queue.looking import Looking
 from bunqueue.client.blocking.queue.monitoring import Monitoring
+from bunqueue.client.blocking.queue.pulling import Pulling
 from bunqueue.client.blocking.queue.unique_keys import UniqueKeys
 from bunqueue.client.blocking.queue.webhooks import Webhooks
 from bunqueue.client.connection.caller import Caller
@@ -30,6 +31,7 @@ __all__ = ["JobGroup", "JobHandle", "Queue"]
 
 class Queue(
     Adding,
+    Pulling,
     Looking,
     Control,
     Dlq,

@@ -7,6 +7,8 @@ from typing import Any, Unpack
 
 from bunqueue.client.blocking.queue.base import QueueBase
 from bunqueue.client.blocking.queue.handle import JobHandle
+from bunqueue.client.connection.caller import Caller
+from bunqueue.client.deprecation import warn
 from bunqueue.client.options import checks
 from bunqueue.client.options.cron import CronOptions, cron_command, sent_data
 from bunqueue.errors import NotFound
@@ -15,22 +17,10 @@ from bunqueue.protocol.commands.cron import CronView
 from bunqueue.protocol.moments import moment
 
 
-class Crons(QueueBase):
-    """The part of a queue that is about its schedules. Their names are unique over the whole server."""
+class NamedCrons:
+    """What can be done with a schedule whose name is known: names are unique over the whole server."""
 
-    def upsert_cron(self, name: str, data: object = None, **options: Unpack[CronOptions]) -> CronView:
-        """Have jobs with this `data` added by the clock; for the options see `CronOptions`.
-
-            queue.upsert_cron("nightly", {"full": True}, schedule="0 3 * * *", timezone="Europe/Rome")
-
-        A schedule of this name is replaced; if its rhythm stays the same it goes on undisturbed, so this may
-        be called at each start of a program. Raises ScheduleConflict when the name belongs to another queue,
-        unless `move` is True; OptionError, also for a malformed expression.
-        """
-        command = cron_command(self.name, name, data, options)
-        reply = self._caller.call(command, cron.CronReply)
-        reply.cron.data = sent_data(command)
-        return reply.cron
+    _caller: Caller
 
     def run_cron(self, name: str) -> JobHandle[Any]:
         """Add the job of a schedule now, also of one that is paused; when it runs otherwise stays as it is.
@@ -74,7 +64,34 @@ class Crons(QueueBase):
         reply = self._caller.call(command, cron.CronRunsReply)
         return [moment(run) for run in reply.data.runs]
 
-    def list_crons(self, *, all_queues: bool = False) -> list[CronView]:
-        """The schedules of this queue, or of all, by name; without the data of their jobs."""
+    def _crons(self, queue: str | None) -> list[CronView]:
+        """The schedules of one queue, or of all, by name."""
         reply = self._caller.call(cron.CronList(), cron.CronListReply)
-        return [each for each in reply.crons if all_queues or each.queue == self.name]
+        return [each for each in reply.crons if queue is None or each.queue == queue]
+
+
+class Crons(NamedCrons, QueueBase):
+    """The part of a queue that is about its schedules."""
+
+    def upsert_cron(self, name: str, data: object = None, **options: Unpack[CronOptions]) -> CronView:
+        """Have jobs with this `data` added by the clock; for the options see `CronOptions`.
+
+            queue.upsert_cron("nightly", {"full": True}, schedule="0 3 * * *", timezone="Europe/Rome")
+
+        A schedule of this name is replaced; if its rhythm stays the same it goes on undisturbed, so this may
+        be called at each start of a program. Raises ScheduleConflict when the name belongs to another queue,
+        unless `move` is True; OptionError, also for a malformed expression.
+        """
+        command = cron_command(self.name, name, data, options)
+        reply = self._caller.call(command, cron.CronReply)
+        reply.cron.data = sent_data(command)
+        return reply.cron
+
+    def list_crons(self, *, all_queues: bool = False) -> list[CronView]:
+        """The schedules of this queue, by name; without the data of their jobs.
+
+        `all_queues` is deprecated: use `Admin.list_crons()`.
+        """
+        if all_queues:
+            warn("list_crons(all_queues=True)", "Admin.list_crons()", type(self).__name__)
+        return self._crons(None if all_queues else self.name)

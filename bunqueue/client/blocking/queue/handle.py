@@ -7,11 +7,12 @@ from typing import TypeVar
 from bunqueue.client.blocking.queue.job_control import JobControl
 from bunqueue.client.blocking.queue.job_family import JobFamily
 from bunqueue.client.blocking.queue.job_reading import JobReading
+from bunqueue.client.blocking.queue.job_reporting import JobReporting
 
 R = TypeVar("R")
 
 
-class JobHandle(JobReading[R], JobControl[R], JobFamily[R]):
+class JobHandle(JobReading[R], JobControl[R], JobFamily[R], JobReporting[R]):
     """A job that was added: its id, questions about it to the server, and what may be done with it.
 
     R is the type of its result: what the annotation of a typed job says, else Any.

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import time
 from typing import Literal
 
 from msgspec import UNSET
 
 from bunqueue.client.blocking.queue.base import QueueBase
-from bunqueue.client.models import jobs as replies
+from bunqueue.client.blocking.server_calls import ServerCalls
+from bunqueue.client.deprecation import deprecated, warn
 from bunqueue.client.models.jobs import QueueInfo, ServerStats
 from bunqueue.client.options import checks
 from bunqueue.errors import BunqueueError
-from bunqueue.protocol.commands import Ok, insight, monitoring, server, workers
+from bunqueue.protocol.commands import monitoring
 from bunqueue.protocol.commands.insight import ShardView
 from bunqueue.protocol.commands.monitoring import (
     Overview,
@@ -26,34 +26,16 @@ from bunqueue.protocol.commands.workers import WorkerInfo
 
 
 class Monitoring(QueueBase):
-    """What a queue can tell of its server."""
-
-    def list_queues(self) -> list[QueueInfo]:
-        """All queues of the server."""
-        reply = self._caller.call(server.ListQueues(), replies.NamesOfQueues)
-        return [QueueInfo(queue) if isinstance(queue, str) else queue for queue in reply.queues]
+    """The part of a queue that watches it."""
 
     def list_workers(self, *, all_queues: bool = False) -> list[WorkerInfo]:
-        """The workers that made themselves known: those of this queue, or all."""
-        reply = self._caller.call(workers.ListWorkers(), workers.ListWorkersReply)
-        return [worker for worker in reply.data.workers if all_queues or self.name in worker.queues]
+        """The registered workers of this queue.
 
-    def list_shards(self) -> list[ShardView]:
-        """How each shard of the server is; those that are away are left out, and each says `of` how many."""
-        reply = self._caller.call(insight.ListShards(), insight.ShardViewsReply)
-        return reply.data.shards
-
-    def stats(self) -> ServerStats:
-        """How many jobs are in each state over the whole server, and how fast they come and go."""
-        reply = self._caller.call(server.Stats(), replies.StatsOfServer)
-        return reply.stats
-
-    def metrics(self) -> ServerMetrics:
-        """Totals of the server since it started, averages over all completed jobs, memory and disk."""
-        reply = self._caller.call(monitoring.Metrics(), monitoring.MetricsReply)
-        if reply.metrics is UNSET:
-            raise BunqueueError("Metrics: the server gave none; do client and server have the same version?")
-        return reply.metrics
+        `all_queues` is deprecated: use `Admin.list_workers()`.
+        """
+        if all_queues:
+            warn("list_workers(all_queues=True)", "Admin.list_workers()", type(self).__name__)
+        return self._server.list_workers(None if all_queues else self.name)
 
     def history(self, kind: Literal["completed", "failed"] = "completed") -> QueueHistory:
         """How many jobs of this queue completed, or failed, in each of the last minutes."""
@@ -64,37 +46,61 @@ class Monitoring(QueueBase):
             raise BunqueueError("Metrics: the server gave none; do client and server have the same version?")
         return reply.data
 
-    def prometheus(self) -> str:
-        """All numbers as Prometheus reads them: the text exposition format, version 0.0.4."""
-        reply = self._caller.call(monitoring.Prometheus(), monitoring.PrometheusReply)
-        return reply.data.metrics
-
-    def storage_status(self) -> StorageState:
-        """Whether everything can be stored, and if not, why and since when."""
-        reply = self._caller.call(monitoring.StorageStatus(), monitoring.StorageStatusReply)
-        return reply.data
-
-    def dashboard(self) -> Overview:
-        """What the front page of a dashboard shows of the whole server."""
-        command = monitoring.DashboardOverview()
-        return (self._caller.call(command, monitoring.DashboardOverviewReply)).data
-
-    def dashboard_queues(self) -> list[QueueOverview]:
-        """All queues with their counts."""
-        command = monitoring.DashboardQueues()
-        return (self._caller.call(command, monitoring.DashboardQueuesReply)).data.queues
-
     def dashboard_queue(self) -> QueueDetails:
         """This queue in detail."""
         command = monitoring.DashboardQueue(queue=self.name)
         return (self._caller.call(command, monitoring.DashboardQueueReply)).data
 
-    def compact_memory(self) -> None:
-        """Have the server drop what it keeps for jobs that have moved on; it does so itself, only later."""
-        self._caller.call(monitoring.CompactMemory(), Ok)
+    @property
+    def _server(self) -> ServerCalls:
+        return ServerCalls(self._caller)
 
+    @deprecated("Admin.list_queues()")
+    def list_queues(self) -> list[QueueInfo]:
+        """Deprecated: use `Admin.list_queues`."""
+        return self._server.list_queues()
+
+    @deprecated("Admin.list_shards()")
+    def list_shards(self) -> list[ShardView]:
+        """Deprecated: use `Admin.list_shards`."""
+        return self._server.list_shards()
+
+    @deprecated("Admin.stats()")
+    def stats(self) -> ServerStats:
+        """Deprecated: use `Admin.stats`."""
+        return self._server.stats()
+
+    @deprecated("Admin.metrics()")
+    def metrics(self) -> ServerMetrics:
+        """Deprecated: use `Admin.metrics`."""
+        return self._server.metrics()
+
+    @deprecated("Admin.prometheus()")
+    def prometheus(self) -> str:
+        """Deprecated: use `Admin.prometheus`."""
+        return self._server.prometheus()
+
+    @deprecated("Admin.storage_status()")
+    def storage_status(self) -> StorageState:
+        """Deprecated: use `Admin.storage_status`."""
+        return self._server.storage_status()
+
+    @deprecated("Admin.dashboard()")
+    def dashboard(self) -> Overview:
+        """Deprecated: use `Admin.dashboard`."""
+        return self._server.dashboard()
+
+    @deprecated("Admin.dashboard_queues()")
+    def dashboard_queues(self) -> list[QueueOverview]:
+        """Deprecated: use `Admin.dashboard_queues`."""
+        return self._server.dashboard_queues()
+
+    @deprecated("Admin.compact_memory()")
+    def compact_memory(self) -> None:
+        """Deprecated: use `Admin.compact_memory`."""
+        self._server.compact_memory()
+
+    @deprecated("Admin.ping()")
     def ping(self) -> float:
-        """How long the server takes to answer, in ms."""
-        start = time.perf_counter()
-        self._caller.call(server.Ping(), server.PingReply)
-        return (time.perf_counter() - start) * 1000
+        """Deprecated: use `Admin.ping`."""
+        return self._server.ping()

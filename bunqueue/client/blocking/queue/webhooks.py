@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from typing import Literal
 
 from bunqueue.client.blocking.queue.base import QueueBase
+from bunqueue.client.connection.caller import Caller
+from bunqueue.client.deprecation import warn
 from bunqueue.client.options import checks
 from bunqueue.errors import NotFound
 from bunqueue.protocol.commands import Ok, webhooks
@@ -15,28 +17,10 @@ from bunqueue.protocol.commands.workers import RemovedReply
 WebhookEvent = Literal["job.pushed", "job.started", "job.completed", "job.failed", "job.progress"]
 
 
-class Webhooks(QueueBase):
-    """The part of a queue that is about webhooks. The server keeps them for all queues."""
+class ServerWebhooks:
+    """What `Queue` and `Admin` share. The server keeps webhooks for all queues, and their ids are unique."""
 
-    def add_webhook(
-        self,
-        url: str,
-        events: Iterable[WebhookEvent],
-        *,
-        secret: str | None = None,
-        all_queues: bool = False,
-    ) -> str:
-        """Have events of this queue, or of all, sent to a URL; the id of the webhook.
-
-        What is sent is signed with the `secret`. Raises CommandFailed for an address inside the network.
-        """
-        queue = None if all_queues else self.name
-        wanted: list[str] = [events] if isinstance(events, str) else list(events)
-        for event in wanted:
-            checks.one_of("events", event, webhooks.EVENTS)
-        command = checks.checked(webhooks.AddWebhook(url=url, events=wanted, queue=queue, secret=secret))
-        reply = self._caller.call(command, webhooks.AddWebhookReply)
-        return reply.data.webhook_id
+    _caller: Caller
 
     def remove_webhook(self, webhook_id: str) -> bool:
         """Remove a webhook; False when there is none."""
@@ -56,8 +40,45 @@ class Webhooks(QueueBase):
         command = checks.checked(webhooks.TryWebhook(webhook_id=webhook_id))
         return (self._caller.call(command, webhooks.TrialReply)).data
 
-    def list_webhooks(self, *, all_queues: bool = False) -> list[WebhookInfo]:
-        """The webhooks that are told of this queue, or all, in the order in which they were added."""
+    def _add(self, url: str, events: Iterable[WebhookEvent], secret: str | None, queue: str | None) -> str:
+        wanted: list[str] = [events] if isinstance(events, str) else list(events)
+        for event in wanted:
+            checks.one_of("events", event, webhooks.EVENTS)
+        command = checks.checked(webhooks.AddWebhook(url=url, events=wanted, queue=queue, secret=secret))
+        reply = self._caller.call(command, webhooks.AddWebhookReply)
+        return reply.data.webhook_id
+
+    def _webhooks(self, queue: str | None) -> list[WebhookInfo]:
+        """All webhooks, or those that get the events of a queue, in the order in which they were added."""
         reply = self._caller.call(webhooks.ListWebhooks(), webhooks.ListWebhooksReply)
-        mine = (None, self.name)
-        return [hook for hook in reply.data.webhooks if all_queues or hook.queue in mine]
+        return [hook for hook in reply.data.webhooks if queue is None or hook.queue in (None, queue)]
+
+
+class Webhooks(ServerWebhooks, QueueBase):
+    """The part of a queue that is about webhooks."""
+
+    def add_webhook(
+        self,
+        url: str,
+        events: Iterable[WebhookEvent],
+        *,
+        secret: str | None = None,
+        all_queues: bool = False,
+    ) -> str:
+        """Have events of this queue sent to a URL. Returns the id of the webhook.
+
+        What is sent is signed with the `secret`. Raises CommandFailed for an address inside the network.
+        `all_queues` is deprecated: use `Admin.add_webhook()`.
+        """
+        if all_queues:
+            warn("add_webhook(all_queues=True)", "Admin.add_webhook()", type(self).__name__)
+        return self._add(url, events, secret, None if all_queues else self.name)
+
+    def list_webhooks(self, *, all_queues: bool = False) -> list[WebhookInfo]:
+        """The webhooks that get the events of this queue, in the order in which they were added.
+
+        `all_queues` is deprecated: use `Admin.list_webhooks()`.
+        """
+        if all_queues:
+            warn("list_webhooks(all_queues=True)", "Admin.list_webhooks()", type(self).__name__)
+        return self._webhooks(None if all_queues else self.name)

@@ -1,0 +1,76 @@
+"""A server as a whole, or an embedded engine: figures, queues, workers, schedules, webhooks, jobs by id.
+
+What is about one queue belongs to `client/queue`. `blocking/admin.py` is made from this file by
+`scripts/unasync.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from bunqueue.client.base import AsyncClient
+from bunqueue.client.models import jobs as replies
+from bunqueue.client.models.jobs import Job
+from bunqueue.client.options import checks
+from bunqueue.client.queue.crons import AsyncNamedCrons
+from bunqueue.client.queue.handle import AsyncJobHandle
+from bunqueue.client.queue.webhooks import AsyncServerWebhooks, WebhookEvent
+from bunqueue.client.server_calls import AsyncServerCalls
+from bunqueue.errors import JobNotFound
+from bunqueue.protocol.commands import query
+from bunqueue.protocol.commands.cron import CronView
+from bunqueue.protocol.commands.webhooks import WebhookInfo
+
+
+class AsyncAdmin(AsyncClient, AsyncServerCalls, AsyncNamedCrons, AsyncServerWebhooks):
+    """What can be asked and done without naming a queue.
+
+        async with AsyncAdmin() as admin:
+            for queue in await admin.list_queues():
+                print(queue.name, queue.waiting)
+
+    Where the server is, see `EndpointOptions`. Every method raises BunqueueError; one that changes something
+    and raises ConnectionLost or CommandTimeout may have changed it.
+    """
+
+    async def list_crons(self, queue: str | None = None) -> list[CronView]:
+        """The schedules of all queues, or of one, by name; without the data of their jobs."""
+        return await self._crons(queue)
+
+    async def add_webhook(
+        self,
+        url: str,
+        events: Iterable[WebhookEvent],
+        *,
+        secret: str | None = None,
+        queue: str | None = None,
+    ) -> str:
+        """Have events of all queues, or of one, sent to a URL. Returns the id of the webhook.
+
+        What is sent is signed with the `secret`. Raises CommandFailed for an address inside the network.
+        """
+        return await self._add(url, events, secret, queue)
+
+    async def list_webhooks(self, queue: str | None = None) -> list[WebhookInfo]:
+        """All webhooks, or those that get the events of a queue, in the order in which they were added."""
+        return await self._webhooks(queue)
+
+    async def get_job(self, job_id: str) -> Job | None:
+        """A job of whatever queue; None when there is none."""
+        command = checks.checked(query.GetJob(id=job_id), id="job_id")
+        try:
+            return (await self._caller.call(command, replies.OneJob)).job
+        except JobNotFound:
+            return None
+
+    async def get_state(self, job_id: str) -> str:
+        """The state of a job; unknown when there is no such job."""
+        command = checks.checked(query.GetState(id=job_id), id="job_id")
+        return (await self._caller.call(command, query.StateReply)).state
+
+    async def find_job(self, job_id: str) -> AsyncJobHandle[Any]:
+        """The handle of a job; the server is asked for its queue. Raises JobNotFound."""
+        command = checks.checked(query.GetJob(id=job_id), id="job_id")
+        job = (await self._caller.call(command, replies.OneJob)).job
+        return AsyncJobHandle(self._caller, job.queue, job.id)

@@ -1,0 +1,72 @@
+"""Made by scripts/unasync.py from client/admin.py; do not edit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from bunqueue.client.blocking.base import Client
+from bunqueue.client.blocking.queue.crons import NamedCrons
+from bunqueue.client.blocking.queue.handle import JobHandle
+from bunqueue.client.blocking.queue.webhooks import ServerWebhooks, WebhookEvent
+from bunqueue.client.blocking.server_calls import ServerCalls
+from bunqueue.client.models import jobs as replies
+from bunqueue.client.models.jobs import Job
+from bunqueue.client.options import checks
+from bunqueue.errors import JobNotFound
+from bunqueue.protocol.commands import query
+from bunqueue.protocol.commands.cron import CronView
+from bunqueue.protocol.commands.webhooks import WebhookInfo
+
+
+class Admin(Client, ServerCalls, NamedCrons, ServerWebhooks):
+    """What can be asked and done without naming a queue.
+
+        with Admin() as admin:
+            for queue in admin.list_queues():
+                print(queue.name, queue.waiting)
+
+    Where the server is, see `EndpointOptions`. Every method raises BunqueueError; one that changes something
+    and raises ConnectionLost or CommandTimeout may have changed it.
+    """
+
+    def list_crons(self, queue: str | None = None) -> list[CronView]:
+        """The schedules of all queues, or of one, by name; without the data of their jobs."""
+        return self._crons(queue)
+
+    def add_webhook(
+        self,
+        url: str,
+        events: Iterable[WebhookEvent],
+        *,
+        secret: str | None = None,
+        queue: str | None = None,
+    ) -> str:
+        """Have events of all queues, or of one, sent to a URL. Returns the id of the webhook.
+
+        What is sent is signed with the `secret`. Raises CommandFailed for an address inside the network.
+        """
+        return self._add(url, events, secret, queue)
+
+    def list_webhooks(self, queue: str | None = None) -> list[WebhookInfo]:
+        """All webhooks, or those that get the events of a queue, in the order in which they were added."""
+        return self._webhooks(queue)
+
+    def get_job(self, job_id: str) -> Job | None:
+        """A job of whatever queue; None when there is none."""
+        command = checks.checked(query.GetJob(id=job_id), id="job_id")
+        try:
+            return (self._caller.call(command, replies.OneJob)).job
+        except JobNotFound:
+            return None
+
+    def get_state(self, job_id: str) -> str:
+        """The state of a job; unknown when there is no such job."""
+        command = checks.checked(query.GetState(id=job_id), id="job_id")
+        return (self._caller.call(command, query.StateReply)).state
+
+    def find_job(self, job_id: str) -> JobHandle[Any]:
+        """The handle of a job; the server is asked for its queue. Raises JobNotFound."""
+        command = checks.checked(query.GetJob(id=job_id), id="job_id")
+        job = (self._caller.call(command, replies.OneJob)).job
+        return JobHandle(self._caller, job.queue, job.id)

@@ -1,0 +1,123 @@
+"""Made by scripts/unasync.py from client/server_calls.py; do not edit."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+
+from msgspec import UNSET
+
+from bunqueue.client.connection.caller import Caller
+from bunqueue.client.models import jobs as replies
+from bunqueue.client.models.jobs import QueueInfo, ServerStats
+from bunqueue.client.models.views import EventPage, ServerInfo
+from bunqueue.client.options import checks
+from bunqueue.client.options.job import epoch_ms
+from bunqueue.errors import BunqueueError
+from bunqueue.protocol.commands import Ok, events, insight, monitoring, server, workers
+from bunqueue.protocol.commands.insight import ShardView
+from bunqueue.protocol.commands.monitoring import Overview, QueueOverview, ServerMetrics, StorageState
+from bunqueue.protocol.commands.workers import WorkerInfo, WorkerStats
+
+
+class ServerCalls:
+    """What can be asked of a server without naming a queue."""
+
+    _caller: Caller
+
+    def __init__(self, caller: Caller) -> None:
+        self._caller = caller
+
+    def ping(self) -> float:
+        """How long the server takes to answer, in ms."""
+        start = time.perf_counter()
+        self._caller.call(server.Ping(), server.PingReply)
+        return (time.perf_counter() - start) * 1000
+
+    def info(self) -> ServerInfo:
+        """The version of the server, and the time on its clock."""
+        hello = self._caller.call(server.Hello(protocol_version=server.OLDEST), server.HelloReply)
+        pong = self._caller.call(server.Ping(), server.PingReply)
+        return ServerInfo(hello.version, pong.data.time)
+
+    def stats(self) -> ServerStats:
+        """How many jobs are in each state over the whole server, and how fast they come and go."""
+        reply = self._caller.call(server.Stats(), replies.StatsOfServer)
+        return reply.stats
+
+    def metrics(self) -> ServerMetrics:
+        """Totals since the server started, averages over all completed jobs, memory and disk."""
+        reply = self._caller.call(monitoring.Metrics(), monitoring.MetricsReply)
+        if reply.metrics is UNSET:
+            raise BunqueueError("Metrics: the server gave none; do client and server have the same version?")
+        return reply.metrics
+
+    def prometheus(self) -> str:
+        """All numbers in the text exposition format of Prometheus, version 0.0.4."""
+        reply = self._caller.call(monitoring.Prometheus(), monitoring.PrometheusReply)
+        return reply.data.metrics
+
+    def storage_status(self) -> StorageState:
+        """Whether everything can be stored, and if not, why and since when."""
+        reply = self._caller.call(monitoring.StorageStatus(), monitoring.StorageStatusReply)
+        return reply.data
+
+    def compact_memory(self) -> None:
+        """Free memory that the server keeps for jobs that have moved on. It does so by itself, only later."""
+        self._caller.call(monitoring.CompactMemory(), Ok)
+
+    def list_queues(self) -> list[QueueInfo]:
+        """All queues of the server."""
+        reply = self._caller.call(server.ListQueues(), replies.NamesOfQueues)
+        return [QueueInfo(queue) if isinstance(queue, str) else queue for queue in reply.queues]
+
+    def list_workers(self, queue: str | None = None) -> list[WorkerInfo]:
+        """The workers that have registered: all, or those of one queue."""
+        reply = self._caller.call(workers.ListWorkers(), workers.ListWorkersReply)
+        return [worker for worker in reply.data.workers if queue is None or queue in worker.queues]
+
+    def worker_stats(self) -> WorkerStats:
+        """How many workers have registered and are active, and what they have done."""
+        return (self._caller.call(workers.ListWorkers(), workers.ListWorkersReply)).data.stats
+
+    def list_shards(self) -> list[ShardView]:
+        """The state of each shard. Those that do not answer are left out; `of` says how many there are."""
+        reply = self._caller.call(insight.ListShards(), insight.ShardViewsReply)
+        return reply.data.shards
+
+    def dashboard(self) -> Overview:
+        """The figures on the front page of a dashboard."""
+        command = monitoring.DashboardOverview()
+        return (self._caller.call(command, monitoring.DashboardOverviewReply)).data
+
+    def dashboard_queues(self) -> list[QueueOverview]:
+        """All queues with their counts."""
+        command = monitoring.DashboardQueues()
+        return (self._caller.call(command, monitoring.DashboardQueuesReply)).data.queues
+
+    def read_events(
+        self,
+        *,
+        since: datetime | float | None = None,
+        after: Sequence[int] | None = None,
+        limit: int = 1000,
+        queues: Iterable[str] | None = None,
+        types: Iterable[str] | None = None,
+        job_id: str | None = None,
+    ) -> EventPage:
+        """A page of the server's event log: at most `limit` events of each shard, of all queues and types
+        unless some are named. `limit` is at most 10,000.
+
+        Begin with the oldest event, or with `since`, a datetime or ms since the epoch. Go on with the
+        `after` of the page before, until a page is the `last`.
+        """
+        command = events.GetEvents(
+            after=None if after is None else list(after),
+            since=None if since is None else epoch_ms(since, "since"),
+            limit=limit,
+            queues=None if queues is None else [checks.queue_name(queue) for queue in queues],
+            types=None if types is None else list(types),
+            job_id=job_id,
+        )
+        return self._caller.call(checks.checked(command), EventPage)
