@@ -120,7 +120,7 @@ HowMany = Annotated[int, option("--count", "-n", about="How many. Default: 10.",
 @verb(app, "bunqueue cron list", "bunqueue cron list --queue reports", name="list")
 def list_(session: Session, queue: OfQueue = None, app: OfApp = None) -> None:
     """List the schedules of all queues, or of one, by name: when they run, and how the last run ended."""
-    found = session.queue(queue or "all").list_crons(all_queues=queue is None)
+    found = session.admin.list_crons(queue)
     rows = [_row(session, each) for each in found if app is None or each.app == app]
     session.out.rows(rows, CRONS, none="there are no schedules")
 
@@ -194,12 +194,11 @@ def _row(session: Session, cron: CronView) -> dict[str, Any]:
 
 def _found(session: Session, name: str) -> CronView:
     from bunqueue.errors import NotFound
-    from bunqueue.protocol.commands import cron
 
-    try:
-        return session.call(cron.CronGet(name=name), cron.CronReply).cron
-    except NotFound:
-        raise NotFound(f"there is no schedule {name!r}; bunqueue cron list") from None
+    cron = session.admin.get_cron(name)
+    if cron is None:
+        raise NotFound(f"there is no schedule {name!r}; bunqueue cron list")
+    return cron
 
 
 @verb(app, "bunqueue cron get nightly")
@@ -211,20 +210,16 @@ def get(session: Session, name: Name) -> None:
 @verb(app, "bunqueue cron pause nightly")
 def pause(session: Session, name: Name) -> None:
     """Have a schedule add no jobs until it is resumed; its runs meanwhile are left out."""
-    from bunqueue.protocol.commands.cron import CronPause, CronReply
-
     _found(session, name)
-    session.call(CronPause(name=name), CronReply)
+    session.admin.pause_cron(name)
     session.out.done(f"schedule {name} is paused", {"name": name, "paused": True})
 
 
 @verb(app, "bunqueue cron resume nightly")
 def resume(session: Session, name: Name) -> None:
     """Have a schedule add jobs again, from its next time on."""
-    from bunqueue.protocol.commands.cron import CronReply, CronResume
-
     _found(session, name)
-    session.call(CronResume(name=name), CronReply)
+    session.admin.resume_cron(name)
     session.out.done(f"schedule {name} is not paused", {"name": name, "paused": False})
 
 
@@ -234,14 +229,12 @@ def run(session: Session, name: Name) -> None:
 
     If its last job is still there, and it prevents overlap, that job's id is printed and none is added.
     """
-    from bunqueue.protocol.commands.cron import CronRunReply, CronTrigger
-
     _found(session, name)
-    reply = session.call(CronTrigger(name=name), CronRunReply)
-    if reply.existing:
+    job = session.admin.run_cron(name)
+    if not job.created:
         session.out.note(f"bunqueue: the last job of schedule {name} is still there, so none was added")
-    facts = {"id": reply.id, "queue": reply.queue, "existing": reply.existing}
-    session.out.done(f"job {reply.id} of schedule {name} is in queue {reply.queue}", facts, "id")
+    facts = {"id": job.id, "queue": job.queue, "existing": not job.created}
+    session.out.done(f"job {job.id} of schedule {name} is in queue {job.queue}", facts, "id")
 
 
 @verb(
@@ -262,8 +255,8 @@ def prune(
     from ..framework.target import app_of
 
     app = app_of(target, app_dir)
-    queue = session.queue(app.name)
-    stale = stale_of(app.name, app._schedules, queue.list_crons(all_queues=True))
+    admin = session.admin
+    stale = stale_of(app.name, app._schedules, admin.list_crons())
     rows = [_row(session, each) for each in stale]
     if dry_run or not stale:
         session.out.rows(rows, CRONS, none=f"app {app.name} declares all schedules that it has")
@@ -271,7 +264,7 @@ def prune(
     names = ", ".join(each.name for each in stale)
     confirm(f"Remove {len(stale)} of the schedules of app {app.name}: {names}?", yes)
     removed = [
-        row for each, row in zip(stale, rows, strict=True) if queue.delete_cron(each.name, app=app.name)
+        row for each, row in zip(stale, rows, strict=True) if admin.delete_cron(each.name, app=app.name)
     ]
     session.out.rows(removed, CRONS, none="none was left to remove")
 
@@ -279,12 +272,9 @@ def prune(
 @verb(app, "bunqueue cron delete nightly --yes")
 def delete(session: Session, name: Name, yes: Yes = False) -> None:
     """Remove a schedule; the jobs that it has added stay."""
-    from bunqueue.protocol.commands import Ok
-    from bunqueue.protocol.commands.cron import CronDelete
-
     cron = _found(session, name)
     confirm(f"Remove schedule {name} of queue {cron.queue}?", yes)
-    session.call(CronDelete(name=name), Ok)
+    session.admin.delete_cron(name)
     session.out.done(f"schedule {name} is removed", {"name": name, "removed": True})
 
 

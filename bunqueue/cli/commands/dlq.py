@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
 
 from ...readable import plural
 from ..framework.completing import one_of
@@ -15,7 +15,7 @@ from ..output.output import Column, Kind, plain
 from ..output.progress import confirm, watched
 
 if TYPE_CHECKING:
-    from bunqueue.protocol.commands.dlq import DlqFilter
+    from bunqueue.client.queue.dead_letters import DlqFilter
 
 F = TypeVar("F", bound=Callable[..., None])
 
@@ -100,21 +100,14 @@ def with_filter(function: F) -> F:
     return function
 
 
-def _which(filters: Mapping[str, Any], **page: int) -> DlqFilter | None:
-    """The filter that the flags mean, None for none; an age is told to the server as a moment.
-
-    Raises OptionError.
-    """
-    from bunqueue.client.options import checks
-    from bunqueue.protocol.commands.dlq import DlqFilter
-
-    given: dict[str, Any] = dict(page)
-    given |= {
+def _which(filters: Mapping[str, Any]) -> DlqFilter:
+    """The filter that the flags mean; an age becomes a moment."""
+    given = {
         name: ago(value) if name in ("older_than", "newer_than") else value
         for name, value in filters.items()
         if value is not None
     }
-    return checks.checked(DlqFilter(**given)) if given else None
+    return cast("DlqFilter", given)
 
 
 @verb(
@@ -128,11 +121,7 @@ def _which(filters: Mapping[str, Any], **page: int) -> DlqFilter | None:
 @with_filter
 def list_(session: Session, queue: QueueName, limit: Limit = 100, offset: Offset = 0, **filters: Any) -> None:
     """List dead letters of a queue, the oldest first. JSON has their jobs and all their attempts."""
-    from bunqueue.client.models.views import DeadLetters
-    from bunqueue.protocol.commands.dlq import Dlq
-
-    command = Dlq(queue=queue, count=limit, filter=_which(filters, limit=limit, offset=offset))
-    found = session.call(command, DeadLetters).entries
+    found = session.queue(queue).dlq_entries(limit=limit, offset=offset, **_which(filters))
     if session.out.as_json:
         session.out.rows(found, LETTERS, none="")
         return
@@ -159,21 +148,18 @@ def retry(
 
     Jobs that somebody cancelled are left out, unless you give their --id or --reason cancelled.
     """
-    from bunqueue.protocol.commands.dlq import RetriedReply, RetryDlq
-
-    command = RetryDlq(queue=queue, job_id=job_id, count=count, filter=_which(filters))
     found = session.queue(queue)
-    reply = watched(
+    retried = watched(
         f"retrying dead letters of {queue}",
-        lambda: session.call(command, RetriedReply),
+        lambda: found.retry_dlq(job_id, count=count, **_which(filters)),
         lambda: found.counts().failed,
     )
-    _must_be_there(queue, job_id, reply.count)
-    said = f"{plural(reply.count)} run again"
-    record = {"queue": queue, "count": reply.count}
-    if reply.cancelled:
-        record["cancelled"] = reply.cancelled
-        said += f"; {reply.cancelled} cancelled left out, see --reason cancelled"
+    _must_be_there(queue, job_id, retried)
+    said = f"{plural(retried)} run again"
+    record = {"queue": queue, "count": int(retried)}
+    if retried.cancelled:
+        record["cancelled"] = retried.cancelled
+        said += f"; {retried.cancelled} cancelled left out, see --reason cancelled"
     session.out.done(said, record, "count")
 
 
@@ -181,10 +167,7 @@ def retry(
 @with_filter
 def count(session: Session, queue: QueueName, **filters: Any) -> None:
     """Print how many dead letters a queue has: all, or those that are described."""
-    from bunqueue.protocol.commands.dlq import CountDlq
-    from bunqueue.protocol.commands.query import CountReply
-
-    number = session.call(CountDlq(queue=queue, filter=_which(filters)), CountReply).count
+    number = session.queue(queue).count_dlq(**_which(filters))
     session.out.done(plural(number, "dead letter"), {"queue": queue, "count": number}, "count")
 
 

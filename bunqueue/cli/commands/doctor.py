@@ -105,12 +105,12 @@ def _folder(data_dir: str) -> Finding:
 
 
 def _findings(session: Session) -> Iterator[Finding]:
-    queue = session.queue("all")
+    admin = session.admin
     yield from _server(session)
     from bunqueue.errors import StorageDamaged
 
     try:
-        storage = queue.storage_status()
+        storage = admin.storage_status()
     except StorageDamaged as error:  # nor will the shards together tell the rest
         yield Finding(PROBLEM, "shards", error.reason)
         return
@@ -119,7 +119,7 @@ def _findings(session: Session) -> Iterator[Finding]:
     yield from _room(storage)
     from .top.numbers import samples_of, server_now
 
-    samples = samples_of(queue.prometheus())
+    samples = samples_of(admin.prometheus())
     now = server_now(samples, None, 0)
     down = [each.name for each in now.processes if not each.up]
     yield Finding(
@@ -138,8 +138,8 @@ def _findings(session: Session) -> Iterator[Finding]:
     )
     yield _clock(samples)
     yield _readers(samples)
-    yield from _queues(now, queue.list_queues(), queue.list_workers(all_queues=True))
-    yield from _schedules(queue.list_crons(all_queues=True))
+    yield from _queues(now, admin.list_queues(), admin.list_workers())
+    yield from _schedules(admin.list_crons())
 
 
 def _damage(samples: Any) -> Finding:
@@ -194,18 +194,15 @@ def _memory(samples: Any) -> Finding:
 
 def _server(session: Session) -> Iterator[Finding]:
     from bunqueue import __version__
-    from bunqueue.protocol.commands import server
 
-    greeting = session.call(server.Hello(protocol_version=2), server.HelloReply)
-    begin = time.time() * 1000
-    pong = session.call(server.Ping(), server.PingReply)
-    end = time.time() * 1000
+    admin = session.admin
+    info = admin.info()
+    off = info.time_ms - time.time() * 1000
     address = session.endpoint.address
-    yield Finding(OK, "connection", f"{address} answers in {end - begin:.1f} ms")
-    same = greeting.version == __version__
-    versions = f"server {greeting.version}, this program {__version__}"
+    yield Finding(OK, "connection", f"{address} answers in {admin.ping():.1f} ms")
+    same = info.version == __version__
+    versions = f"server {info.version}, this program {__version__}"
     yield Finding(OK if same else WARNING, "versions", versions)
-    off = pong.data.time - (begin + end) / 2
     apart = abs(off) > CLOCK_MS
     said = f"the server's is {span_of(abs(off))} {'ahead' if off > 0 else 'behind'}: synchronise them"
     yield Finding(WARNING if apart else OK, "clocks", said if apart else "agree")

@@ -239,17 +239,14 @@ class _Ear:
     async def _look_for_queues(self) -> None:
         """Listen to queues as they come to be."""
         from bunqueue.client.connection.caller import AsyncCaller
-        from bunqueue.client.models import jobs as replies
-        from bunqueue.protocol.commands import server
+        from bunqueue.client.server_calls import AsyncServerCalls
 
         caller = AsyncCaller(self._endpoint)
         try:
             while True:
-                reply = await caller.call(server.ListQueues(), replies.NamesOfQueues)
-                for queue in reply.queues:
-                    name = queue if isinstance(queue, str) else queue.name
-                    if name not in self._tasks:
-                        await self._open_another(name)
+                for queue in await AsyncServerCalls(caller).list_queues():
+                    if queue.name not in self._tasks:
+                        await self._open_another(queue.name)
                 self._looked.set()
                 await asyncio.sleep(LOOK_S)
         finally:

@@ -1,13 +1,16 @@
-"""``bunqueue job``: one job, looked at. What changes it stands in `job_changes`."""
+"""``bunqueue job``: one job. The verbs that look at it come first, those that change it after them."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Annotated, Any
 
 from ..framework.session import Session
 from ..framework.shared import noun, verb
-from ..framework.values import SPAN, JobId, option, span
+from ..framework.values import SPAN, JobId, JsonData, Yes, argument, option, span
 from ..output.output import Column, Kind, plain
+from ..output.progress import confirm
 
 app = noun("Look at a job, wait for it, change it, cancel it.")
 
@@ -67,6 +70,29 @@ Timeout = Annotated[
 Start = Annotated[int, option("--start", about="From this line on, the first is 0.", metavar="N")]
 End = Annotated[int, option("--end", about="To this line; -1 is the last.", metavar="N")]
 
+PROGRESS = (Column("progress", Kind.NUMBER), Column("message"))
+NEGATIVE = {"ignore_unknown_options": True}  # a negative number is no flag
+
+Reason = Annotated[str | None, option("--reason", about="What the job's worker is told.", metavar="TEXT")]
+Grace = Annotated[
+    float,
+    option(
+        "--grace", about="How long a running job may take to stop. Default: 10s.", metavar=SPAN, parser=span
+    ),
+]
+Priority = Annotated[int, argument("PRIORITY", "Higher is taken first.")]
+Lifo = Annotated[
+    bool | None,
+    option("--lifo/--fifo", about="Whether it goes before others of its priority, or after them."),
+]
+Delay = Annotated[float, argument("TIME", "How much later it is to run.", parser=span)]
+Percent = Annotated[float | None, argument("[PERCENT]", "0 to 100.")]
+ProgressText = Annotated[str | None, option("--message", "-m", about="What it does now.", metavar="TEXT")]
+LogText = Annotated[str, argument("MESSAGE", "The line.")]
+Level = Annotated[str, option("--level", about="Default: info.", metavar="LEVEL")]
+Keep = Annotated[int, option("--keep", about="Keep so many of the last lines. Default: 0.", metavar="N")]
+Parent = Annotated[str, argument("PARENT", "The id of the job that is to wait.")]
+
 
 @verb(app, "bunqueue job get 01980f2e-...", "bunqueue job get 01980f2e-... --json | jq .data")
 def get(session: Session, job_id: JobId) -> None:
@@ -83,9 +109,8 @@ def get(session: Session, job_id: JobId) -> None:
 def state(session: Session, job_id: JobId) -> None:
     """Print the state of a job: waiting, delayed, active, completed, failed or cancelled."""
     from bunqueue.errors import JobNotFound
-    from bunqueue.protocol.commands import query
 
-    found = session.call(query.GetState(id=job_id), query.StateReply).state
+    found = session.admin.get_state(job_id)
     if found == "unknown":
         raise JobNotFound(f"there is no job {job_id}; it was removed, or never added to this server")
     session.out.done(found, {"id": job_id, "state": found}, "state")
@@ -138,20 +163,14 @@ def logs(session: Session, job_id: JobId, start: Start = 0, end: End = -1) -> No
 )
 def attempts(session: Session, job_id: JobId) -> None:
     """List the attempts of a job that came to nothing, the oldest first. JSON has their tracebacks."""
-    from bunqueue.protocol.commands.insight import AttemptsReply, GetAttempts
-
-    session.found(job_id)
-    found = session.call(GetAttempts(id=job_id), AttemptsReply).data.attempts
-    session.out.rows(found, ATTEMPT, none="no attempt has failed")
+    session.out.rows(session.job(job_id).attempts(), ATTEMPT, none="no attempt has failed")
 
 
 @verb(app, "bunqueue job why 01980f2e-...")
 def why(session: Session, job_id: JobId) -> None:
     """Say why a job waits: everything that holds it back at present. Nothing for one that does not wait."""
-    from bunqueue.protocol.commands.insight import WaitingReply, WhyWaiting
-
     job = session.found(job_id)
-    found = session.call(WhyWaiting(id=job_id), WaitingReply).data.reasons
+    found = session.queue(job.queue).handle(job_id).why_waiting()
     session.out.rows(found, REASON, none=f"it does not wait: it is {job.state}")
 
 
@@ -169,7 +188,7 @@ def children(session: Session, job_id: JobId) -> None:
         rows.append(
             {
                 "child": child,
-                "state": session.state(child),
+                "state": session.admin.get_state(child),
                 "value": values.get(key),
                 "error": errors.get(key),
             }
@@ -177,4 +196,145 @@ def children(session: Session, job_id: JobId) -> None:
     session.out.rows(rows, CHILD, none="it has no children")
 
 
-from . import job_changes as job_changes  # noqa: E402  # adds its verbs to `app`
+@contextmanager
+def _of(session: Session, job_id: str) -> Iterator[Any]:
+    """A job's handle; when its state does not allow something, it is told what that is."""
+    from bunqueue.errors import WrongState
+
+    handle = session.job(job_id)
+    try:
+        yield handle
+    except WrongState as error:
+        state = session.admin.get_state(job_id)
+        raise WrongState(f"job {job_id} is {state}: {error.reason}") from None
+
+
+def _say(session: Session, job_id: str, sentence: str, **facts: object) -> None:
+    session.out.done(f"job {job_id} {sentence}", {"id": job_id, **facts})
+
+
+@verb(app, "bunqueue job cancel 01980f2e-... --reason 'the order was withdrawn'")
+def cancel(session: Session, job_id: JobId, reason: Reason = None, grace: Grace = 10_000) -> None:
+    """Stop a job for good, also one that runs: its worker is told, and its result does not count."""
+    with _of(session, job_id) as job:
+        stopped = job.cancel(reason, grace=grace)
+    said = "is cancelled" if stopped else f"is being stopped; bunqueue job wait {job_id} sees the end"
+    _say(session, job_id, said, running=not stopped)
+
+
+@verb(app, "bunqueue job promote 01980f2e-...")
+def promote(session: Session, job_id: JobId) -> None:
+    """Let a delayed job, or a retry that waits, run now."""
+    with _of(session, job_id) as job:
+        job.promote()
+    _say(session, job_id, "may run now")
+
+
+@verb(app, "bunqueue job retry 01980f2e-...")
+def retry(session: Session, job_id: JobId) -> None:
+    """Run a dead letter or a completed job again, with all its attempts."""
+    with _of(session, job_id) as job:
+        job.retry()
+    _say(session, job_id, "runs again")
+
+
+@verb(app, """bunqueue job update 01980f2e-... '{"to": "grace@example.com"}'""")
+def update(session: Session, job_id: JobId, data: JsonData) -> None:
+    """Give a job that has not ended other data."""
+    with _of(session, job_id) as job:
+        job.update_data(data)
+    _say(session, job_id, "has other data")
+
+
+@verb(app, "bunqueue job priority 01980f2e-... 10", context_settings=NEGATIVE)
+def priority(session: Session, job_id: JobId, priority: Priority, lifo: Lifo = None) -> None:
+    """Give a waiting or delayed job another priority."""
+    with _of(session, job_id) as job:
+        job.change_priority(priority, lifo=lifo)
+    _say(session, job_id, f"has priority {priority}", priority=priority)
+
+
+@verb(app, "bunqueue job delay 01980f2e-... 1h30m")
+def delay(session: Session, job_id: JobId, time: Delay) -> None:
+    """Have a waiting, delayed or active job run later. An active one is taken from its worker."""
+    with _of(session, job_id) as job:
+        job.change_delay(time)
+    _say(session, job_id, "runs later", delay=time)
+
+
+@verb(app, "bunqueue job discard 01980f2e-...")
+def discard(session: Session, job_id: JobId) -> None:
+    """Make a waiting, delayed or active job a dead letter."""
+    with _of(session, job_id) as job:
+        job.discard()
+    _say(session, job_id, "is a dead letter")
+
+
+@verb(app, "bunqueue job remove 01980f2e-... --yes")
+def remove(session: Session, job_id: JobId, yes: Yes = False) -> None:
+    """Remove a job with its result and its log; not an active one."""
+    with _of(session, job_id) as job:
+        confirm(f"Remove job {job_id} of queue {job.queue}?", yes)
+        job.remove()
+    _say(session, job_id, "is removed", removed=True)
+
+
+@verb(app, "bunqueue job progress 01980f2e-...", "bunqueue job progress 01980f2e-... 50 --message rendering")
+def progress(session: Session, job_id: JobId, percent: Percent = None, message: ProgressText = None) -> None:
+    """Print how far an active job is, and its last message; with PERCENT, say how far it is."""
+    with _of(session, job_id) as job:
+        if percent is None:
+            session.out.record(job.progress(), PROGRESS)
+            return
+        job.update_progress(percent, message)
+    _say(session, job_id, f"is at {percent:g} %", progress=percent)
+
+
+@verb(app, "bunqueue job log 01980f2e-... 'looked at by hand' --level warning")
+def log(session: Session, job_id: JobId, message: LogText, level: Level = "info") -> None:
+    """Add a line to the log of a job."""
+    with _of(session, job_id) as job:
+        job.log(message, level)
+    _say(session, job_id, "has another line in its log")
+
+
+@verb(app, "bunqueue job clear-logs 01980f2e-... --keep 10 --yes")
+def clear_logs(session: Session, job_id: JobId, keep: Keep = 0, yes: Yes = False) -> None:
+    """Forget the log of a job but for its last lines."""
+    with _of(session, job_id) as job:
+        confirm(f"Forget the log of job {job_id}?", yes)
+        job.clear_logs(keep=keep)
+    _say(session, job_id, "has its log cleared")
+
+
+@verb(app, "bunqueue job release-key 01980f2e-...")
+def release_key(session: Session, job_id: JobId) -> None:
+    """Free the unique key that a job holds, so that another may have it. The job stays."""
+    with _of(session, job_id) as job:
+        held = job.remove_unique_key()
+    _say(session, job_id, "holds no key any more" if held else "held no key", released=held)
+
+
+@verb(app, "bunqueue job set-parent 01980f2e-... 01980f30-...")
+def set_parent(session: Session, job_id: JobId, parent: Parent) -> None:
+    """Make a job the child of another, which waits for it from then on."""
+    with _of(session, job_id) as job:
+        job.set_parent(parent)
+    _say(session, job_id, f"is a child of {parent}", parent=parent)
+
+
+@verb(app, "bunqueue job leave-parent 01980f2e-...")
+def leave_parent(session: Session, job_id: JobId) -> None:
+    """Part a job from its parent, which no longer waits for it."""
+    with _of(session, job_id) as job:
+        job.leave_parent()
+    _say(session, job_id, "has no parent any more")
+
+
+@verb(app, "bunqueue job remove-children 01980f2e-... --yes")
+def remove_children(session: Session, job_id: JobId, yes: Yes = False) -> None:
+    """Remove the children of a job that have not begun."""
+    with _of(session, job_id) as job:
+        confirm(f"Remove the children of job {job_id} that have not begun?", yes)
+        job.remove_children()
+    _say(session, job_id, "has lost its children that had not begun")

@@ -56,7 +56,7 @@ HEALTH = (
 @verb(app, "bunqueue stats", "bunqueue stats --json | jq .waiting")
 def stats(session: Session) -> None:
     """Print how many jobs the server has in each state, and how fast they come and go."""
-    session.out.record(session.queue("all").stats(), STATS)
+    session.out.record(session.admin.stats(), STATS)
 
 
 @verb(app, "bunqueue shards")
@@ -65,9 +65,7 @@ def shards(session: Session) -> None:
 
     Exit status: 1 when one does not answer or cannot store everything.
     """
-    from bunqueue.protocol.commands.insight import ListShards, ShardViewsReply
-
-    found = {each.shard: each for each in session.call(ListShards(), ShardViewsReply).data.shards}
+    found = {each.shard: each for each in session.admin.list_shards()}
     number = max((each.of for each in found.values()), default=0)
     rows = [
         plain(found[each]) if each in found else {"shard": each, "error": SILENT} for each in range(number)
@@ -81,17 +79,17 @@ def shards(session: Session) -> None:
 def metrics(session: Session) -> None:
     """Print all numbers as Prometheus reads them; as JSON, the totals since the server's start."""
     if session.out.as_json:
-        session.out.record(session.queue("all").metrics(), TOTALS)
+        session.out.record(session.admin.metrics(), TOTALS)
     else:
-        session.out.text(session.queue("all").prometheus())
+        session.out.text(session.admin.prometheus())
 
 
 @verb(app, "bunqueue ping")
 def ping(session: Session) -> None:
     """Print how many milliseconds the server takes to answer."""
-    queue = session.queue("all")
-    queue.ping()  # that one opens the connection
-    ms = round(queue.ping(), 2)
+    admin = session.admin
+    admin.ping()  # that one opens the connection
+    ms = round(admin.ping(), 2)
     session.out.done(f"{session.endpoint.address} answers in {ms:g} ms", {"ping": ms}, "ping")
 
 
@@ -101,19 +99,16 @@ def health(session: Session) -> None:
 
     Exit status: 0 when it is well; 1 when it cannot store everything; 4 when it is not there.
     """
-    from bunqueue.protocol.commands import server, workers
-
-    queue = session.queue("all")
-    greeting = session.call(server.Hello(protocol_version=2), server.HelloReply)
-    storage = queue.storage_status()
-    listed = session.call(workers.ListWorkers(), workers.ListWorkersReply).data.stats
+    admin = session.admin
+    info = admin.info()
+    storage = admin.storage_status()
     row = {
         "status": "ok" if storage.error is None and not storage.disk_full else "problem",
         "address": session.endpoint.address,
-        "version": greeting.version,
-        "ping": round(queue.ping(), 2),
-        "uptime": queue.stats().uptime,
-        "workers": listed.active,
+        "version": info.version,
+        "ping": round(admin.ping(), 2),
+        "uptime": admin.stats().uptime,
+        "workers": admin.worker_stats().active,
         "error": storage.error or ("the disk is full" if storage.disk_full else None),
     }
     session.out.record(plain(row), HEALTH)

@@ -53,7 +53,7 @@ Secret = Annotated[
 @verb(app, "bunqueue webhook list", name="list")
 def list_(session: Session, queue: Queue = None) -> None:
     """List webhooks in the order in which they were added."""
-    found = session.queue(queue or "all").list_webhooks(all_queues=queue is None)
+    found = session.admin.list_webhooks(queue)
     session.out.rows(found, WEBHOOKS, none="there are no webhooks")
 
 
@@ -68,8 +68,7 @@ def add(session: Session, target: Target, events: Events, queue: Queue = None, s
 
     if secret == "-":
         secret = sys.stdin.readline().rstrip("\n")
-    hooks = session.queue(queue or "all")
-    hook = hooks.add_webhook(target, events, secret=secret, all_queues=queue is None)  # type: ignore[arg-type]
+    hook = session.admin.add_webhook(target, events, secret=secret, queue=queue)  # type: ignore[arg-type]
     session.out.done(
         f"added webhook {hook}", {"id": hook, "url": target, "events": events, "queue": queue}, "id"
     )
@@ -81,7 +80,7 @@ def remove(session: Session, webhook_id: Id, yes: Yes = False) -> None:
     from bunqueue.errors import NotFound
 
     confirm(f"Remove webhook {webhook_id}?", yes)
-    if not session.queue("all").remove_webhook(webhook_id):
+    if not session.admin.remove_webhook(webhook_id):
         raise NotFound(f"there is no webhook {webhook_id}; bunqueue webhook list")
     session.out.done(f"webhook {webhook_id} is removed", {"id": webhook_id, "removed": True})
 
@@ -91,7 +90,7 @@ def test(session: Session, webhook_id: Id) -> None:
     """Send a webhook a delivery that means nothing, and say what came of it."""
     from bunqueue.errors import BunqueueError
 
-    trial = session.queue("all").test_webhook(webhook_id)
+    trial = session.admin.test_webhook(webhook_id)
     if not trial.delivered:
         said = trial.error or f"the answer was {trial.status}"
         raise BunqueueError(f"webhook {webhook_id} did not take it: {said}")
@@ -112,6 +111,6 @@ def disable(session: Session, webhook_id: Id) -> None:
 
 
 def _switch(session: Session, webhook_id: str, enabled: bool) -> None:
-    session.queue("all").set_webhook_enabled(webhook_id, enabled)
+    session.admin.set_webhook_enabled(webhook_id, enabled)
     said = f"webhook {webhook_id} is {'on' if enabled else 'off'}"
     session.out.done(said, {"id": webhook_id, "enabled": enabled})

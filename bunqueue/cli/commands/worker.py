@@ -155,7 +155,7 @@ app.command(RUN, cls=Verb, epilog=_EXAMPLES)(_worker)
 @verb(app, "bunqueue worker list", "bunqueue worker list --queue emails", name="list")
 def list_(session: Session, queue: OfQueue = None) -> None:
     """List the workers that have made themselves known, the server's and those of one queue."""
-    found = session.queue(queue or "all").list_workers(all_queues=queue is None)
+    found = session.admin.list_workers(queue)
     rows = [plain(each) for each in found]
     session.out.rows(rows, WORKERS, none="no worker has made itself known")
 

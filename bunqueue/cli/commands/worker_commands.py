@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import typer
 
@@ -15,11 +15,6 @@ from ..framework.session import Session
 from ..framework.shared import verb
 from ..framework.values import SPAN, JobId, QueueName, data, option, span
 from ..output.output import Column, Kind, encoded, field, plain
-
-if TYPE_CHECKING:
-    from bunqueue.protocol.commands import Reply
-
-R = TypeVar("R", bound="Reply")
 
 app = typer.Typer(pretty_exceptions_enable=False, rich_markup_mode=None)
 
@@ -79,26 +74,17 @@ def pull(
 
     Exit status: 3 when there is no job.
     """
-    from bunqueue.client.models.jobs import PulledJob
-    from bunqueue.errors import CommandFailed
-    from bunqueue.protocol.commands.core import AckReply, Fail, Pull
-
     if lock_ttl is not None and owner is None:
         owner = f"{socket.gethostname()}:{os.getppid()}"
-    command = Pull(queue=queue, timeout=timeout, owner=owner, lock_ttl=int(lock_ttl or LOCK_MS), detach=True)
-    reply = session.call(command, PulledJob)
-    if reply.job is not None and reply.job.unreadable:
-        text = f"the job's {reply.job.unreadable}"
-        _call(session, Fail(id=reply.job.id, token=reply.token, error=text, unrecoverable=True), AckReply)
-        raise CommandFailed(f"job {reply.job.id} of queue {queue} is a dead letter now: {text}")
-    if reply.job is None:
+    taken = session.queue(queue).pull(timeout, owner=owner, lock=int(lock_ttl or LOCK_MS))
+    if taken is None:
         session.out.note(f"bunqueue: queue {queue} has no job to take")
         raise typer.Exit(exits.NOT_FOUND)
-    row = {**plain(reply.job), "lockToken": reply.token}
+    row = {**plain(taken.job), "lockToken": taken.lock_token}
     if session.out.as_json or session.out.is_terminal:
         session.out.record(row, PULLED)
     else:
-        cells = (row["id"], encoded(row["data"]), *([reply.token] if reply.token else ()))
+        cells = (row["id"], encoded(row["data"]), *([taken.lock_token] if taken.lock_token else ()))
         session.out.text("\t".join(field(cell) for cell in cells))
 
 
@@ -109,13 +95,7 @@ def pull(
 )
 def ack(session: Session, job_id: JobId, result: Result = None, lock_token: LockToken = None) -> None:
     """Complete a job that was pulled."""
-    import msgspec
-
-    from bunqueue.protocol.commands.core import Ack, AckReply
-
-    fields: dict[str, Any] = {} if result is None else {"result": msgspec.Raw(msgspec.msgpack.encode(result))}
-    reply = _call(session, Ack(id=job_id, token=lock_token, **fields), AckReply)
-    _applied(reply.data)
+    session.job(job_id).complete(result, lock_token=lock_token)
     session.out.done(f"completed job {job_id}", {"id": job_id, "state": "completed"})
 
 
@@ -136,14 +116,10 @@ def fail(
 
     With --give-back it has not failed: it takes its old place in the queue, and the attempt does not count.
     """
-    from bunqueue.protocol.commands.core import AckReply, Fail
-
     if unrecoverable and give_back:
         raise SettingsError("--unrecoverable and --give-back: it is one or the other")
-    command = Fail(
-        id=job_id, error=error, token=lock_token, unrecoverable=unrecoverable, interrupted=give_back
-    )
-    _applied(_call(session, command, AckReply).data)
+    job = session.job(job_id)
+    job.fail(error, lock_token=lock_token, unrecoverable=unrecoverable, give_back=give_back)
     said = "gave back" if give_back else "failed"
     session.out.done(f"{said} job {job_id}", {"id": job_id, "interrupted": give_back})
 
@@ -156,37 +132,8 @@ def heartbeat(
 
     Exit status: 8 when somebody has cancelled the job, whose work may stop.
     """
-    from msgspec import UNSET
-
-    from bunqueue.protocol.commands.core import HeartbeatReply, JobHeartbeat
-
     lasting = None if duration is None else int(duration)
-    reply = _call(session, JobHeartbeat(id=job_id, token=lock_token, duration=lasting), HeartbeatReply)
-    if reply.data.cancelled is not UNSET:
+    if not session.job(job_id).heartbeat(lock_token=lock_token, duration=lasting):
         session.out.note(f"bunqueue: job {job_id} is cancelled: stop working on it")
         raise typer.Exit(exits.NOT_COMPLETED)
     session.out.done(f"job {job_id} is kept", {"id": job_id, "ok": True})
-
-
-def _call(session: Session, command: Any, reply: type[R]) -> R:
-    """The reply to a command about a pulled job. Raises JobNotFound where the server's word for a job that is
-    not there is that for one in another state."""
-    from bunqueue.errors import JobNotFound, LockLost, WrongState
-    from bunqueue.protocol.commands.query import GetState, StateReply
-
-    try:
-        return session.call(command, reply)
-    except (LockLost, WrongState):
-        if session.call(GetState(id=command.id), StateReply).state != "unknown":
-            raise
-    raise JobNotFound(f"there is no job {command.id}; it was removed, or never added to this server")
-
-
-def _applied(answer: Any) -> None:
-    """Whether the end of a job counted."""
-    from msgspec import UNSET
-
-    from bunqueue.errors import LockLost
-
-    if answer is not UNSET and not answer.applied:
-        raise LockLost(f"it came too late to count: {answer.reason}")

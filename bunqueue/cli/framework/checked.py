@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from msgspec import Struct
 
+from bunqueue.client.blocking.admin import Admin
 from bunqueue.client.blocking.flow import FlowProducer
 from bunqueue.client.blocking.queue import Queue
 from bunqueue.client.connection.caller import Caller
@@ -31,6 +32,13 @@ class CheckedCaller(Caller):
                 checks.queue_name(queue)
             checks.checked(command)
         return super().call(command, reply)
+
+
+class CheckedAdmin(Admin):
+    """The server as a whole, over a connection that is there."""
+
+    def __init__(self, caller: Caller) -> None:
+        self._caller = caller
 
 
 class CheckedQueue(Queue):

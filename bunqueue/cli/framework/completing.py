@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from bunqueue.errors import BunqueueError
 from bunqueue.settings import SettingsError
 
+if TYPE_CHECKING:
+    from bunqueue.client.blocking.admin import Admin
+
 PATIENCE_MS = 700
 """How long a person waits who has pressed the tab key."""
 
 
-def _ask(context: typer.Context, question: Callable[[Any], Iterable[str]], incomplete: str) -> list[str]:
+def _ask(context: typer.Context, question: Callable[[Admin], Iterable[str]], incomplete: str) -> list[str]:
     """Answers to a question to the server that the command line names so far."""
     from dataclasses import replace
 
     from bunqueue.client.connection.caller import Caller
 
+    from .checked import CheckedAdmin
     from .place import endpoint_of
 
     place: dict[str, Any] = {}
@@ -32,7 +36,7 @@ def _ask(context: typer.Context, question: Callable[[Any], Iterable[str]], incom
         quick = replace(endpoint.options, command_timeout=PATIENCE_MS, connect_timeout=PATIENCE_MS)
         caller = Caller(replace(endpoint, options=quick))
         try:
-            return sorted(name for name in question(caller) if name.startswith(incomplete))
+            return sorted(name for name in question(CheckedAdmin(caller)) if name.startswith(incomplete))
         finally:
             caller.close()
     except (BunqueueError, SettingsError):
@@ -41,35 +45,17 @@ def _ask(context: typer.Context, question: Callable[[Any], Iterable[str]], incom
 
 def queues(context: typer.Context, incomplete: str) -> list[str]:
     """Names of queues."""
-    from bunqueue.client.models import jobs as replies
-    from bunqueue.protocol.commands import server
-
-    def names(caller: Any) -> Iterable[str]:
-        found = caller.call(server.ListQueues(), replies.NamesOfQueues).queues
-        return (each if isinstance(each, str) else each.name for each in found)
-
-    return _ask(context, names, incomplete)
+    return _ask(context, lambda admin: (each.name for each in admin.list_queues()), incomplete)
 
 
 def crons(context: typer.Context, incomplete: str) -> list[str]:
     """Names of schedules."""
-    from bunqueue.protocol.commands import cron
-
-    def names(caller: Any) -> Iterable[str]:
-        return (each.name for each in caller.call(cron.CronList(), cron.CronListReply).crons)
-
-    return _ask(context, names, incomplete)
+    return _ask(context, lambda admin: (each.name for each in admin.list_crons()), incomplete)
 
 
 def webhooks(context: typer.Context, incomplete: str) -> list[str]:
     """Ids of webhooks."""
-    from bunqueue.protocol.commands import webhooks
-
-    def ids(caller: Any) -> Iterable[str]:
-        reply = caller.call(webhooks.ListWebhooks(), webhooks.ListWebhooksReply)
-        return (each.id for each in reply.data.webhooks)
-
-    return _ask(context, ids, incomplete)
+    return _ask(context, lambda admin: (each.id for each in admin.list_webhooks()), incomplete)
 
 
 def one_of(*words: str) -> Callable[[str], list[str]]:

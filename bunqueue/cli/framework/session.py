@@ -5,21 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self
 
 from ..output.output import Output
 
 if TYPE_CHECKING:
-    from msgspec import Struct
-
+    from bunqueue.client.blocking.admin import Admin
     from bunqueue.client.blocking.flow import FlowProducer
     from bunqueue.client.blocking.queue import JobHandle, Queue
     from bunqueue.client.connection.caller import Caller
     from bunqueue.client.connection.transport import Endpoint
     from bunqueue.client.models.jobs import Job
-    from bunqueue.protocol.commands import Reply
-
-R = TypeVar("R", bound="Reply")
 
 
 class Session:
@@ -68,13 +64,14 @@ class Session:
 
     def ping(self) -> None:
         """Whether the server is there. Raises BunqueueError."""
-        from bunqueue.protocol.commands import server
+        self.admin.ping()
 
-        self.call(server.Ping(), server.PingReply)
+    @property
+    def admin(self) -> Admin:
+        """The server as a whole."""
+        from .checked import CheckedAdmin
 
-    def call(self, command: Struct, reply: type[R]) -> R:
-        """The reply to a command. Raises BunqueueError."""
-        return self.caller.call(command, reply)
+        return CheckedAdmin(self.caller)
 
     def queue(self, name: str) -> Queue:
         """A queue. Raises OptionError for a name that is none."""
@@ -90,15 +87,12 @@ class Session:
 
     def found(self, job_id: str) -> Job:
         """A job as it is now. Raises JobNotFound."""
-        from bunqueue.client.models import jobs as replies
         from bunqueue.errors import JobNotFound
-        from bunqueue.protocol.commands import query
 
-        try:
-            return self.call(query.GetJob(id=job_id), replies.OneJob).job
-        except JobNotFound:
-            text = f"there is no job {job_id!r}; it was removed, or never added to this server"
-            raise JobNotFound(text) from None
+        job = self.admin.get_job(job_id)
+        if job is None:
+            raise JobNotFound(f"there is no job {job_id!r}; it was removed, or never added to this server")
+        return job
 
     def job(self, job_id: str) -> JobHandle[Any]:
         """The handle of a job that is there. Raises JobNotFound."""
@@ -106,9 +100,3 @@ class Session:
 
         job = self.found(job_id)
         return JobHandle(self.caller, job.queue, job.id)
-
-    def state(self, job_id: str) -> str:
-        """Of a job, or "unknown"."""
-        from bunqueue.protocol.commands import query
-
-        return self.call(query.GetState(id=job_id), query.StateReply).state

@@ -46,10 +46,7 @@ Time = Annotated[float, argument("TIME", "For how long.", parser=span)]
 @verb(app, "bunqueue group list emails", "bunqueue group list emails --limit 1000 --json", name="list")
 def list_(session: Session, queue: QueueName, limit: Most = 100, offset: Offset = 0) -> None:
     """List the groups of a queue that have jobs or settings, by name."""
-    from bunqueue.protocol.commands.insight import GroupViewsReply, ListGroups
-
-    command = ListGroups(queue=queue, limit=limit, offset=offset)
-    found = session.call(command, GroupViewsReply).data.groups
+    found = session.queue(queue).list_groups(limit=limit, offset=offset)
     session.out.rows(found, GROUPS, none="it has no groups")
 
 

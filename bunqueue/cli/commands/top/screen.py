@@ -69,7 +69,7 @@ class _Looks:
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._queue = session.queue("all")
+        self._admin = session.admin
         self._before: Samples | None = None
         self._at = 0.0
 
@@ -77,7 +77,7 @@ class _Looks:
         """Raises BunqueueError."""
         from .numbers import samples_of, server_now
 
-        text = self._queue.prometheus()
+        text = self._admin.prometheus()
         at, samples = time.monotonic(), samples_of(text)
         found = server_now(samples, self._before, at - self._at)
         self._before, self._at = samples, at
@@ -86,14 +86,14 @@ class _Looks:
     def workers(self) -> list[dict[str, Any]]:
         """The busiest first."""
         now = time.time() * 1000
-        rows = [plain(worker) for worker in self._queue.list_workers(all_queues=True)]
+        rows = [plain(worker) for worker in self._admin.list_workers()]
         for row in rows:
             row["silence"] = max(0.0, now - row["lastSeen"])
         return sorted(rows, key=lambda row: (-row["activeJobs"], row["name"], row["pid"]))
 
     def paused(self) -> frozenset[str]:
         """The names of queues."""
-        return frozenset(queue.name for queue in self._queue.list_queues() if queue.paused)
+        return frozenset(queue.name for queue in self._admin.list_queues() if queue.paused)
 
 
 def _print_lines(session: Session, looks: _Looks, interval: float, count: int | None) -> None:
