@@ -16,6 +16,13 @@ def note(job: Job, moment: Moment) -> None:
         planned(job, moment.at)
 
 
+def attempt_number(job: Job, attempts: int) -> int:
+    """The number of an attempt, which is ``attempts`` in this life of the job: after a retry of a dead letter
+    the numbers go on, so that none appears twice."""
+    past = (moment.attempt for moment in reversed(job.timeline or ()) if moment.state == "failed")
+    return max(attempts, next((number + 1 for number in past if number is not None), 0))
+
+
 def planned(job: Job, at: int) -> None:
     """Keep when the time of a job was set, where no entry of its timeline tells that."""
     job.extra = job.extra or Extra()

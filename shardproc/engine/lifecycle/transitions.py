@@ -42,7 +42,7 @@ from . import child_results, dlq_retries, events, job_waiters, outcomes, progres
 from .events import emit
 from .last_runs import ended as run_ended
 from .repeating import successor
-from .timeline import note
+from .timeline import attempt_number, note
 
 MAX_ERROR = 65_536  # characters of an error text that are kept
 
@@ -247,7 +247,7 @@ def cancel(state: State, job: Job) -> None:
     started, number = job.started_at, job.attempts + 1
     attempt = Attempt(job.seq, number, lock.owner, started, state.now, CANCELLED, text, None)
     state.out.attempts.append(attempt)
-    note(job, Moment(CANCELLED, state.now, text, number))
+    note(job, Moment(CANCELLED, state.now, text, attempt_number(job, number)))
     let_go(state, queue, job)
     job.error = text
     emit(state, events.FAILED, job, error=text, terminal=True, reason=CANCELLED)
@@ -359,7 +359,7 @@ def _end_attempt(state: State, queue: QueueState, job: Job, error: str | None, o
     text = error[:MAX_ERROR] if error is not None else None
     attempt = Attempt(job.seq, job.attempts, worker, job.started_at, now, outcome, text, None)
     state.out.attempts.append(attempt)
-    note(job, Moment("failed", now, text, job.attempts))
+    note(job, Moment("failed", now, text, attempt_number(job, job.attempts)))
     let_go(state, queue, job)
     job.error = text
     progress.forget(state, job)
@@ -368,7 +368,7 @@ def _end_attempt(state: State, queue: QueueState, job: Job, error: str | None, o
 def _again(state: State, queue: QueueState, job: Job, run_at: int) -> None:
     job.run_at = run_at
     job.started_at = None
-    note(job, Moment("waiting", state.now, None, job.attempts + 1))
+    note(job, Moment("waiting", state.now, None, attempt_number(job, job.attempts + 1)))
     enqueue(state, queue, job)
     state.out.touch(job, ROW)
 

@@ -311,3 +311,16 @@ def test_a_heartbeat_keeps_a_job(driver: Driver) -> None:
 def test_refused_configurations(driver: Driver, request_: dict[str, Any], error: str) -> None:
     assert driver.ask(queue="q", **request_) == {"ok": False, "error": error}
     assert driver.rows("select * from records") == []
+
+
+def test_attempts_are_numbered_on_after_a_retry(driver: Driver) -> None:
+    job_id = driver.push(maxAttempts=2, backoff=0)
+    for life in range(2):
+        for _ in range(2):
+            token = driver.ask(cmd="PULL", queue="q", owner="w")["token"]
+            driver.ask(cmd="FAIL", id=job_id, token=token, error="no")
+        if life == 0:
+            assert driver.ask(cmd="RetryDlq", queue="q")["count"] == 1
+    moments = driver.job(job_id)["timeline"]
+    assert [moment["attempt"] for moment in moments if moment["state"] == "failed"] == [1, 2, 3, 4]
+    assert [moment.get("attempt") for moment in moments if moment["state"] == "waiting"] == [None, 2, None, 4]
