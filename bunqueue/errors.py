@@ -7,7 +7,7 @@ people and says what happened, to which queue or job, where, and what to do next
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
 
 
@@ -262,14 +262,19 @@ class JobTimeout(JobStopped, TimeoutError):
 
 
 class Postpone(JobStopped):
-    """Raise it in a handler to have the job put back, to run in `delay`: ms, or a timedelta. No attempt is
-    used, so without `max` it may be done for ever. A job that was put back `max` times already fails this
-    attempt instead, with PostponeLimit. How often it was put back is `postponed` of the job."""
+    """Raise it in a handler to have the job put back, to run in `delay`: ms or a timedelta, or at a moment: a
+    datetime with a time zone. No attempt is used, so without `max` it may be done for ever. A job that was
+    put back `max` times already fails this attempt instead, with PostponeLimit. How often it was put back is
+    `postponed` of the job."""
 
     code = "job_postponed"
 
     def __init__(
-        self, delay: float | timedelta, message: str = "put back by its handler", *, max: int | None = None
+        self,
+        delay: float | timedelta | datetime,
+        message: str = "put back by its handler",
+        *,
+        max: int | None = None,
     ) -> None:
         super().__init__(message)
         self.delay = delay
@@ -277,23 +282,24 @@ class Postpone(JobStopped):
         self.counts = True
         """For the worker: whether the job's `postponed` grows."""
 
-    def __reduce__(self) -> tuple[Callable[..., Postpone], tuple[float | timedelta, str]]:
+    def __reduce__(self) -> tuple[Callable[..., Postpone], tuple[float | timedelta | datetime, str]]:
         return partial(type(self), max=self.max), (self.delay, str(self))
 
 
 class Retry(BunqueueError):
-    """Raise it in a handler to fail the attempt and have the next one in `delay`: ms, or a timedelta, instead
-    of after the job's backoff. It counts as an attempt: after `max_attempts` the job is a dead letter."""
+    """Raise it in a handler to fail the attempt and have the next one in `delay`: ms or a timedelta, or at a
+    moment: a datetime with a time zone, instead of after the job's backoff. It counts as an attempt: after
+    `max_attempts` the job is a dead letter."""
 
     code = "retry"
 
     def __init__(
-        self, delay: float | timedelta, message: str = "its handler asks for another attempt"
+        self, delay: float | timedelta | datetime, message: str = "its handler asks for another attempt"
     ) -> None:
         super().__init__(message)
         self.delay = delay
 
-    def __reduce__(self) -> tuple[type[Retry], tuple[float | timedelta, str]]:
+    def __reduce__(self) -> tuple[type[Retry], tuple[float | timedelta | datetime, str]]:
         return type(self), (self.delay, str(self))
 
 

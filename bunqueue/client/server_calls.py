@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
-from datetime import datetime
 
 from msgspec import UNSET
 
@@ -16,7 +15,7 @@ from bunqueue.client.models import jobs as replies
 from bunqueue.client.models.jobs import QueueInfo, ServerStats
 from bunqueue.client.models.views import EventPage, ServerInfo
 from bunqueue.client.options import checks
-from bunqueue.client.options.job import epoch_ms
+from bunqueue.client.options.moments import PastMoment, past_moment
 from bunqueue.errors import BunqueueError
 from bunqueue.protocol.commands import Ok, events, insight, monitoring, server, workers
 from bunqueue.protocol.commands.insight import ShardView
@@ -102,7 +101,7 @@ class AsyncServerCalls:
     async def read_events(
         self,
         *,
-        since: datetime | float | None = None,
+        since: PastMoment | None = None,
         after: Sequence[int] | None = None,
         limit: int = 1000,
         queues: Iterable[str] | None = None,
@@ -112,12 +111,12 @@ class AsyncServerCalls:
         """A page of the server's event log: at most `limit` events of each shard, of all queues and types
         unless some are named. `limit` is at most 10,000.
 
-        Begin with the oldest event, or with `since`, a datetime or ms since the epoch. Go on with the
-        `after` of the page before, until a page is the `last`.
+        Begin with the oldest event, or with `since`: a datetime with a zone, a timedelta (so long ago), or
+        ms since the epoch. Go on with the `after` of the page before, until a page is the `last`.
         """
         command = events.GetEvents(
             after=None if after is None else list(after),
-            since=None if since is None else epoch_ms(since, "since"),
+            since=None if since is None else past_moment(since, "since"),
             limit=limit,
             queues=None if queues is None else [checks.queue_name(queue) for queue in queues],
             types=None if types is None else list(types),

@@ -13,6 +13,10 @@ if TYPE_CHECKING:
 class Substitute(Protocol):
     """Gets all commands, whatever engine they are meant for."""
 
+    @property
+    def now_ms(self) -> int:
+        """The time by its clock, epoch ms."""
+
     async def open(self) -> Transport:
         """A session for this event loop."""
 

@@ -42,10 +42,9 @@ def _start(marker: pytest.Mark) -> datetime | None:
     if isinstance(start, str):
         try:
             start = datetime.fromisoformat(start)
+            return start if start.tzinfo else start.replace(tzinfo=UTC)
         except ValueError:
             raise pytest.UsageError(f"start: {start!r} is no moment; there is only {MARKER}") from None
     if start is not None and not isinstance(start, datetime):
         raise pytest.UsageError(f"start: {start!r} is no moment; there is only {MARKER}")
-    if start is not None and start.tzinfo is None:
-        start = start.replace(tzinfo=UTC)
     return start

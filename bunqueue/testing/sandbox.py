@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Self, Unpack
 from msgspec import Struct
 
 from bunqueue.client import substitute
-from bunqueue.client.connection.options import Duration, milliseconds, shown
+from bunqueue.client.connection.options import milliseconds, shown
 from bunqueue.client.connection.replies import decode_reply
 from bunqueue.client.connection.requests import poll_time, spec_of
 from bunqueue.client.models.jobs import Job
 from bunqueue.client.options.job import JobOptions
+from bunqueue.client.options.moments import When, epoch_ms
 from bunqueue.protocol.commands import Ok
 
 from .engine import FrozenClock, SandboxEngine
@@ -51,10 +52,10 @@ class Sandbox:
     """
 
     def __init__(self, *, start: datetime | None = None) -> None:
-        begin = time.time() if start is None else start.timestamp()
+        begin = time.time() * 1000 if start is None else epoch_ms(start, "start")
         self.faults = Faults()
         """What is to go wrong."""
-        self._engine = SandboxEngine(FrozenClock(round(begin * 1000)))
+        self._engine = SandboxEngine(FrozenClock(round(begin)))
         self._direct = SandboxSession(self._engine, self.faults)
         self._caller = Caller()
         self._workers: list[SandboxTransport] = []
@@ -90,8 +91,9 @@ class Sandbox:
         """The time, epoch ms."""
         return self._engine.clock.now_ms()
 
-    def advance(self, duration: Duration) -> None:
-        """Let time pass, ms or a timedelta, from one moment at which something is due to the next.
+    def advance(self, duration: When) -> None:
+        """Let time pass, ms or a timedelta, or until a datetime with a time zone: from one moment at which
+        something is due to the next.
 
         Jobs whose time comes are ready then, schedules fire, locks run out unless somebody here holds them;
         in `inline` mode jobs run at their time. Workers get their jobs, but see `settle`.
@@ -100,7 +102,7 @@ class Sandbox:
         while self._step(end):
             self._after_change()
 
-    async def advance_async(self, duration: Duration) -> None:
+    async def advance_async(self, duration: When) -> None:
         """As `advance`; at each moment workers have done their work before time goes on."""
         end = self._end(duration)
         await self.settle_async()
@@ -114,29 +116,33 @@ class Sandbox:
             self._runs.look_at_the_clock()
         return moved
 
-    def _end(self, duration: Duration) -> int:
-        span = milliseconds(duration)
-        if span < 0:
+    def _end(self, duration: When) -> int:
+        if isinstance(duration, datetime):
+            end = epoch_ms(duration, "duration")
+        else:
+            end = self.now_ms + milliseconds(duration)
+        if round(end) < self.now_ms:
             raise SandboxError(f"time does not go back: {duration!r}")
-        return self.now_ms + round(span)
+        return round(end)
 
     # -- running jobs
 
     def drain(
-        self, *handlers: Source, within: Duration = 0, limit: int = LIMIT, raising: bool = False
+        self, *handlers: Source, within: When = 0, limit: int = LIMIT, raising: bool = False
     ) -> list[Ran]:
         """Run what is due, one job after the other, in this thread, until there is nothing left.
 
         `handlers` are workers (which need not be started), dicts of handlers by queue, or a handler for all
         queues. Queues are emptied in the order in which they are named. With `within`, time goes on, from one
-        due job to the next, for that long. An exception of a handler fails the attempt, as in a worker; with
-        `raising` it then comes out of here. An AssertionError always does. Returns what ran, in order.
+        due job to the next, for that long or until that moment. An exception of a handler fails the attempt,
+        as in a worker; with `raising` it then comes out of here. An AssertionError always does. Returns what
+        ran, in order.
         """
         check_no_loop("drain")
         return self._drain(self._known(handlers), Rules(self._end(within), limit, raising))
 
     async def drain_async(
-        self, *handlers: Source, within: Duration = 0, limit: int = LIMIT, raising: bool = False
+        self, *handlers: Source, within: When = 0, limit: int = LIMIT, raising: bool = False
     ) -> list[Ran]:
         """As `drain`, for coroutines: handlers run in this event loop, plain functions in a thread."""
         return await self._drain_async(self._known(handlers), Rules(self._end(within), limit, raising))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import orjson
@@ -206,6 +207,12 @@ def test_what_can_be_changed_of_a_job(cli: Cli) -> None:
     job_id = cli("push", "c", "1", "--delay", "1h", "--unique-key", "u").value
     cli("job", "update", job_id, '{"new": true}')
     cli("job", "priority", job_id, "-5")
+    soon = datetime.now(UTC) + timedelta(hours=5)
+    cli("job", "delay", job_id, (soon + timedelta(days=500)).isoformat(), status=exits.USAGE)
+    cli("job", "delay", job_id, soon.isoformat())
+    assert abs(cli.json("job", "get", job_id)["runAt"] - soon.timestamp() * 1000) < 5_000
+    naive = cli("job", "delay", job_id, "2026-01-31T12:00", status=exits.USAGE)
+    assert "'2026-01-31T12:00' has no time zone; give 2026-01-31T12:00Z for UTC" in naive.err
     cli("job", "delay", job_id, "2h")
     cli("job", "log", job_id, "one\ttab", "--level", "warning")
     job = cli.json("job", "get", job_id)

@@ -79,6 +79,7 @@ def test_drain_clean_promote_retry_and_obliterate(cli: Cli) -> None:
     done = cli.json("queue", "clean", "many", "--limit", "10", "--yes")
     assert (done["count"], len(done["ids"])) == (10, 10)
     assert cli("queue", "clean", "many", "--older-than", "1h", "--yes").value == "0"
+    assert cli("queue", "clean", "many", "--older-than", "2020-01-31T12:00Z", "--yes").value == "0"
     assert cli("queue", "drain", "many", "--yes").value == "23"
     cli("queue", "trim-events", "many", "5", "--yes")
     cli("queue", "obliterate", "many", "--yes")
@@ -120,6 +121,8 @@ def test_dead_letters(cli: Cli) -> None:
     rows = [line.split("\t") for line in cli("dlq", "list", "dead").out.splitlines()]
     assert [(row[0], row[3]) for row in rows] == [(each, "unknown") for each in ids]
     assert cli.json("dlq", "list", "dead", "--older-than", "1h") == []
+    assert cli.json("dlq", "list", "dead", "--older-than", "2020-01-31T12:00Z") == []
+    assert len(cli.json("dlq", "list", "dead", "--newer-than", "2020-01-31T12:00Z")) > 0
     assert cli.json("dlq", "stats", "dead")["total"] == 4
     config = cli.json(
         "dlq", "config", "dead", "--auto-retry", "--auto-retry-interval", "10m", "--max-age", "never"

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import re
+import time
+from datetime import UTC, datetime
+
 import pytest
 import typer
 
@@ -9,7 +13,7 @@ from bunqueue import readable
 from bunqueue.cli.commands.top.numbers import samples_of, server_now
 from bunqueue.cli.commands.top.view import spark
 from bunqueue.cli.framework.place import endpoint_of, url_of
-from bunqueue.cli.framework.values import data, span
+from bunqueue.cli.framework.values import begun, data, span, span_or_moment
 from bunqueue.client.connection.tls import TlsOptions
 from bunqueue.settings import SettingsError
 
@@ -28,6 +32,31 @@ def test_spans(text: str, ms: float) -> None:
 def test_what_is_no_span(text: str) -> None:
     with pytest.raises(typer.BadParameter, match="no span of time"):
         span(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "moment"),
+    [("2026-01-31T12:00Z", datetime(2026, 1, 31, 12, tzinfo=UTC)),
+     ("2026-01-31 12:00:30.5+02:00", datetime(2026, 1, 31, 10, 0, 30, 500_000, tzinfo=UTC))],
+)  # fmt: skip
+def test_moments(text: str, moment: datetime) -> None:
+    assert span_or_moment(text) == moment
+    assert begun(span_or_moment(text)) == moment.timestamp() * 1000
+    assert span_or_moment("1h30m") == 5_400_000
+    assert span_or_moment("20260131") == 20_260_131
+    assert abs(begun(60_000) - (time.time() * 1000 - 60_000)) < 5_000
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [("2026-01-31T12:00", "has no time zone; give 2026-01-31T12:00Z for UTC, or 2026-01-31T12:00+02:00"),
+     ("2026-01-31", "has no time zone; give 2026-01-31T00:00Z"),
+     ("2026-13-01T00:00Z", "is no moment"),
+     ("tomorrow", "is no span of time; give ms, or 500ms, 30s, 5m, 2h, 7d, 1h30m, or a moment")],
+)  # fmt: skip
+def test_what_is_no_moment(text: str, problem: str) -> None:
+    with pytest.raises(typer.BadParameter, match=re.escape(problem)):
+        span_or_moment(text)
 
 
 def test_data() -> None:

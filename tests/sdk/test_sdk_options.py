@@ -158,7 +158,10 @@ async def test_a_job_of_the_past(queue: AsyncQueue, zone: Any) -> None:
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        ({"timestamp": datetime(2024, 1, 1)}, r"timestamp: datetime.datetime\(.* has no time zone; give one"),
+        (
+            {"timestamp": datetime(2024, 1, 1)},
+            r"timestamp: datetime.datetime\(.* has no time zone; if it is local time give its .astimezone",
+        ),
         ({"depends_on": [5]}, "depends_on: 5 is no job; give a handle, or the id of one"),
         ({"depends_on": ""}, "depends_on: '' is no job"),
         ({"parent": object}, "parent: <class 'object'> is no job"),

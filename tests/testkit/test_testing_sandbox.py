@@ -150,6 +150,28 @@ def test_time_stands_still_until_it_is_told_to_go_on(bunqueue: Sandbox) -> None:
         bunqueue.advance(-1)
 
 
+@pytest.mark.bunqueue(start="2026-01-01T09:00+01:00")
+def test_moments_go_by_the_clock_of_the_sandbox(bunqueue: Sandbox) -> None:
+    noon = datetime(2026, 1, 1, 12, tzinfo=UTC)
+    job = EMAILS.add("n", at=noon)
+    assert job.job().run_at == noon
+    job.change_delay(noon + timedelta(hours=1))
+    assert job.job().run_at == noon + timedelta(hours=1)
+    bunqueue.advance(noon)
+    assert bunqueue.now == noon
+    (run,) = bunqueue.drain(double_nothing, within=noon + timedelta(hours=2))
+    assert run.at == noon + timedelta(hours=1)
+    with pytest.raises(SandboxError, match="time does not go back"):
+        bunqueue.advance(noon)
+
+
+def test_the_clock_of_the_sandbox_needs_a_time_zone(bunqueue: Sandbox) -> None:
+    naive = datetime(2030, 1, 1)
+    for refused in (lambda: bunqueue.advance(naive), lambda: Sandbox(start=naive)):
+        with pytest.raises(OptionError, match=r"has no time zone; if it is local time give its \.astimezone"):
+            refused()
+
+
 @pytest.mark.bunqueue(start="2026-03-29T00:00:00+01:00")
 def test_schedules_follow_the_clock_and_its_zone(bunqueue: Sandbox) -> None:
     """In Berlin the hour from two to three does not exist on that day."""

@@ -10,7 +10,7 @@ from ...readable import plural
 from ..framework.completing import one_of
 from ..framework.session import Session
 from ..framework.shared import noun, parameters_of, verb
-from ..framework.values import SPAN, JobId, QueueName, Yes, ago, option, span
+from ..framework.values import SPAN, WHEN, JobId, QueueName, Yes, begun, option, span, span_or_moment
 from ..output.output import Column, Kind, plain
 from ..output.progress import confirm, watched
 
@@ -63,10 +63,10 @@ Reason = Annotated[
     ),
 ]
 Older = Annotated[
-    float | None, option("--older-than", about="Dead for longer than this.", metavar=SPAN, parser=span)
+    Any, option("--older-than", about="Dead for longer than this.", metavar=WHEN, parser=span_or_moment)
 ]
 Newer = Annotated[
-    float | None, option("--newer-than", about="Dead for less than this.", metavar=SPAN, parser=span)
+    Any, option("--newer-than", about="Dead for less than this.", metavar=WHEN, parser=span_or_moment)
 ]
 Named = Annotated[str | None, option("--name", about="Jobs of this name.", metavar="NAME")]
 Containing = Annotated[
@@ -103,7 +103,7 @@ def with_filter(function: F) -> F:
 def _which(filters: Mapping[str, Any]) -> DlqFilter:
     """The filter that the flags mean; an age becomes a moment."""
     given = {
-        name: ago(value) if name in ("older_than", "newer_than") else value
+        name: begun(value) if name in ("older_than", "newer_than") else value
         for name, value in filters.items()
         if value is not None
     }

@@ -15,7 +15,7 @@ from ...readable import printable
 from ..framework import completing, exits
 from ..framework.session import Session
 from ..framework.shared import verb
-from ..framework.values import SPAN, argument, option, span
+from ..framework.values import SPAN, WHEN, argument, begun, option, span, span_or_moment
 from ..output.output import Output, Row, colourful, encoded, field, plain
 
 if TYPE_CHECKING:
@@ -60,8 +60,13 @@ Jobs = Annotated[
 Count = Annotated[int | None, option("--count", "-n", about="So many events, then it ends.", metavar="N")]
 Lasting = Annotated[float | None, option("--for", about="So long, then it ends.", metavar=SPAN, parser=span)]
 Since = Annotated[
-    float | None,
-    option("--since", about="What has happened since so long ago, from the log.", metavar=SPAN, parser=span),
+    Any,
+    option(
+        "--since",
+        about="What has happened since so long ago, or a moment, from the log.",
+        metavar=WHEN,
+        parser=span_or_moment,
+    ),
 ]
 Follow = Annotated[
     bool,
@@ -112,7 +117,7 @@ def events(
     for queue in queues or ():
         session.queue(queue)  # refuses what is no name
     if since is not None:
-        _replay(session, queues, types, job_ids, time.time() * 1000 - since, count, follow)
+        _replay(session, queues, types, job_ids, begun(since), count, follow)
         return
     ear = _Ear(session, frozenset(types or ()), frozenset(job_ids or ()))
     try:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from ..framework.session import Session
 from ..framework.shared import noun, verb
-from ..framework.values import SPAN, JobId, JsonData, Yes, argument, option, span
+from ..framework.values import SPAN, JobId, JsonData, Yes, argument, option, span, span_or_moment
 from ..output.output import Column, Kind, plain
 from ..output.progress import confirm
 
@@ -85,7 +85,7 @@ Lifo = Annotated[
     bool | None,
     option("--lifo/--fifo", about="Whether it goes before others of its priority, or after them."),
 ]
-Delay = Annotated[float, argument("TIME", "How much later it is to run.", parser=span)]
+Delay = Annotated[Any, argument("TIME", "How much later it is to run, or the moment.", parser=span_or_moment)]
 Percent = Annotated[float | None, argument("[PERCENT]", "0 to 100.")]
 ProgressText = Annotated[str | None, option("--message", "-m", about="What it does now.", metavar="TEXT")]
 LogText = Annotated[str, argument("MESSAGE", "The line.")]
@@ -254,12 +254,15 @@ def priority(session: Session, job_id: JobId, priority: Priority, lifo: Lifo = N
     _say(session, job_id, f"has priority {priority}", priority=priority)
 
 
-@verb(app, "bunqueue job delay 01980f2e-... 1h30m")
+@verb(app, "bunqueue job delay 01980f2e-... 1h30m", "bunqueue job delay 01980f2e-... 2026-12-24T18:00+01:00")
 def delay(session: Session, job_id: JobId, time: Delay) -> None:
     """Have a waiting, delayed or active job run later. An active one is taken from its worker."""
+    from bunqueue.client.options.moments import time_left
+
+    delay = time_left(time, "TIME")
     with _of(session, job_id) as job:
-        job.change_delay(time)
-    _say(session, job_id, "runs later", delay=time)
+        job.change_delay(delay)
+    _say(session, job_id, "runs later", delay=delay)
 
 
 @verb(app, "bunqueue job discard 01980f2e-...")

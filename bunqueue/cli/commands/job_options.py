@@ -12,7 +12,7 @@ from typing import Annotated, Any, NamedTuple, TypeVar
 from bunqueue.settings import SettingsError
 
 from ..framework.shared import parameters_of
-from ..framework.values import SPAN, option, span
+from ..framework.values import SPAN, WHEN, option, span, span_or_moment
 
 F = TypeVar("F", bound=Callable[..., None])
 
@@ -24,7 +24,7 @@ def pairs(text: str) -> str:
 
 class Flag(NamedTuple):
     """How an option of `bunqueue.JobOptions`, or a part of one, is said: ``kind``: int, str, bool, list (of
-    texts), pairs or span."""
+    texts), pairs, span or span_or_moment."""
 
     kind: Any
     about: str
@@ -34,11 +34,11 @@ class Flag(NamedTuple):
 
 FLAGS: dict[str, Flag] = {
     "priority": Flag(int, "Higher is taken first. Default: 0.", "N", ("-P",)),
-    "delay": Flag(span, "Not before this much time has passed.", SPAN, ("-d",)),
+    "delay": Flag(span_or_moment, "Not before this much time has passed, or this moment.", WHEN, ("-d",)),
     "lifo": Flag(bool, "Before others of its priority, the newest first."),
     "max_attempts": Flag(int, "How often it may run. Default: 3.", "N"),
     "backoff": Flag(span, "The wait before a retry; doubles with each.", SPAN),
-    "ttl": Flag(span, "Dropped if not started within this time.", SPAN),
+    "ttl": Flag(span_or_moment, "Dropped if not started within this time, or by this moment.", WHEN),
     "timeout": Flag(span, "An attempt that takes longer has failed.", SPAN),
     "stall_timeout": Flag(span, "Taken from its worker when that was silent for so long.", SPAN),
     "job_id": Flag(str, "An id of your own, unique over the whole server.", "ID"),
@@ -93,10 +93,11 @@ def _parameter(name: str) -> inspect.Parameter:
         *(each for each in flag.names if not each.startswith("--")),
         about=flag.about,
         metavar=flag.metavar,
-        parser=span if flag.kind is span else None,
+        parser=flag.kind if flag.kind in (span, span_or_moment) else None,
     )
     kinds: dict[Any, Any] = {
         span: float | None,
+        span_or_moment: Any,
         list: list[str] | None,
         pairs: list[str] | None,
         int: int | None,

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import datetime
 from itertools import islice
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from ...readable import plural, span_of
 from ..framework.completing import one_of
 from ..framework.session import Session
 from ..framework.shared import noun, verb
-from ..framework.values import SPAN, QueueName, Yes, ago, argument, option, span
+from ..framework.values import WHEN, QueueName, Yes, argument, begun, option, span_or_moment
 from ..output.output import Column, Kind, plain
 from ..output.progress import confirm, watched
 
@@ -61,7 +62,10 @@ KeepEvents = Annotated[int, argument("N", "How many of the newest events to keep
 CLEANABLE = ("waiting", "delayed", "prioritized", "paused", "completed", "failed")
 
 OlderThan = Annotated[
-    float, option("--older-than", about="Only those older than this. Default: 0.", metavar=SPAN, parser=span)
+    Any,
+    option(
+        "--older-than", about="Only those older than this. Default: 0.", metavar=WHEN, parser=span_or_moment
+    ),
 ]
 OneState = Annotated[
     str | None,
@@ -79,8 +83,10 @@ CleanLimit = Annotated[
 Count = Annotated[int | None, option("--count", "-n", about="At most so many. Default: all.", metavar="N")]
 OneJob = Annotated[str | None, option("--id", about="Only this job.", metavar="ID")]
 CompletedBefore = Annotated[
-    float | None,
-    option("--older-than", about="Only those that completed so long ago.", metavar=SPAN, parser=span),
+    Any,
+    option(
+        "--older-than", about="Only those that completed so long ago.", metavar=WHEN, parser=span_or_moment
+    ),
 ]
 
 
@@ -187,6 +193,12 @@ def queued(queue: Queue) -> int:
     return counts.waiting + counts.prioritized + counts.delayed + counts.paused
 
 
+def _older(than: float | datetime) -> str:
+    if isinstance(than, datetime):
+        return f" from before {than.isoformat(sep=' ')}"
+    return f" that are older than {span_of(than)}"
+
+
 def _in_state(queue: Queue, state: str | None) -> Callable[[], int]:
     return lambda: getattr(queue.counts(), state) if state else queued(queue)
 
@@ -225,7 +237,7 @@ def clean(
     checks.states(CLEANABLE, [state] if state else [])
     found = session.queue(queue)
     kind = f"{state or 'waiting or delayed'} jobs of queue {queue}"
-    age = f" that are older than {span_of(older_than)}" if older_than else ""
+    age = _older(older_than) if older_than else ""
     confirm(f"Remove at most {limit:,} {kind}{age}?", yes)
     removed = watched(
         f"cleaning {queue}",
@@ -279,7 +291,9 @@ def retry(
         confirm(f"Forget the results of completed jobs of queue {queue}, and run these again?", yes)
     again = watched(
         f"retrying jobs of {queue}",
-        lambda: found.retry_completed(job_id, count=count, before=ago(older_than)),
+        lambda: found.retry_completed(
+            job_id, count=count, before=None if older_than is None else begun(older_than)
+        ),
         lambda: found.counts().completed,
     )
     if job_id is not None and not again:

@@ -6,6 +6,7 @@ import re
 import sys
 import time
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,18 +17,24 @@ from . import completing
 _UNITS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 _PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d|w)")
 _SPAN = re.compile(rf"(?:{_PART.pattern})+")
+_DATE = re.compile(r"[0-9]{4}-")
 SPAN = "TIME"
 """The metavar of a span of time."""
+WHEN = "TIME|MOMENT"
+"""That of a span or a moment."""
 
 
-def span(text: str | float) -> float:
-    """A span of time in ms: a plain number, or parts with units, such as 90s, 1.5h or 1h30m."""
+def span(text: str | float, also: str = "") -> float:
+    """A span of time in ms: a plain number, or parts with units, such as 90s, 1.5h or 1h30m. Raises
+    BadParameter, which says what else is allowed."""
     if not isinstance(text, str):  # a default
         return text
     if re.fullmatch(r"[0-9]+(\.[0-9]+)?", text):
         return _whole(float(text))
     if not _SPAN.fullmatch(text):
-        raise typer.BadParameter(f"{text!r} is no span of time; give ms, or 500ms, 30s, 5m, 2h, 7d, 1h30m.")
+        raise typer.BadParameter(
+            f"{text!r} is no span of time; give ms, or 500ms, 30s, 5m, 2h, 7d, 1h30m{also}."
+        )
     return _whole(sum(float(amount) * _UNITS[unit] for amount, unit in _PART.findall(text)))
 
 
@@ -83,9 +90,25 @@ def _cut(source: bytes) -> str:
     return repr(shown if len(shown) <= 60 else shown[:60] + "...")
 
 
-def ago(age: float | None) -> float | None:
-    """The moment that was so long ago, in epoch ms."""
-    return None if age is None else time.time() * 1000 - age
+def span_or_moment(text: str | float) -> float | datetime:
+    """A span as `span` reads it, or a moment in ISO 8601, which says its time zone. Raises BadParameter."""
+    if not isinstance(text, str) or not _DATE.match(text):
+        return span(text, ", or a moment such as 2026-01-31T12:00Z")
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise typer.BadParameter(f"{text!r} is no moment ({error}); give 2026-01-31T12:00Z.") from None
+    if moment.tzinfo is None:
+        example = text if len(text) > len("2026-01-31") else f"{text}T00:00"
+        raise typer.BadParameter(
+            f"{text!r} has no time zone; give {example}Z for UTC, or {example}+02:00 and the like."
+        )
+    return moment
+
+
+def begun(value: float | datetime) -> float:
+    """The moment, in epoch ms, that was so long ago, or is given."""
+    return value.timestamp() * 1000 if isinstance(value, datetime) else time.time() * 1000 - value
 
 
 def option(

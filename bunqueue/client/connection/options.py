@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from numbers import Real
 
 from bunqueue.errors import OptionError
@@ -30,6 +30,8 @@ def milliseconds(duration: Duration, name: str = "duration") -> int | float:
     """`duration` in ms, whole numbers as int. OptionError, which begins with `name`, if it is no time."""
     if isinstance(duration, timedelta):
         duration = duration / timedelta(milliseconds=1)
+    if isinstance(duration, datetime):
+        raise OptionError(f"{name}: {shown(duration)} is a moment; give a span: milliseconds or a timedelta")
     if isinstance(duration, bool) or not isinstance(duration, Real) or duration != duration:
         raise OptionError(f"{name}: {shown(duration)} is not a time; give milliseconds or a timedelta")
     whole = int(duration) if abs(duration) != float("inf") else duration

@@ -10,7 +10,7 @@ from msgspec.msgpack import Decoder
 
 from bunqueue.client.connection.options import Duration, shown, unknown_option, whole_milliseconds
 from bunqueue.client.options import checks
-from bunqueue.client.options.job import JobOptions, job_data, options_of, wire_fields
+from bunqueue.client.options.job import JobOptions, check_spans, job_data, options_of, wire_fields
 from bunqueue.client.options.types import Dedup
 from bunqueue.errors import OptionError
 from bunqueue.protocol.commands.cron import Cron, SpawnOptions
@@ -109,4 +109,5 @@ def _spawn_options(options: JobOptions) -> SpawnOptions:
     for name in options_of(options, "job_options"):
         if name not in _ALLOWED:
             raise OptionError(f"job_options: {name} is none for a schedule; there are {', '.join(_ALLOWED)}")
+    check_spans(options, "job_options")
     return SpawnOptions(**wire_fields(options, {}))

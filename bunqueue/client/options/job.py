@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from typing import Any, TypedDict, Unpack
@@ -12,6 +11,7 @@ from msgspec import Raw, Struct
 
 from bunqueue.client.connection.options import Duration, milliseconds, shown, unknown_option
 from bunqueue.client.options import checks
+from bunqueue.client.options.moments import PastMoment, When, epoch_ms, past_moment, time_left
 from bunqueue.client.options.plain_data import check_plain
 from bunqueue.client.options.types import POLICIES, Backoff, Debounce, Dedup, JobRef, OnFailure, Repeat
 from bunqueue.errors import OptionError, PayloadError
@@ -29,7 +29,7 @@ class JobOptions(TypedDict, total=False):
 
     priority: int | None
     """Higher is taken first; -1,000,000 to 1,000,000, default 0."""
-    delay: Duration | datetime | None
+    delay: When | None
     """Not before this much time has passed, or this moment; at most a year."""
     at: datetime | None
     """Not before this moment: another word for `delay`."""
@@ -40,7 +40,7 @@ class JobOptions(TypedDict, total=False):
     backoff: Duration | Backoff | None
     """The wait before the first retry, doubled with each further one, and up to a tenth longer or shorter,
     unless a `Backoff` says otherwise. Without it the server's default holds: 1 to 3 s, then 2 to 6 s, ..."""
-    ttl: Duration | datetime | None
+    ttl: When | None
     """Dropped if not started within this time, or by this moment; at most a year."""
     timeout: Duration | None
     """An attempt that takes longer has failed; at most a day."""
@@ -82,9 +82,9 @@ class JobOptions(TypedDict, total=False):
     """How many lines of a traceback are kept, the last ones; default 10, at most 100."""
     size_limit: int | None
     """Refused as too large when its data takes more bytes than these."""
-    timestamp: datetime | float | None
-    """When it was made, if that is not now: with a time zone, or in ms since the epoch. `delay` and `ttl`
-    count from then."""
+    timestamp: PastMoment | None
+    """When it was made, if that is not now: a datetime with a time zone, a timedelta for so long ago, or ms
+    since the epoch. A `delay` and a `ttl` that are spans count from then."""
     headers: Mapping[str, str] | None
     """For those on the way, such as a trace context; not part of the data. At most 16."""
 
@@ -172,26 +172,10 @@ def _job_ids(value: Iterable[JobRef], name: str) -> list[str]:
     return [job_id(each, name) for each in value]
 
 
-def epoch_ms(value: datetime | float, name: str) -> float:
-    """A moment in ms since the epoch."""
-    if isinstance(value, datetime):
-        if value.tzinfo is None:
-            raise OptionError(f"{name}: {shown(value)} has no time zone; give one, such as datetime.UTC")
-        return value.timestamp() * 1000
-    return milliseconds(value, name)
-
-
-def _from_now(value: Duration | datetime, name: str) -> float:
-    """A span in ms; of a moment what is left until then, which is 0 for one that has passed."""
-    if isinstance(value, datetime):
-        return max(0.0, epoch_ms(value, name) - time.time() * 1000)
-    return milliseconds(value, name)
-
-
 def _moment(value: datetime, name: str) -> float:
     if not isinstance(value, datetime):
         raise OptionError(f"{name}: {shown(value)} is no moment; give a datetime with a time zone, or delay")
-    return _from_now(value, name)
+    return time_left(value, name)
 
 
 def _policy(value: OnFailure, name: str) -> str:
@@ -201,9 +185,9 @@ def _policy(value: OnFailure, name: str) -> str:
 
 
 _CONVERT: dict[str, Callable[[Any, str], object]] = {
-    "delay": _from_now,
+    "delay": time_left,
     "at": _moment,
-    "ttl": _from_now,
+    "ttl": time_left,
     "timeout": milliseconds,
     "stall_timeout": milliseconds,
     "backoff": _backoff,
@@ -217,9 +201,11 @@ _CONVERT: dict[str, Callable[[Any, str], object]] = {
     "depends_on": _job_ids,
     "parent": job_id,
     "failure_policy": _policy,
-    "timestamp": epoch_ms,
+    "timestamp": past_moment,
 }
 _WIRE_NAMES = {"group": "group_id", "parent": "parent_id"}
+_MOMENTS = ("at", "delay", "ttl")
+"""Options that may be moments."""
 IDEMPOTENCY_KEY = "idempotency_key"  # goes beside the options
 _SPREAD = frozenset({"at", "debounce", "failure_policy"})
 """Options that are several fields, or none."""
@@ -241,10 +227,15 @@ def options_of(given: JobOptions | None, name: str) -> dict[str, Any]:
 def default_fields(options: JobOptions | None) -> Mapping[str, Any]:
     """The fields of `default_job_options`. OptionError."""
     found = options_of(options, "default_job_options")
-    for name in ("at", "delay", "ttl"):
-        if isinstance(found.get(name), datetime):
-            raise OptionError(f"default_job_options: {name}: a moment suits one job only; give a time span")
+    check_spans(found, "default_job_options")
     return wire_fields(found, {})
+
+
+def check_spans(options: Mapping[str, object], what: str) -> None:
+    """OptionError, which begins with `what`, for a moment in options that many jobs have."""
+    for name in _MOMENTS:
+        if isinstance(options.get(name), datetime):
+            raise OptionError(f"{what}: {name}: a moment suits one job only; give a span of time")
 
 
 def wire_fields(options: Mapping[str, object], defaults: Mapping[str, object]) -> Mapping[str, Any]:
@@ -263,6 +254,8 @@ def wire_fields(options: Mapping[str, object], defaults: Mapping[str, object]) -
             given[name] = convert(value, name) if convert else value
     if "priority" in given:  # the declaration leaves room for groups, which have bounds of their own
         checks.wire(core.PlainFields, {"priority": given["priority"]})
+    if "timestamp" in given:
+        _count_from(given, options)
     if not _SPREAD.isdisjoint(given):
         _spread(given)
     checks.wire(_DECLARED, given)
@@ -275,6 +268,13 @@ def wire_fields(options: Mapping[str, object], defaults: Mapping[str, object]) -
     if "group_max_size" in given and not fields.get("group_id"):
         raise OptionError("group_max_size: it is the size of a group; give group, too")
     return fields
+
+
+def _count_from(given: dict[str, Any], options: Mapping[str, object]) -> None:
+    """Have spans until a moment begin where the server counts them from: at the `timestamp` of the job."""
+    for name in _MOMENTS:
+        if isinstance(moment := options.get(name), datetime):
+            given[name] = max(0.0, epoch_ms(moment, name) - given["timestamp"])
 
 
 def _debounced(value: Debounce) -> dict[str, object]:

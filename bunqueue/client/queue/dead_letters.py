@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Any, TypedDict, Unpack
 
 from msgspec import UNSET, UnsetType
@@ -13,7 +12,7 @@ from bunqueue.client.models.jobs import Job
 from bunqueue.client.models.views import DeadLetter, DeadLetters, RetriedCount
 from bunqueue.client.options import checks
 from bunqueue.client.options.checks import given, given_span
-from bunqueue.client.options.job import epoch_ms
+from bunqueue.client.options.moments import PastMoment, past_moment
 from bunqueue.client.queue.base import AsyncQueueBase
 from bunqueue.model.dead_letters import CANCELLED, REASONS, DlqConfig
 from bunqueue.protocol.commands import Ok, dlq, query
@@ -27,12 +26,14 @@ class DlqFilter(TypedDict, total=False):
     """max_attempts_exceeded (also of those that raised Unrecoverable before), timeout, stalled, cancelled, or
     unknown when somebody discarded it."""
     name: str | None
-    """Jobs of this name."""
+    """Those of jobs with this name."""
     error: str | None
     """Those whose error contains this text, in capitals or not."""
-    older_than: datetime | float | None
-    """Those that failed before this moment; a datetime with a time zone, or ms since the epoch."""
-    newer_than: datetime | float | None
+    older_than: PastMoment | None
+    """Those that failed before this moment: a datetime with a time zone, a timedelta for so long ago, or ms
+    since the epoch."""
+    newer_than: PastMoment | None
+    """Those that failed after this moment, given in the same way."""
     retriable: bool | None
     """Those whose automatic retry is due."""
     expired: bool | None
@@ -132,7 +133,7 @@ def _filter(which: DlqFilter) -> dict[str, Any]:
     if (reason := which.get("reason")) is not None:
         checks.one_of("reason", reason, (*REASONS, CANCELLED))
     return {
-        name: epoch_ms(value, name) if name in ("older_than", "newer_than") else value  # type: ignore[arg-type]
+        name: past_moment(value, name) if name in ("older_than", "newer_than") else value  # type: ignore[arg-type]
         for name, value in which.items()
         if value is not None
     }

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from bunqueue.client.connection.options import Duration, milliseconds, whole_milliseconds
+from bunqueue.client.connection.options import Duration, whole_milliseconds
 from bunqueue.client.options import checks
 from bunqueue.client.options.checks import given, given_span, whole
+from bunqueue.client.options.moments import When, time_left
 from bunqueue.client.queue.base import AsyncQueueBase
 from bunqueue.errors import OptionError
 from bunqueue.model.stall import StallConfig
@@ -16,8 +17,9 @@ from bunqueue.protocol.commands.stall import StallSettings
 class AsyncLimiting(AsyncQueueBase):
     """The part of a queue that limits it. Limits hold over all workers together, and outlive a restart."""
 
-    async def set_rate_limit(self, limit: int, *, per: Duration = 1000, ttl: Duration | None = None) -> None:
-        """Let `limit` jobs start in every `per` (ms or a timedelta); with a `ttl` only for so long.
+    async def set_rate_limit(self, limit: int, *, per: Duration = 1000, ttl: When | None = None) -> None:
+        """Let `limit` jobs start in every `per` (ms or a timedelta). With a `ttl` that ends after so long, or
+        at that moment (a datetime with a time zone).
 
         It is a token bucket: after a rest up to `limit` jobs start at once, and from then on one every
         `per / limit`, evenly. So within a single `per` up to twice the `limit` may start, and in the long run
@@ -29,7 +31,7 @@ class AsyncLimiting(AsyncQueueBase):
             queue=self.name,
             limit=_checked(limit),
             duration=whole_milliseconds(per, "per"),
-            ttl=None if ttl is None else milliseconds(ttl, "ttl"),
+            ttl=None if ttl is None else time_left(ttl, "ttl"),
         )
         await self._caller.call(checks.checked(command, duration="per"), Ok)
 

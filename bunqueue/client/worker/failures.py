@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from msgspec import Meta, Struct
 
-from bunqueue.client.connection.options import milliseconds
 from bunqueue.client.options import checks
+from bunqueue.client.options.moments import time_left
 from bunqueue.errors import (
     JobInterrupted,
     JobStopped,
@@ -118,7 +118,7 @@ def made_final(error: BaseException) -> BaseException:
 
 def postponed(error: Postpone) -> float:
     """By how many ms. Raises OptionError for what is no delay, or too long, or a `max` that is none."""
-    delay = milliseconds(error.delay, "Postpone: delay")
+    delay = time_left(error.delay, "Postpone: delay")
     checks.wire(_Later, {"delay": delay, "max": error.max})
     return delay
 
@@ -129,7 +129,7 @@ def retry_in(error: BaseException) -> float | None:
         return error.retry_in
     if not isinstance(error, Retry):
         return None
-    delay = milliseconds(error.delay, "Retry: delay")
+    delay = time_left(error.delay, "Retry: delay")
     checks.wire(_Later, {"delay": delay})
     return delay
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from bunqueue.settings import SettingsError
 
 from ...framework.session import Session
 from ...framework.shared import noun, verb
-from ...framework.values import SPAN, QueueName, argument, option, span
+from ...framework.values import SPAN, QueueName, argument, option, span, span_or_moment
 from ...output.output import Column, Kind, plain
 
 app = noun("Groups of jobs: list, pause and limit them.")
@@ -40,7 +40,7 @@ Most = Annotated[int, option("--limit", "-n", about="At most so many. Default: 1
 Offset = Annotated[int, option("--offset", about="Leave out so many at the beginning.", metavar="N")]
 Clear = Annotated[bool, option("--clear", about="Take the limit away.")]
 Per = Annotated[float, option("--per", about="Within this time. Default: 1s.", metavar=SPAN, parser=span)]
-Time = Annotated[float, argument("TIME", "For how long.", parser=span)]
+Time = Annotated[Any, argument("TIME", "For how long, or until which moment.", parser=span_or_moment)]
 
 
 @verb(app, "bunqueue group list emails", "bunqueue group list emails --limit 1000 --json", name="list")
@@ -93,6 +93,9 @@ def resume(session: Session, queue: QueueName, group: GroupId) -> None:
 @verb(app, "bunqueue group hold emails acme 5m")
 def hold(session: Session, queue: QueueName, group: GroupId, duration: Time) -> None:
     """Give out no jobs of a group for some time."""
+    from bunqueue.client.options.moments import time_left
+
+    duration = time_left(duration, "TIME")
     session.queue(queue).group(group).hold(duration)
     facts = {"queue": queue, "group": group, "duration": duration}
     session.out.done(f"group {group} of queue {queue} is held", facts)

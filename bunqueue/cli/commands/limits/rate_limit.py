@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from ...framework.session import Session
 from ...framework.shared import noun, verb
-from ...framework.values import SPAN, QueueName, argument, option, span
+from ...framework.values import SPAN, WHEN, QueueName, argument, option, span, span_or_moment
 from ...output.output import Column, Kind, plain
 
 app = noun("How fast jobs of a queue may start.")
@@ -20,7 +20,7 @@ RATE = (
 Limit = Annotated[int, argument("N", "How many jobs, from 1 on.")]
 Per = Annotated[float, option("--per", about="Within this time. Default: 1s.", metavar=SPAN, parser=span)]
 Lasting = Annotated[
-    float | None, option("--ttl", about="It ends by itself after this time.", metavar=SPAN, parser=span)
+    Any, option("--ttl", about="It ends by itself after this time.", metavar=WHEN, parser=span_or_moment)
 ]
 
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Literal, get_args
 
 from bunqueue.client.blocking.queue.base import QueueBase
-from bunqueue.client.connection.options import Duration, milliseconds
 from bunqueue.client.options import checks
-from bunqueue.client.options.job import epoch_ms
+from bunqueue.client.options.moments import PastMoment, When, age, past_moment
 from bunqueue.protocol.commands import Ok, dlq, events, query, queues
 
 Cleanable = Literal["waiting", "delayed", "prioritized", "paused", "completed", "failed"]
@@ -35,18 +33,17 @@ class Control(QueueBase):
         reply = self._caller.call(queues.Drain(queue=self.name), query.CountReply)
         return reply.count
 
-    def clean(
-        self, older_than: Duration = 0, *, state: Cleanable | None = None, limit: int = 1000
-    ) -> list[str]:
-        """Remove jobs of a state that are older than that, the oldest first, at most `limit`; their ids.
+    def clean(self, older_than: When = 0, *, state: Cleanable | None = None, limit: int = 1000) -> list[str]:
+        """Remove jobs of a state that are older than a span (ms or a timedelta), or than a moment (a datetime
+        with a time zone), the oldest first, at most `limit`; their ids.
 
         Without a state, those that wait for their turn or their time. These age from when they were added,
         completed ones from their completion, failed ones from their last attempt. `limit` is at most
         1,000,000.
         """
         checks.states(get_args(Cleanable), [] if state is None else [state])
-        age = milliseconds(older_than, "older_than")
-        command = queues.Clean(queue=self.name, grace=age, state=state, limit=limit)
+        grace = age(older_than, "older_than")
+        command = queues.Clean(queue=self.name, grace=grace, state=state, limit=limit)
         reply = self._caller.call(checks.checked(command, grace="older_than"), queues.CleanReply)
         return reply.ids
 
@@ -61,11 +58,12 @@ class Control(QueueBase):
         return reply.count
 
     def retry_completed(
-        self, job_id: str | None = None, *, count: int | None = None, before: datetime | float | None = None
+        self, job_id: str | None = None, *, count: int | None = None, before: PastMoment | None = None
     ) -> int:
         """Run completed jobs again, their results forgotten: one, or the oldest `count` of those that had
-        completed at a moment (a datetime, or ms since the epoch), or all. How many that were."""
-        timestamp = None if before is None else epoch_ms(before, "before")
+        completed at a moment (a datetime with a time zone, a timedelta for so long ago, or ms since the
+        epoch), or all. How many that were."""
+        timestamp = None if before is None else past_moment(before, "before")
         command = dlq.RetryCompleted(queue=self.name, id=job_id, count=count, timestamp=timestamp)
         reply = self._caller.call(checks.checked(command, id="job_id", timestamp="before"), query.CountReply)
         return reply.count

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 from bunqueue.client.blocking.queue.base import QueueBase
 from bunqueue.client.connection.caller import Caller
 from bunqueue.client.connection.options import Duration, whole_milliseconds
 from bunqueue.client.options import checks
+from bunqueue.client.options.moments import When, time_left
 from bunqueue.protocol.commands import Ok, groups, insight
 from bunqueue.protocol.commands.groups import GroupRate
 from bunqueue.protocol.commands.insight import GroupView
@@ -87,9 +90,12 @@ class JobGroup:
         ttl = (self._caller.call(command, groups.GroupTtlReply)).data.ttl
         return None if ttl < 0 else int(ttl)
 
-    def hold(self, duration: Duration) -> None:
-        """Give out none of its jobs for so long: somebody it depends on asked for a rest, say."""
-        span = whole_milliseconds(duration, "duration")
+    def hold(self, duration: When) -> None:
+        """Give out none of its jobs for so long, or until that moment: a service that they use asked for a
+        rest, say. A moment that has passed holds nothing."""
+        span = whole_milliseconds(time_left(duration, "duration"), "duration")
+        if span < 1 and isinstance(duration, datetime):
+            return
         command = groups.RateLimitGroup(queue=self.queue, group_id=self.id, duration=span)
         self._caller.call(checks.checked(command), Ok)
 

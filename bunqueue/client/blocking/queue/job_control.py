@@ -8,6 +8,7 @@ from bunqueue.client.blocking.queue.job_base import JobBase
 from bunqueue.client.connection.options import Duration, milliseconds
 from bunqueue.client.options import checks
 from bunqueue.client.options.job import job_data
+from bunqueue.client.options.moments import When, time_left
 from bunqueue.errors import WrongState
 from bunqueue.protocol.commands import Ok, dedup, dlq, jobs, query
 
@@ -60,9 +61,10 @@ class JobControl(JobBase[R]):
         """Let a delayed job, or a retry that waits, run now."""
         self._ask(jobs.Promote(id=self.id), Ok)
 
-    def move_to_delayed(self, delay: Duration) -> None:
-        """Have a waiting, delayed or active job run `delay` from now. No attempt is counted."""
-        command = jobs.MoveToDelayed(id=self.id, delay=milliseconds(delay, "delay"))
+    def move_to_delayed(self, delay: When) -> None:
+        """Have a waiting, delayed or active job run `delay` from now, or at that moment. No attempt is
+        counted."""
+        command = jobs.MoveToDelayed(id=self.id, delay=time_left(delay, "delay"))
         self._ask(checks.checked(command), Ok)
 
     def move_to_wait(self) -> None:
@@ -70,9 +72,10 @@ class JobControl(JobBase[R]):
         worker goes on with it if it is the one to get it again."""
         self._ask(jobs.MoveToWait(id=self.id), Ok)
 
-    def change_delay(self, delay: Duration) -> None:
-        """Have a waiting or delayed job run `delay` from now; an active one as `move_to_delayed` does."""
-        command = jobs.ChangeDelay(id=self.id, delay=milliseconds(delay, "delay"))
+    def change_delay(self, delay: When) -> None:
+        """Have a waiting or delayed job run `delay` from now, or at that moment; an active one as
+        `move_to_delayed` does."""
+        command = jobs.ChangeDelay(id=self.id, delay=time_left(delay, "delay"))
         self._ask(checks.checked(command), Ok)
 
     def change_priority(self, priority: int, *, lifo: bool | None = None) -> None:

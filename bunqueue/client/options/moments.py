@@ -1,0 +1,55 @@
+"""Moments, and the spans until them or since them, as users give them. docs/client.md#times says which is
+taken where."""
+
+from __future__ import annotations
+
+import time
+from datetime import datetime, timedelta
+
+from bunqueue.client import substitute
+from bunqueue.client.connection.options import Duration, milliseconds, shown
+from bunqueue.errors import OptionError
+
+When = Duration | datetime
+"""A span in ms or a timedelta, or the moment at which it ends or began: a datetime with a time zone."""
+PastMoment = datetime | timedelta | float
+"""A datetime with a time zone, a timedelta for so long ago, or ms since the epoch."""
+
+
+def now_ms() -> float:
+    """Epoch ms; in a sandbox, by its clock."""
+    sandbox = substitute.current
+    return time.time() * 1000 if sandbox is None else sandbox.now_ms
+
+
+def epoch_ms(moment: datetime, name: str) -> float:
+    """A moment in ms since the epoch. OptionError, which begins with `name`, if it has no time zone."""
+    if moment.utcoffset() is None:
+        raise OptionError(
+            f"{name}: {shown(moment)} has no time zone; if it is local time give its .astimezone(), if it is "
+            f"UTC its .replace(tzinfo=UTC)"
+        )
+    return moment.timestamp() * 1000
+
+
+def time_left(value: When, name: str) -> float:
+    """A span in ms; of a moment what is left until then, which is 0 for one that has passed. OptionError."""
+    if isinstance(value, datetime):
+        return max(0.0, epoch_ms(value, name) - now_ms())
+    return milliseconds(value, name)
+
+
+def age(value: When, name: str) -> float:
+    """A span in ms; of a moment what has passed since, which is 0 for one in the future. OptionError."""
+    if isinstance(value, datetime):
+        return max(0.0, now_ms() - epoch_ms(value, name))
+    return milliseconds(value, name)
+
+
+def past_moment(value: PastMoment, name: str) -> float:
+    """ms since the epoch. OptionError."""
+    if isinstance(value, datetime):
+        return epoch_ms(value, name)
+    if isinstance(value, timedelta):
+        return now_ms() - milliseconds(value, name)
+    return milliseconds(value, name)
