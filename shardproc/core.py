@@ -25,6 +25,7 @@ from bunqueue.protocol.peers import Forwarded
 
 from . import missed_runs
 from .clock import Clock
+from .engine.dispatch import send
 from .engine.engine import Engine
 from .engine.memory.vitals import Vitals
 from .engine.outbox import Told
@@ -197,12 +198,11 @@ class Shard:
         self, client: Client, payload: bytes, error: InvalidCommand, code: Code | UnsetType = UNSET
     ) -> None:
         reply = ErrorReply(error=str(error), code=error.code if code is UNSET else code, req_id=error.req_id)
-        self.engine.out.replies.append((client.conn, reply))
         try:
-            slow = _decode_slow(payload)
+            fields = _decode_slow(payload)
         except DECODE_ERRORS:
-            return
-        client.slow += is_slow(slow.cmd, slow.timeout)
+            fields = Slow()
+        send(self.engine.state, client, reply, slow=is_slow(fields.cmd, fields.timeout))
 
     def commit(self) -> list[tuple[int, Reply | Raw]]:
         """Commit; after that the replies, with their connections, and the letters may leave."""

@@ -34,6 +34,7 @@ from bunqueue.protocol.commands import COMMANDS, Command, ErrorReply, Reply, Spe
 from .clock import Clock
 from .core import Shard
 from .disk_words import Found, Warnings, error_of, press, request_of, trouble_of
+from .engine.dispatch import answer, answer_late
 from .engine.memory.vitals import Disk, Trouble, Vitals
 from .engine.peers.carried_state import CarriedState, entangled, parked
 from .engine.state import Client, State
@@ -262,15 +263,12 @@ class ResilientShard(Shard):
         """`execute_unheard` while not everything may be: nobody waits, so nothing is done."""
 
     def _forbids(self, spec: Spec) -> bool:
-        if self._mode is Mode.NO_GROWTH:
-            return spec.grows
-        return self._mode is Mode.FAILED or spec.writes or spec.parks
-
-    # -- trouble ----------------------------------------------------------------------------------
+        some = self._mode is Mode.FAILED or spec.writes or spec.parks
+        return spec.grows if self._mode is Mode.NO_GROWTH else some
 
     def _failed(self, error: Exception, client: Client, command: Command) -> None:
         self._fail(error)
-        self.engine.out.replies.append((client.conn, ErrorReply(error="", req_id=command.req_id)))
+        answer(self.engine.state, client, command, ErrorReply(error=""))
 
     def _fail(self, error: Exception) -> None:
         """What is left of the batch is refused; `commit` will give it up."""
@@ -311,7 +309,9 @@ class ResilientShard(Shard):
             old.out.peer_messages.clear()
             self._end = StorageFailed(trouble.error)
             return answers
-        answers += [(client.conn, error_of(trouble, req_id)) for client, req_id in parked(old)]
+        for client, req_id in parked(old):
+            answer_late(old, client, req_id, error_of(trouble, req_id))
+        answers += self._unstored()
         self._start_anew()
         if aside:
             self._recovered(self._clock.now_ms())
@@ -396,5 +396,5 @@ class ResilientShard(Shard):
     def _vitals(self) -> Vitals:
         found = super()._vitals()
         disk = None if self._room is None else self._room.disk
-        told = () if self._trouble else self._warnings.told
-        return msgspec.structs.replace(found, trouble=self._trouble, disk=disk, warnings=told)
+        warnings = () if self._trouble else self._warnings.told
+        return msgspec.structs.replace(found, trouble=self._trouble, disk=disk, warnings=warnings)

@@ -1,10 +1,74 @@
-"""One command, from its handler to its reply."""
+"""One command, from its handler to its reply.
+
+Every reply of a shard leaves through this module, because two counts must stay in step with the replies:
+
+- ``Client.slow``: how many commands were answered that may be answered late.  A connection may have 50 of
+  these in flight; one that is answered but not counted takes a place until the connection ends.
+- ``Outbox.size``: bytes of payloads in the replies of this batch, about.  Beyond a bound the server sends
+  what it has before it carries out more.
+"""
 
 from __future__ import annotations
 
-from bunqueue.protocol.commands import Command, CommandError, Reply, is_slow, refused
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
-from .state import Client, State
+from msgspec import UNSET, Raw, UnsetType
+
+from bunqueue.protocol.commands import COMMANDS, Command, CommandError, Reply, refused
+from bunqueue.protocol.commands.base import RequestId
+from bunqueue.protocol.commands.cron import CronReply
+from bunqueue.protocol.commands.dlq import DlqReply
+from bunqueue.protocol.commands.events import EventsReply, WaitManyReply, WaitReply
+from bunqueue.protocol.commands.flows import ChildErrorsReply, ChildValuesReply, FlowReply
+from bunqueue.protocol.commands.insight import AttemptsReply
+from bunqueue.protocol.commands.jobs import GetLogsReply
+from bunqueue.protocol.commands.monitoring import DashboardQueueReply
+from bunqueue.protocol.commands.query import JobReply, JobsReply, ResultReply
+from bunqueue.protocol.commands.queues import CleanReply, PriorityCountsReply
+from bunqueue.protocol.commands.server import ListQueuesReply
+
+if TYPE_CHECKING:
+    from .state import Client, State
+
+
+def _bytes(raw: Raw | UnsetType | None) -> int:
+    return 0 if raw is None or raw is UNSET else len(memoryview(raw))
+
+
+_SIZES: Mapping[type, Callable[[Any], int]] = {
+    Raw: _bytes,  # a whole reply that another shard has encoded
+    JobReply: lambda reply: _bytes(reply.job),
+    JobsReply: lambda reply: _bytes(reply.jobs),
+    ResultReply: lambda reply: _bytes(reply.result),
+    WaitReply: lambda reply: _bytes(reply.result),
+    WaitManyReply: lambda reply: sum(_bytes(end.result) + len(end.error or "") for end in reply.ended),
+    DlqReply: lambda reply: _bytes(reply.jobs) + _bytes(reply.entries),
+    EventsReply: lambda reply: _bytes(reply.events),
+    FlowReply: lambda reply: _bytes(reply.data.jobs),
+    ChildValuesReply: lambda reply: sum(map(_bytes, reply.data.values.values())),
+    ChildErrorsReply: lambda reply: sum(map(len, reply.values.values())),
+    AttemptsReply: lambda reply: sum(
+        len(each.error or "") + len(each.stack or "") for each in reply.data.attempts
+    ),
+    GetLogsReply: lambda reply: sum(len(line.message) for line in reply.data.logs),
+    CronReply: lambda reply: _bytes(reply.cron.data),
+    DashboardQueueReply: lambda reply: sum(map(_bytes, reply.data.dlq_preview)),
+    ListQueuesReply: lambda reply: _bytes(reply.queues),
+    CleanReply: lambda reply: 40 * len(reply.ids),
+    PriorityCountsReply: lambda reply: 12 * len(reply.counts),
+}
+"""Replies that can be large, and what they weigh; all others are small, entry by entry.  Pulls count what
+they take while they take it (`handlers.pull`): that is less work than to look into their replies."""
+
+_NEVER, _WITH_TIMEOUT, _ALWAYS = 0, 1, 2  # a command may be answered late
+
+_COUNTED: Mapping[type, int] = {
+    spec.request: _ALWAYS if spec.heavy else _WITH_TIMEOUT if spec.parks else _NEVER
+    for spec in COMMANDS.values()
+    if spec.heavy or spec.parks or spec.reply in _SIZES
+}
+"""Commands with something to count.  PUSH and ACK are not among them."""
 
 
 def carry_out(state: State, client: Client, command: Command) -> None:
@@ -14,11 +78,41 @@ def carry_out(state: State, client: Client, command: Command) -> None:
         reply = handler(state, client, command)
     except CommandError as error:
         reply = refused(error)
-        tag = command.__struct_config__.tag
-        client.slow += is_slow(tag, getattr(command, "timeout", None))
-    if reply is not None:
+    if reply is not None:  # `answer`, inlined: once a command on the hottest path
         reply.req_id = command.req_id
+        late = _COUNTED.get(type(command))
+        if late is not None:
+            if late == _ALWAYS or (late and command.timeout):  # type: ignore[attr-defined]
+                client.slow += 1
+            if (size_of := _SIZES.get(type(reply))) is not None:
+                state.out.size += size_of(reply)
         state.out.replies.append((client.conn, reply))
+
+
+def answer(state: State, client: Client, command: Command, reply: Reply) -> None:
+    """Answer a command that is not parked."""
+    reply.req_id = command.req_id
+    send(state, client, reply, slow=is_slow(command))
+
+
+def answer_late(state: State, client: Client, req_id: RequestId, reply: Reply) -> None:
+    """Answer a command that was parked, or carried out in slices."""
+    reply.req_id = req_id
+    send(state, client, reply, slow=True)
+
+
+def send(state: State, client: Client, reply: Reply | Raw, *, slow: bool) -> None:
+    """Enter a reply with its request id in the outbox.  ``slow``: its command may be answered late."""
+    client.slow += slow
+    if (size_of := _SIZES.get(type(reply))) is not None:
+        state.out.size += size_of(reply)
+    state.out.replies.append((client.conn, reply))
+
+
+def is_slow(command: Command) -> bool:
+    """As `Spec.is_slow`, of a decoded command."""
+    late = _COUNTED.get(type(command), _NEVER)
+    return late == _ALWAYS or (late == _WITH_TIMEOUT and command.timeout > 0)  # type: ignore[attr-defined]
 
 
 def _not_here(state: State, client: Client, command: Command) -> Reply | None:

@@ -14,10 +14,12 @@ from collections.abc import Callable, Generator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from msgspec import UNSET, Struct
+from msgspec import Struct
 
 from bunqueue.protocol import peers as wire
 from bunqueue.protocol.commands import Command, CommandError, Reply, refused
+
+from .dispatch import answer
 
 if TYPE_CHECKING:
     from .state import Client, State
@@ -65,7 +67,7 @@ def across(steps_of: Callable[[State, Client, Any], Steps]) -> Callable[[State, 
         results: list[Any] = []
         work = start(state, steps_of(state, client, command), results.append)
         if not results:
-            work.deliver = partial(_reply, state, client, command.req_id)
+            work.deliver = partial(_reply, state, client, command)
             return None
         if isinstance(results[0], CommandError):
             raise results[0]
@@ -86,13 +88,9 @@ def start(state: State, steps: Steps, deliver: Deliver = _nobody) -> Task:
     return task
 
 
-def _reply(state: State, client: Client, req_id: Any, result: Any) -> None:
-    if client.closed:
-        return
-    reply: Reply = refused(result) if isinstance(result, CommandError) else result
-    if req_id is not UNSET:
-        reply.req_id = req_id
-    state.out.replies.append((client.conn, reply))
+def _reply(state: State, client: Client, command: Command, result: Any) -> None:
+    if not client.closed:
+        answer(state, client, command, refused(result) if isinstance(result, CommandError) else result)
 
 
 def _advance(state: State, task: Task, value: Any) -> None:

@@ -15,6 +15,8 @@ from msgspec import Struct
 from bunqueue.protocol.commands import COMMANDS, Command, CommandError, Reply, refused
 from bunqueue.protocol.commands.base import RequestId
 
+from .dispatch import answer_late
+
 if TYPE_CHECKING:
     from .state import Client, State
 
@@ -39,7 +41,6 @@ def sliced(
         try:
             next(steps)
         except StopIteration as done:
-            client.slow += 1
             reply: Reply = done.value
             return reply
         writes = COMMANDS[str(command.__struct_config__.tag)].writes
@@ -61,9 +62,7 @@ def run(state: State) -> None:
         reply = _next(work)
         if reply is not None:
             works.popleft()
-            client.slow += 1
-            reply.req_id = work.req_id
-            state.out.replies.append((client.conn, reply))
+            answer_late(state, client, work.req_id, reply)
     del state.works[client]
     if works:
         state.works[client] = works  # at the end: its next turn comes after all others'

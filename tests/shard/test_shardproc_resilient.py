@@ -250,6 +250,18 @@ def test_parked_commands_are_answered(driver: Full) -> None:
     assert driver.passes(120_000) == []
 
 
+def test_a_heavy_command_that_fails_with_the_disk_is_counted_as_answered(driver: Full) -> None:
+    """Else the router would have one place less for such commands of this connection, for ever."""
+    driver.limit(4)
+    client = driver.shard.client(7, 2)
+    slow = client.slow
+    for request in (push(BIG), {"cmd": "GetJobs", "queue": "q"}):  # the second one has the first one written
+        driver.shard.execute(client, msgpack.packb(request), driver.now)
+    assert driver.mode is Mode.FAILED
+    assert len(driver.commit()) == 2
+    assert driver.shard.client(7, 2).slow == slow + 1
+
+
 def test_a_disk_that_stays_full_is_not_read_anew_all_the_time(driver: Full) -> None:
     fill(driver)
     rebuilt = 0

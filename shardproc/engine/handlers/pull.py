@@ -13,6 +13,7 @@ from bunqueue.protocol.commands.core import GroupRule, Pull, PullBatch, PullBatc
 from bunqueue.protocol.job_view import DEFAULT_OPTIONS, job_list, pulled_job, size_beside_data
 
 from .. import chores
+from ..dispatch import answer_late
 from ..lifecycle import transitions
 from ..lookup import known_queue
 from ..ready import gate
@@ -33,8 +34,6 @@ def pull(state: State, client: Client, command: Pull) -> PullReply | None:
     if job is None and command.timeout:
         _park(state, client, command, None)
         return None
-    if command.timeout:
-        client.slow += 1
     if command.detach:
         _detach(state, client, [job] if job else [])
     return _one(job, owner)
@@ -50,8 +49,6 @@ def pull_batch(state: State, client: Client, command: PullBatch) -> PullBatchRep
     if not jobs and command.timeout:
         _park(state, client, command, command.count)
         return None
-    if command.timeout:
-        client.slow += 1
     if command.detach:
         _detach(state, client, jobs)
     return _many(jobs, owner)
@@ -233,6 +230,4 @@ def _detach(state: State, client: Client, jobs: list[Job]) -> None:
 def _finish(state: State, waiter: Waiter, reply: Reply) -> None:
     waiter.done = True
     waiter.client.waiters -= 1
-    waiter.client.slow += 1
-    reply.req_id = waiter.req_id
-    state.out.replies.append((waiter.client.conn, reply))
+    answer_late(state, waiter.client, waiter.req_id, reply)

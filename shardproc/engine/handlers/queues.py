@@ -119,7 +119,6 @@ def clean(state: State, client: Client, command: Clean) -> Steps:
             if len(ids) >= command.limit:
                 break
             yield
-    state.out.size += 40 * len(ids)
     return CleanReply(count=len(ids), ids=ids)
 
 
@@ -270,7 +269,6 @@ def counts_per_priority(state: State, client: Client, command: GetCountsPerPrior
         while some := list(islice(delayed, SCAN)):
             counts.update(job.priority for job in some)
             yield
-    state.out.size += 12 * len(counts)
     return PriorityCountsReply(
         queue=command.queue, counts={str(priority): count for priority, count in counts.items()}
     )

@@ -13,6 +13,7 @@ from bunqueue.protocol.commands.webhooks import (
     WantedTrial,
 )
 
+from ..dispatch import answer_late
 from ..memory.parked_trials import ParkedTrial
 from ..state import Client, State
 from .webhooks import SLOT, delivery, known
@@ -68,7 +69,5 @@ def _answer(state: State, trial: ParkedTrial, reply: TrialReply) -> None:
     client = trial.client
     trial.done = True
     client.waiters -= 1
-    client.slow += 1
-    reply.req_id = trial.req_id
     if not client.closed:
-        state.out.replies.append((client.conn, reply))
+        answer_late(state, client, trial.req_id, reply)

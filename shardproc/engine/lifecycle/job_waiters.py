@@ -10,6 +10,7 @@ from bunqueue.protocol.commands import CommandError
 from bunqueue.protocol.commands.events import Ended, WaitJob, WaitJobs, WaitManyReply, WaitReply
 from bunqueue.protocol.job_view import state_name
 
+from ..dispatch import answer_late
 from ..state import Client, JobWait, State
 
 MAX_ENDED = 100  # finished jobs in one answer: each is read from the disk, 20 us or so
@@ -25,11 +26,8 @@ def wait_job(state: State, client: Client, command: WaitJob) -> WaitReply | None
     job = job or state.archive.find(command.id)
     if job is None:
         raise CommandError("Job not found")
-    if command.timeout:
-        client.slow += 1
     if job.state != COMPLETED:
         return WaitReply(completed=False, state=state_name(job, client.version))
-    state.out.size += len(job.result or b"")
     return WaitReply(completed=True, result=_shown(job.result))
 
 
@@ -48,9 +46,6 @@ def wait_jobs(state: State, client: Client, command: WaitJobs) -> WaitManyReply 
     if ids and not found and command.timeout:
         _park(state, JobWait(client, ids, command.req_id, many=True), command.timeout)
         return None
-    if command.timeout:
-        client.slow += 1
-    state.out.size += size
     return WaitManyReply(ended=found)
 
 
@@ -62,7 +57,6 @@ def completed(state: State, job: Job, result: bytes | None, *, kept: bool) -> No
             _answer(state, wait, WaitManyReply(ended=[told]))
         else:
             _answer(state, wait, WaitReply(completed=True, result=_shown(result if kept else None)))
-        state.out.size += len(result or b"")
 
 
 def _shown(result: bytes | None) -> Raw | UnsetType:
@@ -155,6 +149,4 @@ def _answer(state: State, wait: JobWait, reply: WaitReply | WaitManyReply) -> No
     if client.waits is not None:
         client.waits.discard(wait)
     client.waiters -= 1
-    client.slow += 1
-    reply.req_id = wait.req_id
-    state.out.replies.append((client.conn, reply))
+    answer_late(state, client, wait.req_id, reply)

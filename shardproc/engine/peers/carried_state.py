@@ -31,10 +31,7 @@ def parked(state: State) -> list[tuple[Client, RequestId]]:
             work.steps.close()
             found.append((client, work.req_id))
     state.works.clear()
-    here = [(client, req_id) for client, req_id in found if not client.closed]
-    for client, _ in here:
-        client.slow += 1
-    return here
+    return [(client, req_id) for client, req_id in found if not client.closed]
 
 
 def _waiters(state: State) -> Iterator[Waiter | JobWait | ParkedTrial]:

@@ -14,13 +14,13 @@ from msgspec import Raw
 
 from bunqueue.protocol import peers as wire
 from bunqueue.protocol.codec import decode_command, encode_reply
-from bunqueue.protocol.commands import COMMANDS, Command, CommandError, ErrorReply, Route, Spec, is_slow
+from bunqueue.protocol.commands import COMMANDS, Command, CommandError, ErrorReply, Route, Spec
 from bunqueue.protocol.commands.query import GetJobByCustomId, JobReply
 from bunqueue.protocol.framing import HEADER, frame
 from bunqueue.protocol.gather import Gather, split
 
 from .. import peer_calls
-from ..dispatch import carry_out
+from ..dispatch import answer, carry_out, is_slow, send
 from ..handlers.views.queries import Shown
 from ..lifecycle import child_results, outcomes, removal
 from ..memory.pointers import enter, pointer
@@ -72,8 +72,8 @@ def recall(state: State, flows: Iterable[str], *, wait: bool = True) -> Steps:
     """Ask what was decided about prepared flows, and do it; whether all are decided."""
     flows = list(flows)
     found = yield [(state.parts[flow].coordinator, wire.Recall(flow, wait)) for flow in flows]
-    for flow, answer in zip(flows, found, strict=True):
-        commit = answer.commit
+    for flow, recalled in zip(flows, found, strict=True):
+        commit = recalled.commit
         if commit is False and flow in state.recovery.parts:
             commit = yield from _has_appeared(state, flow)
         if commit is not None:
@@ -294,18 +294,16 @@ def _start(state: State, client: Client, command: Command, steps: Steps) -> None
     if peer_calls.has_room(state):
         peer_calls.start(state, steps)
         return
-    client.slow += is_slow(str(command.__struct_config__.tag), getattr(command, "timeout", None))
-    state.out.replies.append((client.conn, ErrorReply(error=peer_calls.TOO_MUCH, req_id=command.req_id)))
+    answer(state, client, command, ErrorReply(error=peer_calls.TOO_MUCH))
 
 
 def _relay_one(state: State, client: Client, command: Command, home: int) -> Steps:
     tag = str(command.__struct_config__.tag)
-    (answer,) = yield [(home, _forward(client, COMMANDS[tag], encode_reply(command)))]
-    if answer is None:
+    (found,) = yield [(home, _forward(client, COMMANDS[tag], encode_reply(command)))]
+    if found is None:
         state.out.lost.append(client.conn)
         return
-    client.slow += is_slow(tag, getattr(command, "timeout", None))
-    state.out.replies.append((client.conn, answer.reply))
+    send(state, client, found.reply, slow=is_slow(command))
 
 
 def _forward(client: Client, spec: Spec, payload: bytes) -> wire.Forward:
@@ -319,16 +317,16 @@ def _relay_many(state: State, client: Client, command: Command) -> Steps:
     try:
         parts = split(spec, command, lambda job_id: state.directory.get(job_id, state.shard))
     except CommandError as error:
-        state.out.replies.append((client.conn, ErrorReply(error=str(error), req_id=command.req_id)))
+        answer(state, client, command, ErrorReply(error=str(error)))
         return
     gather = Gather(spec.merge, parts, ids)
     found = yield [(shard, _forward(client, spec, part.frame[HEADER:])) for shard, part in parts.items()]
     if None in found:
         state.out.lost.append(client.conn)
         return
-    for shard, answer in zip(parts, found, strict=True):
-        gather.add(shard, frame(bytes(answer.reply)))
-    state.out.replies.append((client.conn, Raw(gather.result(command.req_id)[HEADER:])))
+    for shard, part in zip(parts, found, strict=True):
+        gather.add(shard, frame(bytes(part.reply)))
+    send(state, client, Raw(gather.result(command.req_id)[HEADER:]), slow=is_slow(command))
 
 
 def forwarded(state: State, source: int, message: wire.Forward, deliver: Deliver) -> None:

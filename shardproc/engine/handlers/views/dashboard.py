@@ -175,7 +175,6 @@ def _preview(state: State, queue: QueueState) -> list[Raw]:
         if size > PREVIEW_BYTES:
             break
         shown.append(Raw(queried_job(job, state_name(job, 3))))
-    state.out.size += size
     return shown
 
 

@@ -43,7 +43,6 @@ def get_attempts(state: State, client: Client, command: GetAttempts) -> Attempts
         raise CommandError("Job not found")
     past = state.archive.attempts([job.seq], interrupted=True).get(job.seq, [])
     views = [_attempt(attempt, number) for attempt, number in zip(past, _counted(past), strict=True)]
-    state.out.size += sum(len(view.error or "") + len(view.stack or "") for view in views)
     return AttemptsReply(data=Attempts(views))
 
 

@@ -38,7 +38,6 @@ def get_logs(state: State, client: Client, command: GetLogs) -> GetLogsReply:
     entries = _log(state, job)
     end = None if command.end in (None, -1) else command.end + 1
     wanted = [LogLine(entry.message, entry.level, float(entry.at)) for entry in entries[command.start : end]]
-    state.out.size += sum(len(line.message) for line in wanted)
     return GetLogsReply(data=Log(wanted, len(entries)))
 
 

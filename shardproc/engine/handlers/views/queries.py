@@ -61,7 +61,6 @@ class Shown:
         name_of: Callable[[Job, int], str] = state_name,
         data_limit: int | None = None,
     ) -> None:
-        self._out = state.out
         self._version = client.version
         self._name_of = name_of
         self._data_limit = data_limit
@@ -91,12 +90,10 @@ class Shown:
 
     def one(self) -> Raw:
         """The only job."""
-        self._out.size += len(self._jobs[0])
         return Raw(self._jobs[0])
 
     def reply(self) -> JobsReply:
         """All jobs."""
-        self._out.size += sum(map(len, self._jobs))
         return JobsReply(jobs=job_list(self._jobs))
 
 
@@ -118,7 +115,6 @@ def get_state(state: State, client: Client, command: GetState) -> StateReply:
 def get_result(state: State, client: Client, command: GetResult) -> ResultReply:
     job = find(state, command.id)
     result = job.result if job is not None and job.state == COMPLETED else None
-    state.out.size += len(result or b"")
     return ResultReply(id=command.id, result=UNSET if result is None else Raw(result))
 
 

@@ -54,9 +54,7 @@ def list_queues(state: State, client: Client, command: ListQueues) -> Steps:
         if number and number % QUEUES_A_SLICE == 0:
             yield
         found.append(_encode(queue.name if names_only else _info(queue)))
-    queues = job_list(found)
-    state.out.size += len(memoryview(queues))
-    return ListQueuesReply(queues=queues)
+    return ListQueuesReply(queues=job_list(found))
 
 
 def _info(queue: QueueState) -> QueueInfo:
