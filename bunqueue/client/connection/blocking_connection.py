@@ -16,9 +16,10 @@ from msgspec import MsgspecError, Struct
 
 from bunqueue.client.connection import handshake
 from bunqueue.client.connection.replies import Head, R, decode_reply, peek
-from bunqueue.client.connection.requests import encode_frame, next_number
+from bunqueue.client.connection.requests import encode_frame
 from bunqueue.client.connection.sockets import connect
 from bunqueue.client.connection.transport import Endpoint
+from bunqueue.client.connection.wire import next_number
 from bunqueue.errors import CommandFailed
 from bunqueue.protocol.framing import HEADER, MAX_FRAME
 

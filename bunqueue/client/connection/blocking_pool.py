@@ -20,6 +20,7 @@ from bunqueue.client.connection import requests
 from bunqueue.client.connection.blocking_connection import BlockingConnection
 from bunqueue.client.connection.options import seconds
 from bunqueue.client.connection.transport import Endpoint
+from bunqueue.client.connection.wire import next_number
 from bunqueue.errors import BunqueueError
 
 PATIENCE = 1.0  # seconds for a connection to come about; what takes longer is the pool's to wait for
@@ -53,7 +54,7 @@ class BlockingPool:
 
         Raises ConnectionLost, CommandTimeout or PayloadError.
         """
-        number = requests.next_number()
+        number = next_number()
         frame = requests.encode_frame(command, number)
         try:
             line = self._places.pop()

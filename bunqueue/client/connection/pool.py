@@ -17,11 +17,12 @@ from math import inf
 from msgspec import Struct
 
 from bunqueue.client.connection import requests
-from bunqueue.client.connection.connection import CLOSED, WEB, Connection
+from bunqueue.client.connection.connection import Connection
 from bunqueue.client.connection.options import seconds
 from bunqueue.client.connection.requests import Request
 from bunqueue.client.connection.tls import tls_problem
 from bunqueue.client.connection.transport import Endpoint, Hear
+from bunqueue.client.connection.wire import CLOSED, WEB
 from bunqueue.errors import AuthError, BunqueueError, ConnectionLost, ConnectTimeout, OptionError, TlsError
 
 logger = logging.getLogger("bunqueue.client")

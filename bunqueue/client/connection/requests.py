@@ -9,37 +9,30 @@ import time
 from collections.abc import Iterable
 from functools import cache
 from hashlib import blake2b
-from itertools import count
 
 from msgspec import Raw, Struct
 from msgspec.msgpack import Encoder
 
 from bunqueue.client.connection.options import seconds
 from bunqueue.client.connection.replies import describe, names
+from bunqueue.client.connection.wire import WireRequest, next_number
 from bunqueue.errors import CommandTimeout, ConnectionLost, ConnectTimeout, PayloadError
 from bunqueue.protocol.commands import COMMANDS, Spec
 from bunqueue.protocol.commands.core import Push, PushBatch
 from bunqueue.protocol.framing import MAX_FRAME, frame
 
 _encode = Encoder().encode
-_numbers = count(1)
 WORKERS = frozenset({"PULL", "PULLB", "ACK", "ACKB", "FAIL"})
 """What only workers say, which repeat it as far as need be."""
 ADDING = (Push, PushBatch)
 START = "Start one with: bunqueue start"
 MARGIN_MS = 1000  # by which a repeated push says that it is older than it is: clocks do not run alike
-_MASK = 0xFFFFFFFF  # request numbers stay uint32, which every decoder takes; they come round after 4 billion
 
 
 @cache
 def spec_of(kind: type[Struct]) -> Spec:
     """The row of the command table for a command's class."""
     return COMMANDS[str(kind.__struct_config__.tag)]
-
-
-def next_number() -> int:
-    """For the `reqId` of a command."""
-    return next(_numbers) & _MASK
 
 
 def new_key() -> str:
@@ -69,21 +62,22 @@ def age(command: Struct, since: float) -> None:
         command.idempotency_age = (time.monotonic() - since) * 1000 + MARGIN_MS
 
 
-class Request:
+class Request(WireRequest):
     """A command, its bytes, and the future its reply goes to."""
 
-    __slots__ = ("command", "deadline", "delay", "frame", "future", "id", "since", "tries")
+    __slots__ = ("command", "delay", "since")
 
     def __init__(self, command: Struct, future: asyncio.Future[bytes], deadline: float) -> None:
+        # Every field is set here: calling the base class would cost 0.2 µs for each command.
         self.id = next_number()
         self.command = command
         self.frame = encode_frame(command, self.id)
         self.future = future
-        self.deadline = deadline  # of the event loop's clock
+        self.deadline = deadline
+        self.tries = 0
         self.since = 0.0  # when it was first sent, by the monotonic clock; 0: not a push that may be repeated
         if isinstance(command, ADDING) and command.idempotency_key is not None:
             self.since = time.monotonic() - command.idempotency_age / 1000
-        self.tries = 0  # connections that died with it
         self.delay = 0.0  # seconds it last waited because its shard was away
 
     def repeat(self) -> None:

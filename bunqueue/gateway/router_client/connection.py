@@ -1,14 +1,15 @@
-"""One connection to the router, over its private Unix socket: frames out, replies matched to requests."""
+"""One connection to the router, over its private Unix socket: that of the SDK, for commands that are maps."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Any, cast
+from math import inf
+from typing import Any
 
-from msgspec import MsgspecError, Struct
-from msgspec.msgpack import Decoder, Encoder
+from msgspec.msgpack import Encoder
 
-from bunqueue.protocol.framing import HEADER, FrameSplitter, frame
+from bunqueue.client.connection.wire import WireConnection, WireRequest, next_number
+from bunqueue.protocol.framing import frame
 
 PROTOCOL = 3  # the dialect of the answers that HTTP gives
 HELLO_S = 10.0  # for the answer to the first words
@@ -23,47 +24,43 @@ class RouterGone(Exception):
         self.asked = asked
 
 
-class _Head(Struct, rename="camel", gc=False):
-    req_id: int | None = None
-
-
 _encode = Encoder().encode
-_head = Decoder(_Head).decode
 
 
-class RouterConnection(asyncio.Protocol):
-    """A connection with pipelining.  Replies are MessagePack maps, as they came."""
+class RouterConnection:
+    """Host of a connection. Replies are MessagePack maps, as they came. Who asks minds the time."""
 
     def __init__(self) -> None:
-        self.closed = False
-        self._pending: dict[int, asyncio.Future[bytes]] = {}
-        self._last = 0  # number of a request
-        self._splitter = FrameSplitter()
-        self._transport: asyncio.Transport | None = None
+        self._wire: WireConnection[WireRequest] = WireConnection(self, "the router")
 
     @classmethod
     async def open(cls, path: str) -> RouterConnection:
         """Connect and agree on the protocol.  RouterGone if nobody is there."""
-        loop = asyncio.get_running_loop()
+        found = cls()
         try:
-            _, line = await loop.create_unix_connection(cls, path)
+            await asyncio.get_running_loop().create_unix_connection(lambda: found._wire, path)
         except OSError:
             raise RouterGone(asked=False) from None
         try:
             async with asyncio.timeout(HELLO_S):
-                await line.ask({"cmd": "Hello", "protocolVersion": PROTOCOL})
+                await found.ask({"cmd": "Hello", "protocolVersion": PROTOCOL})
         except (RouterGone, TimeoutError):
-            line.close()
+            found.close()
             raise RouterGone(asked=False) from None
         except BaseException:  # whoever wanted it has gone
-            line.close()
+            found.close()
             raise
-        return line
+        return found
+
+    @property
+    def closed(self) -> bool:
+        """Whether it takes no more commands."""
+        return self._wire.closed
 
     @property
     def load(self) -> int:
         """Requests under way."""
-        return len(self._pending)
+        return len(self._wire.pending)
 
     def ask(self, command: dict[str, Any]) -> asyncio.Future[bytes]:
         """Send a command.  Raises what cannot be encoded raises; the future may raise RouterGone.
@@ -71,38 +68,38 @@ class RouterConnection(asyncio.Protocol):
         A future that is cancelled does not call the command back.
         """
         future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-        self._last += 1
-        data = frame(_encode({**command, "reqId": self._last}))
-        if self._transport is None or self.closed:
+        number = next_number()
+        request = WireRequest(number, frame(_encode({**command, "reqId": number})), future, inf)
+        if self._wire.closed:
             future.set_exception(RouterGone(asked=False))
-            return future
-        self._pending[self._last] = future
-        self._transport.write(data)
+        else:
+            self._wire.send(request)
         return future
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's is one only in what it does
-
-    def data_received(self, data: bytes) -> None:
-        for found in self._splitter.feed(data):
-            payload = found[HEADER:]
-            try:
-                number = _head(payload).req_id
-            except MsgspecError:
-                number = None
-            future = self._pending.pop(number or 0, None)
-            if future is not None and not future.done():
-                future.set_result(payload)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self.closed = True
-        for future in self._pending.values():
-            if not future.done():
-                future.set_exception(RouterGone(asked=True))
-        self._pending.clear()
 
     def close(self) -> None:
         """End it; what is parked at a shard for it is given up there."""
-        self.closed = True
-        if self._transport is not None:
-            self._transport.close()
+        self._wire.shut()
+
+    # -- Host
+
+    def watch(self, deadline: float) -> None:
+        """Nothing: requests have no deadline here."""
+
+    def answered(self, connection: object) -> None:
+        """Nothing: no request waits for room."""
+
+    def heard(self, payload: bytes) -> None:
+        """Nothing: these connections subscribe to nothing."""
+
+    def unavailable(self, request: WireRequest, payload: bytes) -> None:
+        """Pass it on: whether to try again is for the HTTP client to decide."""
+        if not request.future.done():
+            request.future.set_result(payload)
+
+    def lost(self, connection: WireConnection[WireRequest], reason: str) -> None:
+        """Fail what was not answered."""
+        unsent = set(connection.unsent)
+        for request in connection.pending.values():
+            if not request.future.done():
+                request.future.set_exception(RouterGone(asked=request not in unsent))
+        connection.pending.clear()

@@ -1,0 +1,166 @@
+"""Frames over one socket: requests out, replies matched to them. The SDK and the HTTP gateway both use it.
+
+It decides nothing about what becomes of requests when the connection dies: its host does. It knows neither
+handshakes nor commands: `connection.py` adds what a client of a server needs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from itertools import count
+from typing import Any, Generic, Protocol, TypeVar, cast
+
+from msgspec import MsgspecError
+
+from bunqueue.client.connection.replies import Head, peek
+from bunqueue.protocol.framing import HEADER, FrameSplitter
+
+logger = logging.getLogger("bunqueue.client")
+
+CLOSED = "it was closed by the server"
+WEB = "it speaks HTTP"
+_numbers = count(1)
+_MASK = 0xFFFFFFFF  # request numbers stay uint32, which every decoder takes; they come round after 4 billion
+
+
+def next_number() -> int:
+    """For the `reqId` of a command."""
+    return next(_numbers) & _MASK
+
+
+class WireRequest:
+    """A frame to be sent, and the future its reply goes to."""
+
+    __slots__ = ("deadline", "frame", "future", "id", "tries")
+
+    def __init__(self, number: int, frame: bytes, future: asyncio.Future[bytes], deadline: float) -> None:
+        self.id = number  # the frame's `reqId`
+        self.frame = frame
+        self.future = future
+        self.deadline = deadline  # of the event loop's clock
+        self.tries = 0  # connections that died with it
+
+    def repeat(self) -> None:
+        """It is about to be sent once more."""
+
+
+Q = TypeVar("Q", bound=WireRequest)
+Held = TypeVar("Held", bound=WireRequest, contravariant=True)
+
+
+class Host(Protocol[Held]):
+    """What a connection reports to."""
+
+    def watch(self, deadline: float) -> None:
+        """A request with this deadline is under way."""
+
+    def answered(self, connection: Any) -> None:
+        """Replies have come: there is room for more."""
+
+    def heard(self, payload: bytes) -> None:
+        """A frame that answers no request."""
+
+    def unavailable(self, request: Held, payload: bytes) -> None:
+        """The request was not carried out, because its shard is away. `payload` is the reply that says so."""
+
+    def lost(self, connection: Any, reason: str) -> None:
+        """The connection ended. `pending` holds what was not answered, `unsent` what was never written."""
+
+
+class WireConnection(asyncio.Protocol, Generic[Q]):
+    """A socket with pipelining. The writes of one turn of the event loop leave together; the first leaves at
+    once if nothing else is under way, as the rest of the turn may bring nothing."""
+
+    def __init__(self, host: Host[Q], address: str) -> None:
+        self.pending: dict[int, Q] = {}
+        self.unsent: list[Q] = []
+        self.timeouts = 0  # in a row
+        self.closed = False
+        self.ready = False
+        """Whether the host wants to know of replies; it sets this after its handshake."""
+        self._host = host
+        self._address = address
+        self._splitter = FrameSplitter()
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self.reason = CLOSED
+        """Why it ended, if it did."""
+        self._silent = True  # nothing has come since this was last set
+
+    # -- out
+
+    def send(self, request: Q) -> None:
+        """Write a request now or at the end of this turn of the loop."""
+        idle = not self.pending
+        if request.tries:
+            request.repeat()
+        self.pending[request.id] = request
+        self.unsent.append(request)
+        if idle:
+            self._flush()
+        elif len(self.unsent) == 1:
+            self._loop.call_soon(self._flush)
+        self._host.watch(request.deadline)
+
+    def _flush(self) -> None:
+        transport = self._transport
+        if transport is not None and not transport.is_closing() and self.unsent:
+            frames = [request.frame for request in self.unsent]
+            self.unsent.clear()
+            transport.write(frames[0] if len(frames) == 1 else b"".join(frames))
+
+    # -- in
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is one only in what it does
+
+    def data_received(self, data: bytes) -> None:
+        self._silent = False
+        for frame in self._splitter.feed(data):
+            payload = frame[HEADER:]
+            try:
+                head = peek(payload)
+            except MsgspecError as error:
+                self.abort(f"it sent what is no reply: {error}")
+                return
+            self._accept(head, payload)
+        if self._splitter.broken:
+            self.abort(WEB if data.startswith(b"HTTP/") else str(self._splitter.broken))
+            return
+        self.timeouts = 0
+        if self.ready:
+            self._host.answered(self)
+
+    def _accept(self, head: Head, payload: bytes) -> None:
+        request = self.pending.pop(head.req_id, None) if head.req_id is not None else None
+        if request is None:
+            if head.req_id is None and head.error:  # about the connection as a whole: usually its last words
+                self.reason = f"the server says: {head.error}"
+                logger.warning("bunqueue at %s: %s", self._address, head.error)
+            elif head.req_id is None:
+                self._host.heard(payload)
+            return
+        if head.may_pass:
+            self._host.unavailable(request, payload)
+        elif not request.future.done():
+            request.future.set_result(payload)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.closed = True
+        self._host.lost(self, str(exc) if exc else self.reason)
+
+    # -- the end
+
+    def abort(self, reason: str) -> None:
+        """Take the connection for dead."""
+        self.reason = reason
+        if self._transport is not None:
+            self._transport.abort()
+
+    def shut(self) -> None:
+        """Send what is waiting, then end the connection; from now on it takes nothing more."""
+        self.closed = True
+        if self._transport is not None:
+            self._flush()
+            self._transport.close()
