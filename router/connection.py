@@ -22,7 +22,7 @@ from bunqueue.protocol.codec import request_id
 from bunqueue.protocol.commands import CommandError
 from bunqueue.protocol.framing import HEADER, FrameTooLarge
 from bunqueue.protocol.lenient import DECODE_ERRORS
-from bunqueue.server_commands.workers import Workers
+from bunqueue.server_commands.commands import ServerCommands
 
 from .admission import MAX_SLOW, RateLimit, may_wait
 from .bounds import longest_frame
@@ -212,9 +212,9 @@ class ClientConnection(asyncio.Protocol):
         self._transport.close()
 
     @property
-    def workers(self) -> Workers:
-        """The registered workers of all connections."""
-        return self._hub.workers
+    def commands(self) -> ServerCommands:
+        """What answers the commands that no shard does."""
+        return self._hub.commands
 
     def admitted(self, *, reader: bool = False) -> None:
         """It has shown a token; ``reader``: one that may only read."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -10,14 +11,16 @@ from bunqueue.busy_poll import LoopPoll
 from bunqueue.descriptors import MAX_LINGERING
 from bunqueue.logs import get_logger
 from bunqueue.protocol import link as wire
+from bunqueue.server_commands.additions import Additions
+from bunqueue.server_commands.commands import ServerCommands
 from bunqueue.server_commands.workers import Worker, Workers
 from bunqueue.settings import Settings
 
-from .additions import Additions
 from .admission import Tokens
 from .bounds import Bounds
 from .lag import LoopLag
 from .local import now_ms
+from .own_figures import figures
 from .processes import born
 from .routing import Routes
 from .strangers import Strangers
@@ -54,11 +57,14 @@ class Hub:
         self.strangers = Strangers()
         self.turns = Turns()
         self.workers = Workers(self._staff)
+        self.commands = ServerCommands(self.workers, now_ms)
         self.tickets = Tickets(self.links, self.clients, self.damaged)
         self.refused = 0  # clients since the last sweep, because there are too many
         self.lag = LoopLag()
         self.heard = LoopPoll(settings.busy_poll).heard
-        self.tickets.additions = Additions(self).by_command
+        self.started = time.monotonic()
+        additions = Additions(lambda: figures(self), lambda: self.workers.listing(now_ms()))
+        self.tickets.additions = additions.by_command
         self.draining = False
         self.lingering: dict[ClientConnection, int] = {}  # ended by us -> sweeps since
         self.open = 0  # sockets of clients, those that linger and those that are being closed among them

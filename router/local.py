@@ -1,30 +1,20 @@
-"""The commands that the router answers itself."""
+"""Commands at the router's door: whether they are let in, and those that the router answers itself."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from functools import cache
-from importlib import metadata
 from socket import gethostname
-from typing import Any, Protocol
+from typing import Protocol
 
 from msgspec import UNSET, UnsetType
 
 from bunqueue.protocol.codec import InvalidCommand, encode_frame, request_id
 from bunqueue.protocol.codes import Code
-from bunqueue.protocol.commands import Command, CommandError, ErrorReply, Ok, Reply, refused
+from bunqueue.protocol.commands import ErrorReply
 from bunqueue.protocol.commands.base import RequestId
-from bunqueue.protocol.commands.server import Auth, Hello, PingReply, Pong, agreement
-from bunqueue.protocol.commands.workers import (
-    Heartbeat,
-    ListWorkers,
-    ListWorkersReply,
-    RegisterWorker,
-    UnregisterWorker,
-)
+from bunqueue.protocol.commands.workers import RegisterWorker
 from bunqueue.protocol.lenient import DECODE_ERRORS
-from bunqueue.server_commands.workers import Workers
+from bunqueue.server_commands.commands import ServerCommands
 
 from .admission import RateLimit, Tokens, may_read, token_is_known
 from .processes import born
@@ -47,14 +37,49 @@ class Session(Protocol):
     reader: bool
 
     @property
-    def workers(self) -> Workers:
-        """The registered workers of all connections."""
+    def commands(self) -> ServerCommands:
+        """What answers them."""
 
     def admitted(self, *, reader: bool = False) -> None:
         """It has shown a token; ``reader``: one that may only read."""
 
     def guessed(self) -> None:
         """It has shown a wrong one."""
+
+
+class _Client:
+    """A connection as `ServerCommands` sees it."""
+
+    __slots__ = ("_session",)
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    @property
+    def number(self) -> int:
+        return self._session.number
+
+    def agree(self, version: int) -> None:
+        self._session.kind = version
+
+    def authenticate(self, token: str) -> bool:
+        session = self._session
+        writes = token_is_known(token, session.tokens.full)
+        reads = token_is_known(token, session.tokens.read_only)
+        if writes or reads:
+            session.admitted(reader=not writes)
+        else:
+            session.guessed()
+        return writes or reads
+
+    def unsubscribe(self) -> None:
+        session = self._session
+        if session.subscription is not None:
+            session.subscription.end()
+            session.subscription = None
+
+    def born(self, command: RegisterWorker) -> str | None:
+        return born(command.pid) if command.hostname == gethostname() else None
 
 
 def refusal(text: str, req_id: RequestId, code: Code | UnsetType = UNSET) -> bytes:
@@ -122,10 +147,7 @@ def answer(session: Session, payload: bytes) -> bytes:
         command = decode(payload)
     except InvalidCommand as error:
         return refusal(str(error), error.req_id, error.code)
-    try:
-        reply = HANDLERS[str(command.__struct_config__.tag)](session, command)
-    except CommandError as error:
-        reply = refused(error)
+    reply = session.commands.answer(_Client(session), command)
     reply.req_id = command.req_id
     return encode_frame(reply)
 
@@ -133,71 +155,3 @@ def answer(session: Session, payload: bytes) -> bytes:
 def now_ms() -> int:
     """The wall clock, epoch ms."""
     return time.time_ns() // 1_000_000
-
-
-@cache
-def version() -> str:
-    """The version of the package; of a source tree that was never installed there is none."""
-    try:
-        return metadata.version("bunqueue")
-    except metadata.PackageNotFoundError:
-        return "unknown"
-
-
-def _hello(session: Session, command: Hello) -> Reply:
-    reply = agreement(command, version())
-    session.kind = reply.protocol_version
-    return reply
-
-
-def _auth(session: Session, command: Auth) -> Reply:
-    writes = token_is_known(command.token, session.tokens.full)
-    reads = token_is_known(command.token, session.tokens.read_only)
-    if not writes and not reads:
-        session.guessed()
-        return ErrorReply(error="Invalid token")
-    session.admitted(reader=not writes)
-    return Ok()
-
-
-def _ping(session: Session, command: Command) -> Reply:
-    # A float, as all times on the wire: some clients cannot read integers beyond 32 bits.
-    return PingReply(data=Pong(pong=True, time=float(now_ms())))
-
-
-def _register_worker(session: Session, command: RegisterWorker) -> Reply:
-    here = command.hostname == gethostname()
-    return session.workers.register(
-        session.number, command, now_ms(), born=born(command.pid) if here else None
-    )
-
-
-def _unregister_worker(session: Session, command: UnregisterWorker) -> Reply:
-    return session.workers.unregister(command.worker_id)
-
-
-def _list_workers(session: Session, command: ListWorkers) -> Reply:
-    return ListWorkersReply(data=session.workers.listing(now_ms()))
-
-
-def _heartbeat(session: Session, command: Heartbeat) -> Reply:
-    return session.workers.beat(command, now_ms())
-
-
-def _unsubscribe(session: Session, command: Command) -> Reply:
-    if session.subscription is not None:
-        session.subscription.end()
-        session.subscription = None
-    return Ok()
-
-
-HANDLERS: dict[str, Callable[[Session, Any], Reply]] = {
-    "Hello": _hello,
-    "Auth": _auth,
-    "Ping": _ping,
-    "RegisterWorker": _register_worker,
-    "UnregisterWorker": _unregister_worker,
-    "ListWorkers": _list_workers,
-    "Heartbeat": _heartbeat,
-    "UnsubscribeEvents": _unsubscribe,
-}

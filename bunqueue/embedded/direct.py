@@ -21,7 +21,6 @@ from bunqueue.protocol.commands import Route
 
 from . import files
 from .engine import EmbeddedEngine
-from .local_commands import ADDITIONS
 from .session import VERSION, stopped
 
 _encode = Encoder().encode
@@ -73,9 +72,7 @@ class DirectSession:
         if answer.error is not None:
             raise answer.error
         payload = answer.payload
-        if payload is not None and spec.name in ADDITIONS:
-            return self.engine.complete(spec.name, payload)
-        return payload
+        return None if payload is None else self.engine.complete(spec.name, payload)
 
     def _wait(self, answer: Answer, patience: float | None) -> None:
         """It was not there at once: long work goes in slices."""

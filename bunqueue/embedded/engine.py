@@ -78,7 +78,7 @@ class EmbeddedEngine:
         self._shard.engine.adopt((), self._shard.now())
         if not again:
             self._shard.engine.desert(self._shard.now())
-        self._front = LocalCommands(self._shard.engine, self._shard.now)
+        self._front = LocalCommands(self._shard.engine, self._shard.now, lambda: len(self._sessions))
         self._watch = FileWatch(self._shard.store.database)
         self._begin()
 
@@ -155,9 +155,11 @@ class EmbeddedEngine:
             return self._front.answer(session, command)
 
     def complete(self, name: str, payload: bytes) -> bytes:
-        """The shard's answer to a command of `front.ADDITIONS`, with what it does not know."""
+        """The shard's answer to a command; some are completed with what it does not know."""
+        if name not in self._front.completed:
+            return payload
         with self.lock:
-            return self._front.complete(name, payload, len(self._sessions))
+            return self._front.complete(name, payload)
 
     def _keep_time(self) -> None:
         """The thread: do what is due when it is due."""

@@ -23,7 +23,6 @@ from bunqueue.protocol.framing import HEADER
 
 from . import files
 from .engine import EmbeddedEngine
-from .local_commands import ADDITIONS
 
 VERSION = 2  # of the protocol, unless Hello says otherwise
 MAX_UNHEARD = 100_000  # events that wait for a loop which does not turn; what is more is counted only
@@ -67,8 +66,7 @@ class EmbeddedTransport:
         if spec.route is Route.ROUTER:
             self._run()
             return self.engine.ask_front(self, command)
-        payload = await self._send(command)
-        return self.engine.complete(spec.name, payload) if spec.name in ADDITIONS else payload
+        return self.engine.complete(spec.name, await self._send(command))
 
     def listen(self, hear: Hear | None) -> None:
         """See `Transport.listen`."""

@@ -1,1 +1,1 @@
-"""What no shard answers: the list of workers, and the numbers of the whole server."""
+"""What no shard answers: commands, workers, figures. The router and embedded mode share it."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
-from msgspec import Struct, convert
+from msgspec import convert
 from prometheus_client import generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
@@ -15,26 +15,11 @@ from bunqueue.exposure import KINDS
 from bunqueue.protocol.commands.monitoring import Figures, QueueFigures, ShardFigures
 from bunqueue.protocol.commands.workers import WorkerStats
 
+from .router_figures import RouterFigures
+
 MAX_QUEUES = 200  # with series of their own, over all shards
 
 GAUGE, COUNTER = GaugeMetricFamily, CounterMetricFamily
-
-
-class RouterFigures(Struct):
-    """What the router knows itself."""
-
-    version: str
-    uptime_s: float
-    connections: int
-    workers: WorkerStats
-    memory_bytes: int
-    cpu_s: float
-    lag_s: float  # of its event loop, the longest of the last seconds
-    shards: int
-    shards_up: Sequence[int]
-    shards_damaged: Sequence[int] = ()  # they are not started again
-    wrong_tokens: int = 0  # over TCP
-    exposed: Sequence[str] = ()  # of `exposure.KINDS`
 
 
 # Name without "bunqueue_", what it is, its help, its value.

@@ -9,7 +9,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from bunqueue.protocol.commands.monitoring import Figures, QueueFigures, ShardFigures
 from bunqueue.protocol.commands.workers import WorkerStats
-from bunqueue.server_commands.prometheus import MAX_QUEUES, RouterFigures, exposition
+from bunqueue.server_commands.prometheus import MAX_QUEUES, exposition
+from bunqueue.server_commands.router_figures import RouterFigures
 
 Samples = Mapping[tuple[str, tuple[str, ...]], float]
 

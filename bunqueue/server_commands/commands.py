@@ -1,0 +1,102 @@
+"""The commands that no shard answers: Hello, Auth, Ping, those about workers, the end of a subscription.
+
+The router of a server uses it, and so does the embedded engine. What differs between them, a connection is
+asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from msgspec import Struct
+
+from bunqueue import __version__
+from bunqueue.protocol.commands import Command, CommandError, ErrorReply, Ok, Reply, refused
+from bunqueue.protocol.commands.server import Auth, Hello, PingReply, Pong, agreement
+from bunqueue.protocol.commands.workers import (
+    Heartbeat,
+    ListWorkers,
+    ListWorkersReply,
+    RegisterWorker,
+    UnregisterWorker,
+)
+
+from .workers import Workers
+
+
+class Connection(Protocol):
+    """Who asks."""
+
+    @property
+    def number(self) -> int:
+        """Registrations of workers end with the connection of this number."""
+
+    def agree(self, version: int) -> None:
+        """Speak this version of the protocol from the reply on."""
+
+    def authenticate(self, token: str) -> bool:
+        """Whether the token is accepted."""
+
+    def unsubscribe(self) -> None:
+        """Get no more events."""
+
+    def born(self, command: RegisterWorker) -> str | None:
+        """When the worker's process began; None where that cannot be known."""
+
+
+class ServerCommands:
+    """Of one server, or one embedded engine."""
+
+    def __init__(self, workers: Workers, now: Callable[[], int]) -> None:
+        """``now``: the wall clock, epoch ms."""
+        self.workers = workers
+        self.now = now
+
+    def answer(self, connection: Connection, command: Struct) -> Reply:
+        """The reply to a command of ``Route.ROUTER``."""
+        try:
+            return HANDLERS[str(command.__struct_config__.tag)](self, connection, command)
+        except CommandError as error:
+            return refused(error)
+
+    def _hello(self, connection: Connection, command: Hello) -> Reply:
+        reply = agreement(command, __version__)
+        connection.agree(reply.protocol_version)
+        return reply
+
+    def _auth(self, connection: Connection, command: Auth) -> Reply:
+        return Ok() if connection.authenticate(command.token) else ErrorReply(error="Invalid token")
+
+    def _ping(self, connection: Connection, command: Command) -> Reply:
+        # A float, as all times on the wire: some clients cannot read integers beyond 32 bits.
+        return PingReply(data=Pong(pong=True, time=float(self.now())))
+
+    def _register_worker(self, connection: Connection, command: RegisterWorker) -> Reply:
+        born = connection.born(command)
+        return self.workers.register(connection.number, command, self.now(), born=born)
+
+    def _unregister_worker(self, connection: Connection, command: UnregisterWorker) -> Reply:
+        return self.workers.unregister(command.worker_id)
+
+    def _list_workers(self, connection: Connection, command: ListWorkers) -> Reply:
+        return ListWorkersReply(data=self.workers.listing(self.now()))
+
+    def _heartbeat(self, connection: Connection, command: Heartbeat) -> Reply:
+        return self.workers.beat(command, self.now())
+
+    def _unsubscribe(self, connection: Connection, command: Command) -> Reply:
+        connection.unsubscribe()
+        return Ok()
+
+
+HANDLERS: dict[str, Callable[[ServerCommands, Connection, Any], Reply]] = {
+    "Hello": ServerCommands._hello,
+    "Auth": ServerCommands._auth,
+    "Ping": ServerCommands._ping,
+    "RegisterWorker": ServerCommands._register_worker,
+    "UnregisterWorker": ServerCommands._unregister_worker,
+    "ListWorkers": ServerCommands._list_workers,
+    "Heartbeat": ServerCommands._heartbeat,
+    "UnsubscribeEvents": ServerCommands._unsubscribe,
+}
