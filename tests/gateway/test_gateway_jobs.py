@@ -223,3 +223,20 @@ async def test_a_misspelled_filter_of_dead_letters_does_not_mean_all(web: httpx2
     assert (await web.get(f"/queues/{queue}/dlq/count")).json()["count"] == 1
     document = (await web.get("/openapi.json")).json()
     assert document["components"]["schemas"]["DlqFilter"]["additionalProperties"] is False
+
+
+async def test_a_schedule_is_run_now(web: httpx2.AsyncClient) -> None:
+    queue = fresh_queue(1)
+    body = {"queue": queue, "schedule": "0 3 * * *", "jobName": "report", "data": {"full": True}}
+    created = (await web.put(f"/crons/{queue}", json=body)).json()["cron"]
+    answer = await web.post(f"/crons/{queue}/run")
+    ran = answer.json()
+    assert (answer.status_code, ran["ok"], ran["queue"], ran["existing"]) == (200, True, queue, False)
+    job = (await web.get(f"/jobs/{ran['id']}")).json()["job"]
+    assert (job["name"], job["data"], job["state"]) == ("report", {"full": True}, "waiting")
+    again = (await web.post(f"/crons/{queue}/run")).json()
+    assert (again["id"], again["existing"]) == (ran["id"], True), "the last job is still there"
+    found = (await web.get(f"/crons/{queue}")).json()["cron"]
+    assert (found["nextRun"], found["executions"]) == (created["nextRun"], created["executions"])
+    assert found["lastRun"]["jobId"] == ran["id"]
+    assert (await web.post(f"/crons/{queue}-none/run")).status_code == 404

@@ -17,8 +17,10 @@ from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 from support.folders import opened
 from support.naming import shard_of
+from support.server import Server, dispose
 from support.spark import Full, read
 
+from bunqueue import Queue
 from bunqueue.spark.read.arrow import schema_of
 from bunqueue.spark.read.tables import TABLES
 from shardproc.storage.schema import CURRENT
@@ -146,6 +148,31 @@ def test_queues_and_schedules(spark: SparkSession, full: Full) -> None:
     assert crons["every 3"]["repeat_every_ms"] == 3_600_000
     assert crons["cron 3"]["next_run"].month == 1
     assert crons["cron 3"]["paused"] is False
+
+
+def test_a_schedule_says_how_its_last_run_ended(spark: SparkSession, tmp_path: Path) -> None:
+    server = Server(tmp_path / "data")
+    try:
+        server.start()
+        with Queue("reports", port=server.port) as queue:
+            queue.upsert_cron("nightly", schedule="0 3 * * *")
+            queue.upsert_cron("weekly", schedule="@weekly")
+            job = queue.run_cron("nightly")
+            job.remove()
+            shown = queue.get_cron("nightly")
+        server.stop()
+        rows = {row["name"]: row for row in read(spark, tmp_path / "data", "cron").collect()}
+    finally:
+        dispose(server)
+    assert shown is not None
+    assert shown.last_run is not None
+    assert shown.last_run.outcome == "removed"
+    nightly, weekly = rows["nightly"], rows["weekly"]
+    assert (nightly["last_job"], nightly["last_outcome"]) == (job.id, "removed")
+    assert ms(nightly["last_run"]) == shown.last_run.at_ms
+    assert ms(nightly["last_ended_at"]) == shown.last_run.ended_at_ms
+    assert (nightly["app"], nightly["missed"]) == (None, 0)
+    assert (weekly["last_run"], weekly["last_job"], weekly["last_outcome"]) == (None, None, None)
 
 
 @pytest.mark.parametrize("name", TABLES)

@@ -151,6 +151,25 @@ def test_time_stands_still_until_it_is_told_to_go_on(bunqueue: Sandbox) -> None:
 
 
 @pytest.mark.bunqueue(start="2026-01-01T09:00+01:00")
+def test_schedules_fire_as_time_passes(bunqueue: Sandbox) -> None:
+    EMAILS.upsert_cron("nightly", {"full": True}, schedule="0 3 * * *", job_name="report")
+    bunqueue.advance(timedelta(hours=18))
+    bunqueue.assert_not_added("emails", "report")
+    bunqueue.advance(timedelta(hours=1))
+    bunqueue.assert_added("emails", "report", {"full": True}, count=1)
+    (run,) = bunqueue.drain(double_nothing)
+    found = EMAILS.get_cron("nightly")
+    assert found is not None
+    assert found.last_run is not None
+    assert (found.executions, found.last_run.job_id, found.last_run.outcome) == (1, run.id, "completed")
+    assert found.last_run.at == datetime(2026, 1, 2, 3, tzinfo=UTC)
+    EMAILS.pause_cron("nightly")
+    bunqueue.advance(timedelta(days=7))
+    assert EMAILS.run_cron("nightly").created
+    bunqueue.assert_added("emails", "report", count=2)
+
+
+@pytest.mark.bunqueue(start="2026-01-01T09:00+01:00")
 def test_moments_go_by_the_clock_of_the_sandbox(bunqueue: Sandbox) -> None:
     noon = datetime(2026, 1, 1, 12, tzinfo=UTC)
     job = EMAILS.add("n", at=noon)
