@@ -23,6 +23,8 @@ Field: TypeAlias = str | int | float | bool | None
 
 Level = Literal["debug", "info", "warning", "error"]
 Form = Literal["text", "json"]
+FORM_VARIABLE = "BUNQUEUE_LOG_FORMAT"
+"""Of the environment; the server reads it as one of its settings, workers where nothing else is said."""
 
 MAX_VALUE_CHARS = 1000
 """Longer text is cut: enough for any address or reason, too little for a payload to flood the log."""

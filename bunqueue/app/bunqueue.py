@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self, TypeVar, Unpack, get_args
+from typing import Any, Self, TypeVar, Unpack, cast, get_args
 
 from bunqueue.app.hooks import Hook, Hooks, Occasion
 from bunqueue.app.queue_config import RateLimit
@@ -20,7 +21,7 @@ from bunqueue.client.worker.options import WorkerOptions
 from bunqueue.client.worker.routes import Handlers
 from bunqueue.client.worker.service import run_forever
 from bunqueue.errors import OptionError
-from bunqueue.logs import Form, Level, log_for_people
+from bunqueue.logs import FORM_VARIABLE, Form, Level, log_for_people
 
 K = TypeVar("K", bound=Hook)
 RunMiddleware = Callable[[ActiveJob, CallNext], Awaitable[Any]]
@@ -145,13 +146,16 @@ class Bunqueue(Scheduling):
     def run(self, *, log_format: Form | None = None, log_level: Level = "info") -> None:
         """Work until SIGTERM or SIGINT, which let running jobs end; a second signal ends the grace.
 
-        With a `log_format`, what is logged from `log_level` on goes to standard error, as `bunqueue worker`
-        has it, unless logging is configured already.
+        With a `log_format`, or one in BUNQUEUE_LOG_FORMAT, records from `log_level` on go to standard error
+        as with `bunqueue worker`, unless logging is configured already. OptionError.
         """
-        if log_format is not None:
-            checks.one_of("log_format", log_format, get_args(Form))
-            checks.one_of("log_level", log_level, get_args(Level))
-            log_for_people(log_level, log_format)
+        checks.one_of("log_level", log_level, get_args(Level))
+        name, form = "log_format", log_format
+        if form is None and FORM_VARIABLE in os.environ:
+            name, form = FORM_VARIABLE, cast(Form, os.environ[FORM_VARIABLE])
+        if form is not None:
+            checks.one_of(name, form, get_args(Form))
+            log_for_people(log_level, form)
         run_forever(Service(self))
 
     async def __aenter__(self) -> Self:

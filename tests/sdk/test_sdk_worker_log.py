@@ -17,7 +17,7 @@ import pytest
 from support.server import PROGRAM, ROOT, Server
 from support.waiting import eventually, wait_until
 
-from bunqueue import ActiveJob, AsyncQueue, Bunqueue, Postpone, Queue, Retry, Worker
+from bunqueue import ActiveJob, AsyncQueue, Bunqueue, OptionError, Postpone, Queue, Retry, Worker
 from bunqueue.client.connection.endpoint_options import EndpointOptions
 
 SECRET = "correct horse battery staple"
@@ -214,17 +214,20 @@ TASKS = """
         return "done"
 
     if __name__ == "__main__":
-        app.run(log_format="json")
+        app.run(log_format=None if "BUNQUEUE_LOG_FORMAT" in os.environ else "json")
 """
 
 
+@pytest.mark.parametrize("by_variable", [False, True])
 @pytest.mark.parametrize("how", ["bunqueue worker", "app.run"])
-def test_json_lines_until_sigterm(how: str, shared_server: Server, tmp_path: Path) -> None:
+def test_json_lines_until_sigterm(how: str, by_variable: bool, shared_server: Server, tmp_path: Path) -> None:
     (tmp_path / "tasks.py").write_text(textwrap.dedent(TASKS))
     command = [sys.executable, "tasks.py"]
     if how == "bunqueue worker":
-        command = [sys.executable, "-c", PROGRAM, "worker", "tasks:app", "--log-format", "json"]
+        command = [sys.executable, "-c", PROGRAM, "worker", "tasks:app"]
+        command += [] if by_variable else ["--log-format", "json"]
     environment = {"PYTHONPATH": str(ROOT), "BUNQUEUE_PORT": str(shared_server.port), "PATH": ""}
+    environment |= {"BUNQUEUE_LOG_FORMAT": "json"} if by_variable else {}
     with (tmp_path / "log").open("wb") as errors:
         process = subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=errors)
     try:
@@ -258,3 +261,19 @@ def test_json_lines_until_sigterm(how: str, shared_server: Server, tmp_path: Pat
         "duration_ms": 0,
     }
     assert by_event["worker_stopped"]["completed"] == 1
+
+
+def test_an_unknown_log_format_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    app = Bunqueue("n", port=1)
+    with pytest.raises(OptionError, match="log_format: there is none called 'xml'; there are text, json"):
+        app.run(log_format="xml")  # type: ignore[arg-type]
+    monkeypatch.setenv("BUNQUEUE_LOG_FORMAT", "xml")
+    with pytest.raises(
+        OptionError, match="BUNQUEUE_LOG_FORMAT: there is none called 'xml'; there are text, json"
+    ):
+        app.run()
+    environment = {"PYTHONPATH": str(ROOT), "PATH": "", "BUNQUEUE_LOG_FORMAT": "xml"}
+    command = [sys.executable, "-c", PROGRAM, "worker", "tasks:app"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert "BUNQUEUE_LOG_FORMAT: 'xml' is not allowed; give one of text, json" in done.stderr

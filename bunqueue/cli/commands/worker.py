@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
 
 import typer
 
-from bunqueue.logs import Form, Level, log_for_people
+from bunqueue.logs import FORM_VARIABLE, Form, Level, log_for_people
 from bunqueue.settings import SettingsError
 
 from ..framework.session import Session
@@ -63,7 +63,10 @@ Folder = Annotated[str, typer.Option(metavar="DIR", help="Where the module is.")
 Reload = Annotated[bool, typer.Option("--reload", help="Start anew when a file below --app-dir changes.")]
 LogLevel = Annotated[str, typer.Option(metavar="|".join(LEVELS))]
 LogFormat = Annotated[
-    str, typer.Option(metavar="|".join(FORMATS), help="Lines for people, or a JSON object a line.")
+    str | None,
+    _text(
+        "|".join(FORMATS), f"Lines for people, or a JSON object a line. Default: {FORM_VARIABLE}, else text."
+    ),
 ]
 
 
@@ -118,7 +121,7 @@ def _run_command(
     app_dir: Folder = ".",
     reload: Reload = False,
     log_level: LogLevel = "info",
-    log_format: LogFormat = "text",
+    log_format: LogFormat = None,
     overseen: Annotated[bool, typer.Option(hidden=True)] = False,
 ) -> None:
     """What the command takes beside the way to the server."""
@@ -160,8 +163,11 @@ def list_(session: Session, queue: OfQueue = None) -> None:
     session.out.rows(rows, WORKERS, none="no worker has made itself known")
 
 
-def _configure_logging(level: str, form: str) -> None:
-    for name, value, known in (("--log-level", level, LEVELS), ("--log-format", form, FORMATS)):
+def _configure_logging(level: str, form: str | None) -> None:
+    origin = "--log-format"
+    if form is None:
+        origin, form = FORM_VARIABLE, os.environ.get(FORM_VARIABLE, "text")
+    for name, value, known in (("--log-level", level, LEVELS), (origin, form, FORMATS)):
         if value not in known:
             raise SettingsError(f"{name}: {value!r} is not allowed; give one of {', '.join(known)}")
     from ..worker_pool.processes import say_in_log
