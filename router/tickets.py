@@ -98,7 +98,7 @@ class Tickets:
             return
         number = self._free.pop() if self._free else TICKET + len(self._open)
         once = spec.writes and not spec.repeatable
-        gather = Gather(spec.merge, parts, ids, self.additions.get(spec.name))
+        gather = Gather(spec.merge, parts, ids, self.additions.get(spec.name), spec.reply)
         self._open[number] = _Ticket(gather, client.number, req_id, once, spec.partial, [])
         for shard, part in parts.items():
             link = self._links[shard]

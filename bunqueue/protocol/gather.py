@@ -1,31 +1,28 @@
 """Commands for several shards: cut into parts, and the answers made one again.
 
-Pure.  How answers are merged is named in the command table (`Merge`); what is merged is found in the
-answers themselves, so a new command of an old kind needs no code here.
+Pure.  How answers are merged is named in the command table (`Merge`), and beside the fields of a reply whose
+numbers are not added up (`Across`).  What is merged is found in the answers themselves, so a new command of
+an old kind needs no code here.
 """
 
 from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from functools import cache
+from typing import Any, NamedTuple, get_args, get_type_hints
 
-from msgspec import UNSET, Raw
+from msgspec import UNSET, Raw, Struct
 from msgspec.msgpack import Decoder
 from msgspec.structs import fields, replace
 
 from bunqueue.protocol.codec import encode_frame, encode_reply
-from bunqueue.protocol.commands import Command, CommandError, Merge, Spec
-from bunqueue.protocol.commands.base import RequestId
+from bunqueue.protocol.commands import Command, CommandError, Merge, Reply, Spec
+from bunqueue.protocol.commands.base import LARGEST, Across, RequestId
 from bunqueue.protocol.framing import HEADER, frame
 from bunqueue.protocol.lenient import DECODE_ERRORS
 from bunqueue.protocol.readable import salvaged
 
-# Numbers of which the largest or the smallest counts, and not the sum.
-LARGEST = frozenset({"uptime", "timestamp", "prevTS"})
-SMALLEST = frozenset({"since"})
-MEANS = frozenset({"avgLatencyMs", "avgProcessingMs"})  # of as many jobs as WEIGHT says
-WEIGHT = "totalCompleted"
 _MAX_INT = 0x7FFF_FFFF  # larger numbers travel as float64, which every client can read
 
 _decode: Any = Decoder(dict[str, Any]).decode
@@ -35,6 +32,7 @@ _LIST_HEADS = {0xDC: 2, 0xDD: 4}  # of lists of 16 or more: bytes of their lengt
 
 Answer = dict[str, Any]
 Addition = Callable[[Answer], None]
+Rules = dict[str, Any]  # by field: an `Across`, or the rules of the struct in it
 
 
 class Part(NamedTuple):
@@ -83,7 +81,7 @@ def _lists_beside(spec: Spec, command: Command, length: int) -> dict[str, list[A
 class Gather:
     """The answers of several shards to one command, until there is one from each."""
 
-    __slots__ = ("_add", "_answers", "_ids", "_merge", "_parts", "waiting")
+    __slots__ = ("_add", "_answers", "_ids", "_merge", "_parts", "_reply", "waiting")
 
     def __init__(
         self,
@@ -91,8 +89,11 @@ class Gather:
         parts: Mapping[int, Part],
         ids: Sequence[str] = (),
         add: Addition | None = None,
+        reply: type[Reply] = Reply,
     ) -> None:
+        """``reply``: the kind of answer, whose fields say how their numbers are merged."""
         self._merge = _MERGES[merge]
+        self._reply = reply
         self._add = add  # puts into the merged answer what no shard knows
         self._parts = parts
         self._ids = ids
@@ -117,7 +118,8 @@ class Gather:
         if refused and (self._merge is not _any or len(refused) == len(answers)):
             merged = self._answers[min(refused, key=self._rank)]
         else:
-            merged = self._merge(answers, [self._parts[shard].places for shard in sorted(self._answers)])
+            places = [self._parts[shard].places for shard in sorted(self._answers)]
+            merged = self._merge(answers, places, self._reply)
             if self._add is not None:
                 self._add(merged)
         if req_id is not UNSET:
@@ -140,10 +142,10 @@ class Gather:
         return next((place for place in places if self._ids[place] == named), places[0] if places else 0)
 
 
-Merger = Callable[[Sequence[Answer], Sequence[Sequence[int]]], Answer]
+Merger = Callable[[Sequence[Answer], Sequence[Sequence[int]], type[Reply]], Answer]
 
 
-def _ignored(answers: Sequence[Answer], places: Sequence[Sequence[int]]) -> Answer:
+def _ignored(answers: Sequence[Answer], places: Sequence[Sequence[int]], reply: type[Reply]) -> Answer:
     """What came too late to count, over all parts, in the order of the command."""
     found: list[tuple[int, str]] = []
     for answer, chosen in zip(answers, places, strict=True):
@@ -158,12 +160,12 @@ def _ignored(answers: Sequence[Answer], places: Sequence[Sequence[int]]) -> Answ
     return {"ok": True, "data": {"ignoredIds": ids, "ignoredIndices": indices}}
 
 
-def _any(answers: Sequence[Answer], places: Sequence[Sequence[int]]) -> Answer:
+def _any(answers: Sequence[Answer], places: Sequence[Sequence[int]], reply: type[Reply]) -> Answer:
     """The first answer that is ok."""
     return next(answer for answer in answers if answer.get("ok"))
 
 
-def _count(answers: Sequence[Answer], places: Sequence[Sequence[int]]) -> Answer:
+def _count(answers: Sequence[Answer], places: Sequence[Sequence[int]], reply: type[Reply]) -> Answer:
     """The first answer, with the sum of all counts, and the entries of all lists."""
     counted = [answer.get("data", answer) for answer in answers]
     merged = counted[0]
@@ -175,7 +177,7 @@ def _count(answers: Sequence[Answer], places: Sequence[Sequence[int]]) -> Answer
     return answers[0]
 
 
-def _concat(answers: Sequence[Answer], places: Sequence[Sequence[int]]) -> Answer:
+def _concat(answers: Sequence[Answer], places: Sequence[Sequence[int]], reply: type[Reply]) -> Answer:
     """The first answer, its lists continued by those of the others."""
     merged = answers[0]
     for name, value in merged.items():
@@ -184,7 +186,7 @@ def _concat(answers: Sequence[Answer], places: Sequence[Sequence[int]]) -> Answe
     return merged
 
 
-def _sorted(answers: Sequence[Answer], places: Sequence[Sequence[int]]) -> Answer:
+def _sorted(answers: Sequence[Answer], places: Sequence[Sequence[int]], reply: type[Reply]) -> Answer:
     """The first answer, its lists those of all together, in the order of the names of their entries."""
     merged = answers[0]
     for name, value in merged.items():
@@ -224,28 +226,51 @@ def _joined(lists: Sequence[Raw]) -> Raw:
     return Raw(b"\xdd" + length.to_bytes(4, "big") + b"".join(bodies))
 
 
-def _sum(answers: Sequence[Answer], places: Sequence[Sequence[int]]) -> Answer:
+def _sum(answers: Sequence[Answer], places: Sequence[Sequence[int]], reply: type[Reply]) -> Answer:
     """All answers together: numbers are added up, lists joined, texts taken from the first that has one."""
-    return {key: _together(key, [answer[key] for answer in answers], answers) for key in answers[0]}
+    return _merged_maps(answers, rules_of(reply))
 
 
-def _together(key: str, values: list[Any], maps: Sequence[Answer]) -> Any:
-    """What stands under ``key`` in these maps, as one."""
+@cache
+def rules_of(struct: type[Struct]) -> Rules:
+    """What the fields of a reply, and of the structs in them, say of their numbers; by names on the wire."""
+    hints = get_type_hints(struct, include_extras=True)
+    found = {field.encode_name: _rule(hints[field.name]) for field in fields(struct)}
+    return {name: rule for name, rule in found.items() if rule}
+
+
+def _rule(hint: Any) -> Across | Rules | None:
+    for part in (hint, *getattr(hint, "__metadata__", ()), *get_args(hint)):
+        if isinstance(part, Across):
+            return part
+        if isinstance(part, type) and issubclass(part, Struct):
+            return rules_of(part)
+    return None
+
+
+def _merged_maps(maps: Sequence[Answer], rules: Rules) -> Answer:
+    return {key: _merged_values([each[key] for each in maps], rules.get(key), maps) for key in maps[0]}
+
+
+def _merged_values(values: list[Any], rule: Across | Rules | None, maps: Sequence[Answer]) -> Any:
+    """What stands under one key in these maps, as one."""
     present = [value for value in values if value is not None]
     if not present:
         return None
     first = present[0]
     if isinstance(first, dict):
-        return _sum(present, ())
+        return _merged_maps(present, rule if isinstance(rule, dict) else {})
     if isinstance(first, list):
         return [entry for value in present for entry in value]
     if isinstance(first, bool):
         return any(present)
     if not isinstance(first, int | float):
         return first
-    if key in MEANS:
-        return _mean(values, [each[WEIGHT] for each in maps])
-    return _portable(max(present) if key in LARGEST else min(present) if key in SMALLEST else sum(present))
+    if not isinstance(rule, Across):
+        return _portable(sum(present))
+    if rule.weight:
+        return _mean(values, [each[rule.weight] for each in maps])
+    return _portable(max(present) if rule is LARGEST else min(present))
 
 
 def _mean(means: Sequence[float], weights: Sequence[int]) -> float:

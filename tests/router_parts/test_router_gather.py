@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import msgpack
 import pytest
@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from msgspec import UNSET, Raw
 
 from bunqueue.protocol.codec import decode_command
-from bunqueue.protocol.commands import COMMANDS, Command, CommandError, Merge
+from bunqueue.protocol.commands import COMMANDS, Command, CommandError, Merge, Reply
+from bunqueue.protocol.commands.base import LARGEST, SMALLEST
 from bunqueue.protocol.framing import MAX_FRAME
 from bunqueue.protocol.gather import Gather, for_all, split
 
@@ -44,7 +45,7 @@ def merged(
         parts = split(spec, command(cmd=name, ids=ids), parity)
     else:
         parts = for_all(command(cmd=name), len(answers))
-    gather = Gather(spec.merge, parts, ids)
+    gather = Gather(spec.merge, parts, ids, reply=spec.reply)
     for shard, answer in answers.items():
         assert gather.waiting
         gather.add(shard, answer)
@@ -216,6 +217,19 @@ def test_numbers_are_added_at_every_depth_and_lists_joined() -> None:
     }
 
 
+class Depths(Reply, kw_only=True):
+    depth: Annotated[int, LARGEST]
+    floor: Annotated[int, SMALLEST]
+    uptime: int
+
+
+def test_a_field_says_how_its_numbers_are_merged_whatever_its_name() -> None:
+    gather = Gather(Merge.SUM, for_all(command(cmd="Stats"), 2), reply=Depths)
+    gather.add(0, reply(ok=True, depth=3, floor=3, uptime=3))
+    gather.add(1, reply(ok=True, depth=5, floor=5, uptime=5))
+    assert unpacked(gather.result(UNSET)) == {"ok": True, "depth": 5, "floor": 3, "uptime": 8}
+
+
 def test_averages_weigh_as_many_jobs_as_they_are_of() -> None:
     def shard(completed: int, latency: float) -> bytes:
         return reply(ok=True, metrics={"totalCompleted": completed, "avgLatencyMs": latency})
@@ -262,7 +276,8 @@ def test_any_ok_is_enough() -> None:
 
 def merged_for(cmd: str, answers: dict[int, bytes], **fields: object) -> dict[str, Any]:
     """`merged` for a command of all shards that has fields."""
-    gather = Gather(COMMANDS[cmd].merge, for_all(command(cmd=cmd, **fields), len(answers)))
+    spec = COMMANDS[cmd]
+    gather = Gather(spec.merge, for_all(command(cmd=cmd, **fields), len(answers)), reply=spec.reply)
     for shard, answer in answers.items():
         gather.add(shard, answer)
     return unpacked(gather.result(UNSET))

@@ -87,6 +87,18 @@ class Merge(enum.Enum):
 
 
 @dataclass(frozen=True)
+class Across:
+    """How the numbers that several shards give for one field become one.  A field says it with ``Annotated``;
+    numbers of fields that say nothing are added up."""
+
+    rule: str
+    weight: str = ""  # of a mean: the name on the wire of the field beside it that says of how many it is
+
+
+LARGEST, SMALLEST = Across("largest"), Across("smallest")
+
+
+@dataclass(frozen=True)
 class Spec:
     """One row of the command table."""
 

@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
-from bunqueue.protocol.commands.base import Command, Merge, QueueName, Reply, Route, command
+from bunqueue.protocol.commands.base import (
+    LARGEST,
+    SMALLEST,
+    Across,
+    Command,
+    Merge,
+    QueueName,
+    Reply,
+    Route,
+    command,
+)
 from bunqueue.protocol.commands.cron import CronView
 from bunqueue.protocol.moments import MaybeMoment, Moment
+
+OVER_COMPLETED = Across("mean", weight="totalCompleted")
 
 
 class ServerMetrics(Struct, rename="camel", gc=False):
@@ -20,8 +32,8 @@ class ServerMetrics(Struct, rename="camel", gc=False):
     total_pulled: int
     total_completed: int
     total_failed: int
-    avg_latency_ms: float
-    avg_processing_ms: float
+    avg_latency_ms: Annotated[float, OVER_COMPLETED]
+    avg_processing_ms: Annotated[float, OVER_COMPLETED]
     memory_usage_mb: float
     sqlite_size_mb: float
     active_connections: int
@@ -32,7 +44,7 @@ class HistoryMeta(Struct, rename="camel", gc=False):
     jobs counted until now."""
 
     count: int
-    prev_ts_ms: float = msgspec.field(name="prevTS")
+    prev_ts_ms: Annotated[float, LARGEST] = msgspec.field(name="prevTS")
     prev_count: int
 
     prev_ts = Moment("prev_ts_ms")
@@ -145,7 +157,7 @@ class StorageState(Struct, rename="camel", gc=False):
 
     disk_full: bool
     error: str | None
-    since_ms: float | None = msgspec.field(name="since")
+    since_ms: Annotated[float | None, SMALLEST] = msgspec.field(name="since")
     code: str | None = None
     warnings: list[str] = []
     rooms: list[ShardRoom] = []
@@ -167,7 +179,7 @@ class OverviewStats(Struct, rename="camel", gc=False):
     total_pulled: int
     total_completed: int
     total_failed: int
-    uptime: float  # ms
+    uptime: Annotated[float, LARGEST]  # ms
 
 
 class Throughput(Struct, rename="camel", gc=False):
@@ -184,8 +196,8 @@ class Latency(Struct, rename="camel", gc=False):
     so on, and more than the number before; ``inf`` for all that took longer.
     """
 
-    avg_latency_ms: float
-    avg_processing_ms: float
+    avg_latency_ms: Annotated[float, OVER_COMPLETED]
+    avg_processing_ms: Annotated[float, OVER_COMPLETED]
     total_completed: int
     waits: dict[str, int]
     runs: dict[str, int]
@@ -212,7 +224,7 @@ class Overview(Struct, gc=False):
     workers: WorkerOverview
     crons: list[CronView]  # those that run next, of each shard
     storage: StorageState
-    timestamp_ms: float = msgspec.field(name="timestamp")  # epoch ms
+    timestamp_ms: Annotated[float, LARGEST] = msgspec.field(name="timestamp")  # epoch ms
 
     timestamp = Moment("timestamp_ms")
 
@@ -242,7 +254,7 @@ class QueueOverview(Struct, rename="camel", gc=False):
 
 class QueueOverviews(Struct, gc=False):
     queues: list[QueueOverview]
-    timestamp_ms: float = msgspec.field(name="timestamp")
+    timestamp_ms: Annotated[float, LARGEST] = msgspec.field(name="timestamp")
 
     timestamp = Moment("timestamp_ms")
 
@@ -282,7 +294,7 @@ class QueueDetails(Struct, rename="camel", gc=False):
     paused: bool
     priority_counts: dict[str, int]
     dlq_preview: list[Any]
-    timestamp_ms: float = msgspec.field(name="timestamp")
+    timestamp_ms: Annotated[float, LARGEST] = msgspec.field(name="timestamp")
     jobs: QueueJobs | UnsetType = UNSET
 
     timestamp = Moment("timestamp_ms")

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from msgspec import Meta, Raw, Struct
 
-from bunqueue.protocol.commands.base import Command, Merge, Reply, Route, command
+from bunqueue.protocol.commands.base import LARGEST, Command, Merge, Reply, Route, command
 
 OLDEST, NEWEST = 2, 3  # protocol versions; they are the kinds of command envelopes, too
 IDEMPOTENT_PUSH = "idempotent-push"
@@ -55,7 +55,7 @@ class ServerStats(Struct, rename="camel", gc=False):
     dlq: int
     completed: int
     failed: int
-    uptime: float  # ms
+    uptime: Annotated[float, LARGEST]  # ms
     push_per_sec: float
     pull_per_sec: float
 

@@ -319,7 +319,7 @@ def _relay_many(state: State, client: Client, command: Command) -> Steps:
     except CommandError as error:
         answer(state, client, command, ErrorReply(error=str(error)))
         return
-    gather = Gather(spec.merge, parts, ids)
+    gather = Gather(spec.merge, parts, ids, reply=spec.reply)
     found = yield [(shard, _forward(client, spec, part.frame[HEADER:])) for shard, part in parts.items()]
     if None in found:
         state.out.lost.append(client.conn)
