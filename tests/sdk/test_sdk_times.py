@@ -124,6 +124,9 @@ async def test_a_timedelta_is_so_long_ago_where_moments_are_asked_for(
     broken, done = await queue.add("broken"), await queue.add("done")
     async with Worker(queue.name, handler, **where):
         await asyncio.gather(broken.wait(20_000), done.wait(20_000))
+    just_now = timedelta(0)
+    assert await queue.count_dlq(older_than=just_now) == 1
+    assert await queue.count_dlq(newer_than=just_now) == 0
     assert await queue.count_dlq(newer_than=HOUR) == 1
     assert await queue.count_dlq(older_than=HOUR) == 0
     assert await queue.retry_dlq(older_than=HOUR) == 0
