@@ -56,7 +56,7 @@ class Hub:
         self.exposed: dict[str, str] = {}  # what other users of the machine can read, and what to do about it
         self.strangers = Strangers()
         self.turns = Turns()
-        self.workers = Workers(self._staff)
+        self.workers = Workers(self._worker_presence)
         self.commands = ServerCommands(self.workers, now_ms)
         self.tickets = Tickets(self.links, self.clients, self.damaged)
         self.refused = 0  # clients since the last sweep, because there are too many
@@ -159,17 +159,19 @@ class Hub:
                 other.control(wire.PEER, wire.CONTROL, bytes((link.shard,)))
                 link.control(wire.PEER, wire.CONTROL, bytes((other.shard,)))
 
-        mine = [queue for queue in self.workers.staff if self.routes.of_queue(queue) == link.shard]
+        mine = [queue for queue in self.workers.by_queue if self.routes.of_queue(queue) == link.shard]
         if mine:
-            link.control(wire.STAFF, wire.CONTROL, wire.encode(wire.Staff(mine, True)))
+            link.control(wire.WORKER_PRESENCE, wire.CONTROL, wire.encode(wire.WorkerPresence(mine, True)))
 
-    def _staff(self, queue: str, staffed: bool) -> None:
+    def _worker_presence(self, queue: str, present: bool) -> None:
         """A queue has its first worker, or has lost its last one."""
         link = self.links[self.routes.of_queue(queue)]
         if link is not None and not self.draining:
-            link.control(wire.STAFF, wire.CONTROL, wire.encode(wire.Staff([queue], staffed)))
+            link.control(
+                wire.WORKER_PRESENCE, wire.CONTROL, wire.encode(wire.WorkerPresence([queue], present))
+            )
 
-    def letter(self, source: int, body: bytes) -> None:
+    def peer_message(self, source: int, body: bytes) -> None:
         """One shard says something to another; when that is down, it asks again by itself."""
         link = self.links[body[0]]
         if link is not None:

@@ -170,7 +170,7 @@ class ShardLink(asyncio.Protocol):
         elif kind == wire.PROGRESS:
             self._owner.progressed(self, wire.decode_progress(body))
         elif kind == wire.TO_PEER:
-            self._hub.letter(self.shard, body)
+            self._hub.peer_message(self.shard, body)
         elif kind == wire.LOST:
             self._hub.answers_lost(self.shard, wire.unpack_connections(body))
         elif kind == wire.READY:

@@ -183,7 +183,7 @@ class Shard:
         self.engine.gone(owner, now)
 
     def receive(self, source: int, body: bytes, now: int) -> None:
-        """A letter of another shard."""
+        """A message of another shard."""
         self.engine.receive(source, body, now)
 
     def peer_is_up(self, shard: int, now: int) -> None:
@@ -205,7 +205,7 @@ class Shard:
         send(self.engine.state, client, reply, slow=is_slow(fields.cmd, fields.timeout))
 
     def commit(self) -> list[tuple[int, Reply | Raw]]:
-        """Commit; after that the replies, with their connections, and the letters may leave."""
+        """Commit; after that the replies, with their connections, and the peer messages may leave."""
         out, state = self.engine.out, self.engine.state
         self.store.commit(out, state.next_seq, len(state.jobs))
         self.told = out.told
@@ -246,8 +246,8 @@ class Shard:
 
     def peer_messages(self) -> list[tuple[int, bytes]]:
         """What is to be said to other shards, once it is committed."""
-        letters, self.engine.out.peer_messages = self.engine.out.peer_messages, []
-        return letters
+        messages, self.engine.out.peer_messages = self.engine.out.peer_messages, []
+        return messages
 
     def lost(self) -> list[int]:
         """The connections that nobody can answer, once that is committed."""

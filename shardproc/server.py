@@ -125,9 +125,9 @@ class Server:
             shard.peer_is_up(body[0], now)
         elif kind == link.UNSUBSCRIBE:
             shard.engine.unsubscribe(conn)
-        elif kind == link.STAFF:
-            staff = link.decode_staff(body)
-            shard.engine.staff(staff.queues, staffed=staff.staffed)
+        elif kind == link.WORKER_PRESENCE:
+            presence = link.decode_worker_presence(body)
+            shard.engine.worker_presence(presence.queues, present=presence.present)
         elif kind == link.LIVE:
             shard.engine.adopt(frozenset(link.unpack_connections(body)), now)
 
@@ -183,9 +183,10 @@ class Server:
             else:
                 frames.append(encode_frame(reply))
         parts, clients = self._control, self._shard.engine.state.clients
-        # Letters go before replies: who reads a reply finds done what it caused elsewhere.
-        for peer, letter in self._shard.peer_messages():
-            parts.append(link.answer(link.CONTROL, link.TO_PEER, bytes((peer,)) + letter))
+        # Peer messages go before replies: a client that reads its reply finds done what the command caused
+        # on other shards.
+        for peer, message in self._shard.peer_messages():
+            parts.append(link.answer(link.CONTROL, link.TO_PEER, bytes((peer,)) + message))
         if self._shard.told:
             self._tell(parts)
         for conn, frames in answers.items():

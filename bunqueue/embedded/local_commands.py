@@ -53,7 +53,7 @@ class LocalCommands:
         self._engine = engine
         self._connections = connections
         self._started = time.monotonic()
-        self.workers = Workers(lambda queue, staffed: engine.staff((queue,), staffed=staffed))
+        self.workers = Workers(lambda queue, present: engine.worker_presence((queue,), present=present))
         self._commands = ServerCommands(self.workers, now)
         self._additions = Additions(self._figures, lambda: self.workers.listing(now()))
         self.completed = self._additions.by_command.keys()

@@ -1,15 +1,7 @@
 """The job: what it is made of, the states it can be in, and the moves that are legal.
 
-::
-
-    push ──► WAITING ──pull──► ACTIVE ──ack──► COMPLETED
-      │         ▲  ▲             │ │
-      └► DELAYED┘  └──release────┘ └─fail─► DELAYED (retry) or FAILED (dead letter)
-                                            FAILED ──RetryDlq──► WAITING
-
-Whether a job that is not active is waiting or delayed is a question of its ``run_at`` alone.  A job
-that depends on others is BLOCKED before that, until the last of them has completed; so is one that gets
-children later, unless it is at work: then its worker may say that it waits for them.
+The code of the moves is in `shardproc.engine.lifecycle`, whose first page has a table of them: when each
+happens, and which function does it.
 """
 
 from __future__ import annotations

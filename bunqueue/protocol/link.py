@@ -31,7 +31,7 @@ DRAIN = 6  # answer what can be answered, then exit
 PEER_MESSAGE = 7  # of another shard: the body is its number and what it says
 PEER = 8  # another shard is ready, perhaps anew: the body is its number
 UNSUBSCRIBE = 9  # the connection wants no more events
-STAFF = 10  # a queue has a registered worker now, or none any more: the body is Staff
+WORKER_PRESENCE = 10  # a queue got its first registered worker, or lost its last: the body is WorkerPresence
 BROKEN = 11  # the connection broke: its locked jobs wait for their worker to connect again
 GONE = 12  # the process of a worker on this machine has ended: the body is the worker's id
 
@@ -42,7 +42,7 @@ READY = 2  # recovered; commands may come after LIVE
 PROGRESS = 3  # still loading: body is ShardProgress
 PONG = 4
 EVENTS = 5  # for connection CONTROL; body: for whom, and event frames (`pack_events`)
-TO_PEER = 6  # a letter: the body is the number of the shard and what is said
+TO_PEER = 6  # a peer message: the body is the number of the shard and the message
 LOST = 7  # nobody can say any more what became of what these connections asked (body: packed u32)
 DAMAGED = 8  # it ends, and is not to be started again before its file is repaired: the body says so
 
@@ -65,15 +65,15 @@ class ShardProgress(Struct):
     total: int
 
 
-class Staff(Struct):
+class WorkerPresence(Struct):
     """Queues of a shard, and whether registered workers say that they work on them."""
 
     queues: list[str]
-    staffed: bool
+    present: bool
 
 
 encode = Encoder().encode
-decode_staff = Decoder(Staff).decode
+decode_worker_presence = Decoder(WorkerPresence).decode
 decode_hello = Decoder(ShardHello).decode
 decode_progress = Decoder(ShardProgress).decode
 

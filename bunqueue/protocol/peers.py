@@ -1,8 +1,8 @@
 """What shards say to each other, through the router.
 
-A *letter* asks, answers, or tells.  Asking is repeated when the other shard was restarted, and answers
-to questions that nobody asks any more are dropped, so whoever handles a message must take it twice as
-it takes it once.
+A message asks, answers, or informs.  A question is repeated when the other shard was restarted, and an answer
+to a question that is no longer open is dropped.  So handling a message twice must have the effect of handling
+it once.
 
 ``durable``: have all that this needs flushed to the disk before the answer leaves, because a client was
 promised that it survives a power cut.
@@ -21,7 +21,7 @@ class Message(Struct, tag=True, array_like=True, gc=False):
 
 
 class Outcome(Message):
-    """What became of a job.  BURIED: dead, and nothing else is kept of it; the rest only of dead ones."""
+    """What became of a job.  The fields from ``child`` on are set only for a job that failed."""
 
     id: str
     word: int
@@ -32,7 +32,7 @@ class Outcome(Message):
     obliterated: bool = False  # its queue was: only jobs that wait for it already may know of it
 
 
-UNKNOWN, PENDING, DONE, DEAD, BURIED = range(5)
+UNKNOWN, PENDING, DONE, DEAD, DEAD_REMOVED = range(5)  # the last: a dead letter that was removed
 WAIT, FAIL_PARENT, REMOVE_DEPENDENCY, IGNORE, CONTINUE = range(5)  # policies
 
 

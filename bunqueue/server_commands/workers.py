@@ -54,10 +54,10 @@ class Worker(Struct):
 class Workers:
     """All registrations, by id and by connection."""
 
-    def __init__(self, tell: Callable[[str, bool], None] = lambda queue, staffed: None) -> None:
+    def __init__(self, on_presence: Callable[[str, bool], None] = lambda queue, present: None) -> None:
         self._workers: dict[str, Worker] = {}
-        self._tell = tell  # that a queue has its first worker, or has lost its last one
-        self.staff: Counter[str] = Counter()  # workers by queue
+        self._on_presence = on_presence  # called when a queue gets its first worker, or loses its last
+        self.by_queue: Counter[str] = Counter()  # workers by queue
         self._of_conn: dict[int, set[str]] = {}
         self._gone_processed = self._gone_failed = 0  # by workers that are no longer here
 
@@ -166,16 +166,16 @@ class Workers:
 
     def _employ(self, queues: list[str]) -> None:
         for queue in queues:
-            self.staff[queue] += 1
-            if self.staff[queue] == 1:
-                self._tell(queue, True)
+            self.by_queue[queue] += 1
+            if self.by_queue[queue] == 1:
+                self._on_presence(queue, True)
 
     def _dismiss(self, queues: list[str]) -> None:
         for queue in queues:
-            self.staff[queue] -= 1
-            if not self.staff[queue]:
-                del self.staff[queue]
-                self._tell(queue, False)
+            self.by_queue[queue] -= 1
+            if not self.by_queue[queue]:
+                del self.by_queue[queue]
+                self._on_presence(queue, False)
 
     def _forget(self, worker: Worker) -> None:
         del self._workers[worker.id]

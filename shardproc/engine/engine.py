@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
 
 from bunqueue.model.ids import IdFactory
-from bunqueue.model.job import ACTIVE, Job
+from bunqueue.model.job import Job
 from bunqueue.protocol.commands import Command
 
 from . import chores, clock_rebase, peer_calls, slices
@@ -24,13 +24,13 @@ from .handlers import (
     webhook_trials,
 )
 from .handlers.crons import runs
-from .lifecycle import blocked, job_waiters, transitions
+from .lifecycle import blocked, job_waiters, recovery, transitions
 from .memory import history
 from .memory.clock_correction import SetBack
 from .memory.worker_presence import NEVER, SETTLE_MS
 from .outbox import Archive, Outbox, PushedEntry
 from .peers import dependencies, directory, flows, reconcile, roll_call
-from .ready import deadlines, gate
+from .ready import gate
 from .state import Client, QueueState, State
 from .table import RECORDS, TABLES
 
@@ -88,7 +88,7 @@ class Engine:
             self._serve()
 
     def receive(self, source: int, body: bytes, now: int) -> None:
-        """A letter of another shard."""
+        """A message of another shard."""
         self.state.now = now
         peer_calls.receive(self.state, source, body)
         self._serve()
@@ -213,18 +213,7 @@ class Engine:
             elif job.lock is None:
                 transitions.enqueue(state, queue, job)
             else:
-                self._recover_active(queue, job)
-
-    def _recover_active(self, queue: QueueState, job: Job) -> None:
-        state, lock = self.state, job.lock
-        assert lock is not None
-        job.state = ACTIVE
-        lock.until = max(lock.until, state.now + lock.ttl)
-        lock.heartbeat_at = state.now
-        queue.active[job.seq] = job
-        gate.readopt(queue, job)
-        state.orphans.add(job)
-        deadlines.watch(state, job)
+                recovery.recover_active(state, queue, job)
 
     def deafen(self) -> None:
         """Nobody can be heard, so nobody's silence counts, until `returned`."""
@@ -269,12 +258,12 @@ class Engine:
             if conn in self.state.clients:
                 locks.renew(self.state, self.state.clients[conn].held)
 
-    def staff(self, queues: Collection[str], *, staffed: bool) -> None:
+    def worker_presence(self, queues: Collection[str], *, present: bool) -> None:
         """Queues that registered workers say they work on, or no longer."""
-        if staffed:
-            self.state.staffed.update(queues)
+        if present:
+            self.state.queues_with_workers.update(queues)
         else:
-            self.state.staffed.difference_update(queues)
+            self.state.queues_with_workers.difference_update(queues)
 
     def desert(self, now: int) -> None:
         """All who held jobs are gone for good."""

@@ -160,26 +160,26 @@ def tell(state: State, shard: int, message: wire.Message) -> None:
 
 
 def _send(state: State, shard: int, kind: int, number: int, message: Any) -> int:
-    """Send a letter; how long it is."""
-    letter = wire.encode(wire.PeerMessage(kind, number, message))
-    state.out.peer_messages.append((shard, letter))
-    return len(letter)
+    """Send a message; returns its length in bytes."""
+    packet = wire.encode(wire.PeerMessage(kind, number, message))
+    state.out.peer_messages.append((shard, packet))
+    return len(packet)
 
 
 def receive(state: State, source: int, body: bytes) -> None:
-    """A letter has come."""
-    letter = wire.decode(body)
-    if letter.kind == wire.ASKS:
-        question = source, letter.number
+    """A message of another shard has come."""
+    packet = wire.decode(body)
+    if packet.kind == wire.ASKS:
+        question = source, packet.number
         if question not in state.answering:  # else it was asked again, and will be answered once
             state.answering.add(question)
-            _answer(state, source, letter.message, partial(_answered, state, question))
-    elif letter.kind == wire.TELLS:
-        state.tables.answers[type(letter.message)](state, source, letter.message)
+            _answer(state, source, packet.message, partial(_answered, state, question))
+    elif packet.kind == wire.TELLS:
+        state.tables.answers[type(packet.message)](state, source, packet.message)
     else:
-        asked = _forget(state, letter.number)
+        asked = _forget(state, packet.number)
         if asked is not None and asked.shard == source:
-            _fill(state, asked.task, asked.place, letter.message)
+            _fill(state, asked.task, asked.place, packet.message)
 
 
 def _answered(state: State, question: tuple[int, int], answer: Any) -> None:

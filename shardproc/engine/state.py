@@ -242,6 +242,7 @@ class State:
         "questions",
         "queue_names",
         "queues",
+        "queues_with_workers",
         "rates",
         "recovery",
         "relays",
@@ -251,7 +252,6 @@ class State:
         "shard",
         "shards",
         "spare",
-        "staffed",
         "started_at",
         "tables",
         "timeouts",
@@ -306,7 +306,7 @@ class State:
         self.spare = SPARE  # what is left of this tick for work that no command asked for
         self.next_sweep = 0
         self.timetable = Timetable()
-        self.staffed: set[str] = set()  # queues with registered workers
+        self.queues_with_workers: set[str] = set()  # queues with registered workers
         self.away_until = 0  # until then the whole server was down: what was due has been missed
         self.upkeep, self.pushed, self.recovery, self.hearing = Upkeep(), PushMemory(), Recovery(), Hearing()
         self.totals, self.rates = Totals(), Rates()

@@ -101,7 +101,7 @@ def _drop(state: State, job: Job) -> None:
     extra.drops += 1
     state.out.touch(job, ROW)
     if extra.drops > FREE_DROPS:
-        transitions.lose(state, job, f"Whoever held the job has gone at once, {extra.drops} times by now")
+        transitions.stall(state, job, f"Whoever held the job has gone at once, {extra.drops} times by now")
     elif lock is not None and lock.token:
         moves.take_back(state, job)
     else:
@@ -149,7 +149,7 @@ def desert(state: State) -> None:
     long enough to be renewed have used an attempt: they may be what ended their worker."""
     for job in sorted(state.orphans, key=lambda job: job.seq):
         if job.lock is not None and job.lock.renewed:
-            transitions.lose(state, job, "The process that ran it has ended")
+            transitions.stall(state, job, "The process that ran it has ended")
         else:
             _drop(state, job)
 

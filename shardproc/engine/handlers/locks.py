@@ -164,7 +164,7 @@ def _take_back(state: State, lost: list[tuple[Job, Lock | None]], swept_at: int)
             moves.take_back(state, job)
         else:
             expired = lock.token and lock.until <= swept_at
-            transitions.lose(state, job, "Lock expired" if expired else "Job stalled")
+            transitions.stall(state, job, "Lock expired" if expired else "Job stalled")
 
 
 def _is_silent(job: Job, lock: Lock, config: StallConfig, now: int) -> bool:

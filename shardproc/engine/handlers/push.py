@@ -22,7 +22,7 @@ from bunqueue.protocol.commands.core import (
     PushReply,
 )
 from bunqueue.protocol.json_size import MAX_BYTES, MAX_DATA, SURELY_SMALL, json_size
-from bunqueue.protocol.peers import BURIED, UNKNOWN, Outcome
+from bunqueue.protocol.peers import DEAD_REMOVED, UNKNOWN, Outcome
 from bunqueue.protocol.readable import check_readable, is_readable
 
 from ..background import idempotency
@@ -184,7 +184,7 @@ def _check_dependencies(
 
 
 def _is_unknown(outcome: Outcome) -> bool:
-    return outcome.word in (UNKNOWN, BURIED) or outcome.obliterated
+    return outcome.word in (UNKNOWN, DEAD_REMOVED) or outcome.obliterated
 
 
 def _payloads(jobs: Sequence[JobFields | PlainFields], version: int) -> list[bytes]:

@@ -1,1 +1,58 @@
-"""Everything that changes a job's state. `transitions` has the moves, and begins with their table."""
+"""The states of a job.  No other code assigns ``job.state``.
+
+::
+
+    push ──► WAITING ──pull──► ACTIVE ──ack──► COMPLETED
+      │         ▲  ▲             │ │
+      ├► DELAYED┘  └──release────┘ └─fail─► DELAYED (retry) or FAILED (dead letter) ──retry──► WAITING
+      └► BLOCKED ──dependencies done──► WAITING or DELAYED
+
+A live job is in exactly one place, and its state says in which: the ready jobs of its queue (WAITING), the
+heap of delays (DELAYED), the active jobs, with a lock (ACTIVE), or the blocked ones (BLOCKED).  COMPLETED and
+FAILED jobs are finished: they live in the file alone, and memory has counts of them.  REMOVED is the end.
+
+Whether a job that is neither active nor blocked is WAITING or DELAYED is a question of its ``run_at`` alone.
+`transitions.enqueue` answers it.
+
+Each move keeps in step with the state: the indexes of the queue, its counters, the unique key, the lock, the
+row to write and the event.  A move that is not in this table is a bug.  `bunqueue.model.job.TRANSITIONS` has
+the same moves as data, and a test compares the two.
+
+========= ========= ================================================= ========================================
+From      To        When                                              Function
+========= ========= ================================================= ========================================
+(none)    WAITING   push                                              transitions.add
+(none)    DELAYED   push with a delay                                 transitions.add
+(none)    BLOCKED   push with dependencies                            blocked.add
+WAITING   ACTIVE    pull                                              transitions.activate
+WAITING   DELAYED   moved by hand                                     moves.move
+WAITING   COMPLETED late ack with the token of a lock that was lost   transitions.complete
+WAITING   FAILED    discarded by hand                                 moves.discard
+WAITING   REMOVED   cancelled, drained, or its ttl is over            transitions.remove, transitions.expire
+WAITING   BLOCKED   gets children                                     blocked.block
+DELAYED   WAITING   its time has come, or moved by hand               transitions.due, moves.move
+DELAYED   FAILED    discarded by hand                                 moves.discard
+DELAYED   REMOVED   cancelled, drained                                transitions.remove
+DELAYED   BLOCKED   gets children                                     blocked.block
+ACTIVE    COMPLETED ack                                               transitions.complete
+ACTIVE    WAITING   its holder is gone or stalled, or moved by hand   transitions.release, transitions.stall,
+                                                                      moves.interrupt, moves.take_back,
+                                                                      moves.move
+ACTIVE    DELAYED   failed with attempts left, or moved by hand       transitions.fail, moves.move
+ACTIVE    FAILED    no attempt left, too many stalls, cancelled       transitions.dead_letter
+ACTIVE    REMOVED   as COMPLETED or FAILED, with remove_on_...        transitions.complete,
+                                                                      transitions.dead_letter
+ACTIVE    BLOCKED   its worker waits for its children                 blocked.put_back
+BLOCKED   WAITING   its last dependency is done                       blocked.unblock
+BLOCKED   DELAYED   the same, before its time has come                blocked.unblock
+BLOCKED   FAILED    a child failed without which it cannot run        blocked.fail
+BLOCKED   REMOVED   cancelled, drained                                transitions.remove
+COMPLETED WAITING   RetryCompleted                                    moves.revive
+COMPLETED REMOVED   retention, Clean                                  removal
+FAILED    WAITING   RetryDlq, or by itself                            moves.revive
+FAILED    REMOVED   retention, PurgeDlq                               removal
+========= ========= ================================================= ========================================
+
+After a restart `transitions.enqueue`, `recovery.recover_active` and `blocked.recover` put each stored job
+where it was.  A shard applies one command after the other, so no two moves of a job ever race.
+"""

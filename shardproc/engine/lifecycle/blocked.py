@@ -71,4 +71,4 @@ def fail(state: State, job: Job, error: str) -> None:
     job.error = error
     note(job, Moment("failed", state.now, error))
     emit(state, events.FAILED, job, error=error, terminal=True)
-    transitions.bury(state, queue, job, EXPLICIT_FAIL)
+    transitions.dead_letter(state, queue, job, EXPLICIT_FAIL)

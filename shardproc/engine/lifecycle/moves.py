@@ -30,7 +30,7 @@ def discard(state: State, queue: QueueState, job: Job) -> None:
         return transitions.cancel(state, job)
     withdraw(state, queue, job, FAILED)
     emit(state, events.DISCARDED, job)
-    transitions.bury(state, queue, job, DISCARDED, keep=True)
+    transitions.dead_letter(state, queue, job, DISCARDED, keep=True)
 
 
 def revive(state: State, queue: QueueState, job: Job, *, by_itself: bool = False) -> None:

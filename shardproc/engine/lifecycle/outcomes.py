@@ -40,7 +40,7 @@ def outcome_of(job: Job) -> wire.Outcome:
     if job.state != FAILED and job.finished_at is not None:
         return wire.Outcome(job.id, wire.DONE, child)
     extra = job.extra or Extra()
-    word = wire.DEAD if job.state == FAILED else wire.BURIED
+    word = wire.DEAD if job.state == FAILED else wire.DEAD_REMOVED
     error = job.error or job.reason or "it was removed"
     return wire.Outcome(job.id, word, child, extra.parent_id or "", _policy(extra), error)
 
@@ -132,5 +132,5 @@ def recover(state: State, key: str, value: str) -> None:
         state.out.keep(KIND, key, None)
         state.dropped.append(key)
         return
-    word = wire.BURIED if gone.child else wire.DONE
+    word = wire.DEAD_REMOVED if gone.child else wire.DONE
     state.tombstones[key] = wire.Outcome(key, word, gone.child, gone.parent, gone.policy, gone.error)

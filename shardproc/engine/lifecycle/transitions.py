@@ -1,8 +1,4 @@
-"""The only code that changes a job's state, with `moves` and `removal` beside it.
-
-Every function here is one arrow of the diagram in `bunqueue.model.job`; it keeps the counters, the
-indexes, the unique keys and the journal in step with the state.
-"""
+"""The usual moves of a job: pushed, pulled, acknowledged, failed, removed."""
 
 from __future__ import annotations
 
@@ -198,7 +194,7 @@ def fail(
     final = final or job.attempts >= options.max_attempts
     emit(state, events.FAILED, job, error=job.error or "", terminal=final)
     if final:
-        bury(state, queue, job, MAX_ATTEMPTS if reason == EXPLICIT_FAIL else reason, remove=remove)
+        dead_letter(state, queue, job, MAX_ATTEMPTS if reason == EXPLICIT_FAIL else reason, remove=remove)
         return
     if delay is None:
         kind, backoff, jitter = options.backoff_kind, options.backoff, options.backoff_jitter
@@ -207,7 +203,7 @@ def fail(
     emit(state, events.RETRIED, job, prev="failed")
 
 
-def lose(state: State, job: Job, error: str) -> None:
+def stall(state: State, job: Job, error: str) -> None:
     """ACTIVE to WAITING without backoff, as its holder fell silent; with too many stalls to FAILED."""
     if is_cancelled(job):
         return cancel(state, job)
@@ -220,7 +216,7 @@ def lose(state: State, job: Job, error: str) -> None:
     stalled = job.stalls >= of_queue(state, job.queue, StallConfig).max_stalls
     if stalled or job.attempts >= job.shared.options.max_attempts:
         emit(state, events.FAILED, job, error=error, terminal=True)
-        bury(state, queue, job, STALLED if stalled else MAX_ATTEMPTS)
+        dead_letter(state, queue, job, STALLED if stalled else MAX_ATTEMPTS)
     else:
         remember(job, lock)
         _again(state, queue, job, state.now)
@@ -251,7 +247,7 @@ def cancel(state: State, job: Job) -> None:
     let_go(state, queue, job)
     job.error = text
     emit(state, events.FAILED, job, error=text, terminal=True, reason=CANCELLED)
-    bury(state, queue, job, CANCELLED)
+    dead_letter(state, queue, job, CANCELLED)
     state.out.touch(job, ROW)
 
 
@@ -312,7 +308,7 @@ def withdraw(state: State, queue: QueueState, job: Job, to: int) -> None:
         state.unblocked.append(job)
 
 
-def bury(
+def dead_letter(
     state: State, queue: QueueState, job: Job, reason: str, *, remove: bool = False, keep: bool = False
 ) -> None:
     """To FAILED, a dead letter; or gone when it or its worker asked for that, unless it is to be kept."""

@@ -50,7 +50,11 @@ class CarriedState:
         self._clients = [client for client in old.clients.values() if not client.closed]
         self._counters = old.totals, old.rates, old.minute, old.started_at
         self._ids, self._vitals, self._gone = old.ids, old.vitals, old.gone
-        self._listeners, self._staffed, self._away_until = old.listeners, old.staffed, old.away_until
+        self._listeners, self._with_workers, self._away_until = (
+            old.listeners,
+            old.queues_with_workers,
+            old.away_until,
+        )
         self._queues = {
             queue.name: (queue.total_completed, queue.total_failed, queue.history)
             for queue in old.queues.values()
@@ -63,7 +67,11 @@ class CarriedState:
             again.slow, again.listens_to, again.signals = client.slow, client.listens_to, client.signals
         new.totals, new.rates, new.minute, new.started_at = self._counters
         new.ids, new.vitals, new.gone = self._ids, self._vitals, self._gone
-        new.listeners, new.staffed, new.away_until = self._listeners, self._staffed, self._away_until
+        new.listeners, new.queues_with_workers, new.away_until = (
+            self._listeners,
+            self._with_workers,
+            self._away_until,
+        )
         for queue in new.queues.values():
             queue.listeners = new.listeners.get(queue.name, ())
             if queue.name in self._queues:

@@ -5,7 +5,7 @@ id points knows nothing of it.  So a shard that was not closed in order has all 
 point to it, page by page, beside its other work.  Until a shard has announced all, it is asked for ids that
 are looked for and not found.
 
-Letters between two shards keep their order.  So what a page says of a job comes before the news that the job
+Messages between two shards keep their order.  So what a page says of a job comes before the news that the job
 is gone, or the word that its id is free again, and an entry made from it is as true as any other: a hint, and
 its home has the last word.
 """

@@ -320,9 +320,9 @@ def test_without_a_worker_a_run_may_be_left_out(driver: Driver) -> None:
 
 def test_a_registered_worker_counts_even_while_it_does_not_ask_for_jobs(driver: Driver) -> None:
     put(driver, repeatEvery=100, skipIfNoWorker=True, preventOverlap=False)
-    driver.shard.engine.staff(["q"], staffed=True)
+    driver.shard.engine.worker_presence(["q"], present=True)
     run(driver, START + 150)
-    driver.shard.engine.staff(["q"], staffed=False)
+    driver.shard.engine.worker_presence(["q"], present=False)
     run(driver, START + 250)
     assert created(driver) == [100]
 

@@ -49,8 +49,8 @@ def _run(state: State, schedule: Schedule) -> int:
         remove(state, schedule.name)
         return 0
     away = schedule.next_run < state.away_until and not schedule.paused
-    unstaffed = schedule.skip_if_no_worker and not has_worker(state, schedule.queue)
-    runs = not (schedule.paused or unstaffed or (away and schedule.skip_missed_on_restart))
+    deserted = schedule.skip_if_no_worker and not has_worker(state, schedule.queue)
+    runs = not (schedule.paused or deserted or (away and schedule.skip_missed_on_restart))
     if runs:
         schedule.executions += 1
         # Whether it gives a job is decided by the rules of a push: its unique key may be taken.
@@ -110,7 +110,7 @@ def _job_fields(schedule: Schedule) -> JobFields:
 
 def has_worker(state: State, queue_name: str) -> bool:
     """Whether somebody works on a queue: says so, waits for its jobs, or has one in hand."""
-    if queue_name in state.staffed or any(
+    if queue_name in state.queues_with_workers or any(
         not waiter.done and not waiter.client.closed for waiter in state.parked(queue_name)
     ):
         return True

@@ -1,0 +1,21 @@
+"""A job that was stored while it was active is active again."""
+
+from __future__ import annotations
+
+from bunqueue.model.job import ACTIVE, Job
+
+from ..ready import deadlines, gate
+from ..state import QueueState, State
+
+
+def recover_active(state: State, queue: QueueState, job: Job) -> None:
+    """A job that was stored while it was active.  Its lock runs anew."""
+    lock = job.lock
+    assert lock is not None
+    job.state = ACTIVE
+    lock.until = max(lock.until, state.now + lock.ttl)
+    lock.heartbeat_at = state.now
+    queue.active[job.seq] = job
+    gate.readopt(queue, job)
+    state.orphans.add(job)
+    deadlines.watch(state, job)
