@@ -243,19 +243,15 @@ class _Ear:
 
     async def _look_for_queues(self) -> None:
         """Listen to queues as they come to be."""
-        from bunqueue.client.connection.caller import AsyncCaller
-        from bunqueue.client.server_calls import AsyncServerCalls
+        from ..framework.checked import EndpointAdmin
 
-        caller = AsyncCaller(self._endpoint)
-        try:
+        async with EndpointAdmin(self._endpoint) as admin:
             while True:
-                for queue in await AsyncServerCalls(caller).list_queues():
+                for queue in await admin.list_queues():
                     if queue.name not in self._tasks:
                         await self._open_another(queue.name)
                 self._looked.set()
                 await asyncio.sleep(LOOK_S)
-        finally:
-            await caller.close()
 
     async def _open_another(self, name: str) -> None:
         if len(self._tasks) >= MAX_QUEUES:

@@ -8,10 +8,12 @@ from typing import TypeVar
 
 from msgspec import Struct
 
+from bunqueue.client.admin import AsyncAdmin
 from bunqueue.client.blocking.admin import Admin
 from bunqueue.client.blocking.flow import FlowProducer
 from bunqueue.client.blocking.queue import Queue
-from bunqueue.client.connection.caller import Caller
+from bunqueue.client.connection.caller import AsyncCaller, Caller
+from bunqueue.client.connection.transport import Endpoint
 from bunqueue.client.options import checks
 from bunqueue.client.worker.middleware import Around
 from bunqueue.protocol.commands import Reply
@@ -39,6 +41,13 @@ class CheckedAdmin(Admin):
 
     def __init__(self, caller: Caller) -> None:
         self._caller = caller
+
+
+class EndpointAdmin(AsyncAdmin):
+    """The server as a whole, for coroutines, over a connection of its own."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._caller = AsyncCaller(endpoint)
 
 
 class CheckedQueue(Queue):
