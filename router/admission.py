@@ -1,4 +1,4 @@
-"""Who may send, and how much: tokens, commands a minute, long polls in flight.  Pure."""
+"""Whether a client may send, and how much: tokens, commands a minute, long polls in flight.  Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who is connected: the clients on one side, the shards on the other, and what runs between them."""
+"""All connections: clients on one side, shards on the other, and the traffic between them."""
 
 from __future__ import annotations
 

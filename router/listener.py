@@ -45,7 +45,7 @@ class TcpListener:
             raise self._bound.refusal(error) from error
 
     def renew(self, tls: ssl.SSLContext, *, anew: bool) -> None:
-        """Shake hands with this from now on.  Who is in stays, unless everybody has to do it ``anew``."""
+        """Use this for handshakes from now on.  Connected clients stay, unless all must begin ``anew``."""
         self._acceptor.renew(tls, anew=anew)
         if anew:
             for client in list(self._hub.clients.values()):

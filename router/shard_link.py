@@ -29,7 +29,7 @@ _log = get_logger("router")
 
 
 class Owner(Protocol):
-    """Who looks after the shards: it is told what the links hear."""
+    """The supervisor of the shards, as its links see it: they call it with what they hear."""
 
     def greeted(self, link: ShardLink, hello: wire.ShardHello) -> bool:
         """A process says that it is a shard; whether to believe it."""

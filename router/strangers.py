@@ -53,7 +53,7 @@ class Strangers:
             del self._by_origin[found.who]
 
     def give_way(self) -> bool:
-        """Have the oldest one go, so that somebody else can come; False when there is none."""
+        """Close the oldest one to make room for another; False if there is no stranger."""
         if not self._all:
             return False
         self._drop(next(iter(self._all)))

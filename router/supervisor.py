@@ -91,7 +91,7 @@ class Supervisor:
         await self._started
 
     async def stop(self) -> None:
-        """Drain the shards that run, end the others, and wait until there are none."""
+        """Drain the shards that run, end the others, and wait until all have ended."""
         if self._stopping:
             return
         self._stopping = True

@@ -52,7 +52,7 @@ class Tickets:
         self._free: list[int] = []
 
     def unavailable(self, shard: int, req_id: RequestId) -> bytes:
-        """What a command for a shard that is down is told, as a frame."""
+        """The refusal of a command for a shard that is down, as a frame."""
         if shard in self._damaged:
             text = f"Shard unavailable: shard {shard} is out of service: {self._damaged[shard]}"
             return refusal(text, req_id, Code.STORAGE_DAMAGED)
@@ -114,7 +114,7 @@ class Tickets:
         self._end(number, ticket)
 
     def _end(self, number: int, ticket: _Ticket) -> None:
-        """Tell the answer, if it is complete."""
+        """Send the answer, if it is complete."""
         if ticket.gather.waiting:
             return
         self._close(number)

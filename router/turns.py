@@ -18,7 +18,7 @@ EACH = 8  # for one client; then others have their turn
 
 
 class Turns:
-    """Who has been answered in this turn, and who waits for the next one."""
+    """The clients answered in this turn, and those that wait for the next one."""
 
     def __init__(self) -> None:
         self._left = ANSWERS

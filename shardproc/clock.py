@@ -43,7 +43,7 @@ def _boot_id() -> str:
 
 
 def _dashed(boot: str) -> str:
-    """A boot id as the kernel writes it; "" of what is none."""
+    """The boot id as the kernel writes it; "" if the text is not one."""
     try:
         return str(UUID(boot))
     except ValueError:

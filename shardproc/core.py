@@ -69,14 +69,14 @@ class Shard:
         self._clock = clock or Clock()
         database = Database(path, full_sync=full_sync, lock_wait_s=lock_wait_s)
         self.store = CarefulStore(database, retention)
-        self.told: dict[str, Told] = {}  # what subscribers get after the last commit
-        self.notices: list[tuple[int, bytes]] = []  # and what others are told who did not ask
+        self.told: dict[str, Told] = {}  # events for subscribers, of the last commit
+        self.notices: list[tuple[int, bytes]] = []  # frames for connections that did not ask for them
         self._place, self._retention = (shard, shards), retention
         self._time = Timekeeping(self._clock)
         self.engine = self._new_engine()
         self._ticked_at = self._clock.now_ms()
-        self._heard_at: int | None = None  # the router; None: there is none
-        self._hears = False  # something of it that the next tick is told of
+        self._heard_at: int | None = None  # when the router last spoke; None: there is no router
+        self._hears = False  # the router has said something since the last tick
 
     def _new_engine(self) -> Engine:
         engine = Engine(self.store, secrets.randbits, self._chance, *self._place)
@@ -245,12 +245,12 @@ class Shard:
         return left
 
     def peer_messages(self) -> list[tuple[int, bytes]]:
-        """What is to be said to other shards, once it is committed."""
+        """Messages for other shards.  Call it after the commit."""
         messages, self.engine.out.peer_messages = self.engine.out.peer_messages, []
         return messages
 
     def lost(self) -> list[int]:
-        """The connections that nobody can answer, once that is committed."""
+        """Connections whose commands nobody can answer.  Call it after the commit."""
         lost, self.engine.out.lost = self.engine.out.lost, []
         return lost
 

@@ -184,7 +184,7 @@ class ResilientShard(Shard):
         self._part(partial(super().gone, owner), now)
 
     def _part(self, what: Callable[..., None], now: int) -> None:
-        """Somebody has left: that waits while nothing can be changed."""
+        """A client has left: that is put off while nothing can be changed."""
         try:
             if self._mode not in (Mode.FAILED, Mode.READ_ONLY):
                 return what(now=now)
@@ -199,7 +199,7 @@ class ResilientShard(Shard):
         self._hear(partial(super().peer_is_up, shard), now)
 
     def _hear(self, what: Callable[[int], None], now: int) -> None:
-        """Something of another shard: it waits while nothing can be changed."""
+        """A message of another shard: it is put off while nothing can be changed."""
         if self._mode in (Mode.FAILED, Mode.READ_ONLY):
             self._missed.append(partial(self._hear, what))
             return
@@ -293,7 +293,7 @@ class ResilientShard(Shard):
         return self._trouble
 
     def _give_up(self) -> list[tuple[int, Reply | Raw]]:
-        """The batch has not happened: say so to everybody, and be as the disk is."""
+        """The batch has not happened: refuse all its commands, and go back to what is on disk."""
         assert self._trouble is not None
         aside = self._trouble.code is Code.STORAGE_DAMAGED and self._put_aside()
         trouble, old = self._trouble, self.engine.state
@@ -342,7 +342,7 @@ class ResilientShard(Shard):
 
     def _start_anew(self) -> None:
         """Read the state of the shard from its file."""
-        heritage, now = CarriedState(self.engine.state), self._clock.now_ms()
+        carried, now = CarriedState(self.engine.state), self._clock.now_ms()
         self.store.database.rollback()
         self.store = CarefulStore(self.store.database, self._retention)
         self.engine = self._new_engine()
@@ -351,11 +351,11 @@ class ResilientShard(Shard):
             Shard.recover(self, now, self._epoch, lambda loaded, total: None)
         finally:
             gc.enable()
-        heritage.give(self.engine.state)
+        carried.give(self.engine.state)
         self.engine.adopt(frozenset(self.engine.state.clients), now)
 
     def _probe(self, now: int) -> None:
-        """See whether it is over."""
+        """Check whether the trouble is over."""
         self._probe_at = now + self._probe_every
         if self._mode is Mode.READ_ONLY:
             if not self.store.database.can_write(SMALL_PROBE):

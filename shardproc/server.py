@@ -206,7 +206,7 @@ class Server:
             parts.clear()
 
     def _tell(self, parts: list[bytes]) -> None:
-        """What happened, for those who listen."""
+        """Send events to their subscribers."""
         state = self._shard.engine.state
         for queue, told in self._shard.told.items():
             if told.lost:

@@ -130,7 +130,7 @@ def without_password(url: str) -> str:
 
 
 def without_secrets(url: str) -> str:
-    """A URL for whoever may only read: who calls, and the values of its query, are not shown."""
+    """A URL for a reader without more rights: without the credentials and the values of its query."""
     parts = urlsplit(url)
     _, at, host = parts.netloc.rpartition("@")
     query = "&".join(f"{name}={MASK}" if equals else MASK for name, equals in _query(parts.query))

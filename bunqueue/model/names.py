@@ -23,7 +23,7 @@ def queue_name_problem(name: object) -> str | None:
 
 
 def hint(name: str, known: Iterable[str]) -> str:
-    """For who gave a name that is none of the known ones: the one that was meant, or all."""
+    """A hint for an unknown name: the known name that was probably meant, or all of them."""
     import difflib  # costs milliseconds at start-up and is needed only here
 
     names = list(known)

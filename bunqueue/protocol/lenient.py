@@ -126,7 +126,7 @@ def _check_struct(kind: mi.StructType, raw: Raw, name: str) -> object:
     try:
         return clean(kind.cls, fields)
     except CommandError as error:
-        # Entries of lists are named by who goes through the list.
+        # Entries of lists are named by the caller that goes through the list.
         text = str(error) if name.endswith("]") else f"{name}.{error}"
         raise CommandError(text, error.code) from None
 

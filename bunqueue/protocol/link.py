@@ -41,7 +41,7 @@ HELLO = 1  # first message: body is ShardHello
 READY = 2  # recovered; commands may come after LIVE
 PROGRESS = 3  # still loading: body is ShardProgress
 PONG = 4
-EVENTS = 5  # for connection CONTROL; body: for whom, and event frames (`pack_events`)
+EVENTS = 5  # for connection CONTROL; body: connections and event frames (`pack_events`)
 TO_PEER = 6  # a peer message: the body is the number of the shard and the message
 LOST = 7  # nobody can say any more what became of what these connections asked (body: packed u32)
 DAMAGED = 8  # it ends, and is not to be started again before its file is repaired: the body says so
@@ -102,7 +102,7 @@ def pack_events(connections: Collection[int], frames: list[bytes]) -> bytes:
 
 
 def unpack_events(body: bytes) -> tuple[tuple[int, ...], bytes]:
-    """For whom, and the frames."""
+    """The connections, and the frames for them."""
     end = 4 + 4 * int.from_bytes(body[:4], "big")
     return unpack_connections(body[4:end]), body[end:]
 

@@ -30,7 +30,7 @@ _decode = Decoder(_Noted).decode
 
 
 def read_notice(payload: bytes) -> CancelNotice | None:
-    """What a frame without its length tells; None when it is none of these."""
+    """What a frame (without its length) says; None if it is not a notice."""
     try:
         return _decode(payload).cancel
     except MsgspecError:

@@ -138,7 +138,7 @@ class Reconciled(Message):
 
 
 class Obliterated(Message):
-    """Told: a queue is gone, and what became of its jobs is nobody's business any more."""
+    """Information: a queue was obliterated, and the outcomes of its jobs are not kept."""
 
     queue: str
 
@@ -267,7 +267,7 @@ class CronClaim(Message):
 
 
 class CronHolder(Message):
-    """Who has the name, or is about to; no queue: nobody here."""
+    """The queue and app that have the name, or are about to; no queue: nobody has it here."""
 
     queue: str = ""
     app: str = ""

@@ -216,7 +216,7 @@ class Engine:
                 recovery.recover_active(state, queue, job)
 
     def deafen(self) -> None:
-        """Nobody can be heard, so nobody's silence counts, until `returned`."""
+        """The shard hears no worker, so no worker's silence counts, until `returned`."""
         self.state.hearing.settled_at = NEVER
 
     def returned(self, now: int) -> None:
@@ -252,21 +252,21 @@ class Engine:
         self._serve()
 
     def renew(self, conns: Collection[int], now: int) -> None:
-        """These connections are heard of: the locks of what they hold run anew."""
+        """These connections have sent something: the locks of their jobs run anew."""
         self.state.now = now
         for conn in conns:
             if conn in self.state.clients:
                 locks.renew(self.state, self.state.clients[conn].held)
 
     def worker_presence(self, queues: Collection[str], *, present: bool) -> None:
-        """Queues that registered workers say they work on, or no longer."""
+        """Registered workers work on these queues from now on, or no longer."""
         if present:
             self.state.queues_with_workers.update(queues)
         else:
             self.state.queues_with_workers.difference_update(queues)
 
     def desert(self, now: int) -> None:
-        """All who held jobs are gone for good."""
+        """All clients that held jobs are gone for good."""
         self.state.now = now
         disconnects.desert(self.state)
         self._serve()
@@ -277,7 +277,7 @@ class Engine:
         disconnects.adopt(self.state, live)
 
     def _serve(self) -> None:
-        """Let those go on who waited for what just happened, and for what that causes."""
+        """Answer pulls and settle dependencies that waited for what just happened, or for its effects."""
         state = self.state
         while state.woken or state.settled or state.dropped or state.unblocked:
             if state.dropped:

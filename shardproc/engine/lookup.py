@@ -10,7 +10,7 @@ from .state import QueueState, State
 
 
 def known_queue(state: State, name: str) -> QueueState | None:
-    """The queue of that name, None if there is none; an impossible name is an error."""
+    """The queue of that name, or None if it does not exist; CommandError if the name is invalid."""
     queue = state.queues.get(name)
     if queue is None and (problem := queue_name_problem(name)):
         raise CommandError(problem)

@@ -1,4 +1,4 @@
-"""What a shard knows: its queues, its live jobs, who holds them, and what is due when.
+"""What a shard knows: its queues, its live jobs and their holders, and what is due when.
 
 Plain data without rules; the modules beside it change it.
 """
@@ -60,7 +60,7 @@ class Client:
         self.waiters = 0  # parked pulls and WaitJobs
         self.waits: set[JobWait] | None = None  # the parked WaitJobs among them
         self.listens_to: str | None = None  # the queue whose events it gets
-        self.signals = False  # it wants to be told which of its jobs are to stop
+        self.signals = False  # it wants a notice when one of its jobs is to stop
         self.slow = 0  # answered commands that may be answered late, for the router's count
         self.closed = False
 
@@ -97,10 +97,10 @@ class Awaited:
 
     def __init__(self) -> None:
         self.jobs: dict[Job, None] = {}  # blocked ones of this shard
-        self.shards: set[int] = set()  # others that want to be told
-        self.lookers = 0  # tasks that have asked what became of it
+        self.shards: set[int] = set()  # other shards that want its outcome
+        self.lookers = 0  # tasks that have asked for its outcome
         self.shard = -1  # where it is, as far as is known
-        self.is_watched = False  # that shard will tell us what becomes of it
+        self.is_watched = False  # that shard will send its outcome
         self.done = False  # has completed since it was looked up
 
 
@@ -315,7 +315,7 @@ class State:
         self._shared: dict[JobOptions, SharedOptions] = {}
 
     def _know_listeners(self) -> None:
-        """Who is told what happens."""
+        """Subscribers of events, and webhooks."""
         self.listeners: dict[str, set[int]] = {}  # queue -> connections that get its events
         self.queue_names: dict[int, str] = {}  # by id, also of queues that are gone; see reading_events.py
         self.webhooks: dict[str, Webhook] = {}
@@ -323,27 +323,27 @@ class State:
         self.webhooks_anywhere = False  # they may lead into the server's own network
 
     def _know_others(self) -> None:
-        """What concerns other shards, and jobs that depend on each other."""
+        """What concerns other shards, and dependencies between jobs."""
         self.directory: dict[str, int] = {}  # ids that point here, of jobs elsewhere -> their shard
         self.granted: Counter[str] = Counter()  # ids claimed for jobs that are not there yet
         self.prepared: dict[str, str] = {}  # ids of jobs of flows that are not decided -> the flow
         self.parts: dict[str, Any] = {}  # flow -> flows.Part, its prepared jobs
-        self.undecided: dict[str, list[Callable[[Any], None]]] = {}  # flows to decide about -> who asks
-        self.decisions: dict[str, Any] = {}  # flow -> flows.Decision, of which some have to be told
+        self.undecided: dict[str, list[Callable[[Any], None]]] = {}  # flow -> waits for its decision
+        self.decisions: dict[str, Any] = {}  # flow -> flows.Decision; other shards may not know it yet
         self.awaited: dict[str, Awaited] = {}
-        self.settled: list[Job] = []  # awaited jobs that were decided, to be told to who waits
-        self.dropped: list[str] = []  # ids that clients chose, of jobs that are gone: not yet told
-        self.unblocked: list[Job] = []  # removed ones that waited for others: not yet forgotten there
+        self.settled: list[Job] = []  # awaited jobs that have ended; not yet handled
+        self.dropped: list[str] = []  # chosen ids of removed jobs; not yet sent to other shards
+        self.unblocked: list[Job] = []  # removed jobs that waited for others, which do not know yet
         self.ended: dict[str, Ended] = {}  # how removed jobs have ended; waiting.py
         self.gone: dict[str, Outcome] = {}  # removed jobs; the last of them
-        self.tombstones: dict[str, Outcome] = {}  # those that other shards may ask about; stored
+        self.tombstones: dict[str, Outcome] = {}  # removed jobs that other shards may ask about; stored
         self.child_results: dict[str, ChildResult] = {}  # results of removed children; stored
         self.lives: Counter[int] = Counter()  # shard -> how often it has come (back)
         self.questions = self.ids.life()  # numbers them; those of an earlier life are never asked again
         self.asked: dict[int, Asked] = {}  # questions to other shards
         self.asked_size = 0  # bytes of these, about
         self.answering: set[tuple[int, int]] = set()  # questions of others: shard and number
-        self.relays: dict[int, Callable[[Any], None]] = {}  # who gets the replies to forwarded commands
+        self.relays: dict[int, Callable[[Any], None]] = {}  # connection -> takes a forwarded reply
 
     def client(self, conn: int, version: int) -> Client:
         """The client of a connection, made when it is first heard of."""

@@ -330,7 +330,7 @@ ANSWERS: Mapping[type, PeerAnswer] = {
     wire.Reconciled: reconcile.reconciled,
     wire.Announce: roll_call.announce,
 }
-"""Messages of other shards. Each function gives the answer, or generates it."""
+"""Messages of other shards. Each function returns the answer, or is a generator that does."""
 
 DEFERRED: Mapping[type, PeerDeferral] = {
     wire.Forward: directory.forwarded,
@@ -353,7 +353,7 @@ RECORDS: Mapping[str, Record] = {
     flows.DECIDED: Record(flows.recover_decision, Apart.UNSETTLED),
     memory_recovery.KIND: Record(roll_call.recover, Apart.DERIVED),
 }
-"""What is stored by kind: who takes it back after a restart, and which shard keeps it after resharding."""
+"""Stored records by kind: the function that recovers one, and the shard that keeps it after resharding."""
 
 FAREWELLS: tuple[Farewell, ...] = (
     group_rules.forget_groups,

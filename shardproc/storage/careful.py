@@ -148,7 +148,7 @@ class CarefulStore(Store):
 
     @contextmanager
     def _telling(self, table: str) -> Iterator[None]:
-        """Damage within is told to who asked."""
+        """Damage found within is reported to the caller."""
         try:
             yield
         except DAMAGE as error:

@@ -56,7 +56,7 @@ def answered(state: State, command: AnyPush) -> tuple[list[str], list[int]] | No
     if (answer := memory.known.get(key)) is not None:
         known = answer if isinstance(answer, str) else _checked(answer, command)
         ids, existing = ([known], []) if isinstance(known, str) else (_ids(known.runs), known.existing)
-        # Who was told before, and not he whose answer was lost, learns that they are not new.
+        # A repeat with an age has lost the first answer, and gets it; any other learns that no job is new.
         return ids, existing if command.idempotency_age else list(range(len(ids)))
     if key in memory.underway:
         raise CommandError("Shard unavailable: the push with this idempotencyKey is still under way")

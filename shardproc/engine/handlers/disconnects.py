@@ -1,8 +1,8 @@
 """Connections that end with jobs in hand: which jobs go back at once, and which wait for their worker.
 
-A connection that was closed in order has nobody behind it any more.  One that broke may have: its worker
-connects again, and says by a heartbeat with its token that it goes on with the job.  If that comes too late,
-but nobody else has taken the job yet, the same heartbeat takes it again.
+When a connection is closed in order, its worker has gone.  When it breaks, the worker may still be there: it
+connects again, and a heartbeat with its token shows that it goes on with the job.  If the heartbeat comes too
+late, but no other worker has taken the job yet, it takes the job again.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ..state import Client, State
 
 FREE_DROPS = 2  # connections that may end with a job before that counts as a stall
 # A worker renews its locks at least every third of their time and at least every 10 s, over whichever
-# connection it has: who has not done so within half of it, or this time, is not coming back.
+# connection it has: one that has not done so within half of it, or this time, is not coming back.
 RECONNECT_MS = 15_000
 
 
@@ -58,7 +58,7 @@ def _give_back(state: State, client: Client, severed: bool, broken: bool) -> Ite
 
 
 def _wait_for_worker(state: State, job: Job, lock: Lock) -> None:
-    """Give the worker of a job time to come back."""
+    """Give the worker of a job time to reconnect."""
     state.hearing.strays.add(_patience_ends(state, lock), (job, lock))
 
 
@@ -76,7 +76,7 @@ def end_strays(state: State) -> None:
 
 
 def wait_anew(state: State) -> None:
-    """Nobody could come back while the shard heard nobody."""
+    """Give all workers time to reconnect anew: while the shard heard nobody, none of them could."""
     strays = state.hearing.strays
     strays.replace(
         (_patience_ends(state, entry[2][1]), entry[1], entry[2])

@@ -1,4 +1,4 @@
-"""Who holds which job until when: heartbeats, and the sweep of the silent."""
+"""Locks: heartbeats renew them, and the sweep takes jobs back from workers that fell silent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SubscribeEvents and its end: who is told what happens in a queue, which need not exist yet; TrimEvents."""
+"""SubscribeEvents and its end, and TrimEvents.  A queue need not exist yet to be subscribed to."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def _shown(result: bytes | None) -> Raw | UnsetType:
 
 
 def ended(state: State, job: Job) -> None:
-    """``job`` is no longer live.  Who still waits for it need not wait on."""
+    """``job`` is no longer live: answer all that still wait for it."""
     for wait in _waits(state, job):
         if wait.many:
             _answer(state, wait, WaitManyReply(ended=[_ended(job)]))
@@ -83,7 +83,7 @@ def _ended(job: Job) -> Ended:
 
 
 def keep(state: State, job: Job) -> None:
-    """``job`` is removed. Who asks later is told how it ended, until the shard ends or many others have."""
+    """``job`` is removed.  Remember how it ended, until the shard ends or MAX_KEPT others have come."""
     if job.reason in (CANCELLED, EXPIRED):
         state.ended[job.id] = _ended(job)
         if len(state.ended) > MAX_KEPT:
@@ -95,7 +95,7 @@ def _removed(state: State, job_id: str) -> Ended:
 
 
 def end_waits(state: State) -> None:
-    """Answer those whose time is over."""
+    """Answer the waits whose time is over."""
     while (entry := state.wait_ends.pop_due(state.now)) is not None:
         wait = entry[2]
         if wait.done:
@@ -109,7 +109,7 @@ def end_waits(state: State) -> None:
 
 
 def _waits(state: State, job: Job) -> list[JobWait]:
-    """Those who wait for a job, and wait for nothing any more."""
+    """The waits for a job; from now on they are no longer parked."""
     waits = list(state.waits.get(job.id, ()))
     for wait in waits:
         _forget(state, wait)
@@ -117,7 +117,7 @@ def _waits(state: State, job: Job) -> list[JobWait]:
 
 
 def leave(state: State, client: Client) -> None:
-    """The connection ended: nobody waits there any more."""
+    """The connection ended, and its waits with it."""
     for wait in client.waits or ():
         wait.done = True
         _forget(state, wait)

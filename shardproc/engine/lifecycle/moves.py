@@ -1,5 +1,4 @@
-"""The arrows of the lifecycle that are drawn by hand: jobs put at another time, into another order, away,
-and back."""
+"""Moves by command: to another time, to another place in the order, to the dead letters, and back."""
 
 from __future__ import annotations
 
@@ -25,7 +24,7 @@ DISCARDED = "unknown"  # the reason of a dead letter: SEMANTICS.md, "DLQ reasons
 
 
 def discard(state: State, queue: QueueState, job: Job) -> None:
-    """WAITING, DELAYED or ACTIVE to FAILED, as somebody says so: also one that is removed when it fails."""
+    """WAITING, DELAYED or ACTIVE to FAILED by command.  The job is kept even if it has remove_on_fail."""
     if transitions.is_cancelled(job):
         return transitions.cancel(state, job)
     withdraw(state, queue, job, FAILED)
@@ -36,7 +35,7 @@ def discard(state: State, queue: QueueState, job: Job) -> None:
 def revive(state: State, queue: QueueState, job: Job, *, by_itself: bool = False) -> None:
     """FAILED or COMPLETED to WAITING with all its attempts, as RetryDlq and RetryCompleted ask, or by
     itself; ``job`` is from the archive.  If it was a child's failure that made it a dead letter, it waits for
-    its children no more: who asks wants it to run."""
+    its children no more: it was asked to run."""
     note(job, Moment("waiting", state.now))
     if job.extra is not None:
         job.extra.pending, job.extra.parked = [], False
@@ -67,7 +66,7 @@ def can_retake_key(state: State, queue: QueueState, job: Job) -> bool:
 
 
 def interrupt(state: State, job: Job, error: str | None) -> None:
-    """ACTIVE to WAITING as its worker has to stop: as `lifecycle.release`, but told among the attempts."""
+    """ACTIVE to WAITING: its worker has to stop.  As `transitions.release`, but listed among the attempts."""
     lock = job.lock
     worker = lock.owner if lock is not None else None
     text = error[: transitions.MAX_ERROR] if error is not None else None
@@ -77,8 +76,8 @@ def interrupt(state: State, job: Job, error: str | None) -> None:
 
 
 def take_back(state: State, job: Job) -> None:
-    """ACTIVE to WAITING as nobody ever showed that he had got the job: nothing counted, and the token of
-    a worker that did get it still locks or completes the job while it waits."""
+    """ACTIVE to WAITING: no worker ever showed that it had received the job.  Nothing is counted.  If one
+    did receive it, its token still locks or completes the job while that waits."""
     lock = job.lock
     transitions.release(state, job)
     if job.state == FAILED or job.state == REMOVED:  # cancelled
@@ -129,8 +128,8 @@ def reorder(state: State, queue: QueueState, job: Job, priority: int, *, lifo: b
 
 
 def stand_in(state: State, queue: QueueState, job: Job) -> Job:
-    """A copy of a WAITING job that takes its place everywhere but among the ready ones, where an entry can
-    be forgotten but not moved."""
+    """A copy of a WAITING job that takes its place everywhere but among the ready ones: an entry there can be
+    forgotten, but not moved."""
     other = copy(job)
     withdraw(state, queue, job, REMOVED)
     state.jobs[job.id] = other

@@ -111,7 +111,7 @@ def activate(state: State, queue: QueueState, job: Job, client: Client, owner: s
         job.timed_out = False
         note(job, Moment("active", now))
         state.out.touch(job, ROW)
-    if job.shared.options.timeout:  # 0 is none, and shown as it was given
+    if job.shared.options.timeout:  # 0 means no timeout, and is shown as it was given
         deadlines.watch(state, job)
     client.held.add(job)
     queue.waiting -= 1
@@ -129,7 +129,7 @@ def activate(state: State, queue: QueueState, job: Job, client: Client, owner: s
 def complete(
     state: State, queue: QueueState, job: Job, result: bytes | None, *, remove: bool | None = False
 ) -> None:
-    """ACTIVE (or WAITING, by a late ack) to COMPLETED, or gone when it or its worker asked for that."""
+    """ACTIVE (or WAITING, by a late ack) to COMPLETED; or to REMOVED if its options or its worker say so."""
     if job.state == ACTIVE:
         let_go(state, queue, job)
     else:
@@ -204,7 +204,7 @@ def fail(
 
 
 def stall(state: State, job: Job, error: str) -> None:
-    """ACTIVE to WAITING without backoff, as its holder fell silent; with too many stalls to FAILED."""
+    """ACTIVE to WAITING without backoff: its holder fell silent.  After too many stalls to FAILED."""
     if is_cancelled(job):
         return cancel(state, job)
     queue = state.queues[job.queue]
@@ -223,17 +223,17 @@ def stall(state: State, job: Job, error: str) -> None:
 
 
 def is_cancelled(job: Job) -> bool:
-    """Whether an active job can only end as cancelled."""
+    """Whether an active job was cancelled, and can only end so."""
     return job.extra is not None and job.extra.cancellation is not None
 
 
 def cancelled(why: str | None) -> str:
-    """The error of a job that somebody stopped."""
+    """The error text of a cancelled job."""
     return f"Cancelled: {why}" if why else "Cancelled"
 
 
 def cancel(state: State, job: Job) -> None:
-    """ACTIVE to FAILED, as somebody asked for that, and its worker has stopped or has had its time."""
+    """ACTIVE to FAILED: it was cancelled, and its worker has stopped or its time to stop is over."""
     queue, extra, lock = state.queues[job.queue], job.extra, job.lock
     assert extra is not None
     assert extra.cancellation is not None
@@ -252,13 +252,13 @@ def cancel(state: State, job: Job) -> None:
 
 
 def time_out(state: State, job: Job) -> None:
-    """ACTIVE, to a retry or FAILED: the attempt took too long; late answers will be ignored."""
+    """ACTIVE to a retry or FAILED: the attempt took too long.  Late answers to it are ignored."""
     job.timed_out = True
     fail(state, job, "Job timeout exceeded", TIMEOUT)
 
 
 def release(state: State, job: Job) -> None:
-    """ACTIVE to WAITING as its connection ended: nothing counted, its place in the queue kept."""
+    """ACTIVE to WAITING: its connection ended.  Nothing is counted, and it keeps its place in the queue."""
     if is_cancelled(job):
         return cancel(state, job)
     queue = state.queues[job.queue]
@@ -271,7 +271,7 @@ def release(state: State, job: Job) -> None:
 
 
 def expire(state: State, queue: QueueState, job: Job) -> None:
-    """WAITING to gone: its ttl had passed when a pull met it."""
+    """WAITING to REMOVED: its ttl was over when a pull reached it."""
     queue.waiting -= 1
     job.state, job.reason = REMOVED, EXPIRED
     job_waiters.keep(state, job)
@@ -282,7 +282,7 @@ def expire(state: State, queue: QueueState, job: Job) -> None:
 
 
 def remove(state: State, queue: QueueState, job: Job, kind: int = events.DROPPED) -> None:
-    """Any live state to gone: nobody wants it any more; events.REMOVED is told to subscribers."""
+    """Any live state to REMOVED, by command.  With ``kind`` events.REMOVED subscribers get that event."""
     withdraw(state, queue, job, REMOVED)
     job_waiters.keep(state, job)
     emit(state, kind, job)
@@ -293,7 +293,7 @@ def remove(state: State, queue: QueueState, job: Job, kind: int = events.DROPPED
 
 
 def withdraw(state: State, queue: QueueState, job: Job, to: int) -> None:
-    """Take a live job out of where it stands; from now on it is ``to``."""
+    """Take a live job out of its place; from now on its state is ``to``."""
     was, job.state = job.state, to
     if was == WAITING:
         queue.waiting -= 1
@@ -311,7 +311,7 @@ def withdraw(state: State, queue: QueueState, job: Job, to: int) -> None:
 def dead_letter(
     state: State, queue: QueueState, job: Job, reason: str, *, remove: bool = False, keep: bool = False
 ) -> None:
-    """To FAILED, a dead letter; or gone when it or its worker asked for that, unless it is to be kept."""
+    """To FAILED, a dead letter; or to REMOVED if its options or its worker say so, unless ``keep``."""
     job.reason = reason
     state.totals.failed += 1
     queue.total_failed += 1
@@ -333,7 +333,7 @@ def dead_letter(
 
 
 def let_go(state: State, queue: QueueState, job: Job) -> None:
-    """Take an active job from who holds it."""
+    """End the lock of an active job."""
     lock = job.lock
     assert lock is not None
     client = state.clients.get(lock.conn)
@@ -370,7 +370,7 @@ def _again(state: State, queue: QueueState, job: Job, run_at: int) -> None:
 
 
 def _retire(state: State, queue: QueueState, job: Job) -> None:
-    """A job is no longer live: from here on the archive knows it."""
+    """A job is no longer live: from now on only the archive knows it."""
     if job.holds_key:
         release_key(queue, job)
     if job.extra is not None:

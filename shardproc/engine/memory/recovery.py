@@ -31,7 +31,7 @@ class Recovery(Struct):
     """``unheard``: shards that have not announced all ids that point here; empty while all is well."""
 
     unheard: set[int] = set()
-    doubts: bool = False  # shards may disagree about flows, and about who waits for whom
+    doubts: bool = False  # shards may disagree about flows, and about which jobs wait for which
     flows: dict[str, list[str]] = {}  # those over several shards that were stored: ids of live jobs
     children: list[str] = []  # live jobs whose parents may not have heard of them
     parts: set[str] = set()  # flows that were stored as prepared

@@ -1,4 +1,4 @@
-"""Who holds a unique key; the rules for pushes are in `dedup`."""
+"""Holders of unique keys.  The rules for pushes are in `dedup`."""
 
 from __future__ import annotations
 

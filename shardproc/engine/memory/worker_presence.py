@@ -1,5 +1,5 @@
-"""Whether the shard can hear workers at all, and whom it waits for.  What it cannot hear it holds against
-nobody."""
+"""Whether the shard can hear workers at all, and which of them it waits for.  Silence that the shard itself
+caused does not count against a worker."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Hearing:
     __slots__ = ("settled_at", "strays")
 
     def __init__(self) -> None:
-        # Until then (epoch ms) nothing is taken from who is silent; NEVER: the shard hears nobody.
+        # Until then (epoch ms) no silent worker loses a job; NEVER: the shard hears nobody.
         self.settled_at = 0
         # Jobs whose connection broke, with their lock at that time, by when to give up waiting for the worker
         self.strays: LazyHeap[int, tuple[Job, Lock]] = LazyHeap(_is_stray)
@@ -30,7 +30,7 @@ def _is_stray(entry: tuple[int, int, tuple[Job, Lock]]) -> bool:
 
 
 def remember(job: Job, lock: Lock | None) -> None:
-    """Whoever held the job until now may come back, and show that the work on it goes on, or is done."""
+    """The last holder of the job may come back and show that the work on it goes on, or is done."""
     job.lost_token = lock.token if lock is not None else ""
     ttl = lock.ttl if lock is not None and lock.ttl != DEFAULT_LOCK_TTL_MS else 0
     if job.extra is not None or ttl:

@@ -1,4 +1,4 @@
-"""Parents and children: results and errors of children, and changes of who belongs to whom."""
+"""Parents and children: results and errors of children, and changes of parents."""
 
 from __future__ import annotations
 

@@ -211,7 +211,7 @@ class Groups:
             self.drop_if_idle(group, now)
 
     def opens_at(self, now: int) -> int | None:
-        """When a window ends that keeps jobs waiting; None when there is none."""
+        """When the next window ends that keeps jobs waiting; None if no window does."""
         timers = self._timers.entries
         return timers[0][0] if timers and timers[0][0] > now else None
 
