@@ -294,7 +294,7 @@ _Any = Union[  # noqa: UP007
     Recall, Recalled, Forward, Forwarded, Obliterated, CronClaim, CronHolder,
 ]  # fmt: skip
 
-ASKS, ANSWERS, TELLS = range(3)
+ASKS, ANSWERS, NOTIFIES = range(3)
 
 
 class PeerMessage(Struct, array_like=True, gc=False):

@@ -110,7 +110,7 @@ class Engine:
         self._end_delays()
         if now >= state.hearing.settled_at:
             self._end_timeouts()
-            disconnects.end_strays(state)
+            disconnects.end_reconnects(state)
         gate.ring(state)
         due = state.timetable.next_at()
         if due is not None and due <= now:
@@ -153,7 +153,7 @@ class Engine:
         for heap in (state.delays, state.poll_ends, state.wait_ends, state.trials.ends, state.alarms):
             if heap.entries and heap.entries[0][0] < deadline:
                 deadline = heap.entries[0][0]
-        for patience in (state.timeouts, state.hearing.strays):
+        for patience in (state.timeouts, state.hearing.reconnects):
             if patience.entries:
                 deadline = min(deadline, max(patience.entries[0][0], state.hearing.settled_at))
         due = state.timetable.next_at()
@@ -281,7 +281,7 @@ class Engine:
         state = self.state
         while state.woken or state.settled or state.dropped or state.unblocked:
             if state.dropped:
-                directory.tell_dropped(state)
+                directory.announce_dropped(state)
             while state.unblocked:
                 dependencies.forget(state, state.unblocked.pop())
             dependencies.settle(state)

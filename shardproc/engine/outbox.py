@@ -93,13 +93,13 @@ class Told(Struct, gc=False):
 
     frames: list[bytes]
     size: int = 0
-    lost: int = 0  # events beyond MAX_TOLD
+    lost: int = 0  # events beyond MAX_PUBLISHED
 
 
 class Outbox:
     """Lists, not an object per effect: this is the hot path."""
 
-    MAX_TOLD = 8 << 20  # bytes of events in one batch for the subscribers of one queue
+    MAX_PUBLISHED = 8 << 20  # bytes of events in one batch for the subscribers of one queue
 
     __slots__ = (
         "attempts",
@@ -164,12 +164,12 @@ class Outbox:
         if seqs:
             self.purges.setdefault(queue_id, []).extend(seqs)
 
-    def tell(self, queue: str, frame: bytes) -> None:
+    def publish(self, queue: str, frame: bytes) -> None:
         """Send an event to the subscribers of a queue."""
         told = self.told.get(queue)
         if told is None:
             told = self.told[queue] = Told([])
-        if told.size > self.MAX_TOLD:
+        if told.size > self.MAX_PUBLISHED:
             told.lost += 1
             return
         told.frames.append(frame)

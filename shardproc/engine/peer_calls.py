@@ -151,12 +151,12 @@ def _answer(state: State, source: int, message: wire.Message, deliver: Deliver) 
         deliver(answer)
 
 
-def tell(state: State, shard: int, message: wire.Message) -> None:
+def notify(state: State, shard: int, message: wire.Message) -> None:
     """Say something that needs no answer; it is lost when the other shard is down."""
     if shard == state.shard:
         state.tables.answers[type(message)](state, shard, message)
     else:
-        _send(state, shard, wire.TELLS, 0, message)
+        _send(state, shard, wire.NOTIFIES, 0, message)
 
 
 def _send(state: State, shard: int, kind: int, number: int, message: Any) -> int:
@@ -174,7 +174,7 @@ def receive(state: State, source: int, body: bytes) -> None:
         if question not in state.answering:  # else it was asked again, and will be answered once
             state.answering.add(question)
             _answer(state, source, packet.message, partial(_answered, state, question))
-    elif packet.kind == wire.TELLS:
+    elif packet.kind == wire.NOTIFIES:
         state.tables.answers[type(packet.message)](state, source, packet.message)
     else:
         asked = _forget(state, packet.number)

@@ -323,7 +323,7 @@ ANSWERS: Mapping[type, PeerAnswer] = {
     wire.Claim: directory.answer_claim,
     wire.Verify: directory.verified,
     wire.Forget: directory.forget,
-    wire.FamilyOperation: families.kin,
+    wire.FamilyOperation: families.operate,
     wire.Prepare: flows.prepare,
     wire.Decide: flows.decide,
     wire.Have: possession.have,

@@ -59,38 +59,38 @@ def _give_back(state: State, client: Client, severed: bool, broken: bool) -> Ite
 
 def _wait_for_worker(state: State, job: Job, lock: Lock) -> None:
     """Give the worker of a job time to reconnect."""
-    state.hearing.strays.add(_patience_ends(state, lock), (job, lock))
+    state.hearing.reconnects.add(_patience_ends(state, lock), (job, lock))
 
 
 def _patience_ends(state: State, lock: Lock) -> int:
     return state.now + max(1, min(lock.ttl // 2, RECONNECT_MS))
 
 
-def end_strays(state: State) -> None:
+def end_reconnects(state: State) -> None:
     """Take back jobs whose worker has not come back in time."""
-    strays, now = state.hearing.strays, state.now
-    while state.spare > 0 and (entry := strays.pop_due(now)) is not None:
-        if strays.holds(entry):
+    reconnects, now = state.hearing.reconnects, state.now
+    while state.spare > 0 and (entry := reconnects.pop_due(now)) is not None:
+        if reconnects.holds(entry):
             state.spare -= 1
             _drop(state, entry[2][0])
 
 
 def wait_anew(state: State) -> None:
     """Give all workers time to reconnect anew: while the shard heard nobody, none of them could."""
-    strays = state.hearing.strays
-    strays.replace(
+    reconnects = state.hearing.reconnects
+    reconnects.replace(
         (_patience_ends(state, entry[2][1]), entry[1], entry[2])
-        for entry in strays.entries
-        if strays.holds(entry)
+        for entry in reconnects.entries
+        if reconnects.holds(entry)
     )
 
 
 def gone(state: State, owner: str) -> None:
     """The process of this worker has ended: its jobs need not wait for it."""
-    strays = state.hearing.strays
-    for entry in list(strays.entries):
+    reconnects = state.hearing.reconnects
+    for entry in list(reconnects.entries):
         job, lock = entry[2]
-        if lock.owner == owner and strays.holds(entry):
+        if lock.owner == owner and reconnects.holds(entry):
             _drop(state, job)
 
 

@@ -67,7 +67,7 @@ __all__ = [
     "emit",
     "emit_purged",
     "emit_queue",
-    "tell",
+    "publish",
 ]
 
 MAX_DATA = 256 * 1024  # bytes of a payload that an event repeats; larger ones are left out
@@ -84,7 +84,7 @@ def emit(state: State, kind: int, job: Job, **fields: Any) -> None:
     queue = state.queues[job.queue]
     _log(state, kind, queue, job.id, fields)
     if queue.listeners:
-        tell(state, queue, kind, job, **fields)
+        publish(state, queue, kind, job, **fields)
 
 
 def emit_queue(state: State, kind: int, queue: QueueState, **fields: Any) -> None:
@@ -93,7 +93,7 @@ def emit_queue(state: State, kind: int, queue: QueueState, **fields: Any) -> Non
         fields["queue"] = queue.name
     _log(state, kind, queue, "", fields)
     if queue.listeners and kind <= LAST_TOLD:
-        tell(state, queue, kind, None, **fields)
+        publish(state, queue, kind, None, **fields)
 
 
 def emit_purged(state: State, queue: QueueState, finished: str, seqs: list[int], own: dict[int, str]) -> None:
@@ -105,7 +105,7 @@ def emit_purged(state: State, queue: QueueState, finished: str, seqs: list[int],
         emit_queue(state, PURGED, queue, finished=finished, seqs=seqs)
 
 
-def tell(
+def publish(
     state: State, queue: QueueState, kind: int, job: Job | None, *, message: str | None = None, **fields: Any
 ) -> None:
     """Have an event sent to the subscribers of its queue once it is committed."""
@@ -124,7 +124,7 @@ def tell(
         timestamp=float(state.now),
         **fields,
     )
-    state.out.tell(queue.name, event_frame(event))
+    state.out.publish(queue.name, event_frame(event))
 
 
 def _log(state: State, kind: int, queue: QueueState, job_id: str, fields: dict[str, Any]) -> None:

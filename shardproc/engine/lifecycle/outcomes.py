@@ -109,7 +109,7 @@ def obliterate(state: State, queue: QueueState) -> None:
     _forget_queue(state, queue.name)
     for shard in range(state.shards):
         if shard != state.shard:
-            peer_calls.tell(state, shard, wire.Obliterated(queue.name))
+            peer_calls.notify(state, shard, wire.Obliterated(queue.name))
 
 
 def obliterated(state: State, source: int, message: wire.Obliterated) -> None:

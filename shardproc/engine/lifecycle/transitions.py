@@ -88,7 +88,7 @@ def add_plain(state: State, queue: QueueState, jobs: list[Job], kind: int = even
         state.woken[queue] = None
     if queue.listeners:
         for job in jobs:
-            events.tell(state, queue, kind, job)
+            events.publish(state, queue, kind, job)
 
 
 def due(state: State, job: Job) -> None:
@@ -120,7 +120,7 @@ def activate(state: State, queue: QueueState, job: Job, client: Client, owner: s
         gate.passed(state, queue, queue.gate, job)
     state.out.events.append((events.PULLED, queue.id, job.id))
     if queue.listeners:
-        events.tell(state, queue, events.PULLED, job)
+        events.publish(state, queue, events.PULLED, job)
     if not job.dirty:  # out.touch, inlined: once a job on the hottest path
         state.out.dirty.append(job)
         job.dirty = STATE
@@ -149,7 +149,7 @@ def complete(
         note(job, Moment("completed", state.now))
     state.out.events.append((events.COMPLETED, queue.id, job.id))
     if queue.listeners:
-        events.tell(state, queue, events.COMPLETED, job, data=UNSET if result is None else Raw(result))
+        events.publish(state, queue, events.COMPLETED, job, data=UNSET if result is None else Raw(result))
     if remove:
         job.state = REMOVED
         job_waiters.keep(state, job)

@@ -14,16 +14,16 @@ SETTLE_MS = 2_000  # for what was said meanwhile to arrive: it lies in sockets
 class Hearing:
     """What a shard knows of its own absence, and of workers that may be on their way back to it."""
 
-    __slots__ = ("settled_at", "strays")
+    __slots__ = ("reconnects", "settled_at")
 
     def __init__(self) -> None:
         # Until then (epoch ms) no silent worker loses a job; NEVER: the shard hears nobody.
         self.settled_at = 0
         # Jobs whose connection broke, with their lock at that time, by when to give up waiting for the worker
-        self.strays: LazyHeap[int, tuple[Job, Lock]] = LazyHeap(_is_stray)
+        self.reconnects: LazyHeap[int, tuple[Job, Lock]] = LazyHeap(_is_awaited)
 
 
-def _is_stray(entry: tuple[int, int, tuple[Job, Lock]]) -> bool:
+def _is_awaited(entry: tuple[int, int, tuple[Job, Lock]]) -> bool:
     """Whether the worker of a job is still being waited for."""
     job, lock = entry[2]
     return job.lock is lock and lock.conn == 0 and not lock.renewed

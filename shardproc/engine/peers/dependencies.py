@@ -139,7 +139,7 @@ def _drop_idle(state: State, job_id: str, awaited: Awaited) -> None:
     if awaited.jobs or awaited.shards or awaited.lookers or state.awaited.pop(job_id, None) is None:
         return
     if awaited.is_watched and awaited.shard != state.shard:
-        peer_calls.tell(state, awaited.shard, wire.Unwatch([job_id]))
+        peer_calls.notify(state, awaited.shard, wire.Unwatch([job_id]))
 
 
 # News
@@ -154,7 +154,7 @@ def settle(state: State) -> None:
             continue
         outcome = outcome_of(job)
         for shard in awaited.shards:
-            peer_calls.tell(state, shard, wire.Outcomes([outcome]))
+            peer_calls.notify(state, shard, wire.Outcomes([outcome]))
         if outcome.word == wire.DONE:
             awaited.shards.clear()
         hear(state, outcome)

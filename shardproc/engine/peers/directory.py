@@ -77,7 +77,7 @@ def recall(state: State, flows: Iterable[str], *, wait: bool = True) -> Steps:
         if commit is False and flow in state.recovery.parts:
             commit = yield from _has_appeared(state, flow)
         if commit is not None:
-            peer_calls.tell(state, state.shard, wire.Decide(flow, commit))
+            peer_calls.notify(state, state.shard, wire.Decide(flow, commit))
     return all(answer.commit is not None for answer in found)
 
 
@@ -216,7 +216,7 @@ def _forget_finished(state: State, job_id: str) -> None:
         removal.forget(state, old)
 
 
-def tell_dropped(state: State) -> None:
+def announce_dropped(state: State) -> None:
     """Jobs with ids of their own are gone for good: their entries may go, too.
 
     Not those of ids that are being claimed again: the entry may have been made for the new job already."""
@@ -224,7 +224,7 @@ def tell_dropped(state: State) -> None:
     gone = (job_id for job_id in ids if job_id not in state.jobs and not state.granted[job_id])
     for shard, some in peer_calls.grouped({job_id: pointer(state, job_id) for job_id in gone}).items():
         if shard != state.shard:
-            peer_calls.tell(state, shard, wire.Forget(some, [state.gone.get(job_id) for job_id in some]))
+            peer_calls.notify(state, shard, wire.Forget(some, [state.gone.get(job_id) for job_id in some]))
 
 
 def forget(state: State, source: int, message: wire.Forget) -> None:

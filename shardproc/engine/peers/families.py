@@ -242,7 +242,7 @@ def with_flow_fields(old: bytes, new: bytes) -> bytes:
 # What is asked of the shard of one of them
 
 
-def kin(state: State, source: int, message: wire.FamilyOperation) -> Steps:
+def operate(state: State, source: int, message: wire.FamilyOperation) -> Steps:
     yield from flows_decided(state, [message.id])
     state.out.durable |= message.durable
     job = state.jobs.get(message.id)

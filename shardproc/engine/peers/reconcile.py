@@ -61,7 +61,7 @@ def _reconcile(state: State) -> Steps:
 def peer_is_back(state: State, shard: int) -> None:
     """Tell a shard that it is no longer needed here to know what it has forgotten."""
     if not state.recovery.doubts and shard != state.shard:
-        peer_calls.tell(state, shard, wire.Reconciled())
+        peer_calls.notify(state, shard, wire.Reconciled())
 
 
 def reconciled(state: State, source: int, message: wire.Reconciled) -> None:

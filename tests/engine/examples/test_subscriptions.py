@@ -121,7 +121,7 @@ def test_large_payloads_are_left_out(driver: Driver) -> None:
 
 
 def test_one_batch_tells_so_much_and_counts_the_rest(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Outbox, "MAX_TOLD", 2000)
+    monkeypatch.setattr(Outbox, "MAX_PUBLISHED", 2000)
     subscribe(driver)
     driver.ask(cmd="PUSHB", queue="q", jobs=[{}] * 100)
     told = driver.shard.told["q"]
