@@ -135,10 +135,16 @@ class ResultError(Unrecoverable, TypeError, ValueError):
 class CommandFailed(BunqueueError):
     """The server refused a command and changed nothing. `reason` is the server's own text.
 
-    Where the server gave a code with the text, "STORAGE_FULL" say, that is the `code`.
+    `server_code` is the code of the refusal, see docs/errors.md; `code` is the same where this exception has
+    none of its own. `field`, `value` and `bound` say which field of the command is wrong, what it was and
+    what it may be, as far as the refusal is about one.
     """
 
     code = "command_failed"
+    server_code: str | None = None
+    field: str | None = None
+    value: object = None
+    bound: object = None
 
     def __init__(
         self,
@@ -161,6 +167,7 @@ class ShardUnavailable(CommandFailed):
     """The part of the server that owns the queue or job is restarting. Nothing was changed; try again."""
 
     code = "shard_unavailable"
+    server_code = "SHARD_UNAVAILABLE"
 
 
 class StorageDamaged(CommandFailed):
@@ -168,18 +175,21 @@ class StorageDamaged(CommandFailed):
     same command is refused again."""
 
     code = "STORAGE_DAMAGED"
+    server_code = "STORAGE_DAMAGED"
 
 
 class JobNotFound(CommandFailed):
     """There is no such job, or it was removed."""
 
     code = "job_not_found"
+    server_code = "JOB_NOT_FOUND"
 
 
 class WrongState(CommandFailed):
     """There is no such job, or it is in a state in which this cannot be done to it."""
 
     code = "wrong_state"
+    server_code = "JOB_STATE"
 
 
 class NotFound(CommandFailed):
@@ -192,12 +202,14 @@ class ScheduleConflict(CommandFailed):
     """The name of the schedule belongs to another queue, or another app declares it. Nothing was changed."""
 
     code = "SCHEDULE_CONFLICT"
+    server_code = "SCHEDULE_CONFLICT"
 
 
 class LockLost(CommandFailed):
     """The job is not held with this token any more: its lock ran out, or someone else decided the job."""
 
     code = "lock_lost"
+    server_code = "LOCK_LOST"
 
 
 class JobFailed(BunqueueError):

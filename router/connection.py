@@ -12,13 +12,12 @@ import struct
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
-from msgspec import UNSET
-
 from bunqueue.acceptor import Counted
 from bunqueue.guesses import DELAY_S
 from bunqueue.logs import get_logger
 from bunqueue.protocol import link as wire
 from bunqueue.protocol.codec import request_id
+from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import CommandError
 from bunqueue.protocol.framing import HEADER, FrameTooLarge
 from bunqueue.protocol.lenient import DECODE_ERRORS
@@ -107,7 +106,8 @@ class ClientConnection(asyncio.Protocol):
             self.abort()
         elif self.limited and len(self._hub.clients) >= limit and not self._hub.strangers.give_way():
             self._hub.refused += 1
-            self.finish(wire.CLOSED, f"Too many connections (max {limit})")
+            text = f"Too many connections (max {limit})"
+            self.finish(wire.CLOSED, CommandError(text, Code.TOO_MANY_CONNECTIONS, bound=limit))
         else:
             self.number = self._hub.add(self)
             if not self.known and self._hub.strangers.enter(self, self._transport):
@@ -163,7 +163,7 @@ class ClientConnection(asyncio.Protocol):
         """Bytes that it was sent and has not taken."""
         return self._transport.get_write_buffer_size()
 
-    def finish(self, kind: int, error: str = "") -> None:
+    def finish(self, kind: int, error: CommandError | None = None) -> None:
         """End the connection, with a last word if there is an error.
 
         To the rest of the server it is gone at once.  The socket is closed only when the client has
@@ -178,7 +178,7 @@ class ClientConnection(asyncio.Protocol):
         if self._transport.is_closing():
             return
         if error:
-            self.write(refusal(error, UNSET))
+            self.write(refusal(error))
         if len(self._hub.lingering) >= self._hub.max_lingering:
             self._transport.close()
             return
@@ -325,7 +325,7 @@ class ClientConnection(asyncio.Protocol):
             try:
                 one = routes.of_ids(look.key)
             except CommandError as error:
-                out.append(refusal(str(error), request_id(payload)))
+                out.append(refusal(error, request_id(payload)))
                 return None
             if one is not None:
                 return one
@@ -345,7 +345,8 @@ class ClientConnection(asyncio.Protocol):
         if len(rest) >= HEADER:
             length = _length_at(rest)[0]
             if length > (limit := longest_frame(known=self.known)):
-                self.finish(wire.CLOSED, str(FrameTooLarge(length, limit)))
+                text = str(FrameTooLarge(length, limit))
+                self.finish(wire.CLOSED, CommandError(text, Code.FRAME_TOO_LARGE, bound=limit))
                 return
             self._need = HEADER + length
         self.carry = bytearray(rest)

@@ -6,12 +6,11 @@ import time
 from socket import gethostname
 from typing import Protocol
 
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET
 
 from bunqueue.protocol.codec import InvalidCommand, encode_frame, request_id
 from bunqueue.protocol.codes import Code
-from bunqueue.protocol.commands import ErrorReply
-from bunqueue.protocol.commands.base import RequestId
+from bunqueue.protocol.commands.base import CommandError, RequestId, refused
 from bunqueue.protocol.commands.workers import RegisterWorker
 from bunqueue.protocol.lenient import DECODE_ERRORS
 from bunqueue.server_commands.commands import ServerCommands
@@ -82,61 +81,58 @@ class _Client:
         return born(command.pid) if command.hostname == gethostname() else None
 
 
-def refusal(text: str, req_id: RequestId, code: Code | UnsetType = UNSET) -> bytes:
+def refusal(error: CommandError, req_id: RequestId = UNSET) -> bytes:
     """An error reply, as a frame."""
-    return encode_frame(ErrorReply(error=text, req_id=req_id, code=code))
+    return encode_frame(refused(error, req_id))
 
 
-class Refused(ValueError):
-    """A command that is not let in, whatever it says."""
-
-    def __init__(self, text: str, code: Code | UnsetType = UNSET) -> None:
-        super().__init__(text)
-        self.code = code
+class NotLetIn(CommandError, ValueError):  # as what decoding raises is, beside which it is caught
+    """A command that is refused whatever it says."""
 
 
 def guarded_peek(session: Session, payload: bytes | memoryview, rate: RateLimit | None) -> Peek:
     """`peek` for a connection that has a rate limit, may only read, or is not known to have a token."""
     if rate is not None and not rate.admit(time.monotonic()):
-        raise Refused("Rate limit exceeded")
+        raise NotLetIn("Rate limit exceeded", Code.RATE_LIMITED)
     try:
         look: Peek = peek(payload)
     except DECODE_ERRORS:
         if session.known:
             raise
-        raise Refused("Not authenticated") from None
+        raise NotLetIn("Not authenticated", Code.NOT_AUTHENTICATED) from None
     if not session.known and look.spec.name not in BEFORE_AUTH:
-        raise Refused("Not authenticated")
+        raise NotLetIn("Not authenticated", Code.NOT_AUTHENTICATED)
     _check_reader(session, look)
     return look
 
 
 def _check_reader(session: Session, look: Peek) -> None:
-    """Refused unless whoever may only read does just that."""
+    """NotLetIn unless whoever may only read does just that."""
     if session.reader and not may_read(look.spec):
-        raise Refused(ONLY_READS.format(look.spec.name), Code.FORBIDDEN)
+        raise NotLetIn(ONLY_READS.format(look.spec.name), Code.FORBIDDEN)
 
 
 def second_look(session: Session, payload: bytes, error: Exception, out: list[bytes]) -> Peek | None:
     """What to do with a payload that the peek refused: None if it was answered."""
     try:
-        if isinstance(error, Refused):
+        if isinstance(error, NotLetIn):
             raise error
         look = look_again(payload)
         _check_reader(session, look)
         return look
-    except Refused as no:
-        out.append(refusal(str(no), request_id(payload), no.code))
+    except NotLetIn as no:
+        out.append(refusal(no, request_id(payload)))
         return None
     except InvalidCommand as problem:
-        out.append(refusal(str(problem), problem.req_id, problem.code))
+        out.append(refusal(problem, problem.req_id))
         return None
 
 
 def first_shard(session: Session, look: Peek, payload: bytes | memoryview, out: list[bytes]) -> int | None:
     """Where a command for the first shard goes; None if it was answered, as it is not for everybody."""
     if look.spec.internal and session.limited:
-        out.append(refusal(f"Unknown command: {look.spec.name}", request_id(payload)))
+        unknown = CommandError(f"Unknown command: {look.spec.name}", Code.UNKNOWN_COMMAND, field="cmd")
+        out.append(refusal(unknown, request_id(payload)))
         return None
     return 0
 
@@ -146,7 +142,7 @@ def answer(session: Session, payload: bytes) -> bytes:
     try:
         command = decode(payload)
     except InvalidCommand as error:
-        return refusal(str(error), error.req_id, error.code)
+        return refusal(error, error.req_id)
     reply = session.commands.answer(_Client(session), command)
     reply.req_id = command.req_id
     return encode_frame(reply)

@@ -19,7 +19,8 @@ from msgspec.structs import fields as struct_fields
 
 from bunqueue.model.ids import SLOTS, UUID_LENGTH, slot_of_id, slot_of_queue
 from bunqueue.model.names import MAX_QUEUE_NAME
-from bunqueue.protocol.codec import InvalidCommand, decode_command, encode_reply, request_id
+from bunqueue.protocol.codec import NO_COMMAND, InvalidCommand, decode_command, encode_reply, request_id
+from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import COMMANDS, Command, CommandError, Route, Spec
 from bunqueue.protocol.lenient import DECODE_ERRORS
 
@@ -104,7 +105,7 @@ def decode(payload: bytes) -> Command:
     try:
         return decode_command(payload)
     except DECODE_ERRORS:
-        raise InvalidCommand("Invalid command format", request_id(payload)) from None
+        raise InvalidCommand(NO_COMMAND, request_id(payload)) from None
 
 
 def look_again(payload: bytes) -> Peek:
@@ -174,7 +175,12 @@ class Routes:
         if shard is not None and _all_have(tag, raw, start, count):
             return shard
         if count > MAX_IDS:
-            raise CommandError(f"ids must have at most {MAX_IDS} entries when they belong to several queues")
+            raise CommandError(
+                f"ids must have at most {MAX_IDS} entries when they belong to several queues",
+                Code.INVALID_FIELD,
+                field="ids",
+                bound=MAX_IDS,
+            )
         try:
             decoded: list[str] = _decode_ids(raw)
         except DECODE_ERRORS:

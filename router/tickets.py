@@ -55,9 +55,9 @@ class Tickets:
         """The refusal of a command for a shard that is down, as a frame."""
         if shard in self._damaged:
             text = f"Shard unavailable: shard {shard} is out of service: {self._damaged[shard]}"
-            return refusal(text, req_id, Code.STORAGE_DAMAGED)
+            return refusal(CommandError(text, Code.STORAGE_DAMAGED), req_id)
         text = f"Shard unavailable: shard {shard} is restarting, try again"
-        return refusal(text, req_id, Code.SHARD_UNAVAILABLE)
+        return refusal(CommandError(text, Code.SHARD_UNAVAILABLE), req_id)
 
     def refusals(self, shard: int, frames: Sequence[bytes | memoryview]) -> list[bytes]:
         """The same for each of these frames."""
@@ -76,7 +76,7 @@ class Tickets:
             else:
                 parts = for_all(command, routes.shards)
         except CommandError as error:
-            out.append(refusal(str(error), request_id(payload)))
+            out.append(refusal(error, request_id(payload)))
             return
         client.slow += 1
         self.ask(client, look.spec, parts, command.req_id, ids)

@@ -19,7 +19,7 @@ import msgspec.inspect as mi
 from msgspec import NODEFAULT, UNSET, Raw, Struct
 
 from bunqueue.protocol import commands
-from bunqueue.protocol.codes import Code
+from bunqueue.protocol.codes import TABLE
 from bunqueue.protocol.commands import COMMANDS, Spec
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -40,10 +40,8 @@ NAMES: dict[type[mi.Type], str] = {
 
 
 def codes() -> str:
-    """The rows of the table of codes: their meaning is the comment beside them."""
-    lines = inspect.getsource(Code).splitlines()
-    found = [line.partition("  # ") for line in lines if " = " in line]
-    return "\n".join(f"| `{code.split()[0]}` | {meaning} |" for code, _, meaning in found)
+    """The rows of the table of codes."""
+    return "\n".join(f"| `{code}` | {row.status} | {row.meaning} |" for code, row in TABLE.items())
 
 
 class Document:

@@ -11,15 +11,15 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from msgspec import UNSET, Raw, UnsetType
+from msgspec import Raw
 from msgspec.msgpack import Decoder
 
 from bunqueue import vitals
 from bunqueue.logs import get_logger
 from bunqueue.protocol.codec import InvalidCommand, decode_command, encode_reply
 from bunqueue.protocol.codes import Code
-from bunqueue.protocol.commands import COMMANDS, Command, ErrorReply, Reply, is_slow
-from bunqueue.protocol.commands.base import Slow
+from bunqueue.protocol.commands import COMMANDS, Command, Reply, is_slow
+from bunqueue.protocol.commands.base import CommandError, Slow, refused
 from bunqueue.protocol.lenient import DECODE_ERRORS
 from bunqueue.protocol.peers import Forwarded
 
@@ -148,9 +148,9 @@ class Shard:
         try:
             command = decode_command(payload)
             if COMMANDS[str(command.__struct_config__.tag)].grows:
-                raise InvalidCommand(refusal, command.req_id)
+                raise InvalidCommand(CommandError(refusal, Code.STORAGE_FAILED), command.req_id)
         except InvalidCommand as error:
-            self._refuse(client, payload, error, Code.STORAGE_FAILED)
+            self._refuse(client, payload, error)
         else:
             self.execute(client, payload, now)
 
@@ -194,14 +194,12 @@ class Shard:
         """The disk failed in the middle of a command."""
         raise error
 
-    def _refuse(
-        self, client: Client, payload: bytes, error: InvalidCommand, code: Code | UnsetType = UNSET
-    ) -> None:
-        reply = ErrorReply(error=str(error), code=error.code if code is UNSET else code, req_id=error.req_id)
+    def _refuse(self, client: Client, payload: bytes, error: InvalidCommand) -> None:
         try:
             fields = _decode_slow(payload)
         except DECODE_ERRORS:
             fields = Slow()
+        reply = refused(error, error.req_id)
         send(self.engine.state, client, reply, slow=is_slow(fields.cmd, fields.timeout))
 
     def commit(self) -> list[tuple[int, Reply | Raw]]:

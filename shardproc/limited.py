@@ -9,6 +9,7 @@ import msgspec
 from bunqueue.protocol.codec import InvalidCommand, decode_command
 from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import COMMANDS
+from bunqueue.protocol.commands.base import CommandError
 
 from .engine.memory.vitals import Vitals
 from .engine.state import Client
@@ -44,8 +45,8 @@ class LimitedShard(WatchedShard):
                 self._refuse(client, payload, error)
                 return
             if COMMANDS[str(command.__struct_config__.tag)].grows:
-                refusal = InvalidCommand(self._pressure.refusal, command.req_id)
-                self._refuse(client, payload, refusal, Code.MEMORY_LIMIT)
+                refusal = CommandError(self._pressure.refusal, Code.MEMORY_LIMIT)
+                self._refuse(client, payload, InvalidCommand(refusal, command.req_id))
                 return
         super()._execute_some(client, payload, now)
 

@@ -24,12 +24,13 @@ from functools import partial
 from pathlib import Path
 
 import msgspec
-from msgspec import UNSET, Raw, UnsetType
+from msgspec import Raw
 
 from bunqueue.logs import get_logger
 from bunqueue.protocol.codec import InvalidCommand, decode_command
 from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import COMMANDS, Command, ErrorReply, Reply, Spec
+from bunqueue.protocol.commands.base import CommandError
 
 from .clock import Clock
 from .core import Shard
@@ -247,15 +248,14 @@ class ResilientShard(Shard):
 
     def _execute_some(self, client: Client, payload: bytes, now: int) -> None:
         """`execute` while not everything may be."""
-        code: Code | UnsetType = UNSET
         try:
             command = decode_command(payload)
             spec = COMMANDS[str(command.__struct_config__.tag)]
             if self._trouble is not None and self._forbids(spec):
-                code = self._trouble.code
-                raise InvalidCommand(self._trouble.error, command.req_id)
+                trouble = CommandError(self._trouble.error, self._trouble.code)
+                raise InvalidCommand(trouble, command.req_id)
         except InvalidCommand as error:
-            self._refuse(client, payload, error, code)
+            self._refuse(client, payload, error)
         else:
             super().execute(client, payload, now)
 
@@ -268,7 +268,7 @@ class ResilientShard(Shard):
 
     def _failed(self, error: Exception, client: Client, command: Command) -> None:
         self._fail(error)
-        answer(self.engine.state, client, command, ErrorReply(error=""))
+        answer(self.engine.state, client, command, ErrorReply(error="", code=Code.STORAGE_FAILED))
 
     def _fail(self, error: Exception) -> None:
         """What is left of the batch is refused; `commit` will give it up."""

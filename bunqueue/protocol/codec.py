@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any, Union
 
-from msgspec import UNSET, Raw, Struct, UnsetType
+from msgspec import UNSET, Raw, Struct
 from msgspec.msgpack import Decoder, Encoder
 
 from bunqueue.protocol.codes import Code
@@ -26,6 +26,7 @@ _decode_fields = Decoder(dict[str, Raw]).decode
 _decode_any = Decoder().decode
 
 encode_reply = Encoder().encode
+NO_COMMAND = CommandError("Invalid command format", Code.INVALID_COMMAND)
 
 
 class _RequestId(Struct, gc=False):
@@ -46,8 +47,10 @@ def request_id(payload: bytes | memoryview | Raw) -> RequestId:
 class InvalidCommand(CommandError):
     """A payload that is no command; ``req_id`` is what could be read of it."""
 
-    def __init__(self, text: str, req_id: RequestId = UNSET, code: Code | UnsetType = UNSET) -> None:
-        super().__init__(text, code)
+    def __init__(self, problem: CommandError, req_id: RequestId = UNSET) -> None:
+        super().__init__(
+            str(problem), problem.code, field=problem.field, value=problem.value, bound=problem.bound
+        )
         self.req_id = req_id
 
 
@@ -68,24 +71,24 @@ def _decode_leniently(payload: bytes) -> Command:
     try:
         fields = _decode_fields(payload)
     except DECODE_ERRORS:
-        raise InvalidCommand("Invalid command format") from None
+        raise InvalidCommand(NO_COMMAND) from None
     req_id: RequestId = fields.pop("reqId", UNSET)
     try:
         name = _decode_any(fields.pop("cmd", b"\xc0"))
         if not isinstance(name, str) or not name:
-            raise CommandError("Invalid command")
+            raise CommandError("Invalid command", Code.INVALID_COMMAND, field="cmd")
         spec = COMMANDS.get(name)
         if spec is None:
-            raise CommandError(f"Unknown command: {name}")
+            raise CommandError(f"Unknown command: {name}", Code.UNKNOWN_COMMAND, field="cmd", value=name)
         cleaned = encode_reply({"cmd": name, **clean(spec.request, fields)})
         try:
             command: Command = _decode_usual(cleaned)
         except DECODE_ERRORS:
             command = _decode_full(cleaned)
     except CommandError as error:
-        raise InvalidCommand(str(error), req_id, error.code) from None
+        raise InvalidCommand(error, req_id) from None
     except DECODE_ERRORS:
-        raise InvalidCommand("Invalid command format", req_id) from None
+        raise InvalidCommand(NO_COMMAND, req_id) from None
     command.req_id = req_id
     return command
 
@@ -95,5 +98,8 @@ def encode_frame(reply: Reply | Raw | dict[str, Any]) -> bytes:
     payload = encode_reply(reply)
     if len(payload) > MAX_FRAME:
         text = f"The answer of {len(payload)} bytes does not fit into a frame (max {MAX_FRAME})"
-        payload = encode_reply(ErrorReply(error=text, req_id=request_id(payload)))
+        too_large = ErrorReply(
+            error=text, code=Code.ANSWER_TOO_LARGE, bound=MAX_FRAME, req_id=request_id(payload)
+        )
+        payload = encode_reply(too_large)
     return frame(payload)

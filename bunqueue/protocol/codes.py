@@ -1,20 +1,194 @@
-"""Stable codes of refusals.  The text of a refusal is for people and may change; its code does not."""
+"""Stable codes of refusals: the one table from which HTTP statuses, exceptions of the SDK, exit statuses of
+the command line and the documentation are derived.
+
+The text of a refusal is for people and may change; its code does not.  New codes may be added.
+"""
 
 from __future__ import annotations
 
 import enum
+from typing import NamedTuple
+
+
+class Kind(enum.StrEnum):
+    """What a program does about a refusal: the exception of `bunqueue.errors` that it becomes."""
+
+    REFUSED = "CommandFailed"  # the command itself has to change
+    AUTH = "AuthError"
+    JOB_NOT_FOUND = "JobNotFound"
+    NOT_FOUND = "NotFound"
+    WRONG_STATE = "WrongState"
+    LOCK_LOST = "LockLost"
+    CONFLICT = "ScheduleConflict"
+    UNAVAILABLE = "ShardUnavailable"  # nothing was changed: the same command may succeed in a moment
+    UNKNOWN = "ConnectionLost"  # nobody knows whether it was carried out
+    DAMAGED = "StorageDamaged"
+
+
+class Row(NamedTuple):
+    """What there is to say of a code."""
+
+    meaning: str
+    status: int  # of HTTP
+    kind: Kind = Kind.REFUSED
 
 
 class Code(enum.StrEnum):
     """What stands in the field ``code`` of an error reply."""
 
-    STORAGE_FULL = "STORAGE_FULL"  # the disk has no room, or soon none: see docs/durability.md
-    WAL_LIMIT = "WAL_LIMIT"  # a reader keeps the log of a shard from being reset: see docs/durability.md
-    STORAGE_FAILED = "STORAGE_FAILED"  # the disk fails to write or to read
-    STORAGE_DAMAGED = "STORAGE_DAMAGED"  # what is asked for lies in a damaged part of a shard's file
-    SHARD_UNAVAILABLE = "SHARD_UNAVAILABLE"  # nothing was changed: ask again in a moment
-    FORBIDDEN = "FORBIDDEN"  # the token may only read: give one of --auth-token
-    INVALID_DATA = "INVALID_DATA"  # no reader could show the value: text that is not UTF-8, say
-    UNKNOWN_FIELD = "UNKNOWN_FIELD"  # over HTTP only: there is no field of this name; the text suggests one
-    SCHEDULE_CONFLICT = "SCHEDULE_CONFLICT"  # the name belongs to a schedule of another queue or app
-    MEMORY_LIMIT = "MEMORY_LIMIT"  # the shard is near its memory limit and takes no more jobs
+    # the connection
+    NOT_AUTHENTICATED = "NOT_AUTHENTICATED"
+    INVALID_TOKEN = "INVALID_TOKEN"
+    FORBIDDEN = "FORBIDDEN"
+    RATE_LIMITED = "RATE_LIMITED"
+    TOO_MANY_CONNECTIONS = "TOO_MANY_CONNECTIONS"
+    FRAME_TOO_LARGE = "FRAME_TOO_LARGE"
+    # the command
+    INVALID_COMMAND = "INVALID_COMMAND"
+    UNKNOWN_COMMAND = "UNKNOWN_COMMAND"
+    UNKNOWN_FIELD = "UNKNOWN_FIELD"
+    UNSUPPORTED_FIELD = "UNSUPPORTED_FIELD"
+    INVALID_FIELD = "INVALID_FIELD"
+    INVALID_QUEUE = "INVALID_QUEUE"
+    INVALID_PRIORITY = "INVALID_PRIORITY"
+    INVALID_DELAY = "INVALID_DELAY"
+    INVALID_TIMEOUT = "INVALID_TIMEOUT"
+    INVALID_BACKOFF = "INVALID_BACKOFF"
+    INVALID_ATTEMPTS = "INVALID_ATTEMPTS"
+    INVALID_LIMIT = "INVALID_LIMIT"
+    INVALID_DATA = "INVALID_DATA"
+    INVALID_SCHEDULE = "INVALID_SCHEDULE"
+    INVALID_FLOW = "INVALID_FLOW"
+    INVALID_WEBHOOK = "INVALID_WEBHOOK"
+    DATA_TOO_LARGE = "DATA_TOO_LARGE"
+    ANSWER_TOO_LARGE = "ANSWER_TOO_LARGE"
+    # jobs
+    JOB_NOT_FOUND = "JOB_NOT_FOUND"
+    JOB_STATE = "JOB_STATE"
+    JOB_CANCELLED = "JOB_CANCELLED"
+    LOCK_LOST = "LOCK_LOST"
+    LOCK_REQUIRED = "LOCK_REQUIRED"
+    DUPLICATE_KEY = "DUPLICATE_KEY"
+    IDEMPOTENCY_CONFLICT = "IDEMPOTENCY_CONFLICT"
+    OUTCOME_UNKNOWN = "OUTCOME_UNKNOWN"
+    ID_CONTENDED = "ID_CONTENDED"
+    GROUP_FULL = "GROUP_FULL"
+    # what else there is by name
+    SCHEDULE_NOT_FOUND = "SCHEDULE_NOT_FOUND"
+    SCHEDULE_CONFLICT = "SCHEDULE_CONFLICT"
+    WEBHOOK_NOT_FOUND = "WEBHOOK_NOT_FOUND"
+    WEBHOOKS_UNAVAILABLE = "WEBHOOKS_UNAVAILABLE"
+    TOO_MANY_WEBHOOKS = "TOO_MANY_WEBHOOKS"
+    WORKER_NOT_FOUND = "WORKER_NOT_FOUND"
+    TOO_MANY_WORKERS = "TOO_MANY_WORKERS"
+    # the server
+    SHARD_UNAVAILABLE = "SHARD_UNAVAILABLE"
+    STORAGE_FULL = "STORAGE_FULL"
+    WAL_LIMIT = "WAL_LIMIT"
+    STORAGE_FAILED = "STORAGE_FAILED"
+    STORAGE_DAMAGED = "STORAGE_DAMAGED"
+    MEMORY_LIMIT = "MEMORY_LIMIT"
+    # of HTTP alone
+    INVALID_REQUEST = "INVALID_REQUEST"
+    UNKNOWN_PATH = "UNKNOWN_PATH"
+    METHOD_NOT_ALLOWED = "METHOD_NOT_ALLOWED"
+    NOT_ACCEPTABLE = "NOT_ACCEPTABLE"
+    BODY_TOO_LARGE = "BODY_TOO_LARGE"
+    UNSUPPORTED_MEDIA_TYPE = "UNSUPPORTED_MEDIA_TYPE"
+    UNAVAILABLE = "UNAVAILABLE"
+    INTERNAL_ERROR = "INTERNAL_ERROR"
+
+
+TABLE: dict[Code, Row] = {
+    Code.NOT_AUTHENTICATED: Row("the connection has shown no token: send Auth first", 401, Kind.AUTH),
+    Code.INVALID_TOKEN: Row("the server does not know this token", 401, Kind.AUTH),
+    Code.FORBIDDEN: Row("the token may only read: give one of --auth-token", 403),
+    Code.RATE_LIMITED: Row("the connection sends too many commands: slow down", 429),
+    Code.TOO_MANY_CONNECTIONS: Row("the server has as many connections as it may: try again later", 503),
+    Code.FRAME_TOO_LARGE: Row("a frame holds 64 MiB at most; the connection is closed", 413),
+    Code.INVALID_COMMAND: Row("the frame holds no command: a MessagePack map with cmd", 400),
+    Code.UNKNOWN_COMMAND: Row("this server has no such command", 404),
+    Code.UNKNOWN_FIELD: Row("there is no field of this name; the text suggests one", 422),
+    Code.UNSUPPORTED_FIELD: Row("this version of the server cannot do what the field asks for", 422),
+    Code.INVALID_FIELD: Row("the field has a wrong type, or a value beyond its bound", 422),
+    Code.INVALID_QUEUE: Row("the name of a queue is missing or not allowed", 422),
+    Code.INVALID_PRIORITY: Row("the priority is no integer, or beyond its bound", 422),
+    Code.INVALID_DELAY: Row("the delay is no number of ms, or beyond its bound", 422),
+    Code.INVALID_TIMEOUT: Row("the timeout is no number of ms, or beyond its bound", 422),
+    Code.INVALID_BACKOFF: Row("the backoff is not one that the server knows, or beyond its bound", 422),
+    Code.INVALID_ATTEMPTS: Row("the number of attempts is no integer, or beyond its bound", 422),
+    Code.INVALID_LIMIT: Row("the limit is no number, or beyond its bound", 422),
+    Code.INVALID_DATA: Row("no reader could show the value: text that is not UTF-8, say", 422),
+    Code.INVALID_SCHEDULE: Row("a cron expression, interval or time zone that makes no schedule", 422),
+    Code.INVALID_FLOW: Row("the jobs of a flow do not fit together; nothing of it was added", 422),
+    Code.INVALID_WEBHOOK: Row("the URL or the events of a webhook are not allowed", 422),
+    Code.DATA_TOO_LARGE: Row("a job's data holds 10 MB at most, or the push's own sizeLimit", 413),
+    Code.ANSWER_TOO_LARGE: Row("the answer does not fit into a frame: ask for less", 413),
+    Code.JOB_NOT_FOUND: Row("there is no such job: it was removed, or never added", 404, Kind.JOB_NOT_FOUND),
+    Code.JOB_STATE: Row("the job is in a state in which this cannot be done", 409, Kind.WRONG_STATE),
+    Code.JOB_CANCELLED: Row(
+        "the job is being cancelled: only its end can be reported", 409, Kind.WRONG_STATE
+    ),
+    Code.LOCK_LOST: Row("the token is not, or no longer, that of the job's lock", 409, Kind.LOCK_LOST),
+    Code.LOCK_REQUIRED: Row("the job is locked: its token has to be given", 409, Kind.LOCK_LOST),
+    Code.DUPLICATE_KEY: Row("a living job holds this unique key", 409),
+    Code.IDEMPOTENCY_CONFLICT: Row("the idempotency key was used to push something else", 422),
+    Code.OUTCOME_UNKNOWN: Row(
+        "the push may have been carried out before: look for its jobs", 503, Kind.UNKNOWN
+    ),
+    Code.ID_CONTENDED: Row("others are taking the same id: try again", 429),
+    Code.GROUP_FULL: Row("the group has as many waiting jobs as the push allows", 409),
+    Code.SCHEDULE_NOT_FOUND: Row("there is no schedule of this name", 404, Kind.NOT_FOUND),
+    Code.SCHEDULE_CONFLICT: Row("the name belongs to a schedule of another queue or app", 409, Kind.CONFLICT),
+    Code.WEBHOOK_NOT_FOUND: Row("there is no webhook with this id", 404, Kind.NOT_FOUND),
+    Code.WEBHOOKS_UNAVAILABLE: Row("the HTTP gateway, which delivers webhooks, is not there", 503),
+    Code.TOO_MANY_WEBHOOKS: Row("the server keeps no more webhooks: remove one", 409),
+    Code.WORKER_NOT_FOUND: Row("no worker with this id is registered", 404, Kind.NOT_FOUND),
+    Code.TOO_MANY_WORKERS: Row("the connection has registered as many workers or queues as it may", 409),
+    Code.SHARD_UNAVAILABLE: Row("nothing was changed: ask again in a moment", 503, Kind.UNAVAILABLE),
+    Code.STORAGE_FULL: Row("the disk has no room, or soon none: see docs/durability.md", 503),
+    Code.WAL_LIMIT: Row("a reader keeps the log of a shard from being reset: see docs/durability.md", 503),
+    Code.STORAGE_FAILED: Row("the disk fails to write or to read", 503),
+    Code.STORAGE_DAMAGED: Row(
+        "what is asked for lies in a damaged part of a shard's file", 500, Kind.DAMAGED
+    ),
+    Code.MEMORY_LIMIT: Row("the shard is near its memory limit and takes no more jobs", 503),
+    Code.INVALID_REQUEST: Row("the request or its body cannot be read", 400),
+    Code.UNKNOWN_PATH: Row("there is nothing at this path", 404),
+    Code.METHOD_NOT_ALLOWED: Row("the path does not know this method", 405),
+    Code.NOT_ACCEPTABLE: Row("the answer cannot be written as JSON", 406),
+    Code.BODY_TOO_LARGE: Row("the body is larger than a command may be", 413),
+    Code.UNSUPPORTED_MEDIA_TYPE: Row("the body is not JSON", 415),
+    Code.UNAVAILABLE: Row("the server or its gateway cannot answer now: try again", 503),
+    Code.INTERNAL_ERROR: Row("the server failed; its log says why", 500),
+}
+
+NOT_FOUND = frozenset(
+    {
+        Code.JOB_NOT_FOUND,
+        Code.SCHEDULE_NOT_FOUND,
+        Code.WEBHOOK_NOT_FOUND,
+        Code.WORKER_NOT_FOUND,
+        Code.JOB_STATE,
+    }
+)
+"""What a shard says of things that others may have."""
+
+_FIELDS = {
+    "queue": Code.INVALID_QUEUE,
+    "priority": Code.INVALID_PRIORITY,
+    "delay": Code.INVALID_DELAY,
+    "timeout": Code.INVALID_TIMEOUT,
+    "backoff": Code.INVALID_BACKOFF,
+    "backoffConfig": Code.INVALID_BACKOFF,
+    "maxAttempts": Code.INVALID_ATTEMPTS,
+    "limit": Code.INVALID_LIMIT,
+}
+
+
+def code_of_field(path: str) -> Code:
+    """The code for a field whose value is refused; ``path`` is as in "jobs[3].priority"."""
+    for name in reversed(path.replace("[", ".").split(".")):
+        if name in _FIELDS:
+            return _FIELDS[name]
+    return Code.INVALID_FIELD

@@ -17,6 +17,7 @@ from msgspec.msgpack import Decoder
 from msgspec.structs import fields, replace
 
 from bunqueue.protocol.codec import encode_frame, encode_reply
+from bunqueue.protocol.codes import NOT_FOUND, Code
 from bunqueue.protocol.commands import Command, CommandError, Merge, Reply, Spec
 from bunqueue.protocol.commands.base import LARGEST, Across, RequestId
 from bunqueue.protocol.framing import HEADER, frame
@@ -73,7 +74,8 @@ def _lists_beside(spec: Spec, command: Command, length: int) -> dict[str, list[A
         value = getattr(command, field.name)
         if isinstance(value, list):
             if len(value) != length:
-                raise CommandError(f"{spec.name} {field.encode_name} length must match ids length")
+                text = f"{spec.name} {field.encode_name} length must match ids length"
+                raise CommandError(text, Code.INVALID_FIELD, field=field.encode_name, bound=length)
             lists[field.name] = value
     return lists
 
@@ -129,7 +131,7 @@ class Gather:
     def _rank(self, shard: int) -> tuple[bool, int]:
         """Which refusal counts: where any answer would do, the first with a code, as others may only say that
         it was not theirs to give."""
-        plain = self._merge is _any and "code" not in self._answers[shard]
+        plain = self._merge is _any and self._answers[shard].get("code") in NOT_FOUND
         return plain, self._place_of_error(shard)
 
     def _place_of_error(self, shard: int) -> int:

@@ -17,7 +17,7 @@ from msgspec.msgpack import Decoder, Ext
 from bunqueue.model.job import NIL
 from bunqueue.model.names import queue_name_problem
 from bunqueue.protocol.codes import Code
-from bunqueue.protocol.commands.base import CommandError
+from bunqueue.protocol.commands.base import CommandError, invalid
 from bunqueue.protocol.readable import reason
 
 # What decoding hostile bytes may raise: also text that is not UTF-8, and nesting too deep.
@@ -43,8 +43,9 @@ def clean(struct: type[Struct], fields: dict[str, Raw]) -> dict[str, object]:
         if raw is not None:
             out[name] = _check(field.type, raw, name)
         elif field.required:
-            problem = _problem(field.type) or "is required"
-            raise CommandError("Queue name is required" if name == "queue" else f"{name} {problem}")
+            if name == "queue":
+                raise CommandError("Queue name is required", Code.INVALID_QUEUE, field=name)
+            raise invalid(name, _problem(field.type) or "is required")
     return out
 
 
@@ -52,7 +53,8 @@ def _refuse_unknown(struct: type[Struct], fields: dict[str, Raw]) -> None:
     known = struct.__struct_encode_fields__
     for name in fields:
         if name not in known:
-            raise CommandError(f"{name[:64]} is unknown; there are {', '.join(known)}")
+            text = f"{name[:64]} is unknown; there are {', '.join(known)}"
+            raise CommandError(text, Code.UNKNOWN_FIELD, field=name[:64], bound=", ".join(known))
 
 
 @cache
@@ -91,7 +93,8 @@ def _value(raw: Raw, name: str) -> Any:
     try:
         return _decode_any(raw)
     except DECODE_ERRORS as error:
-        raise CommandError(f"{name} is malformed: {reason(error)}", Code.INVALID_DATA) from None
+        text = f"{name} is malformed: {reason(error)}"
+        raise CommandError(text, Code.INVALID_DATA, field=name) from None
 
 
 def _check(kind: mi.Type, raw: Raw, name: str) -> object:
@@ -104,7 +107,7 @@ def _check(kind: mi.Type, raw: Raw, name: str) -> object:
         except CommandError as error:
             if problem := _problem(kind):
                 label = (kind.extra or {}).get("label", name)
-                raise CommandError(f"{label} {problem}", error.code) from None
+                raise error.within(f"{label} {problem}", name) from None
             raise
     if isinstance(kind, mi.UnionType):
         return _check_union(kind, raw, name)
@@ -122,13 +125,13 @@ def _check_struct(kind: mi.StructType, raw: Raw, name: str) -> object:
         fields = _decode_fields(raw)
     except DECODE_ERRORS as error:
         called = getattr(kind.cls, "CALLED", "a map")
-        raise CommandError(f"{name} must be {called}") from error
+        raise invalid(name, f"must be {called}") from error
     try:
         return clean(kind.cls, fields)
     except CommandError as error:
         # Entries of lists are named by the caller that goes through the list.
         text = str(error) if name.endswith("]") else f"{name}.{error}"
-        raise CommandError(text, error.code) from None
+        raise error.within(text, f"{name}.{error.field}") from None
 
 
 def _check_plain(kind: mi.Type, value: object, name: str) -> object:
@@ -137,42 +140,41 @@ def _check_plain(kind: mi.Type, value: object, name: str) -> object:
     if isinstance(kind, mi.StrType):
         problem = queue_name_problem(value) if name == "queue" else None
         if problem or not isinstance(value, str):
-            raise CommandError(problem or f"{name} must be a string")
+            if problem:
+                raise CommandError(problem, Code.INVALID_QUEUE, field=name, value=value)
+            raise invalid(name, "must be a string", value)
         if kind.min_length is not None and len(value) < kind.min_length:
             least = kind.min_length
-            raise CommandError(
-                f"{name} must be a non-empty string"
-                if least == 1
-                else f"{name} must be at least {least} characters"
-            )
+            problem = "must be a non-empty string" if least == 1 else f"must be at least {least} characters"
+            raise invalid(name, problem, value, least)
         if kind.max_length is not None and len(value) > kind.max_length:
-            raise CommandError(f"{name} must be at most {kind.max_length} characters")
+            raise invalid(name, f"must be at most {kind.max_length} characters", value, kind.max_length)
         if kind.pattern is not None and not re.search(kind.pattern, value):
-            raise CommandError(f"{name} is malformed")
+            raise invalid(name, "is malformed", value)
     elif isinstance(kind, mi.BoolType):
         if not isinstance(value, bool):
-            raise CommandError(f"{name} must be true or false")
+            raise invalid(name, "must be true or false", value)
     elif isinstance(kind, mi.LiteralType):
         if value not in kind.values:
-            raise CommandError(
-                f"{name} must be {' or '.join(map(repr, sorted(kind.values, key=str, reverse=True)))}"
-            )
+            known = " or ".join(map(repr, sorted(kind.values, key=str, reverse=True)))
+            raise invalid(name, f"must be {known}", value, known)
     elif isinstance(kind, mi.NoneType) and value not in (None, [], False):
-        raise CommandError(f"{name} is not supported by this version of the server")
+        text = f"{name} is not supported by this version of the server"
+        raise CommandError(text, Code.UNSUPPORTED_FIELD, field=name, value=value)
     return value if not isinstance(kind, mi.NoneType) else None
 
 
 def _check_number(kind: mi.IntType | mi.FloatType, value: object, name: str) -> object:
     if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
-        raise CommandError(f"{name} must be a number")
+        raise invalid(name, "must be a number", value)
     if isinstance(kind, mi.IntType):
         if abs(value) >= MAX_INTEGER or value != int(value):
-            raise CommandError(f"{name} must be an integer")
+            raise invalid(name, "must be an integer", value)
         value = int(value)
     if kind.ge is not None and value < kind.ge:
-        raise CommandError(f"{name} must be at least {int(kind.ge)}")
+        raise invalid(name, f"must be at least {int(kind.ge)}", value, int(kind.ge))
     if kind.le is not None and value > kind.le:
-        raise CommandError(f"{name} must be at most {int(kind.le)}")
+        raise invalid(name, f"must be at most {int(kind.le)}", value, int(kind.le))
     return value
 
 
@@ -189,7 +191,7 @@ def _check_union(kind: mi.UnionType, raw: Raw, name: str) -> object:
             return _check(member, raw, name)
         except CommandError as error:
             first = first or error
-    raise first or CommandError(f"{name} is malformed")
+    raise first or invalid(name, "is malformed")
 
 
 def _is_map(raw: Raw) -> bool:
@@ -199,11 +201,11 @@ def _is_map(raw: Raw) -> bool:
 
 def _check_list(kind: mi.ListType, raw: Raw, name: str) -> object:
     if kind.max_length is not None and _list_length(raw) > kind.max_length:  # before it is decoded
-        raise CommandError(f"{name} must have at most {kind.max_length} entries")
+        raise invalid(name, f"must have at most {kind.max_length} entries", bound=kind.max_length)
     try:
         items = _decode_list(raw)
     except DECODE_ERRORS:
-        raise CommandError(f"{name} must be a list") from None
+        raise invalid(name, "must be a list") from None
     out = []
     for index, item in enumerate(items):
         where = f"{name}[{index}]"
@@ -213,7 +215,8 @@ def _check_list(kind: mi.ListType, raw: Raw, name: str) -> object:
             except CommandError as error:
                 text = str(error)
                 text = text if text.startswith(where) else f"{where}: {text}"
-                raise CommandError(text, error.code) from None
+                path = error.field if str(error.field).startswith(where) else f"{where}.{error.field}"
+                raise error.within(text, str(path)) from None
         else:
             out.append(_check(kind.item_type, item, where))
     return out
@@ -224,9 +227,9 @@ def _check_dict(kind: mi.DictType, raw: Raw, name: str) -> object:
     try:
         entries = _decode_fields(raw)
     except DECODE_ERRORS:
-        raise CommandError(f"{name} must be a map with texts as names") from None
+        raise invalid(name, "must be a map with texts as names") from None
     if kind.max_length is not None and len(entries) > kind.max_length:
-        raise CommandError(f"{name} must have at most {kind.max_length} entries")
+        raise invalid(name, f"must have at most {kind.max_length} entries", bound=kind.max_length)
     out = {}
     for key, value in entries.items():
         _check_plain(_bare(kind.key_type), key, f"a name in {name}")

@@ -224,9 +224,10 @@ class Prepare(Message):
 
 
 class Prepared(Message):
-    """``error`` is why not."""
+    """``error`` is why not, and ``code`` its code."""
 
     error: str = ""
+    code: str = ""
     jobs: list[Raw] = []
 
 

@@ -13,7 +13,7 @@ from msgspec import Raw
 from msgspec.msgpack import Decoder
 
 from bunqueue.protocol.codes import Code
-from bunqueue.protocol.commands.base import CommandError
+from bunqueue.protocol.commands.base import CommandError, path_of
 
 MAX_DEPTH = 500  # of lists and maps in each other: Python reads about 900, less from deep within a program
 MARK = "unreadable"
@@ -46,7 +46,7 @@ def is_readable(data: bytes) -> bool:
 
 
 def check_readable(data: bytes, field: str) -> None:
-    """CommandError for a value that some reader could not show; its text names the field."""
+    """CommandError for a value that some reader could not show; its text names the field: "jobs[3]: data"."""
     if is_readable(data):
         return
     try:
@@ -55,7 +55,7 @@ def check_readable(data: bytes, field: str) -> None:
         problem = reason(error)
     else:
         problem = reason(RecursionError())
-    raise CommandError(f"{field} cannot be read: {problem}", Code.INVALID_DATA)
+    raise CommandError(f"{field} cannot be read: {problem}", Code.INVALID_DATA, field=path_of(field))
 
 
 def _is_flat(value: Any) -> bool:

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from msgspec import Struct
 
 from bunqueue import __version__
+from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import Command, CommandError, ErrorReply, Ok, Reply, refused
 from bunqueue.protocol.commands.server import Auth, Hello, PingReply, Pong, agreement
 from bunqueue.protocol.commands.workers import (
@@ -66,7 +67,9 @@ class ServerCommands:
         return reply
 
     def _auth(self, connection: Connection, command: Auth) -> Reply:
-        return Ok() if connection.authenticate(command.token) else ErrorReply(error="Invalid token")
+        if connection.authenticate(command.token):
+            return Ok()
+        return ErrorReply(error="Invalid token", code=Code.INVALID_TOKEN, field="token")
 
     def _ping(self, connection: Connection, command: Command) -> Reply:
         # A float, as all times on the wire: some clients cannot read integers beyond 32 bits.

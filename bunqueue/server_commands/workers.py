@@ -13,6 +13,7 @@ from msgspec import Struct
 from msgspec.structs import asdict
 
 from bunqueue.model.names import queue_name_problem
+from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import CommandError
 from bunqueue.protocol.commands.core import Alive, HeartbeatReply
 from bunqueue.protocol.commands.workers import (
@@ -68,7 +69,7 @@ class Workers:
         queues = list(dict.fromkeys(command.queues or ()))
         for queue in queues:
             if problem := queue_name_problem(queue):
-                raise CommandError(problem)
+                raise CommandError(problem, Code.INVALID_QUEUE, field="queues")
         worker_id = command.worker_id or str(uuid.uuid4())
         self._check_room(conn, worker_id, len(queues))
         worker = self._workers.get(worker_id)
@@ -96,11 +97,13 @@ class Workers:
         others = self._of_conn.get(conn, set()) - {worker_id}
         if len(others) >= MAX_PER_CONNECTION:
             raise CommandError(
-                f"Too many workers on one connection (max {MAX_PER_CONNECTION}): unregister some first"
+                f"Too many workers on one connection (max {MAX_PER_CONNECTION}): unregister some first",
+                Code.TOO_MANY_WORKERS,
             )
         if queues + sum(len(self._workers[other].queues) for other in others) > MAX_QUEUES:
             raise CommandError(
-                f"Too many queues of the workers on one connection (max {MAX_QUEUES}): unregister some first"
+                f"Too many queues of the workers on one connection (max {MAX_QUEUES}): unregister some first",
+                Code.TOO_MANY_WORKERS,
             )
 
     def unregister(self, worker_id: str) -> RemovedReply:
@@ -154,7 +157,7 @@ class Workers:
     def _known(self, worker_id: str) -> Worker:
         worker = self._workers.get(worker_id)
         if worker is None:
-            raise CommandError("Worker not found")
+            raise CommandError("Worker not found", Code.WORKER_NOT_FOUND, field="workerId")
         return worker
 
     def _leave(self, worker: Worker) -> None:

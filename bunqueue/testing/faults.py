@@ -42,6 +42,7 @@ class Fault:
     left: float
     queue: str | None = None
     text: str = ""
+    code: str | None = None
     renewed: bool = False
 
     def meets(self, name: str, queue: str | None) -> bool:
@@ -75,9 +76,14 @@ class Faults:
         """The connection is lost before the command arrives: nothing is carried out."""
         self._plan(Kind.COMMAND_LOST, what, nth, times)
 
-    def refuse(self, what: str, text: str, *, nth: int = 1, times: int | None = 1) -> None:
-        """The server refuses the command, with this text, and changes nothing."""
-        self._plan(Kind.REFUSED, what, nth, times, text=text)
+    def refuse(
+        self, what: str, text: str, *, code: str | None = None, nth: int = 1, times: int | None = 1
+    ) -> None:
+        """The server refuses the command with this text, and changes nothing.
+
+        ``code`` is one of docs/errors.md; without one the text decides which exception it becomes.
+        """
+        self._plan(Kind.REFUSED, what, nth, times, text=text, code=code)
 
     def crash(
         self, queue: str | None = None, *, nth: int = 1, times: int | None = 1, renewed: bool = False
@@ -108,12 +114,14 @@ class Faults:
         self._planned = [fault for fault in self._planned if fault.left]
         return hits[0] if hits else None
 
-    def _plan(self, kind: Kind, what: str, nth: int, times: int | None, text: str = "") -> None:
+    def _plan(
+        self, kind: Kind, what: str, nth: int, times: int | None, text: str = "", code: str | None = None
+    ) -> None:
         _check(nth, times)
         names = WORDS.get(what) or frozenset({what})
         if not names <= COMMANDS.keys():
             raise OptionError(f"what: {what!r} is no command; give one of {', '.join(WORDS)}, or a wire name")
-        self._planned.append(Fault(kind, names, nth, times or inf, text=text))
+        self._planned.append(Fault(kind, names, nth, times or inf, text=text, code=code))
 
 
 def _check(nth: int, times: int | None) -> None:

@@ -17,7 +17,6 @@ from bunqueue.client.connection.requests import is_repeatable, poll_time
 from bunqueue.embedded.direct import DirectSession
 from bunqueue.embedded.session import EmbeddedTransport
 from bunqueue.errors import ConnectionLost
-from bunqueue.protocol.commands import ErrorReply
 from bunqueue.protocol.commands.core import Pull, PullBatch
 
 from .errors import SandboxError
@@ -136,7 +135,7 @@ class Delivery:
         if self._fault is None:
             return answer
         if self._fault.kind is Kind.REFUSED:
-            return _encode(ErrorReply(error=self._fault.text))
+            return _encode({"ok": False, "error": self._fault.text, "code": self._fault.code})
         return None
 
     def again(self) -> None:

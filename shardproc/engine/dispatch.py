@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import UNSET, Raw, UnsetType
 
+from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import COMMANDS, Command, CommandError, Reply, refused
 from bunqueue.protocol.commands.base import RequestId
 from bunqueue.protocol.commands.cron import CronReply
@@ -117,4 +118,4 @@ def is_slow(command: Command) -> bool:
 
 def _not_here(state: State, client: Client, command: Command) -> Reply | None:
     """A command that the router should have answered."""
-    raise CommandError(f"{command.__struct_config__.tag} is not a command for a shard")
+    raise CommandError(f"{command.__struct_config__.tag} is not a command for a shard", Code.UNKNOWN_COMMAND)

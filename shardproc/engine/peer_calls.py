@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from bunqueue.protocol import peers as wire
+from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import Command, CommandError, Reply, refused
 
 from .dispatch import answer
@@ -26,11 +27,16 @@ if TYPE_CHECKING:
 
 MAX_ASKED = 256 << 20  # bytes of questions without an answer: what a shard that is down may keep waiting here
 COST = 1000  # bytes that a question takes beside what it says, about
-TOO_MUCH = "Shard unavailable: too many commands wait for other shards already, try again"
 
 Questions = list[tuple[int, wire.Message]]
 Steps = Generator[Questions, list[Any], Any]
 Deliver = Callable[[Any], None]  # takes the result, or a CommandError
+
+
+def too_much() -> CommandError:
+    """The refusal of a command that would have to wait for other shards, as too many do."""
+    text = "Shard unavailable: too many commands wait for other shards already, try again"
+    return CommandError(text, Code.SHARD_UNAVAILABLE)
 
 
 class Task(Struct, eq=False):
@@ -63,7 +69,7 @@ def across(steps_of: Callable[[State, Client, Any], Steps]) -> Callable[[State, 
 
     def handler(state: State, client: Client, command: Command) -> Reply | None:
         if not has_room(state):
-            raise CommandError(TOO_MUCH)
+            raise too_much()
         results: list[Any] = []
         work = start(state, steps_of(state, client, command), results.append)
         if not results:

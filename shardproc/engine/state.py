@@ -14,6 +14,7 @@ from msgspec import Raw, Struct, UnsetType
 from bunqueue.model.ids import IdFactory, slot_of_queue
 from bunqueue.model.job import Job, JobOptions, SharedOptions
 from bunqueue.model.retention import Retention
+from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import CommandError
 from bunqueue.protocol.job_view import DEFAULT_OPTIONS, MAX_SHARED, share_options
 
@@ -404,7 +405,7 @@ class State:
         """A live job, or the error that clients know."""
         job = self.jobs.get(job_id)
         if job is None:
-            raise CommandError("Job not found")
+            raise CommandError("Job not found", Code.JOB_NOT_FOUND)
         return job
 
 

@@ -207,7 +207,7 @@ async def test_messages_count_like_requests(make_server: StartServer) -> None:
             await ws.send(json.dumps({"cmd": "Ping", "reqId": number}))
             answers.append(json.loads(await ws.recv()))
     assert [each["ok"] for each in answers] == [True] * 4 + [False] * 2
-    assert answers[-1] == {"ok": False, "error": "Rate limit exceeded", "reqId": 5}
+    assert answers[-1] == {"ok": False, "error": "Rate limit exceeded", "code": "RATE_LIMITED", "reqId": 5}
 
 
 async def test_subscriptions_one_upon_the_other(web_server: Server) -> None:

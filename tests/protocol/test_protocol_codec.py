@@ -11,7 +11,8 @@ import pytest
 from support.commands import said
 
 from bunqueue.protocol.codec import InvalidCommand, decode_command, encode_frame, encode_reply
-from bunqueue.protocol.commands import Command, ErrorReply, Ok
+from bunqueue.protocol.codes import Code
+from bunqueue.protocol.commands import Command, ErrorReply, Ok, refused
 from bunqueue.protocol.commands.core import (
     Ack,
     Fail,
@@ -91,17 +92,16 @@ def test_req_id_comes_back_byte_by_byte(req_id: Any, request_: dict[str, Any]) -
 )
 def test_req_id_of_a_refused_command_comes_back(req_id: Any, request_: dict[str, Any]) -> None:
     error = refusal(pack({**request_, "reqId": req_id}))
-    payload = reply_bytes(ErrorReply(error=str(error), req_id=error.req_id))
-    assert payload == b"\x83" + pack("ok") + b"\xc2" + pack("reqId") + pack(req_id) + pack("error") + pack(
-        str(error)
-    )
+    payload = reply_bytes(refused(error, error.req_id))
+    said = pack("ok") + b"\xc2" + pack("reqId") + pack(req_id) + pack("error") + pack(str(error))
+    assert payload[1:].startswith(said + pack("code"))
 
 
 def test_without_req_id_the_key_is_absent() -> None:
     assert msgpack.unpackb(reply_bytes(Ok(req_id=decode_command(pack({"cmd": "Ping"})).req_id))) == {
         "ok": True
     }
-    assert "reqId" not in msgpack.unpackb(reply_bytes(ErrorReply(error="x", req_id=refusal(pack({})).req_id)))
+    assert "reqId" not in msgpack.unpackb(reply_bytes(refused(refusal(pack({})))))
 
 
 def test_req_id_keeps_the_width_that_it_came_with() -> None:
@@ -275,4 +275,8 @@ def test_ok_is_the_first_key_of_a_reply() -> None:
 
 
 def test_an_error_reply() -> None:
-    assert msgpack.unpackb(reply_bytes(ErrorReply(error="no"))) == {"ok": False, "error": "no"}
+    assert msgpack.unpackb(reply_bytes(ErrorReply(error="no", code=Code.FORBIDDEN))) == {
+        "ok": False,
+        "error": "no",
+        "code": "FORBIDDEN",
+    }

@@ -12,6 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bunqueue.protocol import link as wire
+from bunqueue.protocol.codes import Code
+from bunqueue.protocol.commands import CommandError
 from bunqueue.protocol.commands.monitoring import ShardFigures
 from bunqueue.protocol.framing import MAX_FRAME
 from bunqueue.settings import Settings
@@ -537,7 +539,7 @@ def test_one_connection_too_many_is_told_so() -> None:
     bench = Bench(max_connections=1)
     _, transport = bench.connect()
     reply = msgpack.unpackb(bytes(transport.written)[4:])
-    assert reply == {"ok": False, "error": "Too many connections (max 1)"}
+    assert (reply["error"], reply["bound"]) == ("Too many connections (max 1)", 1)
     assert transport.ended == "eof"
     assert not bench.transport.ended
 
@@ -658,7 +660,7 @@ def test_all_clients_together_may_keep_so_much(bench: Bench, monkeypatch: pytest
 
 
 def test_a_connection_we_ended_may_linger_but_not_for_ever(bench: Bench) -> None:
-    bench.client.finish(wire.CLOSED, "bye")
+    bench.client.finish(wire.CLOSED, CommandError("bye", Code.FORBIDDEN))
     bench.hub.sweep()
     assert bench.transport.ended == "eof"
     bench.hub.sweep()

@@ -317,7 +317,7 @@ def test_moments_are_times_from_now(name: str) -> None:
     left = wire_fields({name: datetime.now(UTC) + timedelta(days=1)}, {})[wire]
     assert 86_400_000 - 60_000 < left <= 86_400_000
     assert wire_fields({name: datetime(2020, 1, 1, tzinfo=UTC)}, {}) == {wire: 0}
-    with pytest.raises(OptionError, match=f"{name}: .* has no time zone; give one"):
+    with pytest.raises(OptionError, match=f"{name}: .* has no time zone"):
         wire_fields({name: datetime(2030, 1, 1)}, {})
     with pytest.raises(OptionError, match="a moment suits one job only"):
         default_fields({name: datetime(2030, 1, 1, tzinfo=UTC)})  # type: ignore[misc]

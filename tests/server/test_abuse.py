@@ -356,7 +356,7 @@ async def test_a_frame_above_the_limit_ends_its_connection(
     rogue.write(LENGTH.pack(length))  # told as soon as the length is read
     assert (await before)["ok"]
     reply = await rogue.next_stray()
-    assert reply == {"ok": False, "error": TOO_LARGE.format(length)}
+    assert (reply["error"], reply["code"]) == (TOO_LARGE.format(length), "FRAME_TOO_LARGE")
     rogue.write(b"x" * 100_000)
     await rogue.until_ended()
 

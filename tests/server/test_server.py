@@ -144,10 +144,12 @@ async def test_auth(make_server: StartServer) -> None:
         answers = [await reply for reply in wire.send_many(refused)]
         for answer in answers:
             del answer["reqId"]
-        assert answers == [{"ok": False, "error": "Not authenticated"}] * len(refused)
+        assert answers == [{"ok": False, "error": "Not authenticated", "code": "NOT_AUTHENTICATED"}] * len(
+            refused
+        )
         wire.write(b"\x00\x00\x00\x03\xff\xff\xff" + b"\x00\x00\x00\x00")
         for _ in range(2):
-            assert await wire.next_stray() == {"ok": False, "error": "Not authenticated"}
+            assert (await wire.next_stray())["code"] == "NOT_AUTHENTICATED"
         for token in ("", "first-secret ", "first-secret,second-secret", "é" * 100):
             assert await wire.error("Auth", token=token) == "Invalid token"
         assert await wire.error("Ping") == "Not authenticated"
@@ -219,7 +221,8 @@ async def test_too_many_connections(make_server: StartServer) -> None:
     for wire in wires:
         await wire.ok("Ping")
     surplus = await Wire.open(server.address)
-    assert await surplus.next_stray() == {"ok": False, "error": "Too many connections (max 5)"}
+    told = await surplus.next_stray()
+    assert (told["error"], told["code"]) == ("Too many connections (max 5)", "TOO_MANY_CONNECTIONS")
     await surplus.until_ended()
     await wires[0].ok("PUSH", queue="q", data=1)
     await wires.pop().close()

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from msgspec import Struct
 from msgspec.msgpack import Decoder, Encoder, Ext
 
+from bunqueue.client.connection import codeless
 from bunqueue.errors import (
     AuthError,
     BunqueueError,
@@ -21,40 +22,24 @@ from bunqueue.errors import (
     StorageDamaged,
     WrongState,
 )
-from bunqueue.protocol.codes import Code
+from bunqueue.protocol.codes import TABLE, Code, Kind
 from bunqueue.protocol.commands import Reply, webhooks, workers
 from bunqueue.protocol.lenient import DECODE_ERRORS, UNDEFINED
 from bunqueue.protocol.readable import MARK, salvaged
 
 R = TypeVar("R", bound=Reply)
 
-UNAVAILABLE = "Shard unavailable"
-"""How the text begins when a command was not carried out because its shard is away; repeating it is safe."""
-UNKNOWN = "Outcome unknown"
-"""How the text begins when a push was repeated so late that the server cannot tell whether it knows it."""
 _IDS_OF_OTHERS = (webhooks.SetWebhookEnabled, workers.Heartbeat)  # their `id` is none of a job
-_AUTH_TEXTS = ("Not authenticated", "Invalid token")
-_LOCK_TEXTS = (
-    "Invalid or expired lock token",
-    "Lock token required",
-    "Job not found or not in processing",
-)
-_STATE_TEXTS = ("Job not found or", "Job is ", "Cannot move job from state")
-_JOB_TEXTS = ("Job not found", "Child job not found", "Parent job not found", "Dependency job not found")
-_OTHER_TEXTS = ("Cron job not found", "Webhook not found", "Worker not found")
-_KINDS: dict[type[CommandFailed], tuple[str, ...]] = {  # the first that fits
-    ShardUnavailable: (UNAVAILABLE,),
-    LockLost: _LOCK_TEXTS,
-    WrongState: _STATE_TEXTS,
-    JobNotFound: _JOB_TEXTS,
-    NotFound: _OTHER_TEXTS,
+_KINDS: dict[Kind, type[CommandFailed]] = {
+    Kind.REFUSED: CommandFailed,
+    Kind.JOB_NOT_FOUND: JobNotFound,
+    Kind.NOT_FOUND: NotFound,
+    Kind.WRONG_STATE: WrongState,
+    Kind.LOCK_LOST: LockLost,
+    Kind.CONFLICT: ScheduleConflict,
+    Kind.UNAVAILABLE: ShardUnavailable,
+    Kind.DAMAGED: StorageDamaged,
 }
-_BY_CODE: dict[str, type[CommandFailed]] = {  # where the server gives a code, its text does not matter
-    Code.STORAGE_DAMAGED: StorageDamaged,
-    Code.SCHEDULE_CONFLICT: ScheduleConflict,
-    Code.SHARD_UNAVAILABLE: ShardUnavailable,
-}
-_OWN_CODE = frozenset({Code.SHARD_UNAVAILABLE})  # their exception had a code before the server gave one
 _HINTS: dict[type[CommandFailed], str] = {
     ShardUnavailable: "; nothing was changed, try again in a moment",
     JobNotFound: "; it was removed, or never added to this server",
@@ -73,18 +58,25 @@ class Head(Struct, rename="camel", gc=False):
     @property
     def may_pass(self) -> bool:
         """Whether the command was not carried out because its shard is away, but for a moment only."""
-        text = self.error
-        return text is not None and text.startswith(UNAVAILABLE) and self.code != Code.STORAGE_DAMAGED
+        if self.error is None:
+            return False
+        return (self.code or codeless.code_of(self.error)) == Code.SHARD_UNAVAILABLE
 
 
-class _Error(Struct, gc=False):
+class Refusal(Struct, gc=False):
+    """What a server says when it refuses a command."""
+
     ok: bool = True
     error: str = "no reason given"
     code: str | None = None
+    field: str | None = None
+    value: Any = None
+    bound: Any = None
 
 
 peek = Decoder(Head).decode
-_decode_error = Decoder(_Error).decode
+_CODES = frozenset(map(str, Code))
+_decode_error = Decoder(Refusal).decode
 _decode_any = Decoder().decode
 _encode = Encoder().encode
 
@@ -102,7 +94,7 @@ def decode_reply(payload: bytes, reply: type[R], command: Struct, address: str) 
         answer = _second_look(payload, reply, error, command, address)
     if not answer.ok:
         refused = _decode_error(payload)
-        raise refusal(refused.error, command, address, refused.code)
+        raise refusal(refused, command, address)
     return answer
 
 
@@ -121,7 +113,7 @@ def _second_look(payload: bytes, reply: type[R], problem: Exception, command: St
             address=address,
             **names(command),
         ) from error
-    raise refusal(refused.error, command, address, refused.code)
+    raise refusal(refused, command, address)
 
 
 def _all_of(payload: bytes, command: Struct, address: str) -> Any:
@@ -148,29 +140,26 @@ def _undefined(value: Any) -> bool:
     return isinstance(value, Ext) and value.code == UNDEFINED
 
 
-def refusal(text: str, command: Struct, address: str, code: str | None = None) -> BunqueueError:
-    """The exception for the server's error `text`, and the `code` that it may have given with it."""
-    message = f"{describe(command)}: {text}"
-    if text.startswith(_AUTH_TEXTS):
-        return AuthError(
-            f"{address} refuses this client: {text}; give the token of that server (token=...)",
-            address=address,
-            **names(command),
-        )
-    if text.startswith(UNKNOWN):
-        return ConnectionLost(f"{message}, before you add them again", address=address, **names(command))
-    kind = _kind_of(text, code)
-    told = None if code in _OWN_CODE else code
-    return kind(message + _HINTS.get(kind, ""), reason=text, code=told, address=address, **names(command))
-
-
-def _kind_of(text: str, code: str | None) -> type[CommandFailed]:
-    if code is not None and code in _BY_CODE:
-        return _BY_CODE[code]
-    for kind, beginnings in _KINDS.items():
-        if text.startswith(beginnings):
-            return kind
-    return CommandFailed
+def refusal(refused: Refusal, command: Struct, address: str) -> BunqueueError:
+    """The exception for a refusal of the server; its code decides which."""
+    text = refused.error
+    code = refused.code or codeless.code_of(text)
+    row = TABLE.get(Code(code)) if code in _CODES else None
+    kind = row.kind if row is not None else Kind.REFUSED
+    message, about = f"{describe(command)}: {text}", names(command)
+    if kind is Kind.AUTH:
+        text = f"{address} refuses this client: {text}; give the token of that server (token=...)"
+        return AuthError(text, address=address, **about)
+    if kind is Kind.UNKNOWN:
+        return ConnectionLost(f"{message}, before you add them again", address=address, **about)
+    made = _KINDS[kind]
+    error = made(message + _HINTS.get(made, ""), reason=refused.error, address=address, **about)
+    if made is CommandFailed and refused.code is not None:
+        error.code = refused.code
+    error.field, error.value, error.bound = refused.field, refused.value, refused.bound
+    if code is not None:
+        error.server_code = code
+    return error
 
 
 def in_queue(error: BunqueueError, queue: str) -> None:

@@ -16,6 +16,7 @@ from typing import NamedTuple, Protocol, TypeVar
 from msgspec import UNSET, Raw, Struct
 
 from bunqueue.client.connection.caller import AsyncCaller
+from bunqueue.client.connection.codeless import code_of
 from bunqueue.client.connection.options import reconnect_delay
 from bunqueue.client.models.jobs import OneJob
 from bunqueue.client.worker.active_job import CANCELLED, ActiveJob, Ending, stopped
@@ -43,8 +44,15 @@ MAX_BATCH = 500  # acknowledgements in one command: what queued up while the las
 MAX_BATCH_BYTES = 8 << 20  # of results in one command; a frame holds 64 MiB
 MAX_SINGLES = 50  # commands at a time where each job needs its own; a server takes as many at once
 MAX_DELAY = 5.0  # seconds between repetitions
-RATE_LIMITED = "Rate limit exceeded"
-_PASSING = frozenset({Code.STORAGE_FULL, Code.STORAGE_FAILED, Code.MEMORY_LIMIT, Code.SHARD_UNAVAILABLE})
+_PASSING = frozenset(
+    {
+        Code.RATE_LIMITED,
+        Code.STORAGE_FULL,
+        Code.STORAGE_FAILED,
+        Code.MEMORY_LIMIT,
+        Code.SHARD_UNAVAILABLE,
+    }
+)
 TOO_LATE = "something else, usually its timeout, had decided the job before"
 
 
@@ -346,6 +354,4 @@ class Outcomes:
 
 def _passes(error: CommandFailed) -> bool:
     """Whether the same command may succeed later."""
-    return (
-        isinstance(error, ShardUnavailable) or error.code in _PASSING or error.reason.startswith(RATE_LIMITED)
-    )
+    return isinstance(error, ShardUnavailable) or (error.server_code or code_of(error.reason)) in _PASSING

@@ -13,15 +13,18 @@ from .schemas import REFERENCE, Schema, Schemas, prose
 
 ERROR: Schema = {
     "type": "object",
-    "required": ["ok", "error"],
+    "required": ["ok", "error", "code"],
     "properties": {
         "ok": {"const": False},
         "error": {"type": "string", "description": "what is wrong, and what to do about it"},
         "code": {
             "type": "string",
-            "description": "of some refusals: what is wrong, for programs",
+            "description": "what is wrong, for programs; a newer server may have more codes",
             "examples": list(Code),
         },
+        "field": {"type": "string", "description": "the field that is refused, as in jobs[3].priority"},
+        "value": {"description": "what it was, as far as that is short"},
+        "bound": {"description": "what it may be: a number, or the values that are allowed"},
     },
 }
 INTRODUCTION = """\
@@ -31,10 +34,10 @@ milliseconds, instants in milliseconds since 1970.
 Where the server has tokens, send one as `Authorization: Bearer TOKEN`. One that may only read is refused with
 403 where something would change.
 
-A refusal says `{"ok": false, "error": "..."}`, with 400 for what is no request, 401 and 403 for tokens and
-origins, 404 for what is not there, 409 for what its state does not allow, 413 and 415 for bodies, 422 for
-fields, 429 for too many requests and 503 for a part of the server that is away; the last two have a
-`Retry-After`.
+A refusal says `{"ok": false, "error": "...", "code": "..."}`, with 400 for what is no request, 401 and 403
+for tokens and origins, 404 for what is not there, 409 for what its state does not allow, 413 and 415 for
+bodies, 422 for fields, 429 for too many requests and 503 for a part of the server that is away; the last two
+have a `Retry-After`.
 """
 
 

@@ -194,5 +194,5 @@ async def _until_gone(request: Request) -> None:
 
 def shown(reply: dict[str, Any]) -> Response:
     """A reply as an answer."""
-    code = 200 if reply.get("ok") else status.status_of(str(reply.get("error")), reply.get("code"))
+    code = 200 if reply.get("ok") else status.status_of(str(reply.get("code")))
     return answer(write_json(reply), code)

@@ -23,6 +23,21 @@ _TEXTS = {
     404: "there is no {path} here; see /docs",
     405: "{path} does not know the method {method}; see /docs",
 }
+_CODES = {  # of refusals that the gateway makes itself
+    status.BAD_REQUEST: Code.INVALID_REQUEST,
+    status.UNAUTHORIZED: Code.NOT_AUTHENTICATED,
+    status.FORBIDDEN: Code.FORBIDDEN,
+    status.NOT_FOUND: Code.UNKNOWN_PATH,
+    405: Code.METHOD_NOT_ALLOWED,
+    status.NO_JSON: Code.NOT_ACCEPTABLE,
+    status.CONFLICT: Code.JOB_STATE,
+    status.TOO_LARGE: Code.BODY_TOO_LARGE,
+    status.WRONG_TYPE: Code.UNSUPPORTED_MEDIA_TYPE,
+    status.INVALID: Code.INVALID_FIELD,
+    status.TOO_MANY: Code.RATE_LIMITED,
+    status.FAILED: Code.INTERNAL_ERROR,
+    status.UNAVAILABLE: Code.UNAVAILABLE,
+}
 _RETRY = {status.TOO_MANY: "1", status.UNAVAILABLE: "1"}  # seconds until it is worth trying again
 
 _log = get_logger("gateway")
@@ -49,13 +64,12 @@ class Problem(Exception):
     @property
     def reply(self) -> dict[str, Any]:
         """The body of the answer."""
-        reply: dict[str, Any] = {"ok": False, "error": self.error}
-        return reply if self.reason is None else {**reply, "code": self.reason}
+        return {"ok": False, "error": self.error, "code": self.reason or _CODES[self.code]}
 
 
 def refusal(code: int, error: str, headers: Mapping[str, str] | None = None) -> Response:
     """The answer that says no."""
-    return answer(write_json({"ok": False, "error": error}), code, headers)
+    return answer(write_json({"ok": False, "error": error, "code": _CODES[code]}), code, headers)
 
 
 def problem_answer(problem: Problem) -> Response:

@@ -15,6 +15,7 @@ from bunqueue.gateway.http.transcode import read_packed
 from bunqueue.gateway.router_client.backend import Backend, Unanswered
 from bunqueue.gateway.router_client.connection import RouterGone
 from bunqueue.logs import get_logger
+from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands.webhooks import Delivery, RecordDelivery, RecordTrial, Trial, WantedTrial
 
 from .delivery import WebhookDelivery
@@ -107,10 +108,10 @@ class Deliverer:
 
     async def _record(self, news: RecordDelivery) -> bool:
         """Have it stored; whether there is nothing left to do about it."""
-        error = await self._tell("RecordDelivery", to_builtins(news))
+        code, error = await self._tell("RecordDelivery", to_builtins(news))
         if error is not None:  # if the gateway ends now, some of it is delivered again one day
             _log.debug("a delivery was not recorded", webhook=news.webhook_id, error=error)
-        return error is None or error.startswith("Webhook not found")
+        return error is None or code == Code.WEBHOOK_NOT_FOUND
 
     def _try(self, found: _Webhooks) -> None:
         """Send a webhook a delivery that means nothing, for each who waits for that."""
@@ -132,12 +133,12 @@ class Deliverer:
             error = str(problem)
         delivered = status is not None and 200 <= status < 300
         data = Trial(delivered, status, error, round((time.monotonic() - begun) * 1000))
-        return await self._tell("RecordTrial", to_builtins(RecordTrial(trial=number, data=data)))
+        return (await self._tell("RecordTrial", to_builtins(RecordTrial(trial=number, data=data))))[1]
 
-    async def _tell(self, command: str, fields: dict[str, Any]) -> str | None:
-        """Say it to the server; what is wrong, if something is."""
+    async def _tell(self, command: str, fields: dict[str, Any]) -> tuple[str | None, str | None]:
+        """Send it to the server; the code and the text of its refusal, if it refuses."""
         try:
             reply = read_packed(await self._backend.call(command, fields))
         except (RouterGone, Unanswered) as error:
-            return str(error) or "no answer"
-        return None if reply["ok"] else str(reply["error"])
+            return None, str(error) or "no answer"
+        return (None, None) if reply["ok"] else (reply.get("code"), str(reply["error"]))

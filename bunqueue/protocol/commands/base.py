@@ -18,10 +18,12 @@ from msgspec.msgpack import Ext
 from msgspec.structs import fields
 
 from bunqueue.model.durations import DAY_MS, YEAR_MS
-from bunqueue.protocol.codes import Code
+from bunqueue.protocol.codes import Code, code_of_field
 
 RequestId = Raw | UnsetType  # any value; comes back in the reply as it came, absent if absent
 
+P = TypeVar("P")
+MAX_SHOWN = 64  # characters of a refused value that its refusal shows
 MAX_SAFE = 2**53 - 1  # the largest integer that all languages' numbers can hold
 
 
@@ -47,20 +49,75 @@ class ErrorReply(Reply, kw_only=True):
 
     ok: bool = False
     error: str
-    code: Code | UnsetType = UNSET  # of those refusals that have one: see `bunqueue.protocol.codes`
+    code: Code  # for programs: see `bunqueue.protocol.codes`
+    field: str | UnsetType = UNSET  # the one that is refused, as in "jobs[3].priority"
+    value: str | float | bool | UnsetType | None = UNSET  # what it was, as far as that is short
+    bound: str | float | UnsetType = UNSET  # what it may be: a number, or the values that are allowed
 
 
 class CommandError(Exception):
-    """A command that is refused; its text and its code go into the error reply."""
+    """A command that is refused; all of it goes into the error reply.
 
-    def __init__(self, text: str, code: Code | UnsetType = UNSET) -> None:
+    ``field`` is the path of the field that is wrong, ``value`` what it was, ``bound`` what it may be.
+    """
+
+    def __init__(
+        self,
+        text: str,
+        code: Code,
+        *,
+        field: str | UnsetType = UNSET,
+        value: object = UNSET,
+        bound: str | float | UnsetType = UNSET,
+    ) -> None:
         super().__init__(text)
-        self.code = code
+        self.code, self.field, self.value = code, field, _short(value)
+        self.bound = _portable(bound)
+
+    def within(self, text: str, path: str) -> CommandError:
+        """The same refusal, of a field that is part of another: with this text and path."""
+        code = code_of_field(path) if self.code == Code.INVALID_FIELD else self.code
+        return CommandError(text, code, field=path, value=self.value, bound=self.bound)
 
 
-def refused(error: CommandError) -> ErrorReply:
+def invalid(
+    field: str, problem: str, value: object = UNSET, bound: str | float | UnsetType = UNSET
+) -> CommandError:
+    """The refusal of a field: its text is the field's name and the ``problem``."""
+    text = f"{field} {problem}" if field else problem
+    return CommandError(text, code_of_field(field), field=field, value=value, bound=bound)
+
+
+def path_of(field: str) -> str:
+    """The path of a field that a text calls "jobs[3]: data"."""
+    where, colon, name = field.rpartition(": ")
+    return f"{where}.{name}" if colon and where.endswith("]") else name
+
+
+def _short(value: object) -> str | float | bool | UnsetType | None:
+    """A value as a refusal shows it: what is long or nested is left out."""
+    if isinstance(value, str):
+        return value[:MAX_SHOWN]
+    return _portable(value) if value is None or isinstance(value, bool | int | float) else UNSET
+
+
+def _portable(value: P) -> P | float:
+    """Some clients cannot read integers beyond 32 bits."""
+    if isinstance(value, int) and not -(2**31) <= value < 2**31:
+        return float(value)
+    return value
+
+
+def refused(error: CommandError, req_id: RequestId = UNSET) -> ErrorReply:
     """The reply to a command that is refused."""
-    return ErrorReply(error=str(error), code=error.code)
+    return ErrorReply(
+        error=str(error),
+        code=error.code,
+        field=error.field,
+        value=error.value,
+        bound=error.bound,
+        req_id=req_id,
+    )
 
 
 class Route(enum.Enum):

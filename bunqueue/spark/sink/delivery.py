@@ -8,7 +8,6 @@ have done half of it meanwhile.
 
 from __future__ import annotations
 
-import re
 import time
 from collections import deque
 from collections.abc import Callable
@@ -30,11 +29,8 @@ ASKED = 100  # jobs that the server tells the ends of in one answer
 MAX_BYTES = 4 << 20  # of data in one batch
 BUFFERED = 8  # batches of all queues together that wait to be full, in rows or in bytes
 
-_ABOUT_ROW = re.compile(
-    r"jobs\[\d+\]: |Group .* has reached its maximum size|Parent job |Dependency job |Job .* own parent"
-)
-"""How refusals begin that are about a job, and not about the server."""
-_PLACE = re.compile(r"jobs\[\d+\]: ")
+_OF_A_ROW = ("jobs[", "dependsOn", "parentId", "groupMaxSize")
+"""How the fields begin of refusals that are about a job, and not about the server."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,10 +139,11 @@ class Delivery:
         try:
             reply = self._caller.call(command, PushBatchReply)
         except CommandFailed as error:
-            if not _ABOUT_ROW.match(error.reason or ""):
+            field = error.field or ""
+            if not field.startswith(_OF_A_ROW):
                 raise
             if len(jobs) == 1:
-                return Sent(rejected=((jobs[0], _PLACE.sub("", error.reason or "", count=1)),))
+                return Sent(rejected=((jobs[0], error.reason.removeprefix(f"{field.partition(']')[0]}]: ")),))
             half = len(jobs) // 2
             return self._push(queue, jobs[:half]) + self._push(queue, jobs[half:])
         existing = len(reply.existing or ())

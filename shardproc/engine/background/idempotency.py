@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 
+from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import CommandError
 from bunqueue.protocol.commands.core import PlainPush, PlainPushBatch, Push, PushBatch
 
@@ -59,12 +60,18 @@ def answered(state: State, command: AnyPush) -> tuple[list[str], list[int]] | No
         # A repeat with an age has lost the first answer, and gets it; any other learns that no job is new.
         return ids, existing if command.idempotency_age else list(range(len(ids)))
     if key in memory.underway:
-        raise CommandError("Shard unavailable: the push with this idempotencyKey is still under way")
+        raise CommandError(
+            "Shard unavailable: the push with this idempotencyKey is still under way",
+            Code.SHARD_UNAVAILABLE,
+            field="idempotencyKey",
+        )
     first_sent = state.now - int(command.idempotency_age)
     if command.idempotency_age and first_sent <= max(memory.forgotten_at, state.now - KEPT_MS):
         raise CommandError(
             f"Outcome unknown: a push that was first sent {int(command.idempotency_age)} ms ago may be"
-            " forgotten; look whether its jobs are there"
+            " forgotten; look whether its jobs are there",
+            Code.OUTCOME_UNKNOWN,
+            field="idempotencyAge",
         )
     return None
 
@@ -75,7 +82,9 @@ def _checked(answer: Pushed, command: AnyPush) -> Pushed:
         raise CommandError(
             f"idempotencyKey {command.idempotency_key!r} was used a moment ago to push something else"
             f" (job {answer.runs[0][0]}); give each push a key of its own, and repeat it with the same name"
-            " and data"
+            " and data",
+            Code.IDEMPOTENCY_CONFLICT,
+            field="idempotencyKey",
         )
     return answer
 

@@ -8,6 +8,7 @@ from msgspec import Raw
 
 from bunqueue.model.dead_letters import CANCELLED, EXPLICIT_FAIL, TIMEOUT
 from bunqueue.model.job import ACTIVE, DELAYED, FAILED, UNDEFINED, WAITING, Extra, Job
+from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import CommandError, ErrorReply, refused
 from bunqueue.protocol.commands.core import (
     Ack,
@@ -130,14 +131,19 @@ def _keep_stack(state: State, job: Job, stack: str | list[str]) -> None:
 
 class _NotActive(CommandError):
     def __init__(self, job_id: str) -> None:
-        super().__init__(f"Job not found or not in processing state: {job_id}")
+        super().__init__(f"Job not found or not in processing state: {job_id}", Code.LOCK_LOST)
 
 
 def check_lengths(command: str, ids: list[str], **beside: Sequence[object] | None) -> None:
     """Lists that go with ids have one entry an id."""
     for name, entries in beside.items():
         if entries is not None and len(entries) != len(ids):
-            raise CommandError(f"{command} {name} length must match ids length")
+            raise CommandError(
+                f"{command} {name} length must match ids length",
+                Code.INVALID_FIELD,
+                field=name,
+                bound=len(ids),
+            )
 
 
 def check_token(job: Job, token: str | None, *, required: bool = True) -> None:
@@ -146,9 +152,9 @@ def check_token(job: Job, token: str | None, *, required: bool = True) -> None:
     if lock is None or not lock.token or lock.token == token:
         return
     if token:
-        raise CommandError(f"Invalid or expired lock token for job {job.id}")
+        raise CommandError(f"Invalid or expired lock token for job {job.id}", Code.LOCK_LOST, field="token")
     if required:
-        raise CommandError(f"Lock token required for job {job.id}")
+        raise CommandError(f"Lock token required for job {job.id}", Code.LOCK_REQUIRED, field="token")
 
 
 def _result(raw: Raw) -> bytes | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bunqueue.model.dead_letters import CANCELLED
 from bunqueue.model.job import ACTIVE, Cancellation, Job
+from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import CommandError
 from bunqueue.protocol.commands.jobs import Cancel, CancelReply
 from bunqueue.protocol.notices import CancelNotice, cancel_frame
@@ -23,7 +24,7 @@ from ..state import Client, State
 def cancel(state: State, client: Client, command: Cancel) -> CancelReply:
     job = state.jobs.get(command.id)
     if job is None or (job.state == ACTIVE and not command.running):
-        raise CommandError("Job not found or cannot be cancelled")
+        raise CommandError("Job not found or cannot be cancelled", Code.JOB_STATE)
     if job.state != ACTIVE:
         job.reason, job.error = CANCELLED, transitions.cancelled(command.reason)
         transitions.remove(state, state.queues[job.queue], job, events.REMOVED)

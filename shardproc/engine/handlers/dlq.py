@@ -249,7 +249,13 @@ def _wanted(state: State, queue: str, chosen: DlqFilter) -> Wanted:
     if chosen.reason is not None:
         if chosen.reason not in COUNTED:
             known = ", ".join((*REASONS, CANCELLED))
-            raise CommandError(f"filter.reason {chosen.reason[:64]!r} is unknown; there are {known}")
+            raise CommandError(
+                f"filter.reason {chosen.reason[:64]!r} is unknown; there are {known}",
+                Code.INVALID_FIELD,
+                field="filter.reason",
+                value=chosen.reason,
+                bound=known,
+            )
         tests.append(lambda row: row.reason == chosen.reason)
     if (older_than := chosen.older_than) is not None:
         tests.append(lambda row: row.entered_at < older_than)

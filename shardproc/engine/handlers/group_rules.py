@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec.json import Decoder
 
+from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import CommandError, Ok
 from bunqueue.protocol.commands.core import JobFields, Push
 from bunqueue.protocol.commands.groups import (
@@ -70,7 +71,12 @@ class Rooms:
             return
         taken = self._taken.get(group_id, 0)
         if most is not None and _find(self._groups, group_id).queued + taken >= most:
-            raise CommandError(f"Group {group_id} has reached its maximum size of {most}")
+            raise CommandError(
+                f"Group {group_id} has reached its maximum size of {most}",
+                Code.GROUP_FULL,
+                field="groupMaxSize",
+                bound=most,
+            )
         self._taken[group_id] = taken + 1
 
 

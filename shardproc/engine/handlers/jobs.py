@@ -15,6 +15,7 @@ from bunqueue.model.job import (
     Extra,
     Job,
 )
+from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import CommandError, Ok
 from bunqueue.protocol.commands.jobs import (
     ChangeDelay,
@@ -49,7 +50,9 @@ def remove_job(state: State, client: Client, command: RemoveJob) -> RemovedReply
         return RemovedReply(data=Removed(False))
     queue = state.queues[job.queue]
     if job.state == ACTIVE:
-        raise CommandError("Job is active and cannot be removed: cancel it, or wait until it has ended")
+        raise CommandError(
+            "Job is active and cannot be removed: cancel it, or wait until it has ended", Code.JOB_STATE
+        )
     if job.state in (COMPLETED, FAILED):
         removal.purge(state, queue, job.state, [job.seq])
     else:
@@ -60,7 +63,7 @@ def remove_job(state: State, client: Client, command: RemoveJob) -> RemovedReply
 def update(state: State, client: Client, command: Update) -> Ok:
     job = state.jobs.get(command.id) or last_of(state, command.id)
     if job is None:
-        raise CommandError("Job not found or cannot be updated")
+        raise CommandError("Job not found or cannot be updated", Code.JOB_STATE)
     check_data(bytes(command.data))
     data = families.with_flow_fields(job.data, bytes(command.data))
     check_size(data)
@@ -72,7 +75,7 @@ def update(state: State, client: Client, command: Update) -> Ok:
 def change_priority(state: State, client: Client, command: ChangePriority) -> Ok:
     job = state.jobs.get(command.id)
     if job is None or job.state not in (WAITING, DELAYED):
-        raise CommandError("Job not found or not in queue")
+        raise CommandError("Job not found or not in queue", Code.JOB_STATE)
     moves.reorder(state, state.queues[job.queue], job, command.priority, lifo=command.lifo)
     return Ok()
 
@@ -80,7 +83,7 @@ def change_priority(state: State, client: Client, command: ChangePriority) -> Ok
 def promote(state: State, client: Client, command: Promote) -> Ok:
     job = state.jobs.get(command.id)
     if job is None or job.state != DELAYED:
-        raise CommandError("Job not found or not delayed")
+        raise CommandError("Job not found or not delayed", Code.JOB_STATE)
     _move(state, job, 0)
     return Ok()
 
@@ -88,9 +91,9 @@ def promote(state: State, client: Client, command: Promote) -> Ok:
 def move_to_delayed(state: State, client: Client, command: MoveToDelayed) -> Ok:
     job = find(state, command.id)
     if job is None:
-        raise CommandError("Job not found")
+        raise CommandError("Job not found", Code.JOB_NOT_FOUND)
     if job.state not in MOVABLE:
-        raise CommandError(f"Job is not active (current state: {STATE_NAMES[job.state]})")
+        raise CommandError(f"Job is not active (current state: {STATE_NAMES[job.state]})", Code.JOB_STATE)
     check_token(job, command.token, required=client.version >= 3)
     counts = command.postponed and job.state == ACTIVE
     _move(state, job, command.delay)
@@ -103,7 +106,7 @@ def move_to_delayed(state: State, client: Client, command: MoveToDelayed) -> Ok:
 def change_delay(state: State, client: Client, command: ChangeDelay) -> Ok:
     job = state.jobs.get(command.id)
     if job is None or job.state not in MOVABLE:
-        raise CommandError("Job not found or cannot change delay")
+        raise CommandError("Job not found or cannot change delay", Code.JOB_STATE)
     check_token(job, command.token, required=client.version >= 3)
     _move(state, job, command.delay)
     return Ok()
@@ -113,12 +116,14 @@ def move_to_wait(state: State, client: Client, command: MoveToWait) -> Ok:
     job = find(state, command.id)
     if job is None or job.state in (COMPLETED, BLOCKED):
         name = "unknown" if job is None else state_name(job, client.version)
-        raise CommandError(f"Cannot move job from state '{name}' to waiting")
+        raise CommandError(f"Cannot move job from state '{name}' to waiting", Code.JOB_STATE)
     if job.state == FAILED:
         queue = state.queues[job.queue]
         if not moves.can_retake_key(state, queue, job):
             holder = queue.unique[job.unique_key or ""]
-            raise CommandError(f"Cannot move job {job.id} to waiting: job {holder} has its unique key")
+            raise CommandError(
+                f"Cannot move job {job.id} to waiting: job {holder} has its unique key", Code.JOB_STATE
+            )
         moves.revive(state, queue, job)
         return Ok()
     if job.state != WAITING:
@@ -130,7 +135,9 @@ def move_to_wait(state: State, client: Client, command: MoveToWait) -> Ok:
 def discard(state: State, client: Client, command: Discard) -> Ok:
     job = state.live(command.id)
     if job.state == BLOCKED:
-        raise CommandError("Job is waiting for its dependencies and cannot be discarded, cancel it instead")
+        raise CommandError(
+            "Job is waiting for its dependencies and cannot be discarded, cancel it instead", Code.JOB_STATE
+        )
     check_token(job, command.token, required=client.version >= 3)
     moves.discard(state, state.queues[job.queue], job)
     return Ok()
@@ -138,5 +145,7 @@ def discard(state: State, client: Client, command: Discard) -> Ok:
 
 def _move(state: State, job: Job, delay: float) -> None:
     if job.state == ACTIVE and is_cancelled(job):
-        raise CommandError(f"Job {job.id} is being cancelled: only its end can be reported")
+        raise CommandError(
+            f"Job {job.id} is being cancelled: only its end can be reported", Code.JOB_CANCELLED
+        )
     moves.move(state, state.queues[job.queue], job, state.now + int(delay))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec.json import Decoder
 
 from bunqueue.model.names import queue_name_problem
+from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import CommandError, Ok
 from bunqueue.protocol.commands import limits as wire
 from bunqueue.protocol.commands.limits import (
@@ -33,7 +34,7 @@ def named_queue(state: State, name: str) -> QueueState:
     """The queue of that name, which its settings create as a push does."""
     queue = state.queues.get(name)
     if queue is None and (problem := queue_name_problem(name)):
-        raise CommandError(problem)
+        raise CommandError(problem, Code.INVALID_QUEUE, field="queue")
     return queue or state.queue(name)
 
 
@@ -86,7 +87,9 @@ def forget_limits(state: State, queue: QueueState) -> None:
 def _limit(number: float) -> float | int:
     """A limit as it is kept and shown: 5.0 is 5."""
     if number < 0:
-        raise CommandError("limit must be at least 0")
+        raise CommandError(
+            "limit must be at least 0", Code.INVALID_LIMIT, field="limit", value=number, bound=0
+        )
     return int(number) if number == int(number) else number
 
 

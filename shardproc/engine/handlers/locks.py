@@ -9,6 +9,7 @@ from msgspec import UNSET
 
 from bunqueue.model.job import Job, Lock
 from bunqueue.model.stall import DEFAULT_STALLS, StallConfig
+from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import CommandError, Ok
 from bunqueue.protocol.commands.core import (
     Alive,
@@ -42,7 +43,7 @@ GRACE_MS = 5_000  # after start, before the first sweep
 
 def heartbeat(state: State, client: Client, command: JobHeartbeat) -> HeartbeatReply:
     if not _beat(state, command.id, command.token, command.duration):
-        raise CommandError("Job not found or not active (or invalid token)")
+        raise CommandError("Job not found or not active (or invalid token)", Code.LOCK_LOST)
     notice = notice_of(state.jobs[command.id], command.token or "", state.now)
     return HeartbeatReply(data=Alive(cancelled=[notice] if notice else UNSET))
 
@@ -62,7 +63,7 @@ def heartbeat_batch(state: State, client: Client, command: JobHeartbeatBatch) ->
 
 def extend_lock(state: State, client: Client, command: ExtendLock) -> Ok:
     if not _extend(state, command.id, command.token, command.duration):
-        raise CommandError("Lock not found or invalid token")
+        raise CommandError("Lock not found or invalid token", Code.LOCK_LOST)
     return Ok()
 
 

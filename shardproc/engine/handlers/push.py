@@ -9,7 +9,9 @@ from msgspec import UNSET
 
 from bunqueue.model.backoff import EXPONENTIAL
 from bunqueue.model.job import DEFAULT_NAME, NIL, UNDEFINED, Extra, Job, JobOptions
+from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import CommandError, Reply
+from bunqueue.protocol.commands.base import path_of
 from bunqueue.protocol.commands.core import (
     BackoffMap,
     JobFields,
@@ -180,7 +182,12 @@ def _check_dependencies(
         for dep in fields.depends_on or ():
             if _is_unknown(outcomes[dep]) if dep in outcomes else own[dep] >= index:
                 where = f"jobs[{index}]: " if batch else ""
-                raise CommandError(f"{where}Dependency job not found: {dep}")
+                raise CommandError(
+                    f"{where}Dependency job not found: {dep}",
+                    Code.JOB_NOT_FOUND,
+                    field=path_of(f"{where}dependsOn"),
+                    value=dep,
+                )
 
 
 def _is_unknown(outcome: Outcome) -> bool:
@@ -317,10 +324,21 @@ def check_fields(fields: JobFields | Push, version: int, now: int, where: str = 
     priority = fields.priority
     if fields.group_id is not None and version >= 3:
         if not 0 <= priority <= MAX_GROUP_PRIORITY:
-            raise CommandError(f"{where}group.priority must be between 0 and {MAX_GROUP_PRIORITY}")
+            raise CommandError(
+                f"{where}group.priority must be between 0 and {MAX_GROUP_PRIORITY}",
+                Code.INVALID_PRIORITY,
+                field=path_of(f"{where}group.priority"),
+                bound=MAX_GROUP_PRIORITY,
+            )
     elif not -MAX_PRIORITY <= priority <= MAX_PRIORITY:
         bound = f"at most {MAX_PRIORITY}" if priority > 0 else f"at least {-MAX_PRIORITY}"
-        raise CommandError(f"{where}priority must be {bound}")
+        raise CommandError(
+            f"{where}priority must be {bound}",
+            Code.INVALID_PRIORITY,
+            field=path_of(f"{where}priority"),
+            value=priority,
+            bound=MAX_PRIORITY if priority > 0 else -MAX_PRIORITY,
+        )
     if fields.repeat is not None:
         repeating.check(fields.repeat, now, where)
 
@@ -387,6 +405,12 @@ def check_size(data: bytes, where: str = "") -> None:
     Some values are much longer in MessagePack, so there is a limit on that, too: a job must be deliverable.
     """
     if json_size(data, MAX_DATA) > MAX_DATA:
-        raise CommandError(f"{where}Job data too large (max 10MB)")
+        raise CommandError(
+            f"{where}Job data too large (max 10MB)", Code.DATA_TOO_LARGE, field=path_of(f"{where}data")
+        )
     if len(data) > MAX_BYTES:
-        raise CommandError(f"{where}Job data too large ({len(data)} bytes of MessagePack, max {MAX_BYTES})")
+        raise CommandError(
+            f"{where}Job data too large ({len(data)} bytes of MessagePack, max {MAX_BYTES})",
+            Code.DATA_TOO_LARGE,
+            field=path_of(f"{where}data"),
+        )

@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from bunqueue.model.job import COMPLETED, DELAYED, FAILED, WAITING, Job
 from bunqueue.model.names import queue_name_problem
+from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import CommandError, Ok
 from bunqueue.protocol.commands.query import CountReply
 from bunqueue.protocol.commands.queues import (
@@ -57,7 +58,7 @@ def pause(state: State, client: Client, command: Pause) -> Ok:
     queue = state.queues.get(command.queue)
     if queue is None:
         if problem := queue_name_problem(command.queue):
-            raise CommandError(problem)
+            raise CommandError(problem, Code.INVALID_QUEUE, field="queue")
         queue = state.queue(command.queue)
     if not queue.paused:
         queue.paused = True

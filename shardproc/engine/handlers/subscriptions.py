@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bunqueue.model.names import queue_name_problem
+from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import CommandError, Ok
 from bunqueue.protocol.commands.events import SubscribeEvents, TrimEvents, Trimmed, TrimReply
 
@@ -14,7 +15,7 @@ from ..state import Client, State
 def subscribe(state: State, client: Client, command: SubscribeEvents) -> Ok:
     name = command.queue
     if problem := queue_name_problem(name):
-        raise CommandError(problem)
+        raise CommandError(problem, Code.INVALID_QUEUE, field="queue")
     unsubscribe(state, client)
     client.listens_to = name
     listeners = state.listeners.setdefault(name, set())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import CommandError, Ok
 from bunqueue.protocol.commands.webhooks import (
     DeliveriesReply,
@@ -26,7 +27,7 @@ LATE = "it is not known in time what came of it"
 def try_webhook(state: State, client: Client, command: TryWebhook) -> None:
     hook = known(state, command.webhook_id)
     if state.now - state.trials.asked_at > AWAY_MS:
-        raise CommandError(NOBODY)
+        raise CommandError(NOBODY, Code.WEBHOOKS_UNAVAILABLE)
     trial = ParkedTrial(client, command.req_id, hook.id, command.timeout)
     client.waiters += 1
     state.trials.parked[state.ids.token(SLOT, state.now)] = trial

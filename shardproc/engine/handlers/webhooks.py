@@ -7,6 +7,7 @@ from msgspec.json import Decoder
 
 from bunqueue.model.addresses import url_problem, without_password
 from bunqueue.model.names import queue_name_problem
+from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import CommandError, Ok
 from bunqueue.protocol.commands.webhooks import (
     EVENTS,
@@ -68,7 +69,11 @@ def recover(state: State, key: str, value: str) -> None:
 def add_webhook(state: State, client: Client, command: AddWebhook) -> AddWebhookReply:
     _check(state, command)
     if len(state.webhooks) >= MAX_WEBHOOKS:
-        raise CommandError(f"Too many webhooks (max {MAX_WEBHOOKS}): remove one that is no longer needed")
+        raise CommandError(
+            f"Too many webhooks (max {MAX_WEBHOOKS}): remove one that is no longer needed",
+            Code.TOO_MANY_WEBHOOKS,
+            bound=MAX_WEBHOOKS,
+        )
     hook = Webhook(
         state.ids.job_id(SLOT, state.now, state.next_seq),
         command.url,
@@ -87,14 +92,24 @@ def add_webhook(state: State, client: Client, command: AddWebhook) -> AddWebhook
 
 def _check(state: State, command: AddWebhook) -> None:
     if problem := url_problem(command.url, anywhere=state.webhooks_anywhere):
-        raise CommandError(problem)
+        raise CommandError(problem, Code.INVALID_WEBHOOK, field="url", value=command.url)
     unknown = [event for event in command.events if event not in EVENTS]
     if unknown:
-        raise CommandError(f"Invalid webhook event(s): {', '.join(unknown)}. Valid: {', '.join(EVENTS)}")
+        raise CommandError(
+            f"Invalid webhook event(s): {', '.join(unknown)}. Valid: {', '.join(EVENTS)}",
+            Code.INVALID_WEBHOOK,
+            field="events",
+            bound=", ".join(EVENTS),
+        )
     if not command.events:
-        raise CommandError(f"events must name at least one event. Valid: {', '.join(EVENTS)}")
+        raise CommandError(
+            f"events must name at least one event. Valid: {', '.join(EVENTS)}",
+            Code.INVALID_WEBHOOK,
+            field="events",
+            bound=", ".join(EVENTS),
+        )
     if command.queue is not None and (problem := queue_name_problem(command.queue)):
-        raise CommandError(problem)
+        raise CommandError(problem, Code.INVALID_QUEUE, field="queue")
 
 
 def remove_webhook(state: State, client: Client, command: RemoveWebhook) -> RemovedReply:
@@ -114,7 +129,7 @@ def set_webhook_enabled(state: State, client: Client, command: SetWebhookEnabled
 def known(state: State, webhook_id: str) -> Webhook:
     hook = state.webhooks.get(webhook_id)
     if hook is None:
-        raise CommandError("Webhook not found")
+        raise CommandError("Webhook not found", Code.WEBHOOK_NOT_FOUND, field="webhookId")
     return hook
 
 

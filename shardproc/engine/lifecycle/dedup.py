@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from bunqueue.model.job import ACTIVE, Extra, Job
+from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import CommandError
 from bunqueue.protocol.commands.core import Dedup, JobFields, Push
 from bunqueue.protocol.commands.dedup import (
@@ -81,7 +82,9 @@ class Claims:
             return None
         if dedup.extend and dedup.ttl:
             if job.state == ACTIVE:
-                raise CommandError("Duplicate unique_key (extended TTL)")
+                raise CommandError(
+                    "Duplicate unique_key (extended TTL)", Code.DUPLICATE_KEY, field="uniqueKey"
+                )
             self._renewed.append((job, self._state.now + int(dedup.ttl)))
         return job.id
 
@@ -123,7 +126,11 @@ class Claims:
         awaited = self._state.awaited.get(job.id)
         is_awaited = awaited is not None and bool(awaited.jobs or awaited.shards)
         if job.state != ACTIVE and (is_awaited or job.id in dependencies):
-            raise CommandError(f"Cannot replace deduplicated job {job.id} because live jobs depend on it")
+            raise CommandError(
+                f"Cannot replace deduplicated job {job.id} because live jobs depend on it",
+                Code.JOB_STATE,
+                field="uniqueKey",
+            )
 
 
 def living_holder(state: State, queue: QueueState, key: str) -> Job | None:

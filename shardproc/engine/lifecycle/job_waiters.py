@@ -6,6 +6,7 @@ from msgspec import UNSET, Raw, UnsetType
 
 from bunqueue.model.dead_letters import CANCELLED, EXPIRED
 from bunqueue.model.job import COMPLETED, Job
+from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import CommandError
 from bunqueue.protocol.commands.events import Ended, WaitJob, WaitJobs, WaitManyReply, WaitReply
 from bunqueue.protocol.job_view import state_name
@@ -25,7 +26,7 @@ def wait_job(state: State, client: Client, command: WaitJob) -> WaitReply | None
         return None
     job = job or state.archive.find(command.id)
     if job is None:
-        raise CommandError("Job not found")
+        raise CommandError("Job not found", Code.JOB_NOT_FOUND)
     if job.state != COMPLETED:
         return WaitReply(completed=False, state=state_name(job, client.version))
     return WaitReply(completed=True, result=_shown(job.result))

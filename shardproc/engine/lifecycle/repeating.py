@@ -9,8 +9,9 @@ from msgspec.structs import replace
 
 from bunqueue.model.job import Extra, Job
 from bunqueue.model.schedule import ScheduleError, next_run
+from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import CommandError
-from bunqueue.protocol.commands.base import MAX_SAFE
+from bunqueue.protocol.commands.base import MAX_SAFE, path_of
 from bunqueue.protocol.commands.times import Repeat
 
 from ..memory.clock_correction import SetBack
@@ -25,12 +26,20 @@ _ALWAYS = frozenset({"limit", "count"})  # fields that are shown whether they sa
 def check(repeat: Repeat, now: int, where: str) -> None:
     """CommandError when it does not say when."""
     if (repeat.every is None) == (repeat.pattern is None):
-        raise CommandError(f"{where}repeat needs either every or pattern")
+        raise CommandError(
+            f"{where}repeat needs either every or pattern",
+            Code.INVALID_SCHEDULE,
+            field=path_of(f"{where}repeat"),
+        )
     if repeat.pattern is not None:
         try:
             next_run(repeat.pattern, repeat.tz, _not_before(repeat, now))
         except ScheduleError as error:
-            raise CommandError(f"{where}Invalid repeat pattern: {error}") from None
+            raise CommandError(
+                f"{where}Invalid repeat pattern: {error}",
+                Code.INVALID_SCHEDULE,
+                field=path_of(f"{where}repeat.pattern"),
+            ) from None
 
 
 def _not_before(repeat: Repeat, now: int) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import Struct
 
 from bunqueue.protocol.codes import Code
 
@@ -15,7 +15,7 @@ class Trouble(Struct, frozen=True):
     error: str
     since: int  # epoch ms
     disk_full: bool
-    code: Code | UnsetType = UNSET
+    code: Code
 
 
 class Disk(Struct, frozen=True):

@@ -14,7 +14,9 @@ from msgspec import Raw
 
 from bunqueue.protocol import peers as wire
 from bunqueue.protocol.codec import decode_command, encode_reply
-from bunqueue.protocol.commands import COMMANDS, Command, CommandError, ErrorReply, Route, Spec
+from bunqueue.protocol.codes import Code
+from bunqueue.protocol.commands import COMMANDS, Command, CommandError, Route, Spec
+from bunqueue.protocol.commands.base import refused
 from bunqueue.protocol.commands.query import GetJobByCustomId, JobReply
 from bunqueue.protocol.framing import HEADER, frame
 from bunqueue.protocol.gather import Gather, split
@@ -104,7 +106,11 @@ def claim(state: State, ids: list[str], *, wait: bool = True, durable: bool = Fa
         taken = yield from _claim_once(state, ids, wait, durable, in_turn=number > 0)
         if taken is not None:
             return taken
-    raise CommandError(f"Ids like {ids[0]} are being taken by other clients all the time, try again")
+    raise CommandError(
+        f"Ids like {ids[0]} are being taken by other clients all the time, try again",
+        Code.ID_CONTENDED,
+        field="jobId",
+    )
 
 
 def _claim_once(state: State, ids: list[str], wait: bool, durable: bool, in_turn: bool) -> Steps:
@@ -151,7 +157,11 @@ def _all_settled(state: State, ids: list[str], homes: list[int], wait: bool) -> 
     """Whether each of the ids is somebody's; CommandError when that will not be known soon."""
     for job_id, home in zip(ids, homes, strict=True):
         if not wait and (home == UNDECIDED or job_id in state.prepared):
-            raise CommandError(f"Job id {job_id} belongs to a flow that is being pushed, try again")
+            raise CommandError(
+                f"Job id {job_id} belongs to a flow that is being pushed, try again",
+                Code.ID_CONTENDED,
+                field="jobId",
+            )
     return min(homes, default=0) >= 0
 
 
@@ -239,7 +249,7 @@ def get_job_by_custom_id(state: State, client: Client, command: GetJobByCustomId
     """Of unfinished jobs only (SEMANTICS.md, "GetJobByCustomId of a finished job")."""
     job = state.jobs.get(command.custom_id)
     if job is None:
-        raise CommandError("Job not found")
+        raise CommandError("Job not found", Code.JOB_NOT_FOUND)
     answer = Shown(state, client)
     answer.add([job])
     return JobReply(job=answer.one())
@@ -294,7 +304,7 @@ def _start(state: State, client: Client, command: Command, steps: Steps) -> None
     if peer_calls.has_room(state):
         peer_calls.start(state, steps)
         return
-    answer(state, client, command, ErrorReply(error=peer_calls.TOO_MUCH))
+    answer(state, client, command, refused(peer_calls.too_much()))
 
 
 def _relay_one(state: State, client: Client, command: Command, home: int) -> Steps:
@@ -317,7 +327,7 @@ def _relay_many(state: State, client: Client, command: Command) -> Steps:
     try:
         parts = split(spec, command, lambda job_id: state.directory.get(job_id, state.shard))
     except CommandError as error:
-        answer(state, client, command, ErrorReply(error=str(error)))
+        answer(state, client, command, refused(error))
         return
     gather = Gather(spec.merge, parts, ids, reply=spec.reply)
     found = yield [(shard, _forward(client, spec, part.frame[HEADER:])) for shard, part in parts.items()]

@@ -9,6 +9,7 @@ from msgspec.msgpack import Decoder, Encoder
 
 from bunqueue.model.job import ACTIVE, BLOCKED, COMPLETED, DELAYED, FAILED, STATE_NAMES, WAITING, Job
 from bunqueue.protocol import peers as wire
+from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import CommandError, Ok
 from bunqueue.protocol.commands.core import JobFields, Push
 from bunqueue.protocol.commands.flows import (
@@ -76,7 +77,7 @@ def update_parent(state: State, client: Client, command: UpdateParent) -> Steps:
     if not found.queue:
         if at.found:  # the push of the parent named it; the child has come and gone
             return Ok()
-        raise CommandError(f"Child job not found: {child}")
+        raise CommandError(f"Child job not found: {child}", Code.JOB_NOT_FOUND, field="childId")
     operation = wire.LIST if found.state == COMPLETED else wire.JOIN
     (joined,) = yield [(places[parent], wire.FamilyOperation(operation, parent, child))]
     if not joined.found:
@@ -88,13 +89,17 @@ def update_parent(state: State, client: Client, command: UpdateParent) -> Steps:
 def check_other(parent: str | None, child: str | None) -> None:
     """CommandError when a job is to wait for itself."""
     if parent is not None and parent == child:
-        raise CommandError(f"Job {child} cannot be its own parent")
+        raise CommandError(f"Job {child} cannot be its own parent", Code.INVALID_FIELD, field="parentId")
 
 
 def _no_parent(parent: str, at: wire.FamilyChanged) -> CommandError:
     if at.queue:
-        return CommandError(f"Parent job {parent} is {STATE_NAMES[at.state]}: it cannot wait for a child")
-    return CommandError(f"Parent job not found: {parent}")
+        return CommandError(
+            f"Parent job {parent} is {STATE_NAMES[at.state]}: it cannot wait for a child",
+            Code.JOB_STATE,
+            field="parentId",
+        )
+    return CommandError(f"Parent job not found: {parent}", Code.JOB_NOT_FOUND, field="parentId")
 
 
 # Children that are pushed as such
@@ -162,10 +167,10 @@ def join_again(state: State, parents: list[str | None], children: list[str], *, 
 def remove_child_dependency(state: State, client: Client, command: RemoveChildDependency) -> Steps:
     job = find(state, command.id)
     if job is None:
-        raise CommandError(f"Job not found: {command.id}")
+        raise CommandError(f"Job not found: {command.id}", Code.JOB_NOT_FOUND)
     parent = job.extra.parent_id if job.extra is not None else None
     if parent is None:
-        raise CommandError(f"Job {command.id} has no parent")
+        raise CommandError(f"Job {command.id} has no parent", Code.JOB_STATE)
     places = yield from locate(state, [parent])
     yield [(places[parent], wire.FamilyOperation(wire.PART, parent, command.id))]
     job = find(state, command.id)  # meanwhile it may be another object, or gone
@@ -198,10 +203,12 @@ def move_to_waiting_children(state: State, client: Client, command: MoveToWaitin
 def _active(state: State, command: MoveToWaitingChildren, version: int) -> Job:
     job = state.jobs.get(command.id)
     if job is None or job.state != ACTIVE:
-        raise CommandError("Job is not active")
+        raise CommandError("Job is not active", Code.JOB_STATE)
     check_token(job, command.token, required=version >= 3)
     if transitions.is_cancelled(job):
-        raise CommandError(f"Job {job.id} is being cancelled: only its end can be reported")
+        raise CommandError(
+            f"Job {job.id} is being cancelled: only its end can be reported", Code.JOB_CANCELLED
+        )
     return job
 
 
@@ -209,7 +216,7 @@ def _active(state: State, command: MoveToWaitingChildren, version: int) -> Job:
 def remove_unprocessed_children(state: State, client: Client, command: RemoveUnprocessedChildren) -> Steps:
     job = state.jobs.get(command.id)
     if job is None:
-        raise CommandError("Job not found")
+        raise CommandError("Job not found", Code.JOB_NOT_FOUND)
     children = list(job.extra.children_ids) if job.extra is not None else []
     places = yield from locate(state, children)
     removed = yield [(places[child], wire.FamilyOperation(wire.REMOVE, child)) for child in children]
@@ -232,10 +239,10 @@ def with_flow_fields(old: bytes, new: bytes) -> bytes:
     try:
         fields = _decode_map(new)
     except DECODE_ERRORS:
-        raise CommandError("flow job data must be an object") from None
+        raise CommandError("flow job data must be an object", Code.INVALID_FLOW, field="jobs") from None
     for name, value in kept.items():
         if bytes(fields.get(name, value)) != bytes(value):
-            raise CommandError(f"flow job data key is reserved: {name}")
+            raise CommandError(f"flow job data key is reserved: {name}", Code.INVALID_FLOW, field="jobs")
     return _encode({**fields, **kept})
 
 

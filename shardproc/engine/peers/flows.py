@@ -17,6 +17,7 @@ from bunqueue.model.ids import slot_of_queue
 from bunqueue.model.job import FlowMark, Job
 from bunqueue.model.names import queue_name_problem
 from bunqueue.protocol import peers as wire
+from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import CommandError
 from bunqueue.protocol.commands.flows import FlowJob, FlowJobs, FlowReply, PushFlow
 from bunqueue.protocol.job_view import job_list, pulled_job
@@ -88,17 +89,17 @@ def push_flow(state: State, client: Client, command: PushFlow) -> Steps:
     state.undecided[flow] = []
     durable = any(job.input.durable for job in jobs)
     prepared = yield _preparations(flow, parts, durable)
-    error = next((answer.error for answer in prepared if answer.error), "")
+    error = next((answer for answer in prepared if answer.error), None)
     others = [shard for shard in parts if shard != state.shard]
-    if others and not error:
+    if others and error is None:
         _decided(state, flow, Decision(others, durable, [_place(part) for part in parts.values()]))
         state.out.durable |= durable
     for shard in parts:
-        _tell_decision(state, shard, flow, commit=not error, durable=durable)
+        _tell_decision(state, shard, flow, commit=error is None, durable=durable)
     for deliver in state.undecided.pop(flow):  # after those who have to carry it out
-        deliver(wire.Recalled(not error))
-    if error:
-        raise CommandError(error)
+        deliver(wire.Recalled(error is None))
+    if error is not None:
+        raise CommandError(error.error, Code(error.code))
     shown = {
         job.id: raw
         for part, answer in zip(parts.values(), prepared, strict=True)
@@ -213,11 +214,12 @@ def prepare(state: State, source: int, message: wire.Prepare) -> Steps:
     try:
         taken = yield from directory.claim(state, ids, wait=False)
     except CommandError as error:
-        return wire.Prepared(str(error))
+        return wire.Prepared(str(error), error.code)
     if life != state.lives[source]:
         return wire.Prepared("")  # who asked is gone, and with it the flow; nobody hears this
     if taken and message.flow not in state.parts:
-        return wire.Prepared(f"Flow job {next(job_id for job_id in ids if job_id in taken)} already exists")
+        there = next(job_id for job_id in ids if job_id in taken)
+        return wire.Prepared(f"Flow job {there} already exists", Code.INVALID_FLOW)
     if message.flow not in state.parts:
         part = Part(source, bytes(message.jobs), message.alone, message.others)
         _hold(state, message.flow, part)
@@ -289,11 +291,11 @@ def _check(jobs: Sequence[FlowJob], version: int, now: int) -> None:
     by_id: dict[str, FlowJob] = {}
     for job in jobs:
         if not job.id:
-            raise CommandError("flow job id must be a string")
+            raise CommandError("flow job id must be a string", Code.INVALID_FLOW, field="jobs")
         if queue_name_problem(job.queue):
-            raise CommandError(f"invalid flow queue: {job.queue[:300]}")
+            raise CommandError(f"invalid flow queue: {job.queue[:300]}", Code.INVALID_FLOW, field="jobs")
         if job.id in by_id:
-            raise CommandError(f"duplicate flow job id: {job.id}")
+            raise CommandError(f"duplicate flow job id: {job.id}", Code.INVALID_FLOW, field="jobs")
         by_id[job.id] = job
     for job in jobs:
         check_fields(job.input, version, now, f"flow job {job.id}: ")
@@ -305,23 +307,31 @@ def _check_job(job: FlowJob, flow: dict[str, FlowJob]) -> None:
     fields = job.input
     first = bytes(fields.data)[:1]
     if not (first[0] & 0xF0 == 0x80 or first in (b"\xde", b"\xdf")):
-        raise CommandError("flow job data must be an object")
+        raise CommandError("flow job data must be an object", Code.INVALID_FLOW, field="jobs")
     check_data(bytes(fields.data), f"flow job {job.id}: ")
     if sum(getattr(fields, policy) for policy in POLICIES) > 1:
-        raise CommandError(f"flow job {job.id} has more than one policy for its failure, choose one")
+        raise CommandError(
+            f"flow job {job.id} has more than one policy for its failure, choose one",
+            Code.INVALID_FLOW,
+            field="jobs",
+        )
     if fields.unique_key is not None or fields.dedup is not None or fields.debounce_id is not None:
-        raise CommandError("deduplication is not supported inside an atomic flow")
+        raise CommandError(
+            "deduplication is not supported inside an atomic flow", Code.INVALID_FLOW, field="jobs"
+        )
     deps = dict.fromkeys(fields.depends_on or ())
     for dep in deps:
         if dep == job.id:
-            raise CommandError(f"flow job cannot depend on itself: {dep}")
+            raise CommandError(f"flow job cannot depend on itself: {dep}", Code.INVALID_FLOW, field="jobs")
         if dep not in flow:
-            raise CommandError(f"flow dependency not found: {dep}")
+            raise CommandError(f"flow dependency not found: {dep}", Code.INVALID_FLOW, field="jobs")
     if fields.parent_id is not None and fields.parent_id not in flow:
-        raise CommandError(f"flow parent not found: {fields.parent_id}")
+        raise CommandError(f"flow parent not found: {fields.parent_id}", Code.INVALID_FLOW, field="jobs")
     for child in fields.children_ids or ():
         if child not in deps:
-            raise CommandError(f"flow child is missing from dependencies: {child}")
+            raise CommandError(
+                f"flow child is missing from dependencies: {child}", Code.INVALID_FLOW, field="jobs"
+            )
 
 
 def _check_cycles(jobs: Sequence[FlowJob]) -> None:
@@ -340,4 +350,4 @@ def _check_cycles(jobs: Sequence[FlowJob]) -> None:
             if not missing[dependent]:
                 free.append(dependent)
     if done < len(jobs):
-        raise CommandError("flow contains a dependency cycle")
+        raise CommandError("flow contains a dependency cycle", Code.INVALID_FLOW, field="jobs")

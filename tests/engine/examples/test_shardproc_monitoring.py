@@ -6,6 +6,7 @@ from typing import Any
 
 from engine.shard_driver import START, Driver
 
+from bunqueue.protocol.codes import Code
 from shardproc.engine.handlers.views.stats import MAX_QUEUES
 from shardproc.engine.memory.history import MINUTE_MS, MINUTES
 from shardproc.engine.memory.totals import STEPS
@@ -180,8 +181,10 @@ def test_storage_status_tells_of_trouble() -> None:
     driver = Driver()
     fine = {"diskFull": False, "error": None, "since": None, "code": None, "warnings": [], "rooms": []}
     assert driver.ask(cmd="StorageStatus")["data"] == fine
-    driver.shard.engine.state.vitals = lambda: Vitals(trouble=Trouble("Storage is full", 5, True))
-    trouble = fine | {"diskFull": True, "error": "Storage is full", "since": 5.0}
+    driver.shard.engine.state.vitals = lambda: Vitals(
+        trouble=Trouble("Storage is full", 5, True, Code.STORAGE_FULL)
+    )
+    trouble = fine | {"diskFull": True, "error": "Storage is full", "since": 5.0, "code": "STORAGE_FULL"}
     assert driver.ask(cmd="StorageStatus")["data"] == trouble
     assert driver.ask(cmd="DashboardOverview")["data"]["storage"] == trouble
 

@@ -10,7 +10,7 @@ import pytest
 from engine.shard_world import QUEUES, Life, Reply, World, state_of
 from support.naming import queue_on
 
-from shardproc.engine.peer_calls import TOO_MUCH
+from shardproc.engine.peer_calls import too_much
 
 SHARDS = 4
 TRY_AGAIN = "belongs to a flow that is being pushed, try again"
@@ -133,7 +133,7 @@ def test_no_more_than_so_much_waits_for_other_shards(world: World, monkeypatch: 
         {"cmd": "Update", "id": own, "data": "x" * 1000},
         {"cmd": "PUSH", "queue": on(3, "q"), "dependsOn": [on(1, "nobody")]},
     ]
-    refused = {"ok": False, "error": TOO_MUCH}
+    refused = {"ok": False, "error": str(too_much()), "code": "SHARD_UNAVAILABLE"}
     keys = [world.send(**commands[number % 2]) for number in range(40)]
     waiting = [key for key in keys if key not in world.replies]
     assert 0 < len(waiting) < 20

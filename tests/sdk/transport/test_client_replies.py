@@ -18,7 +18,7 @@ from bunqueue import (
     ShardUnavailable,
     StorageDamaged,
 )
-from bunqueue.client.connection.replies import Head, decode_reply, refusal
+from bunqueue.client.connection.replies import Head, Refusal, decode_reply, refusal
 from bunqueue.client.models import jobs
 from bunqueue.protocol.commands import core, query, webhooks
 
@@ -44,7 +44,7 @@ def decode(reply: type[Any], **fields: Any) -> Any:
     ],
 )
 def test_error_texts_become_exceptions(text: str, kind: type[BunqueueError]) -> None:
-    error = refusal(text, GET, "host:1")
+    error = refusal(Refusal(error=text), GET, "host:1")
     assert type(error) is kind
     assert text in str(error)
     assert (error.job_id, error.command, error.address) == ("job-1", "GetJob", "host:1")
@@ -78,7 +78,9 @@ def test_only_what_passes_is_asked_again() -> None:
 
 
 def test_the_id_of_a_webhook_is_taken_for_none_of_a_job() -> None:
-    error = refusal("Webhook not found", webhooks.SetWebhookEnabled(id="hook-1", enabled=True), "host:1")
+    error = refusal(
+        Refusal(error="Webhook not found"), webhooks.SetWebhookEnabled(id="hook-1", enabled=True), "host:1"
+    )
     assert (type(error), error.job_id) == (NotFound, None)
     assert str(error).startswith("SetWebhookEnabled: Webhook not found")
 

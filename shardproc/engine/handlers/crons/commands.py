@@ -12,6 +12,7 @@ from bunqueue.model.ids import slot_of_queue
 from bunqueue.model.job import DEFAULT_NAME, NIL, UNDEFINED
 from bunqueue.model.names import queue_name_problem
 from bunqueue.model.schedule import ScheduleError, next_run, next_tick
+from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import CommandError, ErrorReply, Ok, Reply
 from bunqueue.protocol.commands.cron import (
     Cron,
@@ -53,7 +54,7 @@ def put(state: State, client: Client, command: Cron) -> Reply | None:
         if command.move:
             remove(state, command.name)
         # The answer that counts is that of the queue's shard.
-        return ErrorReply(error="Cron job belongs to another shard")
+        return ErrorReply(error="Cron job belongs to another shard", code=Code.SCHEDULE_NOT_FOUND)
     return _put(state, client, command) if command.move else _put_unless_taken(state, client, command)
 
 
@@ -86,7 +87,7 @@ def _put(state: State, client: Client, command: Cron) -> CronReply:
 def delete(state: State, client: Client, command: CronDelete) -> Ok:
     known = known_schedule(state, command.name)
     if command.app is not None and known.app != command.app:
-        raise CommandError(NOT_FOUND)
+        raise CommandError(NOT_FOUND, Code.SCHEDULE_NOT_FOUND, field="name")
     remove(state, command.name)
     return Ok()
 
@@ -98,7 +99,7 @@ def get(state: State, client: Client, command: CronGet) -> CronReply:
 def known_schedule(state: State, name: str) -> Schedule:
     schedule = state.timetable.by_name.get(name)
     if schedule is None:
-        raise CommandError(NOT_FOUND)
+        raise CommandError(NOT_FOUND, Code.SCHEDULE_NOT_FOUND, field="name")
     return schedule
 
 
@@ -185,9 +186,11 @@ def set_back(state: State, back: SetBack) -> int:
 def _check(command: Cron) -> None:
     """What every shard refuses alike, whether or not the queue is its own."""
     if problem := queue_name_problem(command.queue):
-        raise CommandError(problem)
+        raise CommandError(problem, Code.INVALID_QUEUE, field="queue")
     if not command.schedule and command.repeat_every is None:
-        raise CommandError("Cron job must have either schedule or repeatEvery")
+        raise CommandError(
+            "Cron job must have either schedule or repeatEvery", Code.INVALID_SCHEDULE, field="schedule"
+        )
     push.check_data(bytes(command.data))
 
 
@@ -199,7 +202,9 @@ def next_after(fields: CronFields, last: int, now: int) -> int:
         assert fields.repeat_every is not None
         return next_tick(fields.repeat_every, last, now)
     except ScheduleError as error:
-        raise CommandError(f"Invalid cron expression: {error}") from None
+        raise CommandError(
+            f"Invalid cron expression: {error}", Code.INVALID_SCHEDULE, field="schedule"
+        ) from None
 
 
 def _rhythm(fields: CronFields) -> tuple[str | None, int | None, str | None]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from heapq import nsmallest
 
 from bunqueue.model.dead_letters import INTERRUPTED
+from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import CommandError
 from bunqueue.protocol.commands.insight import (
     Attempts,
@@ -40,7 +41,7 @@ GROUPS_A_SLICE = 20_000
 def get_attempts(state: State, client: Client, command: GetAttempts) -> AttemptsReply:
     job = find(state, command.id)
     if job is None:
-        raise CommandError("Job not found")
+        raise CommandError("Job not found", Code.JOB_NOT_FOUND)
     past = state.archive.attempts([job.seq], interrupted=True).get(job.seq, [])
     views = [_attempt(attempt, number) for attempt, number in zip(past, _counted(past), strict=True)]
     return AttemptsReply(data=Attempts(views))
@@ -74,7 +75,7 @@ def _attempt(attempt: Attempt, number: int) -> AttemptView:
 def why_waiting(state: State, client: Client, command: WhyWaiting) -> WaitingReply:
     job = find(state, command.id)
     if job is None:
-        raise CommandError("Job not found")
+        raise CommandError("Job not found", Code.JOB_NOT_FOUND)
     return WaitingReply(data=Waiting(state_name(job, 3), reasons_of(state, job)))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bunqueue.model.job import Job
+from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import CommandError, Ok
 from bunqueue.protocol.commands.jobs import (
     MAX_LOG,
@@ -26,7 +27,7 @@ MAX_MESSAGE = 65_536  # characters of a line that are kept
 def add_log(state: State, client: Client, command: AddLog) -> AddLogReply:
     job = find(state, command.id)
     if job is None:
-        raise CommandError("Job not found")
+        raise CommandError("Job not found", Code.JOB_NOT_FOUND)
     kept = job.extra.keep_logs if job.extra is not None else None
     text, most = command.message[:MAX_MESSAGE], MAX_LOG if kept is None else kept
     state.out.logs.append(LogEntry(job.seq, state.now, command.level, text, most))

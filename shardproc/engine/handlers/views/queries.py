@@ -8,6 +8,7 @@ from functools import partial
 from msgspec import UNSET, Raw
 
 from bunqueue.model.job import ACTIVE, BLOCKED, COMPLETED, DELAYED, FAILED, STATE_NAMES, WAITING, Job
+from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import CommandError, Ok
 from bunqueue.protocol.commands.query import (
     Count,
@@ -86,7 +87,9 @@ class Shown:
         self._size += size
         if self._size > MAX_REPLY:
             what = "These jobs are" if self._jobs else "The job and its result are"
-            raise CommandError(f"{what} too large for one answer, ask for fewer with a smaller limit")
+            raise CommandError(
+                f"{what} too large for one answer, ask for fewer with a smaller limit", Code.ANSWER_TOO_LARGE
+            )
 
     def one(self) -> Raw:
         """The only job."""
@@ -100,7 +103,7 @@ class Shown:
 def get_job(state: State, client: Client, command: GetJob) -> JobReply:
     job = find(state, command.id)
     if job is None:
-        raise CommandError("Job not found")
+        raise CommandError("Job not found", Code.JOB_NOT_FOUND)
     answer = Shown(state, client)
     answer.add([job])
     return JobReply(job=answer.one())
@@ -124,7 +127,13 @@ def get_jobs(state: State, client: Client, command: GetJobs) -> Steps:
     names = [command.state] if isinstance(command.state, str) else command.state
     for name in names or ():
         if name not in STATES:
-            raise CommandError(f"state {name[:64]!r} is unknown; there are {', '.join(STATES)}")
+            raise CommandError(
+                f"state {name[:64]!r} is unknown; there are {', '.join(STATES)}",
+                Code.INVALID_FIELD,
+                field="state",
+                value=name,
+                bound=", ".join(STATES),
+            )
     if queue is None:
         return JobsReply(jobs=job_list([]))
     states = _states(queue, names, client.version)
@@ -211,16 +220,16 @@ def count(state: State, client: Client, command: Count) -> CountReply:
 def _active(state: State, job_id: str) -> Job:
     job = find(state, job_id)
     if job is None:
-        raise CommandError("Job not found")
+        raise CommandError("Job not found", Code.JOB_NOT_FOUND)
     if job.state != ACTIVE:
-        raise CommandError(f"Job is not active (current state: {STATE_NAMES[job.state]})")
+        raise CommandError(f"Job is not active (current state: {STATE_NAMES[job.state]})", Code.JOB_STATE)
     return job
 
 
 def progress(state: State, client: Client, command: Progress) -> Ok:
     job = _active(state, command.id)
     if command.progress != command.progress:  # NaN
-        raise CommandError("progress must be a number")
+        raise CommandError("progress must be a number", Code.INVALID_FIELD, field="progress")
     job.progress = min(100.0, max(0.0, command.progress))
     if command.message is not None:
         job.progress_message = command.message

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from heapq import nlargest
 
-from msgspec import UNSET
 from msgspec.msgpack import Encoder
 
+from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import CommandError
 from bunqueue.protocol.commands.monitoring import (
     Figures,
@@ -104,9 +104,14 @@ def metrics(state: State, client: Client, command: Metrics) -> MetricsReply:
 def _history(state: State, name: str | None, kind: str | None) -> QueueHistory:
     """Jobs a minute of a queue; nothing of one that is not here."""
     if name is None:
-        raise CommandError("Metrics queue is required")
+        raise CommandError("Metrics queue is required", Code.INVALID_QUEUE, field="queue")
     if kind not in ("completed", "failed"):
-        raise CommandError("Metrics type must be 'completed' or 'failed'")
+        raise CommandError(
+            "Metrics type must be 'completed' or 'failed'",
+            Code.INVALID_FIELD,
+            field="type",
+            bound="completed, failed",
+        )
     queue = state.queues.get(name)
     if queue is None:
         return QueueHistory(HistoryMeta(0, 0.0, 0), [], 0)
@@ -205,7 +210,7 @@ def storage_state(shard: int, vitals: Vitals) -> StorageState:
     rooms = [] if vitals.disk is None else [_room(shard, vitals.disk)]
     if trouble is None:
         return StorageState(False, None, None, None, warnings, rooms)
-    code = None if trouble.code is UNSET else str(trouble.code)
+    code = str(trouble.code)
     return StorageState(
         trouble.disk_full, trouble.error, float(trouble.since), code, warnings=warnings, rooms=rooms
     )

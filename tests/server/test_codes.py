@@ -1,0 +1,129 @@
+"""Codes of refusals, the same on every surface."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.cli import Cli
+from support.server import Server
+from support.web import client
+from support.wire import Wire
+
+from bunqueue import AsyncQueue, CommandFailed, JobNotFound, errors
+from bunqueue.cli.framework import exits
+from bunqueue.protocol.codes import TABLE, Code, Kind
+
+ROOT = Path(__file__).resolve().parents[2]
+REFUSING = {"CommandError", "NotLetIn", "ErrorReply"}
+
+
+@pytest.fixture
+async def wire(web_server: Server) -> AsyncIterator[Wire]:
+    async with await Wire.open(web_server.address) as wire:
+        yield wire
+
+
+REFUSED: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    ({"cmd": "Nonsense"}, {"code": "UNKNOWN_COMMAND", "field": "cmd", "value": "Nonsense"}),
+    ({"cmd": "PUSH", "data": 1}, {"code": "INVALID_QUEUE", "field": "queue"}),
+    (
+        {"cmd": "PUSH", "queue": "q", "priority": 5_000_000},
+        {"code": "INVALID_PRIORITY", "field": "priority", "value": 5_000_000, "bound": 1_000_000},
+    ),
+    (
+        {"cmd": "PUSH", "queue": "q", "delay": -1},
+        {"code": "INVALID_DELAY", "field": "delay", "value": -1, "bound": 0},
+    ),
+    (
+        {"cmd": "PUSHB", "queue": "q", "jobs": [{"data": 1}, {"data": 2, "maxAttempts": 0}]},
+        {"code": "INVALID_ATTEMPTS", "field": "jobs[1].maxAttempts", "value": 0, "bound": 1},
+    ),
+    (
+        {"cmd": "PUSHB", "queue": "q", "jobs": [{"data": 1}, {"dependsOn": ["none"]}]},
+        {"code": "JOB_NOT_FOUND", "field": "jobs[1].dependsOn", "value": "none"},
+    ),
+    ({"cmd": "PUSH", "queue": "q", "repeat": {}}, {"code": "INVALID_SCHEDULE", "field": "repeat"}),
+    ({"cmd": "GetJob", "id": "none"}, {"code": "JOB_NOT_FOUND"}),
+    ({"cmd": "ACK", "id": "none"}, {"code": "LOCK_LOST"}),
+    ({"cmd": "Promote", "id": "none"}, {"code": "JOB_STATE"}),
+    ({"cmd": "CronGet", "name": "none"}, {"code": "SCHEDULE_NOT_FOUND", "field": "name"}),
+    ({"cmd": "RemoveWebhook", "webhookId": "none"}, {"code": "WEBHOOK_NOT_FOUND", "field": "webhookId"}),
+    ({"cmd": "UnregisterWorker", "workerId": "none"}, {"code": "WORKER_NOT_FOUND", "field": "workerId"}),
+    ({"cmd": "AddWebhook", "url": "ftp://x", "events": []}, {"code": "INVALID_WEBHOOK", "field": "url"}),
+    (
+        {"cmd": "PUSHF", "jobs": [{"queue": "q", "id": "a", "input": {"queue": "q", "data": 1}}]},
+        {"code": "INVALID_FLOW"},
+    ),
+    ({"cmd": "Cron", "name": "c", "queue": "q", "schedule": "x"}, {"code": "INVALID_SCHEDULE"}),
+]
+
+
+@pytest.mark.parametrize(("command", "told"), REFUSED, ids=lambda each: str(each.get("cmd", "")))
+async def test_refusals_name_code_field_value_and_bound(
+    wire: Wire, command: dict[str, Any], told: dict[str, Any]
+) -> None:
+    reply = await wire.call(command["cmd"], **{name: each for name, each in command.items() if name != "cmd"})
+    assert not reply["ok"]
+    assert {name: reply.get(name) for name in told} == told, reply
+
+
+async def test_one_refusal_on_every_surface(web_server: Server) -> None:
+    async with client(web_server) as web:
+        answer = await web.get("/jobs/none")
+        assert (answer.status_code, answer.json()["code"]) == (404, "JOB_NOT_FOUND")
+        answer = await web.post("/queues/q/jobs", json={"data": 1, "priority": 5_000_000})
+        body = answer.json()
+        assert (answer.status_code, body["code"], body["bound"]) == (422, "INVALID_PRIORITY", 1_000_000)
+        answer = await web.get("/no/such/path")
+        assert (answer.status_code, answer.json()["code"]) == (404, "UNKNOWN_PATH")
+    async with AsyncQueue("q", port=web_server.port) as queue:
+        with pytest.raises(JobNotFound) as missing:
+            await queue.handle("none").job()
+        assert missing.value.server_code == Code.JOB_NOT_FOUND
+    done = Cli(web_server)("job", "get", "none", "--json", status=exits.NOT_FOUND)
+    assert '"serverCode":"JOB_NOT_FOUND"' in done.err.replace(" ", "")
+
+
+def test_every_code_has_a_row_and_every_kind_an_exception() -> None:
+    assert set(TABLE) == set(Code)
+    for kind in Kind:
+        assert issubclass(getattr(errors, kind), errors.BunqueueError)
+    assert issubclass(JobNotFound, CommandFailed)
+
+
+def test_the_documentation_has_the_table() -> None:
+    text = (ROOT / "docs/errors.md").read_text()
+    rows = re.findall(r"^\| `([A-Z_]+)` \| (\d+) \| `(\w+)` \| (.+) \|$", text, re.MULTILINE)
+    assert rows == [(code, str(row.status), str(row.kind), row.meaning) for code, row in TABLE.items()]
+
+
+def test_every_code_is_sent_by_somebody() -> None:
+    """None is left over in the table: each stands somewhere else in the program, too."""
+    sources = [
+        path.read_text()
+        for folder in ("bunqueue", "router", "shardproc")
+        for path in (ROOT / folder).rglob("*.py")
+        if path.name != "codes.py"
+    ]
+    table = (ROOT / "bunqueue/protocol/codes.py").read_text().partition("_FIELDS = ")[2]
+    used = set(re.findall(r"\bCode\.([A-Z_]+)", "\n".join([*sources, table])))
+    assert {str(code) for code in Code} - used == set()
+
+
+def test_nobody_decides_by_the_text_of_a_refusal() -> None:
+    """But for servers that send no code."""
+    found = []
+    for path in (ROOT / "bunqueue").rglob("*.py"):
+        if path.name == "codeless.py":
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+                about = ast.unparse(node.func.value)
+                if node.func.attr.endswith("swith") and about.endswith((".reason", "error", ".error")):
+                    found.append(f"{path.name}: {ast.unparse(node)}")
+    assert found == []
