@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from bunqueue.data_folder import NAME, is_resharded, private, shard_file, shards_of, sync
-from bunqueue.spark.errors import UnreadableShard
+from bunqueue.spark.errors import NoRoom, UnreadableShard
 from bunqueue.spark.read.shard_file import KEPT_FREE, opened
 
 AT_ONCE = 4  # shards: their moments are near each other, and more would only wait for the disk
@@ -46,7 +46,7 @@ def _copy(file: Path, target: Path) -> None:
     try:
         with opened(file) as shard:
             shard.copy_to(target)
-    except UnreadableShard as error:
+    except (UnreadableShard, NoRoom) as error:
         text = str(error).replace(", or leave it out with the option unreadable=skip", "")  # of Spark
         raise SnapshotError(text) from error
     sync(target)

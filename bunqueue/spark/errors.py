@@ -11,6 +11,10 @@ class NotReadable(Exception):
     """A folder or a shard that cannot be read."""
 
 
+class NoRoom(NotReadable):
+    """The disk has no room for a copy."""
+
+
 class UnreadableShard(NotReadable):
     """One shard of a folder."""
 

@@ -15,7 +15,7 @@ from support.small_disks import small_disk
 
 from bunqueue import Queue
 from bunqueue.cli.framework import exits
-from bunqueue.spark.errors import UnreadableShard
+from bunqueue.spark.errors import NoRoom
 from bunqueue.spark.read.shard_file import opened
 
 SHARDS = 2
@@ -111,6 +111,6 @@ def test_a_copy_stops_before_it_takes_the_room_of_a_server(busy: Server, tmp_pat
     busy.stop()
     file = max(Path(busy.data_dir).glob("*.db"), key=lambda each: each.stat().st_size)
     with small_disk(tmp_path, "tmpfs", 44) as disk:
-        with pytest.raises(UnreadableShard, match="left, and 17 MB are kept"), opened(file) as shard:
+        with pytest.raises(NoRoom, match="left, and 17 MB are kept"), opened(file) as shard:
             shard.copy_to(disk / "copy.db")
         assert (disk / "copy.db").stat().st_blocks * 512 < 40_000_000

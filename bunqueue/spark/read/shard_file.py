@@ -16,7 +16,7 @@ from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..errors import UnreadableShard
+from ..errors import NoRoom, UnreadableShard
 from .decoding import FUNCTIONS
 
 SCHEMA = 3  # the newest that `tables` describes; older ones have all of it, too
@@ -97,7 +97,8 @@ class ShardFile:
         return found
 
     def copy_to(self, target: Path) -> None:
-        """Write all of it into a new file that nobody else may read."""
+        """Write all of it into a new file that nobody else may read.  NoRoom when the disk is about to be
+        full; what was written is the caller's to remove."""
         os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
         with closing(sqlite3.connect(target, isolation_level=None)) as copy:
             copy.execute("pragma synchronous = off")
@@ -111,7 +112,7 @@ class ShardFile:
     def _check_room(self, folder: Path) -> None:
         free = shutil.disk_usage(folder).free
         if free < KEPT_FREE:
-            raise UnreadableShard(
+            raise NoRoom(
                 f"{self.path} cannot be copied: {folder} has only {free / 1e6:,.0f} MB left, and "
                 f"{KEPT_FREE / 1e6:,.0f} MB are kept for what else is on that disk; give another folder"
             )

@@ -5,6 +5,8 @@ from __future__ import annotations
 from bunqueue.model.job import MAX_TIMELINE, Extra, Job, Moment
 from bunqueue.protocol.job_view import timeline
 
+_ENDED = ("failed", "cancelled")  # the moments that end an attempt
+
 
 def note(job: Job, moment: Moment) -> None:
     """Add to the timeline, which is spelled out from the first unusual event on."""
@@ -19,7 +21,7 @@ def note(job: Job, moment: Moment) -> None:
 def attempt_number(job: Job, attempts: int) -> int:
     """The number of an attempt, which is ``attempts`` in this life of the job: after a retry of a dead letter
     the numbers go on, so that none appears twice."""
-    past = (moment.attempt for moment in reversed(job.timeline or ()) if moment.state == "failed")
+    past = (moment.attempt for moment in reversed(job.timeline or ()) if moment.state in _ENDED)
     return max(attempts, next((number + 1 for number in past if number is not None), 0))
 
 

@@ -324,3 +324,16 @@ def test_attempts_are_numbered_on_after_a_retry(driver: Driver) -> None:
     moments = driver.job(job_id)["timeline"]
     assert [moment["attempt"] for moment in moments if moment["state"] == "failed"] == [1, 2, 3, 4]
     assert [moment.get("attempt") for moment in moments if moment["state"] == "waiting"] == [None, 2, None, 4]
+
+
+def test_a_cancelled_attempt_keeps_its_number(driver: Driver) -> None:
+    job_id = driver.push(maxAttempts=2, backoff=0)
+    token = driver.ask(3, cmd="PULL", queue="q", owner="w", signals=True)["token"]
+    assert driver.ask(cmd="Cancel", id=job_id, running=True)["ok"]
+    driver.ask(3, cmd="FAIL", id=job_id, token=token, error="stopped")
+    assert driver.ask(cmd="RetryDlq", queue="q", jobId=job_id)["count"] == 1
+    token = driver.ask(3, cmd="PULL", queue="q", owner="w")["token"]
+    driver.ask(3, cmd="FAIL", id=job_id, token=token, error="no")
+    moments = driver.job(job_id)["timeline"]
+    ended = [(each["state"], each["attempt"]) for each in moments if each["state"] in ("cancelled", "failed")]
+    assert ended == [("cancelled", 1), ("failed", 2)]
