@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from enum import StrEnum, auto
+from traceback import walk_tb
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
@@ -273,9 +274,23 @@ def _told() -> Iterator[Tell]:
     except KeyboardInterrupt:
         raise typer.Abort from None
     except Exception as error:
+        if _was_interrupted(error):  # Spark has raised another error on the way out
+            raise typer.Abort from None
         if not isinstance(error, OSError) and not type(error).__module__.startswith(("py4j.", "pyspark.")):
             raise
         raise BunqueueError(in_a_line(error)) from error
+
+
+def _was_interrupted(error: BaseException) -> bool:
+    """Whether the error came up while Ctrl-C was being handled: by Python, or by Spark's own handler, which
+    tells Java first."""
+    if any(frame.f_code.co_name == "signal_handler" for frame, _ in walk_tb(error.__traceback__)):
+        return True
+    while (before := error.__cause__ or error.__context__) is not None:
+        if isinstance(before, KeyboardInterrupt):
+            return True
+        error = before
+    return False
 
 
 @contextmanager
