@@ -15,13 +15,13 @@ from pathlib import Path
 from msgspec import Raw, Struct
 from msgspec.msgpack import Encoder
 
-from bunqueue.client.connection.requests import spec_of
+from bunqueue.client.connection.requests import closed, spec_of
 from bunqueue.errors import ConnectionLost
 from bunqueue.protocol.commands import Route
 
 from . import files
 from .engine import EmbeddedEngine
-from .session import VERSION, stopped
+from .session import VERSION, encoded, stopped
 
 _encode = Encoder().encode
 
@@ -53,32 +53,36 @@ class DirectSession:
         self.engine = engine
         self._numbers = itertools.count(1)
         self._waiting: dict[bytes, Answer] = {}
+        self._left = False  # set with the engine locked
         engine.join(self)
 
     def ask(self, command: Struct, patience: float | None = None) -> bytes | None:
         """The reply to a command; None when there is none within `patience` seconds.
 
-        Raises ConnectionLost, or StorageError, which is one.
+        Raises PayloadError, ConnectionLost, or StorageError, which is one.
         """
         spec = spec_of(type(command))
         if spec.route is Route.ROUTER:
             return self.engine.ask_front(self, command)
         key = _encode(next(self._numbers))
         command.req_id = Raw(key)  # type: ignore[attr-defined]  # every command has it
+        payload = encoded(command)
         answer = self._waiting[key] = Answer()
-        self.engine.run(self, [_encode(command)])
+        self.engine.run(self, [payload])
         if answer.payload is None and answer.error is None:
             self._wait(answer, patience)
         if answer.error is not None:
             raise answer.error
-        payload = answer.payload
-        return None if payload is None else self.engine.complete(spec.name, payload)
+        if answer.payload is None and self._left:
+            raise closed(command, f"embedded engine {self.engine.path}")
+        reply = answer.payload
+        return None if reply is None else self.engine.complete(spec.name, reply)
 
     def _wait(self, answer: Answer, patience: float | None) -> None:
         """It was not there at once: long work goes in slices."""
         event = threading.Event()
         with self.engine.lock:  # answers come with it held
-            if answer.payload is not None or answer.error is not None:
+            if answer.payload is not None or answer.error is not None or self._left:
                 return
             answer.event = event
         event.wait(patience)
@@ -102,11 +106,16 @@ class DirectSession:
             answer.settle()
 
     def leave(self) -> None:
-        """End it; the last session of a file closes it."""
-        if not self.engine.inherited:
-            with files.lock:
-                if self.engine.leave(self) and files.engines.get(self.engine.path) is self.engine:
-                    del files.engines[self.engine.path]
+        """End it, and the calls under way; the last session of a file closes it."""
+        if self.engine.inherited:
+            return
+        with files.lock:
+            if self.engine.leave(self) and files.engines.get(self.engine.path) is self.engine:
+                del files.engines[self.engine.path]
+        with self.engine.lock:
+            self._left = True
+            for answer in self._waiting.values():
+                answer.settle()
 
 
 class FileSession:

@@ -14,7 +14,7 @@ from copy import copy
 from msgspec import Raw, Struct
 from msgspec.msgpack import Encoder
 
-from bunqueue.client.connection.requests import spec_of
+from bunqueue.client.connection.requests import closed, spec_of, unencodable
 from bunqueue.client.connection.transport import Hear
 from bunqueue.errors import ConnectionLost, StorageError
 from bunqueue.protocol.commands import Route
@@ -28,6 +28,18 @@ VERSION = 2  # of the protocol, unless Hello says otherwise
 MAX_UNHEARD = 100_000  # events that wait for a loop which does not turn; what is more is counted only
 
 _encode = Encoder().encode
+
+
+class Closed(Exception):
+    """The session was closed while a call was under way."""
+
+
+def encoded(command: Struct) -> bytes:
+    """The payload of a command. Raises PayloadError."""
+    try:
+        return _encode(command)
+    except Exception as error:
+        raise unencodable(command, error) from error
 
 
 class EmbeddedTransport:
@@ -51,7 +63,7 @@ class EmbeddedTransport:
     async def call(self, command: Struct, *, timeout: float | None = None) -> bytes:  # noqa: ASYNC109
         """See `Transport.call`; the engine always answers, so ``timeout`` has nothing to bound.
 
-        Raises StorageError when the file cannot be read or written.
+        Raises StorageError when the file cannot be read or written, PayloadError for what cannot be encoded.
         """
         if self.engine.inherited:
             raise ConnectionLost(
@@ -61,12 +73,19 @@ class EmbeddedTransport:
         if self.engine.closed and not self._closed:
             await self._join_again()
         if self._closed:
-            raise ConnectionLost(f"the session with {self.engine.path} is closed: open a new queue")
+            raise self._is_closed(command)
         spec = spec_of(type(command))
         if spec.route is Route.ROUTER:
             self._run()
             return self.engine.ask_front(self, command)
-        return self.engine.complete(spec.name, await self._send(command))
+        try:
+            payload = await self._send(command)
+        except Closed:
+            raise self._is_closed(command) from None
+        return self.engine.complete(spec.name, payload)
+
+    def _is_closed(self, command: Struct) -> ConnectionLost:
+        return closed(command, f"embedded engine {self.engine.path}")
 
     def listen(self, hear: Hear | None) -> None:
         """See `Transport.listen`."""
@@ -75,11 +94,12 @@ class EmbeddedTransport:
     def _send(self, command: Struct) -> Future[bytes]:
         key = _encode(next(self._numbers))
         command.req_id = Raw(key)  # type: ignore[attr-defined]
+        payload = encoded(command)
         future: Future[bytes] = self.loop.create_future()
         self._waiting[key] = future
         if not self._batch:
             self.loop.call_soon(self._run)
-        self._batch.append(_encode(command))
+        self._batch.append(payload)
         return future
 
     async def _join_again(self) -> None:
@@ -104,7 +124,7 @@ class EmbeddedTransport:
             with files.lock:
                 if self.engine.leave(self, self.loop) and files.engines.get(self.engine.path) is self.engine:
                     del files.engines[self.engine.path]
-        self._end_calls(ConnectionLost(f"the session with {self.engine.path} was closed"))
+        self._end_calls(Closed())
 
     # -- what the engine tells, from any thread
 
@@ -147,7 +167,7 @@ class EmbeddedTransport:
         if self._ear.hear is not None:
             self._ear.hear(None)
 
-    def _end_calls(self, error: ConnectionLost) -> None:
+    def _end_calls(self, error: ConnectionLost | Closed) -> None:
         for future in self._waiting.values():
             if not future.done():
                 future.set_exception(copy(error))

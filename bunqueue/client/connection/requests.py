@@ -92,9 +92,8 @@ def encode_frame(command: Struct, number: int) -> bytes:
     command.req_id = Raw(_encode(number))  # type: ignore[attr-defined]  # every command has it
     try:
         payload = _encode(command)
-    except Exception as error:  # lone surrogates in a text, a number beyond 64 bits, and the like
-        problem = f"{type(error).__name__}: {error}"
-        raise PayloadError(f"{describe(command)} cannot be encoded: {problem}") from error
+    except Exception as error:
+        raise unencodable(command, error) from error
     if len(payload) > MAX_FRAME:
         raise PayloadError(
             f"{describe(command)} has {len(payload)} bytes, a frame holds {MAX_FRAME}; send less at once, "
@@ -111,6 +110,12 @@ def poll_time(command: Struct) -> float:
 
 
 # -- how requests fail
+
+
+def unencodable(command: Struct, error: Exception) -> PayloadError:
+    """A text has a lone surrogate, a number is beyond 64 bits, or the like."""
+    problem = f"{type(error).__name__}: {error}"
+    return PayloadError(f"{describe(command)} cannot be encoded: {problem}", **names(command))
 
 
 def lost(command: Struct, address: str, reason: str, tries: int = 1) -> ConnectionLost:

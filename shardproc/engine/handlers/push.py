@@ -406,11 +406,16 @@ def check_size(data: bytes, where: str = "") -> None:
     """
     if json_size(data, MAX_DATA) > MAX_DATA:
         raise CommandError(
-            f"{where}Job data too large (max 10MB)", Code.DATA_TOO_LARGE, field=path_of(f"{where}data")
+            f"{where}Job data too large (max 10MB)",
+            Code.DATA_TOO_LARGE,
+            field=path_of(f"{where}data"),
+            bound=MAX_DATA,
         )
     if len(data) > MAX_BYTES:
         raise CommandError(
             f"{where}Job data too large ({len(data)} bytes of MessagePack, max {MAX_BYTES})",
             Code.DATA_TOO_LARGE,
             field=path_of(f"{where}data"),
+            value=len(data),
+            bound=MAX_BYTES,
         )

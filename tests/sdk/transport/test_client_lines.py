@@ -13,12 +13,8 @@ from support.fake_server import Command, FakeServer, Peer
 from support.waiting import eventually, wait_until
 
 from bunqueue import (
-    AuthError,
-    CommandTimeout,
     ConnectionLost,
     ConnectionOptions,
-    ConnectTimeout,
-    PayloadError,
     Queue,
 )
 from bunqueue.client.connection import blocking_pool as module
@@ -132,103 +128,7 @@ async def test_a_connection_that_was_lost_while_idle_costs_nothing(
     assert not client._caller.is_open
 
 
-async def test_a_server_that_restarts_is_waited_for(fake: FakeServer, make: Callable[..., Client]) -> None:
-    """Longer than for one that never was there, though the pool has never seen it."""
-    client = make(refused_timeout=1)
-    await run(client.push)
-    await fake.stop()
-    call = run(client.push)
-    await eventually(lambda: client._caller.is_open, "it goes the long way")
-    await asyncio.sleep(0.05)  # longer than one waits for a server that never was there
-    assert not call.done()
-    await fake.start()
-    assert await asyncio.wait_for(call, 10) == "job-1"
-
-
-async def test_a_written_push_whose_connection_is_lost_is_not_repeated(
-    fake: FakeServer, make: Callable[..., Client]
-) -> None:
-    fake.answer = _cut
-    client = make()
-    with pytest.raises(ConnectionLost, match=r"PUSH for queue 'q'.*unknown, so it was not repeated"):
-        await run(client.push)
-    assert fake.names().count("PUSH") == 1
-
-
-async def _cut(peer: Peer, command: Command) -> None:
-    peer.cut()
-
-
-async def test_what_may_be_repeated_is_repeated(fake: FakeServer, make: Callable[..., Client]) -> None:
-    async def answer(peer: Peer, command: Command) -> None:
-        if len(fake.peers) == 1:
-            peer.cut()
-        else:
-            peer.reply(command, id="j", state="waiting")
-
-    fake.answer = answer
-    assert await run(make().state) == "waiting"
-    assert fake.names().count("GetState") == 2
-
-
-async def test_a_late_reply_is_not_taken_for_the_next_one(
-    fake: FakeServer, make: Callable[..., Client]
-) -> None:
-    held: list[tuple[Peer, Command]] = []
-
-    async def answer(peer: Peer, command: Command) -> None:
-        held.append((peer, command))
-
-    fake.answer = answer
-    client = make(command_timeout=100)
-    with pytest.raises(CommandTimeout, match=r"PUSH for queue 'q': no answer .* is unknown"):
-        await run(client.push)
-    peer, command = held[0]
-    peer.reply(command, id="late")
-    fake.answer = fake._echo
-    assert await run(client.push) == "job-1"
-    assert len(fake.peers) == 2
-
-
-async def test_an_unavailable_shard_is_asked_again(fake: FakeServer, make: Callable[..., Client]) -> None:
-    async def answer(peer: Peer, command: Command) -> None:
-        if fake.names().count("PUSH") < 4:
-            peer.refuse(command, "Shard unavailable: restarting")
-        else:
-            peer.reply(command, id="x")
-
-    fake.answer = answer
-    assert await run(make().push) == "x"
-
-
-async def test_a_refused_token_is_told(fake: FakeServer, make: Callable[..., Client]) -> None:
-    async def answer(peer: Peer, command: Command) -> None:
-        peer.refuse(command, "Invalid token")
-
-    fake.answer = answer
-    with pytest.raises(AuthError, match=r"refuses this client: Invalid token; give the token"):
-        await run(make(token="wrong").push)
-
-
-async def test_a_server_that_is_not_there_is_told() -> None:
-    client = Client(Endpoint(port=1, options=ConnectionOptions(refused_timeout=50)))
-    with pytest.raises(ConnectTimeout, match=r"no connection to 127.0.0.1:1 \(.*bunqueue start"):
-        await run(client.push)
-    await run(client.close)
-
-
-async def test_last_words_of_a_server_are_passed_on(fake: FakeServer, make: Callable[..., Client]) -> None:
-    async def answer(peer: Peer, command: Command) -> None:
-        payload = b"\x82\xa2ok\xc2\xa5error\xabtoo noisy!!"
-        peer.writer.write(len(payload).to_bytes(4, "big") + payload)
-        peer.writer.close()
-
-    fake.answer = answer
-    with pytest.raises(ConnectionLost, match=r"the server says: too noisy!!"):
-        await run(make().push)
-
-
-async def test_nonsense_ends_the_connection_and_not_the_client(
+async def test_nonsense_over_every_line_is_left_to_the_pool(
     fake: FakeServer, make: Callable[..., Client]
 ) -> None:
     nonsense = [b"\0\0\0\1\xc1", b"\xff\xff\xff\xff"]
@@ -243,17 +143,6 @@ async def test_nonsense_ends_the_connection_and_not_the_client(
     client = make(pool_size=1)
     assert await run(client.state) == "waiting"
     assert len(fake.peers) == 3  # a line, and two of the pool
-
-
-async def test_replies_may_be_large_and_come_in_pieces(fake: FakeServer, make: Callable[..., Client]) -> None:
-    async def answer(peer: Peer, command: Command) -> None:
-        peer.reply(command, id="x" * 300_000)
-        peer.reply({"reqId": 0}, id="a stray one")
-
-    fake.answer = answer
-    client = make()
-    for _ in range(2):
-        assert len(await run(client.push)) == 300_000
 
 
 async def test_a_line_that_was_silent_for_long_is_not_trusted(
@@ -283,15 +172,6 @@ async def test_a_call_that_is_interrupted_leaves_no_reply_behind(
             client.push()
     assert await run(client.push) == "job-1"
     assert len(fake.peers) == 2
-
-
-async def test_what_is_too_large_is_not_sent(
-    fake: FakeServer, make: Callable[..., Client], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("bunqueue.client.connection.requests.MAX_FRAME", 1000)
-    with pytest.raises(PayloadError, match="a frame holds 1000"):
-        await run(make().call, push(2000), core.PushReply)
-    assert not fake.commands
 
 
 async def test_closing_does_not_cut_off_a_call_under_way(fake: FakeServer) -> None:

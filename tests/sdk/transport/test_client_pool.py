@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import logging
 import time
 import traceback
 from contextlib import suppress
 from typing import Any
 
 import pytest
-from msgspec import Raw
 from msgspec.msgpack import decode
 from support.fake_server import Command, FakeServer, Peer
 from support.waiting import eventually
@@ -23,15 +21,13 @@ from bunqueue import (
     ConnectionLost,
     ConnectionOptions,
     ConnectTimeout,
-    PayloadError,
 )
 from bunqueue.client.connection import pool as module
 from bunqueue.client.connection import shared_pools
 from bunqueue.client.connection.pool import Pool
 from bunqueue.client.connection.shared_pools import lease
 from bunqueue.client.connection.transport import Endpoint
-from bunqueue.protocol.commands import core, dlq, query
-from bunqueue.protocol.framing import MAX_FRAME
+from bunqueue.protocol.commands import core, query
 
 
 def push(number: int = 0) -> core.Push:
@@ -40,15 +36,6 @@ def push(number: int = 0) -> core.Push:
 
 def endpoint(fake: FakeServer, token: str | None = None, **options: Any) -> Endpoint:
     return Endpoint(port=fake.port, token=token, options=ConnectionOptions(**options))
-
-
-async def test_hello_comes_first_and_says_what_we_speak(fake: FakeServer) -> None:
-    pool = Pool(endpoint(fake))
-    await pool.call(push())
-    assert fake.names() == ["Hello", "PUSH"]
-    assert fake.commands[0]["protocolVersion"] == 2
-    assert fake.commands[0]["capabilities"] == ["pipelining", "idempotent-push"]
-    await pool.close()
 
 
 async def test_the_port_of_a_web_server_is_called_that() -> None:
@@ -74,14 +61,6 @@ async def test_the_port_of_a_web_server_is_called_that() -> None:
     await pool.close()
     web.close()
     await asyncio.gather(*answered)
-
-
-async def test_with_a_token_auth_comes_before_hello(fake: FakeServer) -> None:
-    pool = Pool(endpoint(fake, token="secret"))
-    await pool.call(push())
-    assert fake.names() == ["Auth", "Hello", "PUSH"]
-    assert fake.commands[0]["token"] == "secret"
-    await pool.close()
 
 
 async def test_a_refused_token_is_told_and_not_tried_again_and_again(fake: FakeServer) -> None:
@@ -217,47 +196,6 @@ async def test_under_load_more_connections_are_opened(fake: FakeServer) -> None:
     await pool.close()
 
 
-async def test_a_written_push_whose_connection_is_lost_is_not_repeated(fake: FakeServer) -> None:
-    async def answer(peer: Peer, command: Command) -> None:
-        peer.cut()
-
-    fake.answer = answer
-    pool = Pool(endpoint(fake))
-    with pytest.raises(
-        ConnectionLost, match=r"PUSH for queue 'q'.*unknown, so it was not repeated"
-    ) as caught:
-        await pool.call(push())
-    assert caught.value.address == f"127.0.0.1:{fake.port}"
-    assert fake.names().count("PUSH") == 1
-    await pool.close()
-
-
-async def test_what_may_be_repeated_is_repeated_over_a_new_connection(fake: FakeServer) -> None:
-    async def answer(peer: Peer, command: Command) -> None:
-        if len(fake.peers) == 1:
-            peer.cut()
-        else:
-            peer.reply(command, id="j", state="waiting")
-
-    fake.answer = answer
-    pool = Pool(endpoint(fake))
-    reply = await pool.call(query.GetState(id="j"))
-    assert decode(reply)["state"] == "waiting"
-    assert fake.names().count("GetState") == 2
-    await pool.close()
-
-
-async def test_a_command_that_kills_every_connection_is_given_up(fake: FakeServer) -> None:
-    async def answer(peer: Peer, command: Command) -> None:
-        peer.cut()
-
-    fake.answer = answer
-    pool = Pool(endpoint(fake))
-    with pytest.raises(ConnectionLost, match=r"it was sent 3 times"):
-        await pool.call(query.GetState(id="j"))
-    await pool.close()
-
-
 async def test_what_was_never_written_is_sent_over_the_next_connection(fake: FakeServer) -> None:
     pool = Pool(endpoint(fake))
     await pool.call(query.GetState(id="j"))
@@ -282,25 +220,6 @@ async def test_an_idle_pool_comes_back_by_itself(fake: FakeServer) -> None:
     await pool.close()
 
 
-async def test_commands_wait_for_a_server_that_comes_back(fake: FakeServer) -> None:
-    pool = Pool(endpoint(fake))
-    await pool.call(push())
-    await fake.stop()
-    call = asyncio.ensure_future(pool.call(push()))
-    await asyncio.sleep(0.05)  # long enough for an attempt that fails
-    assert not call.done()
-    await fake.start()
-    await asyncio.wait_for(call, 10)
-    await pool.close()
-
-
-async def test_a_server_that_is_not_there_is_a_clear_error() -> None:
-    pool = Pool(Endpoint(port=1, options=ConnectionOptions(command_timeout=50)))
-    with pytest.raises(ConnectTimeout, match=r"no connection to 127.0.0.1:1 \(.*bunqueue start"):
-        await pool.call(push())
-    await pool.close()
-
-
 async def test_a_server_that_never_was_there_is_not_waited_for_as_long_as_one_that_comes_back(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -322,80 +241,6 @@ async def test_a_host_that_cannot_be_one_is_an_error_at_once(caplog: pytest.LogC
     await asyncio.sleep(0)
     gc.collect()
     assert "never retrieved" not in caplog.text
-
-
-async def test_any_refusal_of_a_token_is_told_at_once(fake: FakeServer) -> None:
-    async def answer(peer: Peer, command: Command) -> None:
-        peer.refuse(command, "token must be a string")
-
-    fake.answer = answer
-    async with AsyncQueue("q", port=fake.port, token="t") as queue:
-        with pytest.raises(AuthError, match="refuses the token: token must be a string"):
-            await asyncio.wait_for(queue.add("x"), 5)
-
-
-@pytest.mark.parametrize(
-    ("command", "advice"),
-    [
-        (core.Push(queue="q"), "look before you do it again$"),
-        (core.Push(queue="q", idempotency_key="k"), "it was sent 3 times; whether it was carried out is"),
-        (dlq.RetryDlq(queue="q"), "it was sent 3 times"),
-        (core.PullBatch(queue="q", count=1), "the worker sorts it out over the next one$"),
-        (core.AckBatch(ids=["1"]), "the worker sorts it out over the next one$"),
-    ],
-)
-async def test_advice_fits_who_lost_the_connection(fake: FakeServer, command: Any, advice: str) -> None:
-    async def answer(peer: Peer, command: Command) -> None:
-        peer.cut()
-
-    fake.answer = answer
-    fake.capabilities.append("idempotent-push")
-    pool = Pool(endpoint(fake))
-    with pytest.raises(ConnectionLost, match=advice):
-        await pool.call(command)
-    await pool.close()
-
-
-async def test_a_command_without_an_answer_times_out(fake: FakeServer) -> None:
-    async def answer(peer: Peer, command: Command) -> None:
-        pass
-
-    fake.answer = answer
-    pool = Pool(endpoint(fake, command_timeout=50))
-    with pytest.raises(CommandTimeout, match=r"PUSH for queue 'q': no answer from .* is unknown"):
-        await pool.call(push())
-    with pytest.raises(CommandTimeout) as caught:
-        await pool.call(query.GetState(id="j"))
-    assert "unknown" not in str(caught.value)
-    await pool.close()
-
-
-async def test_late_answers_are_ignored(fake: FakeServer) -> None:
-    held: list[tuple[Peer, Command]] = []
-
-    async def answer(peer: Peer, command: Command) -> None:
-        held.append((peer, command))
-
-    fake.answer = answer
-    pool = Pool(endpoint(fake, command_timeout=50))
-    with pytest.raises(CommandTimeout):
-        await pool.call(push())
-    peer, command = held[0]
-    peer.reply(command, id="late")
-    fake.answer = fake._echo
-    assert decode(await pool.call(push()))["id"] == "job-1"
-    await pool.close()
-
-
-async def test_a_long_poll_has_its_own_time_on_top(fake: FakeServer) -> None:
-    async def answer(peer: Peer, command: Command) -> None:
-        asyncio.get_running_loop().call_later(command["timeout"] / 1000, lambda: peer.reply(command, jobs=[]))
-
-    fake.answer = answer
-    pool = Pool(endpoint(fake, command_timeout=100))
-    reply = await pool.call(core.PullBatch(queue="q", count=1, timeout=150))
-    assert decode(reply)["jobs"] == []
-    await pool.close()
 
 
 async def test_too_many_timeouts_mean_a_dead_connection(fake: FakeServer) -> None:
@@ -431,31 +276,6 @@ async def test_pings_come_only_in_silence(fake: FakeServer) -> None:
     await pool.close()
 
 
-async def test_an_unavailable_shard_is_asked_again(fake: FakeServer) -> None:
-    async def answer(peer: Peer, command: Command) -> None:
-        if fake.names().count("PUSH") < 4:
-            peer.refuse(command, "Shard unavailable: restarting")
-        else:
-            peer.reply(command, id="x")
-
-    fake.answer = answer
-    pool = Pool(endpoint(fake))
-    assert decode(await pool.call(push()))["id"] == "x"
-    await pool.close()
-
-
-async def test_a_shard_that_stays_away_is_told(fake: FakeServer) -> None:
-    async def answer(peer: Peer, command: Command) -> None:
-        peer.refuse(command, "Shard unavailable")
-
-    fake.answer = answer
-    pool = Pool(endpoint(fake, command_timeout=150))
-    reply = decode(await pool.call(push()))
-    assert reply["error"] == "Shard unavailable"
-    assert fake.names().count("PUSH") > 1
-    await pool.close()
-
-
 async def test_a_cancelled_command_harms_no_other(fake: FakeServer) -> None:
     pool = Pool(endpoint(fake))
     await pool.call(push())
@@ -464,54 +284,6 @@ async def test_a_cancelled_command_harms_no_other(fake: FakeServer) -> None:
     first.cancel()
     assert decode(await second)["id"] == "job-1"
     assert decode(await pool.call(push()))["id"] == "job-1"
-    await pool.close()
-
-
-async def test_what_is_too_large_is_not_sent(fake: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bunqueue.client.connection.requests.MAX_FRAME", 100)
-    pool = Pool(endpoint(fake))
-    with pytest.raises(PayloadError, match=r"PUSH for queue 'q' has .* a frame holds 100"):
-        await pool.call(core.Push(queue="q", data=Raw(b"\xc4\x64" + b"x" * 100)))
-    assert MAX_FRAME > 100
-    await pool.close()
-
-
-async def test_text_that_is_no_unicode_is_a_payload_error(fake: FakeServer) -> None:
-    pool = Pool(endpoint(fake))
-    with pytest.raises(PayloadError, match=r"cannot be encoded: UnicodeEncodeError"):
-        await pool.call(core.Push(queue="q", name="\ud800"))
-    await pool.close()
-
-
-async def test_last_words_of_a_server_are_passed_on(
-    fake: FakeServer, caplog: pytest.LogCaptureFixture
-) -> None:
-    async def answer(peer: Peer, command: Command) -> None:
-        payload = b"\x82\xa2ok\xc2\xa5error\xabtoo noisy!!"
-        peer.writer.write(len(payload).to_bytes(4, "big") + payload)
-        await peer.writer.drain()
-        peer.writer.close()
-
-    fake.answer = answer
-    pool = Pool(endpoint(fake))
-    with (
-        caplog.at_level(logging.WARNING),
-        pytest.raises(ConnectionLost, match=r"the server says: too noisy!!"),
-    ):
-        await pool.call(push())
-    await pool.close()
-
-
-async def test_nonsense_ends_the_connection_and_not_the_client(fake: FakeServer) -> None:
-    async def answer(peer: Peer, command: Command) -> None:
-        if len(fake.peers) == 1:
-            peer.writer.write(b"\0\0\0\1\xc1")
-        else:
-            peer.reply(command, id="x", state="waiting")
-
-    fake.answer = answer
-    pool = Pool(endpoint(fake))
-    assert decode(await pool.call(query.GetState(id="x")))["state"] == "waiting"
     await pool.close()
 
 
@@ -572,11 +344,3 @@ def test_a_queue_may_be_used_in_one_event_loop_after_the_other() -> None:
 def test_tokens_do_not_show() -> None:
     assert "secret" not in repr(Endpoint(token="secret"))
     assert "secret" not in repr(AsyncQueue("q", token="secret"))
-
-
-async def test_a_server_that_accepts_and_says_nothing_is_a_clear_error(fake: FakeServer) -> None:
-    fake.deaf = True
-    pool = Pool(endpoint(fake, command_timeout=200, connect_timeout=30))
-    with pytest.raises(ConnectTimeout, match=r"no answer within 0.03 s"):
-        await pool.call(push())
-    await pool.close()
