@@ -43,7 +43,7 @@ faults: $(DEV) ## run the long fault tests: full disks, power cuts, clocks, bad 
 test-interop: $(DEV) $(INTEROP) ## try the server with the official clients of npm and PyPI (needs npm)
 	$(BIN)/pytest -q -m interop -n $(WORKERS) --dist worksteal tests/interop
 
-lint: $(DEV) ## check style, types, imports and sizes
+lint: $(DEV) ## check style, types, imports, sizes and sleeps in tests
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy --strict
@@ -51,6 +51,7 @@ lint: $(DEV) ## check style, types, imports and sizes
 	$(BIN)/oxlint --deny-warnings bunqueue/gateway/dashboard/assets
 	$(BIN)/lint-imports
 	$(BIN)/python scripts/check_sizes.py
+	$(BIN)/python scripts/check_sleeps.py
 
 # Not a part of lint: it asks a database of advisories, so it needs a network, and its answer changes by itself.
 audit: $(TOOLS) ## look for known vulnerabilities in the pinned versions (needs a network)

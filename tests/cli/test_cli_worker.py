@@ -31,7 +31,7 @@ async def send(job):
 
 def slow(job):
     print("begun", job.data, flush=True)
-    time.sleep(job.data)
+    time.sleep(job.data)  # how long the job runs
     return "done"
 
 def deadly(job):

@@ -49,7 +49,7 @@ class Runs:
         self.begun[job.id] += 1
         self.overlaps += job.id in self._running
         self._running.add(job.id)
-        await asyncio.sleep(job.data)
+        await asyncio.sleep(job.data)  # how long the job runs
         self._running.discard(job.id)
 
 

@@ -198,7 +198,7 @@ async def test_eight_days_ahead_delete_nothing(make_server: StartServer, clock: 
     server.kill_all()  # a start that knows it from the file only
     server.restart()
     # Rounds of retention begin 10 s after a start, of the event log with the first batch.
-    await asyncio.sleep(12)
+    await asyncio.sleep(12)  # in which a round would remove something
     assert (await ask(server, "GetJobCounts", queue="q"))["counts"]["completed"] == 3
     assert (await ask(server, "CountDlq", queue="q"))["count"] == 1
     assert await retained_events(server) >= events

@@ -20,7 +20,7 @@ from bunqueue import Queue, Worker
 path = sys.argv[1]
 
 async def work(job):
-    await asyncio.sleep(0.002)
+    await asyncio.sleep(0.002)  # so that some jobs run when it is killed
     return job.data
 
 def tell(*words):  # in one write: lines of several threads

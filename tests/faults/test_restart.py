@@ -600,7 +600,7 @@ async def test_the_second_sigterm_ends_it_at_once(server: Server) -> None:
         shard.kill(signal.SIGSTOP)  # it would be waited for
         server.signal(signal.SIGTERM)
         await eventually(lambda: "stopping" in server.log(), "the first signal was noticed")
-        await asyncio.sleep(2 * AGAIN_S)
+        await asyncio.sleep(2 * AGAIN_S)  # sooner, it would be taken for the first one
         server.signal(signal.SIGTERM)
         status = await asyncio.to_thread(server.wait, 5.0)
         assert status == 1

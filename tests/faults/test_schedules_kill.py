@@ -9,6 +9,7 @@ from typing import Any
 
 from support.naming import queue_on
 from support.server import Server, StartServer
+from support.waiting import eventually
 from support.wire import ConnectionEnded, Wire
 
 EVERY = 250  # ms
@@ -27,7 +28,7 @@ async def ask(server: Server, cmd: str, **fields: Any) -> dict[str, Any]:
                 reply = {"ok": False}
             if reply["ok"]:
                 return reply
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(0.05)  # between two tries
 
 
 async def test_one_job_an_instant_though_shards_are_killed(make_server: StartServer) -> None:
@@ -40,10 +41,10 @@ async def test_one_job_an_instant_though_shards_are_killed(make_server: StartSer
         first[queue] = (await ask(server, "Cron", **fields))["cron"]["nextRun"]
     rng = random.Random(7)
     for _ in range(KILLS):
-        await asyncio.sleep(rng.uniform(0.3, 0.8))
+        await asyncio.sleep(rng.uniform(0.3, 0.8))  # a shard dies at any moment
         server.kill_shards(rng.randrange(2))
         await ask(server, "CronList")  # both are back
-    await asyncio.sleep(3 * EVERY / 1000)
+    await asyncio.sleep(3 * EVERY / 1000)  # a few instants without a kill
     for queue in queues:
         before = (await ask(server, "CronGet", name=queue))["cron"]
         await ask(server, "CronDelete", name=queue)
@@ -63,20 +64,25 @@ async def test_a_registered_worker_is_known_to_the_shard_even_a_new_one(make_ser
     fields = {"queue": queue, "repeatEvery": 100, "preventOverlap": False, "skipIfNoWorker": True}
     await ask(server, "Cron", name="c", **fields)
 
-    async def runs_within(seconds: float) -> int:
-        before = (await ask(server, "CronGet", name="c"))["cron"]["executions"]
-        await asyncio.sleep(seconds)
-        return int((await ask(server, "CronGet", name="c"))["cron"]["executions"]) - before
+    async def executions() -> int:
+        return int((await ask(server, "CronGet", name="c"))["cron"]["executions"])
 
-    assert await runs_within(0.3) == 0
+    async def runs() -> bool:
+        before = await executions()
+        await asyncio.sleep(0.4)  # in which it would run
+        return await executions() > before
+
+    async def rests() -> bool:
+        return not await runs()
+
+    assert await rests()
     async with await Wire.open(server.address) as worker:
         await worker.ok("RegisterWorker", name="w", queues=[queue])
-        assert await runs_within(0.5) > 0
+        await eventually(runs, "it runs where a worker is")
         server.kill_shards(1)
-        assert await runs_within(0.5) > 0
+        await eventually(runs, "it goes on after the restart")
         await worker.ok("RegisterWorker", name="w", queues=["other"], workerId="second")
-    await asyncio.sleep(0.2)
-    assert await runs_within(0.4) == 0
+    await eventually(rests, "it stops when its worker serves another queue")
     server.stop()
 
 

@@ -49,7 +49,7 @@ def test_the_end_of_the_application_waits_for_running_jobs(bunqueue: Sandbox) ->
 
     async def slow(job: ActiveJob) -> None:
         begun.set()
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(0.1)  # longer than an end that does not wait for it
         done.append(job.id)
 
     queue, worker = AsyncQueue("numbers"), Worker("numbers", slow)

@@ -23,7 +23,7 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 async def test_what_is_heard_once_is_slept_on(looks: list[float]) -> None:
     LoopPoll(WINDOW_US).heard(100)
-    await asyncio.sleep(0.01)
+    await asyncio.sleep(0.01)  # in which it would look
     assert looks == []
 
 
@@ -32,11 +32,11 @@ async def test_what_is_heard_again_at_once_is_looked_out_for_and_then_slept_on(l
     begun = time.monotonic()
     poll.heard(100)
     poll.heard(100)
-    await asyncio.sleep(2 * WINDOW_US / 1e6)
+    await asyncio.sleep(2 * WINDOW_US / 1e6)  # the window
     assert looks
     seen = len(looks)
     assert looks[-1] - begun >= WINDOW_US / 1e6 / 2
-    await asyncio.sleep(0.01)
+    await asyncio.sleep(0.01)  # in which it would look
     assert len(looks) == seen
 
 
@@ -44,7 +44,7 @@ async def test_a_window_of_nothing_never_looks(looks: list[float]) -> None:
     poll = LoopPoll(0)
     poll.heard(100)
     poll.heard(100)
-    await asyncio.sleep(0.01)
+    await asyncio.sleep(0.01)  # in which it would look
     assert looks == []
 
 
@@ -52,5 +52,5 @@ async def test_much_at_once_is_not_looked_out_for(looks: list[float]) -> None:
     poll = LoopPoll(WINDOW_US)
     for _ in range(3):
         poll.heard(busy_poll.SMALL + 1)
-    await asyncio.sleep(0.01)
+    await asyncio.sleep(0.01)  # in which it would look
     assert looks == []

@@ -258,14 +258,14 @@ async def test_a_run_can_be_cancelled_wherever_it_runs(app: Bunqueue) -> None:
     @app.job
     async def coroutine() -> None:
         started.append("coroutine")
-        await asyncio.sleep(60)
+        await asyncio.sleep(60)  # until it is cancelled
 
     @app.job
     def function() -> None:
         started.append("function")
         while True:
             current_job().raise_if_cancelled()
-            time.sleep(0.01)
+            time.sleep(0.01)  # a piece of work
 
     async with app:
         handles = [await coroutine.add_async(), await function.add_async()]

@@ -23,13 +23,13 @@ app = Bunqueue("app-run", worker={"grace": 5_000})
 @app.job
 async def nap(seconds: float) -> str:
     print("begun", flush=True)
-    await asyncio.sleep(seconds)
+    await asyncio.sleep(seconds)  # how long the job runs
     return "rested"
 
 @app.job(queue="app-run-plain")
 def work(seconds: float) -> str:
     print("begun", flush=True)
-    time.sleep(seconds)
+    time.sleep(seconds)  # how long the job runs
     return "worked"
 
 @app.cron(every=3_600_000, immediately=True)

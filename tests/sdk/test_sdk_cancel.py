@@ -270,7 +270,7 @@ async def test_handlers_are_told_of_the_stop_and_may_end_in_time(
 ) -> None:
     async def handler(job: ActiveJob) -> str:
         while not job.stopping:  # noqa: ASYNC110  # a loop over pieces of work
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0.01)  # a piece of work
         return "up to here"
 
     worker = make_worker(handler)

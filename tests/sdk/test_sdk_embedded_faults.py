@@ -16,7 +16,7 @@ from support.waiting import eventually
 from bunqueue import ActiveJob, AsyncQueue, CommandFailed, JobCounts, Queue, StorageError, Worker
 from bunqueue.client.connection.endpoint_options import EndpointOptions
 from bunqueue.embedded import files, shared_transport
-from bunqueue.protocol.commands import core
+from bunqueue.protocol.commands import core, query
 
 BIG = "x" * 200_000
 QUICK = 2.0  # seconds; a session that hangs takes for ever, a forgotten deadline until the next sweep
@@ -90,7 +90,8 @@ async def test_a_closed_event_loop_keeps_nobody_from_his_replies(tmp_path: Path)
     async def park() -> asyncio.Task[bytes]:
         transport = await shared_transport(path)
         pull = asyncio.create_task(transport.call(core.Pull(queue="q", timeout=60_000)))
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(0)
+        await transport.call(query.GetState(id="none"))  # answered after the pull was parked
         return pull
 
     def lose() -> None:
@@ -165,7 +166,7 @@ path, interval = sys.argv[1], float(sys.argv[2])
 
 def hold(job):
     print("held", flush=True)
-    time.sleep(60)
+    time.sleep(60)  # until it is killed
 
 with Queue("q", embedded=True, data_path=path) as queue:
     queue.add("n", max_attempts=3)

@@ -60,7 +60,7 @@ async def test_a_stream_of_cut_lines_loses_no_job_and_kills_no_worker(
     done: Counter[int] = Counter()
 
     async def handler(job: ActiveJob) -> None:
-        await asyncio.sleep(0.005)
+        await asyncio.sleep(0.005)  # so that some jobs run when the connection is cut
         done[job.data] += 1
 
     async with AsyncQueue("sdk-cut", port=shared_server.port) as queue:
@@ -139,7 +139,7 @@ async def test_a_killed_server_loses_nothing_that_was_acknowledged(
     stopping = False
 
     async def handler(job: ActiveJob) -> None:
-        await asyncio.sleep(0.002)
+        await asyncio.sleep(0.002)  # so that some jobs run when the server dies
         done[job.id] += 1
 
     async def produce(queue: AsyncQueue) -> None:

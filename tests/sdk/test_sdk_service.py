@@ -24,11 +24,11 @@ def work(job):
     print("begun", job.name, flush=True)
     if job.name == "exit":
         sys.exit(3)
-    time.sleep(job.data)
+    time.sleep(job.data)  # how long the job runs
     return "done"
 
 async def work_async(job):
-    return work(job) if job.name == "exit" else await asyncio.sleep(job.data)
+    return work(job) if job.name == "exit" else await asyncio.sleep(job.data)  # how long the job runs
 
 port = int(sys.argv[1])
 run_forever(

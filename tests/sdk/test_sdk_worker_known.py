@@ -141,6 +141,7 @@ async def test_a_loop_that_turns_is_not_told_of(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr(lock_renewer, "LOOK", 0.01)
+    # It blocks, but not for long.
     async with Worker(queue.name, lambda job: time.sleep(0.2), **where) as worker:
         await queue.add("n")
         await eventually(lambda: worker.stats.completed == 1, "it is done")

@@ -54,7 +54,7 @@ class FakeShard:
         if how == "slow":
             for step in range(25):
                 self.tell(link.PROGRESS, link.encode(link.ShardProgress(step * 40_000, 1_000_000)))
-                time.sleep(0.1)
+                time.sleep(0.1)  # a start that takes its time
         self.tell(link.READY)
 
     def run(self) -> None:
@@ -71,7 +71,7 @@ class FakeShard:
             self.tell(link.PONG)
         elif kind == link.DRAIN:
             if os.environ.get("FAKE_END") == "never":
-                time.sleep(1000)
+                time.sleep(1000)  # until it is killed
             self.socket.sendall(b"".join(self.held))
             sys.exit(0)
         elif kind == link.LIVE:
@@ -93,7 +93,7 @@ class FakeShard:
         if queue.startswith("die"):
             os._exit(9)
         if queue.startswith("stop"):
-            time.sleep(1000)
+            time.sleep(1000)  # until it is killed
         if queue.startswith("hold"):
             self.held.append(reply(conn, answer))
             return

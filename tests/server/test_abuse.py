@@ -90,7 +90,7 @@ class Witness:
             begun = time.perf_counter()
             await self.wire.ok("Ping")
             times.append(time.perf_counter() - begun)
-            await asyncio.sleep(0.002)
+            await asyncio.sleep(0.002)  # the pace of a polite client
         return statistics.median(times)
 
 
@@ -514,7 +514,7 @@ async def test_a_large_frame_of_small_parts_keeps_nobody_waiting(
             await witness.wire.ok("Ping")
             await witness.wire.ok("GetJobCounts", queue=QUEUES[0])
             slowest = max(slowest, time.perf_counter() - begun)
-            await asyncio.sleep(0.005)
+            await asyncio.sleep(0.005)  # the pace of a polite client
         peak = max(memory.peaks())
         reply.cancel()
     assert slowest < 20, f"somebody else waited {slowest:.1f} s"
@@ -773,9 +773,9 @@ async def test_a_client_that_reads_slowly_gets_everything(witness: Witness) -> N
         replies = slow.send_many({"cmd": "GetJobs", "queue": queue, "limit": 1000} for _ in range(30))
         for _ in range(20):
             slow.pause_reading()
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(0.02)  # a reader that is slow, the very thing that is tried
             slow.resume_reading()
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0.01)  # a reader that is slow, the very thing that is tried
             await witness.wire.ok("Ping")
         for reply in replies:
             assert len((await reply)["jobs"]) == 1000

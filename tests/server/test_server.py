@@ -280,7 +280,7 @@ async def test_the_fifty_first_command_waits(wire: Wire, other: Wire, prefix: st
     assert len(queues) == MAX_PARKED
     polls = wire.send_many({"cmd": "PULL", "queue": queue, "timeout": LONG_MS} for queue in queues)
     behind = wire.send("Ping")
-    await asyncio.sleep(0.3)
+    await asyncio.sleep(0.3)  # in which it would be answered
     await other.ok("Ping")
     assert not behind.done()
     job_id = await push(other, queues[30])
@@ -317,7 +317,7 @@ async def test_what_is_refused_neither_uses_nor_makes_room_for_polls(
     assert (await wire.call("Ping"))["ok"], "49 polls leave room"
     polls += wire.send_many([{"cmd": "PULL", "queue": queue, "timeout": LONG_MS}])
     behind = wire.send("Ping")
-    await asyncio.sleep(0.3)
+    await asyncio.sleep(0.3)  # in which it would be answered
     await other.ok("Ping")
     assert not behind.done(), "50 polls leave none"
     await push(other, queue)

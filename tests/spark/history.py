@@ -56,7 +56,7 @@ class Past:
     async def lose(self, queue: str, worker: str, error: str, takes_ms: int = 0, **options: Any) -> None:
         """Take the next job, be at it for a while, and fail."""
         job, token = await self.pull(queue, worker)
-        await asyncio.sleep(takes_ms / 1000)
+        await asyncio.sleep(takes_ms / 1000)  # that is what this job's run time is
         await self.fail(job, token, error, **options)
 
     async def ok(self, command: str, **fields: Any) -> Reply:

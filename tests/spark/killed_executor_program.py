@@ -42,7 +42,7 @@ def text(number: int, here: bool) -> str:
         assert b"CoarseGrainedExecutorBackend" in Path(f"/proc/{executor}/cmdline").read_bytes()
         time.sleep(2)  # for what came before to be written
         os.kill(executor, signal.SIGKILL)
-        time.sleep(60)
+        time.sleep(60)  # until it is killed
     return f"{number:2000}"
 
 

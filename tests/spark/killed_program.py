@@ -27,7 +27,7 @@ spark.conf.set(
 def text(number: int, here: bool) -> str:
     """So much of it, and in no two rows the same, that rows do not wait for each other on their way."""
     while here and Path(held).exists():
-        time.sleep(0.05)
+        time.sleep(0.05)  # between two looks
     return f"{number:2000}"
 
 

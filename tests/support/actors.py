@@ -39,7 +39,7 @@ class Actor(ABC):
             try:
                 wire = await Wire.open(self.address)
             except (OSError, TimeoutError):
-                await asyncio.sleep(RETRY_S)
+                await asyncio.sleep(RETRY_S)  # between two tries
                 continue
             async with wire:
                 try:
@@ -62,7 +62,7 @@ class Actor(ABC):
             if not (error_of(reply) or "").startswith(UNAVAILABLE):
                 return reply
             self.ledger.events["told unavailable"] += 1
-            await asyncio.sleep(RETRY_S)
+            await asyncio.sleep(RETRY_S)  # between two tries
 
 
 class Pusher(Actor):
@@ -81,11 +81,11 @@ class Pusher(Actor):
     async def session(self, wire: Wire) -> None:
         while not self.done:
             if self.ledger.backlog > self.MAX_BACKLOG:
-                await asyncio.sleep(RETRY_S)
+                await asyncio.sleep(RETRY_S)  # until others have done some of it
                 continue
             push = self._push_batch if self.batch else self._push_singles
             if not await push(wire):
-                await asyncio.sleep(RETRY_S)
+                await asyncio.sleep(RETRY_S)  # between two tries
 
     def _job(self, queue: str) -> tuple[str, dict[str, Any]]:
         """A job with options of all sorts, and its nonce."""
@@ -203,7 +203,7 @@ class Worker(Actor):
             if len(self.queues) > 1 and self.rng.random() < 0.5:
                 await self._pull(wire, self.rng.choice(self.queues))
             if not self.held:
-                await asyncio.sleep(0 if self.poll_ms else RETRY_S)
+                await asyncio.sleep(0 if self.poll_ms else RETRY_S)  # between two tries
                 continue
             if not self.careful and self.rng.random() < self.leaves:
                 self.ledger.events["left holding jobs"] += len(self.held)
@@ -229,7 +229,7 @@ class Worker(Actor):
             if not error.startswith(UNAVAILABLE):
                 self.ledger.broken.append(f"a pull was refused: {error}")
             self.ledger.events["told unavailable"] += 1
-            await asyncio.sleep(RETRY_S)
+            await asyncio.sleep(RETRY_S)  # between two tries
             return
         if self.owner and (len(tokens) < len(jobs) or not all(tokens[: len(jobs)])):
             self.ledger.broken.append(f"{len(jobs)} jobs came with {len(tokens)} tokens")
@@ -242,17 +242,17 @@ class Worker(Actor):
         if self.beats:
             until = now_ms() + self.ttl_ms * 2
             while now_ms() < until and not self.careful:
-                await asyncio.sleep(self.ttl_ms / 6000)
+                await asyncio.sleep(self.ttl_ms / 6000)  # between two renewals
                 await self._beat(wire)
         elif not self.careful and self.rng.random() < self.dawdles:
-            await asyncio.sleep(self.ttl_ms / 1000 + self.rng.random() * 6)
+            await asyncio.sleep(self.ttl_ms / 1000 + self.rng.random() * 6)  # longer than the lock
         elif self.idle:
             wait_ms = int(self.hold_s * 2000 * self.rng.random())
             reply = await wire.call("PULL", queue=self.rng.choice(self.idle), timeout=wait_ms)
             if reply.get("job"):
                 self.ledger.broken.append(f"a job came out of an empty queue: {reply}")
         else:
-            await asyncio.sleep(self.hold_s * 2 * self.rng.random())
+            await asyncio.sleep(self.hold_s * 2 * self.rng.random())  # how long the job runs
 
     async def _beat(self, wire: Wire) -> None:
         sent = now_ms()
@@ -353,4 +353,4 @@ class Watcher(Actor):
                     self.ledger.broken.append(f"{cmd} was refused: {error}")
                 if stats := reply.get("stats"):
                     self.ledger.backlog = stats["queued"] + stats["delayed"] + stats["processing"]
-            await asyncio.sleep(RETRY_S)
+            await asyncio.sleep(RETRY_S)  # the pace of the load

@@ -47,7 +47,7 @@ class Author(Actor):
         while not self.done:
             if not self.pending:
                 if not self.may_begin() or not self.begin():
-                    await asyncio.sleep(RETRY_S)
+                    await asyncio.sleep(RETRY_S)  # until others have ended some
                     continue
                 self.ledger.opens(self.pending)
             elif self.unsure and self.gives_up():
@@ -73,7 +73,7 @@ class Author(Actor):
         else:
             self.ledger.broken.append(f"{cmd} of {self.pending} was refused: {error}")
             self._end(there=False)
-        await asyncio.sleep(RETRY_S)
+        await asyncio.sleep(RETRY_S)  # between two tries
 
     def _end(self, *, there: bool) -> None:
         self.ended(there=there)
@@ -263,7 +263,7 @@ class FamilyWorker(Worker):
     async def _settle(self, wire: Wire) -> None:
         beat_at = now_ms()
         while any(self.ledger.open[lease.job_id] for lease in self.held):
-            await asyncio.sleep(RETRY_S)
+            await asyncio.sleep(RETRY_S)  # between two looks
             if now_ms() > beat_at + BEAT_S * 1000:
                 beat_at = now_ms()
                 await self._beat(wire)

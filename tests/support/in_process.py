@@ -97,7 +97,7 @@ def wait(job: ActiveJob) -> str:
     path.write_text(str(os.getpid()))
     try:
         while True:
-            time.sleep(60)
+            time.sleep(60)  # until it is stopped
     except JobStopped as error:
         path.with_suffix(".ended").write_text(f"{type(error).__name__}: {error}")
         raise
@@ -108,7 +108,7 @@ def stubborn(job: ActiveJob) -> str:
     Path(job.data).write_text(str(os.getpid()))
     while True:
         try:
-            time.sleep(60)
+            time.sleep(60)  # until it is killed
         except JobStopped:
             continue
 
@@ -116,7 +116,7 @@ def stubborn(job: ActiveJob) -> str:
 def until_stopping(job: ActiveJob) -> str:
     Path(job.data).write_text(str(os.getpid()))
     while not job.stopping:
-        time.sleep(0.01)
+        time.sleep(0.01)  # a piece of work
     return "up to here"
 
 

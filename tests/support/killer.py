@@ -46,7 +46,7 @@ class Killer:
         rng.shuffle(kinds)
         for number, kind in enumerate(kinds):
             if self.rests and number == kills // 2:
-                await asyncio.sleep(REST_S)
+                await asyncio.sleep(REST_S)  # a time without kills, in which all recovers
             if rng.random() < 0.8:
                 await self.until_load_runs(rng.randrange(*self.load))
             else:
@@ -81,7 +81,7 @@ class Killer:
             await asyncio.to_thread(server.kill_router)
             starting = asyncio.create_task(asyncio.to_thread(server.restart))
             if kind != "router":
-                await asyncio.sleep(self.rng.random())
+                await asyncio.sleep(self.rng.random())  # a shard dies at any moment of the start
                 await asyncio.to_thread(self._kill_one_shard)
             await starting
 

@@ -62,7 +62,7 @@ def main(prefix: str) -> None:
         for pid in victims:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        time.sleep(PAUSE_S)
+        time.sleep(PAUSE_S)  # until they are gone
     for folder in glob.glob(glob.escape(prefix) + "*"):
         shutil.rmtree(folder, ignore_errors=True)
 

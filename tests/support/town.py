@@ -24,7 +24,7 @@ async def attempt(address: Address, cmd: str, **fields: Any) -> Reply | None:
             try:
                 wire = await Wire.open(address)
             except OSError:
-                await asyncio.sleep(0.02)
+                await asyncio.sleep(0.02)  # between two tries
                 continue
             async with wire:
                 try:
@@ -37,7 +37,7 @@ async def attempt(address: Address, cmd: str, **fields: Any) -> Reply | None:
                     return None
             if not str(reply.get("error", "")).startswith(UNAVAILABLE):
                 return reply
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(0.02)  # between two tries
 
 
 class Town:

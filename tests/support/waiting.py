@@ -23,7 +23,7 @@ def wait_until(condition: Callable[[], T], what: str, within_s: float = PATIENCE
             return value
         if time.monotonic() > deadline:
             raise AssertionError(f"not within {within_s:g} s: {what} (last value {value!r})")
-        time.sleep(STEP_S)
+        time.sleep(STEP_S)  # between two looks
 
 
 async def eventually(
@@ -39,4 +39,4 @@ async def eventually(
             return
         if time.monotonic() > deadline:
             raise AssertionError(f"not within {within_s:g} s: {what} (last value {value!r})")
-        await asyncio.sleep(step_s)
+        await asyncio.sleep(step_s)  # between two looks

@@ -45,7 +45,7 @@ async def handler(job: ActiveJob) -> int:
     """`sleep`, `block` the loop, `spin` in Python code, all for seconds; `raise` in the first attempt."""
     os.write(RUNS, f"{job.id} {os.getpid()}\n".encode())
     if job.name == "sleep":
-        await asyncio.sleep(job.data)
+        await asyncio.sleep(job.data)  # how long the job runs
     elif job.name == "block":
         time.sleep(job.data)  # noqa: ASYNC251  # the very thing that must not cost the job
     elif job.name == "spin":

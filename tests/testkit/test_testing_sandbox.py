@@ -397,7 +397,7 @@ def test_a_job_that_is_cancelled_while_it_runs(bunqueue: Sandbox) -> None:
 
     async def waits(job: ActiveJob) -> None:
         cancel(job)
-        await asyncio.sleep(60)
+        await asyncio.sleep(60)  # until it is cancelled
 
     for each in (handler, waits):
         EMAILS.add("n")
@@ -412,7 +412,7 @@ def test_a_job_that_is_cancelled_while_it_runs(bunqueue: Sandbox) -> None:
 async def test_a_coroutine_that_is_cancelled_while_it_runs(bunqueue: Sandbox) -> None:
     async def waits(job: ActiveJob) -> None:
         cancel(job)
-        await asyncio.sleep(60)
+        await asyncio.sleep(60)  # until it is cancelled
 
     EMAILS.add("n")
     (run,) = await bunqueue.drain_async(waits)

@@ -10,7 +10,7 @@ function bench() {
     order.push(job.name);
     if (job.name === 'once' && order.filter((name) => name === 'once').length === 1) throw new UnrecoverableError('once');
     if (job.name.startsWith('bad')) throw new UnrecoverableError(`${job.name} failed`);
-    if (job.name === 'slow') await sleep(300);
+    if (job.name === 'slow') await sleep(300); // the parent would begin meanwhile
     if (job.name === 'nothing') return undefined;
     if (job.name !== 'parent') return { from: job.name };
     return {

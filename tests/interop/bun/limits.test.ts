@@ -24,6 +24,7 @@ test('a concurrency limit of the queue', async () => {
   let [now, most, done] = [0, 0, 0];
   await queue.setGlobalConcurrencyAsync(2);
   expect(await queue.getGlobalConcurrency()).toBe(2);
+  // Jobs overlap if they may.
   const handler = async () => { most = Math.max(most, ++now); await sleep(30); now--; done++; };
   work(queue.name, handler, { concurrency: 10 });
   work(queue.name, handler, { concurrency: 10 });
@@ -70,7 +71,7 @@ test('groups take turns, within their limits', async () => {
   keep(new WorkerPro<any, any>(queue.name, async ({ data: { group } }: any) => {
     order.push(group);
     most[group] = Math.max(most[group], ++active[group]);
-    await sleep(30);
+    await sleep(30); // jobs overlap if they may
     active[group]--;
   }, { connection, concurrency: 6, group: { concurrency: 2 } }));
   await queue.resumeAsync();

@@ -19,7 +19,7 @@ async function until(what: string, holds: () => unknown, within = 30_000) {
   for (;;) {
     try { if (await holds()) return; } catch { /* the server is away */ }
     assert(Date.now() < end, `not within ${within} ms: ${what}`);
-    await sleep(20);
+    await sleep(20); // between two looks
   }
 }
 
@@ -59,7 +59,7 @@ assert.deepEqual([...runs.values()].filter((count) => count > 1), []);
 const probes: string[] = [];
 await until('events go on', async () => {
   probes.push((await queue.add('probe', {})).id);
-  await sleep(100);
+  await sleep(100); // between two probes
   return told.some((id) => probes.includes(id));
 });
 process.exit(0);

@@ -43,7 +43,7 @@ export async function until(what: string, holds: () => unknown, within = 15_000)
   const end = Date.now() + within;
   while (!(await holds())) {
     if (Date.now() > end) throw new Error(`not within ${within} ms: ${what}`);
-    await sleep(10);
+    await sleep(10); // between two looks
   }
 }
 

@@ -187,7 +187,7 @@ test('a paused queue and a paused worker take nothing', async () => {
   expect(await one.getState()).toBe('waiting');
   worker.pause();
   await queue.resumeAsync();
-  await sleep(200);
+  await sleep(200); // in which it would run
   expect(await one.getState()).toBe('waiting');
   worker.resume();
   await reaches(one, 'completed');
@@ -195,6 +195,7 @@ test('a paused queue and a paused worker take nothing', async () => {
 
 test('closing a worker: what runs is finished, with force it is given back', async () => {
   const queue = newQueue();
+  // It still runs when the worker closes.
   const slow = new Worker(queue.name, async () => { await sleep(300); return 'whole'; }, { connection });
   const job = await queue.add('slow', {});
   await reaches(job, 'active');
@@ -227,6 +228,7 @@ test('a job whose lock runs out goes to another worker', async () => {
 test('locks are renewed while a handler works', async () => {
   const queue = newQueue();
   let runs = 0;
+  // Several locks long.
   work(queue.name, async () => { runs++; await sleep(7000); return 'once'; }, { lockDuration: 1500, heartbeatInterval: 300, concurrency: 2 });
   const job = await queue.add('long', {});
   expect(await job.waitUntilFinished(null, 15_000)).toBe('once');

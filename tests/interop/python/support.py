@@ -43,7 +43,7 @@ def until(what: str, holds: Callable[[], Any], within: float = 15.0) -> None:
     while not holds():
         if time.monotonic() > end:
             raise AssertionError(f"not within {within} s: {what}")
-        time.sleep(0.01)
+        time.sleep(0.01)  # between two looks
 
 
 def reaches(queue: Queue, job_id: str, *states: str) -> None:

@@ -86,7 +86,7 @@ def test_retries_then_the_dead_letter_queue() -> None:
 
 def test_a_job_that_takes_too_long() -> None:
     queue = new_queue()
-    with work(queue.name, lambda job: time.sleep(0.5)):
+    with work(queue.name, lambda job: time.sleep(0.5)):  # the job takes longer than its timeout
         job = queue.add("slow", timeout=100, attempts=1)
         reaches(queue, job.id, "failed")
     assert queue.get_state(job.id) == "failed"
@@ -98,7 +98,7 @@ def test_locks_are_renewed() -> None:
 
     def handle(job: Any) -> str:
         runs.append(time.monotonic())
-        time.sleep(7)
+        time.sleep(7)  # several locks long
         return "once"
 
     with work(queue.name, handle, lock_ttl_ms=1500, heartbeat_interval_s=0.3, concurrency=2):
@@ -161,7 +161,7 @@ def test_limits_of_a_queue() -> None:
         with lock:
             active[0] += 1
             most[0] = max(most[0], active[0])
-        time.sleep(0.05)
+        time.sleep(0.05)  # jobs overlap if they may
         with lock:
             active[0] -= 1
             done.append(time.monotonic())
