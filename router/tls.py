@@ -27,6 +27,9 @@ def server_context(settings: Settings) -> ssl.SSLContext | None:
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
+    # A ticket is the first thing that a client reads. Clients in Python that read in one thread while they
+    # write their first command in another lose that command: OpenSSL takes one thread at a time.
+    context.num_tickets = 0
     _read_certificate(context, settings)
     if settings.tls_client_ca:
         _read_client_ca(context, settings.tls_client_ca)

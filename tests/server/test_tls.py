@@ -91,6 +91,19 @@ def test_blocking_calls_and_urls_go_over_tls(tls_server: Server, authority: Auth
         assert not queue._caller._caller.is_open
 
 
+def test_nothing_comes_before_the_first_reply(tls_server: Server, authority: Authority) -> None:
+    """Not even a session ticket: clients with a thread that reads would meet it while another writes."""
+    context = ssl.create_default_context(cafile=authority.ca_file)
+    with (
+        socket.create_connection((tls_server.host, tls_server.port), timeout=30) as plain,
+        context.wrap_socket(plain, server_hostname="localhost") as encrypted,
+    ):
+        encrypted.sendall(frame(pack({"cmd": "Ping"})))
+        assert encrypted.recv(4)  # whatever was sent before it has been read, too
+        assert encrypted.version() == "TLSv1.3"
+        assert encrypted.session is None or not encrypted.session.has_ticket
+
+
 async def test_a_context_of_the_users_own_will_do(tls_server: Server, authority: Authority) -> None:
     context = ssl.create_default_context(cafile=authority.ca_file)
     async with AsyncAdmin(port=tls_server.port, tls=context) as admin:
