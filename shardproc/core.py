@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 import secrets
+import sqlite3
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -61,13 +62,14 @@ class Shard:
         clock: Clock | None = None,
         chance: Callable[[], float] = random.random,
         prepare: Callable[[State], None] = lambda state: None,
+        factory: type[sqlite3.Connection] = sqlite3.Connection,
     ) -> None:
         """``clock`` and ``chance`` are for those who want the same to happen each time; ``prepare`` tells a
-        new engine what the settings say."""
+        new engine what the settings say; ``factory`` as of `Database`."""
         self._chance = chance
         self._prepare = prepare
         self._clock = clock or Clock()
-        database = Database(path, full_sync=full_sync, lock_wait_s=lock_wait_s)
+        database = Database(path, full_sync=full_sync, lock_wait_s=lock_wait_s, factory=factory)
         self.store = CarefulStore(database, retention)
         self.told: dict[str, Told] = {}  # events for subscribers, of the last commit
         self.notices: list[tuple[int, bytes]] = []  # frames for connections that did not ask for them

@@ -22,6 +22,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import msgspec
 from msgspec import Raw
@@ -32,13 +33,12 @@ from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import COMMANDS, Command, ErrorReply, Reply, Spec
 from bunqueue.protocol.commands.base import CommandError
 
-from .clock import Clock
 from .core import Shard
 from .disk_words import Found, Warnings, error_of, press, request_of, trouble_of
 from .engine.dispatch import answer, answer_late
 from .engine.memory.vitals import Disk, Trouble, Vitals
 from .engine.peers.carried_state import CarriedState, entangled, parked
-from .engine.state import Client, State
+from .engine.state import Client
 from .storage.careful import CarefulStore
 from .storage.database import DISK_ERRORS, disk_problem
 from .storage.event_log import DEFAULT_RETENTION, Retention
@@ -72,30 +72,16 @@ class ResilientShard(Shard):
         self,
         path: str,
         *,
-        full_sync: bool,
-        shard: int = 0,
         shards: int = 1,
-        lock_wait_s: float | None = None,
         retention: Retention = DEFAULT_RETENTION,
-        clock: Clock | None = None,
-        prepare: Callable[[State], None] = lambda state: None,
         wal_limit: int = DEFAULT_WAL_LIMIT,
+        **options: Any,
     ) -> None:
-        """``wal_limit``: bytes of WAL beyond which pushes are refused."""
+        """``wal_limit``: bytes of WAL beyond which pushes are refused.  The rest as for `Shard`."""
         in_memory = path == ":memory:"
         self._folder = "the memory" if in_memory else os.path.dirname(path) or "."
         self._reserve = None if in_memory else Reserve(Path(path).with_suffix(".reserve"))
-        open_file = partial(
-            super().__init__,
-            path,
-            full_sync=full_sync,
-            shard=shard,
-            shards=shards,
-            lock_wait_s=lock_wait_s,
-            retention=retention,
-            clock=clock,
-            prepare=prepare,
-        )
+        open_file = partial(super().__init__, path, shards=shards, retention=retention, **options)
         try:
             open_file()
         except DISK_ERRORS:

@@ -17,6 +17,8 @@ from bunqueue.logs import get_logger
 from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import CommandError
 
+from . import statements
+
 DAMAGE = (sqlite3.DatabaseError, MsgspecError, KeyError, TypeError, ValueError)
 """What reading a damaged row may raise; `is_damage` tells it from other errors."""
 MAX_LOGGED = 20  # lines about single jobs; after that the count in the metrics says how many there are
@@ -113,4 +115,4 @@ class Damage:
         """Put jobs aside whose changes cannot be stored; later processes know of it, too."""
         self.seqs.update(dict.fromkeys(seqs, table))
         found = {"tables": self.tables, "jobs": {str(seq): name for seq, name in self.seqs.items()}}
-        db.execute("insert or replace into meta values (?, ?)", (PARKED, json.dumps(found)))
+        db.execute(statements.PUT_META, (PARKED, json.dumps(found)))

@@ -53,8 +53,16 @@ class DatabaseBusy(Exception):
 class Database:
     """One connection to one file; the only writer for as long as it is open."""
 
-    def __init__(self, path: str, *, full_sync: bool, lock_wait_s: float | None = None) -> None:
+    def __init__(
+        self,
+        path: str,
+        *,
+        full_sync: bool,
+        lock_wait_s: float | None = None,
+        factory: type[sqlite3.Connection] = sqlite3.Connection,
+    ) -> None:
         """Waits for the file's owner to leave, LOCK_WAIT_S unless told otherwise; then DatabaseBusy.
+        ``factory`` makes the connection: a class of the caller's sees what is written.
 
         FilesMismatch when it is in a data folder that expects another file there, or had one."""
         self.path = path
@@ -70,7 +78,11 @@ class Database:
         try:
             check_place(Path(path), self._place)  # who had it may have mended it
             self.connection = sqlite3.connect(
-                path, isolation_level=None, check_same_thread=False, timeout=BUSY_MS / 1000
+                path,
+                isolation_level=None,
+                check_same_thread=False,
+                timeout=BUSY_MS / 1000,
+                factory=factory,
             )
         except BaseException:
             self._unlock()

@@ -13,15 +13,14 @@ from bunqueue.model.durations import DAY_MS
 from bunqueue.model.events import NAMES
 from shardproc.engine.outbox import EventEntry, LogRow, Pushed, PushedEntry, Trim
 
+from . import statements
+
 ROW_EVENTS = 1000  # in one row at most: what reading one event has to decode
 SLICE = 20  # rows read at once when a queue is trimmed
 TRIM_ROWS = 200  # deleted at once, some hundred microseconds
 PRESSED_EVENTS = 1_000  # kept while the disk is full: enough for those that follow the log
 TRIM_EVERY_MS = 5_000  # between two looks at the age of the oldest row
 
-_INSERT = "insert into events (first_seq, at, count, payload) values (?,?,?,?)"
-_INSERT_PUSHED = "insert into events (first_seq, at, count, payload, pushed) values (?,?,?,?,?)"
-_REWRITE = "update events set payload = ? where first_seq = ?"
 _encode = Encoder().encode
 _decode_pushed = Decoder(list[tuple[str, str | Pushed]]).decode
 decode: Any = Decoder(list[list[Any] | None]).decode  # null: was forgotten on request
@@ -84,9 +83,9 @@ class EventLog:
     def _append(self, entries: list[EventEntry], at: int, pushed: list[PushedEntry]) -> None:
         row = (self._next_seq, at, len(entries), _encode(entries))
         if pushed:
-            self._db.execute(_INSERT_PUSHED, (*row, _encode(pushed)))
+            self._db.execute(statements.APPEND_PUSHED, (*row, _encode(pushed)))
         else:
-            self._db.execute(_INSERT, row)
+            self._db.execute(statements.APPEND_EVENTS, row)
         self._next_seq += len(entries)
 
     def pushed(self) -> Iterator[tuple[int, list[PushedEntry] | None]]:
@@ -130,7 +129,7 @@ class EventLog:
     def forget(self, before: int) -> None:
         """Delete the rows below the one that begins with this number."""
         self._oldest = before
-        self._db.execute("delete from events where first_seq < ?", (before,))
+        self._db.execute(statements.FORGET_EVENTS, (before,))
 
     @property
     def bounds(self) -> tuple[int, int]:
@@ -188,7 +187,7 @@ class EventLog:
             if spare:
                 for place in spare:
                     entries[place] = None
-                self._db.execute(_REWRITE, (_encode(entries), first_seq))
+                self._db.execute(statements.REWRITE_EVENTS, (_encode(entries), first_seq))
         return Trim(removed, keep, rows[-1][0] if len(rows) == SLICE else None)
 
 

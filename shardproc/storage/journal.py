@@ -12,44 +12,30 @@ from operator import itemgetter
 from bunqueue.model.job import ACTIVE, COMPLETED, DELAYED, FAILED, REMOVED, Job
 from shardproc.engine.outbox import CLEAN, COMPLETED_ROW, DEAD_ROW, JOB_ROW, LOCK_ROW, ROW, STATE
 
-from . import rows
+from . import rows, statements
 
-DELETE_LOCKS = "delete from locks where seq between ? and ?"
-DELETE_COMPLETED = "delete from completed where queue_id = ? and seq = ?"
-DELETE_LARGE = "delete from large_outcomes where seq = ?"
-DELETE_DEAD = "delete from dead_letters where seq = ?"
-DELETE_JOBS = "delete from jobs where seq between ? and ?"
-DELETE_ATTEMPTS = "delete from attempts where seq between ? and ?"
-DELETE_LOGS = "delete from job_logs where seq between ? and ?"
-PURGE = (
-    "delete from large_outcomes where seq between ? and ?",
-    DELETE_JOBS,
-    DELETE_ATTEMPTS,
-    DELETE_LOGS,
-)
-PURGE_DEAD = "delete from dead_letters where seq between ? and ?"
-PURGE_COMPLETED = "delete from completed where queue_id = ? and seq between ? and ?"
+PURGE = (statements.PURGE_LARGE, statements.DELETE_JOBS, statements.DELETE_ATTEMPTS, statements.DELETE_LOGS)
 
 # An outcome is deleted before another may take its place; a job's other rows go after all that may still
 # be written of it.
 ORDER = (
-    DELETE_DEAD,
-    DELETE_COMPLETED,
-    DELETE_LARGE,
-    rows.PUT_STRAGGLER,
-    rows.INSERT_FRESH,
-    rows.INSERT_JOB,
-    rows.UPDATE_JOB,
-    rows.INSERT_LOCK,
-    rows.PUT_LOCK,
-    DELETE_LOCKS,
-    rows.INSERT_SUCCESS,
-    rows.PUT_COMPLETED,
-    rows.PUT_LARGE,
-    rows.PUT_DEAD_LETTER,
-    DELETE_JOBS,
-    DELETE_ATTEMPTS,
-    DELETE_LOGS,
+    statements.DELETE_DEAD,
+    statements.DELETE_COMPLETED,
+    statements.DELETE_LARGE,
+    statements.PUT_STRAGGLER,
+    statements.INSERT_FRESH,
+    statements.INSERT_JOB,
+    statements.UPDATE_JOB,
+    statements.INSERT_LOCK,
+    statements.PUT_LOCK,
+    statements.DELETE_LOCKS,
+    statements.INSERT_SUCCESS,
+    statements.PUT_COMPLETED,
+    statements.PUT_LARGE,
+    statements.PUT_DEAD_LETTER,
+    statements.DELETE_JOBS,
+    statements.DELETE_ATTEMPTS,
+    statements.DELETE_LOGS,
 )
 
 
@@ -71,10 +57,10 @@ class Journal:
     def write(self, dirty: list[Job], connection: sqlite3.Connection) -> None:
         """Bring the rows of ``dirty`` up to date within the open transaction."""
         queue_ids = self._queue_ids
-        fresh = self._parameters[rows.INSERT_FRESH]
-        success = self._parameters[rows.INSERT_SUCCESS]
+        fresh = self._parameters[statements.INSERT_FRESH]
+        success = self._parameters[statements.INSERT_SUCCESS]
         unlocked = self._unlocked
-        locked = self._parameters[rows.INSERT_LOCK]
+        locked = self._parameters[statements.INSERT_LOCK]
         for job in dirty:  # the usual steps first, then all others
             state, stored, lock = job.state, job.stored, job.lock
             if not stored and state <= DELAYED and _is_plain(job):
@@ -93,11 +79,11 @@ class Journal:
             for queue_id, count in Counter(map(_FIRST, success)).items():
                 self._counts[queue_id, COMPLETED_ROW] += count
         if unlocked:
-            self._parameters[DELETE_LOCKS].extend(runs(unlocked))
+            self._parameters[statements.DELETE_LOCKS].extend(runs(unlocked))
             unlocked.clear()
         if self._removed:
             gone = runs(self._removed)
-            for sql in (DELETE_JOBS, DELETE_ATTEMPTS, DELETE_LOGS):
+            for sql in (statements.DELETE_JOBS, statements.DELETE_ATTEMPTS, statements.DELETE_LOGS):
                 self._parameters[sql].extend(gone)
             self._removed.clear()
         for sql, parameters in self._parameters.items():
@@ -111,9 +97,9 @@ class Journal:
         """Delete all rows of finished jobs, named by number for each queue id."""
         for queue_id, seqs in purges.items():
             gone = runs(seqs)
-            completed = connection.executemany(PURGE_COMPLETED, [(queue_id, *run) for run in gone])
+            completed = connection.executemany(statements.PURGE_COMPLETED, [(queue_id, *run) for run in gone])
             self._counts[queue_id, COMPLETED_ROW] -= completed.rowcount
-            dead = connection.executemany(PURGE_DEAD, gone)
+            dead = connection.executemany(statements.PURGE_DEAD, gone)
             self._counts[queue_id, DEAD_ROW] -= dead.rowcount
             for sql in PURGE:
                 connection.executemany(sql, gone)
@@ -123,7 +109,7 @@ class Journal:
         """Have the counts of queues agree with their rows."""
         counts = self._counts
         changes = [(counts[q, COMPLETED_ROW], counts[q, DEAD_ROW], q) for q in {q for q, _ in counts}]
-        connection.executemany(rows.COUNT, changes)
+        connection.executemany(statements.COUNT, changes)
         counts.clear()
 
     def _collect(self, job: Job, queue_id: int) -> None:
@@ -136,11 +122,11 @@ class Journal:
             self._remove(job, queue_id)
             return
         if not stored:
-            todo[rows.INSERT_JOB].append(rows.job_row(job, queue_id))
+            todo[statements.INSERT_JOB].append(rows.job_row(job, queue_id))
             if job.seq < self.live_from:  # it had to wait for another shard
-                todo[rows.PUT_STRAGGLER].append((job.seq,))
+                todo[statements.PUT_STRAGGLER].append((job.seq,))
         elif what & ROW:
-            todo[rows.UPDATE_JOB].append(rows.job_update(job))
+            todo[statements.UPDATE_JOB].append(rows.job_update(job))
         if stored & LOCK_ROW and job.state != ACTIVE:
             self._unlocked.append(job.seq)
         self._forget_outcome(job, queue_id)
@@ -150,17 +136,17 @@ class Journal:
         """The row beside its own that a job has in its state."""
         todo = self._parameters
         if job.state == ACTIVE and job.lock is not None:
-            todo[rows.PUT_LOCK].append(rows.lock_row(job, job.lock))
+            todo[statements.PUT_LOCK].append(rows.lock_row(job, job.lock))
             return LOCK_ROW
         if job.state == COMPLETED:
             self._counts[queue_id, COMPLETED_ROW] += not job.stored & COMPLETED_ROW
-            todo[rows.PUT_COMPLETED].append(rows.completed_row(job, queue_id))
+            todo[statements.PUT_COMPLETED].append(rows.completed_row(job, queue_id))
             if rows.is_large(job):
-                todo[rows.PUT_LARGE].append(rows.large_row(job))
+                todo[statements.PUT_LARGE].append(rows.large_row(job))
             return COMPLETED_ROW
         if job.state == FAILED:
             self._counts[queue_id, DEAD_ROW] += not job.stored & DEAD_ROW
-            todo[rows.PUT_DEAD_LETTER].append(rows.dead_letter_row(job, queue_id))
+            todo[statements.PUT_DEAD_LETTER].append(rows.dead_letter_row(job, queue_id))
             return DEAD_ROW
         return 0
 
@@ -174,13 +160,13 @@ class Journal:
 
     def _forget_outcome(self, job: Job, queue_id: int) -> None:
         if job.stored & DEAD_ROW and job.state != FAILED:
-            self._parameters[DELETE_DEAD].append((job.seq,))
-            self._parameters[rows.PUT_STRAGGLER].append((job.seq,))
+            self._parameters[statements.DELETE_DEAD].append((job.seq,))
+            self._parameters[statements.PUT_STRAGGLER].append((job.seq,))
             self._counts[queue_id, DEAD_ROW] -= 1
         if job.stored & COMPLETED_ROW and job.state != COMPLETED:
-            self._parameters[DELETE_COMPLETED].append((queue_id, job.seq))
-            self._parameters[DELETE_LARGE].append((job.seq,))
-            self._parameters[rows.PUT_STRAGGLER].append((job.seq,))
+            self._parameters[statements.DELETE_COMPLETED].append((queue_id, job.seq))
+            self._parameters[statements.DELETE_LARGE].append((job.seq,))
+            self._parameters[statements.PUT_STRAGGLER].append((job.seq,))
             self._counts[queue_id, COMPLETED_ROW] -= 1
 
 

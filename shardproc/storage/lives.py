@@ -6,7 +6,7 @@ import msgspec
 
 from shardproc.engine.memory.recovery import DOUBTS, GAP, KIND, SEEK, Gap
 
-from . import rows
+from . import statements
 from .database import Database
 
 
@@ -21,15 +21,15 @@ def enter(database: Database, epoch: str, last: int | None, *, others: bool) -> 
     if stored == {"epoch": epoch}:
         return False
     db.execute("begin immediate")
-    db.execute("update locks set conn = 0 where conn <> 0")
-    db.execute("insert or replace into meta values ('epoch', ?)", (epoch,))
-    db.execute("delete from meta where key = 'closed'")
+    db.execute(statements.FORGET_CONNECTIONS)
+    db.execute(statements.PUT_META, ("epoch", epoch))
+    db.execute(statements.DELETE_META, ("closed",))
     if others:
-        db.execute(rows.PUT_RECORD, DOUBTS)
+        db.execute(statements.PUT_RECORD, DOUBTS)
     if others and "closed" not in stored:
         gap = (KIND, GAP, msgspec.json.encode(Gap(last)).decode())
-        db.execute(rows.PUT_RECORD, SEEK)
-        db.execute("insert or ignore into records values (?,?,?)", gap)  # an older one stays
+        db.execute(statements.PUT_RECORD, SEEK)
+        db.execute(statements.ADD_RECORD, gap)  # an older one stays
     db.execute("commit")
     if "closed" in stored:  # after a power cut the file must not pass for one that was closed since
         database.flush()

@@ -13,32 +13,17 @@ import msgspec
 
 from shardproc.engine.memory.clock_correction import Pending, SetBack
 
+from . import statements
 from .damage import DAMAGE
 from .event_log import EventLog
-from .rows import PUT_META
 
 KEY = "set_back"  # in meta: times are being brought back
 ROWS = 1_000  # of a table looked at in one step: some 5 ms, if all of them are moved
 
-_RETRIES = """
-update dead_letters set next_retry_at = next_retry_at - :by
-where seq > :after and seq <= :until and next_retry_at is not null
-      and finished_at > :now and finished_at <= :last
-"""
-_CREATED = """
-update jobs set created_at = min(created_at - :by, :now),
-                run_at = run_at - iif(run_at > :now, :by, 0)
-where seq > :after and seq <= :until and created_at > :now and created_at <= :last
-"""
-_EVENTS = """
-update events set at = min(at - :by, :now)
-where first_seq > :after and first_seq <= :until and at > :now and at <= :last
-"""
-# Tables and their times; the last one says when the row was written.
-_TIMES = (
-    ("dead_letters", ("started_at", "finished_at")),
-    ("attempts", ("started_at", "ended_at")),
-    ("job_logs", ("at",)),
+_MOVES = (
+    ("dead_letters", statements.MOVE_DEAD_LETTERS),
+    ("attempts", statements.MOVE_ATTEMPTS),
+    ("job_logs", statements.MOVE_LOGS),
 )
 
 
@@ -61,7 +46,7 @@ class Rebase:
         """Remember what is to be done until `end`."""
         pending = Pending(back, next_seq, self._events.next_seq)
         self.write_out()
-        self._db.execute(PUT_META, (KEY, msgspec.json.encode(pending).decode()))
+        self._db.execute(statements.PUT_META, (KEY, msgspec.json.encode(pending).decode()))
         self._events.look_anew()
         return pending
 
@@ -73,7 +58,7 @@ class Rebase:
     def end(self) -> None:
         """All is done."""
         self.write_out()
-        self._db.execute("delete from meta where key = ?", (KEY,))
+        self._db.execute(statements.DELETE_META, (KEY,))
 
     def steps(self, pending: Pending) -> Iterator[int]:
         """How many dead letters are to be tried earlier, for each step.  Live jobs have been moved."""
@@ -85,22 +70,24 @@ class Rebase:
     def _steps(self, pending: Pending) -> Iterator[int]:
         db, back = self._db, pending.back._asdict()
         for after, until in _ranges(db, "jobs", "seq", pending.jobs):
-            db.execute(_CREATED, {**back, "after": after, "until": until})
+            db.execute(statements.MOVE_CREATED, {**back, "after": after, "until": until})
             yield 0
         for after, until in _ranges(db, "events", "first_seq", pending.events):
-            db.execute(_EVENTS, {**back, "after": after, "until": until})
+            db.execute(statements.MOVE_EVENTS, {**back, "after": after, "until": until})
             yield 0
-        for table, times in _TIMES:
+        for table, move in _MOVES:
             for after, until in _ranges(db, table, "seq", pending.jobs):
                 places = {**back, "now": self._now(), "after": after, "until": until}
-                retries = db.execute(_RETRIES, places).rowcount if table == "dead_letters" else 0
-                db.execute(_update(table, times), places)
+                retries = (
+                    db.execute(statements.MOVE_RETRIES, places).rowcount if table == "dead_letters" else 0
+                )
+                db.execute(move, places)
                 yield retries
         for (queue_id,) in db.execute("select id from queues").fetchall():
             where = f"queue_id = {queue_id:d} and"
             for after, until in _ranges(db, "completed", "seq", pending.jobs, where):
                 places = {**back, "now": self._now(), "after": after, "until": until}
-                db.execute(_update("completed", ("started_at", "finished_at"), where), places)
+                db.execute(statements.MOVE_COMPLETED, {**places, "queue": queue_id})
                 yield 0
 
 
@@ -117,10 +104,3 @@ def _ranges(
         until = last if row is None else row[0]
         yield after, until
         after = until
-
-
-def _update(table: str, times: tuple[str, ...], where: str = "") -> str:
-    changes = ", ".join(f"{time} = iif({time} > :now, min({time} - :by, :now), {time})" for time in times)
-    written = times[-1]
-    return f"""update or ignore {table} set {changes}
-               where {where} seq > :after and seq <= :until and {written} > :now and {written} <= :last"""

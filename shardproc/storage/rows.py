@@ -23,38 +23,7 @@ JOB_COLUMNS = (
     "seq, id, queue_id, name, priority, created_at, run_at, attempts, stalls, error, unique_key,"
     " holds_key, timeline, lost_token, timed_out, options, data, extra"
 )
-# The usual rows have statements of their own that leave columns to their defaults: binding a null
-# costs sqlite3 half a microsecond, as it looks for an adapter first.
-INSERT_FRESH = (
-    "insert into jobs (seq, id, queue_id, name, priority, created_at, run_at, data) values (?,?,?,?,?,?,?,?)"
-)
-INSERT_LOCK = "insert into locks (seq, token, owner, ttl, started_at, conn) values (?,?,?,?,?,?)"
-INSERT_SUCCESS = (
-    "insert into completed (queue_id, seq, started_at, finished_at, attempts, worker, result)"
-    " values (?,?,?,?,?,?,?)"
-)
-INSERT_JOB = f"insert into jobs ({JOB_COLUMNS}, own_id) values ({','.join('?' * 19)})"
-UPDATE_JOB = (
-    "update jobs set priority=?, created_at=?, run_at=?, attempts=?, stalls=?, error=?, unique_key=?,"
-    " holds_key=?, timeline=?, lost_token=?, timed_out=?, options=?, data=?, extra=? where seq=?"
-)
-PUT_LOCK = "insert or replace into locks values (?,?,?,?,?,?,?,?,?,?)"
-PUT_COMPLETED = "insert or replace into completed values (?,?,?,?,?,?,?,?,?,?)"
-PUT_LARGE = "insert or replace into large_outcomes values (?,?,?)"
-PUT_DEAD_LETTER = "insert or replace into dead_letters values (?,?,?,?,?,?,?,?,?,?,?)"
-PUT_ATTEMPT = "insert or replace into attempts values (?,?,?,?,?,?,?,?)"
-PUT_RECORD = "insert or replace into records values (?,?,?)"
-DELETE_RECORD = "delete from records where kind = ? and key = ?"
-PUT_LOG = "insert into job_logs select ?, coalesce(max(number), 0) + 1, ?, ?, ? from job_logs where seq = ?"
-TRIM_LOG = (
-    "delete from job_logs where seq = ? and number <= (select max(number) from job_logs where seq = ?) - ?"
-)
 LOG = "select seq, at, level, message from job_logs where seq = ? order by number"
-DELETE_QUEUE = "delete from queues where id = ?"
-PUT_QUEUE = "insert into queues (id, name, created_at) values (?,?,?)"
-COUNT = "update queues set completed = completed + ?, failed = failed + ? where id = ?"
-PUT_META = "insert or replace into meta values (?,?)"
-PUT_STRAGGLER = "insert or ignore into stragglers values (?)"
 
 
 def _timeline(job: Job) -> bytes | None:
@@ -235,13 +204,6 @@ _LIVE = """
 not exists (select 1 from completed
             where completed.queue_id = jobs.queue_id and completed.seq = jobs.seq)
 and not exists (select 1 from dead_letters where dead_letters.seq = jobs.seq)
-"""
-NEW_STRAGGLERS = f"""
-insert or ignore into stragglers select seq from jobs where seq >= ? and seq < ? and {_LIVE}
-"""
-OLD_STRAGGLERS = f"""
-delete from stragglers
-where seq > ? and seq <= ? and not exists (select 1 from jobs where jobs.seq = stragglers.seq and {_LIVE})
 """
 LIVE_JOBS = f"""
 select {", ".join("jobs." + name.strip() for name in JOB_COLUMNS.split(","))},

@@ -226,8 +226,9 @@ class SchemaTooNew(Exception):
     """The file was written by a newer version."""
 
 
-def migrate(connection: sqlite3.Connection) -> None:
-    """Bring a file to the current schema; raises SchemaTooNew for one of the future."""
+def migrate(connection: sqlite3.Connection, to: int = CURRENT) -> None:
+    """Bring a file to a schema, the current one unless told otherwise; raises SchemaTooNew for one of the
+    future."""
     db = Database(connection)
     version = connection.execute("pragma user_version").fetchone()[0]
     if version > CURRENT:
@@ -235,6 +236,6 @@ def migrate(connection: sqlite3.Connection) -> None:
             f"the data was written by a newer version (schema {version}, this one knows {CURRENT}):"
             " install that version or restore a backup"
         )
-    for number in range(version, CURRENT):
+    for number in range(version, to):
         done = f"pragma user_version = {number + 1};"
         db.executescript(f"begin immediate;\n{MIGRATIONS[number]}\n{done}\ncommit;")

@@ -21,7 +21,7 @@ from shardproc.clock import Mark
 from shardproc.engine.engine import Engine
 from shardproc.engine.outbox import Attempt, DeadLetter, LogEntry, LogRow, Outbox, Place, Remains, Trim
 
-from . import event_log, lives, rows
+from . import event_log, lives, rows, statements
 from .database import DISK_ERRORS, Database
 from .event_log import DEFAULT_RETENTION, EventLog, Retention
 from .journal import Journal
@@ -146,15 +146,15 @@ class Store:
         fails, the batch must not be there either."""
         first, end = self._journal.live_from, self._journal.live_from + SETTLE
         self._open()
-        self._db.execute(rows.NEW_STRAGGLERS, (first, end))
-        self._db.execute("insert or replace into meta values ('live_from', ?)", (str(end),))
+        self._db.execute(statements.NEW_STRAGGLERS, (first, end))
+        self._db.execute(statements.PUT_META, ("live_from", str(end)))
         # Of those that were found live before, many have finished since.
         span = self._db.execute(
             "select max(seq) from (select seq from stragglers where seq > ? order by seq limit ?)",
             (self._cleaned, SETTLE),
         ).fetchone()[0]
         if span is not None:
-            self._db.execute(rows.OLD_STRAGGLERS, (self._cleaned, span))
+            self._db.execute(statements.OLD_STRAGGLERS, (self._cleaned, span))
         self._journal.live_from, self._cleaned = end, span or 0
 
     def _write(self, out: Outbox) -> None:
@@ -168,14 +168,14 @@ class Store:
         if out.queues:
             for queue in out.queues:
                 self._know(queue.id, queue.name)
-            many(rows.PUT_QUEUE, [(q.id, q.name, q.created_at) for q in out.queues])
+            many(statements.PUT_QUEUE, [(q.id, q.name, q.created_at) for q in out.queues])
             out.queues.clear()
         if out.records:
             _write_records(db, out.records)
             out.records.clear()
         if out.attempts:
             many(
-                rows.PUT_ATTEMPT,
+                statements.PUT_ATTEMPT,
                 [
                     (a.seq, a.number, a.worker, a.started_at, a.ended_at, a.outcome, a.error, a.stack)
                     for a in out.attempts
@@ -183,12 +183,12 @@ class Store:
             )
             out.attempts.clear()
         if out.kept_logs:
-            many(rows.TRIM_LOG, [(seq, seq, kept) for seq, kept in out.kept_logs.items()])
+            many(statements.TRIM_LOG, [(seq, seq, kept) for seq, kept in out.kept_logs.items()])
             out.kept_logs.clear()
         if out.logs:
-            many(rows.PUT_LOG, [(e.seq, e.at, e.level, e.message, e.seq) for e in out.logs])
+            many(statements.PUT_LOG, [(e.seq, e.at, e.level, e.message, e.seq) for e in out.logs])
             kept = {entry.seq: min(entry.kept, MAX_LOG) for entry in out.logs}
-            many(rows.TRIM_LOG, [(seq, seq, most) for seq, most in kept.items()])
+            many(statements.TRIM_LOG, [(seq, seq, most) for seq, most in kept.items()])
             out.logs.clear()
         if out.dirty:
             self._journal.write(out.dirty, db)
@@ -201,7 +201,7 @@ class Store:
             out.events.clear()
             out.pushed.clear()
         if self.mark:
-            db.execute(rows.PUT_META, ("clock", self.mark))
+            db.execute(statements.PUT_META, ("clock", self.mark))
             self.mark = ""
 
     def _open(self) -> None:
@@ -236,7 +236,7 @@ class Store:
     def _drop_queues(self, queue_ids: list[int]) -> None:
         for queue_id in queue_ids:
             del self._queue_ids[self._queue_names.pop(queue_id)]
-        self._db.executemany(rows.DELETE_QUEUE, [(queue_id,) for queue_id in queue_ids])
+        self._db.executemany(statements.DELETE_QUEUE, [(queue_id,) for queue_id in queue_ids])
 
     # -- reads of finished jobs ----------------------------------------------------------------
 
@@ -375,7 +375,7 @@ class Store:
     def end(self) -> None:
         """Close in order: the next start need not doubt that it knows all that this shard knew."""
         with suppress(*DISK_ERRORS):
-            self._db.execute("insert or replace into meta values ('closed', '1')")
+            self._db.execute(statements.PUT_META, ("closed", "1"))
         self.close()
 
     def close(self) -> None:
@@ -394,5 +394,5 @@ def _bounded(found: sqlite3.Cursor) -> Iterator[rows.Row]:
 
 def _write_records(db: sqlite3.Connection, records: dict[tuple[str, str], str | None]) -> None:
     put = [(kind, key, value) for (kind, key), value in records.items() if value is not None]
-    db.executemany(rows.DELETE_RECORD, [place for place, value in records.items() if value is None])
-    db.executemany(rows.PUT_RECORD, put)
+    db.executemany(statements.DELETE_RECORD, [place for place, value in records.items() if value is None])
+    db.executemany(statements.PUT_RECORD, put)

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from bunqueue.data_folder import private, sync
 from bunqueue.shard_identity import Identity
 
-from . import rows
+from . import statements
 from .database import LOCK_WAIT_S, PAGE_SIZE, own
 from .marking import put_mark
 from .schema import CURRENT, SchemaTooNew, migrate
@@ -197,7 +197,7 @@ class Target:
         jobs, *_ = [self._db.execute(sql, span).rowcount for sql in self._copies]
         if jobs:
             first, end = after + 1 + self._offset, last + 1 + self._offset
-            self._db.execute(rows.NEW_STRAGGLERS, (first, end))
+            self._db.execute(statements.NEW_STRAGGLERS, (first, end))
         return jobs
 
     def detach(self) -> None:
@@ -206,10 +206,10 @@ class Target:
         self._db.execute("begin")
 
     def put_queues(self, queues: Iterable[tuple[int, str, int]]) -> None:
-        self._db.executemany(rows.PUT_QUEUE, queues)
+        self._db.executemany(statements.PUT_QUEUE, queues)
 
     def put_records(self, records: Iterable[Record]) -> None:
-        self._db.executemany(rows.PUT_RECORD, records)
+        self._db.executemany(statements.PUT_RECORD, records)
 
     def put_events(self, events: Iterable[EventRow]) -> None:
         self._db.executemany(f"insert into events ({_EVENT}) values (?, ?, ?, ?, ?)", events)

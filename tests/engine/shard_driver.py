@@ -10,8 +10,10 @@ from typing import Any, ClassVar
 
 import msgpack
 import msgspec
+from engine.follower import Follower
 
 from shardproc.core import Shard
+from shardproc.replication.recorder import Recorder, recording
 
 Request = dict[str, Any]
 Answer = tuple[int, dict[str, Any]]  # connection, reply
@@ -84,10 +86,17 @@ class Driver:
 
     def open(self, live: Collection[int] = ()) -> None:
         shard, shards = self.place
+        recorder = Recorder()
         self.shard = self.kind(
-            self.path, full_sync=self.full_sync, shard=shard, shards=shards, **self.options
+            self.path,
+            full_sync=self.full_sync,
+            shard=shard,
+            shards=shards,
+            factory=recording(recorder),
+            **self.options,
         )
         self.shard.recover(self.now, self.epoch, nothing)
+        self.follower = Follower(self.shard, recorder)
         self.shard.engine.adopt(live, self.now)
 
     def restart(self) -> None:
@@ -174,7 +183,9 @@ class Driver:
 
     def commit(self) -> list[Answer]:
         """Commit; the replies that may leave now."""
-        return [(conn, decoded(reply)) for conn, reply in self.shard.commit()]
+        replies = self.shard.commit()
+        self.follower.follow()
+        return [(conn, decoded(reply)) for conn, reply in replies]
 
     # -- what it shows ----------------------------------------------------------------------
 
@@ -188,5 +199,14 @@ class Driver:
     def rows(self, query: str, *parameters: Any) -> list[tuple[Any, ...]]:
         return self.shard.store.database.connection.execute(query, parameters).fetchall()
 
+    def tamper(self, sql: str) -> None:
+        """Change the file as no program does, and as if that had been replicated."""
+        self.follower.check()
+        self.follower.tamper(sql)
+
     def close(self) -> None:
-        self.shard.close()
+        try:
+            self.follower.check()
+        finally:
+            self.follower.close()
+            self.shard.close()

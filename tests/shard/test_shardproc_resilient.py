@@ -20,6 +20,7 @@ from bunqueue.protocol import peers
 from shardproc.clock import Clock
 from shardproc.engine.state import State
 from shardproc.resilient import PROBE_MS, Mode, ResilientShard, StorageFailed
+from shardproc.storage import statements
 
 BIG = "x" * 50_000
 
@@ -121,7 +122,9 @@ def test_what_the_next_start_need_not_look_at_is_noted_with_the_batch(
         driver.ask(cmd="ACK", id=driver.ask(cmd="PULL", queue="q")["job"]["id"])
     noted = "select value from meta where key = 'live_from'"
     monkeypatch.setattr("shardproc.storage.store.MANY", 0)
-    monkeypatch.setattr("shardproc.storage.rows.NEW_STRAGGLERS", "insert into nowhere values (?, ?)")
+    broken = "insert into nowhere values (?, ?)"
+    monkeypatch.setitem(statements.NUMBER_OF, broken, 0)
+    monkeypatch.setattr(statements, "NEW_STRAGGLERS", broken)
     monkeypatch.setattr("shardproc.storage.database._FULL", 1)  # stands for the disk: SQLITE_ERROR
     refused = driver.turn(push(), push())
     monkeypatch.undo()

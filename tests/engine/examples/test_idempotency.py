@@ -169,7 +169,7 @@ def test_what_the_event_log_has_lost_is_not_known_after_a_restart(driver: Driver
     first = push(driver)["id"]
     driver.now += 10
     push(driver, key="later")
-    driver.rows("delete from events where first_seq = 1")
+    driver.tamper("delete from events where first_seq = 1")
     assert push(driver)["id"] == first
     driver.restart()
     assert "Outcome unknown" in push(driver, idempotencyAge=5)["error"]

@@ -1,0 +1,93 @@
+"""Building a file from the log."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable
+from operator import itemgetter
+
+from shardproc.storage.schema import CURRENT, migrate
+from shardproc.storage.statements import BY_NUMBER
+
+from .record import Record, RecordTooNew, decode
+
+PUT_APPLIED = "insert or replace into meta values ('applied', ?)"
+READ_APPLIED = "select value from meta where key = 'applied'"
+LOCAL_META = frozenset({"applied", "identity", "probe"})  # keys that say something about one file
+
+
+def applied(connection: sqlite3.Connection) -> int:
+    """The position of the last record that the file holds; 0 for a new file."""
+    row = connection.execute(READ_APPLIED).fetchone()
+    return 0 if row is None else int(row[0])
+
+
+def apply(connection: sqlite3.Connection, position: int, body: bytes) -> Record:
+    """Carry out one record, as one transaction.  Raises `RecordTooNew`, `RecordDamaged`, and what SQLite
+    raises; the file is as it was then."""
+    record = decode(body, CURRENT)
+    if connection.execute("pragma user_version").fetchone()[0] < record.schema:
+        migrate(connection, record.schema)
+    connection.execute("begin immediate")
+    try:
+        _carry_out(connection, record)
+        connection.execute(PUT_APPLIED, (str(position),))
+        connection.execute("commit")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("rollback")
+        raise
+    return record
+
+
+def _carry_out(connection: sqlite3.Connection, record: Record) -> None:
+    for number, rows in record.changes:
+        sql = BY_NUMBER.get(number)
+        if sql is None:
+            raise RecordTooNew(f"the log holds statement {number}, unknown to this version: upgrade it")
+        connection.executemany(sql, rows)
+
+
+def differences(one: sqlite3.Connection, other: sqlite3.Connection) -> list[str]:
+    """Tables in which two files of a shard are not the same, with the first row that differs."""
+    found = []
+    for table in sorted(_tables(one) | _tables(other)):
+        if table not in _tables(one) & _tables(other):
+            found.append(f"{table}: only one file has this table")
+            continue
+        for number, (row, twin) in enumerate(_pairs(_rows(one, table), _rows(other, table)), 1):
+            if row != twin:
+                found.append(f"{table}, row {number}: {_short(row)} and {_short(twin)}")
+                break
+    return found
+
+
+def _tables(connection: sqlite3.Connection) -> set[str]:
+    query = "select name from sqlite_master where type = 'table' and name not like 'sqlite_%'"
+    return {str(name) for (name,) in connection.execute(query)}
+
+
+def _rows(connection: sqlite3.Connection, table: str) -> Iterable[tuple[object, ...]]:
+    """All rows, in the order of the primary key."""
+    columns = connection.execute(f'pragma table_info("{table}")').fetchall()
+    keys = [str(column[1]) for column in sorted(columns, key=itemgetter(5)) if column[5]]
+    found = connection.execute(f'select * from "{table}" order by {", ".join(keys)}')
+    if table == "meta":
+        return (row for row in found if row[0] not in LOCAL_META)
+    return found
+
+
+def _pairs(
+    one: Iterable[tuple[object, ...]], other: Iterable[tuple[object, ...]]
+) -> Iterable[tuple[object, object]]:
+    left, right = iter(one), iter(other)
+    while True:
+        row, twin = next(left, None), next(right, None)
+        if row is None and twin is None:
+            return
+        yield row, twin
+
+
+def _short(row: object) -> str:
+    text = "no row" if row is None else repr(row)
+    return text if len(text) <= 200 else f"{text[:200]}..."

@@ -1,0 +1,137 @@
+"""Every statement that changes a shard's file, numbered once and for ever.
+
+The replicated log holds numbers and parameters, no SQL, so a record means the same to every later version.
+A number is never given again and its text never changes in meaning: a statement that must do something else
+gets the next number, and the old one stays for records that were written with it.  Statements depend on
+nothing but the file and their parameters: no clock, no randomness, no order that SQLite is free to choose.
+"""
+
+from __future__ import annotations
+
+BY_NUMBER: dict[int, str] = {}
+NUMBER_OF: dict[str, int] = {}
+
+
+def _numbered(number: int, sql: str) -> str:
+    if number in BY_NUMBER or sql in NUMBER_OF:
+        raise ValueError(f"statement {number} is declared twice")
+    BY_NUMBER[number], NUMBER_OF[sql] = sql, number
+    return sql
+
+
+# The usual rows have statements of their own that leave columns to their defaults: binding a null
+# costs sqlite3 half a microsecond, as it looks for an adapter first.
+INSERT_FRESH = _numbered(
+    1,
+    "insert into jobs (seq, id, queue_id, name, priority, created_at, run_at, data) values (?,?,?,?,?,?,?,?)",
+)
+INSERT_LOCK = _numbered(
+    2,
+    "insert into locks (seq, token, owner, ttl, started_at, conn) values (?,?,?,?,?,?)",
+)
+INSERT_SUCCESS = _numbered(
+    3,
+    "insert into completed (queue_id, seq, started_at, finished_at, attempts, worker, result) values "
+    "(?,?,?,?,?,?,?)",
+)
+INSERT_JOB = _numbered(
+    4,
+    "insert into jobs (seq, id, queue_id, name, priority, created_at, run_at, attempts, stalls, "
+    "error, unique_key, holds_key, timeline, lost_token, timed_out, options, data, extra, own_id) "
+    "values (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
+)
+UPDATE_JOB = _numbered(
+    5,
+    "update jobs set priority=?, created_at=?, run_at=?, attempts=?, stalls=?, error=?, unique_key=?, "
+    "holds_key=?, timeline=?, lost_token=?, timed_out=?, options=?, data=?, extra=? where seq=?",
+)
+PUT_LOCK = _numbered(6, "insert or replace into locks values (?,?,?,?,?,?,?,?,?,?)")
+PUT_COMPLETED = _numbered(7, "insert or replace into completed values (?,?,?,?,?,?,?,?,?,?)")
+PUT_LARGE = _numbered(8, "insert or replace into large_outcomes values (?,?,?)")
+PUT_DEAD_LETTER = _numbered(9, "insert or replace into dead_letters values (?,?,?,?,?,?,?,?,?,?,?)")
+PUT_ATTEMPT = _numbered(10, "insert or replace into attempts values (?,?,?,?,?,?,?,?)")
+PUT_RECORD = _numbered(11, "insert or replace into records values (?,?,?)")
+DELETE_RECORD = _numbered(12, "delete from records where kind = ? and key = ?")
+PUT_LOG = _numbered(
+    13,
+    "insert into job_logs select ?, coalesce(max(number), 0) + 1, ?, ?, ? from job_logs where seq = ?",
+)
+TRIM_LOG = _numbered(
+    14,
+    "delete from job_logs where seq = ? and number <= (select max(number) from job_logs where seq = ?) - ?",
+)
+DELETE_QUEUE = _numbered(15, "delete from queues where id = ?")
+PUT_QUEUE = _numbered(16, "insert into queues (id, name, created_at) values (?,?,?)")
+COUNT = _numbered(17, "update queues set completed = completed + ?, failed = failed + ? where id = ?")
+PUT_META = _numbered(18, "insert or replace into meta values (?,?)")
+PUT_STRAGGLER = _numbered(19, "insert or ignore into stragglers values (?)")
+NEW_STRAGGLERS = _numbered(
+    20,
+    "insert or ignore into stragglers select seq from jobs where seq >= ? and seq < ? and not exists "
+    "(select 1 from completed where completed.queue_id = jobs.queue_id and completed.seq = jobs.seq) "
+    "and not exists (select 1 from dead_letters where dead_letters.seq = jobs.seq)",
+)
+OLD_STRAGGLERS = _numbered(
+    21,
+    "delete from stragglers where seq > ? and seq <= ? and not exists (select 1 from jobs where "
+    "jobs.seq = stragglers.seq and not exists (select 1 from completed where completed.queue_id = "
+    "jobs.queue_id and completed.seq = jobs.seq) and not exists (select 1 from dead_letters where "
+    "dead_letters.seq = jobs.seq) )",
+)
+DELETE_LOCKS = _numbered(22, "delete from locks where seq between ? and ?")
+DELETE_COMPLETED = _numbered(23, "delete from completed where queue_id = ? and seq = ?")
+DELETE_LARGE = _numbered(24, "delete from large_outcomes where seq = ?")
+DELETE_DEAD = _numbered(25, "delete from dead_letters where seq = ?")
+DELETE_JOBS = _numbered(26, "delete from jobs where seq between ? and ?")
+DELETE_ATTEMPTS = _numbered(27, "delete from attempts where seq between ? and ?")
+DELETE_LOGS = _numbered(28, "delete from job_logs where seq between ? and ?")
+PURGE_DEAD = _numbered(29, "delete from dead_letters where seq between ? and ?")
+PURGE_COMPLETED = _numbered(30, "delete from completed where queue_id = ? and seq between ? and ?")
+PURGE_LARGE = _numbered(31, "delete from large_outcomes where seq between ? and ?")
+APPEND_EVENTS = _numbered(32, "insert into events (first_seq, at, count, payload) values (?,?,?,?)")
+APPEND_PUSHED = _numbered(33, "insert into events (first_seq, at, count, payload, pushed) values (?,?,?,?,?)")
+REWRITE_EVENTS = _numbered(34, "update events set payload = ? where first_seq = ?")
+FORGET_EVENTS = _numbered(35, "delete from events where first_seq < ?")
+FORGET_CONNECTIONS = _numbered(36, "update locks set conn = 0 where conn <> 0")
+DELETE_META = _numbered(37, "delete from meta where key = ?")
+ADD_RECORD = _numbered(38, "insert or ignore into records values (?,?,?)")
+MOVE_RETRIES = _numbered(
+    39,
+    "update dead_letters set next_retry_at = next_retry_at - :by where seq > :after and seq <= :until "
+    "and next_retry_at is not null and finished_at > :now and finished_at <= :last",
+)
+MOVE_CREATED = _numbered(
+    40,
+    "update jobs set created_at = min(created_at - :by, :now), run_at = run_at - iif(run_at > :now, "
+    ":by, 0) where seq > :after and seq <= :until and created_at > :now and created_at <= :last",
+)
+MOVE_EVENTS = _numbered(
+    41,
+    "update events set at = min(at - :by, :now) where first_seq > :after and first_seq <= :until and "
+    "at > :now and at <= :last",
+)
+MOVE_DEAD_LETTERS = _numbered(
+    42,
+    "update or ignore dead_letters set started_at = iif(started_at > :now, min(started_at - :by, "
+    ":now), started_at), finished_at = iif(finished_at > :now, min(finished_at - :by, :now), "
+    "finished_at) where seq > :after and seq <= :until and finished_at > :now and finished_at <= "
+    ":last",
+)
+MOVE_ATTEMPTS = _numbered(
+    43,
+    "update or ignore attempts set started_at = iif(started_at > :now, min(started_at - :by, :now), "
+    "started_at), ended_at = iif(ended_at > :now, min(ended_at - :by, :now), ended_at) where seq > "
+    ":after and seq <= :until and ended_at > :now and ended_at <= :last",
+)
+MOVE_LOGS = _numbered(
+    44,
+    "update or ignore job_logs set at = iif(at > :now, min(at - :by, :now), at) where seq > :after "
+    "and seq <= :until and at > :now and at <= :last",
+)
+MOVE_COMPLETED = _numbered(
+    45,
+    "update or ignore completed set started_at = iif(started_at > :now, min(started_at - :by, :now), "
+    "started_at), finished_at = iif(finished_at > :now, min(finished_at - :by, :now), finished_at) "
+    "where queue_id = :queue and seq > :after and seq <= :until and finished_at > :now and "
+    "finished_at <= :last",
+)
