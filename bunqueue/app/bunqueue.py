@@ -2,27 +2,46 @@
 
 from __future__ import annotations
 
+import inspect
 import os
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self, TypeVar, Unpack, cast, get_args
+from typing import Any, ParamSpec, Self, TypeVar, Unpack, cast, get_args, overload
 
+from bunqueue.app.batches import Batch, BatchHandler
+from bunqueue.app.clients import Clients
+from bunqueue.app.decorators import CronDecorator, JobDecorator, SchedulePolicy
 from bunqueue.app.hooks import Hook, Hooks, Occasion
-from bunqueue.app.queue_config import RateLimit
-from bunqueue.app.scheduling import Scheduling
+from bunqueue.app.queue_config import QueueConfig, RateLimit
+from bunqueue.app.schedules import Schedule, stale_of
 from bunqueue.app.service import Service
-from bunqueue.client.connection.endpoint_options import EndpointOptions
+from bunqueue.app.task import AsyncTask, PlainTask, Task
+from bunqueue.client.admin import AsyncAdmin
+from bunqueue.client.blocking.admin import Admin
+from bunqueue.client.blocking.events import QueueEvents
+from bunqueue.client.blocking.flow import FlowProducer
+from bunqueue.client.blocking.queue import JobHandle, Queue
+from bunqueue.client.connection.endpoint_options import EndpointOptions, endpoint_of
 from bunqueue.client.connection.options import Duration, shown, unknown_option
+from bunqueue.client.events import AsyncQueueEvents, EventType
+from bunqueue.client.flow import AsyncFlowProducer
+from bunqueue.client.flow_plan import FlowJob
 from bunqueue.client.options import checks
 from bunqueue.client.options.job import JobOptions, default_fields
-from bunqueue.client.worker.active_job import ActiveJob
+from bunqueue.client.queue import AsyncJobHandle, AsyncQueue
+from bunqueue.client.worker.active_job import ActiveJob, Handler
 from bunqueue.client.worker.middleware import CallNext, Middleware, checked
 from bunqueue.client.worker.options import WorkerOptions
-from bunqueue.client.worker.routes import Handlers
+from bunqueue.client.worker.routes import ANY, Handlers, RunIn
 from bunqueue.client.worker.service import run_forever
 from bunqueue.errors import OptionError
 from bunqueue.logs import FORM_VARIABLE, Form, Level, log_for_people
+from bunqueue.protocol.commands.cron import CronView
 
+P = ParamSpec("P")
+R = TypeVar("R")
+H = TypeVar("H", bound=Handler)
+B = TypeVar("B", bound=BatchHandler)
 K = TypeVar("K", bound=Hook)
 RunMiddleware = Callable[[ActiveJob, CallNext], Awaitable[Any]]
 """What `Bunqueue.use` takes instead of an object: a coroutine function around runs."""
@@ -37,7 +56,7 @@ _OWN = (
 )
 
 
-class Bunqueue(Scheduling):
+class Bunqueue:
     """Queues, workers, schedules and routes in one object.
 
         app = Bunqueue("emails")
@@ -74,11 +93,16 @@ class Bunqueue(Scheduling):
         for option in place:
             if option not in EndpointOptions.__annotations__:
                 raise unknown_option("an app", option, [*_OWN, *EndpointOptions.__annotations__])
-        super().__init__(checks.queue_name(name), default_job_options, list(checked(middleware)), place)
+        self.name = checks.queue_name(name)
+        self._default_job_options = default_job_options
+        self._middleware = list(checked(middleware))
+        self._place = place
+        self._endpoint = endpoint_of(place)
+        self._clients = Clients(name, default_job_options, self._middleware, place)
         self._concurrency = checks.whole("concurrency", concurrency)
         self._worker_options: WorkerOptions = worker or {}
-        self._stations = {}
-        self._schedules = {}
+        self._stations: dict[str, QueueConfig] = {}
+        self._schedules: dict[str, Schedule] = {}
         self._hooks = Hooks()
         self._service: Service | None = None
         self.add_queue(name, rate_limit=rate_limit, global_concurrency=global_concurrency)
@@ -90,6 +114,240 @@ class Bunqueue(Scheduling):
     def handlers(self) -> Mapping[str, Handlers]:
         """What runs the jobs: by queue, and by the name of the job."""
         return {name: station.handlers for name, station in self._stations.items() if station.handlers}
+
+    # -- queues
+
+    def add_queue(
+        self,
+        name: str,
+        *,
+        concurrency: int | None = None,
+        rate_limit: RateLimit | None = None,
+        global_concurrency: int | None = None,
+    ) -> None:
+        """Say how a queue is worked; what jobs name without that is worked as the app's own.
+
+        `concurrency` is how many of its jobs this process runs at a time; `rate_limit` and
+        `global_concurrency` hold for all workers together, and are told to the server when this app starts to
+        work.
+        """
+        station = self._station(name)
+        if concurrency is not None:
+            station.concurrency = checks.whole("concurrency", concurrency)
+        if rate_limit is not None:
+            station.rate_limit = checks.one("rate_limit", rate_limit, RateLimit)
+        if global_concurrency is not None:
+            station.global_concurrency = checks.whole("global_concurrency", global_concurrency)
+
+    def _station(self, name: str | None) -> QueueConfig:
+        name = name or self.name
+        if name not in self._stations:
+            self._stations[name] = QueueConfig(checks.queue_name(name), self._concurrency)
+        return self._stations[name]
+
+    # -- what runs jobs
+
+    @overload
+    def job(  # type: ignore[overload-overlap]  # the first that fits counts, as it should
+        self, function: Callable[P, Coroutine[Any, Any, R]], /
+    ) -> AsyncTask[P, R]: ...
+    @overload
+    def job(self, function: Callable[P, R], /) -> PlainTask[P, R]: ...
+    @overload
+    def job(
+        self,
+        *,
+        name: str | None = None,
+        queue: str | None = None,
+        aliases: Iterable[str] = (),
+        unrecoverable: Iterable[type[BaseException]] = (),
+        run_in: RunIn | None = None,
+        at_most_once: bool = False,
+        **options: Unpack[JobOptions],
+    ) -> JobDecorator: ...
+
+    def job(  # type: ignore[misc]  # mypy does not see that it takes what the third overload does
+        self,
+        function: Callable[..., Any] | None = None,
+        /,
+        *,
+        name: str | None = None,
+        queue: str | None = None,
+        aliases: Iterable[str] = (),
+        unrecoverable: Iterable[type[BaseException]] = (),
+        run_in: RunIn | None = None,
+        at_most_once: bool = False,
+        **options: Unpack[JobOptions],
+    ) -> Any:
+        """Make a function a job; with or without options: `@app.job`, `@app.job(max_attempts=5)`.
+
+        The job is called as the function, unless `name` says otherwise; `aliases` are names under which it
+        was added earlier. Its queue is the app's own unless `queue` names another one. What is in
+        `unrecoverable` and raised makes it a dead letter without another attempt. A plain function runs in a
+        thread, or with `run_in="process"` in a process of its own. With `at_most_once` a job is completed
+        before the function is called: it never runs twice, and its result is not kept. All other
+        options are those of every job of this kind, unless it says otherwise when it is added.
+
+        Raises TypeError for functions with *args, **kwargs or positional-only parameters, and for types that
+        jobs cannot carry, as Pydantic models; those that are defined further down are looked at when the app
+        starts, or a job is added.
+        """
+
+        def make(function: Callable[..., Any]) -> Task[..., Any]:
+            station = self._station(queue)
+            kind = AsyncTask if _is_coroutine(function) else PlainTask
+            if run_in is not None and kind is AsyncTask:
+                raise OptionError(
+                    f"run_in: {shown(function)} is a coroutine function, which runs in the event loop"
+                )
+            task: Task[..., Any] = kind(
+                self._clients,
+                function,
+                name=name or function.__name__,
+                queue=station.queue,
+                aliases=tuple([aliases] if isinstance(aliases, str) else aliases),
+                unrecoverable=tuple(unrecoverable),
+                run_in=run_in,
+                at_most_once=at_most_once,
+                options=options,
+            )
+            for each in (task.name, *task.aliases):
+                station.enter(station.tasks, each, task)
+            return task
+
+        return make if function is None else make(function)
+
+    def route(self, name: str = ANY, *, queue: str | None = None) -> Callable[[H], H]:
+        """Have a function run the jobs of a name, given the whole `ActiveJob`: for jobs that others add.
+
+        Without a name, it runs all jobs for which there is nothing else.
+        """
+
+        def enter(handler: H) -> H:
+            station = self._station(queue)
+            station.enter(station.routes, name if name == ANY else checks.job_name(name), handler)
+            return handler
+
+        return enter
+
+    def batch(
+        self, name: str, *, size: int = 10, wait: Duration = 1_000, queue: str | None = None
+    ) -> Callable[[B], B]:
+        """Have a function run the jobs of a name together: it gets a list of up to `size` of them.
+
+        It is called when there are `size`, or the first has waited for `wait`. It gives a list with a result
+        for each, in their order, or None; an exception in the list fails that job alone, one that is raised
+        all.
+        """
+        batch_options = (size, wait)
+
+        def enter(handler: B) -> B:
+            station = self._station(queue)
+            station.enter(station.batches, name, Batch(name, handler, *batch_options))
+            return handler
+
+        return enter
+
+    # -- what runs by the clock
+
+    def cron(
+        self,
+        expression: str | None = None,
+        /,
+        *,
+        every: Duration | None = None,
+        tz: str | None = None,
+        name: str | None = None,
+        data: Mapping[str, Any] | None = None,
+        **policy: Unpack[SchedulePolicy],
+    ) -> CronDecorator:
+        """Have a job run at every time of a cron expression, in the time zone `tz` (UTC), or so often.
+
+            @app.cron("0 9 * * mon-fri", tz="Europe/Rome")
+            async def report() -> None: ...
+
+        `data` are its arguments. `name` is that of the schedule, unique on the whole server; unless given,
+        the names of queue and job. The server learns of it when the app starts to work, and keeps to it from
+        then on, also while no worker is there. The name belongs to this app and that queue: an app that
+        declares a name of another one does not start, and raises ScheduleConflict. Raises ArgumentsError when
+        `data` lacks an argument, or has one that there is not; types are looked at when a job runs.
+        """
+
+        def enter(job: Any) -> Any:
+            task: Task[..., Any] = job if isinstance(job, Task) else self.job(job)
+            given = {**(data or {})}
+            task.check_names(given)
+            planned: FlowJob[Any] = FlowJob(task.name, given, queue=task.queue, **task.own_options)
+            self.add_schedule(planned, expression, every=every, tz=tz, name=name, **policy)
+            return task
+
+        return cast(CronDecorator, enter)
+
+    def add_schedule(
+        self,
+        job: FlowJob[Any],
+        expression: str | None = None,
+        /,
+        *,
+        every: Duration | None = None,
+        tz: str | None = None,
+        name: str | None = None,
+        **policy: Unpack[SchedulePolicy],
+    ) -> None:
+        """Have a job run by the clock, with its arguments: `app.add_schedule(send.job("ada"), "@daily")`.
+
+        For the rest see `cron`. Raises OptionError.
+        """
+        schedule = Schedule(
+            name=name or f"{job.queue}:{job.name}",
+            queue=job.queue,
+            job=job.name,
+            data=cast(Mapping[str, Any], job.data),
+            expression=expression,
+            every=every,
+            tz=tz,
+            options=job.options,
+            policy=policy,
+        )
+        schedule.command({}, self.name)  # what is wrong with it is told where it stands
+        if schedule.name in self._schedules and self._schedules[schedule.name] != schedule:
+            raise OptionError(
+                f"there is a schedule {schedule.name!r} already; give one of them another name="
+            )
+        self._schedules[schedule.name] = schedule
+
+    # -- what the server has of it
+
+    def run_schedule(self, name: str) -> JobHandle[Any]:
+        """Add the job of a schedule now; see `Admin.run_cron`."""
+        return self.admin.run_cron(name)
+
+    async def run_schedule_async(self, name: str) -> AsyncJobHandle[Any]:
+        """As `run_schedule`, for coroutines."""
+        return await self.async_admin.run_cron(name)
+
+    def stale_schedules(self) -> list[CronView]:
+        """Schedules that this app once declared and declares no longer; they still run. An app is known by
+        its name."""
+        return stale_of(self.name, self._schedules, self.admin.list_crons())
+
+    async def stale_schedules_async(self) -> list[CronView]:
+        """As `stale_schedules`, for coroutines."""
+        return stale_of(self.name, self._schedules, await self.async_admin.list_crons())
+
+    def prune_schedules(self) -> list[CronView]:
+        """Remove what `stale_schedules` gives, and nothing of anybody else; what was removed. The jobs stay.
+
+        Call it once the last program with the old declarations has ended: each declares them anew when it
+        starts.
+        """
+        admin = self.admin
+        return [each for each in self.stale_schedules() if admin.delete_cron(each.name, app=self.name)]
+
+    async def prune_schedules_async(self) -> list[CronView]:
+        """As `prune_schedules`, for coroutines."""
+        admin, stale = self.async_admin, await self.stale_schedules_async()
+        return [each for each in stale if await admin.delete_cron(each.name, app=self.name)]
 
     # -- what is around
 
@@ -114,12 +372,107 @@ class Bunqueue(Scheduling):
 
         Before the first job is added, and before the app works. Gives back what it got.
         """
-        if self._queues or self._async_queues or self._flows or self._async_flows or self._service:
+        if self._clients.add_jobs or self._service:
             raise OptionError("use: jobs were added already, without this middleware; use it before")
         self._middleware += checked(
             [middleware if isinstance(middleware, Middleware) else _Function(middleware)]
         )
         return middleware
+
+    # -- its clients, made when they are needed
+
+    @property
+    def queue(self) -> Queue:
+        """The app's own queue: counts, pausing, dead letters and so on."""
+        return self._clients.get_queue()
+
+    @property
+    def async_queue(self) -> AsyncQueue:
+        """The app's own queue, for coroutines."""
+        return self._clients.get_async_queue()
+
+    def get_queue(self, name: str | None = None) -> Queue:
+        """One of the app's queues; None: its own."""
+        return self._clients.get_queue(name)
+
+    def get_async_queue(self, name: str | None = None) -> AsyncQueue:
+        """As `get_queue`, for coroutines."""
+        return self._clients.get_async_queue(name)
+
+    @property
+    def flows(self) -> FlowProducer:
+        """Adds flows: `app.flows.add(report.job("May").after(fetch.job("a"), fetch.job("b")))`."""
+        return self._clients.flows
+
+    @property
+    def async_flows(self) -> AsyncFlowProducer:
+        """As `flows`, for coroutines."""
+        return self._clients.async_flows
+
+    @property
+    def admin(self) -> Admin:
+        """The server as a whole: figures, workers, schedules of all queues and so on."""
+        return self._clients.admin
+
+    @property
+    def async_admin(self) -> AsyncAdmin:
+        """As `admin`, for coroutines."""
+        return self._clients.async_admin
+
+    def events(
+        self,
+        queue: str | None = None,
+        *,
+        types: EventType | Iterable[EventType] | None = None,
+        job_ids: str | Iterable[str] | None = None,
+    ) -> QueueEvents:
+        """What happens in one of the app's queues; see `QueueEvents`."""
+        return QueueEvents(queue or self.name, types=types, job_ids=job_ids, **self._place)
+
+    def events_async(
+        self,
+        queue: str | None = None,
+        *,
+        types: EventType | Iterable[EventType] | None = None,
+        job_ids: str | Iterable[str] | None = None,
+    ) -> AsyncQueueEvents:
+        """As `events`, for coroutines."""
+        return AsyncQueueEvents(queue or self.name, types=types, job_ids=job_ids, **self._place)
+
+    # -- adding
+
+    def add(self, name: str, data: object = None, **options: Unpack[JobOptions]) -> JobHandle[Any]:
+        """Add a job of any name to the app's own queue, as `Queue.add` does."""
+        return self.queue.add(name, data, **options)
+
+    async def add_async(
+        self, name: str, data: object = None, **options: Unpack[JobOptions]
+    ) -> AsyncJobHandle[Any]:
+        """As `add`, for coroutines."""
+        return await self.async_queue.add(name, data, **options)
+
+    def add_bulk(self, jobs: Iterable[FlowJob[R]]) -> list[JobHandle[R]]:
+        """Add jobs, `[send.job("ada"), send.job("bob")]`; those of one queue all or none, in one go.
+
+        The handles come in the order of the jobs.
+        """
+        handles: dict[int, JobHandle[R]] = {}
+        for name, some in _by_queue(jobs).items():
+            queue = self.get_queue(name)
+            for (place, job), handle in zip(some, queue.add_bulk(job for _, job in some), strict=True):
+                handle.result_type = job.result_type
+                handles[place] = handle
+        return [handles[place] for place in range(len(handles))]
+
+    async def add_bulk_async(self, jobs: Iterable[FlowJob[R]]) -> list[AsyncJobHandle[R]]:
+        """As `add_bulk`, for coroutines."""
+        handles: dict[int, AsyncJobHandle[R]] = {}
+        for name, some in _by_queue(jobs).items():
+            queue = self.get_async_queue(name)
+            for (place, job), handle in zip(some, await queue.add_bulk(job for _, job in some), strict=True):
+                handle.result_type = job.result_type
+                handles[place] = handle
+        return [handles[place] for place in range(len(handles))]
 
     # -- working
 
@@ -174,6 +527,16 @@ class Bunqueue(Scheduling):
         """For `bunqueue worker module:app`, with what its flags say."""
         return [Service(self, queues, options)]
 
+    # -- the end
+
+    def close(self) -> None:
+        """Close the connections of what blocks; what is used after that makes new ones."""
+        self._clients.close()
+
+    async def close_async(self) -> None:
+        """Close all connections; what is used after that makes new ones."""
+        await self._clients.close_async()
+
 
 class _Function(Middleware):
     """A coroutine function around runs."""
@@ -185,3 +548,19 @@ class _Function(Middleware):
 
     async def running(self, job: ActiveJob, call_next: CallNext) -> Any:
         return await self._function(job, call_next)
+
+
+def _is_coroutine(function: Any) -> bool:
+    if not callable(function):
+        raise TypeError(f"job: {shown(function)} is no function; write @app.job, or @app.job(max_attempts=5)")
+    return inspect.iscoroutinefunction(function)
+
+
+def _by_queue(jobs: Iterable[FlowJob[R]]) -> dict[str, list[tuple[int, FlowJob[R]]]]:
+    """Jobs with their places, by queue."""
+    groups: dict[str, list[tuple[int, FlowJob[R]]]] = {}
+    for place, job in enumerate(jobs):
+        if job.children:
+            raise OptionError(f"{job!r}: jobs that wait for others are added with app.flows")
+        groups.setdefault(job.queue, []).append((place, job))
+    return groups

@@ -17,7 +17,7 @@ from bunqueue.client.worker.failures import made_final
 from bunqueue.client.worker.routes import Route, RunIn
 
 if TYPE_CHECKING:
-    from bunqueue.app.adding import Adding
+    from bunqueue.app.clients import Clients
     from bunqueue.client.blocking.queue import JobHandle
     from bunqueue.client.queue import AsyncJobHandle
 
@@ -37,7 +37,7 @@ class Task(Generic[P, R]):
 
     def __init__(
         self,
-        app: Adding,
+        clients: Clients,
         function: Callable[..., Any],
         *,
         name: str,
@@ -52,7 +52,7 @@ class Task(Generic[P, R]):
         self.name = checks.job_name(name)
         self.queue = queue
         self.aliases = tuple(checks.job_name(alias) for alias in aliases)
-        self._app = app
+        self._clients = clients
         self._run_in: RunIn | None = run_in
         self._at_most_once = checks.one("at_most_once", at_most_once, bool)
         self._unrecoverable = unrecoverable
@@ -72,7 +72,7 @@ class Task(Generic[P, R]):
         Raises ArgumentsError for a call that could not be made, and what `Queue.add` raises.
         """
         data = self._arguments.data(args, kwargs)
-        queue = self._app.get_queue(self.queue)
+        queue = self._clients.get_queue(self.queue)
         handle = queue.add(self.name, data, **self._options)
         handle.result_type = self._arguments.result_type
         return handle
@@ -80,7 +80,7 @@ class Task(Generic[P, R]):
     async def add_async(self, *args: P.args, **kwargs: P.kwargs) -> AsyncJobHandle[R]:
         """As `add`, for coroutines."""
         data = self._arguments.data(args, kwargs)
-        queue = self._app.get_async_queue(self.queue)
+        queue = self._clients.get_async_queue(self.queue)
         handle = await queue.add(self.name, data, **self._options)
         handle.result_type = self._arguments.result_type
         return handle
@@ -101,11 +101,11 @@ class Task(Generic[P, R]):
 
     def handle(self, job_id: str) -> JobHandle[R]:
         """A handle for a job of this kind whose id is known; the server is not asked whether it exists."""
-        return self._app.get_queue(self.queue).handle(job_id, self._arguments.result_type)
+        return self._clients.get_queue(self.queue).handle(job_id, self._arguments.result_type)
 
     def handle_async(self, job_id: str) -> AsyncJobHandle[R]:
         """As `handle`, for coroutines."""
-        return self._app.get_async_queue(self.queue).handle(job_id, self._arguments.result_type)
+        return self._clients.get_async_queue(self.queue).handle(job_id, self._arguments.result_type)
 
     # -- running
 
