@@ -3,7 +3,7 @@
     python scripts/unasync.py            writes bunqueue/client/blocking
     python scripts/unasync.py --check    fails if it is not up to date
 
-What `client/queue/adding.py` is for coroutines, `client/blocking/queue/adding.py` is for threads.  The text
+What `client/queue/queue.py` is for coroutines, `client/blocking/queue/queue.py` is for threads.  The text
 is the same but for the words below, so whoever reads one file knows the other.
 """
 

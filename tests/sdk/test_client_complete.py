@@ -17,7 +17,7 @@ from bunqueue.client.blocking import queue as blocking
 from bunqueue.client.blocking.admin import Admin
 from bunqueue.client.options import job
 from bunqueue.client.options.cron import CronOptions
-from bunqueue.client.queue.adding import AsyncAdding
+from bunqueue.client.queue import AsyncQueue
 from bunqueue.client.worker import active_job
 from bunqueue.protocol.commands import COMMANDS
 from bunqueue.protocol.commands.core import JobFields, Push
@@ -73,7 +73,7 @@ def test_every_field_of_a_push_is_an_option() -> None:
     fields = {renamed.get(name, spread.get(name, name)) for name in JobFields.__struct_fields__}
     fields.add("at")  # another word for delay
     assert fields - {"", "data", "name"} == set(job.JobOptions.__annotations__)
-    arguments = inspect.signature(AsyncAdding.add).parameters
+    arguments = inspect.signature(AsyncQueue.add).parameters
     own = set(Push.__struct_fields__) - set(JobFields.__struct_fields__)
     assert own == {"queue", "req_id", "idempotency_key", "idempotency_hash", "idempotency_age"}
     assert "idempotency_key" in arguments

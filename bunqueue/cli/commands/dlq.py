@@ -15,7 +15,7 @@ from ..output.output import Column, Kind, plain
 from ..output.progress import confirm, watched
 
 if TYPE_CHECKING:
-    from bunqueue.client.queue.dead_letters import DlqFilter
+    from bunqueue.client.queue.queue import DlqFilter
 
 F = TypeVar("F", bound=Callable[..., None])
 

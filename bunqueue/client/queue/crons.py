@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, Unpack
+from typing import Any
 
 from bunqueue.client.connection.caller import AsyncCaller
-from bunqueue.client.deprecation import warn
 from bunqueue.client.options import checks
-from bunqueue.client.options.cron import CronOptions, cron_command, sent_data
-from bunqueue.client.queue.base import AsyncQueueBase
 from bunqueue.client.queue.handle import AsyncJobHandle
 from bunqueue.errors import NotFound
 from bunqueue.protocol.commands import Ok, cron
@@ -68,30 +65,3 @@ class AsyncNamedCrons:
         """The schedules of one queue, or of all, by name."""
         reply = await self._caller.call(cron.CronList(), cron.CronListReply)
         return [each for each in reply.crons if queue is None or each.queue == queue]
-
-
-class AsyncCrons(AsyncNamedCrons, AsyncQueueBase):
-    """The part of a queue that is about its schedules."""
-
-    async def upsert_cron(self, name: str, data: object = None, **options: Unpack[CronOptions]) -> CronView:
-        """Have jobs with this `data` added by the clock; for the options see `CronOptions`.
-
-            await queue.upsert_cron("nightly", {"full": True}, schedule="0 3 * * *", timezone="Europe/Rome")
-
-        A schedule of this name is replaced; if its rhythm stays the same it goes on undisturbed, so this may
-        be called at each start of a program. Raises ScheduleConflict when the name belongs to another queue,
-        unless `move` is True; OptionError, also for a malformed expression.
-        """
-        command = cron_command(self.name, name, data, options)
-        reply = await self._caller.call(command, cron.CronReply)
-        reply.cron.data = sent_data(command)
-        return reply.cron
-
-    async def list_crons(self, *, all_queues: bool = False) -> list[CronView]:
-        """The schedules of this queue, by name; without the data of their jobs.
-
-        `all_queues` is deprecated: use `AsyncAdmin.list_crons()`.
-        """
-        if all_queues:
-            warn("list_crons(all_queues=True)", "AsyncAdmin.list_crons()", type(self).__name__)
-        return await self._crons(None if all_queues else self.name)

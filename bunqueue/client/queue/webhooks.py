@@ -6,9 +6,7 @@ from collections.abc import Iterable
 from typing import Literal
 
 from bunqueue.client.connection.caller import AsyncCaller
-from bunqueue.client.deprecation import warn
 from bunqueue.client.options import checks
-from bunqueue.client.queue.base import AsyncQueueBase
 from bunqueue.errors import NotFound
 from bunqueue.protocol.commands import Ok, webhooks
 from bunqueue.protocol.commands.webhooks import Trial, WebhookInfo
@@ -56,33 +54,3 @@ class AsyncServerWebhooks:
         """All webhooks, or those that get the events of a queue, in the order in which they were added."""
         reply = await self._caller.call(webhooks.ListWebhooks(), webhooks.ListWebhooksReply)
         return [hook for hook in reply.data.webhooks if queue is None or hook.queue in (None, queue)]
-
-
-class AsyncWebhooks(AsyncServerWebhooks, AsyncQueueBase):
-    """The part of a queue that is about webhooks."""
-
-    async def add_webhook(
-        self,
-        url: str,
-        events: Iterable[WebhookEvent],
-        *,
-        secret: str | None = None,
-        all_queues: bool = False,
-    ) -> str:
-        """Have events of this queue sent to a URL. Returns the id of the webhook.
-
-        What is sent is signed with the `secret`. Raises CommandFailed for an address inside the network.
-        `all_queues` is deprecated: use `AsyncAdmin.add_webhook()`.
-        """
-        if all_queues:
-            warn("add_webhook(all_queues=True)", "AsyncAdmin.add_webhook()", type(self).__name__)
-        return await self._add(url, events, secret, None if all_queues else self.name)
-
-    async def list_webhooks(self, *, all_queues: bool = False) -> list[WebhookInfo]:
-        """The webhooks that get the events of this queue, in the order in which they were added.
-
-        `all_queues` is deprecated: use `AsyncAdmin.list_webhooks()`.
-        """
-        if all_queues:
-            warn("list_webhooks(all_queues=True)", "AsyncAdmin.list_webhooks()", type(self).__name__)
-        return await self._webhooks(None if all_queues else self.name)

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, Unpack
+from typing import Any
 
-from bunqueue.client.blocking.queue.base import QueueBase
 from bunqueue.client.blocking.queue.handle import JobHandle
 from bunqueue.client.connection.caller import Caller
-from bunqueue.client.deprecation import warn
 from bunqueue.client.options import checks
-from bunqueue.client.options.cron import CronOptions, cron_command, sent_data
 from bunqueue.errors import NotFound
 from bunqueue.protocol.commands import Ok, cron
 from bunqueue.protocol.commands.cron import CronView
@@ -68,30 +65,3 @@ class NamedCrons:
         """The schedules of one queue, or of all, by name."""
         reply = self._caller.call(cron.CronList(), cron.CronListReply)
         return [each for each in reply.crons if queue is None or each.queue == queue]
-
-
-class Crons(NamedCrons, QueueBase):
-    """The part of a queue that is about its schedules."""
-
-    def upsert_cron(self, name: str, data: object = None, **options: Unpack[CronOptions]) -> CronView:
-        """Have jobs with this `data` added by the clock; for the options see `CronOptions`.
-
-            queue.upsert_cron("nightly", {"full": True}, schedule="0 3 * * *", timezone="Europe/Rome")
-
-        A schedule of this name is replaced; if its rhythm stays the same it goes on undisturbed, so this may
-        be called at each start of a program. Raises ScheduleConflict when the name belongs to another queue,
-        unless `move` is True; OptionError, also for a malformed expression.
-        """
-        command = cron_command(self.name, name, data, options)
-        reply = self._caller.call(command, cron.CronReply)
-        reply.cron.data = sent_data(command)
-        return reply.cron
-
-    def list_crons(self, *, all_queues: bool = False) -> list[CronView]:
-        """The schedules of this queue, by name; without the data of their jobs.
-
-        `all_queues` is deprecated: use `Admin.list_crons()`.
-        """
-        if all_queues:
-            warn("list_crons(all_queues=True)", "Admin.list_crons()", type(self).__name__)
-        return self._crons(None if all_queues else self.name)

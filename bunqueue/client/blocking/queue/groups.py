@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from bunqueue.client.blocking.queue.base import QueueBase
 from bunqueue.client.connection.caller import Caller
 from bunqueue.client.connection.options import Duration, whole_milliseconds
 from bunqueue.client.options import checks
 from bunqueue.client.options.moments import When, time_left
-from bunqueue.protocol.commands import Ok, groups, insight
+from bunqueue.protocol.commands import Ok, groups
 from bunqueue.protocol.commands.groups import GroupRate
-from bunqueue.protocol.commands.insight import GroupView
 
 
 class JobGroup:
@@ -98,21 +96,3 @@ class JobGroup:
             return
         command = groups.RateLimitGroup(queue=self.queue, group_id=self.id, duration=span)
         self._caller.call(checks.checked(command), Ok)
-
-
-class Groups(QueueBase):
-    """The part of a queue that is about its groups."""
-
-    def group(self, group_id: str) -> JobGroup:
-        """The jobs that were added with `group=group_id`; the server is not asked whether there are any."""
-        return JobGroup(self._caller, self.name, checks.group_id(group_id))
-
-    def list_groups(self, *, limit: int = 100, offset: int = 0) -> list[GroupView]:
-        """The groups that have jobs or settings, by name; at most `limit`, which is at most 1000."""
-        command = checks.checked(insight.ListGroups(queue=self.name, limit=limit, offset=offset))
-        return (self._caller.call(command, insight.GroupViewsReply)).data.groups
-
-    def grouped_count(self) -> int:
-        """How many jobs of all groups are queued."""
-        command = groups.GetGroupsJobsCount(queue=self.name)
-        return (self._caller.call(command, groups.GroupCountReply)).data.count

@@ -2,20 +2,312 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Any, Generic, TypeVar
 
-from bunqueue.client.blocking.queue.job_control import JobControl
-from bunqueue.client.blocking.queue.job_family import JobFamily
-from bunqueue.client.blocking.queue.job_reading import JobReading
-from bunqueue.client.blocking.queue.job_reporting import JobReporting
+from msgspec import UNSET, Struct, UnsetType
+
+from bunqueue.client.connection.caller import Caller
+from bunqueue.client.connection.options import Duration, milliseconds, seconds, whole_milliseconds
+from bunqueue.client.connection.replies import in_queue
+from bunqueue.client.models import jobs as replies
+from bunqueue.client.models import views
+from bunqueue.client.models.jobs import Job, JobProgress
+from bunqueue.client.models.views import JobOutcome
+from bunqueue.client.options import checks
+from bunqueue.client.options.job import encode_data, job_data, job_id
+from bunqueue.client.options.moments import When, time_left
+from bunqueue.client.options.types import JobRef
+from bunqueue.errors import BunqueueError, LockLost, ResultTimeout, WrongState
+from bunqueue.protocol.commands import Ok, Reply, dedup, dlq, flows, insight, jobs, query
+from bunqueue.protocol.commands.core import Ack, AckReply, Applied, Fail, HeartbeatReply, JobHeartbeat
+from bunqueue.protocol.commands.events import WaitJobs, WaitManyReply
+from bunqueue.protocol.commands.insight import AttemptView, WaitReason
+from bunqueue.protocol.commands.jobs import LogLine
 
 R = TypeVar("R")
+A = TypeVar("A", bound=Reply)
 
 
-class JobHandle(JobReading[R], JobControl[R], JobFamily[R], JobReporting[R]):
+class _Values(Struct):
+    values: dict[str, Any]
+
+
+class _ValuesReply(Reply, kw_only=True):
+    data: _Values
+
+
+class JobHandle(Generic[R]):
     """A job that was added: its id, questions about it to the server, and what may be done with it.
 
     R is the type of its result: what the annotation of a typed job says, else Any.
     """
 
-    __slots__ = ()
+    __slots__ = ("_caller", "created", "id", "queue", "result_type")
+
+    def __init__(
+        self,
+        caller: Caller,
+        queue: str,
+        job_id: str,
+        result_type: Any = Any,
+        *,
+        created: bool | None = None,
+    ) -> None:
+        self._caller = caller
+        self.result_type = result_type
+        """What its result is converted to."""
+        self.queue = queue
+        self.id = job_id
+        self.created = created
+        """Whether adding it made a new job; False: there was one already. None: it was not just added."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(queue={self.queue!r}, id={self.id!r})"
+
+    def _ask(self, command: Struct, reply: type[A]) -> A:
+        """The reply to a command about this job; errors name its queue, which the command does not."""
+        try:
+            return self._caller.call(command, reply)
+        except BunqueueError as error:
+            in_queue(error, self.queue)
+            raise
+
+    # -- what it is, and how it ends
+
+    def state(self) -> str:
+        """waiting, delayed, active, completed, failed, cancelled, expired (nobody took it within its `ttl`),
+        or unknown when it is no longer there.
+
+        A job that was cancelled before it began, or that expired, is gone, but the server remembers for a
+        while how it ended: the last 10,000 of each shard, until that is started anew.
+        """
+        reply = self._ask(query.GetState(id=self.id), query.StateReply)
+        if reply.state != "unknown":
+            return reply.state
+        command = WaitJobs(queue=self.queue, ids=[self.id], timeout=0)
+        ended = (self._ask(command, WaitManyReply)).ended
+        return ended[0].state if ended else "unknown"
+
+    def job(self) -> Job:
+        """The whole job as it is now. Raises JobNotFound."""
+        reply = self._ask(query.GetJob(id=self.id), replies.OneJob)
+        return reply.job
+
+    def wait(self, timeout: Duration | None = None) -> JobOutcome[R]:
+        """Wait until the job has ended in whatever way, and say how; at most `timeout` ms, 0: look only.
+
+        Attempts that will be retried are no end. Any number of jobs may be waited for at a time. Raises
+        ResultTimeout when it has not ended in time, ResultError when its result is not of the type that the
+        typed job says.
+        """
+        limit = None if timeout is None else seconds(timeout, "timeout")
+        try:
+            ended = self._caller.ended(self.queue, self.id, limit)
+        except TimeoutError as error:
+            if type(error) is not TimeoutError:  # one of ours says more
+                raise
+            raise ResultTimeout(
+                f"job {self.id} in queue {self.queue!r} has not ended within {limit:g} s; it goes on: "
+                f"ask again, or cancel it",
+                queue=self.queue,
+                job_id=self.id,
+            ) from None
+        return views.outcome(ended, self.result_type)
+
+    def result(self, timeout: Duration | None = None) -> R:
+        """What the handler gave back, once the job has completed; waits for at most `timeout` ms.
+
+        Raises JobFailed, JobCancelled, JobExpired or JobNotFound when it ended otherwise; else as `wait`.
+        """
+        outcome = self.wait(timeout)
+        if outcome.state != "completed":
+            raise views.no_result(outcome, self.queue, self.id)
+        return outcome.result  # type: ignore[return-value]  # None is a result, too
+
+    def progress(self) -> JobProgress:
+        """How far the job is: what it has said in this attempt or, between attempts and when it has ended, in
+        the last one that said anything; 0 before that. Raises JobNotFound."""
+        try:
+            reply = self._ask(query.GetProgress(id=self.id), replies.ProgressOfJob)
+        except WrongState:
+            job = self.job()
+            return job.last_report or JobProgress(job.progress, job.progress_message)
+        return JobProgress(reply.progress, reply.message)
+
+    def attempts(self) -> list[AttemptView]:
+        """Its last attempts that failed or were broken off, the oldest first. Raises JobNotFound."""
+        return (self._ask(insight.GetAttempts(id=self.id), insight.AttemptsReply)).data.attempts
+
+    def why_waiting(self) -> list[WaitReason]:
+        """All that holds it back at present; nothing when it is active or has ended. Raises JobNotFound."""
+        return (self._ask(insight.WhyWaiting(id=self.id), insight.WaitingReply)).data.reasons
+
+    def logs(self, start: int = 0, end: int = -1) -> list[LogLine]:
+        """The lines of its log, or those from `start` to `end`, both included; -1 is the last.
+
+        At most 100 are kept. Of an unknown job there are none.
+        """
+        command = checks.checked(jobs.GetLogs(id=self.id, start=start, end=end))
+        reply = self._ask(command, jobs.GetLogsReply)
+        return reply.data.logs
+
+    # -- changing it
+    # Where a job is not in a state in which that is possible, WrongState or JobNotFound is raised.
+
+    def cancel(self, reason: str | None = None, *, grace: Duration = 10_000) -> bool:
+        """Stop the job for good. True: it has ended already. False: it will, within `grace`, as it runs.
+
+        One that has not begun is removed at once. The worker of one that runs is told, and within `grace` the
+        job ends as cancelled, whatever its worker makes of that: its result is refused. `wait` sees the end.
+        Raises JobNotFound or WrongState when it has ended before.
+        """
+        command = jobs.Cancel(id=self.id, running=True, reason=reason, grace=milliseconds(grace, "grace"))
+        reply = self._ask(checks.checked(command), jobs.CancelReply)
+        return reply.running is not True
+
+    def remove(self) -> bool:
+        """Remove the job with its result and its log; False when it was not there. Not an active one."""
+        reply = self._ask(jobs.RemoveJob(id=self.id), jobs.RemovedReply)
+        return reply.data.removed
+
+    def retry(self) -> None:
+        """Run a job again that failed for good, or that has completed: with all its attempts, and without the
+        result that it had."""
+        if (self._ask(dlq.RetryDlq(queue=self.queue, job_id=self.id), query.CountReply)).count:
+            return
+        if (self._ask(dlq.RetryCompleted(queue=self.queue, id=self.id), query.CountReply)).count:
+            return
+        raise WrongState(
+            f"job {self.id} in queue {self.queue!r} cannot be retried: it has not ended, is not there, "
+            f"or another job has its unique key",
+            queue=self.queue,
+            job_id=self.id,
+        )
+
+    def discard(self) -> None:
+        """Make a waiting, delayed or active job a dead letter."""
+        self._ask(jobs.Discard(id=self.id), Ok)
+
+    def promote(self) -> None:
+        """Let a delayed job, or a retry that waits, run now."""
+        self._ask(jobs.Promote(id=self.id), Ok)
+
+    def move_to_delayed(self, delay: When) -> None:
+        """Have a waiting, delayed or active job run `delay` from now, or at that moment. No attempt is
+        counted."""
+        command = jobs.MoveToDelayed(id=self.id, delay=time_left(delay, "delay"))
+        self._ask(checks.checked(command), Ok)
+
+    def move_to_wait(self) -> None:
+        """Let a waiting, delayed, active or failed job run now. An active one goes back to its queue; its
+        worker goes on with it if it is the one to get it again."""
+        self._ask(jobs.MoveToWait(id=self.id), Ok)
+
+    def change_delay(self, delay: When) -> None:
+        """Have a waiting or delayed job run `delay` from now, or at that moment; an active one as
+        `move_to_delayed` does."""
+        command = jobs.ChangeDelay(id=self.id, delay=time_left(delay, "delay"))
+        self._ask(checks.checked(command), Ok)
+
+    def change_priority(self, priority: int, *, lifo: bool | None = None) -> None:
+        """Give a waiting or delayed job another priority; with `lifo` also say whether it goes before others
+        of that."""
+        command = jobs.ChangePriority(id=self.id, priority=priority, lifo=lifo)
+        self._ask(checks.checked(command), Ok)
+
+    def update_data(self, data: object) -> None:
+        """Give a job that has not ended other data. A run that has begun does not see it."""
+        self._ask(jobs.Update(id=self.id, data=job_data(data, "the data of the job")), Ok)
+
+    def update_progress(self, progress: float, message: str | None = None) -> None:
+        """Say how far an active job is: 0 to 100, less counts as 0 and more as 100. Without a message the
+        last one stays."""
+        command = query.Progress(id=self.id, progress=progress, message=message)
+        self._ask(checks.checked(command), Ok)
+
+    def log(self, message: str, level: str = "info") -> None:
+        """Add a line to its log, in any state. The last 100 are kept."""
+        command = checks.checked(jobs.AddLog(id=self.id, message=message, level=level))
+        self._ask(command, jobs.AddLogReply)
+
+    def clear_logs(self, *, keep: int = 0) -> None:
+        """Forget its log but for the last `keep` lines."""
+        command = jobs.ClearLogs(id=self.id, keep_logs=keep)
+        self._ask(checks.checked(command, keep_logs="keep"), Ok)
+
+    def remove_unique_key(self) -> bool:
+        """Free the `unique_key` that it holds, so that another job may have it; False when it held none."""
+        reply = self._ask(dedup.RemoveJobDeduplicationKey(id=self.id), dedup.RemovedReply)
+        return reply.data.removed
+
+    # -- its parents and children; flows are added by `FlowProducer`
+
+    def children_values(self) -> dict[str, Any]:
+        """What its children gave back, by "queue:id"; those that have not completed are left out."""
+        reply = self._ask(flows.GetChildrenValues(id=self.id), _ValuesReply)
+        return reply.data.values
+
+    def failed_children(self) -> dict[str, str]:
+        """The errors of children that failed and let it run all the same, by "queue:id": those with the
+        policies "continue" and "ignore"."""
+        reply = self._ask(flows.GetFailedChildrenValues(id=self.id), flows.ChildErrorsReply)
+        return {**reply.values, **self.ignored_children()}
+
+    def ignored_children(self) -> dict[str, str]:
+        """Of `failed_children` those whose failure did not let it run at once: the policy "ignore"."""
+        reply = self._ask(flows.GetIgnoredChildrenFailures(id=self.id), flows.ChildErrorsReply)
+        return reply.values
+
+    def set_parent(self, parent: JobRef) -> None:
+        """Make it the child of another job, which waits for it from then on. Raises JobNotFound."""
+        command = flows.UpdateParent(child_id=self.id, parent_id=job_id(parent, "parent"))
+        self._ask(command, Ok)
+
+    def leave_parent(self) -> None:
+        """Part it from its parent, which no longer waits for it. CommandFailed when it has none."""
+        self._ask(flows.RemoveChildDependency(id=self.id), flows.RemovedReply)
+
+    def remove_children(self) -> None:
+        """Remove its children that have not begun."""
+        self._ask(flows.RemoveUnprocessedChildren(id=self.id), Ok)
+
+    # -- reporting on a job that was taken with `pull`
+    # `lock_token` is what `pull` gave. LockLost is raised without it, or when the lock is no longer
+    # valid, or the report came too late to count; WrongState when the job is not active.
+
+    def complete(self, result: object = None, *, lock_token: str | None = None) -> None:
+        """Complete the job. Raises PayloadError for a result that cannot be sent."""
+        command = checks.checked(Ack(id=self.id, token=lock_token))
+        if result is not None:
+            command.result = encode_data(result, "the result")
+        _must_count((self._ask(command, AckReply)).data)
+
+    def fail(
+        self,
+        error: str | None = None,
+        *,
+        lock_token: str | None = None,
+        unrecoverable: bool = False,
+        give_back: bool = False,
+    ) -> None:
+        """Report that the attempt has failed: the job is retried, or becomes a dead letter.
+
+        With `unrecoverable` it becomes one at once. With `give_back` the attempt does not count, and the job
+        takes its old place in the queue.
+        """
+        command = Fail(
+            id=self.id, error=error, token=lock_token, unrecoverable=unrecoverable, interrupted=give_back
+        )
+        _must_count((self._ask(checks.checked(command), AckReply)).data)
+
+    def heartbeat(self, *, lock_token: str | None = None, duration: Duration | None = None) -> bool:
+        """Say that somebody still works on the job. With its lock token, renew the lock, for `duration` or as
+        long as before. Returns False when the job was cancelled, so work on it may stop."""
+        lasting = None if duration is None else whole_milliseconds(duration, "duration")
+        command = checks.checked(JobHeartbeat(id=self.id, token=lock_token, duration=lasting))
+        return (self._ask(command, HeartbeatReply)).data.cancelled is UNSET
+
+
+def _must_count(answer: Applied | UnsetType) -> None:
+    if answer is not UNSET and not answer.applied:
+        raise LockLost(f"it came too late to count: {answer.reason}")

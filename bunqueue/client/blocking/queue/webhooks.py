@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Literal
 
-from bunqueue.client.blocking.queue.base import QueueBase
 from bunqueue.client.connection.caller import Caller
-from bunqueue.client.deprecation import warn
 from bunqueue.client.options import checks
 from bunqueue.errors import NotFound
 from bunqueue.protocol.commands import Ok, webhooks
@@ -52,33 +50,3 @@ class ServerWebhooks:
         """All webhooks, or those that get the events of a queue, in the order in which they were added."""
         reply = self._caller.call(webhooks.ListWebhooks(), webhooks.ListWebhooksReply)
         return [hook for hook in reply.data.webhooks if queue is None or hook.queue in (None, queue)]
-
-
-class Webhooks(ServerWebhooks, QueueBase):
-    """The part of a queue that is about webhooks."""
-
-    def add_webhook(
-        self,
-        url: str,
-        events: Iterable[WebhookEvent],
-        *,
-        secret: str | None = None,
-        all_queues: bool = False,
-    ) -> str:
-        """Have events of this queue sent to a URL. Returns the id of the webhook.
-
-        What is sent is signed with the `secret`. Raises CommandFailed for an address inside the network.
-        `all_queues` is deprecated: use `Admin.add_webhook()`.
-        """
-        if all_queues:
-            warn("add_webhook(all_queues=True)", "Admin.add_webhook()", type(self).__name__)
-        return self._add(url, events, secret, None if all_queues else self.name)
-
-    def list_webhooks(self, *, all_queues: bool = False) -> list[WebhookInfo]:
-        """The webhooks that get the events of this queue, in the order in which they were added.
-
-        `all_queues` is deprecated: use `Admin.list_webhooks()`.
-        """
-        if all_queues:
-            warn("list_webhooks(all_queues=True)", "Admin.list_webhooks()", type(self).__name__)
-        return self._webhooks(None if all_queues else self.name)

@@ -1,0 +1,822 @@
+"""The queue as its users have it: every command about one queue, with its documentation.
+
+`client/blocking/queue` is the same for threads, made from this folder by `python scripts/unasync.py`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Literal, Self, TypedDict, TypeVar, Unpack, get_args, overload
+
+from msgspec import UNSET, UnsetType
+
+from bunqueue.client.connection import requests
+from bunqueue.client.connection.caller import AsyncCaller
+from bunqueue.client.connection.options import (
+    ConnectionOptions,
+    Duration,
+    milliseconds,
+    unknown_option,
+    whole_milliseconds,
+)
+from bunqueue.client.connection.tls import Tls
+from bunqueue.client.deprecation import deprecated, warn
+from bunqueue.client.models import jobs as replies
+from bunqueue.client.models.jobs import Job, JobCounts, JobProgress, PulledJob, QueueInfo, ServerStats
+from bunqueue.client.models.views import DeadLetter, DeadLetters, RetriedCount, TakenJob
+from bunqueue.client.options import checks
+from bunqueue.client.options.checks import given, given_span, whole
+from bunqueue.client.options.cron import CronOptions, cron_command, sent_data
+from bunqueue.client.options.job import (
+    JobOptions,
+    NewJob,
+    bulk_fields,
+    check_size,
+    default_fields,
+    job_data,
+    pair,
+    wire_fields,
+)
+from bunqueue.client.options.moments import PastMoment, When, age, past_moment, time_left
+from bunqueue.client.queue.crons import AsyncNamedCrons
+from bunqueue.client.queue.groups import AsyncJobGroup
+from bunqueue.client.queue.handle import AsyncJobHandle
+from bunqueue.client.queue.webhooks import AsyncServerWebhooks, WebhookEvent
+from bunqueue.client.server_calls import AsyncServerCalls
+from bunqueue.client.worker.middleware import AsyncAround, Middleware, around_adding
+from bunqueue.errors import BunqueueError, CommandFailed, JobNotFound, OptionError
+from bunqueue.model.dead_letters import CANCELLED, REASONS, DlqConfig
+from bunqueue.model.job import DEFAULT_LOCK_TTL_MS
+from bunqueue.model.stall import StallConfig
+from bunqueue.protocol.commands import (
+    Ok,
+    core,
+    cron,
+    dedup,
+    dlq,
+    events,
+    groups,
+    insight,
+    limits,
+    monitoring,
+    query,
+    queues,
+    stall,
+)
+from bunqueue.protocol.commands.core import JobFields, Pull, Push, PushBatch
+from bunqueue.protocol.commands.cron import CronView
+from bunqueue.protocol.commands.dlq import DlqStats
+from bunqueue.protocol.commands.insight import GroupView, ShardView
+from bunqueue.protocol.commands.limits import Limits
+from bunqueue.protocol.commands.monitoring import (
+    Overview,
+    QueueDetails,
+    QueueHistory,
+    QueueOverview,
+    ServerMetrics,
+    StorageState,
+)
+from bunqueue.protocol.commands.stall import StallSettings
+from bunqueue.protocol.commands.webhooks import WebhookInfo
+from bunqueue.protocol.commands.workers import WorkerInfo
+
+R = TypeVar("R")
+
+
+PAGE = 500  # jobs read at once by who wants all
+
+
+Cleanable = Literal["waiting", "delayed", "prioritized", "paused", "completed", "failed"]
+
+
+class DlqFilter(TypedDict, total=False):
+    """Which dead letters are meant: those to which all that is given applies."""
+
+    reason: str | None
+    """max_attempts_exceeded (also of those that raised Unrecoverable before), timeout, stalled, cancelled, or
+    unknown when somebody discarded it."""
+    name: str | None
+    """Those of jobs with this name."""
+    error: str | None
+    """Those whose error contains this text, in capitals or not."""
+    older_than: PastMoment | None
+    """Those that failed before this moment: a datetime with a time zone, a timedelta for so long ago, or ms
+    since the epoch."""
+    newer_than: PastMoment | None
+    """Those that failed after this moment, given in the same way."""
+    retriable: bool | None
+    """Those whose automatic retry is due."""
+    expired: bool | None
+    """Those that the next maintenance will remove."""
+
+
+class AsyncQueue(AsyncNamedCrons, AsyncServerWebhooks):
+    """A queue on a server, or in this process with `embedded=True`.
+
+        async with AsyncQueue("emails") as queue:
+            handle = await queue.add("welcome", {"to": "a@example.com"}, delay=5_000)
+
+    The server is at `host` and `port`, or at `url`, or where BUNQUEUE_URL says, else 127.0.0.1:6789; `token`
+    is what it wants to see, `tls` as in `Place`. `data_path` is where an embedded queue keeps its jobs (None:
+    in memory). `default_job_options` hold for each job that does not say otherwise, `middleware` is around
+    the adding of each. The connection is made when it is first needed, and shared with other queues of the
+    same server.
+
+    Every method raises BunqueueError, as `bunqueue.errors` has it; one that changes something and raises
+    ConnectionLost or CommandTimeout may have changed it.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        host: str | None = None,
+        port: int | str | None = None,
+        token: str | None = None,
+        url: str | None = None,
+        tls: Tls | None = None,
+        embedded: bool = False,
+        data_path: str | os.PathLike[str] | None = None,
+        connection: ConnectionOptions | None = None,
+        default_job_options: JobOptions | None = None,
+        middleware: Iterable[Middleware] = (),
+    ) -> None:
+        self.name = checks.queue_name(name)
+        self._defaults = default_fields(default_job_options)
+        endpoint = checks.endpoint(host, port, token, embedded, data_path, connection, url, tls)
+        self._caller = AsyncCaller(endpoint)
+        around = around_adding(middleware)
+        self._around = AsyncAround(around) if around else None
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name!r} at {self._caller.endpoint.address})"
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Give up the connection; safe to call twice. The queue and its handles are of no use any more."""
+        await self._caller.close()
+
+    @overload
+    def handle(self, job_id: str) -> AsyncJobHandle[Any]: ...
+
+    @overload
+    def handle(self, job_id: str, result_type: type[R]) -> AsyncJobHandle[R]: ...
+
+    def handle(self, job_id: str, result_type: Any = Any) -> AsyncJobHandle[Any]:
+        """A handle for a job whose id is known; the server is not asked whether it exists.
+
+        With a `result_type` its result is converted to that: a dataclass, a msgspec struct, a plain type.
+        """
+        return AsyncJobHandle(self._caller, self.name, job_id, result_type)
+
+    # -- adding jobs
+
+    async def add(
+        self,
+        name: str,
+        data: object = None,
+        *,
+        idempotency_key: str | None = None,
+        **options: Unpack[JobOptions],
+    ) -> AsyncJobHandle[Any]:
+        """Add a job called `name`; it is safe when this returns. For the options see `JobOptions`.
+
+        When there is a job already with the same `unique_key` or `job_id`, the handle is that one's, and its
+        `created` is False.
+
+        If the connection is lost meanwhile, this is repeated, and still adds one job; or it raises
+        ConnectionLost or CommandTimeout, and nobody knows whether there is one. To be able to call it again
+        then, even after a crash of your own, give an `idempotency_key`: for five minutes the same key adds
+        nothing more to this queue, and gives the first one's handle, whose `created` is False. With another
+        name or other data it raises CommandFailed; other options are not looked at.
+
+        Raises OptionError for an option that is not allowed, PayloadError if `data` cannot be encoded.
+        """
+        if self._around is not None:
+            made = [NewJob(name, data, **options)]
+            (handle,) = await self._add_inside(self._around, made, idempotency_key)
+            return handle
+        command = self._push(name, data, options, idempotency_key)
+        reply = await self._caller.call(command, core.PushReply)
+        return AsyncJobHandle(self._caller, self.name, reply.id, created=reply.existing is UNSET)
+
+    async def add_bulk(
+        self, jobs: Iterable[NewJob | tuple[str, object]], *, idempotency_key: str | None = None
+    ) -> list[AsyncJobHandle[Any]]:
+        """Add many jobs, `NewJob` or `(name, data)`, in one go: all of them, or none when one is refused.
+
+        The handles come in the order of the jobs. The `idempotency_key` is for all of them together. Raises
+        as `add` does; together they must fit into 64 MiB, and be at most 100,000.
+        """
+        if self._around is not None:
+            made = [
+                job if isinstance(job, NewJob) else NewJob(*pair(index, job))
+                for index, job in enumerate(jobs)
+            ]
+            return await self._add_inside(self._around, made, idempotency_key)
+        command = self._push_batch(jobs, idempotency_key)
+        if not command.jobs:
+            return []
+        reply = await self._caller.call(command, core.PushBatchReply)
+        return self._handles(reply.ids, reply.existing or ())
+
+    def _handles(self, ids: Sequence[str], existing: Collection[int]) -> list[AsyncJobHandle[Any]]:
+        """`existing`: the places of the ids that are not of new jobs."""
+        caller, queue, there = self._caller, self.name, frozenset(existing)
+        return [
+            AsyncJobHandle(caller, queue, job_id, created=place not in there)
+            for place, job_id in enumerate(ids)
+        ]
+
+    def _push(self, name: str, data: object, options: Mapping[str, object], key: str | None) -> Push:
+        fields = wire_fields(options, self._defaults)
+        payload = job_data(data, "the data of the job")
+        if "size_limit" in fields:
+            check_size(payload, fields, "the data of the job")
+        return Push(
+            queue=self.name,
+            name=checks.job_name(name),
+            data=payload,
+            idempotency_key=self._key(key),
+            idempotency_hash=None if key is None else requests.content_hash([(name, payload)]),
+            **fields,
+        )
+
+    def _push_batch(self, jobs: Iterable[NewJob | tuple[str, object]], key: str | None) -> PushBatch:
+        entries = []
+        for index, job in enumerate(jobs):
+            name, data = (job.name, job.data) if isinstance(job, NewJob) else pair(index, job)
+            fields = bulk_fields(index, job, self._defaults) if isinstance(job, NewJob) else self._defaults
+            payload = job_data(data, f"the data of job {index}")
+            if "size_limit" in fields:
+                check_size(payload, fields, f"the data of job {index}")
+            entries.append(JobFields(name=checks.job_name(name, index), data=payload, **fields))
+        given = None if key is None else requests.content_hash((job.name or "", job.data) for job in entries)
+        return PushBatch(
+            queue=self.name, jobs=entries, idempotency_key=self._key(key), idempotency_hash=given
+        )
+
+    def _key(self, given: str | None) -> str | None:
+        """What a push is known by when it has to be repeated; an engine in this process is never lost."""
+        if given is not None:
+            return checks.idempotency_key(given)
+        return None if self._caller.endpoint.embedded else requests.new_key()
+
+    async def _add_inside(
+        self, around: AsyncAround, jobs: list[NewJob], key: str | None
+    ) -> list[AsyncJobHandle[Any]]:
+        """Add jobs with middleware around it."""
+        existing: list[int] = []
+
+        async def send() -> None:
+            if len(jobs) == 1:
+                command = self._push(jobs[0].name, jobs[0].data, jobs[0].options, key)
+                one = await self._caller.call(command, core.PushReply)
+                ids = [one.id]
+                existing.extend([] if one.existing is UNSET else [0])
+            else:
+                many = await self._caller.call(self._push_batch(jobs, key), core.PushBatchReply)
+                ids = many.ids
+                existing.extend(many.existing or ())
+            for job, job_id in zip(jobs, ids, strict=True):
+                job.id = job_id
+
+        for job in jobs:
+            job.queue = self.name
+        return self._handles(await around.add(jobs, send), existing) if jobs else []
+
+    # -- taking jobs by hand, where a `Worker` does not fit: in scripts, or between other loops
+
+    async def pull(
+        self,
+        timeout: Duration = 0,  # noqa: ASYNC109
+        *,
+        owner: str | None = None,
+        lock: Duration = DEFAULT_LOCK_TTL_MS,
+    ) -> TakenJob | None:
+        """Take the next job; wait up to `timeout` for one, at most a minute. None: there was none.
+
+        Report its end with `handle(id).complete()` or `fail()`. The job stays active when the connection or
+        this program ends. With an `owner` it is locked for the time of `lock`, and whoever reports on it
+        needs its lock token; renew the lock with `heartbeat()`. Without, the queue's stall time applies.
+
+        A job whose data cannot be read becomes a dead letter, and CommandFailed is raised.
+        """
+        command = Pull(
+            queue=self.name,
+            timeout=milliseconds(timeout, "timeout"),
+            owner=owner,
+            lock_ttl=whole_milliseconds(lock, "lock"),
+            detach=True,
+        )
+        reply = await self._caller.call(checks.checked(command, lock_ttl="lock"), PulledJob)
+        job = reply.job
+        if job is None:
+            return None
+        if job.unreadable:
+            text = f"the job's {job.unreadable}"
+            await self.handle(job.id).fail(text, lock_token=reply.token, unrecoverable=True)
+            raise CommandFailed(f"job {job.id} of queue {self.name} is a dead letter now: {text}")
+        return TakenJob(job, reply.token)
+
+    # -- its jobs
+
+    async def get_job(self, job_id: str) -> Job | None:
+        """The job, or None when there is none."""
+        try:
+            reply = await self._caller.call(
+                checks.checked(query.GetJob(id=job_id), id="job_id"), replies.OneJob
+            )
+            return reply.job
+        except JobNotFound:
+            return None
+
+    async def get_job_by_custom_id(self, custom_id: str) -> Job | None:
+        """The job with an id that its adder chose, if it has not ended; else None."""
+        try:
+            reply = await self._caller.call(
+                checks.checked(query.GetJobByCustomId(custom_id=custom_id)), replies.OneJob
+            )
+            return reply.job
+        except JobNotFound:
+            return None
+
+    async def get_jobs(
+        self,
+        state: str | Sequence[str] | None = None,
+        *,
+        limit: int = 100,
+        offset: int = 0,
+        newest_first: bool = False,
+    ) -> list[Job]:
+        """Jobs of one state, of several, or all, in the order in which they were made; `limit` is at most
+        10,000. States are those of `JobCounts`."""
+        states = [state] if isinstance(state, str) else list(state or ())
+        checks.states(JobCounts.__struct_encode_fields__, states)
+        command = query.GetJobs(
+            queue=self.name, state=states or None, limit=limit, offset=offset, asc=not newest_first
+        )
+        reply = await self._caller.call(checks.checked(command), replies.ManyJobs)
+        return reply.jobs
+
+    async def iter_jobs(
+        self, state: str | Sequence[str] | None = None, *, newest_first: bool = False, page: int = PAGE
+    ) -> AsyncIterator[Job]:
+        """All jobs of some states, read page by page: for loops over more than one would hold at once.
+
+        The queue goes on meanwhile. A job that is there, in these states, all the time may be met twice when
+        others are added, and missed when others go; an id tells the one, asking again the other.
+        """
+        checks.whole("page", page)
+        offset = 0
+        while True:
+            jobs = await self.get_jobs(state, limit=page, offset=offset, newest_first=newest_first)
+            for job in jobs:
+                yield job
+            if len(jobs) < page:
+                return
+            offset += page
+
+    async def get_state(self, job_id: str) -> str:
+        """waiting, delayed, active, completed, failed, cancelled, expired, or unknown when there is no such
+        job; see `JobHandle.state`."""
+        return await self.handle(job_id).state()
+
+    async def get_result(self, job_id: str) -> Any:
+        """What the handler gave back; None when the job has not completed or is gone. It does not wait:
+        `handle(job_id).result()` does."""
+        reply = await self._caller.call(
+            checks.checked(query.GetResult(id=job_id), id="job_id"), replies.Outcome
+        )
+        return reply.result
+
+    async def progress(self, job_id: str) -> JobProgress:
+        """How far a job is, see `JobHandle.progress`. Raises JobNotFound."""
+        return await self.handle(job_id).progress()
+
+    async def counts(self) -> JobCounts:
+        """How many jobs are in each state."""
+        reply = await self._caller.call(query.GetJobCounts(queue=self.name), replies.CountsOfJobs)
+        return reply.counts
+
+    async def count(self) -> int:
+        """How many jobs the queue has, in all states."""
+        reply = await self._caller.call(query.Count(queue=self.name), query.CountReply)
+        return reply.count
+
+    async def counts_per_priority(self) -> dict[int, int]:
+        """How many jobs wait for their turn or their time, by priority."""
+        command = queues.GetCountsPerPriority(queue=self.name)
+        reply = await self._caller.call(command, queues.PriorityCountsReply)
+        return {int(priority): count for priority, count in reply.counts.items()}
+
+    # -- pausing, emptying and deleting it
+
+    async def pause(self) -> None:
+        """Give out no more jobs until `resume`; all else goes on. It outlives a restart of the server."""
+        await self._caller.call(queues.Pause(queue=self.name), Ok)
+
+    async def resume(self) -> None:
+        """Give out jobs again."""
+        await self._caller.call(queues.Resume(queue=self.name), Ok)
+
+    async def is_paused(self) -> bool:
+        """Whether the queue is paused."""
+        reply = await self._caller.call(queues.IsPaused(queue=self.name), queues.PausedReply)
+        return reply.paused
+
+    async def drain(self) -> int:
+        """Remove all waiting and delayed jobs; how many that were. Not those that wait for others."""
+        reply = await self._caller.call(queues.Drain(queue=self.name), query.CountReply)
+        return reply.count
+
+    async def clean(
+        self, older_than: When = 0, *, state: Cleanable | None = None, limit: int = 1000
+    ) -> list[str]:
+        """Remove jobs of a state that are older than a span (ms or a timedelta), or than a moment (a datetime
+        with a time zone), the oldest first, at most `limit`; their ids.
+
+        Without a state, those that wait for their turn or their time. These age from when they were added,
+        completed ones from their completion, failed ones from their last attempt. `limit` is at most
+        1,000,000.
+        """
+        checks.states(get_args(Cleanable), [] if state is None else [state])
+        grace = age(older_than, "older_than")
+        command = queues.Clean(queue=self.name, grace=grace, state=state, limit=limit)
+        reply = await self._caller.call(checks.checked(command, grace="older_than"), queues.CleanReply)
+        return reply.ids
+
+    async def obliterate(self) -> None:
+        """Remove the queue: its jobs in all states, active ones too, and all that was set for it."""
+        await self._caller.call(queues.Obliterate(queue=self.name), Ok)
+
+    async def promote_jobs(self, count: int | None = None) -> int:
+        """Let delayed jobs run now: all, or the `count` that were added first. How many that were."""
+        command = checks.checked(queues.PromoteJobs(queue=self.name, count=count))
+        reply = await self._caller.call(command, query.CountReply)
+        return reply.count
+
+    async def retry_completed(
+        self, job_id: str | None = None, *, count: int | None = None, before: PastMoment | None = None
+    ) -> int:
+        """Run completed jobs again, their results forgotten: one, or the oldest `count` of those that had
+        completed at a moment (a datetime with a time zone, a timedelta for so long ago, or ms since the
+        epoch), or all. How many that were."""
+        timestamp = None if before is None else past_moment(before, "before")
+        command = dlq.RetryCompleted(queue=self.name, id=job_id, count=count, timestamp=timestamp)
+        reply = await self._caller.call(
+            checks.checked(command, id="job_id", timestamp="before"), query.CountReply
+        )
+        return reply.count
+
+    async def trim_events(self, keep: int) -> int:
+        """Forget the oldest events of the queue in the server's log, but for the last `keep`. How many."""
+        command = events.TrimEvents(queue=self.name, max_length=keep)
+        reply = await self._caller.call(checks.checked(command, max_length="keep"), events.TrimReply)
+        return reply.data.removed
+
+    # -- dead letters
+
+    async def dlq(self, count: int = 1000) -> list[Job]:
+        """The jobs that failed for good, oldest first; at most `count`, which is at most 10,000."""
+        command = checks.checked(dlq.Dlq(queue=self.name, count=count))
+        reply = await self._caller.call(command, replies.ManyJobs)
+        return reply.jobs
+
+    async def dlq_entries(
+        self, *, limit: int = 100, offset: int = 0, **which: Unpack[DlqFilter]
+    ) -> list[DeadLetter]:
+        """Dead letters with their attempts, oldest first; see `DlqFilter` for which."""
+        wanted = checks.checked(dlq.DlqFilter(**_filter(which), limit=limit, offset=offset))
+        command = dlq.Dlq(queue=self.name, count=limit, filter=wanted)
+        reply = await self._caller.call(command, DeadLetters)
+        return reply.entries
+
+    async def count_dlq(self, **which: Unpack[DlqFilter]) -> int:
+        """How many dead letters there are, or those that `DlqFilter` describes."""
+        wanted = checks.checked(dlq.DlqFilter(**_filter(which))) if which else None
+        reply = await self._caller.call(dlq.CountDlq(queue=self.name, filter=wanted), query.CountReply)
+        return reply.count
+
+    async def retry_dlq(
+        self, job_id: str | None = None, *, count: int | None = None, **which: Unpack[DlqFilter]
+    ) -> RetriedCount:
+        """Give dead letters all their attempts again: one of them, or the oldest `count` of those that
+        `DlqFilter` describes, or all of the queue. Returns how many. Jobs that somebody cancelled are left
+        out, and counted in `cancelled` of what is returned, unless you name them: by `job_id`, or with
+        `reason="cancelled"`."""
+        wanted = checks.checked(dlq.DlqFilter(**_filter(which))) if which else None
+        command = checks.checked(dlq.RetryDlq(queue=self.name, job_id=job_id, count=count, filter=wanted))
+        reply = await self._caller.call(command, dlq.RetriedReply)
+        retried = RetriedCount(reply.count)
+        retried.cancelled = reply.cancelled or 0
+        return retried
+
+    async def purge_dlq(self) -> int:
+        """Remove all dead letters; how many that were."""
+        reply = await self._caller.call(dlq.PurgeDlq(queue=self.name), query.CountReply)
+        return reply.count
+
+    async def remove_dlq_job(self, job_id: str) -> bool:
+        """Remove one dead letter; False when it is none of this queue."""
+        command = checks.checked(dlq.RemoveDlqJob(queue=self.name, job_id=job_id))
+        reply = await self._caller.call(command, dlq.RemovedReply)
+        return reply.data.removed
+
+    async def dlq_stats(self) -> DlqStats:
+        """The dead letters in numbers."""
+        reply = await self._caller.call(dlq.GetDlqStats(queue=self.name), dlq.DlqStatsReply)
+        return reply.data.stats
+
+    async def dlq_config(self) -> DlqConfig:
+        """How dead letters are kept, and retried by themselves."""
+        reply = await self._caller.call(dlq.GetDlqConfig(queue=self.name), dlq.DlqConfigReply)
+        return reply.config
+
+    async def set_dlq_config(
+        self,
+        *,
+        auto_retry: bool | None = None,
+        auto_retry_interval: Duration | None = None,
+        max_auto_retries: int | None = None,
+        max_age: Duration | UnsetType | None = UNSET,
+        max_entries: int | None = None,
+    ) -> None:
+        """Change how dead letters are kept; what is not given stays as it is.
+
+        With `auto_retry`, jobs that die from now on are tried again every `auto_retry_interval`, at most
+        `max_auto_retries` times. Those older than `max_age` (None: never), and the oldest of more than
+        `max_entries`, are removed once a minute.
+        """
+        settings = dlq.DlqSettings(
+            auto_retry=given(auto_retry),
+            auto_retry_interval=given_span(auto_retry_interval, "auto_retry_interval"),
+            max_auto_retries=given(max_auto_retries),
+            max_age=None if max_age is None else given_span(max_age, "max_age"),
+            max_entries=given(max_entries),
+        )
+        checks.settings(DlqConfig, settings)
+        await self._caller.call(dlq.SetDlqConfig(queue=self.name, config=settings), Ok)
+
+    # -- limits
+    # Limits hold over all workers together, and outlive a restart.
+
+    async def set_rate_limit(self, limit: int, *, per: Duration = 1000, ttl: When | None = None) -> None:
+        """Let `limit` jobs start in every `per` (ms or a timedelta). With a `ttl` that ends after so long, or
+        at that moment (a datetime with a time zone).
+
+        It is a token bucket: after a rest up to `limit` jobs start at once, and from then on one every
+        `per / limit`, evenly. So within a single `per` up to twice the `limit` may start, and in the long run
+        `limit` in each. (A group's limit is counted in windows.) To let no job start, `pause` the queue.
+
+        Raises OptionError unless `limit` is a whole number from 1 on.
+        """
+        command = limits.RateLimit(
+            queue=self.name,
+            limit=_checked(limit),
+            duration=whole_milliseconds(per, "per"),
+            ttl=None if ttl is None else time_left(ttl, "ttl"),
+        )
+        await self._caller.call(checks.checked(command, duration="per"), Ok)
+
+    async def clear_rate_limit(self) -> None:
+        """Let jobs through as fast as workers take them."""
+        await self._caller.call(limits.RateLimitClear(queue=self.name), Ok)
+
+    async def set_concurrency(self, limit: int) -> None:
+        """Let no more than `limit` jobs be active at a time. To let none start, `pause` the queue.
+
+        Raises OptionError unless `limit` is a whole number from 1 on.
+        """
+        command = limits.SetConcurrency(queue=self.name, limit=_checked(limit))
+        await self._caller.call(checks.checked(command), Ok)
+
+    async def clear_concurrency(self) -> None:
+        """Let any number of jobs be active at a time."""
+        await self._caller.call(limits.ClearConcurrency(queue=self.name), Ok)
+
+    async def limits(self) -> Limits:
+        """The limits that are set, and whether they hold jobs back at present."""
+        reply = await self._caller.call(limits.GetQueueLimits(queue=self.name), limits.LimitsReply)
+        return reply.data.limits
+
+    async def stall_config(self) -> StallConfig:
+        """When active jobs count as stalled."""
+        reply = await self._caller.call(stall.GetStallConfig(queue=self.name), stall.StallConfigReply)
+        return reply.config
+
+    async def set_stall_config(
+        self,
+        *,
+        enabled: bool | None = None,
+        stall_interval: Duration | None = None,
+        max_stalls: int | None = None,
+        grace_period: Duration | None = None,
+    ) -> None:
+        """Change when active jobs count as stalled; what is not given stays as it is.
+
+        A job that was silent for `stall_interval` goes back to the queue, and the `max_stalls`-th time to the
+        dead letters. The first `grace_period` of an attempt does not count.
+        """
+        settings = StallSettings(
+            enabled=given(enabled),
+            stall_interval=given_span(stall_interval, "stall_interval"),
+            max_stalls=given(max_stalls),
+            grace_period=given_span(grace_period, "grace_period"),
+        )
+        checks.settings(StallConfig, settings)
+        await self._caller.call(stall.SetStallConfig(queue=self.name, config=settings), Ok)
+
+    # -- groups
+
+    def group(self, group_id: str) -> AsyncJobGroup:
+        """The jobs that were added with `group=group_id`; the server is not asked whether there are any."""
+        return AsyncJobGroup(self._caller, self.name, checks.group_id(group_id))
+
+    async def list_groups(self, *, limit: int = 100, offset: int = 0) -> list[GroupView]:
+        """The groups that have jobs or settings, by name; at most `limit`, which is at most 1000."""
+        command = checks.checked(insight.ListGroups(queue=self.name, limit=limit, offset=offset))
+        return (await self._caller.call(command, insight.GroupViewsReply)).data.groups
+
+    async def grouped_count(self) -> int:
+        """How many jobs of all groups are queued."""
+        command = groups.GetGroupsJobsCount(queue=self.name)
+        return (await self._caller.call(command, groups.GroupCountReply)).data.count
+
+    # -- unique keys
+
+    async def get_unique_job_id(self, unique_key: str) -> str | None:
+        """The id of the job that holds a `unique_key`; None when it is free."""
+        command = dedup.GetDeduplicationJobId(queue=self.name, deduplication_id=unique_key)
+        checks.checked(command, deduplication_id="unique_key")
+        reply = await self._caller.call(command, dedup.HolderReply)
+        return reply.data.job_id
+
+    async def remove_unique_key(self, unique_key: str) -> bool:
+        """Free a `unique_key`, so that another job may have it; False when nobody held it. The job that did
+        stays."""
+        command = dedup.RemoveDeduplicationKey(queue=self.name, deduplication_id=unique_key)
+        checks.checked(command, deduplication_id="unique_key")
+        reply = await self._caller.call(command, dedup.FreedReply)
+        return reply.data.count > 0
+
+    # -- schedules
+
+    async def upsert_cron(self, name: str, data: object = None, **options: Unpack[CronOptions]) -> CronView:
+        """Have jobs with this `data` added by the clock; for the options see `CronOptions`.
+
+            await queue.upsert_cron("nightly", {"full": True}, schedule="0 3 * * *", timezone="Europe/Rome")
+
+        A schedule of this name is replaced; if its rhythm stays the same it goes on undisturbed, so this may
+        be called at each start of a program. Raises ScheduleConflict when the name belongs to another queue,
+        unless `move` is True; OptionError, also for a malformed expression.
+        """
+        command = cron_command(self.name, name, data, options)
+        reply = await self._caller.call(command, cron.CronReply)
+        reply.cron.data = sent_data(command)
+        return reply.cron
+
+    async def list_crons(self, *, all_queues: bool = False) -> list[CronView]:
+        """The schedules of this queue, by name; without the data of their jobs.
+
+        `all_queues` is deprecated: use `AsyncAdmin.list_crons()`.
+        """
+        if all_queues:
+            warn("list_crons(all_queues=True)", "AsyncAdmin.list_crons()", type(self).__name__)
+        return await self._crons(None if all_queues else self.name)
+
+    # -- webhooks
+
+    async def add_webhook(
+        self,
+        url: str,
+        events: Iterable[WebhookEvent],
+        *,
+        secret: str | None = None,
+        all_queues: bool = False,
+    ) -> str:
+        """Have events of this queue sent to a URL. Returns the id of the webhook.
+
+        What is sent is signed with the `secret`. Raises CommandFailed for an address inside the network.
+        `all_queues` is deprecated: use `AsyncAdmin.add_webhook()`.
+        """
+        if all_queues:
+            warn("add_webhook(all_queues=True)", "AsyncAdmin.add_webhook()", type(self).__name__)
+        return await self._add(url, events, secret, None if all_queues else self.name)
+
+    async def list_webhooks(self, *, all_queues: bool = False) -> list[WebhookInfo]:
+        """The webhooks that get the events of this queue, in the order in which they were added.
+
+        `all_queues` is deprecated: use `AsyncAdmin.list_webhooks()`.
+        """
+        if all_queues:
+            warn("list_webhooks(all_queues=True)", "AsyncAdmin.list_webhooks()", type(self).__name__)
+        return await self._webhooks(None if all_queues else self.name)
+
+    # -- figures and workers
+
+    async def list_workers(self, *, all_queues: bool = False) -> list[WorkerInfo]:
+        """The registered workers of this queue.
+
+        `all_queues` is deprecated: use `AsyncAdmin.list_workers()`.
+        """
+        if all_queues:
+            warn("list_workers(all_queues=True)", "AsyncAdmin.list_workers()", type(self).__name__)
+        return await self._server.list_workers(None if all_queues else self.name)
+
+    async def history(self, kind: Literal["completed", "failed"] = "completed") -> QueueHistory:
+        """How many jobs of this queue completed, or failed, in each of the last minutes."""
+        checks.one_of("kind", kind, ("completed", "failed"))
+        command = monitoring.Metrics(queue=self.name, type=kind)
+        reply = await self._caller.call(command, monitoring.MetricsReply)
+        if reply.data is UNSET:
+            raise BunqueueError("Metrics: the server gave none; do client and server have the same version?")
+        return reply.data
+
+    async def dashboard_queue(self) -> QueueDetails:
+        """This queue in detail."""
+        command = monitoring.DashboardQueue(queue=self.name)
+        return (await self._caller.call(command, monitoring.DashboardQueueReply)).data
+
+    @property
+    def _server(self) -> AsyncServerCalls:
+        return AsyncServerCalls(self._caller)
+
+    @deprecated("AsyncAdmin.list_queues()")
+    async def list_queues(self) -> list[QueueInfo]:
+        """Deprecated: use `AsyncAdmin.list_queues`."""
+        return await self._server.list_queues()
+
+    @deprecated("AsyncAdmin.list_shards()")
+    async def list_shards(self) -> list[ShardView]:
+        """Deprecated: use `AsyncAdmin.list_shards`."""
+        return await self._server.list_shards()
+
+    @deprecated("AsyncAdmin.stats()")
+    async def stats(self) -> ServerStats:
+        """Deprecated: use `AsyncAdmin.stats`."""
+        return await self._server.stats()
+
+    @deprecated("AsyncAdmin.metrics()")
+    async def metrics(self) -> ServerMetrics:
+        """Deprecated: use `AsyncAdmin.metrics`."""
+        return await self._server.metrics()
+
+    @deprecated("AsyncAdmin.prometheus()")
+    async def prometheus(self) -> str:
+        """Deprecated: use `AsyncAdmin.prometheus`."""
+        return await self._server.prometheus()
+
+    @deprecated("AsyncAdmin.storage_status()")
+    async def storage_status(self) -> StorageState:
+        """Deprecated: use `AsyncAdmin.storage_status`."""
+        return await self._server.storage_status()
+
+    @deprecated("AsyncAdmin.dashboard()")
+    async def dashboard(self) -> Overview:
+        """Deprecated: use `AsyncAdmin.dashboard`."""
+        return await self._server.dashboard()
+
+    @deprecated("AsyncAdmin.dashboard_queues()")
+    async def dashboard_queues(self) -> list[QueueOverview]:
+        """Deprecated: use `AsyncAdmin.dashboard_queues`."""
+        return await self._server.dashboard_queues()
+
+    @deprecated("AsyncAdmin.compact_memory()")
+    async def compact_memory(self) -> None:
+        """Deprecated: use `AsyncAdmin.compact_memory`."""
+        await self._server.compact_memory()
+
+    @deprecated("AsyncAdmin.ping()")
+    async def ping(self) -> float:
+        """Deprecated: use `AsyncAdmin.ping`."""
+        return await self._server.ping()
+
+
+def _filter(which: DlqFilter) -> dict[str, Any]:
+    """As the protocol has it. OptionError."""
+    for name in which:
+        if name not in DlqFilter.__annotations__:
+            raise unknown_option("a choice of dead letters", name, DlqFilter.__annotations__)
+    if (reason := which.get("reason")) is not None:
+        checks.one_of("reason", reason, (*REASONS, CANCELLED))
+    return {
+        name: past_moment(value, name) if name in ("older_than", "newer_than") else value  # type: ignore[arg-type]
+        for name, value in which.items()
+        if value is not None
+    }
+
+
+def _checked(limit: int) -> int:
+    if limit == 0 and not isinstance(limit, bool):
+        raise OptionError("limit: 0 would let no job start; pause the queue for that, or give 1 or more")
+    return whole("limit", limit)
