@@ -47,6 +47,10 @@ AWAY_MS = 2 * MAX_WAIT_MS  # a longer gap between two ticks means that nobody co
 QUIET_MS = 2_500  # so does a longer silence of the router, which says something each second
 
 
+class StorageFailed(Exception):
+    """The process must end: a new one is to read what is on disk."""
+
+
 class Shard:
     """The state of one shard and its file."""
 

@@ -19,10 +19,10 @@ from bunqueue.model import retention as finished
 from bunqueue.protocol import link
 from bunqueue.settings import Settings
 
+from .core import StorageFailed
 from .engine.memory.vitals import MB
 from .engine.state import State
-from .limited import LimitedShard
-from .resilient import StorageFailed
+from .resilient import ResilientShard
 from .server import Server
 from .storage.damage import Damage, ShardDamaged
 from .storage.database import DISK_ERRORS, DatabaseBusy, DatabaseError, disk_problem
@@ -90,7 +90,7 @@ def _run(start: Start, settings: Settings, sock: socket.socket) -> int:
         return 1
     except (DatabaseBusy, SchemaTooNew, DatabaseError, DataFolderError) as error:
         return _refused(start, settings, error)
-    shard.goes_on = lambda: sock.sendall(link.answer(link.CONTROL, link.PONG))
+    shard.files.goes_on = lambda: sock.sendall(link.answer(link.CONTROL, link.PONG))
     try:
         sock.sendall(link.answer(link.CONTROL, link.READY))
         server = Server(shard, sock, settings.busy_poll)
@@ -119,7 +119,7 @@ def _refused(start: Start, settings: Settings, error: Exception) -> int:
     return 1
 
 
-def _open(start: Start, settings: Settings, sock: socket.socket) -> LimitedShard:
+def _open(start: Start, settings: Settings, sock: socket.socket) -> ResilientShard:
     """Open the shard's file and recover, telling the router how far it is."""
     memory = settings.in_memory
     path = ":memory:" if memory else str(shard_file(Path(settings.data_dir), start.shard))
@@ -133,7 +133,7 @@ def _open(start: Start, settings: Settings, sock: socket.socket) -> LimitedShard
         )
         state.webhooks_anywhere = settings.webhook_addresses == "any"
 
-    shard = LimitedShard(
+    shard = ResilientShard(
         path,
         full_sync=full_sync,
         shard=start.shard,

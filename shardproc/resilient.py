@@ -1,4 +1,4 @@
-"""A shard that outlives a full or broken disk.
+"""A shard that outlives a full or broken disk, a deleted file and memory that is used up.
 
 A batch that cannot be committed has not happened: all its commands are answered with an error, and as
 memory is ahead of the disk then, it is read anew from there.  From that moment on the shard is in
@@ -7,6 +7,8 @@ trouble and says so, and looks once a second whether it is over:
 - NO_GROWTH: what needs space is refused (pushes), all else goes on with the space that was set aside.  It
   begins long before the disk is full: see `storage.room`.
 - READ_ONLY: there is not even room for that.  What changes anything is refused, and time stands still.
+
+What needs space is refused, too, while a file is gone (`file_watch`) or memory is used up (`pressure`).
 
 What was agreed with other shards cannot be taken back in silence.  If the batch, or work in hand, is about
 that, the process ends when it has answered, and a new one goes on: others know how to deal with it.
@@ -33,12 +35,14 @@ from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import COMMANDS, Command, ErrorReply, Reply, Spec
 from bunqueue.protocol.commands.base import CommandError
 
-from .core import Shard
+from .core import Shard, StorageFailed
 from .disk_words import Found, Warnings, error_of, press, request_of, trouble_of
 from .engine.dispatch import answer, answer_late
 from .engine.memory.vitals import Disk, Trouble, Vitals
 from .engine.peers.carried_state import CarriedState, entangled, parked
 from .engine.state import Client
+from .file_watch import FileWatch
+from .pressure import Pressure
 from .storage.careful import CarefulStore
 from .storage.database import DISK_ERRORS, disk_problem
 from .storage.event_log import DEFAULT_RETENTION, Retention
@@ -61,12 +65,8 @@ class Mode(enum.Enum):
     READ_ONLY = "changes are refused"
 
 
-class StorageFailed(Exception):
-    """The process must end, because other shards know of what could not be stored."""
-
-
 class ResilientShard(Shard):
-    """See above.  While all is well it costs nothing."""
+    """See above: the shard of a server.  While all is well it costs two looks at the clock for each batch."""
 
     def __init__(
         self,
@@ -75,9 +75,13 @@ class ResilientShard(Shard):
         shards: int = 1,
         retention: Retention = DEFAULT_RETENTION,
         wal_limit: int = DEFAULT_WAL_LIMIT,
+        memory: int = 0,
         **options: Any,
     ) -> None:
-        """``wal_limit``: bytes of WAL beyond which pushes are refused.  The rest as for `Shard`."""
+        """``wal_limit``: bytes of WAL beyond which pushes are refused.  ``memory``: bytes that the process
+        may take; 0 for no limit.  The rest as for `Shard`."""
+        self._pressure = Pressure(memory, lambda: self.store.database.shrink())
+        self.files = FileWatch()
         in_memory = path == ":memory:"
         self._folder = "the memory" if in_memory else os.path.dirname(path) or "."
         self._reserve = None if in_memory else Reserve(Path(path).with_suffix(".reserve"))
@@ -134,6 +138,31 @@ class ResilientShard(Shard):
             _log.error(why, error=trouble.error, now=self._mode.value)
 
     def tick(self) -> int:
+        if time.monotonic() >= self.files.next_look:
+            self._look_at_files()
+        now = self._tick()
+        if self._pressure.looks(len(self.engine.state.jobs)):
+            self._enter(self._mode)
+        return now
+
+    def _look_at_files(self) -> None:
+        was_missing = self.files.missing
+        refusal = self.files.look(self.store.database)
+        if refusal is not None:
+            self._refuse_growth(refusal)
+        elif was_missing and not self.files.missing and self._mode is Mode.NO_GROWTH:
+            self._recovered(self._clock.now_ms())
+
+    def _refuse_growth(self, text: str) -> None:
+        if self._trouble is None or self._trouble.error != text:
+            _log.error("pushes are refused: they would be lost", error=text)
+        now = self._clock.now_ms()
+        since = now if self._trouble is None else self._trouble.since
+        self._trouble = Trouble(text, since, False, Code.STORAGE_FAILED)
+        if self._mode is Mode.NORMAL:
+            self._enter(Mode.NO_GROWTH)
+
+    def _tick(self) -> int:
         if self._end is not None:
             raise self._end
         if self._mode is not Mode.NORMAL:
@@ -237,6 +266,9 @@ class ResilientShard(Shard):
         try:
             command = decode_command(payload)
             spec = COMMANDS[str(command.__struct_config__.tag)]
+            if self._pressure.full and spec.grows:
+                full = CommandError(self._pressure.refusal, Code.MEMORY_LIMIT)
+                raise InvalidCommand(full, command.req_id)
             if self._trouble is not None and self._forbids(spec):
                 trouble = CommandError(self._trouble.error, self._trouble.code)
                 raise InvalidCommand(trouble, command.req_id)
@@ -363,6 +395,8 @@ class ResilientShard(Shard):
         self.engine.returned(now)
 
     def _recovered(self, now: int) -> None:
+        if self.files.missing:
+            return
         assert self._trouble is not None
         _log.info("storage works again", after_ms=now - self._trouble.since)
         self._trouble, self._recovered_at = None, now
@@ -374,7 +408,7 @@ class ResilientShard(Shard):
             self.store.attach(None)  # reads must not write what waits
         for name in ("execute", "execute_unheard"):
             self.__dict__.pop(name, None)
-        if mode is not Mode.NORMAL:
+        if mode is not Mode.NORMAL or self._pressure.full:
             self.execute = self._execute_some  # type: ignore[method-assign]
         if mode in (Mode.FAILED, Mode.READ_ONLY):
             self.execute_unheard = self._execute_some_unheard  # type: ignore[method-assign]
@@ -383,4 +417,12 @@ class ResilientShard(Shard):
         found = super()._vitals()
         disk = None if self._room is None else self._room.disk
         warnings = () if self._trouble else self._warnings.told
-        return msgspec.structs.replace(found, trouble=self._trouble, disk=disk, warnings=warnings)
+        pressure = self._pressure
+        return msgspec.structs.replace(
+            found,
+            trouble=self._trouble,
+            disk=disk,
+            warnings=warnings,
+            memory_limit=pressure.share,
+            memory_full=pressure.full,
+        )

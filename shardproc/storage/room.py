@@ -71,7 +71,7 @@ class Room:
         """What there is now.  ``live`` jobs are unfinished; ``refusing``: pushes are refused already."""
         try:
             return self._look(live, refusing)
-        except FileNotFoundError:  # somebody has deleted the data: `WatchedShard` sees to that
+        except FileNotFoundError:  # somebody has deleted the data: `file_watch` sees to that
             self.next_at = time.monotonic() + LOOK_S
             return self.disk
 
