@@ -24,7 +24,7 @@ from .handlers import (
     webhook_trials,
 )
 from .handlers.crons import runs
-from .lifecycle import blocked, job_waiters, recovery, transitions
+from .lifecycle import job_waiters, recovery, transitions
 from .memory import history
 from .memory.clock_correction import SetBack
 from .memory.worker_presence import NEVER, SETTLE_MS
@@ -208,7 +208,7 @@ class Engine:
             if doubts and job.extra is not None:
                 reconcile.note(state, job)
             if job.extra is not None and (job.extra.pending or job.extra.parked):
-                blocked.recover(queue, job)
+                transitions.recover_blocked(queue, job)
                 dependencies.wait_for_pending(state, job)
             elif job.lock is None:
                 transitions.enqueue(state, queue, job)

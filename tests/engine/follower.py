@@ -51,10 +51,10 @@ class Follower:
         found = replay.differences(self._source, self._twin)
         assert not found, found
 
-    def tamper(self, sql: str) -> None:
+    def tamper(self, sql: str, parameters: tuple[object, ...]) -> None:
         """Change both files behind the recorder's back."""
         for connection in (self._source, self._twin):
-            sqlite3.Connection.execute(connection, sql)
+            sqlite3.Connection.execute(connection, sql, parameters)
 
     def _is_closed(self) -> bool:
         try:

@@ -199,10 +199,10 @@ class Driver:
     def rows(self, query: str, *parameters: Any) -> list[tuple[Any, ...]]:
         return self.shard.store.database.connection.execute(query, parameters).fetchall()
 
-    def tamper(self, sql: str) -> None:
+    def tamper(self, sql: str, *parameters: Any) -> None:
         """Change the file as no program does, and as if that had been replicated."""
         self.follower.check()
-        self.follower.tamper(sql)
+        self.follower.tamper(sql, parameters)
 
     def close(self) -> None:
         try:

@@ -24,7 +24,7 @@ from bunqueue.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[2]
 FAKE_SHARD = Path(__file__).with_name("router_fake_shard.py")
-WAIT_S = 60.0  # for what takes well below a second on an idle machine; also to send all of 64 MiB
+WAIT_S = 60.0  # for what takes about a second on an idle machine; as long as any busy one may need
 
 # Runs the router in this very process, with fake shards and with constants changed.
 _RUNNER = """

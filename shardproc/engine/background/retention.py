@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from bunqueue.model.dead_letters import DlqConfig
 from bunqueue.model.job import COMPLETED, FAILED
 
-from ..lifecycle import dlq_retries, moves, removal
+from ..lifecycle import dlq_retries, removal, transitions
 from ..memory.queue_configs import of_queue
 from ..state import QueueState, State
 
@@ -95,8 +95,8 @@ def _dead_letters(state: State, queue: QueueState) -> Pieces:
     config = of_queue(state, queue.name, DlqConfig)
     while config.auto_retry and (seqs := state.archive.due_retries(queue.id, state.now, REVIVALS)):
         for job in state.archive.load(seqs).values():
-            if moves.can_retake_key(state, queue, job):
-                moves.revive(state, queue, job, by_itself=True)
+            if transitions.can_retake_key(state, queue, job):
+                transitions.revive(state, queue, job, by_itself=True)
             else:
                 dlq_retries.give_up(state, job)
         yield PACE_MS

@@ -22,7 +22,7 @@ from bunqueue.protocol.commands.core import (
 )
 from bunqueue.protocol.readable import check_readable, is_readable
 
-from ..lifecycle import moves, transitions
+from ..lifecycle import transitions
 from ..outbox import ROW
 from ..state import Client, State
 
@@ -94,7 +94,7 @@ def fail(state: State, client: Client, command: Fail) -> FailReply:
     if job.state != ACTIVE:
         raise _NotActive(job.id)
     if command.interrupted:
-        moves.interrupt(state, job, command.error)
+        transitions.interrupt(state, job, command.error)
         return FailReply()
     if command.stack:
         _keep_stack(state, job, command.stack)

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator
 from bunqueue.model.job import ACTIVE, DEFAULT_LOCK_TTL_MS, WAITING, Job, Lock
 
 from .. import chores
-from ..lifecycle import job_waiters, moves, transitions
+from ..lifecycle import job_waiters, transitions
 from ..outbox import ROW
 from ..peers.dependencies import extra_of
 from ..state import Client, State
@@ -103,7 +103,7 @@ def _drop(state: State, job: Job) -> None:
     if extra.drops > FREE_DROPS:
         transitions.stall(state, job, f"Whoever held the job has gone at once, {extra.drops} times by now")
     elif lock is not None and lock.token:
-        moves.take_back(state, job)
+        transitions.take_back(state, job)
     else:
         transitions.release(state, job)
 
@@ -114,7 +114,7 @@ def retake(state: State, job: Job, token: str | None, duration: int | None) -> b
     if not token or job.state != WAITING or job.lost_token != token:
         return False
     queue, extra = state.queues[job.queue], extra_of(job)
-    job = moves.stand_in(state, queue, job)
+    job = transitions.stand_in(state, queue, job)
     queue.waiting += 1  # it has left its place among the ready ones, but `activate` counts it again
     client = Client(0, 2)
     transitions.activate(state, queue, job, client, job.worker, extra.lost_ttl or DEFAULT_LOCK_TTL_MS)

@@ -35,7 +35,7 @@ from bunqueue.protocol.commands.query import CountReply
 from bunqueue.protocol.configuration import changed
 from bunqueue.protocol.job_view import job_list
 
-from ..lifecycle import moves, removal
+from ..lifecycle import removal, transitions
 from ..lookup import known_queue
 from ..memory.queue_configs import of_queue, store
 from ..outbox import Attempt, DeadLetter
@@ -291,9 +291,9 @@ def _retry_one(state: State, queue: QueueState, job_id: str, finished: int) -> i
 
 def _revive(state: State, queue: QueueState, job: Job) -> bool:
     """Bring a finished job back, unless it is a dead letter whose unique key a living job holds."""
-    if job.state == FAILED and not moves.can_retake_key(state, queue, job):
+    if job.state == FAILED and not transitions.can_retake_key(state, queue, job):
         return False
-    moves.revive(state, queue, job)
+    transitions.revive(state, queue, job)
     return True
 
 

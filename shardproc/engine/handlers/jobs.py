@@ -31,7 +31,7 @@ from bunqueue.protocol.commands.jobs import (
 )
 from bunqueue.protocol.job_view import state_name
 
-from ..lifecycle import events, moves, removal, transitions
+from ..lifecycle import events, removal, transitions
 from ..lifecycle.repeating import last_of
 from ..lifecycle.transitions import is_cancelled
 from ..lookup import find
@@ -76,7 +76,7 @@ def change_priority(state: State, client: Client, command: ChangePriority) -> Ok
     job = state.jobs.get(command.id)
     if job is None or job.state not in (WAITING, DELAYED):
         raise CommandError("Job not found or not in queue", Code.JOB_STATE)
-    moves.reorder(state, state.queues[job.queue], job, command.priority, lifo=command.lifo)
+    transitions.reorder(state, state.queues[job.queue], job, command.priority, lifo=command.lifo)
     return Ok()
 
 
@@ -119,12 +119,12 @@ def move_to_wait(state: State, client: Client, command: MoveToWait) -> Ok:
         raise CommandError(f"Cannot move job from state '{name}' to waiting", Code.JOB_STATE)
     if job.state == FAILED:
         queue = state.queues[job.queue]
-        if not moves.can_retake_key(state, queue, job):
+        if not transitions.can_retake_key(state, queue, job):
             holder = queue.unique[job.unique_key or ""]
             raise CommandError(
                 f"Cannot move job {job.id} to waiting: job {holder} has its unique key", Code.JOB_STATE
             )
-        moves.revive(state, queue, job)
+        transitions.revive(state, queue, job)
         return Ok()
     if job.state != WAITING:
         check_token(job, command.token, required=client.version >= 3)
@@ -139,7 +139,7 @@ def discard(state: State, client: Client, command: Discard) -> Ok:
             "Job is waiting for its dependencies and cannot be discarded, cancel it instead", Code.JOB_STATE
         )
     check_token(job, command.token, required=client.version >= 3)
-    moves.discard(state, state.queues[job.queue], job)
+    transitions.discard(state, state.queues[job.queue], job)
     return Ok()
 
 
@@ -148,4 +148,4 @@ def _move(state: State, job: Job, delay: float) -> None:
         raise CommandError(
             f"Job {job.id} is being cancelled: only its end can be reported", Code.JOB_CANCELLED
         )
-    moves.move(state, state.queues[job.queue], job, state.now + int(delay))
+    transitions.move(state, state.queues[job.queue], job, state.now + int(delay))

@@ -26,7 +26,7 @@ from bunqueue.protocol.commands.stall import GetStallConfig, SetStallConfig, Sta
 from bunqueue.protocol.configuration import changed
 
 from .. import chores
-from ..lifecycle import moves, transitions
+from ..lifecycle import transitions
 from ..lookup import known_queue
 from ..memory.queue_configs import of_queue, store
 from ..state import Client, State
@@ -162,7 +162,7 @@ def _take_back(state: State, lost: list[tuple[Job, Lock | None]], swept_at: int)
         state.spare -= chores.LOSS
         if lock.conn == 0 and not lock.renewed:
             # Its connection broke before anything was heard of the job: the delivery may have been lost.
-            moves.take_back(state, job)
+            transitions.take_back(state, job)
         else:
             expired = lock.token and lock.until <= swept_at
             transitions.stall(state, job, "Lock expired" if expired else "Job stalled")

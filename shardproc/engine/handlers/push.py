@@ -28,7 +28,7 @@ from bunqueue.protocol.peers import DEAD_REMOVED, UNKNOWN, Outcome
 from bunqueue.protocol.readable import check_readable, is_readable
 
 from ..background import idempotency
-from ..lifecycle import blocked, events, repeating, transitions
+from ..lifecycle import events, repeating, transitions
 from ..lifecycle.dedup import NO_DEDUP, Claims
 from ..lookup import known_queue
 from ..peer_calls import Steps, across
@@ -283,7 +283,7 @@ def _add(
     state.totals.pushed += len(added)
     for job in added:
         if job.extra is not None and dependencies.block(state, job, outcomes):
-            blocked.add(state, queue, job)
+            transitions.add_blocked(state, queue, job)
         else:
             transitions.add(state, queue, [job])
     for place in met:

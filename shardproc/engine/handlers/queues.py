@@ -28,7 +28,7 @@ from bunqueue.protocol.commands.queues import (
     Resume,
 )
 
-from ..lifecycle import events, moves, removal, transitions
+from ..lifecycle import events, removal, transitions
 from ..lifecycle.events import emit_queue
 from ..lookup import known_queue
 from ..memory import queue_configs
@@ -254,7 +254,7 @@ def promote_jobs(state: State, client: Client, command: PromoteJobs) -> Steps:
         seqs = sorted(queue.delayed) if command.count is None else nsmallest(command.count, queue.delayed)
         for jobs in _chunks(queue, seqs, lambda job: job.state == DELAYED):
             for job in jobs:
-                moves.move(state, queue, job, state.now)
+                transitions.move(state, queue, job, state.now)
             count += len(jobs)
             yield
     return CountReply(count=count)

@@ -23,36 +23,36 @@ From      To        When                                              Function
 ========= ========= ================================================= ========================================
 (none)    WAITING   push                                              transitions.add
 (none)    DELAYED   push with a delay                                 transitions.add
-(none)    BLOCKED   push with dependencies                            blocked.add
+(none)    BLOCKED   push with dependencies                            transitions.add_blocked
 WAITING   ACTIVE    pull                                              transitions.activate
-WAITING   DELAYED   moved by hand                                     moves.move
+WAITING   DELAYED   moved by hand                                     transitions.move
 WAITING   COMPLETED late ack with the token of a lock that was lost   transitions.complete
-WAITING   FAILED    discarded by hand                                 moves.discard
+WAITING   FAILED    discarded by hand                                 transitions.discard
 WAITING   REMOVED   cancelled, drained, or its ttl is over            transitions.remove, transitions.expire
-WAITING   BLOCKED   gets children                                     blocked.block
-DELAYED   WAITING   its time has come, or moved by hand               transitions.due, moves.move
-DELAYED   FAILED    discarded by hand                                 moves.discard
+WAITING   BLOCKED   gets children                                     transitions.block
+DELAYED   WAITING   its time has come, or moved by hand               transitions.due, transitions.move
+DELAYED   FAILED    discarded by hand                                 transitions.discard
 DELAYED   REMOVED   cancelled, drained                                transitions.remove
-DELAYED   BLOCKED   gets children                                     blocked.block
+DELAYED   BLOCKED   gets children                                     transitions.block
 ACTIVE    COMPLETED ack                                               transitions.complete
 ACTIVE    WAITING   its holder is gone or stalled, or moved by hand   transitions.release, transitions.stall,
-                                                                      moves.interrupt, moves.take_back,
-                                                                      moves.move
-ACTIVE    DELAYED   failed with attempts left, or moved by hand       transitions.fail, moves.move
+                                                                      transitions.interrupt,
+                                                                      transitions.take_back, transitions.move
+ACTIVE    DELAYED   failed with attempts left, or moved by hand       transitions.fail, transitions.move
 ACTIVE    FAILED    no attempt left, too many stalls, cancelled       transitions.dead_letter
 ACTIVE    REMOVED   as COMPLETED or FAILED, with remove_on_...        transitions.complete,
                                                                       transitions.dead_letter
-ACTIVE    BLOCKED   its worker waits for its children                 blocked.put_back
-BLOCKED   WAITING   its last dependency is done                       blocked.unblock
-BLOCKED   DELAYED   the same, before its time has come                blocked.unblock
-BLOCKED   FAILED    a child failed without which it cannot run        blocked.fail
+ACTIVE    BLOCKED   its worker waits for its children                 transitions.block_active
+BLOCKED   WAITING   its last dependency is done                       transitions.unblock
+BLOCKED   DELAYED   the same, before its time has come                transitions.unblock
+BLOCKED   FAILED    a child failed without which it cannot run        transitions.fail_blocked
 BLOCKED   REMOVED   cancelled, drained                                transitions.remove
-COMPLETED WAITING   RetryCompleted                                    moves.revive
+COMPLETED WAITING   RetryCompleted                                    transitions.revive
 COMPLETED REMOVED   retention, Clean                                  removal
-FAILED    WAITING   RetryDlq, or by itself                            moves.revive
+FAILED    WAITING   RetryDlq, or by itself                            transitions.revive
 FAILED    REMOVED   retention, PurgeDlq                               removal
 ========= ========= ================================================= ========================================
 
-After a restart `transitions.enqueue`, `recovery.recover_active` and `blocked.recover` put each stored job
-where it was.  A shard applies one command after the other, so no two moves of a job ever race.
+After a restart `transitions.enqueue`, `recovery.recover_active` and `transitions.recover_blocked` put each
+stored job where it was.  A shard applies one command after the other, so no two moves of a job ever race.
 """

@@ -1,14 +1,18 @@
-"""The usual moves of a job: pushed, pulled, acknowledged, failed, removed."""
+"""From each state to each other: by the course of a job, by command, and while it waits for other jobs."""
 
 from __future__ import annotations
 
+from copy import copy
+
 from msgspec import UNSET, Raw
+from msgspec.structs import replace
 
 from bunqueue.model.backoff import retry_delay
 from bunqueue.model.dead_letters import (
     CANCELLED,
     EXPIRED,
     EXPLICIT_FAIL,
+    INTERRUPTED,
     MAX_ATTEMPTS,
     STALLED,
     TIMEOUT,
@@ -16,6 +20,7 @@ from bunqueue.model.dead_letters import (
 )
 from bunqueue.model.job import (
     ACTIVE,
+    BLOCKED,
     COMPLETED,
     DELAYED,
     FAILED,
@@ -27,19 +32,22 @@ from bunqueue.model.job import (
     Moment,
 )
 from bunqueue.model.stall import StallConfig
+from bunqueue.protocol.job_view import timeline
 
 from ..memory.queue_configs import of_queue
-from ..memory.unique_keys import release_key
+from ..memory.unique_keys import release_key, retake_key
 from ..memory.worker_presence import remember
-from ..outbox import ROW, STATE, Attempt
+from ..outbox import CLEAN, ROW, STATE, Attempt
 from ..ready import deadlines, gate
 from ..state import Client, QueueState, State
-from . import child_results, dlq_retries, events, job_waiters, outcomes, progress, removal
-from .events import emit
+from . import child_results, dlq_retries, events, job_waiters, last_runs, outcomes, progress, removal
+from .dedup import living_holder
+from .events import PUSHED, READY, WAITING_CHILDREN, emit
 from .last_runs import ended as run_ended
 from .repeating import successor
-from .timeline import attempt_number, note
+from .timeline import attempt_number, note, planned
 
+DISCARDED = "unknown"  # the reason of a dead letter: SEMANTICS.md, "DLQ reasons"
 MAX_ERROR = 65_536  # characters of an error text that are kept
 
 
@@ -346,6 +354,194 @@ def let_go(state: State, queue: QueueState, job: Job) -> None:
     del queue.active[job.seq]
     if queue.gate is not None:
         gate.freed(state, queue, queue.gate, job)
+
+
+# -- by command: to another time, to another place in the order, to the dead letters, and back
+
+
+def discard(state: State, queue: QueueState, job: Job) -> None:
+    """WAITING, DELAYED or ACTIVE to FAILED by command.  The job is kept even if it has remove_on_fail."""
+    if is_cancelled(job):
+        return cancel(state, job)
+    withdraw(state, queue, job, FAILED)
+    emit(state, events.DISCARDED, job)
+    dead_letter(state, queue, job, DISCARDED, keep=True)
+
+
+def revive(state: State, queue: QueueState, job: Job, *, by_itself: bool = False) -> None:
+    """FAILED or COMPLETED to WAITING with all its attempts, as RetryDlq and RetryCompleted ask, or by
+    itself; ``job`` is from the archive.  If it was a child's failure that made it a dead letter, it waits for
+    its children no more: it was asked to run."""
+    note(job, Moment("waiting", state.now))
+    if job.extra is not None:
+        job.extra.pending, job.extra.parked = [], False
+        job.extra.last_report = None
+    if job.state == FAILED:
+        queue.failed -= 1
+    else:
+        queue.completed -= 1
+        job.result = None
+        job.progress, job.progress_message = 0, None
+        if job.extra is not None:
+            job.extra.repeat = None  # the job that follows it is there already
+    dlq_retries.forget(state, job, by_itself=by_itself)
+    last_runs.reopened(state, job)
+    job.attempts = job.stalls = 0
+    job.run_at = state.now
+    job.started_at = job.finished_at = None
+    job.reason = job.error = None
+    job.timed_out = False
+    retake_key(queue, job)
+    add(state, queue, [job], events.REVIVED)
+    queue.late[job.seq] = queue.jobs.pop(job.seq)
+
+
+def can_retake_key(state: State, queue: QueueState, job: Job) -> bool:
+    """Whether no living job holds the unique key of a finished one."""
+    return job.unique_key is None or living_holder(state, queue, job.unique_key) is None
+
+
+def interrupt(state: State, job: Job, error: str | None) -> None:
+    """ACTIVE to WAITING: its worker has to stop.  As `release`, but listed among the attempts."""
+    lock = job.lock
+    worker = lock.owner if lock is not None else None
+    text = error[:MAX_ERROR] if error is not None else None
+    started, number = job.started_at, job.attempts + 1
+    state.out.attempts.append(Attempt(job.seq, number, worker, started, state.now, INTERRUPTED, text, None))
+    release(state, job)
+
+
+def take_back(state: State, job: Job) -> None:
+    """ACTIVE to WAITING: no worker ever showed that it had received the job.  Nothing is counted.  If one
+    did receive it, its token still locks or completes the job while that waits."""
+    lock = job.lock
+    release(state, job)
+    if job.state == FAILED or job.state == REMOVED:  # cancelled
+        return
+    remember(job, lock)
+    job.timeline = timeline(job)  # its next start has more to write than a lock
+    state.out.touch(job, ROW)
+
+
+def move(state: State, queue: QueueState, job: Job, run_at: int) -> None:
+    """WAITING, DELAYED or ACTIVE to WAITING or DELAYED: it is to run at another time."""
+    was = job.state
+    if was == WAITING:
+        job = stand_in(state, queue, job)
+        job.run_at = run_at
+    elif was == DELAYED:
+        job.run_at = run_at
+        del queue.delayed[job.seq]
+        state.delays.forget()
+    else:
+        job.timeline = timeline(job)  # its start would be forgotten
+        let_go(state, queue, job)
+        job.run_at, job.started_at = run_at, None
+        progress.forget(state, job)
+    if job.timeline is None:
+        planned(job, state.now)
+    else:
+        note(job, Moment("delayed" if run_at > state.now else "waiting", state.now))
+    enqueue(state, queue, job)
+    if job.state == DELAYED:
+        emit(state, events.DELAYED, job, delay=run_at - state.now)
+    elif was != WAITING:
+        emit(state, events.WAITING if was == ACTIVE else events.READY, job)
+    state.out.touch(job, ROW)
+
+
+def reorder(state: State, queue: QueueState, job: Job, priority: int, *, lifo: bool | None) -> None:
+    """A job that waits for its turn or its time gets another place in the order."""
+    waits = job.state == WAITING
+    if waits:
+        job = stand_in(state, queue, job)
+    job.priority = priority
+    if lifo is not None:
+        job.shared = state.shared(replace(job.options, lifo=lifo))
+    if waits:
+        enqueue(state, queue, job)
+    state.out.touch(job, ROW)
+
+
+def stand_in(state: State, queue: QueueState, job: Job) -> Job:
+    """A copy of a WAITING job that takes its place everywhere but among the ready ones: an entry there can be
+    forgotten, but not moved."""
+    other = copy(job)
+    withdraw(state, queue, job, REMOVED)
+    state.jobs[job.id] = other
+    (queue.jobs if job.seq in queue.jobs else queue.late)[job.seq] = other
+    if job.dirty:
+        what, job.dirty, other.dirty = job.dirty, CLEAN, CLEAN
+        state.out.touch(other, what)
+    job.data = NIL
+    return other
+
+
+# -- jobs that wait for others: into BLOCKED and out of it
+
+
+def add_blocked(state: State, queue: QueueState, job: Job) -> None:
+    """A job becomes live that has to wait for others."""
+    gate.join(queue, job)
+    state.jobs[job.id] = job
+    queue.jobs[job.seq] = job
+    emit(state, PUSHED, job)
+    _block(state, queue, job)
+
+
+def recover_blocked(queue: QueueState, job: Job) -> None:
+    """A job that was stored while it waited for others."""
+    job.state = BLOCKED
+    queue.blocked[job.seq] = job
+
+
+def block(state: State, queue: QueueState, job: Job) -> Job:
+    """WAITING or DELAYED to BLOCKED: it has got something to wait for.  The job as it is from now on."""
+    if job.state == WAITING:
+        job = stand_in(state, queue, job)
+    else:
+        withdraw(state, queue, job, BLOCKED)
+    _block(state, queue, job)
+    return job
+
+
+def block_active(state: State, job: Job) -> None:
+    """ACTIVE to BLOCKED: its worker found that it has to wait for its children."""
+    queue = state.queues[job.queue]
+    let_go(state, queue, job)
+    job.started_at = None
+    progress.forget(state, job)
+    _block(state, queue, job)
+
+
+def _block(state: State, queue: QueueState, job: Job) -> None:
+    recover_blocked(queue, job)
+    state.out.touch(job, ROW)
+    emit(state, WAITING_CHILDREN, job)
+
+
+def unblock(state: State, job: Job) -> None:
+    """BLOCKED to WAITING, or DELAYED while its time has not come: nothing holds it back any more."""
+    queue = state.queues[job.queue]
+    del queue.blocked[job.seq]
+    if job.extra is not None:
+        job.extra.parked = False
+    enqueue(state, queue, job)
+    state.out.touch(job, ROW)
+    emit(state, READY, job)
+
+
+def fail_blocked(state: State, job: Job, error: str) -> None:
+    """BLOCKED to FAILED: a child failed without which it cannot run."""
+    queue = state.queues[job.queue]
+    withdraw(state, queue, job, FAILED)
+    job.error = error
+    note(job, Moment("failed", state.now, error))
+    emit(state, events.FAILED, job, error=error, terminal=True)
+    dead_letter(state, queue, job, EXPLICIT_FAIL)
+
+
+# -- what several of these share
 
 
 def _end_attempt(state: State, queue: QueueState, job: Job, error: str | None, outcome: str) -> None:

@@ -14,7 +14,7 @@ from bunqueue.model.job import BLOCKED, COMPLETED, Extra, Job
 from bunqueue.protocol import peers as wire
 
 from .. import peer_calls
-from ..lifecycle import blocked, child_results
+from ..lifecycle import child_results, transitions
 from ..lifecycle.outcomes import outcome_of, outcome_of_ended, watch
 from ..outbox import ROW
 from ..peer_calls import Steps
@@ -185,7 +185,7 @@ def _apply(state: State, job: Job, outcome: wire.Outcome) -> bool:
         if outcome.policy == wire.WAIT or outcome.parent != job.id:
             return False
         if outcome.policy == wire.FAIL_PARENT:
-            blocked.fail(state, job, f"Child job {outcome.id} failed: {outcome.error}")
+            transitions.fail_blocked(state, job, f"Child job {outcome.id} failed: {outcome.error}")
             return True
         if outcome.policy == wire.REMOVE_DEPENDENCY:
             extra.depends_on = [dep for dep in extra.depends_on if dep != outcome.id]
@@ -198,7 +198,7 @@ def _apply(state: State, job: Job, outcome: wire.Outcome) -> bool:
     extra.pending = [dep for dep in extra.pending if dep != outcome.id]
     state.out.touch(job, ROW)
     if not extra.pending:
-        blocked.unblock(state, job)
+        transitions.unblock(state, job)
     return True
 
 
@@ -209,7 +209,7 @@ def release(state: State, job: Job, dep: str) -> None:
     extra.pending = [other for other in extra.pending if other != dep]
     state.out.touch(job, ROW)
     if job.state == BLOCKED and not extra.pending:
-        blocked.unblock(state, job)
+        transitions.unblock(state, job)
 
 
 # After a restart

@@ -30,7 +30,7 @@ from bunqueue.protocol.commands.flows import (
 from bunqueue.protocol.lenient import DECODE_ERRORS
 
 from ..handlers.ack import check_token
-from ..lifecycle import blocked, transitions
+from ..lifecycle import transitions
 from ..lifecycle.outcomes import watch
 from ..lookup import find
 from ..outbox import ROW
@@ -192,9 +192,9 @@ def move_to_waiting_children(state: State, client: Client, command: MoveToWaitin
             extra.parked = True
             extra.depends_on = list(dict.fromkeys([*extra.depends_on, *children]))
             waits = dependencies.block(state, job, outcomes)
-            blocked.put_back(state, job)
+            transitions.block_active(state, job)
             if children and not waits:
-                blocked.unblock(state, job)
+                transitions.unblock(state, job)
     finally:
         dependencies.looked(state, children)
     return MovedReply(data=Moved(True))
@@ -302,7 +302,7 @@ def _list(state: State, parent: Job, child: str) -> None:
 def _join(state: State, parent: Job, child: str) -> None:
     """The parent waits for one more child, if it is not at work yet."""
     if parent.state in (WAITING, DELAYED):
-        parent = blocked.block(state, state.queues[parent.queue], parent)
+        parent = transitions.block(state, state.queues[parent.queue], parent)
     _list(state, parent, child)
     extra = extra_of(parent)
     if parent.state == ACTIVE or child in extra.pending:

@@ -24,7 +24,7 @@ from bunqueue.protocol.job_view import job_list, pulled_job
 
 from .. import peer_calls
 from ..handlers.push import check_data, check_fields, new_job
-from ..lifecycle import blocked, outcomes, transitions
+from ..lifecycle import outcomes, transitions
 from ..peer_calls import Deliver, Questions, Steps, across
 from ..state import Client, QueueState, State
 from . import dependencies, directory, possession
@@ -276,7 +276,7 @@ def _appear(state: State, jobs: Sequence[FlowJob], mark: FlowMark | None) -> Non
             outcomes.watch(state, job)
             dependencies.extra_of(job).flow = mark
         if dependencies.block(state, job, pending):
-            blocked.add(state, queue, job)
+            transitions.add_blocked(state, queue, job)
             waiting += job.extra.pending if job.extra is not None else ()
         else:
             transitions.add(state, queue, [job])

@@ -14,7 +14,7 @@ from bunqueue.model.job import BLOCKED, DELAYED, WAITING, FlowMark, Job
 from bunqueue.protocol import peers as wire
 
 from .. import peer_calls
-from ..lifecycle import blocked, transitions
+from ..lifecycle import transitions
 from ..memory.pointers import pointer
 from ..memory.recovery import FLOWS, GAP, KIND
 from ..peer_calls import Steps
@@ -140,4 +140,4 @@ def _give_up(state: State, missing: str) -> None:
         if job.state == BLOCKED:
             why = "a power cut took it, or the backup does not have it"
             error = f"It waits for job {missing}, which is not on the server: {why}. Retry runs it without"
-            blocked.fail(state, job, error)
+            transitions.fail_blocked(state, job, error)

@@ -42,6 +42,6 @@ def test_no_other_code_assigns_the_state_of_a_job() -> None:
     package, home = Path(shardproc.__file__).parent, Path(lifecycle.__file__).parent
     assigns = re.compile(r"\b\w*job\.state(, [\w.]+)* = ")
     found = {path for path in package.rglob("*.py") if assigns.search(path.read_text())}
-    assert {path.name for path in found if home in path.parents} >= {"transitions.py", "blocked.py"}
+    assert {path.name for path in found if home in path.parents} >= {"transitions.py", "recovery.py"}
     outside = {path.name for path in found if home not in path.parents}
     assert outside == {"rows.py"}, "which makes jobs out of rows: the row says in which state they are"

@@ -54,7 +54,7 @@ def test_reading_from_a_time_on_where_numbers_are_missing(driver: Driver, gap: t
         driver.now += 1000
         driver.ask(cmd="PUSH", queue="q")
     for number in gap:
-        driver.rows("delete from events where first_seq = ?", number)
+        driver.tamper("delete from events where first_seq = ?", number)
     driver.restart()
     for second in range(12):
         reply = driver.ask(cmd="GetEvents", since=start + 1000 * second)
@@ -138,7 +138,7 @@ def test_a_batch_without_events_has_no_row(driver: Driver) -> None:
 
 def test_a_newer_kind_of_event_can_be_read(driver: Driver) -> None:
     payload = msgpack.packb([[len(NAMES), 1, "x"]])
-    driver.rows("insert into events (first_seq, at, count, payload) values (1, 0, 1, ?)", payload)
+    driver.tamper("insert into events (first_seq, at, count, payload) values (1, 0, 1, ?)", payload)
     assert [event.kind for event in log(driver)] == ["unknown"]
 
 
