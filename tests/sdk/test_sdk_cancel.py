@@ -199,7 +199,7 @@ async def test_a_result_on_its_way_when_the_job_is_cancelled(
     # The acknowledgement waits for others, as another job runs.
     async with make_worker(either, concurrency=2, ack_delay=60_000) as worker:
         await until(worker, active=1)
-        await eventually(lambda: worker._shift and worker._shift._outcomes.waiting, "it has ended")
+        await eventually(lambda: worker._current and worker._current._outcomes.waiting, "it has ended")
         await cancel(queue, handle, grace=60_000)
         gate.set()
         await until(worker, cancelled=1, completed=1)
@@ -216,7 +216,7 @@ async def test_a_worker_that_drains_hears_of_it(queue: AsyncQueue, make_worker: 
     handle = await queue.add("n")
     await until(worker, active=1)
     stopping = asyncio.create_task(worker.stop())  # the grace is 30 s
-    await eventually(lambda: worker._shift is not None and worker._shift._stopping, "it stops")
+    await eventually(lambda: worker._current is not None and worker._current._stopping, "it stops")
     await cancel(queue, handle, grace=20_000)
     await asyncio.wait_for(stopping, 15)
     assert worker.stats.cancelled == 1

@@ -71,7 +71,7 @@ async def test_a_stream_of_cut_lines_loses_no_job_and_kills_no_worker(
                 proxy.cut()
             await eventually(lambda: len(done) == 1000, "all are done")
             await eventually(lambda: worker.stats.active == 0, "the worker is idle")
-            await worker._shift._outcomes.drain()  # type: ignore[union-attr]
+            await worker._current._outcomes.drain()  # type: ignore[union-attr]
         counts = await queue.counts()
         assert (counts.completed, counts.failed, counts.active) == (1000, 0, 0)
 
@@ -274,8 +274,8 @@ async def test_a_server_that_is_not_there_is_told_once(caplog: pytest.LogCapture
     async with working("q", print, port=port, connection=options) as worker:
         await eventually(lambda: f"cannot reach 127.0.0.1:{port}, trying again" in caplog.text, "it is said")
         tries = []
-        trouble = worker._shift.trouble  # type: ignore[union-attr]
-        worker._shift.trouble = lambda error: (tries.append(error), trouble(error))  # type: ignore[union-attr, method-assign, assignment, return-value, func-returns-value]
+        trouble = worker._current.ledger.trouble  # type: ignore[union-attr]
+        worker._current.ledger.trouble = lambda error: (tries.append(error), trouble(error))  # type: ignore[union-attr, method-assign, assignment, return-value, func-returns-value]
         await eventually(lambda: len(tries) > 2, "it has tried again")
     assert len(caplog.records) == 1
 

@@ -103,8 +103,8 @@ async def test_what_they_raise_is_told_with_its_traceback(queue: AsyncQueue, mak
     )
     async with make_worker(in_process.fail, on_failed=lambda job, error: errors.append(error)) as worker:
         await until(worker, failed=4)
-        assert worker._shift is not None
-        assert len(worker._shift._runner._processes._all) == 1  # none of these cost a process
+        assert worker._current is not None
+        assert len(worker._current._runner._processes._all) == 1  # none of these cost a process
     assert (await handle.job()).error == "LookupError: down here"
     assert (await left.job()).error == "SystemExit: 3"
     assert (await final.job()).error == "Unrecoverable: no use"
@@ -284,8 +284,8 @@ async def test_one_that_is_still_being_started_ends_with_the_worker(
     await eventually(lambda: path.exists() and path.read_text(), "its process imports")
     await worker.stop(grace=0)
     assert is_gone(int(path.read_text()))
-    assert worker._shift is not None
-    assert worker._shift.fatal is None
+    assert worker._current is not None
+    assert worker._current.fatal is None
     job = await handle.job()
     assert (job.state, job.attempts) == ("waiting", 0)
 
@@ -296,8 +296,8 @@ async def test_one_that_died_between_two_jobs_costs_no_attempt(
     async with make_worker(in_process.whoami) as worker:
         first = await (await queue.add("n")).result()
         os.kill(first["pid"], signal.SIGKILL)
-        assert worker._shift is not None
-        (idle,) = worker._shift._runner._processes._idle
+        assert worker._current is not None
+        (idle,) = worker._current._runner._processes._idle
         await asyncio.to_thread(idle._popen.wait)
         second = await (await queue.add("n")).result(20_000)
     assert second["pid"] != first["pid"]

@@ -316,9 +316,9 @@ async def test_acknowledgements_are_batched(queue: AsyncQueue, make_worker: Make
 
     worker = make_worker(quick, concurrency=50)
     await worker.start()
-    assert worker._shift is not None
+    assert worker._current is not None
     sent: Counter[str] = Counter()
-    caller = worker._shift._caller
+    caller = worker._current._caller
     call = caller.call
 
     async def count(command: Any, reply: Any) -> Any:
@@ -378,7 +378,7 @@ async def test_stopping_waits_for_what_runs_and_reports_it(
     stopping = asyncio.create_task(worker.stop())
     # While it drains it takes nothing new, and nobody else gets what it holds.
     late = await queue.add("late")
-    await eventually(lambda: worker._shift is not None and worker._shift._stopping, "it stops")
+    await eventually(lambda: worker._current is not None and worker._current._stopping, "it stops")
     assert not stopping.done()
     gate.set()
     await stopping

@@ -6,15 +6,16 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Protocol
 
 from bunqueue.client.connection.options import reconnect_delay
 from bunqueue.client.connection.replies import decode_reply
 from bunqueue.client.connection.transport import Transport
 from bunqueue.client.models.jobs import PulledJobs
+from bunqueue.client.worker.intake import Intake
+from bunqueue.client.worker.stats import Ledger
 from bunqueue.errors import AuthError, BunqueueError
 from bunqueue.protocol.commands.core import PullBatch
 
@@ -35,38 +36,30 @@ class PollOrders:
     poll_timeout: float
 
 
-class JobSink(Protocol):
-    """Who runs the jobs."""
-
-    def room(self) -> int:
-        """How many more jobs could start now."""
-
-    def has_any(self, queue: str) -> bool:
-        """Whether jobs of this queue run here."""
-
-    def take(self, reply: PulledJobs) -> None:
-        """Run what came."""
-
-    def trouble(self, error: BunqueueError) -> None:
-        """A poll failed and will be repeated."""
-
-    def give_up(self, error: BaseException) -> None:
-        """Polling makes no sense any more."""
-
-
 class Polls:
     """The polls of a worker, for one queue or for several, which share the room.
 
     Of several, each has a job here, or a poll for one under way; what is left goes to those that have more.
     """
 
-    def __init__(self, orders: PollOrders, taker: JobSink, address: str) -> None:
-        self.change = asyncio.Event()
-        """Set it when there may be more room."""
+    def __init__(
+        self,
+        orders: PollOrders,
+        intake: Intake,
+        ledger: Ledger,
+        give_up: Callable[[BaseException], None],
+        change: asyncio.Event,
+        address: str,
+    ) -> None:
+        """`intake` runs what comes. `ledger` hears of polls that failed and are repeated; `give_up` is called
+        when polling makes no sense any more. Set `change` when there may be more room."""
+        self.change = change
         self.heard_at = 0.0
         """When a poll was last answered, by the monotonic clock; 0: never."""
         self._orders = orders
-        self._taker = taker
+        self._intake = intake
+        self._ledger = ledger
+        self._give_up = give_up
         self._transport: Transport | None = None
         self._address = address
         self._asked_for = 0  # jobs that polls under way may bring
@@ -109,7 +102,7 @@ class Polls:
                 reply = await self._pull(queue, room, idle=idle)
                 failures = 0
             except AuthError as error:
-                self._taker.give_up(error)
+                self._give_up(error)
                 return
             except BunqueueError as error:
                 failures += 1
@@ -123,15 +116,15 @@ class Polls:
             self.heard_at = time.monotonic()
             idle = not reply.jobs
             if not self._stopping.is_set():  # else they are left alone: closing gives them back
-                self._taker.take(reply)
+                self._intake.take(reply)
 
     def _room(self, queue: str, *, idle: bool) -> int:
         """How many jobs could start at once, are not asked for yet, and may come from this queue."""
-        room = min(self._taker.room() - self._asked_for, self._orders.pull_size)
+        room = min(self._intake.room() - self._asked_for, self._orders.pull_size)
         if len(self._under_way) == 1:
             return room
         for other, polls in self._under_way.items():
-            if other != queue and not polls and not self._taker.has_any(other):
+            if other != queue and not polls and not self._intake.has_any(other):
                 room -= 1  # kept for it
         return min(room, 1) if idle else room
 
@@ -151,7 +144,7 @@ class Polls:
     async def _failed(self, error: BunqueueError, failures: int) -> None:
         if self._stopping.is_set():
             return
-        self._taker.trouble(error)
+        self._ledger.trouble(error)
         with suppress(TimeoutError):
             async with asyncio.timeout(min(reconnect_delay(failures, random.random()), MAX_POLL_DELAY)):
                 await self._stopping.wait()
@@ -160,4 +153,4 @@ class Polls:
         """An error that nobody foresaw must end the worker, not silence it."""
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.error("queues %s: polling failed", ", ".join(self._orders.queues), exc_info=error)
-            self._taker.give_up(error)
+            self._give_up(error)

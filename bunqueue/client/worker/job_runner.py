@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from time import monotonic
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from msgspec import Raw
 
@@ -30,21 +30,12 @@ from bunqueue.client.worker.processes.pool import Processes, Recycle
 from bunqueue.client.worker.reporter import Outcomes
 from bunqueue.client.worker.results import encode_result
 from bunqueue.client.worker.routes import ANY, LOOP, PROCESS, THREAD, Plan, Table
+from bunqueue.client.worker.stats import Ledger
 from bunqueue.client.worker.threads import Threads
 from bunqueue.errors import JobTimeout, ProcessBroken
 
 PROCESS_PATIENCE = 3.0  # seconds that a process has to end a job that is interrupted
 OUT_OF_TIME = 5.0  # seconds that a process has to end a job whose time is over
-
-
-class RunnerHost(Protocol):
-    """Whom a runner tells what is no outcome for the server."""
-
-    def timed_out(self, job: ActiveJob, error: JobTimeout) -> None:
-        """The server has ended the attempt, or is about to."""
-
-    def give_up(self, error: BaseException) -> None:
-        """A handler wants the process to end, or none can be run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,14 +62,24 @@ class _Way(NamedTuple):
 class Runner:
     """Calls handlers where they belong, and hands their outcomes on."""
 
-    def __init__(self, orders: RunOrders, outcomes: Outcomes, boss: RunnerHost, line: JobChannel) -> None:
+    def __init__(
+        self,
+        orders: RunOrders,
+        outcomes: Outcomes,
+        ledger: Ledger,
+        give_up: Callable[[BaseException], None],
+        channel: JobChannel,
+    ) -> None:
+        """`ledger` hears of what is no outcome for the server; `give_up` is called when a handler wants the
+        process to end, or none can be run."""
         table = orders.table
         self._outcomes = outcomes
-        self._boss = boss
+        self._ledger = ledger
+        self._give_up = give_up
         self._loop = asyncio.get_running_loop()
         self._threads = Threads(orders.threads) if THREAD in table.places else None
         self._waiters = Threads(orders.processes) if PROCESS in table.places else None  # one for each process
-        self._processes = Processes(table.paths, orders.recycle, line, orders.log_level)
+        self._processes = Processes(table.paths, orders.recycle, channel, orders.log_level)
         self._ways = {name: self._way(plan, orders.middleware) for name, plan in table.plans.items()}
         self._rest = self._way(table.find(ANY), orders.middleware)
 
@@ -140,7 +141,7 @@ class Runner:
         broken = isinstance(error, ProcessBroken)
         # In a handler's thread or process these two end that call only.
         if broken or (in_loop and isinstance(error, KeyboardInterrupt | SystemExit)):
-            self._boss.give_up(error)
+            self._give_up(error)
         if (cancelled or broken) and job.ending is None:
             job.ending = Ending(INTERRUPTED)
         if job.ending is None:
@@ -161,7 +162,7 @@ class Runner:
         assert job.ending is not None
         error = stopped(job, job.ending)
         if isinstance(error, JobTimeout):
-            self._boss.timed_out(job, error)
+            self._ledger.job_failed(job, error)
         else:
             self._outcomes.stop_short(job, error)
 

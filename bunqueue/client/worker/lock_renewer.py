@@ -11,7 +11,7 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from math import inf
 from typing import Protocol
@@ -27,6 +27,7 @@ from bunqueue.client.connection.transport import Endpoint, Transport
 from bunqueue.client.worker.active_job import INTERRUPTED, ActiveJob, Ending, stopped
 from bunqueue.client.worker.failures import stop_command
 from bunqueue.client.worker.loop_monitor import LOOK
+from bunqueue.client.worker.presence import Presence
 from bunqueue.errors import BunqueueError, CommandFailed
 from bunqueue.protocol.commands import Ok, core, workers
 from bunqueue.protocol.commands.server import HelloReply
@@ -96,38 +97,29 @@ class EmbeddedChannel:
             runner.close()
 
 
-class RenewerHost(Protocol):
-    """What a renewal says of a worker, and whom it tells what it hears. All called in its thread."""
-
-    @property
-    def gone(self) -> bool:
-        """The worker's event loop was closed before it was stopped: nobody is there any more."""
-
-    def registration(self) -> workers.RegisterWorker:
-        """Who the worker is."""
-
-    def reached(self, server: str) -> None:
-        """The worker is on the list of a server, of this name and version, for the first time or again."""
-
-    def vitals(self) -> workers.Heartbeat:
-        """How it does."""
-
-    def told(self, notices: list[CancelNotice]) -> None:
-        """Some of the jobs are to stop."""
-
-    def look(self, frozen: float) -> None:
-        """About once a second; `frozen` is by how many seconds that is too late."""
-
-
 class Renewal:
     """The thread. `keep` and `release` are called from the worker's loop, and cost next to nothing."""
 
-    def __init__(self, endpoint: Endpoint, interval: float, post: RenewerHost) -> None:
-        """All locks are renewed every `interval` seconds, and at once after connecting."""
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        interval: float,
+        *,
+        cancel: Callable[[list[CancelNotice]], None],
+        look: Callable[[float], None],
+    ) -> None:
+        """All locks are renewed every `interval` seconds, and at once after connecting.
+
+        `cancel` is called in the worker's loop with the jobs that are to stop; `look` about once a second, in
+        the thread, with the seconds by which that is too late.
+        """
         self.heard_at = 0.0
         """When the server last answered, by the monotonic clock; 0: never."""
         self._interval = interval
-        self._post = post
+        self._cancel = cancel
+        self._look = look
+        self._loop = asyncio.get_running_loop()
+        self._presence: Presence | None = None
         self._address = endpoint.address
         local = endpoint.embedded or substitute.current is not None
         self._channel: Channel = EmbeddedChannel(endpoint) if local else LineChannel(endpoint)
@@ -173,7 +165,9 @@ class Renewal:
         """Renew now: a connection was lost, and with it perhaps the time until the next renewal."""
         self._woken.set()
 
-    def start(self) -> None:
+    def start(self, presence: Presence) -> None:
+        """Begin, and enter the worker in the server's list as `presence` says."""
+        self._presence = presence
         self._thread.start()
 
     def stop(self) -> None:
@@ -187,7 +181,7 @@ class Renewal:
 
     def _work(self) -> None:
         due = 0.0  # at once: the worker makes itself known
-        while not (self._stopping or self._post.gone):
+        while not (self._stopping or self._loop.is_closed()):
             if time.monotonic() >= due or self._woken.is_set():
                 self._woken.clear()
                 self._try()
@@ -196,7 +190,7 @@ class Renewal:
             now = time.monotonic()
             pause = max(0.0, min(due - now, LOOK))
             self._woken.wait(pause)
-            self._post.look(time.monotonic() - now - pause)
+            self._look(time.monotonic() - now - pause)
         if not self._stopping:
             self._give_back()
         self._leave()
@@ -226,25 +220,28 @@ class Renewal:
             self.heard_at = time.monotonic()
             if alive.count < len(part):  # usually they were finished meanwhile
                 logger.debug("%d of %d locks renewed at %s", alive.count, len(part), self._address)
-            if alive.cancelled:
-                self._post.told(alive.cancelled)
+            if alive.cancelled and not self._loop.is_closed():
+                self._loop.call_soon_threadsafe(self._cancel, alive.cancelled)
 
     def _make_known(self) -> None:
         """Be on the server's list of workers, and say how it goes."""
-        now = time.monotonic()
-        if self._registered and now < self._beat_at:
+        now, presence = time.monotonic(), self._presence
+        if presence is None or (self._registered and now < self._beat_at):
             return
         try:
             if not self._registered:
-                self._channel.call(self._post.registration(), workers.RegisterWorkerReply)
+                self._channel.call(presence.registration(), workers.RegisterWorkerReply)
                 self._registered = True
-                self._post.reached(self._server())
-            self._channel.call(self._post.vitals(), core.HeartbeatReply)
+                presence.registered(self._address, self._server())
+            self._channel.call(presence.heartbeat(self._current()), core.HeartbeatReply)
             self.heard_at = time.monotonic()
         except CommandFailed as error:  # it was forgotten, or this server has no such list
             self._registered = False
             logger.debug("%s does not list this worker: %s", self._address, error)
         self._beat_at = now + BEAT
+
+    def _current(self) -> str | None:
+        return next(iter(self.held), None)
 
     def _server(self) -> str:
         (hello, kind), *_ = greetings(None)
@@ -262,11 +259,11 @@ class Renewal:
 
     def _leave(self) -> None:
         """The last word: what has been done in all."""
-        if self._registered:
-            vitals = self._post.vitals()
+        if self._registered and self._presence is not None:
+            beat = self._presence.heartbeat(self._current())
             with suppress(OSError, BunqueueError):
-                self._channel.call(vitals, core.HeartbeatReply)
-                self._channel.call(workers.UnregisterWorker(worker_id=vitals.id), Ok)
+                self._channel.call(beat, core.HeartbeatReply)
+                self._channel.call(workers.UnregisterWorker(worker_id=beat.id), Ok)
         self._channel.close()
 
 

@@ -11,7 +11,7 @@ import logging
 import random
 from collections.abc import Callable
 from itertools import count
-from typing import NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, TypeVar
 
 from msgspec import UNSET, Raw, Struct
 
@@ -21,6 +21,7 @@ from bunqueue.client.connection.options import reconnect_delay
 from bunqueue.client.models.jobs import OneJob
 from bunqueue.client.worker.active_job import CANCELLED, ActiveJob, Ending, stopped
 from bunqueue.client.worker.failures import checked, error_text, fail_command, made_final, stop_command
+from bunqueue.client.worker.stats import Ledger
 from bunqueue.errors import (
     BunqueueError,
     CommandFailed,
@@ -56,28 +57,6 @@ _PASSING = frozenset(
 TOO_LATE = "something else, usually its timeout, had decided the job before"
 
 
-class Listener(Protocol):
-    """Who wants to know. None of these may raise."""
-
-    def job_acked(self, job: ActiveJob) -> None:
-        """The server knows the job as completed, and its handler is about to be called."""
-
-    def job_completed(self, job: ActiveJob, value: object) -> None:
-        """The server knows the job as completed."""
-
-    def job_failed(self, job: ActiveJob, error: BaseException, delay: float | None = None) -> None:
-        """The server knows that this attempt failed, and has said in how many ms the next one begins."""
-
-    def job_stopped(self, job: ActiveJob, error: JobStopped) -> None:
-        """The run of the job was ended before it was done, and the server knows it."""
-
-    def job_lost(self, job: ActiveJob, why: str) -> None:
-        """The outcome does not count: the job was not ours any more."""
-
-    def trouble(self, error: BunqueueError) -> None:
-        """Reporting did not work and will be repeated."""
-
-
 class _Success(NamedTuple):
     job: ActiveJob
     result: Raw
@@ -101,7 +80,7 @@ class Outcomes:
     def __init__(
         self,
         caller: AsyncCaller,
-        listener: Listener,
+        ledger: Ledger,
         give_up: Callable[[BaseException], None],
         *,
         batch: int,
@@ -110,7 +89,7 @@ class Outcomes:
         """An acknowledgement waits for `batch` of them, at most `delay` seconds. `give_up` is called when
         nothing can be reported any more."""
         self._caller = caller
-        self._listener = listener
+        self._ledger = ledger
         self._give_up = give_up
         self._batch = batch
         self._delay = delay
@@ -152,17 +131,17 @@ class Outcomes:
         """Complete a job before its handler is called; whether it may be: nobody else will run it."""
         reply = await self._ack(job, None)
         if isinstance(reply, CommandFailed):
-            self._listener.job_lost(job, reply.reason)
+            self._ledger.job_lost(job, reply.reason)
         elif reply.data:
             self._too_late(job, reply.data.reason)
         else:
             job.acked = True
-            self._listener.job_acked(job)
+            self._ledger.job_acked(job)
         return job.acked
 
     def complete(self, job: ActiveJob, result: Raw, value: object) -> None:
         if job.acked:
-            self._listener.job_completed(job, value)
+            self._ledger.job_completed(job, value)
             return
         self._successes.append(_Success(job, result, value))
         self._empty.clear()
@@ -175,7 +154,7 @@ class Outcomes:
         """What its handler raised; `text` stands for the error's own."""
         error = checked(job, error)
         if job.acked:
-            self._listener.job_failed(job, error)
+            self._ledger.job_failed(job, error)
             return
         job.failing = True
         self._failures.append(_Failure(job, error, text or error_text(error)))
@@ -185,7 +164,7 @@ class Outcomes:
     def stop_short(self, job: ActiveJob, error: JobStopped) -> None:
         """The worker has ended its run: JobCancelled or JobInterrupted."""
         if job.acked:
-            self._listener.job_stopped(job, error)
+            self._ledger.job_stopped(job, error)
             return
         self._failures.append(_Stop(job, error))
         self._empty.clear()
@@ -254,14 +233,14 @@ class Outcomes:
             if job.id in ignored:
                 self._too_late(job)
             else:
-                self._listener.job_completed(job, value)
+                self._ledger.job_completed(job, value)
 
     async def _complete_one(self, success: _Success, unsure: bool) -> None:
         """`unsure`: what was said before may have completed the job already."""
         job, result, value = success
         reply = await self._ack(job, result, unsure=unsure)
         if isinstance(reply, LockLost):
-            self._listener.job_lost(job, reply.reason)
+            self._ledger.job_lost(job, reply.reason)
             return
         elif isinstance(reply, CommandFailed):  # the server does not take this result, or no frame holds it
             text = f"the result was refused: {reply.reason}; its handler has run, so it is not tried again"
@@ -270,7 +249,7 @@ class Outcomes:
         elif reply.data:
             self._too_late(job, reply.data.reason)
             return
-        self._listener.job_completed(job, value)
+        self._ledger.job_completed(job, value)
 
     async def _ack(
         self, job: ActiveJob, result: Raw | None, *, unsure: bool = False
@@ -291,29 +270,29 @@ class Outcomes:
             await self._fail(what)
         else:
             await self._decide(what.job, lambda: stop_command(*what))
-            self._listener.job_stopped(*what)  # whatever the answer: the job is not ours any more
+            self._ledger.job_stopped(*what)  # whatever the answer: the job is not ours any more
 
     async def _fail(self, failure: _Failure) -> None:
         job, error, text = failure
         reply, unsure = await self._decide(job, lambda: fail_command(job, error, text))
         if isinstance(error, Postpone):
-            self._listener.job_stopped(job, error)
+            self._ledger.job_stopped(job, error)
         elif isinstance(reply, CommandFailed) and not (unsure and await self._has_failed(job)):
-            self._listener.job_lost(job, reply.reason)
+            self._ledger.job_lost(job, reply.reason)
         elif not isinstance(reply, CommandFailed) and reply.data:
             self._too_late(job, reply.data.reason)
         else:
             told = None if isinstance(reply, CommandFailed) or reply.delay is UNSET else reply.delay
-            self._listener.job_failed(job, error, told)
+            self._ledger.job_failed(job, error, told)
 
     def _too_late(self, job: ActiveJob, reason: str = "") -> None:
         """The outcome was not taken. That a job was cancelled one has usually heard before."""
         if job.ending is not None and job.ending.why == CANCELLED:
-            self._listener.job_stopped(job, stopped(job, job.ending))
+            self._ledger.job_stopped(job, stopped(job, job.ending))
         elif reason == CANCELLED:
-            self._listener.job_stopped(job, stopped(job, Ending(CANCELLED)))
+            self._ledger.job_stopped(job, stopped(job, Ending(CANCELLED)))
         else:
-            self._listener.job_lost(job, TOO_LATE)
+            self._ledger.job_lost(job, TOO_LATE)
 
     async def _has_failed(self, job: ActiveJob) -> bool:
         """Whether an attempt was counted since this one began."""
@@ -347,7 +326,7 @@ class Outcomes:
                 if isinstance(error, CommandFailed) and not _passes(error):
                     return error, unsure
                 unsure = unsure or isinstance(error, ConnectionLost | CommandTimeout)
-                self._listener.trouble(error)
+                self._ledger.trouble(error)
             await asyncio.sleep(min(reconnect_delay(failures, random.random()), MAX_DELAY))
         raise AssertionError("count never ends")
 

@@ -6,35 +6,30 @@ The order of stopping is the seeds': take no more jobs, keep renewing, wait for 
 from __future__ import annotations
 
 import asyncio
-import os
-import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from msgspec import MsgspecError, Raw
-
 from bunqueue.client.connection.caller import AsyncCaller
 from bunqueue.client.connection.transport import Endpoint, Transport
-from bunqueue.client.models.jobs import PulledJobs
 from bunqueue.client.worker import log
 from bunqueue.client.worker.active_job import CANCELLED, INTERRUPTED, ActiveJob, Ending, stopped
-from bunqueue.client.worker.failures import made_final
 from bunqueue.client.worker.fetcher import PollOrders, Polls
+from bunqueue.client.worker.intake import Intake
 from bunqueue.client.worker.job_channel import LoopLine
 from bunqueue.client.worker.job_logging import forward
 from bunqueue.client.worker.job_runner import PROCESS_PATIENCE, Runner, RunOrders, end
 from bunqueue.client.worker.lock_renewer import Renewal, heartbeat
 from bunqueue.client.worker.log import logger
 from bunqueue.client.worker.loop_monitor import LoopWatch
+from bunqueue.client.worker.presence import Presence
 from bunqueue.client.worker.reporter import Outcomes
 from bunqueue.client.worker.slots import Slots
 from bunqueue.client.worker.stats import Callbacks, Ledger
-from bunqueue.errors import BunqueueError, JobTimeout
-from bunqueue.protocol.commands import core, workers
+from bunqueue.errors import BunqueueError
+from bunqueue.protocol.commands import core
 from bunqueue.protocol.notices import CancelNotice, read_notice
 
-MAX_UNREPORTED = 1000  # outcomes waiting to be reported beyond which no more jobs are taken
 STOP_PATIENCE = PROCESS_PATIENCE + 2.0  # seconds for cancelled handlers to end, again for the last reports
 
 
@@ -68,24 +63,41 @@ class WorkerRun:
         self.worn_out: str | None = None
         """Why it has stopped by itself in order, to be replaced by a new one."""
         self.over = asyncio.Event()
-        self._taken = 0  # jobs, of `max_jobs`
         self._ended = 0
         self._orders = orders
         self._endpoint = endpoint
         self._caller = AsyncCaller(endpoint)
         self._line = LoopLine(self._caller)
-        self._polls = Polls(orders.polls, self, endpoint.address)
-        self._renewal = Renewal(endpoint, orders.renewal_interval, self)
+        self._change = asyncio.Event()  # there may be more room
+        self._renewal = Renewal(endpoint, orders.renewal_interval, cancel=self._cancel, look=self._look)
         place = (orders.queue, endpoint.address)
         self.ledger = Ledger(orders.callbacks, *place, self._settled, self._renewal.nudge)
         self._outcomes = Outcomes(
-            self._caller, self.ledger, self.give_up, batch=orders.ack_batch, delay=orders.ack_delay
+            self._caller, self.ledger, self._give_up, batch=orders.ack_batch, delay=orders.ack_delay
         )
-        self._runner = Runner(orders.run, self._outcomes, self, self._line)
+        self._runner = Runner(orders.run, self._outcomes, self.ledger, self._give_up, self._line)
         self._slots: Slots[ActiveJob] = Slots(orders.concurrency, self._runner.run, self._freed)
+        intake = Intake(
+            self._slots,
+            self._renewal,
+            self._outcomes,
+            self.ledger,
+            self._line,
+            concurrency=orders.concurrency,
+            max_jobs=orders.max_jobs,
+            address=endpoint.address,
+        )
+        self._polls = Polls(orders.polls, intake, self.ledger, self._give_up, self._change, endpoint.address)
+        self._presence = Presence(
+            orders.name,
+            orders.polls.queues,
+            orders.polls.owner,
+            orders.concurrency,
+            self._slots,
+            self.ledger,
+        )
         self._loop = asyncio.get_running_loop()
         self._watch = LoopWatch(self._loop)
-        self._started_at = time.time()
         self._end_forwarding: Callable[[], None] | None = None
         self._stopping = False
         self._hurried = False
@@ -112,56 +124,15 @@ class WorkerRun:
         if self._orders.run.log_level is not None:
             self._end_forwarding = forward(self._orders.run.log_level, self._line)
         self._outcomes.start()
-        self._renewal.start()
+        self._renewal.start(self._presence)
         self._polls.start(self._pulls)
         place, orders = (self._orders.queue, self._endpoint.address), self._orders
         log.worker_started(*place, orders.concurrency, orders.polls.owner)
 
-    # -- taking jobs
-
-    def room(self) -> int:
-        if self._outcomes.waiting > MAX_UNREPORTED:
-            return 0
-        room = self._orders.concurrency - self._slots.busy
-        limit = self._orders.max_jobs
-        return room if limit is None else min(room, limit - self._taken)
-
-    def has_any(self, queue: str) -> bool:
-        return any(job.queue == queue for job in self._renewal.held.values())
-
-    def take(self, reply: PulledJobs) -> None:
-        self.ledger.works()
-        if len(reply.tokens) != len(reply.jobs):
-            text = f"{self._endpoint.address} gave jobs without tokens; is it a bunqueue server?"
-            self.trouble(BunqueueError(text))
-            return
-        jobs = []
-        for raw, token in zip(reply.jobs, reply.tokens, strict=True):
-            job = self._unpack(raw, token)
-            if job is not None:
-                jobs.append(job)
-        if jobs:
-            self._taken += len(jobs)
-            self._slots.put(jobs)
-
-    def _unpack(self, raw: Raw, token: str) -> ActiveJob | None:
-        try:
-            job = ActiveJob(raw, token, self._line)
-        except MsgspecError as error:  # it stays locked until its lock runs out: there is no id to report
-            self.trouble(BunqueueError(f"a job that was pulled is not readable: {error}"))
-            return None
-        if not self._renewal.keep(job):
-            return None
-        try:
-            job.open()
-        except Exception as error:
-            problem = f"{type(error).__name__}: {error}"
-            self._outcomes.fail(job, made_final(error), f"the job's data cannot be decoded: {problem}")
-            return None
-        return job
+    # -- what happens to its parts
 
     def _freed(self) -> None:
-        self._polls.change.set()
+        self._change.set()
         self._ended += 1
         if self._ended == self._orders.max_jobs:
             self._wear_out(f"it has run {self._ended} jobs")
@@ -170,7 +141,7 @@ class WorkerRun:
             if self._stopping:
                 self._no_more_waiting.set()
 
-    def give_up(self, error: BaseException) -> None:
+    def _give_up(self, error: BaseException) -> None:
         """Stop for a reason of our own."""
         if self.fatal is None:
             self.fatal = error
@@ -188,35 +159,13 @@ class WorkerRun:
         if notice is not None:
             self._cancel([notice])
 
-    def told(self, notices: list[CancelNotice]) -> None:
-        """In the renewal's thread."""
-        if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._cancel, notices)
-
     def _cancel(self, notices: list[CancelNotice]) -> None:
         for notice in notices:
             job = self._renewal.find(notice.id, notice.token)
             if job is not None:
                 end(job, Ending(CANCELLED, notice.reason, notice.grace / 1000))
 
-    # -- what the server's list of workers tells
-
-    def registration(self) -> workers.RegisterWorker:
-        return workers.RegisterWorker(
-            name=self._orders.name,
-            queues=list(self._orders.polls.queues),
-            worker_id=self._orders.polls.owner,
-            concurrency=self._orders.concurrency,
-            hostname=socket.gethostname(),
-            pid=os.getpid(),
-            started_at=self._started_at * 1000,
-        )
-
-    def reached(self, server: str) -> None:
-        """In the renewal's thread."""
-        log.connected(self._orders.queue, self._endpoint.address, server)
-
-    def look(self, frozen: float) -> None:
+    def _look(self, frozen: float) -> None:
         """In the renewal's thread."""
         self._watch.look(frozen)
         limit = self._orders.max_memory
@@ -227,27 +176,9 @@ class WorkerRun:
         if (held := memory()) > limit:
             self._loop.call_soon_threadsafe(self._wear_out, f"it holds {held} bytes")
 
-    def vitals(self) -> workers.Heartbeat:
-        return workers.Heartbeat(
-            id=self._orders.polls.owner,
-            active_jobs=self._slots.busy,
-            processed=self.ledger.completed,
-            failed=self.ledger.failed,
-            current_job=next(iter(self._renewal.held), None),
-        )
-
-    # -- what becomes of jobs
-
-    def timed_out(self, job: ActiveJob, error: JobTimeout) -> None:
-        # The server counts the same time from a moment before, so it need not be told.
-        self.ledger.job_failed(job, error)
-
-    def trouble(self, error: BunqueueError) -> None:
-        self.ledger.trouble(error)
-
     def _settled(self, job: ActiveJob) -> None:
         self._renewal.release(job)
-        self._polls.change.set()
+        self._change.set()
 
     def _wear_out(self, why: str) -> None:
         if self.worn_out is None and not self.over.is_set():
@@ -266,7 +197,7 @@ class WorkerRun:
     @property
     def age(self) -> float:
         """Seconds since its start."""
-        return time.time() - self._started_at
+        return time.time() - self._presence.started_at
 
     @property
     def lag(self) -> float:

@@ -30,7 +30,7 @@ class Callbacks:
 
 
 class Ledger:
-    """Implements `outcomes.Listener`."""
+    """Counts what became of each attempt, and calls back. None of its methods raises."""
 
     def __init__(
         self,
@@ -52,6 +52,7 @@ class Ledger:
         self._told: set[type[BunqueueError]] = set()  # troubles with the connection logged since it worked
 
     def job_acked(self, job: ActiveJob) -> None:
+        """The server knows the job as completed, and its handler is about to be called."""
         self._settled(job)
 
     def _ended(self, job: ActiveJob) -> None:
@@ -59,6 +60,7 @@ class Ledger:
             self._settled(job)
 
     def job_completed(self, job: ActiveJob, value: object) -> None:
+        """The server knows the job as completed."""
         self.completed += 1
         self._ended(job)
         if job.took is not None:  # it was measured because somebody reads of it
@@ -67,6 +69,7 @@ class Ledger:
             _tell(self._callbacks.on_completed, job, value)
 
     def job_failed(self, job: ActiveJob, error: BaseException, delay: float | None = None) -> None:
+        """The server knows that this attempt failed, and has said in how many ms the next one begins."""
         self.failed += 1
         self._ended(job)
         log.job_failed(job, error, delay)
@@ -74,6 +77,7 @@ class Ledger:
             _tell(self._callbacks.on_failed, job, error)
 
     def job_stopped(self, job: ActiveJob, error: JobStopped) -> None:
+        """The run of the job was ended before it was done, and the server knows it."""
         if isinstance(error, JobInterrupted):
             self.interrupted += 1
         elif not isinstance(error, Postpone):
@@ -84,6 +88,7 @@ class Ledger:
             _tell(self._callbacks.on_stopped, job, error)
 
     def job_lost(self, job: ActiveJob, why: str) -> None:
+        """The outcome does not count: the job was not ours any more."""
         self.lost += 1
         self._settled(job)
         message = (
@@ -95,6 +100,7 @@ class Ledger:
             _tell(self._callbacks.on_error, LockLost(message, reason=why, queue=job.queue, job_id=job.id))
 
     def trouble(self, error: BunqueueError) -> None:
+        """Polling or reporting did not work and will be repeated."""
         if self.stopping and isinstance(error, ConnectionLost):  # we did that ourselves; it is said again
             logger.debug("queue %r: %s", self._queue, error)
         else:

@@ -74,7 +74,7 @@ class Worker:
         self._endpoint = endpoint_of(place_of(options))
         self._grace = grace_of(options)
         self._orders = orders_of(self.queues, handler, options)
-        self._shift: WorkerRun | None = None
+        self._current: WorkerRun | None = None
         self._stopping: asyncio.Task[None] | None = None
         self._watching: asyncio.Task[None] | None = None
 
@@ -110,31 +110,31 @@ class Worker:
     @property
     def stats(self) -> WorkerStats:
         """Numbers since the last start."""
-        shift = self._shift
-        if shift is None:
+        run = self._current
+        if run is None:
             return WorkerStats()
-        told = shift.ledger
+        told = run.ledger
         counted = (told.completed, told.failed, told.lost, told.cancelled, told.interrupted)
-        return WorkerStats(*counted, active=shift.busy)
+        return WorkerStats(*counted, active=run.busy)
 
     @property
     def worn_out(self) -> str | None:
         """Why the worker stopped by itself: `max_jobs` or `max_memory` was reached. It can be started again,
         but it is the process that should be."""
-        return self._shift.worn_out if self._shift is not None else None
+        return self._current.worn_out if self._current is not None else None
 
     def health(self, *, max_silence: Duration = 60_000) -> WorkerHealth:
         """Whether the worker can work; from any thread. `max_silence` is how long the server may not have
         answered, or the event loop not have turned: longer than a restart of the server takes."""
-        shift, limit = self._shift, seconds(max_silence, "max_silence")
-        if shift is None:
+        run, limit = self._current, seconds(max_silence, "max_silence")
+        if run is None:
             return WorkerHealth(False, "stopped", None, 0.0)
         state: WorkerState = "running"
         if self._stopping is not None:
             state = "stopped" if self._stopping.done() else "stopping"
-        silence, lag = shift.silence(), shift.lag
-        waited = shift.age if silence is None else silence
-        works = state != "stopped" and shift.fatal is None
+        silence, lag = run.silence(), run.lag
+        waited = run.age if silence is None else silence
+        works = state != "stopped" and run.fatal is None
         return WorkerHealth(works and waited <= limit and lag <= limit, state, silence, lag)
 
     async def start(self) -> None:
@@ -152,24 +152,24 @@ class Worker:
         if self._stopping is not None:
             if not self._stopping.done():
                 await asyncio.shield(self._stopping)
-            self._shift = self._stopping = None
-        if self._shift is None:
-            shift = self._shift = WorkerRun(self._orders, self._endpoint)
+            self._current = self._stopping = None
+        if self._current is None:
+            run = self._current = WorkerRun(self._orders, self._endpoint)
             try:
-                await shift.start()
+                await run.start()
             except BaseException:
-                self._shift = None
+                self._current = None
                 raise
-            self._watching = asyncio.create_task(self._stop_when_over(shift))
+            self._watching = asyncio.create_task(self._stop_when_over(run))
 
     def _forget_if_gone(self) -> None:
         """An event loop that has ended took the run with it."""
-        if self._shift is not None and self._shift.gone:
-            self._shift = self._stopping = None
+        if self._current is not None and self._current.gone:
+            self._current = self._stopping = None
 
-    async def _stop_when_over(self, shift: WorkerRun) -> None:
-        await shift.over.wait()
-        if self._shift is shift:
+    async def _stop_when_over(self, run: WorkerRun) -> None:
+        await run.over.wait()
+        if self._current is run:
             await self.stop()
 
     async def stop(self, *, grace: Duration | None = None) -> None:
@@ -180,27 +180,27 @@ class Worker:
         """
         patience = self._grace if grace is None else seconds(grace, "grace")
         self._forget_if_gone()
-        shift = self._shift
-        if shift is None:
+        run = self._current
+        if run is None:
             return
         if self._stopping is None:
-            shift.over.set()
-            self._stopping = asyncio.create_task(shift.stop(patience))
+            run.over.set()
+            self._stopping = asyncio.create_task(run.stop(patience))
         elif patience <= 0:
-            shift.hurry()
+            run.hurry()
         try:
             await asyncio.shield(self._stopping)
         except asyncio.CancelledError:
-            shift.hurry()
+            run.hurry()
             raise
 
     def stop_soon(self, *, hurry: bool = False) -> None:
         """Have `run` stop and return; what a signal handler calls. With `hurry` the grace is over at once."""
-        shift = self._shift
-        if shift is not None:
-            shift.over.set()
+        run = self._current
+        if run is not None:
+            run.over.set()
             if hurry:
-                shift.hurry()
+                run.hurry()
 
     async def run(self) -> None:
         """Work until `stop` or `stop_soon` is called, or this is cancelled.
@@ -215,13 +215,13 @@ class Worker:
     async def serve(self) -> BaseException | None:
         """As `run`, but what it would raise is returned."""
         await self.start()
-        shift = self._shift
-        assert shift is not None
+        run = self._current
+        assert run is not None
         try:
-            await shift.over.wait()
+            await run.over.wait()
         finally:
             await self.stop()
-        return shift.fatal
+        return run.fatal
 
     def run_forever(self) -> None:
         """As `run`, in an event loop of its own, until SIGTERM or SIGINT; a second signal ends the grace."""

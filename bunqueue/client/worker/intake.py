@@ -1,0 +1,86 @@
+"""Takes in the jobs that polls bring: unpacks them, keeps their locks, and puts them into slots."""
+
+from __future__ import annotations
+
+from msgspec import MsgspecError, Raw
+
+from bunqueue.client.models.jobs import PulledJobs
+from bunqueue.client.worker.active_job import ActiveJob, JobChannel
+from bunqueue.client.worker.failures import made_final
+from bunqueue.client.worker.lock_renewer import Renewal
+from bunqueue.client.worker.reporter import Outcomes
+from bunqueue.client.worker.slots import Slots
+from bunqueue.client.worker.stats import Ledger
+from bunqueue.errors import BunqueueError
+
+MAX_UNREPORTED = 1000  # outcomes waiting to be reported beyond which no more jobs are taken
+
+
+class Intake:
+    """Decides how many jobs may come, and begins those that do."""
+
+    def __init__(
+        self,
+        slots: Slots[ActiveJob],
+        renewal: Renewal,
+        outcomes: Outcomes,
+        ledger: Ledger,
+        channel: JobChannel,
+        *,
+        concurrency: int,
+        max_jobs: int | None,
+        address: str,
+    ) -> None:
+        """`max_jobs`: how many it may take in all; None: any number."""
+        self._slots = slots
+        self._renewal = renewal
+        self._outcomes = outcomes
+        self._ledger = ledger
+        self._channel = channel
+        self._concurrency = concurrency
+        self._left = max_jobs
+        self._address = address
+
+    def room(self) -> int:
+        """How many more jobs could start now."""
+        if self._outcomes.waiting > MAX_UNREPORTED:
+            return 0
+        room = self._concurrency - self._slots.busy
+        return room if self._left is None else min(room, self._left)
+
+    def has_any(self, queue: str) -> bool:
+        """Whether jobs of this queue run here."""
+        return any(job.queue == queue for job in self._renewal.held.values())
+
+    def take(self, reply: PulledJobs) -> None:
+        """Run what came."""
+        self._ledger.works()
+        if len(reply.tokens) != len(reply.jobs):
+            text = f"{self._address} gave jobs without tokens; is it a bunqueue server?"
+            self._ledger.trouble(BunqueueError(text))
+            return
+        jobs = []
+        for raw, token in zip(reply.jobs, reply.tokens, strict=True):
+            job = self._unpack(raw, token)
+            if job is not None:
+                jobs.append(job)
+        if jobs:
+            if self._left is not None:
+                self._left -= len(jobs)
+            self._slots.put(jobs)
+
+    def _unpack(self, raw: Raw, token: str) -> ActiveJob | None:
+        try:
+            job = ActiveJob(raw, token, self._channel)
+        except MsgspecError as error:  # it stays locked until its lock runs out: there is no id to report
+            self._ledger.trouble(BunqueueError(f"a job that was pulled is not readable: {error}"))
+            return None
+        if not self._renewal.keep(job):
+            return None
+        try:
+            job.open()
+        except Exception as error:
+            problem = f"{type(error).__name__}: {error}"
+            self._outcomes.fail(job, made_final(error), f"the job's data cannot be decoded: {problem}")
+            return None
+        return job

@@ -1,0 +1,62 @@
+"""What a worker says of itself to the server's list of workers."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Sequence
+
+from bunqueue.client.worker import log
+from bunqueue.client.worker.active_job import ActiveJob
+from bunqueue.client.worker.slots import Slots
+from bunqueue.client.worker.stats import Ledger
+from bunqueue.protocol.commands import workers
+
+
+class Presence:
+    """One worker's entry in the list. Read in the thread that renews locks."""
+
+    def __init__(
+        self,
+        name: str,
+        queues: Sequence[str],
+        owner: str,
+        concurrency: int,
+        slots: Slots[ActiveJob],
+        ledger: Ledger,
+    ) -> None:
+        """`owner` is its id, and that of its locks."""
+        self.started_at = time.time()
+        self._name = name
+        self._queues = queues
+        self._owner = owner
+        self._concurrency = concurrency
+        self._slots = slots
+        self._ledger = ledger
+
+    def registration(self) -> workers.RegisterWorker:
+        """Who the worker is."""
+        return workers.RegisterWorker(
+            name=self._name,
+            queues=list(self._queues),
+            worker_id=self._owner,
+            concurrency=self._concurrency,
+            hostname=socket.gethostname(),
+            pid=os.getpid(),
+            started_at=self.started_at * 1000,
+        )
+
+    def registered(self, address: str, server: str) -> None:
+        """It is on the list of a server, of this name and version, for the first time or again."""
+        log.connected(", ".join(self._queues), address, server)
+
+    def heartbeat(self, current_job: str | None) -> workers.Heartbeat:
+        """How it does."""
+        return workers.Heartbeat(
+            id=self._owner,
+            active_jobs=self._slots.busy,
+            processed=self._ledger.completed,
+            failed=self._ledger.failed,
+            current_job=current_job,
+        )
