@@ -1,6 +1,6 @@
 """The events of a queue on their way to a reader: each reader has a buffer of its own.
 
-Events that nobody could hear are lost. That is told at their place, by an event of the type `lost`.
+Events that nobody could hear are lost. An event of the type `lost` stands in their place.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ class AsyncEventStream:
             ) from None
         if not self._events and not self._missed:
             return None
-        return self._events.popleft() if self._events else self._tell_missed()
+        return self._events.popleft() if self._events else self._report_missed()
 
     async def _wait_for_news(self) -> None:
         """Until there is an event, or this is closed."""
@@ -180,11 +180,11 @@ class AsyncEventStream:
             self._missed += 1
         else:
             if self._missed:
-                self._events.append(self._tell_missed())
+                self._events.append(self._report_missed())
             self._events.append(event)
         self._news.set()
 
-    def _tell_missed(self) -> QueueEvent:
+    def _report_missed(self) -> QueueEvent:
         missed, self._missed = self._missed, 0
         return self._lost(missed)
 

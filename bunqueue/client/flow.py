@@ -11,7 +11,7 @@ from msgspec.msgpack import Decoder
 from bunqueue.client import flow_plan
 from bunqueue.client.base import AsyncClient
 from bunqueue.client.connection.endpoint_options import EndpointOptions
-from bunqueue.client.connection.gather import AsyncTogether
+from bunqueue.client.connection.gather import AsyncGather
 from bunqueue.client.flow_plan import FlowJob, FlowNode, FlowTree, Planned
 from bunqueue.client.models.jobs import as_result, decode_job
 from bunqueue.client.options.job import JobOptions, default_fields
@@ -139,7 +139,7 @@ class AsyncFlowProducer(AsyncClient):
         while level and (left is None or left > 1):
             wanted = dict.fromkeys(child for _, children in level for child in children if child not in seen)
             seen.update(wanted)  # somebody may have made a ring of them
-            read = await AsyncTogether.all([self._read(child) for child in wanted])
+            read = await AsyncGather.all([self._read(child) for child in wanted])
             found = dict(zip(wanted, read, strict=True))
             below = []
             for tree, children in level:

@@ -1,4 +1,4 @@
-"""Queues whose names begin alike, made and ruled together. `blocking/group.py` is made from it."""
+"""Queues whose names begin alike, made and controlled together. `blocking/group.py` is made from it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Unpack, cast
 
 from bunqueue.client.base import AsyncClient
 from bunqueue.client.connection.endpoint_options import EndpointOptions
-from bunqueue.client.connection.gather import AsyncTogether
+from bunqueue.client.connection.gather import AsyncGather
 from bunqueue.client.connection.options import shown
 from bunqueue.client.models import jobs as replies
 from bunqueue.client.models.jobs import JobCounts, QueueInfo
@@ -87,7 +87,7 @@ class AsyncQueueGroup(AsyncClient):
     async def counts(self) -> dict[str, JobCounts]:
         """How many jobs are in each state, by the full name of the queue."""
         names = [queue.name for queue in await self.list_queues()]
-        return dict(zip(names, await AsyncTogether.all([self._counts(name) for name in names]), strict=True))
+        return dict(zip(names, await AsyncGather.all([self._counts(name) for name in names]), strict=True))
 
     async def _counts(self, queue: str) -> JobCounts:
         reply = await self._caller.call(query.GetJobCounts(queue=queue), replies.CountsOfJobs)

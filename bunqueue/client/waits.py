@@ -40,7 +40,7 @@ class Waits:
     async def ended(self, queue: str, job_id: str, seconds: float | None) -> Ended:
         """How a job has ended, within so many seconds. Raises TimeoutError, or BunqueueError.
 
-        The server is asked once in any case, so with 0 this tells how it is now.
+        The server is asked once in any case, so 0 gives the present state.
         """
         watch = self._queues.get(queue)
         if watch is None:

@@ -56,6 +56,6 @@ NAMES = (
     "obliterated",
     "purged",
 )
-LAST_TOLD = RESUMED  # kinds above it are in the log alone
-LOST = "lost"  # told by whoever passes events on, where some are missing; no kind of the log
-TOLD = (*NAMES[: LAST_TOLD + 1], LOST)  # what listeners may hear
+LAST_PUBLISHED = RESUMED  # kinds above it are in the log alone
+LOST = "lost"  # sent where events are missing; no kind of the log
+PUBLISHED = (*NAMES[: LAST_PUBLISHED + 1], LOST)  # what listeners may receive

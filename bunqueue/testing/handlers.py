@@ -51,7 +51,7 @@ class Handlers:
         """What apps tell a server when they begin to work: schedules and limits."""
         for source in sources:
             if isinstance(source, Worker):
-                run = source._orders.run
+                run = source._config.run
                 self._by_queue |= dict.fromkeys(source.queues, (run.table, run.middleware))
             elif isinstance(source, Bunqueue):
                 around = checked(source._middleware)

@@ -8,7 +8,7 @@ from typing import get_args
 
 from bunqueue.app.hooks import Occasion
 from bunqueue.client.options.types import OnFailure
-from bunqueue.model.events import TOLD
+from bunqueue.model.events import PUBLISHED
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 
@@ -22,7 +22,7 @@ def first_words(page: str, column: str) -> set[str]:
 
 
 def test_every_event_is_there() -> None:
-    assert first_words("events.md", "`event.type`") == set(TOLD)
+    assert first_words("events.md", "`event.type`") == set(PUBLISHED)
 
 
 def test_every_occasion_is_there() -> None:

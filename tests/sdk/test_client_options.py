@@ -261,9 +261,9 @@ def test_worker_options_are_named_when_they_are_wrong(options: dict[str, Any], t
 
 
 def test_locks_are_renewed_three_times_in_their_life_at_least() -> None:
-    assert Worker("q", print)._orders.renewal_interval == 10
-    assert Worker("q", print, lock_ttl=900)._orders.renewal_interval == 0.3
-    assert Worker("q", print, lock_ttl=900, heartbeat_interval=100)._orders.renewal_interval == 0.1
+    assert Worker("q", print)._config.renewal_interval == 10
+    assert Worker("q", print, lock_ttl=900)._config.renewal_interval == 0.3
+    assert Worker("q", print, lock_ttl=900, heartbeat_interval=100)._config.renewal_interval == 0.1
 
 
 @pytest.mark.parametrize("handler", [None, 5, lambda: 1, lambda job, more: 1])

@@ -30,7 +30,7 @@ from bunqueue.client.connection.caller import AsyncCaller
 from bunqueue.client.models.jobs import OneJob
 from bunqueue.client.worker import reporter as module
 from bunqueue.client.worker.active_job import ActiveJob, JobChannel
-from bunqueue.client.worker.reporter import Outcomes
+from bunqueue.client.worker.reporter import Reporter
 from bunqueue.protocol.commands import core, query
 
 FAR = 1000.0  # seconds: a delay that never ends in a test
@@ -98,14 +98,14 @@ RESULT = Raw(b"\xc0")
 
 
 class Bench:
-    """Outcomes with a stub on one side and notes on the other."""
+    """Reporter with a stub on one side and notes on the other."""
 
     def __init__(self, delay: float = FAR) -> None:
         self.caller = StubCaller()
         self.notes = Notes()
         self.fatal: list[BaseException] = []
         caller = cast(AsyncCaller, self.caller)
-        self.outcomes = Outcomes(caller, self.notes, self.fatal.append, batch=10, delay=delay)
+        self.outcomes = Reporter(caller, self.notes, self.fatal.append, batch=10, delay=delay)
         self.outcomes.start()
 
     def complete(self, *numbers: int) -> None:

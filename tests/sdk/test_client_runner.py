@@ -16,10 +16,10 @@ from msgspec import MsgspecError, Raw
 from bunqueue import JobCancelled, JobStopped, JobTimeout
 from bunqueue.client.worker.active_job import CANCELLED, INTERRUPTED, TIMED_OUT, ActiveJob, Ending, JobChannel
 from bunqueue.client.worker.failures import MAX_ERROR, MAX_STACK, error_stack, error_text
-from bunqueue.client.worker.job_runner import Runner, RunOrders, end
-from bunqueue.client.worker.reporter import Outcomes
+from bunqueue.client.worker.job_runner import JobRunner, RunConfig, end
+from bunqueue.client.worker.reporter import Reporter
 from bunqueue.client.worker.routes import Table
-from bunqueue.client.worker.stats import Ledger
+from bunqueue.client.worker.stats import RunStats
 
 NO_LINE = cast(JobChannel, None)
 
@@ -53,9 +53,9 @@ class Bench:
 
     def __init__(self, handler: Any, threads: int = 1) -> None:
         self.notes = Notes()
-        outcomes, ledger = cast(Outcomes, self.notes), cast(Ledger, self.notes)
-        orders = RunOrders(table=Table(handler, None), threads=threads)
-        self.runner = Runner(orders, outcomes, ledger, self.notes.give_up, NO_LINE)
+        outcomes, stats = cast(Reporter, self.notes), cast(RunStats, self.notes)
+        config = RunConfig(table=Table(handler, None), threads=threads)
+        self.runner = JobRunner(config, outcomes, stats, self.notes.give_up, NO_LINE)
 
     async def run(self, job: ActiveJob) -> Any:
         """What the handler gave back, or raise what it raised."""

@@ -13,11 +13,11 @@ import pytest
 from support.waiting import eventually
 
 from bunqueue.client.worker import loop_monitor
-from bunqueue.client.worker.loop_monitor import LoopWatch, place_of
+from bunqueue.client.worker.loop_monitor import LoopMonitor, place_of
 
 
 async def test_a_loop_that_answers_owes_nothing() -> None:
-    looking = LoopWatch(asyncio.get_running_loop())
+    looking = LoopMonitor(asyncio.get_running_loop())
     looking.look(0.0)
     assert looking.lag >= 0
     await asyncio.sleep(0)
@@ -29,7 +29,7 @@ async def test_a_blocked_loop_is_told_again_after_twice_the_time(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(loop_monitor, "BLOCKED", 0.05)
-    looking = LoopWatch(asyncio.get_running_loop())
+    looking = LoopMonitor(asyncio.get_running_loop())
     told: list[int] = []
 
     def look() -> None:
@@ -51,7 +51,7 @@ async def test_a_process_that_stood_still_is_not_a_blocked_loop(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(loop_monitor, "BLOCKED", 0.05)
-    looking = LoopWatch(asyncio.get_running_loop())
+    looking = LoopMonitor(asyncio.get_running_loop())
     looking.look(0.0)
     time.sleep(0.1)  # noqa: ASYNC251  # nobody can answer, and nobody can look
     looking.look(0.1)
@@ -64,7 +64,7 @@ async def test_a_process_that_stood_still_is_not_a_blocked_loop(
 
 async def test_a_loop_that_was_closed_is_left_alone(caplog: pytest.LogCaptureFixture) -> None:
     loop = asyncio.new_event_loop()
-    looking = LoopWatch(loop)
+    looking = LoopMonitor(loop)
     loop.close()
     with caplog.at_level(logging.DEBUG):
         looking.look(0.0)

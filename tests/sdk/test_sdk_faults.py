@@ -71,7 +71,7 @@ async def test_a_stream_of_cut_lines_loses_no_job_and_kills_no_worker(
                 proxy.cut()
             await eventually(lambda: len(done) == 1000, "all are done")
             await eventually(lambda: worker.stats.active == 0, "the worker is idle")
-            await worker._current._outcomes.drain()  # type: ignore[union-attr]
+            await worker._current._reporter.drain()  # type: ignore[union-attr]
         counts = await queue.counts()
         assert (counts.completed, counts.failed, counts.active) == (1000, 0, 0)
 
@@ -235,9 +235,9 @@ async def test_a_handler_that_blocks_the_loop_keeps_its_job(shared_server: Serve
 async def test_a_lost_lock_is_counted_and_told(
     shared_server: Server, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from bunqueue.client.worker.lock_renewer import Renewal
+    from bunqueue.client.worker.lock_renewer import LockRenewer
 
-    monkeypatch.setattr(Renewal, "_renew", lambda self, held: None)  # as if Python were frozen
+    monkeypatch.setattr(LockRenewer, "_renew", lambda self, held: None)  # as if Python were frozen
     gate, taken = asyncio.Event(), asyncio.Event()
     errors: list[Exception] = []
 
@@ -274,8 +274,8 @@ async def test_a_server_that_is_not_there_is_told_once(caplog: pytest.LogCapture
     async with working("q", print, port=port, connection=options) as worker:
         await eventually(lambda: f"cannot reach 127.0.0.1:{port}, trying again" in caplog.text, "it is said")
         tries = []
-        trouble = worker._current.ledger.trouble  # type: ignore[union-attr]
-        worker._current.ledger.trouble = lambda error: (tries.append(error), trouble(error))  # type: ignore[union-attr, method-assign, assignment, return-value, func-returns-value]
+        trouble = worker._current.stats.trouble  # type: ignore[union-attr]
+        worker._current.stats.trouble = lambda error: (tries.append(error), trouble(error))  # type: ignore[union-attr, method-assign, assignment, return-value, func-returns-value]
         await eventually(lambda: len(tries) > 2, "it has tried again")
     assert len(caplog.records) == 1
 

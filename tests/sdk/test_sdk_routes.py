@@ -151,7 +151,7 @@ def test_kinds_limit_what_is_taken() -> None:
         pass
 
     def limit(handler: Any, **options: Any) -> int:
-        return Worker("q", handler, concurrency=20, **options)._orders.concurrency
+        return Worker("q", handler, concurrency=20, **options)._config.concurrency
 
     assert limit(coroutine, threads=2) == 20
     assert limit(print, threads=2) == 2

@@ -35,7 +35,7 @@ from bunqueue import (
     Worker,
 )
 from bunqueue.client.connection.transport import Endpoint
-from bunqueue.client.worker.lock_renewer import LineChannel
+from bunqueue.client.worker.lock_renewer import ServerChannel
 from bunqueue.protocol.commands import core
 
 NOW = datetime.now(UTC)
@@ -111,7 +111,7 @@ async def test_a_context_of_the_users_own_will_do(tls_server: Server, authority:
 
 
 def test_locks_are_renewed_over_tls(tls_server: Server, trusting: TlsOptions) -> None:
-    channel = LineChannel(Endpoint(port=tls_server.port, tls=trusting))
+    channel = ServerChannel(Endpoint(port=tls_server.port, tls=trusting))
     command = core.JobHeartbeatBatch(ids=["none"], tokens=["none"])
     assert channel.call(command, core.HeartbeatBatchReply).data.count == 0
     channel.close()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bunqueue.model.events import NAMES, TOLD
+from bunqueue.model.events import NAMES, PUBLISHED
 from bunqueue.settings import SettingsError
 
 from ...readable import printable
@@ -49,9 +49,9 @@ Types = Annotated[
     option(
         "--type",
         "-T",
-        about=f"Only these: {', '.join(TOLD)}; may be repeated.",
+        about=f"Only these: {', '.join(PUBLISHED)}; may be repeated.",
         metavar="TYPE",
-        complete=completing.one_of(*TOLD),
+        complete=completing.one_of(*PUBLISHED),
     ),
 ]
 Jobs = Annotated[
@@ -106,7 +106,7 @@ def events(
 
     Exit status: 5 when the time is over before --count events.
     """
-    _check_types(types or [], TOLD if since is None else NAMES)
+    _check_types(types or [], PUBLISHED if since is None else NAMES)
     if count is not None and count < 1:
         raise SettingsError(f"--count: {count} is not allowed; give a whole number from 1 on")
     if follow and (count is not None or lasting is not None):

@@ -11,7 +11,7 @@ from bunqueue.client.connection.options import Duration, shown
 from bunqueue.client.event_stream import BUFFER, EventStream, QueueEvent
 from bunqueue.client.options import checks
 from bunqueue.errors import OptionError
-from bunqueue.model.events import TOLD
+from bunqueue.model.events import PUBLISHED
 
 EventType = Literal[
     "pushed",
@@ -30,7 +30,7 @@ EventType = Literal[
     "resumed",
     "lost",
 ]
-assert get_args(EventType) == TOLD
+assert get_args(EventType) == PUBLISHED
 
 
 class QueueEvents:
@@ -117,7 +117,7 @@ class QueueEvents:
 def _types(types: Iterable[str]) -> frozenset[str]:
     wanted = _texts("types", types)
     for each in wanted:
-        checks.one_of("types", each, TOLD)
+        checks.one_of("types", each, PUBLISHED)
     return wanted
 
 

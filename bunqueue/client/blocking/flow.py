@@ -12,7 +12,7 @@ from bunqueue.client import flow_plan
 from bunqueue.client.blocking.base import Client
 from bunqueue.client.blocking.queue import JobHandle
 from bunqueue.client.connection.endpoint_options import EndpointOptions
-from bunqueue.client.connection.gather import Together
+from bunqueue.client.connection.gather import Gather
 from bunqueue.client.flow_plan import FlowJob, FlowNode, FlowTree, Planned
 from bunqueue.client.models.jobs import as_result, decode_job
 from bunqueue.client.options.job import JobOptions, default_fields
@@ -137,7 +137,7 @@ class FlowProducer(Client):
         while level and (left is None or left > 1):
             wanted = dict.fromkeys(child for _, children in level for child in children if child not in seen)
             seen.update(wanted)  # somebody may have made a ring of them
-            read = Together.all([self._read(child) for child in wanted])
+            read = Gather.all([self._read(child) for child in wanted])
             found = dict(zip(wanted, read, strict=True))
             below = []
             for tree, children in level:

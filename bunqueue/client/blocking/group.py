@@ -8,7 +8,7 @@ from typing import Unpack, cast
 from bunqueue.client.blocking.base import Client
 from bunqueue.client.blocking.queue import Queue
 from bunqueue.client.connection.endpoint_options import EndpointOptions
-from bunqueue.client.connection.gather import Together
+from bunqueue.client.connection.gather import Gather
 from bunqueue.client.connection.options import shown
 from bunqueue.client.models import jobs as replies
 from bunqueue.client.models.jobs import JobCounts, QueueInfo
@@ -87,7 +87,7 @@ class QueueGroup(Client):
     def counts(self) -> dict[str, JobCounts]:
         """How many jobs are in each state, by the full name of the queue."""
         names = [queue.name for queue in self.list_queues()]
-        return dict(zip(names, Together.all([self._counts(name) for name in names]), strict=True))
+        return dict(zip(names, Gather.all([self._counts(name) for name in names]), strict=True))
 
     def _counts(self, queue: str) -> JobCounts:
         reply = self._caller.call(query.GetJobCounts(queue=queue), replies.CountsOfJobs)

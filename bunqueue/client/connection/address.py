@@ -49,7 +49,7 @@ def endpoint(
     *,
     environ: Mapping[str, str] = os.environ,
 ) -> Endpoint:
-    """The engine that a program means. OptionError for what is not allowed, or does not go together.
+    """The engine that a program means. OptionError for what is not allowed, or excludes each other.
 
     An argument beats the URL, but for single options: there what the URL says beats `connection`.
     """

@@ -100,7 +100,7 @@ class BlockingPool:
             line = BlockingConnection(
                 self._endpoint, connect_timeout=self._connect_timeout, timeout=self._timeout
             )
-        except (OSError, BunqueueError):  # the pool meets the same, and tells
+        except (OSError, BunqueueError):  # the pool gets the same error, and raises it
             self._failures += 1
             self._not_before = time.monotonic() + options.retry_delay(self._failures, random.random())
             return None

@@ -32,7 +32,7 @@ class EndpointOptions(TypedDict, total=False):
 
 
 def endpoint_of(place: EndpointOptions) -> Endpoint:
-    """OptionError for what does not go together, and for what there is not."""
+    """OptionError for options that exclude each other, and for unknown ones."""
     for name in place:
         if name not in EndpointOptions.__annotations__:
             raise unknown_option("this", name, EndpointOptions.__annotations__)

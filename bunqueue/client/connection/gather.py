@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-class AsyncTogether:
+class AsyncGather:
     """For coroutines: all are on their way at once, as far as the connections have room."""
 
     @staticmethod
@@ -18,7 +18,7 @@ class AsyncTogether:
         return await asyncio.gather(*calls)
 
 
-class Together:
+class Gather:
     """The blocking twin: what it is given are results already, made one after the other."""
 
     @staticmethod

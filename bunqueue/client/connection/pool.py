@@ -1,7 +1,8 @@
 """Several connections to one server, as one Transport.
 
 What becomes of a command whose connection dies is decided here: one that was never written, or may be
-repeated, is sent again over another connection; of all others the outcome is unknown, and the caller is told.
+repeated, is sent again over another connection; of all others the outcome is unknown, and the caller gets an
+error.
 """
 
 from __future__ import annotations
@@ -306,7 +307,7 @@ class Pool:
 
     @staticmethod
     def _may_repeat(request: Request, connection: Connection) -> bool:
-        """Whether a request may be sent again, as far as the connection tells that it was lost with."""
+        """Whether a request may be sent again, as far as the error that ended the connection shows."""
         again = requests.is_repeatable(request.command, connection.knows_pushes)
         return again and request.tries < MAX_TRIES
 

@@ -41,7 +41,7 @@ def new_key() -> str:
 
 
 def content_hash(jobs: Iterable[tuple[str, Raw]]) -> str:
-    """What tells apart pushes of other names and data, for keys that programs choose."""
+    """A fingerprint that differs for other names and data, for keys that programs choose."""
     digest = blake2b(digest_size=8)
     for name, data in jobs:
         payload = bytes(data)

@@ -102,5 +102,5 @@ class Endpoint:
         from bunqueue.client.connection.pool import Pool
         from bunqueue.client.connection.shared_pools import lease
 
-        # A private session is a worker's, which itself tells of a server that is not there.
+        # A private session is a worker's, which logs itself that the server is not there.
         return Pool(self, quiet=True) if private else lease(self, known=known)

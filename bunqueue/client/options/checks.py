@@ -171,7 +171,7 @@ def _explain_all(declared: type[Struct], values: Mapping[str, Any], called: Mapp
 
 def _explain(declared: type[Struct], name: str, value: object) -> None:
     try:
-        # MessagePack has no number that large, but it is the bound that one should be told.
+        # MessagePack has no number that large, but the error should name the bound.
         large = isinstance(value, int) and abs(value) >= MAX_INTEGER
         clean(declared, {name: Raw(_encode(float(value) if large else value))})  # type: ignore[arg-type]
     except CommandError as error:

@@ -1,4 +1,4 @@
-"""Data of jobs that would arrive as something else than it was given, without anybody having been told."""
+"""Warns of data of jobs that would silently arrive as something else than it was given."""
 
 from __future__ import annotations
 

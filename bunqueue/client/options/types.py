@@ -67,9 +67,9 @@ OnFailure = Literal["fail", "ignore", "continue", "remove", "wait"]
 """What the failure of a child, after its last attempt, means for its parent:
 
 - `fail`: the parent fails, too, and with it its own parent if that says so;
-- `ignore`: the parent runs when the others are done, and is told the error;
-- `continue`: the parent runs at once, does not wait for the others, and is told the error;
-- `remove`: the parent runs when the others are done, and is told nothing;
+- `ignore`: the parent runs when the others are done, and gets the error;
+- `continue`: the parent runs at once, does not wait for the others, and gets the error;
+- `remove`: the parent runs when the others are done, and gets nothing;
 - `wait`: the parent waits on, for somebody to retry the child.
 """
 POLICIES: dict[str, str] = {

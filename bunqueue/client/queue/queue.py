@@ -230,7 +230,7 @@ class AsyncQueue(AsyncNamedCrons, AsyncServerWebhooks):
         return self._handles(reply.ids, reply.existing or ())
 
     def _handles(self, ids: Sequence[str], existing: Collection[int]) -> list[AsyncJobHandle[Any]]:
-        """`existing`: the places of the ids that are not of new jobs."""
+        """`existing`: the indexes of the ids that are not of new jobs."""
         caller, queue, there = self._caller, self.name, frozenset(existing)
         return [
             AsyncJobHandle(caller, queue, job_id, created=place not in there)
@@ -374,7 +374,7 @@ class AsyncQueue(AsyncNamedCrons, AsyncServerWebhooks):
         """All jobs of some states, read page by page: for loops over more than one would hold at once.
 
         The queue goes on meanwhile. A job that is there, in these states, all the time may be met twice when
-        others are added, and missed when others go; an id tells the one, asking again the other.
+        others are added, and missed when others go; an id shows the first, asking again shows the second.
         """
         checks.whole("page", page)
         offset = 0

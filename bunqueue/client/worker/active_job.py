@@ -1,4 +1,4 @@
-"""The job in a handler's hands: what it is told of it, and what it may say about it."""
+"""The job that a handler gets: its fields, and what the handler may do with it while it runs."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class JobChannel(Protocol):
         """Carry it out; in a thread that is no event loop's, it is done when this returns."""
 
     def say_soon(self, command: Struct) -> None:
-        """Carry it out when there is time; whether that works nobody is told."""
+        """Send it later. Errors are not reported."""
 
 
 class _Pulled(Struct, rename="camel", gc=False):
@@ -116,13 +116,13 @@ class ActiveJob:
         self.acked = False
         """For the worker: the server knows it as completed, and its handler still runs, at most once."""
         self.took: float | None = None
-        """For the worker: how many seconds its handler has run, where the log tells of that."""
+        """For the worker: how many seconds its handler has run, if that is logged."""
         self.failing = False
-        """For the worker: the attempt has failed, and the server is being told."""
+        """For the worker: the attempt has failed, and that is being reported."""
         self.halt: Callable[[], object] | None = None
         """For the worker: makes the handler end, as long as it runs."""
         self.carried: tuple[tuple[str, Raw], ...] = ()
-        """For the worker: what `carry` was told."""
+        """For the worker: the data given to `carry`."""
         self._line = line
 
     def __repr__(self) -> str:
@@ -165,7 +165,7 @@ class ActiveJob:
     # -- what it says
 
     def progress(self, value: float, message: str | None = None) -> Awaitable[None]:
-        """Tell how far the job is, 0 to 100, where less counts as 0 and more as 100; without a message the
+        """Report how far the job is, 0 to 100, where less counts as 0 and more as 100; without a message the
         last one stays.
 
         Await it in a coroutine; in a plain function just call it, it returns when the server has it.
@@ -183,7 +183,7 @@ class ActiveJob:
         """As `log`, for those who cannot wait; whether it works they do not learn."""
         self._line.say_soon(jobs.AddLog(id=self.id, message=message, level=level))
 
-    # -- what it is told
+    # -- what it is given
 
     @property
     def stopping(self) -> bool:

@@ -1,4 +1,4 @@
-"""What is told of an exception that a handler raised."""
+"""How an exception that a handler raised is reported to the server."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from bunqueue.client.connection.replies import decode_reply
 from bunqueue.client.connection.transport import Transport
 from bunqueue.client.models.jobs import PulledJobs
 from bunqueue.client.worker.intake import Intake
-from bunqueue.client.worker.stats import Ledger
+from bunqueue.client.worker.stats import RunStats
 from bunqueue.errors import AuthError, BunqueueError
 from bunqueue.protocol.commands.core import PullBatch
 
@@ -26,7 +26,7 @@ MAX_POLL_DELAY = 5.0  # seconds between polls that fail
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PollOrders:
+class FetchConfig:
     """What to ask for. `lock_ttl` and `poll_timeout` in ms, as they are sent."""
 
     queues: tuple[str, ...]
@@ -36,7 +36,7 @@ class PollOrders:
     poll_timeout: float
 
 
-class Polls:
+class Fetcher:
     """The polls of a worker, for one queue or for several, which share the room.
 
     Of several, each has a job here, or a poll for one under way; what is left goes to those that have more.
@@ -44,26 +44,26 @@ class Polls:
 
     def __init__(
         self,
-        orders: PollOrders,
+        config: FetchConfig,
         intake: Intake,
-        ledger: Ledger,
+        stats: RunStats,
         give_up: Callable[[BaseException], None],
         change: asyncio.Event,
         address: str,
     ) -> None:
-        """`intake` runs what comes. `ledger` hears of polls that failed and are repeated; `give_up` is called
+        """`intake` runs what comes. `stats` hears of polls that failed and are repeated; `give_up` is called
         when polling makes no sense any more. Set `change` when there may be more room."""
         self.change = change
         self.heard_at = 0.0
         """When a poll was last answered, by the monotonic clock; 0: never."""
-        self._orders = orders
+        self._config = config
         self._intake = intake
-        self._ledger = ledger
+        self._stats = stats
         self._give_up = give_up
         self._transport: Transport | None = None
         self._address = address
         self._asked_for = 0  # jobs that polls under way may bring
-        self._under_way = dict.fromkeys(orders.queues, 0)  # polls
+        self._under_way = dict.fromkeys(config.queues, 0)  # polls
         self._stopping = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self._tasks: Sequence[asyncio.Task[None]] = ()
@@ -71,8 +71,8 @@ class Polls:
     def start(self, transport: Transport) -> None:
         """Poll over this connection, which nobody shares."""
         self._transport = transport
-        only = len(self._orders.queues) == 1
-        queues = [queue for queue in self._orders.queues for _ in range(POLLS if only else 1)]
+        only = len(self._config.queues) == 1
+        queues = [queue for queue in self._config.queues for _ in range(POLLS if only else 1)]
         self._tasks = [self._loop.create_task(self._poll(queue)) for queue in queues]
         for task in self._tasks:
             task.add_done_callback(self._ended)
@@ -120,7 +120,7 @@ class Polls:
 
     def _room(self, queue: str, *, idle: bool) -> int:
         """How many jobs could start at once, are not asked for yet, and may come from this queue."""
-        room = min(self._intake.room() - self._asked_for, self._orders.pull_size)
+        room = min(self._intake.room() - self._asked_for, self._config.pull_size)
         if len(self._under_way) == 1:
             return room
         for other, polls in self._under_way.items():
@@ -129,13 +129,13 @@ class Polls:
         return min(room, 1) if idle else room
 
     async def _pull(self, queue: str, count: int, *, idle: bool) -> PulledJobs:
-        orders = self._orders
+        config = self._config
         command = PullBatch(
             queue=queue,
             count=count,
-            timeout=orders.poll_timeout if idle or len(orders.queues) == 1 else 0,
-            owner=orders.owner,
-            lock_ttl=orders.lock_ttl,
+            timeout=config.poll_timeout if idle or len(config.queues) == 1 else 0,
+            owner=config.owner,
+            lock_ttl=config.lock_ttl,
             signals=True,
         )
         assert self._transport is not None
@@ -144,7 +144,7 @@ class Polls:
     async def _failed(self, error: BunqueueError, failures: int) -> None:
         if self._stopping.is_set():
             return
-        self._ledger.trouble(error)
+        self._stats.trouble(error)
         with suppress(TimeoutError):
             async with asyncio.timeout(min(reconnect_delay(failures, random.random()), MAX_POLL_DELAY)):
                 await self._stopping.wait()
@@ -152,5 +152,5 @@ class Polls:
     def _ended(self, task: asyncio.Task[None]) -> None:
         """An error that nobody foresaw must end the worker, not silence it."""
         if not task.cancelled() and (error := task.exception()) is not None:
-            logger.error("queues %s: polling failed", ", ".join(self._orders.queues), exc_info=error)
+            logger.error("queues %s: polling failed", ", ".join(self._config.queues), exc_info=error)
             self._give_up(error)

@@ -7,10 +7,10 @@ from msgspec import MsgspecError, Raw
 from bunqueue.client.models.jobs import PulledJobs
 from bunqueue.client.worker.active_job import ActiveJob, JobChannel
 from bunqueue.client.worker.failures import made_final
-from bunqueue.client.worker.lock_renewer import Renewal
-from bunqueue.client.worker.reporter import Outcomes
+from bunqueue.client.worker.lock_renewer import LockRenewer
+from bunqueue.client.worker.reporter import Reporter
 from bunqueue.client.worker.slots import Slots
-from bunqueue.client.worker.stats import Ledger
+from bunqueue.client.worker.stats import RunStats
 from bunqueue.errors import BunqueueError
 
 MAX_UNREPORTED = 1000  # outcomes waiting to be reported beyond which no more jobs are taken
@@ -22,9 +22,9 @@ class Intake:
     def __init__(
         self,
         slots: Slots[ActiveJob],
-        renewal: Renewal,
-        outcomes: Outcomes,
-        ledger: Ledger,
+        renewer: LockRenewer,
+        reporter: Reporter,
+        stats: RunStats,
         channel: JobChannel,
         *,
         concurrency: int,
@@ -33,9 +33,9 @@ class Intake:
     ) -> None:
         """`max_jobs`: how many it may take in all; None: any number."""
         self._slots = slots
-        self._renewal = renewal
-        self._outcomes = outcomes
-        self._ledger = ledger
+        self._renewer = renewer
+        self._reporter = reporter
+        self._stats = stats
         self._channel = channel
         self._concurrency = concurrency
         self._left = max_jobs
@@ -43,21 +43,21 @@ class Intake:
 
     def room(self) -> int:
         """How many more jobs could start now."""
-        if self._outcomes.waiting > MAX_UNREPORTED:
+        if self._reporter.waiting > MAX_UNREPORTED:
             return 0
         room = self._concurrency - self._slots.busy
         return room if self._left is None else min(room, self._left)
 
     def has_any(self, queue: str) -> bool:
         """Whether jobs of this queue run here."""
-        return any(job.queue == queue for job in self._renewal.held.values())
+        return any(job.queue == queue for job in self._renewer.held.values())
 
     def take(self, reply: PulledJobs) -> None:
         """Run what came."""
-        self._ledger.works()
+        self._stats.works()
         if len(reply.tokens) != len(reply.jobs):
             text = f"{self._address} gave jobs without tokens; is it a bunqueue server?"
-            self._ledger.trouble(BunqueueError(text))
+            self._stats.trouble(BunqueueError(text))
             return
         jobs = []
         for raw, token in zip(reply.jobs, reply.tokens, strict=True):
@@ -73,14 +73,14 @@ class Intake:
         try:
             job = ActiveJob(raw, token, self._channel)
         except MsgspecError as error:  # it stays locked until its lock runs out: there is no id to report
-            self._ledger.trouble(BunqueueError(f"a job that was pulled is not readable: {error}"))
+            self._stats.trouble(BunqueueError(f"a job that was pulled is not readable: {error}"))
             return None
-        if not self._renewal.keep(job):
+        if not self._renewer.keep(job):
             return None
         try:
             job.open()
         except Exception as error:
             problem = f"{type(error).__name__}: {error}"
-            self._outcomes.fail(job, made_final(error), f"the job's data cannot be decoded: {problem}")
+            self._reporter.fail(job, made_final(error), f"the job's data cannot be decoded: {problem}")
             return None
         return job

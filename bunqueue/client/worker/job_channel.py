@@ -30,7 +30,7 @@ class _Done:
 DONE = _Done()
 
 
-class LoopLine:
+class WorkerChannel:
     """The line of a worker. Implements `JobChannel`."""
 
     def __init__(self, caller: AsyncCaller) -> None:

@@ -27,10 +27,10 @@ from bunqueue.client.worker.active_job import (
 from bunqueue.client.worker.log import logger
 from bunqueue.client.worker.middleware import CallNext, Middleware, around_running
 from bunqueue.client.worker.processes.pool import Processes, Recycle
-from bunqueue.client.worker.reporter import Outcomes
+from bunqueue.client.worker.reporter import Reporter
 from bunqueue.client.worker.results import encode_result
 from bunqueue.client.worker.routes import ANY, LOOP, PROCESS, THREAD, Plan, Table
-from bunqueue.client.worker.stats import Ledger
+from bunqueue.client.worker.stats import RunStats
 from bunqueue.client.worker.threads import Threads
 from bunqueue.errors import JobTimeout, ProcessBroken
 
@@ -39,7 +39,7 @@ OUT_OF_TIME = 5.0  # seconds that a process has to end a job whose time is over
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunOrders:
+class RunConfig:
     """What to run, and how much of each kind at a time."""
 
     table: Table
@@ -59,29 +59,29 @@ class _Way(NamedTuple):
     at_most_once: bool
 
 
-class Runner:
+class JobRunner:
     """Calls handlers where they belong, and hands their outcomes on."""
 
     def __init__(
         self,
-        orders: RunOrders,
-        outcomes: Outcomes,
-        ledger: Ledger,
+        config: RunConfig,
+        reporter: Reporter,
+        stats: RunStats,
         give_up: Callable[[BaseException], None],
         channel: JobChannel,
     ) -> None:
-        """`ledger` hears of what is no outcome for the server; `give_up` is called when a handler wants the
+        """`stats` hears of what is no outcome for the server; `give_up` is called when a handler wants the
         process to end, or none can be run."""
-        table = orders.table
-        self._outcomes = outcomes
-        self._ledger = ledger
+        table = config.table
+        self._reporter = reporter
+        self._stats = stats
         self._give_up = give_up
         self._loop = asyncio.get_running_loop()
-        self._threads = Threads(orders.threads) if THREAD in table.places else None
-        self._waiters = Threads(orders.processes) if PROCESS in table.places else None  # one for each process
-        self._processes = Processes(table.paths, orders.recycle, channel, orders.log_level)
-        self._ways = {name: self._way(plan, orders.middleware) for name, plan in table.plans.items()}
-        self._rest = self._way(table.find(ANY), orders.middleware)
+        self._threads = Threads(config.threads) if THREAD in table.places else None
+        self._waiters = Threads(config.processes) if PROCESS in table.places else None  # one for each process
+        self._processes = Processes(table.paths, config.recycle, channel, config.log_level)
+        self._ways = {name: self._way(plan, config.middleware) for name, plan in table.plans.items()}
+        self._rest = self._way(table.find(ANY), config.middleware)
 
     def _way(self, plan: Plan, middleware: tuple[Middleware, ...]) -> _Way:
         if plan.place == LOOP:
@@ -98,7 +98,7 @@ class Runner:
             self._end(job)
             return
         way = self._ways.get(job.name, self._rest)
-        if way.at_most_once and not await self._outcomes.complete_first(job):
+        if way.at_most_once and not await self._reporter.complete_first(job):
             return
         if way.in_loop:
             job.halt = task.cancel
@@ -125,7 +125,7 @@ class Runner:
         else:
             job.halt = None
             if job.ending is None:
-                self._outcomes.complete(job, result, value)
+                self._reporter.complete(job, result, value)
             else:
                 self._done_anyway(job, result, value, task)
         current.reset(outer)
@@ -145,7 +145,7 @@ class Runner:
         if (cancelled or broken) and job.ending is None:
             job.ending = Ending(INTERRUPTED)
         if job.ending is None:
-            self._outcomes.fail(job, error)
+            self._reporter.fail(job, error)
         else:
             self._end(job)
 
@@ -153,7 +153,7 @@ class Runner:
         """Its run was ended, and it came to its own end all the same."""
         _uncancel(task)
         if job.ending is not None and job.ending.why == INTERRUPTED:
-            self._outcomes.complete(job, result, value)
+            self._reporter.complete(job, result, value)
         else:
             self._end(job)
 
@@ -162,9 +162,9 @@ class Runner:
         assert job.ending is not None
         error = stopped(job, job.ending)
         if isinstance(error, JobTimeout):
-            self._ledger.job_failed(job, error)
+            self._stats.job_failed(job, error)
         else:
-            self._outcomes.stop_short(job, error)
+            self._reporter.stop_short(job, error)
 
     async def _in_thread(self, call: Callable[[ActiveJob], Any], job: ActiveJob) -> Any:
         assert self._threads is not None
@@ -176,7 +176,7 @@ class Runner:
     async def _in_process(self, path: str, job: ActiveJob) -> Any:
         assert self._waiters is not None
         running = self._waiters.run(partial(self._run_there, path), job)
-        while not running.done():  # a slot that is to end waits for the process, which is told to end, too
+        while not running.done():  # a slot that is to end waits for the process, which is ended, too
             try:
                 await asyncio.wait([running])
             except asyncio.CancelledError:
@@ -190,9 +190,9 @@ class Runner:
     def _run_there(self, path: str, job: ActiveJob) -> Any:
         return self._processes.run(job, path)
 
-    def tell_stopping(self) -> None:
+    def notify_stopping(self) -> None:
         """The worker takes no more jobs."""
-        self._processes.tell_stopping()
+        self._processes.notify_stopping()
 
     def stop(self) -> None:
         """No more jobs will come. Blocks until processes have ended; threads that work are not waited for."""

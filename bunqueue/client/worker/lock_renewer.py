@@ -1,7 +1,7 @@
 """Keeps the locks of a worker's jobs alive, from a thread of its own with a connection of its own.
 
-So a handler that blocks the event loop for minutes does not lose its job to another worker. On the same
-way the worker is entered in the server's list of workers.
+So a handler that blocks the event loop for minutes does not lose its job to another worker. The same
+thread enters the worker in the server's list of workers.
 """
 
 from __future__ import annotations
@@ -51,25 +51,25 @@ class Channel(Protocol):
         """Safe to call twice; the next call connects anew."""
 
 
-class LineChannel:
+class ServerChannel:
     """A connection to a server."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
         self._timeout = min(MAX_SILENCE, seconds(endpoint.options.command_timeout))
-        self._line: BlockingConnection | None = None
+        self._connection: BlockingConnection | None = None
 
     def call(self, command: Struct, reply: type[R]) -> R:
-        if self._line is None:
-            self._line = BlockingConnection(
+        if self._connection is None:
+            self._connection = BlockingConnection(
                 self._endpoint, connect_timeout=self._timeout, timeout=self._timeout
             )
-        return self._line.ask(command, reply)
+        return self._connection.ask(command, reply)
 
     def close(self) -> None:
-        line, self._line = self._line, None
-        if line is not None:
-            line.close()
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
 
 
 class EmbeddedChannel:
@@ -97,7 +97,7 @@ class EmbeddedChannel:
             runner.close()
 
 
-class Renewal:
+class LockRenewer:
     """The thread. `keep` and `release` are called from the worker's loop, and cost next to nothing."""
 
     def __init__(
@@ -122,7 +122,7 @@ class Renewal:
         self._presence: Presence | None = None
         self._address = endpoint.address
         local = endpoint.embedded or substitute.current is not None
-        self._channel: Channel = EmbeddedChannel(endpoint) if local else LineChannel(endpoint)
+        self._channel: Channel = EmbeddedChannel(endpoint) if local else ServerChannel(endpoint)
         self._held: dict[str, ActiveJob] = {}  # single operations, so the GIL is lock enough
         self._registered = False
         self._beat_at = 0.0  # when to say next how the worker does

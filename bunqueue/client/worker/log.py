@@ -96,7 +96,7 @@ def job_lost(job: ActiveJob, text: str) -> None:
 
 
 def worker_started(queue: str, address: str, concurrency: int, owner: str) -> None:
-    """It asks for jobs from now on; whether the server is there, `connected` tells."""
+    """It asks for jobs from now on. `connected` logs that the server answers."""
     fields: dict[str, Field] = {
         "queue": queue,
         "address": address,
@@ -198,13 +198,13 @@ def _extra(event: str, job: ActiveJob, **more: Field) -> dict[str, dict[str, Fie
 def _trace(error: BaseException) -> ExcInfo | None:
     """What was raised, from the handler on; None where a traceback would say nothing.
 
-    One that no handler of the log could write, as it has half characters or formatting it raises, is told by
+    One that no handler of the log could write, as it has half characters or formatting it raises, is shown by
     its text, as is that of another process."""
     trace = own_trace(error)
     if trace is None and not isinstance(error, ChildError):
         return None
     text = trace_text(error)
     if isinstance(error, ChildError) or text is None or well_formed(text) != text:
-        told = _TracebackText("\n".join(error_stack(error)))
-        return type(told), told, None
+        shown = _TracebackText("\n".join(error_stack(error)))
+        return type(shown), shown, None
     return type(error), error, trace

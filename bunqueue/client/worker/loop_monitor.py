@@ -13,19 +13,19 @@ from types import FrameType
 logger = logging.getLogger("bunqueue.worker")
 
 LOOK = 1.0  # seconds between two looks
-BLOCKED = 2.0  # seconds without an answer until that is told; and again after twice the time
+BLOCKED = 2.0  # seconds without an answer until a warning; the next one after twice the time
 _LIBRARIES = tuple(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
 _PACKAGE = __name__.rpartition(".client.")[0]
 
 
-class LoopWatch:
+class LoopMonitor:
     """Made in the thread of the loop that it watches."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._thread = threading.get_ident()
         self._asked_at: float | None = None  # None: it has answered
-        self._tell_after = BLOCKED
+        self._warn_after = BLOCKED
         self._place = ""
 
     @property
@@ -35,7 +35,7 @@ class LoopWatch:
         return 0.0 if asked_at is None else time.monotonic() - asked_at
 
     def look(self, frozen: float) -> None:
-        """Ask the loop for a sign of life, or tell that the last one did not come. `frozen`: for how many
+        """Ask the loop for a sign of life, or warn that the last one did not come. `frozen`: for how many
         seconds the looking thread itself has slept longer than it wanted to."""
         now = time.monotonic()
         if frozen > BLOCKED:
@@ -44,8 +44,8 @@ class LoopWatch:
             self._asked_at = None if self._asked_at is None else now
         if self._asked_at is None:
             self._ask(now)
-        elif now - self._asked_at >= self._tell_after:
-            self._tell_after *= 2
+        elif now - self._asked_at >= self._warn_after:
+            self._warn_after *= 2
             self._place = self._find()
             words = "loop blocked %.1f s in %s: nothing else of this worker goes on meanwhile"
             logger.warning(words, now - self._asked_at, self._place)
@@ -60,9 +60,9 @@ class LoopWatch:
             self._asked_at = None
 
     def _answer(self) -> None:
-        if self._asked_at is not None and self._tell_after > BLOCKED:
+        if self._asked_at is not None and self._warn_after > BLOCKED:
             logger.warning("loop goes on after %.1f s in %s", time.monotonic() - self._asked_at, self._place)
-        self._asked_at, self._tell_after = None, BLOCKED
+        self._asked_at, self._warn_after = None, BLOCKED
 
     def _find(self) -> str:
         frame = sys._current_frames().get(self._thread)

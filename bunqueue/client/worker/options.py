@@ -1,4 +1,4 @@
-"""The options of a worker, and what they are made into: its orders."""
+"""The options of a worker, and the `WorkerConfig` that is made from them."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from bunqueue.client.connection.endpoint_options import EndpointOptions
 from bunqueue.client.connection.options import Duration, milliseconds, shown, span, unknown_option
 from bunqueue.client.options import checks
 from bunqueue.client.worker.active_job import ActiveJob
-from bunqueue.client.worker.fetcher import PollOrders
+from bunqueue.client.worker.fetcher import FetchConfig
 from bunqueue.client.worker.job_logging import level_of
-from bunqueue.client.worker.job_runner import RunOrders
+from bunqueue.client.worker.job_runner import RunConfig
 from bunqueue.client.worker.middleware import Middleware, checked
 from bunqueue.client.worker.processes.pool import Recycle
 from bunqueue.client.worker.routes import LOOP, PROCESS, THREAD, RunIn, Table, Work
@@ -84,16 +84,16 @@ class WorkerOptions(EndpointOptions, total=False):
     which is logged without it."""
 
 
-PLACE = frozenset(EndpointOptions.__annotations__)
+ENDPOINT = frozenset(EndpointOptions.__annotations__)
 KNOWN = frozenset(WorkerOptions.__annotations__)
 
 
-def place_of(options: WorkerOptions) -> EndpointOptions:
+def endpoint_options_of(options: WorkerOptions) -> EndpointOptions:
     """Where the server is. OptionError for an option that there is not."""
     for name in options:
         if name not in KNOWN:
             raise unknown_option("a worker", name, KNOWN)
-    return {name: value for name, value in options.items() if name in PLACE}  # type: ignore[return-value]
+    return {name: value for name, value in options.items() if name in ENDPOINT}  # type: ignore[return-value]
 
 
 def name_of(queues: tuple[str, ...], options: WorkerOptions) -> str:
@@ -120,16 +120,16 @@ def queues_of(queue: str | Sequence[str]) -> tuple[str, ...]:
     return tuple(checks.queue_name(name) for name in names)
 
 
-def orders_of(queues: tuple[str, ...], handlers: Work, options: WorkerOptions) -> WorkerConfig:
-    """What a worker of these queues is told. OptionError, or TypeError for what is no handler."""
+def config_of(queues: tuple[str, ...], handlers: Work, options: WorkerOptions) -> WorkerConfig:
+    """The configuration of a worker of these queues. OptionError, or TypeError for what is no handler."""
     lock_ttl = _lock_ttl(options.get("lock_ttl", 30_000))
-    run, concurrency = _run_orders(handlers, options)
+    run, concurrency = _run_config(handlers, options)
     if concurrency < len(queues):
         raise OptionError(
             f"concurrency: {concurrency} is too little for {len(queues)} queues; give one for each at least"
         )
     pull_size = options.get("pull_size")
-    polls = PollOrders(
+    fetch = FetchConfig(
         queues=queues,
         owner=f"{options.get('name') or socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}",
         pull_size=min(checks.whole("pull_size", concurrency if pull_size is None else pull_size), MAX_PULL),
@@ -138,7 +138,7 @@ def orders_of(queues: tuple[str, ...], handlers: Work, options: WorkerOptions) -
     )
     return WorkerConfig(
         name=name_of(queues, options),
-        polls=polls,
+        fetch=fetch,
         run=run,
         concurrency=concurrency,
         max_jobs=_limit("max_jobs", options.get("max_jobs")),
@@ -159,7 +159,7 @@ def _limit(name: str, value: int | None) -> int | None:
     return None if value is None else checks.whole(name, value)
 
 
-def _run_orders(handlers: Work, options: WorkerOptions) -> tuple[RunOrders, int]:
+def _run_config(handlers: Work, options: WorkerOptions) -> tuple[RunConfig, int]:
     """And how many jobs can run at a time: no more than their kinds allow."""
     once = checks.one("at_most_once", options.get("at_most_once", False), bool)
     table = Table(handlers, options.get("run_in"), at_most_once=once)
@@ -168,7 +168,7 @@ def _run_orders(handlers: Work, options: WorkerOptions) -> tuple[RunOrders, int]
     for place, name in ((THREAD, "threads"), (PROCESS, "processes")):
         limit: Any = options.get(name)
         limits[place] = concurrency if limit is None else checks.whole(name, limit)
-    run = RunOrders(
+    run = RunConfig(
         table=table,
         threads=limits[THREAD],
         processes=limits[PROCESS],

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from bunqueue.client.worker import log
 from bunqueue.client.worker.active_job import ActiveJob
 from bunqueue.client.worker.slots import Slots
-from bunqueue.client.worker.stats import Ledger
+from bunqueue.client.worker.stats import RunStats
 from bunqueue.protocol.commands import workers
 
 
@@ -24,7 +24,7 @@ class Presence:
         owner: str,
         concurrency: int,
         slots: Slots[ActiveJob],
-        ledger: Ledger,
+        stats: RunStats,
     ) -> None:
         """`owner` is its id, and that of its locks."""
         self.started_at = time.time()
@@ -33,7 +33,7 @@ class Presence:
         self._owner = owner
         self._concurrency = concurrency
         self._slots = slots
-        self._ledger = ledger
+        self._stats = stats
 
     def registration(self) -> workers.RegisterWorker:
         """Who the worker is."""
@@ -56,7 +56,7 @@ class Presence:
         return workers.Heartbeat(
             id=self._owner,
             active_jobs=self._slots.busy,
-            processed=self._ledger.completed,
-            failed=self._ledger.failed,
+            processed=self._stats.completed,
+            failed=self._stats.failed,
             current_job=current_job,
         )

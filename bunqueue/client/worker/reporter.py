@@ -21,7 +21,7 @@ from bunqueue.client.connection.options import reconnect_delay
 from bunqueue.client.models.jobs import OneJob
 from bunqueue.client.worker.active_job import CANCELLED, ActiveJob, Ending, stopped
 from bunqueue.client.worker.failures import checked, error_text, fail_command, made_final, stop_command
-from bunqueue.client.worker.stats import Ledger
+from bunqueue.client.worker.stats import RunStats
 from bunqueue.errors import (
     BunqueueError,
     CommandFailed,
@@ -74,13 +74,13 @@ class _Stop(NamedTuple):
     error: JobStopped
 
 
-class Outcomes:
+class Reporter:
     """Reports outcomes in the background; `start` it, and `drain` it before `stop`."""
 
     def __init__(
         self,
         caller: AsyncCaller,
-        ledger: Ledger,
+        stats: RunStats,
         give_up: Callable[[BaseException], None],
         *,
         batch: int,
@@ -89,7 +89,7 @@ class Outcomes:
         """An acknowledgement waits for `batch` of them, at most `delay` seconds. `give_up` is called when
         nothing can be reported any more."""
         self._caller = caller
-        self._ledger = ledger
+        self._stats = stats
         self._give_up = give_up
         self._batch = batch
         self._delay = delay
@@ -131,17 +131,17 @@ class Outcomes:
         """Complete a job before its handler is called; whether it may be: nobody else will run it."""
         reply = await self._ack(job, None)
         if isinstance(reply, CommandFailed):
-            self._ledger.job_lost(job, reply.reason)
+            self._stats.job_lost(job, reply.reason)
         elif reply.data:
             self._too_late(job, reply.data.reason)
         else:
             job.acked = True
-            self._ledger.job_acked(job)
+            self._stats.job_acked(job)
         return job.acked
 
     def complete(self, job: ActiveJob, result: Raw, value: object) -> None:
         if job.acked:
-            self._ledger.job_completed(job, value)
+            self._stats.job_completed(job, value)
             return
         self._successes.append(_Success(job, result, value))
         self._empty.clear()
@@ -154,7 +154,7 @@ class Outcomes:
         """What its handler raised; `text` stands for the error's own."""
         error = checked(job, error)
         if job.acked:
-            self._ledger.job_failed(job, error)
+            self._stats.job_failed(job, error)
             return
         job.failing = True
         self._failures.append(_Failure(job, error, text or error_text(error)))
@@ -164,7 +164,7 @@ class Outcomes:
     def stop_short(self, job: ActiveJob, error: JobStopped) -> None:
         """The worker has ended its run: JobCancelled or JobInterrupted."""
         if job.acked:
-            self._ledger.job_stopped(job, error)
+            self._stats.job_stopped(job, error)
             return
         self._failures.append(_Stop(job, error))
         self._empty.clear()
@@ -187,7 +187,7 @@ class Outcomes:
             successes = self._take()
             failures, self._failures = self._failures[:MAX_SINGLES], self._failures[MAX_SINGLES:]
             if failures:
-                await asyncio.gather(self._complete(successes), *map(self._tell, failures))
+                await asyncio.gather(self._complete(successes), *map(self._report, failures))
             else:
                 await self._complete(successes)
             if self._failures or len(self._successes) >= self._batch:
@@ -233,14 +233,14 @@ class Outcomes:
             if job.id in ignored:
                 self._too_late(job)
             else:
-                self._ledger.job_completed(job, value)
+                self._stats.job_completed(job, value)
 
     async def _complete_one(self, success: _Success, unsure: bool) -> None:
         """`unsure`: what was said before may have completed the job already."""
         job, result, value = success
         reply = await self._ack(job, result, unsure=unsure)
         if isinstance(reply, LockLost):
-            self._ledger.job_lost(job, reply.reason)
+            self._stats.job_lost(job, reply.reason)
             return
         elif isinstance(reply, CommandFailed):  # the server does not take this result, or no frame holds it
             text = f"the result was refused: {reply.reason}; its handler has run, so it is not tried again"
@@ -249,7 +249,7 @@ class Outcomes:
         elif reply.data:
             self._too_late(job, reply.data.reason)
             return
-        self._ledger.job_completed(job, value)
+        self._stats.job_completed(job, value)
 
     async def _ack(
         self, job: ActiveJob, result: Raw | None, *, unsure: bool = False
@@ -265,34 +265,34 @@ class Outcomes:
         gone = "unknown" if job.remove_on_complete else "completed"
         return isinstance(reply, query.StateReply) and reply.state in ("completed", gone)
 
-    async def _tell(self, what: _Failure | _Stop) -> None:
+    async def _report(self, what: _Failure | _Stop) -> None:
         if isinstance(what, _Failure):
             await self._fail(what)
         else:
             await self._decide(what.job, lambda: stop_command(*what))
-            self._ledger.job_stopped(*what)  # whatever the answer: the job is not ours any more
+            self._stats.job_stopped(*what)  # whatever the answer: the job is not ours any more
 
     async def _fail(self, failure: _Failure) -> None:
         job, error, text = failure
         reply, unsure = await self._decide(job, lambda: fail_command(job, error, text))
         if isinstance(error, Postpone):
-            self._ledger.job_stopped(job, error)
+            self._stats.job_stopped(job, error)
         elif isinstance(reply, CommandFailed) and not (unsure and await self._has_failed(job)):
-            self._ledger.job_lost(job, reply.reason)
+            self._stats.job_lost(job, reply.reason)
         elif not isinstance(reply, CommandFailed) and reply.data:
             self._too_late(job, reply.data.reason)
         else:
-            told = None if isinstance(reply, CommandFailed) or reply.delay is UNSET else reply.delay
-            self._ledger.job_failed(job, error, told)
+            delay = None if isinstance(reply, CommandFailed) or reply.delay is UNSET else reply.delay
+            self._stats.job_failed(job, error, delay)
 
     def _too_late(self, job: ActiveJob, reason: str = "") -> None:
         """The outcome was not taken. That a job was cancelled one has usually heard before."""
         if job.ending is not None and job.ending.why == CANCELLED:
-            self._ledger.job_stopped(job, stopped(job, job.ending))
+            self._stats.job_stopped(job, stopped(job, job.ending))
         elif reason == CANCELLED:
-            self._ledger.job_stopped(job, stopped(job, Ending(CANCELLED)))
+            self._stats.job_stopped(job, stopped(job, Ending(CANCELLED)))
         else:
-            self._ledger.job_lost(job, TOO_LATE)
+            self._stats.job_lost(job, TOO_LATE)
 
     async def _has_failed(self, job: ActiveJob) -> bool:
         """Whether an attempt was counted since this one began."""
@@ -326,7 +326,7 @@ class Outcomes:
                 if isinstance(error, CommandFailed) and not _passes(error):
                     return error, unsure
                 unsure = unsure or isinstance(error, ConnectionLost | CommandTimeout)
-                self._ledger.trouble(error)
+                self._stats.trouble(error)
             await asyncio.sleep(min(reconnect_delay(failures, random.random()), MAX_DELAY))
         raise AssertionError("count never ends")
 

@@ -20,12 +20,12 @@ ANY = "*"
 """Instead of a name: jobs for which there is nothing else."""
 UNKNOWN_MS = 30_000  # until a job is looked at again whose name nobody here knows: a deploy may be under way
 
-MAX_TOLD = 1000  # names of jobs that are told; who makes names up would fill the log, and the memory
+MAX_LOGGED = 1000  # names without a handler that are logged; made-up names must not fill log and memory
 
 RunIn = Literal["thread", "process"]
 LOOP, THREAD, PROCESS = "loop", "thread", "process"
 
-_told: set[tuple[str, str]] = set()  # queues and names of which the log knows
+_logged: set[tuple[str, str]] = set()  # queues and names of which the log knows
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,14 +82,14 @@ class Table:
         return sorted({plan.path for plan in self.plans.values() if plan.path})
 
     def find(self, name: str) -> Plan:
-        """What runs jobs called `name`; those that nothing runs wait, seen and told, and use no attempt."""
+        """What runs jobs called `name`. Jobs that nothing runs are put back and logged; no attempt counts."""
         return self.plans.get(name) or self.plans.get(ANY) or Plan(unknown, LOOP)
 
 
 async def unknown(job: ActiveJob) -> None:
     """Put a job back that nothing here runs."""
-    if (job.queue, job.name) not in _told and len(_told) < MAX_TOLD:
-        _told.add((job.queue, job.name))
+    if (job.queue, job.name) not in _logged and len(_logged) < MAX_LOGGED:
+        _logged.add((job.queue, job.name))
         words = "queue %r: nothing here runs jobs called %r; they wait for a worker that does"
         logger.warning(words, job.queue, job.name)
     put_back = Postpone(UNKNOWN_MS, f"no worker for the name {job.name!r} was there")
@@ -115,7 +115,7 @@ def checked(handler: Handler) -> Handler:
         raise TypeError(f"handler: {shown(handler)} cannot be called; give a function that takes the job")
     try:
         signature = inspect.signature(handler)
-    except (TypeError, ValueError):  # some that are written in C do not tell
+    except (TypeError, ValueError):  # some that are written in C have no signature
         return handler
     try:
         signature.bind(None)

@@ -14,18 +14,18 @@ from bunqueue.client.connection.caller import AsyncCaller
 from bunqueue.client.connection.transport import Endpoint, Transport
 from bunqueue.client.worker import log
 from bunqueue.client.worker.active_job import CANCELLED, INTERRUPTED, ActiveJob, Ending, stopped
-from bunqueue.client.worker.fetcher import PollOrders, Polls
+from bunqueue.client.worker.fetcher import FetchConfig, Fetcher
 from bunqueue.client.worker.intake import Intake
-from bunqueue.client.worker.job_channel import LoopLine
+from bunqueue.client.worker.job_channel import WorkerChannel
 from bunqueue.client.worker.job_logging import forward
-from bunqueue.client.worker.job_runner import PROCESS_PATIENCE, Runner, RunOrders, end
-from bunqueue.client.worker.lock_renewer import Renewal, heartbeat
+from bunqueue.client.worker.job_runner import PROCESS_PATIENCE, JobRunner, RunConfig, end
+from bunqueue.client.worker.lock_renewer import LockRenewer, heartbeat
 from bunqueue.client.worker.log import logger
-from bunqueue.client.worker.loop_monitor import LoopWatch
+from bunqueue.client.worker.loop_monitor import LoopMonitor
 from bunqueue.client.worker.presence import Presence
-from bunqueue.client.worker.reporter import Outcomes
+from bunqueue.client.worker.reporter import Reporter
 from bunqueue.client.worker.slots import Slots
-from bunqueue.client.worker.stats import Callbacks, Ledger
+from bunqueue.client.worker.stats import Callbacks, RunStats
 from bunqueue.errors import BunqueueError
 from bunqueue.protocol.commands import core
 from bunqueue.protocol.notices import CancelNotice, read_notice
@@ -35,11 +35,11 @@ STOP_PATIENCE = PROCESS_PATIENCE + 2.0  # seconds for cancelled handlers to end,
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerConfig:
-    """What a worker was told. Spans in seconds."""
+    """The options of a worker, checked. Times are in seconds."""
 
     name: str
-    polls: PollOrders
-    run: RunOrders
+    fetch: FetchConfig
+    run: RunConfig
     concurrency: int
     max_jobs: int | None
     max_memory: int | None
@@ -51,53 +51,57 @@ class WorkerConfig:
     @property
     def queue(self) -> str:
         """For messages."""
-        return ", ".join(self.polls.queues)
+        return ", ".join(self.fetch.queues)
 
 
 class WorkerRun:
-    """Polls, runs, reports. Made and used in one event loop."""
+    """Makes the parts of a worker, gives each the parts that it uses, and stops them in order.
 
-    def __init__(self, orders: WorkerConfig, endpoint: Endpoint) -> None:
+    Made and used in one event loop.
+    """
+
+    def __init__(self, config: WorkerConfig, endpoint: Endpoint) -> None:
         self.fatal: BaseException | None = None
         """Why it stopped by itself; `over` is set then, and `stop` still has to be called."""
         self.worn_out: str | None = None
         """Why it has stopped by itself in order, to be replaced by a new one."""
         self.over = asyncio.Event()
         self._ended = 0
-        self._orders = orders
+        self._config = config
         self._endpoint = endpoint
         self._caller = AsyncCaller(endpoint)
-        self._line = LoopLine(self._caller)
+        self._channel = WorkerChannel(self._caller)
         self._change = asyncio.Event()  # there may be more room
-        self._renewal = Renewal(endpoint, orders.renewal_interval, cancel=self._cancel, look=self._look)
-        place = (orders.queue, endpoint.address)
-        self.ledger = Ledger(orders.callbacks, *place, self._settled, self._renewal.nudge)
-        self._outcomes = Outcomes(
-            self._caller, self.ledger, self._give_up, batch=orders.ack_batch, delay=orders.ack_delay
+        self._renewer = LockRenewer(endpoint, config.renewal_interval, cancel=self._cancel, look=self._look)
+        place = (config.queue, endpoint.address)
+        self.stats = RunStats(config.callbacks, *place, self._settled, self._renewer.nudge)
+        self._reporter = Reporter(
+            self._caller, self.stats, self._give_up, batch=config.ack_batch, delay=config.ack_delay
         )
-        self._runner = Runner(orders.run, self._outcomes, self.ledger, self._give_up, self._line)
-        self._slots: Slots[ActiveJob] = Slots(orders.concurrency, self._runner.run, self._freed)
+        self._runner = JobRunner(config.run, self._reporter, self.stats, self._give_up, self._channel)
+        self._slots: Slots[ActiveJob] = Slots(config.concurrency, self._runner.run, self._freed)
         intake = Intake(
             self._slots,
-            self._renewal,
-            self._outcomes,
-            self.ledger,
-            self._line,
-            concurrency=orders.concurrency,
-            max_jobs=orders.max_jobs,
+            self._renewer,
+            self._reporter,
+            self.stats,
+            self._channel,
+            concurrency=config.concurrency,
+            max_jobs=config.max_jobs,
             address=endpoint.address,
         )
-        self._polls = Polls(orders.polls, intake, self.ledger, self._give_up, self._change, endpoint.address)
+        address = endpoint.address
+        self._fetcher = Fetcher(config.fetch, intake, self.stats, self._give_up, self._change, address)
         self._presence = Presence(
-            orders.name,
-            orders.polls.queues,
-            orders.polls.owner,
-            orders.concurrency,
+            config.name,
+            config.fetch.queues,
+            config.fetch.owner,
+            config.concurrency,
             self._slots,
-            self.ledger,
+            self.stats,
         )
         self._loop = asyncio.get_running_loop()
-        self._watch = LoopWatch(self._loop)
+        self._monitor = LoopMonitor(self._loop)
         self._end_forwarding: Callable[[], None] | None = None
         self._stopping = False
         self._hurried = False
@@ -118,26 +122,26 @@ class WorkerRun:
         given = self._endpoint.options
         options = replace(given, pool_size=1, max_command_timeouts=1, pipelining=True)
         self._pulls: Transport = await replace(self._endpoint, options=options).open(private=True)
-        self._pulls.listen(self._heard)
+        self._pulls.listen(self._on_notice)
         # Acknowledgements share it: with the poll that follows they are one write and one transaction.
         self._caller.use(self._pulls)
-        if self._orders.run.log_level is not None:
-            self._end_forwarding = forward(self._orders.run.log_level, self._line)
-        self._outcomes.start()
-        self._renewal.start(self._presence)
-        self._polls.start(self._pulls)
-        place, orders = (self._orders.queue, self._endpoint.address), self._orders
-        log.worker_started(*place, orders.concurrency, orders.polls.owner)
+        if self._config.run.log_level is not None:
+            self._end_forwarding = forward(self._config.run.log_level, self._channel)
+        self._reporter.start()
+        self._renewer.start(self._presence)
+        self._fetcher.start(self._pulls)
+        place, config = (self._config.queue, self._endpoint.address), self._config
+        log.worker_started(*place, config.concurrency, config.fetch.owner)
 
     # -- what happens to its parts
 
     def _freed(self) -> None:
         self._change.set()
         self._ended += 1
-        if self._ended == self._orders.max_jobs:
+        if self._ended == self._config.max_jobs:
             self._wear_out(f"it has run {self._ended} jobs")
         if not self._slots.busy:
-            self._outcomes.flush()
+            self._reporter.flush()
             if self._stopping:
                 self._no_more_waiting.set()
 
@@ -146,14 +150,14 @@ class WorkerRun:
         if self.fatal is None:
             self.fatal = error
             if isinstance(error, BunqueueError):  # what handlers raise is their jobs' outcome, too
-                self.ledger.complain(error)
+                self.stats.complain(error)
         self.over.set()
 
-    # -- what the server tells unasked
+    # -- notices from the server
 
-    def _heard(self, payload: bytes | None) -> None:
-        if payload is None:  # the connection was lost: tell the server in time what goes on
-            self._renewal.nudge()
+    def _on_notice(self, payload: bytes | None) -> None:
+        if payload is None:  # the connection was lost: renew the locks before they run out
+            self._renewer.nudge()
             return
         notice = read_notice(payload)
         if notice is not None:
@@ -161,14 +165,14 @@ class WorkerRun:
 
     def _cancel(self, notices: list[CancelNotice]) -> None:
         for notice in notices:
-            job = self._renewal.find(notice.id, notice.token)
+            job = self._renewer.find(notice.id, notice.token)
             if job is not None:
                 end(job, Ending(CANCELLED, notice.reason, notice.grace / 1000))
 
     def _look(self, frozen: float) -> None:
         """In the renewal's thread."""
-        self._watch.look(frozen)
-        limit = self._orders.max_memory
+        self._monitor.look(frozen)
+        limit = self._config.max_memory
         if limit is None or self.over.is_set():
             return
         from bunqueue.vitals import memory  # not to be had everywhere
@@ -177,21 +181,21 @@ class WorkerRun:
             self._loop.call_soon_threadsafe(self._wear_out, f"it holds {held} bytes")
 
     def _settled(self, job: ActiveJob) -> None:
-        self._renewal.release(job)
+        self._renewer.release(job)
         self._change.set()
 
     def _wear_out(self, why: str) -> None:
         if self.worn_out is None and not self.over.is_set():
-            log.worker_worn_out(self._orders.queue, why)
+            log.worker_worn_out(self._config.queue, why)
             self.worn_out = why
-            self._polls.stop_asking()  # at once, as the stop begins when this loop comes to it
+            self._fetcher.stop_asking()  # at once, as the stop begins when this loop comes to it
             self.over.set()
 
     # -- how it is
 
     def silence(self) -> float | None:
         """Seconds since the server was last heard; None: never."""
-        heard_at = max(self._polls.heard_at, self._renewal.heard_at)
+        heard_at = max(self._fetcher.heard_at, self._renewer.heard_at)
         return time.monotonic() - heard_at if heard_at else None
 
     @property
@@ -202,7 +206,7 @@ class WorkerRun:
     @property
     def lag(self) -> float:
         """Seconds for which the event loop has not turned, as far as is known."""
-        return self._watch.lag
+        return self._monitor.lag
 
     # -- stopping
 
@@ -213,15 +217,15 @@ class WorkerRun:
 
     async def stop(self, grace: float) -> None:
         """Returns when all is reported and closed. Handlers get `grace` seconds to end by themselves."""
-        self._stopping = self._line.stopping = self.ledger.stopping = True
+        self._stopping = self._channel.stopping = self.stats.stopping = True
         begun = time.monotonic()
-        log.worker_stopping(self._orders.queue, self._running(), grace)
-        self._runner.tell_stopping()
-        self._polls.stop_asking()
+        log.worker_stopping(self._config.queue, self._running(), grace)
+        self._runner.notify_stopping()
+        self._fetcher.stop_asking()
         end_at = self._loop.time() + grace
         timer = self._loop.call_at(end_at, self.hurry)
         for job in self._slots.withdraw():
-            self._outcomes.stop_short(job, stopped(job, Ending(INTERRUPTED)))
+            self._reporter.stop_short(job, stopped(job, Ending(INTERRUPTED)))
         await self._withdraw_polls()
         if self._slots.busy:
             await self._no_more_waiting.wait()
@@ -232,56 +236,56 @@ class WorkerRun:
         await self._report_all(max(STOP_PATIENCE, grace_left))
         timer.cancel()
         await self._close()
-        log.worker_stopped(self._orders.queue, self.ledger, time.monotonic() - begun)
+        log.worker_stopped(self._config.queue, self.stats, time.monotonic() - begun)
 
     def _end_running(self) -> None:
         """The time of grace is over."""
-        log.jobs_interrupted(self._orders.queue, self._running())
-        for job in self._renewal.held.values():
+        log.jobs_interrupted(self._config.queue, self._running())
+        for job in self._renewer.held.values():
             end(job, Ending(INTERRUPTED, grace=PROCESS_PATIENCE))
 
     def _running(self) -> list[ActiveJob]:
         """The jobs in hand whose handlers have not ended."""
-        return [job for job in self._renewal.held.values() if job.took is None]
+        return [job for job in self._renewer.held.values() if job.took is None]
 
     async def _withdraw_polls(self) -> None:
         """Close the connection of the polls, so that they take no job any more.
 
         The server gives back at once what was pulled over it and never renewed, so that is done before. If
-        it cannot be done, the connection stays until all is reported. From then on heartbeats tell which jobs
-        are cancelled, so they come more often.
+        it cannot be done, the connection stays until all is reported. From then on only the answers to
+        heartbeats say which jobs are cancelled, so heartbeats come more often.
         """
-        held = self._renewal.held.values()
+        held = self._renewer.held.values()
         if held:
             try:
                 async with asyncio.timeout(STOP_PATIENCE):
                     await self._caller.call(heartbeat(held), core.HeartbeatBatchReply)
             except (BunqueueError, TimeoutError) as error:
-                logger.debug("queue %r: polls are not withdrawn: %s", self._orders.queue, error)
+                logger.debug("queue %r: polls are not withdrawn: %s", self._config.queue, error)
                 return
-        self._renewal.listen_closely()
+        self._renewer.listen_closely()
         self._caller.use(None)
         await self._pulls.close()
 
     async def _report_all(self, patience: float) -> None:
         try:
             async with asyncio.timeout(patience):
-                await self._outcomes.drain()
-                await self._line.settle(patience)
+                await self._reporter.drain()
+                await self._channel.settle(patience)
         except TimeoutError:
-            queue, address = self._orders.queue, self._endpoint.address
+            queue, address = self._config.queue, self._endpoint.address
             message = (
-                f"the worker stops, and {len(self._renewal.held)} outcomes could not be "
+                f"the worker stops, and {len(self._renewer.held)} outcomes could not be "
                 f"reported to {address}; these jobs will run again"
             )
-            self.ledger.complain(BunqueueError(message, queue=queue, address=address))
+            self.stats.complain(BunqueueError(message, queue=queue, address=address))
 
     async def _close(self) -> None:
         await self._caller.close()
         await self._pulls.close()
-        await self._polls.stop()
-        await self._outcomes.stop()
+        await self._fetcher.stop()
+        await self._reporter.stop()
         await asyncio.to_thread(self._runner.stop)
-        await asyncio.to_thread(self._renewal.stop)
+        await asyncio.to_thread(self._renewer.stop)
         if self._end_forwarding is not None:
             self._end_forwarding()

@@ -63,7 +63,7 @@ async def _serve(workers: tuple[Service, ...]) -> BaseException | None:
             worker.stop_soon(hurry=hurry)
 
     async def serve(worker: Service) -> BaseException | None:
-        if over:  # it has not begun, so it could not be told
+        if over:  # stopped before it began: `stop_soon` had no effect on it
             return None
         try:
             return await worker.serve()

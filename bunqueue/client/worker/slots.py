@@ -18,7 +18,7 @@ MAX_WOKEN = 4  # fifty jobs are begun within a dozen turns of the loop, and few 
 
 
 class Slots(Generic[J]):
-    """`size` places for jobs. `run` gets a job and the task it runs in; it must raise nothing but
+    """`size` slots for jobs. `run` gets a job and the task it runs in; it must raise nothing but
     CancelledError."""
 
     def __init__(

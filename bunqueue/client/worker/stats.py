@@ -1,4 +1,4 @@
-"""What becomes of a worker's jobs, and what goes wrong: counted, and told to those who want to know."""
+"""Counts what becomes of a worker's jobs, and calls the callbacks of its user."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from bunqueue.errors import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Callbacks:
-    """What users gave us to call."""
+    """Functions that a worker's user wants called."""
 
     on_completed: Callable[[ActiveJob, Any], object] | None = None
     on_failed: Callable[[ActiveJob, BaseException], object] | None = None
@@ -29,7 +29,7 @@ class Callbacks:
     on_error: Callable[[Exception], object] | None = None
 
 
-class Ledger:
+class RunStats:
     """Counts what became of each attempt, and calls back. None of its methods raises."""
 
     def __init__(
@@ -49,7 +49,7 @@ class Ledger:
         self._address = address
         self._settled = settled
         self._disturbed = disturbed
-        self._told: set[type[BunqueueError]] = set()  # troubles with the connection logged since it worked
+        self._logged: set[type[BunqueueError]] = set()  # troubles with the connection logged since it worked
 
     def job_acked(self, job: ActiveJob) -> None:
         """The server knows the job as completed, and its handler is about to be called."""
@@ -66,7 +66,7 @@ class Ledger:
         if job.took is not None:  # it was measured because somebody reads of it
             log.job_completed(job)
         if self._callbacks.on_completed:
-            _tell(self._callbacks.on_completed, job, value)
+            _call_back(self._callbacks.on_completed, job, value)
 
     def job_failed(self, job: ActiveJob, error: BaseException, delay: float | None = None) -> None:
         """The server knows that this attempt failed, and has said in how many ms the next one begins."""
@@ -74,7 +74,7 @@ class Ledger:
         self._ended(job)
         log.job_failed(job, error, delay)
         if self._callbacks.on_failed:
-            _tell(self._callbacks.on_failed, job, error)
+            _call_back(self._callbacks.on_failed, job, error)
 
     def job_stopped(self, job: ActiveJob, error: JobStopped) -> None:
         """The run of the job was ended before it was done, and the server knows it."""
@@ -85,7 +85,7 @@ class Ledger:
         self._ended(job)
         log.job_stopped(job, error)
         if self._callbacks.on_stopped:
-            _tell(self._callbacks.on_stopped, job, error)
+            _call_back(self._callbacks.on_stopped, job, error)
 
     def job_lost(self, job: ActiveJob, why: str) -> None:
         """The outcome does not count: the job was not ours any more."""
@@ -97,7 +97,8 @@ class Ledger:
         )
         log.job_lost(job, message)
         if self._callbacks.on_error:
-            _tell(self._callbacks.on_error, LockLost(message, reason=why, queue=job.queue, job_id=job.id))
+            error = LockLost(message, reason=why, queue=job.queue, job_id=job.id)
+            _call_back(self._callbacks.on_error, error)
 
     def trouble(self, error: BunqueueError) -> None:
         """Polling or reporting did not work and will be repeated."""
@@ -108,24 +109,24 @@ class Ledger:
             self.complain(error)
 
     def works(self) -> None:
-        """The server has answered: the next outage is told again."""
-        self._told.clear()
+        """The server has answered: the next outage is logged again."""
+        self._logged.clear()
 
     def complain(self, error: BunqueueError) -> None:
-        """Tell who wants to know of errors, else the log: there one outage is worth a line, not one a try."""
+        """Call `on_error`; without it, log. An outage gets one line in the log, not one for each attempt."""
         kind = type(error)
         if self._callbacks.on_error:
-            _tell(self._callbacks.on_error, error)
+            _call_back(self._callbacks.on_error, error)
         elif not isinstance(error, ConnectionError):
             logger.warning("queue %r: %s", self._queue, error)
-        elif kind not in self._told:
-            self._told.add(kind)
+        elif kind not in self._logged:
+            self._logged.add(kind)
             what = "lost the connection to" if issubclass(kind, ConnectionLost) else "cannot reach"
             logger.warning("queue %r: %s %s, trying again: %s", self._queue, what, self._address, error)
 
 
-def _tell(callback: Callable[..., object], *arguments: object) -> None:
-    """Call what a user gave us; its errors are its own."""
+def _call_back(callback: Callable[..., object], *arguments: object) -> None:
+    """An exception of a callback is logged, and changes nothing."""
     try:
         callback(*arguments)
     except Exception:

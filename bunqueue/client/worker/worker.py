@@ -10,7 +10,14 @@ from typing import Literal, Self, Unpack, cast
 
 from bunqueue.client.connection.endpoint_options import endpoint_of
 from bunqueue.client.connection.options import Duration, seconds
-from bunqueue.client.worker.options import WorkerOptions, grace_of, name_of, orders_of, place_of, queues_of
+from bunqueue.client.worker.options import (
+    WorkerOptions,
+    config_of,
+    endpoint_options_of,
+    grace_of,
+    name_of,
+    queues_of,
+)
 from bunqueue.client.worker.processes import handler_path
 from bunqueue.client.worker.routes import ANY, LOOP, PROCESS, THREAD, Work
 from bunqueue.client.worker.run import WorkerRun
@@ -58,8 +65,8 @@ class Worker:
 
     A coroutine function runs in the event loop, a plain function in a thread. What it gives back is the job's
     result, an exception fails the attempt. Instead of one handler there may be a map of them by the names of
-    jobs, "*" for all others; jobs of a name that is not in it are put back. Several queues share the places
-    of one worker. All options have names, see `WorkerOptions`.
+    jobs, "*" for all others; jobs of a name that is not in it are put back. Several queues share the
+    `concurrency` of one worker. All options have names, see `WorkerOptions`.
     """
 
     def __init__(
@@ -71,9 +78,9 @@ class Worker:
         self.queues = queues_of(queue)
         self._given = handler, options
         self.name = name_of(self.queues, options)
-        self._endpoint = endpoint_of(place_of(options))
+        self._endpoint = endpoint_of(endpoint_options_of(options))
         self._grace = grace_of(options)
-        self._orders = orders_of(self.queues, handler, options)
+        self._config = config_of(self.queues, handler, options)
         self._current: WorkerRun | None = None
         self._stopping: asyncio.Task[None] | None = None
         self._watching: asyncio.Task[None] | None = None
@@ -88,12 +95,12 @@ class Worker:
 
     def describe(self) -> list[str]:
         """What it does, for people: a line for each queue."""
-        orders = self._orders
-        plans = orders.run.table.plans
+        config = self._config
+        plans = config.run.table.plans
         names = ", ".join("all other jobs" if name == ANY else name for name in plans)
         what = "all jobs" if list(plans) == [ANY] else names
-        how = ", ".join(sorted(PLACES[place] for place in orders.run.table.places))
-        limit = f"{orders.concurrency} at a time" + (" in all" if len(self.queues) > 1 else "")
+        how = ", ".join(sorted(PLACES[place] for place in config.run.table.places))
+        limit = f"{config.concurrency} at a time" + (" in all" if len(self.queues) > 1 else "")
         where = self._endpoint.address
         return [f"queue {queue} at {where}: {what}, {limit}, in {how}" for queue in self.queues]
 
@@ -105,7 +112,7 @@ class Worker:
     @property
     def owner(self) -> str:
         """Under which name the server knows who holds a job: name, process, and a random part."""
-        return self._orders.polls.owner
+        return self._config.fetch.owner
 
     @property
     def stats(self) -> WorkerStats:
@@ -113,8 +120,8 @@ class Worker:
         run = self._current
         if run is None:
             return WorkerStats()
-        told = run.ledger
-        counted = (told.completed, told.failed, told.lost, told.cancelled, told.interrupted)
+        done = run.stats
+        counted = (done.completed, done.failed, done.lost, done.cancelled, done.interrupted)
         return WorkerStats(*counted, active=run.busy)
 
     @property
@@ -141,7 +148,7 @@ class Worker:
         """Begin to take jobs, and return. A worker that runs already goes on.
 
         Does not wait for a connection. Raises what opening the file of an embedded queue raises. When the
-        worker cannot go on, or is worn out, it stops by itself; that is logged, and `health` tells it.
+        worker cannot go on, or is worn out, it stops by itself; that is logged, and `health` shows it.
         """
         if handler_path.importing:
             raise RuntimeError(
@@ -154,7 +161,7 @@ class Worker:
                 await asyncio.shield(self._stopping)
             self._current = self._stopping = None
         if self._current is None:
-            run = self._current = WorkerRun(self._orders, self._endpoint)
+            run = self._current = WorkerRun(self._config, self._endpoint)
             try:
                 await run.start()
             except BaseException:

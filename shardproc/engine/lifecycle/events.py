@@ -19,7 +19,7 @@ from bunqueue.model.events import (
     DROPPED,
     DUPLICATED,
     FAILED,
-    LAST_TOLD,
+    LAST_PUBLISHED,
     NAMES,
     OBLITERATED,
     PAUSED,
@@ -92,7 +92,7 @@ def emit_queue(state: State, kind: int, queue: QueueState, **fields: Any) -> Non
     if kind == OBLITERATED:  # its row goes, so nobody else will know its name
         fields["queue"] = queue.name
     _log(state, kind, queue, "", fields)
-    if queue.listeners and kind <= LAST_TOLD:
+    if queue.listeners and kind <= LAST_PUBLISHED:
         publish(state, queue, kind, None, **fields)
 
 
@@ -109,7 +109,7 @@ def publish(
     state: State, queue: QueueState, kind: int, job: Job | None, *, message: str | None = None, **fields: Any
 ) -> None:
     """Have an event sent to the subscribers of its queue once it is committed."""
-    if kind > LAST_TOLD:
+    if kind > LAST_PUBLISHED:
         return
     if kind == FAILED and job is not None:
         fields["data"] = Raw(job.data)

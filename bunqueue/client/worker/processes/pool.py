@@ -158,7 +158,7 @@ class Process:
         with self._sending, suppress(OSError):  # if it is dead, that is seen when we read
             send(self._ours, message)
 
-    def tell_stopping(self) -> None:
+    def notify_stopping(self) -> None:
         """The worker takes no more jobs."""
         self._send(Stopping())
 
@@ -310,12 +310,12 @@ class Processes:
             self._all.discard(process)
         process.close()
 
-    def tell_stopping(self) -> None:
+    def notify_stopping(self) -> None:
         """The worker takes no more jobs."""
         with self._lock:
             processes = list(self._all)
         for process in processes:
-            process.tell_stopping()
+            process.notify_stopping()
 
     def stop(self) -> None:
         """End them; blocks for a moment. No other one is begun."""
