@@ -31,7 +31,7 @@ _encode = Encoder().encode
 
 
 class Arguments:
-    """The parameters of a function. TypeError for a function whose calls cannot be told as a map."""
+    """The parameters of a function. TypeError for a function whose arguments cannot be given by name."""
 
     def __init__(self, function: Callable[..., Any], name: str) -> None:
         self.name = name

@@ -73,8 +73,8 @@ class Bunqueue:
     `name` is the app's own queue, in which its jobs are unless they say otherwise. `concurrency` is how many
     jobs of a queue this process runs at a time; `rate_limit` and `global_concurrency` hold for all workers of
     the app's own queue together (`add_queue` says it for others). `default_job_options` and `middleware` are
-    for all of its queues, `worker` is for what `Worker` can be told besides. Where the server is, or
-    `embedded=True`, is said as in `EndpointOptions`. docs/app.md tells more.
+    for all of its queues, `worker` has more options of `Worker`. Where the server is, or
+    `embedded=True`, is given as in `EndpointOptions`. See docs/app.md.
     """
 
     def __init__(
@@ -87,21 +87,21 @@ class Bunqueue:
         default_job_options: JobOptions | None = None,
         middleware: Iterable[Middleware] = (),
         worker: WorkerOptions | None = None,
-        **place: Unpack[EndpointOptions],
+        **endpoint: Unpack[EndpointOptions],
     ) -> None:
         default_fields(default_job_options)
-        for option in place:
+        for option in endpoint:
             if option not in EndpointOptions.__annotations__:
                 raise unknown_option("an app", option, [*_OWN, *EndpointOptions.__annotations__])
         self.name = checks.queue_name(name)
         self._default_job_options = default_job_options
         self._middleware = list(checked(middleware))
-        self._place = place
-        self._endpoint = endpoint_of(place)
-        self._clients = Clients(name, default_job_options, self._middleware, place)
+        self._endpoint_options = endpoint
+        self._endpoint = endpoint_of(endpoint)
+        self._clients = Clients(name, default_job_options, self._middleware, endpoint)
         self._concurrency = checks.whole("concurrency", concurrency)
         self._worker_options: WorkerOptions = worker or {}
-        self._stations: dict[str, QueueConfig] = {}
+        self._queue_configs: dict[str, QueueConfig] = {}
         self._schedules: dict[str, Schedule] = {}
         self._hooks = Hooks()
         self._service: Service | None = None
@@ -113,7 +113,7 @@ class Bunqueue:
     @property
     def handlers(self) -> Mapping[str, Handlers]:
         """What runs the jobs: by queue, and by the name of the job."""
-        return {name: station.handlers for name, station in self._stations.items() if station.handlers}
+        return {name: config.handlers for name, config in self._queue_configs.items() if config.handlers}
 
     # -- queues
 
@@ -128,22 +128,22 @@ class Bunqueue:
         """Say how a queue is worked; what jobs name without that is worked as the app's own.
 
         `concurrency` is how many of its jobs this process runs at a time; `rate_limit` and
-        `global_concurrency` hold for all workers together, and are told to the server when this app starts to
+        `global_concurrency` hold for all workers together, and are sent to the server when this app starts to
         work.
         """
-        station = self._station(name)
+        config = self._queue_config(name)
         if concurrency is not None:
-            station.concurrency = checks.whole("concurrency", concurrency)
+            config.concurrency = checks.whole("concurrency", concurrency)
         if rate_limit is not None:
-            station.rate_limit = checks.one("rate_limit", rate_limit, RateLimit)
+            config.rate_limit = checks.one("rate_limit", rate_limit, RateLimit)
         if global_concurrency is not None:
-            station.global_concurrency = checks.whole("global_concurrency", global_concurrency)
+            config.global_concurrency = checks.whole("global_concurrency", global_concurrency)
 
-    def _station(self, name: str | None) -> QueueConfig:
+    def _queue_config(self, name: str | None) -> QueueConfig:
         name = name or self.name
-        if name not in self._stations:
-            self._stations[name] = QueueConfig(checks.queue_name(name), self._concurrency)
-        return self._stations[name]
+        if name not in self._queue_configs:
+            self._queue_configs[name] = QueueConfig(checks.queue_name(name), self._concurrency)
+        return self._queue_configs[name]
 
     # -- what runs jobs
 
@@ -194,7 +194,7 @@ class Bunqueue:
         """
 
         def make(function: Callable[..., Any]) -> Task[..., Any]:
-            station = self._station(queue)
+            config = self._queue_config(queue)
             kind = AsyncTask if _is_coroutine(function) else PlainTask
             if run_in is not None and kind is AsyncTask:
                 raise OptionError(
@@ -204,7 +204,7 @@ class Bunqueue:
                 self._clients,
                 function,
                 name=name or function.__name__,
-                queue=station.queue,
+                queue=config.queue,
                 aliases=tuple([aliases] if isinstance(aliases, str) else aliases),
                 unrecoverable=tuple(unrecoverable),
                 run_in=run_in,
@@ -212,7 +212,7 @@ class Bunqueue:
                 options=options,
             )
             for each in (task.name, *task.aliases):
-                station.enter(station.tasks, each, task)
+                config.enter(config.tasks, each, task)
             return task
 
         return make if function is None else make(function)
@@ -224,8 +224,8 @@ class Bunqueue:
         """
 
         def enter(handler: H) -> H:
-            station = self._station(queue)
-            station.enter(station.routes, name if name == ANY else checks.job_name(name), handler)
+            config = self._queue_config(queue)
+            config.enter(config.routes, name if name == ANY else checks.job_name(name), handler)
             return handler
 
         return enter
@@ -242,8 +242,8 @@ class Bunqueue:
         batch_options = (size, wait)
 
         def enter(handler: B) -> B:
-            station = self._station(queue)
-            station.enter(station.batches, name, Batch(name, handler, *batch_options))
+            config = self._queue_config(queue)
+            config.enter(config.batches, name, Batch(name, handler, *batch_options))
             return handler
 
         return enter
@@ -309,7 +309,7 @@ class Bunqueue:
             options=job.options,
             policy=policy,
         )
-        schedule.command({}, self.name)  # what is wrong with it is told where it stands
+        schedule.command({}, self.name)  # raises for a mistake here, where it is written
         if schedule.name in self._schedules and self._schedules[schedule.name] != schedule:
             raise OptionError(
                 f"there is a schedule {schedule.name!r} already; give one of them another name="
@@ -427,7 +427,7 @@ class Bunqueue:
         job_ids: str | Iterable[str] | None = None,
     ) -> QueueEvents:
         """What happens in one of the app's queues; see `QueueEvents`."""
-        return QueueEvents(queue or self.name, types=types, job_ids=job_ids, **self._place)
+        return QueueEvents(queue or self.name, types=types, job_ids=job_ids, **self._endpoint_options)
 
     def events_async(
         self,
@@ -437,7 +437,7 @@ class Bunqueue:
         job_ids: str | Iterable[str] | None = None,
     ) -> AsyncQueueEvents:
         """As `events`, for coroutines."""
-        return AsyncQueueEvents(queue or self.name, types=types, job_ids=job_ids, **self._place)
+        return AsyncQueueEvents(queue or self.name, types=types, job_ids=job_ids, **self._endpoint_options)
 
     # -- adding
 
@@ -459,20 +459,20 @@ class Bunqueue:
         handles: dict[int, JobHandle[R]] = {}
         for name, some in _by_queue(jobs).items():
             queue = self.get_queue(name)
-            for (place, job), handle in zip(some, queue.add_bulk(job for _, job in some), strict=True):
+            for (index, job), handle in zip(some, queue.add_bulk(job for _, job in some), strict=True):
                 handle.result_type = job.result_type
-                handles[place] = handle
-        return [handles[place] for place in range(len(handles))]
+                handles[index] = handle
+        return [handles[index] for index in range(len(handles))]
 
     async def add_bulk_async(self, jobs: Iterable[FlowJob[R]]) -> list[AsyncJobHandle[R]]:
         """As `add_bulk`, for coroutines."""
         handles: dict[int, AsyncJobHandle[R]] = {}
         for name, some in _by_queue(jobs).items():
             queue = self.get_async_queue(name)
-            for (place, job), handle in zip(some, await queue.add_bulk(job for _, job in some), strict=True):
+            for (index, job), handle in zip(some, await queue.add_bulk(job for _, job in some), strict=True):
                 handle.result_type = job.result_type
-                handles[place] = handle
-        return [handles[place] for place in range(len(handles))]
+                handles[index] = handle
+        return [handles[index] for index in range(len(handles))]
 
     # -- working
 
@@ -480,7 +480,7 @@ class Bunqueue:
         """Begin to work, and return; an app that works goes on.
 
         Hooks of "startup" have run and the server knows the schedules when this returns; if it cannot be
-        reached, it is told later.
+        reached, they are sent later.
         """
         if self._service is None:
             self._service = Service(self)
@@ -557,10 +557,10 @@ def _is_coroutine(function: Any) -> bool:
 
 
 def _by_queue(jobs: Iterable[FlowJob[R]]) -> dict[str, list[tuple[int, FlowJob[R]]]]:
-    """Jobs with their places, by queue."""
+    """Jobs with their indexes, by queue."""
     groups: dict[str, list[tuple[int, FlowJob[R]]]] = {}
-    for place, job in enumerate(jobs):
+    for index, job in enumerate(jobs):
         if job.children:
             raise OptionError(f"{job!r}: jobs that wait for others are added with app.flows")
-        groups.setdefault(job.queue, []).append((place, job))
+        groups.setdefault(job.queue, []).append((index, job))
     return groups

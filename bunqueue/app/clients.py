@@ -24,13 +24,13 @@ class Clients:
         name: str,
         default_job_options: JobOptions | None,
         middleware: list[Middleware],
-        place: EndpointOptions,
+        endpoint: EndpointOptions,
     ) -> None:
         """`name` is the queue that is meant when none is named."""
         self.name = name
         self._default_job_options = default_job_options
         self._middleware = middleware
-        self._place = place
+        self._endpoint_options = endpoint
         self._queues: dict[str, Queue] = {}
         self._async_queues: dict[str, AsyncQueue] = {}
         self._flows: FlowProducer | None = None
@@ -76,20 +76,20 @@ class Clients:
     @property
     def admin(self) -> Admin:
         if self._admin is None:
-            self._admin = Admin(**self._place)
+            self._admin = Admin(**self._endpoint_options)
         return self._admin
 
     @property
     def async_admin(self) -> AsyncAdmin:
         if self._async_admin is None:
-            self._async_admin = AsyncAdmin(**self._place)
+            self._async_admin = AsyncAdmin(**self._endpoint_options)
         return self._async_admin
 
     def _client_options(self) -> dict[str, Any]:
         return {
             "default_job_options": self._default_job_options,
             "middleware": self._middleware,
-            **self._place,
+            **self._endpoint_options,
         }
 
     def close(self) -> None:

@@ -41,7 +41,7 @@ class Hooks:
         return self._hooks[occasion]
 
     def has(self, *occasions: Occasion) -> bool:
-        """Whether anybody wants to know."""
+        """Whether there is a hook for one of these."""
         return any(self._hooks[occasion] for occasion in occasions)
 
     async def call(self, occasion: Occasion) -> None:
@@ -51,7 +51,7 @@ class Hooks:
             if inspect.isawaitable(result):
                 await result
 
-    def tell(self, occasion: Occasion, *arguments: Any) -> None:
+    def fire(self, occasion: Occasion, *arguments: Any) -> None:
         """Call them now, coroutines in the background; what one raises is logged."""
         for hook in self._hooks[occasion]:
             if inspect.iscoroutinefunction(hook):
@@ -66,9 +66,9 @@ class Hooks:
 
     def failed(self, job: ActiveJob, error: BaseException) -> None:
         """An attempt has failed."""
-        self.tell("failed", job, error)
+        self.fire("failed", job, error)
         if is_last(job, error):
-            self.tell("exhausted", job, error)
+            self.fire("exhausted", job, error)
 
     async def settle(self, patience: float) -> None:
         """Wait for those in the background; those that take longer than `patience` seconds are cancelled."""

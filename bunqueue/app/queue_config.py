@@ -31,14 +31,14 @@ class RateLimit:
         self.command("any")
 
     def command(self, queue: str) -> limits.RateLimit:
-        """As the server is told. OptionError."""
+        """The command that sets it. OptionError."""
         most, per = checks.whole("rate_limit: max", self.max), whole_milliseconds(self.per, "rate_limit: per")
         return checks.checked(limits.RateLimit(queue=queue, limit=most, duration=per), duration="per")
 
 
 @dataclass(slots=True)
 class QueueConfig:
-    """What an app knows of a queue. None: not said, so the server's setting stays."""
+    """What an app declares of a queue. None: not given, so the server's setting stays."""
 
     queue: str
     concurrency: int
@@ -72,13 +72,13 @@ class QueueConfig:
         return others + sum(batch.size for batch in self.batches.values())
 
     def commands(self) -> list[Command]:
-        """What the server has to be told of the queue."""
-        told: list[Command] = []
+        """The commands that set its limits on the server."""
+        commands: list[Command] = []
         if self.rate_limit is not None:
-            told.append(self.rate_limit.command(self.queue))
+            commands.append(self.rate_limit.command(self.queue))
         if self.global_concurrency is not None:
-            told.append(limits.SetConcurrency(queue=self.queue, limit=self.global_concurrency))
-        return told
+            commands.append(limits.SetConcurrency(queue=self.queue, limit=self.global_concurrency))
+        return commands
 
 
 def _origin(entry: Any) -> tuple[object, object]:

@@ -51,7 +51,10 @@ class Schedule:
             raise OptionError(f"schedule {self.name!r}: {shown(expression)}: {error}") from None
 
     def command(self, defaults: Mapping[str, Any], app: str) -> Cron:
-        """As the server is told; `defaults` are job options, of which schedules know not all. OptionError."""
+        """The command that declares it. Of `defaults`, the job options that schedules lack are left out.
+
+        Raises OptionError.
+        """
         options = {**defaults, **self.options}
         said = {
             "schedule": self.expression,

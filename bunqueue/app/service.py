@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("bunqueue.app")
 
 HOOKS_PATIENCE = 5.0  # seconds for hooks that still run when all jobs have ended
-MAX_DELAY = 5.0  # seconds between attempts to tell the server what it has to know
+MAX_DELAY = 5.0  # seconds between attempts to declare schedules and limits
 AWAY = (ConnectionError, TimeoutError, ShardUnavailable)
 """The server cannot be reached, for the moment."""
 
@@ -39,21 +39,21 @@ class Service:
         self._app = app
         self._options: WorkerOptions = {**app._worker_options, **(options or {})}
         checks.whole("concurrency", self._options.get("concurrency", 1))
-        found = {name: station for name, station in app._stations.items() if station.handlers}
+        found = {name: config for name, config in app._queue_configs.items() if config.handlers}
         if not found:
             raise OptionError(f"{app!r} has no jobs to run; declare some with @app.job or @app.route")
         if strange := [name for name in queues if name not in found]:
             raise OptionError(f"{app!r} has no queue {strange[0]!r} to work; it has {', '.join(found)}")
-        self._stations = [station for name, station in found.items() if not queues or name in queues]
+        self._queue_configs = [config for name, config in found.items() if not queues or name in queues]
         self._workers: list[Worker] = []
         # Open as long as it works: an engine in memory forgets all when nobody uses it.
         self._caller = AsyncCaller(app._endpoint)
-        self._telling: asyncio.Task[None] | None = None
+        self._declaring: asyncio.Task[None] | None = None
         self._started = self._over = False
 
     def describe(self) -> list[str]:
         """What it does, for people: a line for each queue."""
-        return [line for station in self._stations for line in self._worker(station).describe()]
+        return [line for config in self._queue_configs for line in self._worker(config).describe()]
 
     @property
     def worn_out(self) -> str | None:
@@ -110,73 +110,73 @@ class Service:
         if self._started:
             return
         self._started = True
-        for station in self._stations:
-            for task in station.tasks.values():
+        for config in self._queue_configs:
+            for task in config.tasks.values():
                 task.check()
-        self._workers = [self._worker(station) for station in self._stations]
+        self._workers = [self._worker(config) for config in self._queue_configs]
         await self._app._hooks.call("startup")
         commands = self.declarations()
         try:
-            await self._tell(commands)
+            await self._declare(commands)
         except AWAY as error:
             logger.warning("%r: schedules and limits are set later: %s", self._app, error)
-            self._telling = asyncio.create_task(self._tell_later(commands))
+            self._declaring = asyncio.create_task(self._declare_later(commands))
 
     async def _finish(self) -> None:
         if not self._started:
             return
         self._started = False
-        if self._telling is not None:
-            self._telling.cancel()
+        if self._declaring is not None:
+            self._declaring.cancel()
         try:
             await self._app._hooks.settle(HOOKS_PATIENCE)
             await self._app._hooks.call("shutdown")
         finally:
             await self._caller.close()
 
-    def _worker(self, station: QueueConfig) -> Worker:
+    def _worker(self, config: QueueConfig) -> Worker:
         app, hooks = self._app, self._app._hooks
-        options: dict[str, Any] = {**self._options, **app._place}
-        options["concurrency"] = station.slots(self._options.get("concurrency"))
+        options: dict[str, Any] = {**self._options, **app._endpoint_options}
+        options["concurrency"] = config.slots(self._options.get("concurrency"))
         if hooks.has("completed"):
-            options["on_completed"] = lambda job, result: hooks.tell("completed", job, result)
+            options["on_completed"] = lambda job, result: hooks.fire("completed", job, result)
         if hooks.has("failed", "exhausted"):
             options["on_failed"] = hooks.failed
         if hooks.has("stopped"):
-            options["on_stopped"] = lambda job, error: hooks.tell("stopped", job, error)
+            options["on_stopped"] = lambda job, error: hooks.fire("stopped", job, error)
         if hooks.has("error"):
-            options["on_error"] = lambda error: hooks.tell("error", error)
+            options["on_error"] = lambda error: hooks.fire("error", error)
         return Worker(
-            station.queue,
-            station.handlers,
+            config.queue,
+            config.handlers,
             middleware=app._middleware,
             **options,
         )
 
-    # -- what the server has to know
+    # -- schedules and limits
 
     def declarations(self) -> list[Any]:
-        """Schedules and limits, as commands that may be said again."""
+        """Schedules and limits, as commands that may be repeated."""
         defaults = self._app._default_job_options or {}
         schedules = [schedule.command(defaults, self._app.name) for schedule in self._app._schedules.values()]
         return [
             *schedules,
-            *[command for station in self._app._stations.values() for command in station.commands()],
+            *[command for config in self._app._queue_configs.values() for command in config.commands()],
         ]
 
-    async def _tell(self, commands: list[Any]) -> None:
-        """Say it all; what was said is no longer in `commands`."""
+    async def _declare(self, commands: list[Any]) -> None:
+        """Send them all; each that was sent is removed from `commands`."""
         while commands:
             await self._caller.call(commands[0], Reply)
             del commands[0]
 
-    async def _tell_later(self, commands: list[Any]) -> None:
+    async def _declare_later(self, commands: list[Any]) -> None:
         failures = 0
         while commands:
             failures += 1
             await asyncio.sleep(min(reconnect_delay(failures, random.random()), MAX_DELAY))
             try:
-                await self._tell(commands)
+                await self._declare(commands)
             except AWAY:
                 continue
             except Exception:

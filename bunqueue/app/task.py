@@ -59,7 +59,7 @@ class Task(Generic[P, R]):
         self._options: JobOptions = options
         self._arguments = Arguments(function, name)
         self._arguments.check_known()
-        wire_fields(options, {})  # what is wrong with them is told where they stand
+        wire_fields(options, {})  # raises for a mistake here, where it is written
 
     def __repr__(self) -> str:
         return f"<job {self.name!r} of queue {self.queue!r}>"

@@ -117,7 +117,7 @@ async def test_failures_have_level_traceback_and_delay(
 
     (batches,) = [worker for worker in app.__bunqueue_workers__()]
     worker = (
-        batches._worker(batches._stations[0])
+        batches._worker(batches._queue_configs[0])
         if how == "batch"
         else Worker(queue.name, handler, **options, **where)
     )

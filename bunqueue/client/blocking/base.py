@@ -13,8 +13,8 @@ class Client:
     """Talks to an engine: see `EndpointOptions`. The connection is made when it is first needed, and shared
     with others to the same server."""
 
-    def __init__(self, **place: Unpack[EndpointOptions]) -> None:
-        self._caller = Caller(endpoint_of(place))
+    def __init__(self, **endpoint: Unpack[EndpointOptions]) -> None:
+        self._caller = Caller(endpoint_of(endpoint))
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(at {self._caller.endpoint.address})"

@@ -53,13 +53,13 @@ class QueueEvents:
         types: EventType | Iterable[EventType] | None = None,
         job_ids: str | Iterable[str] | None = None,
         buffer: int = BUFFER,
-        **place: Unpack[EndpointOptions],
+        **endpoint: Unpack[EndpointOptions],
     ) -> None:
         self.queue = checks.queue_name(queue)
         self._types = None if types is None else _types(types)
         self._job_ids = None if job_ids is None else _texts("job_ids", job_ids)
         self._size = checks.whole("buffer", buffer)
-        self._endpoint = endpoint_of(place)
+        self._endpoint = endpoint_of(endpoint)
         self._stream: EventStream | None = None
         self._closed = False
 

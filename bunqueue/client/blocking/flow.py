@@ -70,9 +70,9 @@ class FlowProducer(Client):
         *,
         default_job_options: JobOptions | None = None,
         middleware: Iterable[Middleware] = (),
-        **place: Unpack[EndpointOptions],
+        **endpoint: Unpack[EndpointOptions],
     ) -> None:
-        super().__init__(**place)
+        super().__init__(**endpoint)
         self._defaults: Mapping[str, Any] = default_fields(default_job_options)
         self._around = Around(around_adding(middleware))
 

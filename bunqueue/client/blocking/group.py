@@ -40,14 +40,14 @@ class QueueGroup(Client):
         namespace: str,
         *,
         default_job_options: JobOptions | None = None,
-        **place: Unpack[EndpointOptions],
+        **endpoint: Unpack[EndpointOptions],
     ) -> None:
         if not isinstance(namespace, str) or not re.fullmatch(r"[a-zA-Z0-9_.:-]{1,200}", namespace):
             allowed = "1 to 200 of the characters a-z A-Z 0-9 _ - . :"
             raise OptionError(f"namespace: {shown(namespace)} is not allowed; give {allowed}")
-        super().__init__(**place)
+        super().__init__(**endpoint)
         self.namespace = namespace
-        self._place = place
+        self._endpoint_options = endpoint
         self._defaults = default_job_options
         self._queues: dict[str, Queue] = {}
 
@@ -62,12 +62,13 @@ class QueueGroup(Client):
         """The queue `name` of this namespace; closed together with the group."""
         if name not in self._queues:
             full, options = self.full_name(name), self._defaults
-            self._queues[name] = Queue(full, default_job_options=options, **self._place)
+            self._queues[name] = Queue(full, default_job_options=options, **self._endpoint_options)
         return self._queues[name]
 
     def worker(self, name: str, handler: Work, /, **options: Unpack[WorkerOptions]) -> Worker:
         """A worker for the queue `name` of this namespace; the options are those of `Worker`."""
-        return Worker(self.full_name(name), handler, **cast(WorkerOptions, {**self._place, **options}))
+        merged = cast(WorkerOptions, {**self._endpoint_options, **options})
+        return Worker(self.full_name(name), handler, **merged)
 
     def close(self) -> None:
         """Give up the connections, also those of the queues that were made here; safe to call twice."""

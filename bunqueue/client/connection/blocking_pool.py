@@ -45,9 +45,9 @@ class BlockingPool:
 
     def forget(self) -> None:
         """Begin anew: in a forked child the lines are its parent's."""
-        # Each place is an idle line, or free for one. Single operations on the list need no lock. The line
+        # Each slot holds an idle line, or None. Single operations on the list need no lock. The line
         # that was given back last is taken first: it is the surest to be alive.
-        self._places: list[BlockingConnection | None] = [None] * self._endpoint.options.pool_size
+        self._slots: list[BlockingConnection | None] = [None] * self._endpoint.options.pool_size
 
     def call(self, command: Struct) -> bytes | None:
         """The reply to `command`, as it came; None when it has to go the long way.
@@ -57,7 +57,7 @@ class BlockingPool:
         number = next_number()
         frame = requests.encode_frame(command, number)
         try:
-            line = self._places.pop()
+            line = self._slots.pop()
         except IndexError:  # all are in use
             return None
         kept, since = None, time.monotonic()
@@ -77,7 +77,7 @@ class BlockingPool:
         finally:
             if line is not None and line is not kept:
                 line.close()
-            self._places.append(kept)
+            self._slots.append(kept)
             if self.closed:
                 self.close()
         if head.may_pass:
@@ -112,9 +112,9 @@ class BlockingPool:
     def close(self) -> None:
         """Close what is idle now; what is in use follows when its command ends."""
         self.closed = True
-        for place, line in enumerate(self._places):
+        for slot, line in enumerate(self._slots):
             if line is not None:
-                self._places[place] = None
+                self._slots[slot] = None
                 line.close()
 
 

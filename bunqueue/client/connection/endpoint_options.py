@@ -31,9 +31,9 @@ class EndpointOptions(TypedDict, total=False):
     """The file of an embedded engine; None: in memory."""
 
 
-def endpoint_of(place: EndpointOptions) -> Endpoint:
+def endpoint_of(options: EndpointOptions) -> Endpoint:
     """OptionError for options that exclude each other, and for unknown ones."""
-    for name in place:
+    for name in options:
         if name not in EndpointOptions.__annotations__:
             raise unknown_option("this", name, EndpointOptions.__annotations__)
-    return endpoint(**place)
+    return endpoint(**options)

@@ -233,8 +233,8 @@ class AsyncQueue(AsyncNamedCrons, AsyncServerWebhooks):
         """`existing`: the indexes of the ids that are not of new jobs."""
         caller, queue, there = self._caller, self.name, frozenset(existing)
         return [
-            AsyncJobHandle(caller, queue, job_id, created=place not in there)
-            for place, job_id in enumerate(ids)
+            AsyncJobHandle(caller, queue, job_id, created=index not in there)
+            for index, job_id in enumerate(ids)
         ]
 
     def _push(self, name: str, data: object, options: Mapping[str, object], key: str | None) -> Push:

@@ -77,20 +77,22 @@ class JobRunner:
         self._stats = stats
         self._give_up = give_up
         self._loop = asyncio.get_running_loop()
-        self._threads = Threads(config.threads) if THREAD in table.places else None
-        self._waiters = Threads(config.processes) if PROCESS in table.places else None  # one for each process
+        self._threads = Threads(config.threads) if THREAD in table.executors else None
+        self._waiters = (
+            Threads(config.processes) if PROCESS in table.executors else None
+        )  # one for each process
         self._processes = Processes(table.paths, config.recycle, channel, config.log_level)
         self._ways = {name: self._way(plan, config.middleware) for name, plan in table.plans.items()}
         self._rest = self._way(table.find(ANY), config.middleware)
 
     def _way(self, plan: Plan, middleware: tuple[Middleware, ...]) -> _Way:
-        if plan.place == LOOP:
+        if plan.executor == LOOP:
             call = plan.handler
-        elif plan.place == THREAD:
+        elif plan.executor == THREAD:
             call = partial(self._in_thread, partial(_call, plan.handler))
         else:
             call = partial(self._in_process, plan.path)
-        return _Way(around_running(middleware, call), plan.place == LOOP, plan.at_most_once)
+        return _Way(around_running(middleware, call), plan.executor == LOOP, plan.at_most_once)
 
     async def run(self, job: ActiveJob, task: asyncio.Task[None]) -> None:
         """In `task`. Raises nothing but CancelledError and GeneratorExit, when the slot itself is to end."""

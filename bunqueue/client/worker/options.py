@@ -165,9 +165,9 @@ def _run_config(handlers: Work, options: WorkerOptions) -> tuple[RunConfig, int]
     table = Table(handlers, options.get("run_in"), at_most_once=once)
     concurrency = checks.whole("concurrency", options.get("concurrency", 1))
     limits = {LOOP: concurrency}
-    for place, name in ((THREAD, "threads"), (PROCESS, "processes")):
+    for executor, name in ((THREAD, "threads"), (PROCESS, "processes")):
         limit: Any = options.get(name)
-        limits[place] = concurrency if limit is None else checks.whole(name, limit)
+        limits[executor] = concurrency if limit is None else checks.whole(name, limit)
     run = RunConfig(
         table=table,
         threads=limits[THREAD],
@@ -176,7 +176,7 @@ def _run_config(handlers: Work, options: WorkerOptions) -> tuple[RunConfig, int]
         log_level=level_of(options.get("forward_logs")),
         middleware=checked(options.get("middleware", ())),
     )
-    return run, min(concurrency, sum(limits[place] for place in table.places))
+    return run, min(concurrency, sum(limits[executor] for executor in table.executors))
 
 
 def _poll_timeout(value: Duration) -> int | float:

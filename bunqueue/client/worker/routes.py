@@ -51,7 +51,7 @@ class Plan:
     """A handler that was looked at, and where it runs."""
 
     handler: Handler
-    place: str
+    executor: str
     path: str = ""
     """At which another process finds it, if it is to run there."""
     at_most_once: bool = False
@@ -72,9 +72,9 @@ class Table:
         }
 
     @property
-    def places(self) -> set[str]:
+    def executors(self) -> set[str]:
         """Where handlers run."""
-        return {plan.place for plan in self.plans.values()}
+        return {plan.executor for plan in self.plans.values()}
 
     @property
     def paths(self) -> list[str]:
@@ -105,8 +105,8 @@ def _plan(route: Handler | Route, run_in: RunIn | None, once: bool) -> Plan:
         if own is not None:
             raise TypeError(f"handler: {shown(handler)} is a coroutine function: it runs in the event loop")
         return Plan(handler, LOOP, at_most_once=once)
-    place = own or run_in or THREAD
-    return Plan(handler, place, path_of(handler) if place == PROCESS else "", once)
+    executor = own or run_in or THREAD
+    return Plan(handler, executor, path_of(handler) if executor == PROCESS else "", once)
 
 
 def checked(handler: Handler) -> Handler:

@@ -73,8 +73,8 @@ class WorkerRun:
         self._channel = WorkerChannel(self._caller)
         self._change = asyncio.Event()  # there may be more room
         self._renewer = LockRenewer(endpoint, config.renewal_interval, cancel=self._cancel, look=self._look)
-        place = (config.queue, endpoint.address)
-        self.stats = RunStats(config.callbacks, *place, self._settled, self._renewer.nudge)
+        address = endpoint.address
+        self.stats = RunStats(config.callbacks, config.queue, address, self._settled, self._renewer.nudge)
         self._reporter = Reporter(
             self._caller, self.stats, self._give_up, batch=config.ack_batch, delay=config.ack_delay
         )
@@ -88,9 +88,8 @@ class WorkerRun:
             self._channel,
             concurrency=config.concurrency,
             max_jobs=config.max_jobs,
-            address=endpoint.address,
+            address=address,
         )
-        address = endpoint.address
         self._fetcher = Fetcher(config.fetch, intake, self.stats, self._give_up, self._change, address)
         self._presence = Presence(
             config.name,
@@ -130,8 +129,8 @@ class WorkerRun:
         self._reporter.start()
         self._renewer.start(self._presence)
         self._fetcher.start(self._pulls)
-        place, config = (self._config.queue, self._endpoint.address), self._config
-        log.worker_started(*place, config.concurrency, config.fetch.owner)
+        config = self._config
+        log.worker_started(config.queue, self._endpoint.address, config.concurrency, config.fetch.owner)
 
     # -- what happens to its parts
 

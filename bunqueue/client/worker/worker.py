@@ -40,7 +40,7 @@ class WorkerStats:
     active: int = 0
 
 
-PLACES = {LOOP: "the event loop", THREAD: "threads", PROCESS: "processes"}
+EXECUTORS = {LOOP: "the event loop", THREAD: "threads", PROCESS: "processes"}
 WorkerState = Literal["running", "stopping", "stopped"]
 
 
@@ -99,7 +99,7 @@ class Worker:
         plans = config.run.table.plans
         names = ", ".join("all other jobs" if name == ANY else name for name in plans)
         what = "all jobs" if list(plans) == [ANY] else names
-        how = ", ".join(sorted(PLACES[place] for place in config.run.table.places))
+        how = ", ".join(sorted(EXECUTORS[executor] for executor in config.run.table.executors))
         limit = f"{config.concurrency} at a time" + (" in all" if len(self.queues) > 1 else "")
         where = self._endpoint.address
         return [f"queue {queue} at {where}: {what}, {limit}, in {how}" for queue in self.queues]

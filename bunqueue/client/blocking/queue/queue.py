@@ -230,7 +230,7 @@ class Queue(NamedCrons, ServerWebhooks):
         """`existing`: the indexes of the ids that are not of new jobs."""
         caller, queue, there = self._caller, self.name, frozenset(existing)
         return [
-            JobHandle(caller, queue, job_id, created=place not in there) for place, job_id in enumerate(ids)
+            JobHandle(caller, queue, job_id, created=index not in there) for index, job_id in enumerate(ids)
         ]
 
     def _push(self, name: str, data: object, options: Mapping[str, object], key: str | None) -> Push:
