@@ -180,5 +180,5 @@ class Service:
             except AWAY:
                 continue
             except Exception:
-                logger.exception("%r: the server refuses what it is told", self._app)
+                logger.exception("%r: the server refuses its schedules or limits", self._app)
                 return

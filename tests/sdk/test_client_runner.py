@@ -21,7 +21,7 @@ from bunqueue.client.worker.reporter import Reporter
 from bunqueue.client.worker.routes import Table
 from bunqueue.client.worker.stats import RunStats
 
-NO_LINE = cast(JobChannel, None)
+NO_CHANNEL = cast(JobChannel, None)
 
 
 class Notes:
@@ -55,7 +55,7 @@ class Bench:
         self.notes = Notes()
         outcomes, stats = cast(Reporter, self.notes), cast(RunStats, self.notes)
         config = RunConfig(table=Table(handler, None), threads=threads)
-        self.runner = JobRunner(config, outcomes, stats, self.notes.give_up, NO_LINE)
+        self.runner = JobRunner(config, outcomes, stats, self.notes.give_up, NO_CHANNEL)
 
     async def run(self, job: ActiveJob) -> Any:
         """What the handler gave back, or raise what it raised."""
@@ -69,7 +69,7 @@ class Bench:
 
 def pulled(data: Any = None, **fields: Any) -> ActiveJob:
     job = {"id": "j1", "queue": "q", "name": "n", "createdAt": 1.0, "runAt": 2.0, "data": data, **fields}
-    active = ActiveJob(Raw(msgpack.packb(job)), "token", NO_LINE)
+    active = ActiveJob(Raw(msgpack.packb(job)), "token", NO_CHANNEL)
     active.open()
     return active
 
@@ -84,7 +84,7 @@ def test_an_active_job_has_what_a_handler_needs() -> None:
 
 def test_what_is_no_job_is_refused() -> None:
     with pytest.raises(MsgspecError):
-        ActiveJob(Raw(msgpack.packb({"id": 5})), "token", NO_LINE)
+        ActiveJob(Raw(msgpack.packb({"id": 5})), "token", NO_CHANNEL)
 
 
 async def test_coroutine_functions_run_in_the_loop() -> None:

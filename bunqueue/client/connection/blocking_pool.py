@@ -27,7 +27,7 @@ PATIENCE = 1.0  # seconds for a connection to come about; what takes longer is t
 
 
 class BlockingPool:
-    """At most `pool_size` lines to one server, for any number of threads."""
+    """At most `pool_size` connections to one server, for any number of threads."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         options = endpoint.options
@@ -44,8 +44,8 @@ class BlockingPool:
         self.forget()
 
     def forget(self) -> None:
-        """Begin anew: in a forked child the lines are its parent's."""
-        # Each slot holds an idle line, or None. Single operations on the list need no lock. The line
+        """Begin anew: in a forked child the connections are its parent's."""
+        # Each slot holds an idle connection, or None. Single operations on the list need no lock. The connection
         # that was given back last is taken first: it is the surest to be alive.
         self._slots: list[BlockingConnection | None] = [None] * self._endpoint.options.pool_size
 
@@ -57,26 +57,26 @@ class BlockingPool:
         number = next_number()
         frame = requests.encode_frame(command, number)
         try:
-            line = self._slots.pop()
+            connection = self._slots.pop()
         except IndexError:  # all are in use
             return None
         kept, since = None, time.monotonic()
         try:
-            line = self._usable(line)
-            if line is None:
+            connection = self._usable(connection)
+            if connection is None:
                 return None
-            head, payload = line.exchange(frame, number)
-            kept = line
+            head, payload = connection.exchange(frame, number)
+            kept = connection
         except TimeoutError:
             raise requests.timed_out(command, self._endpoint.address) from None
         except OSError as error:
-            if requests.is_repeatable(command, line is not None and line.knows_pushes):
+            if requests.is_repeatable(command, connection is not None and connection.knows_pushes):
                 requests.age(command, since)
                 return None
             raise requests.lost(command, self._endpoint.address, str(error)) from None
         finally:
-            if line is not None and line is not kept:
-                line.close()
+            if connection is not None and connection is not kept:
+                connection.close()
             self._slots.append(kept)
             if self.closed:
                 self.close()
@@ -84,12 +84,12 @@ class BlockingPool:
             return None  # it was not carried out; the pool asks again until it is
         return payload
 
-    def _usable(self, line: BlockingConnection | None) -> BlockingConnection | None:
-        """A line that is alive as far as one can see: this one, or a new one if that can be had at once."""
-        if line is not None:
-            if time.monotonic() - line.used_at < self._max_silence and line.is_quiet:
-                return line
-            line.close()
+    def _usable(self, connection: BlockingConnection | None) -> BlockingConnection | None:
+        """A connection that is alive as far as one can see: this one, or a new one if that can be had at once."""
+        if connection is not None:
+            if time.monotonic() - connection.used_at < self._max_silence and connection.is_quiet:
+                return connection
+            connection.close()
         return self._connect()
 
     def _connect(self) -> BlockingConnection | None:
@@ -97,7 +97,7 @@ class BlockingPool:
         if time.monotonic() < self._not_before:
             return None
         try:
-            line = BlockingConnection(
+            connection = BlockingConnection(
                 self._endpoint, connect_timeout=self._connect_timeout, timeout=self._timeout
             )
         except (OSError, BunqueueError):  # the pool gets the same error, and raises it
@@ -106,16 +106,16 @@ class BlockingPool:
             return None
         self._failures = 0
         self.reached = True
-        _all.add(line)
-        return line
+        _all.add(connection)
+        return connection
 
     def close(self) -> None:
         """Close what is idle now; what is in use follows when its command ends."""
         self.closed = True
-        for slot, line in enumerate(self._slots):
-            if line is not None:
+        for slot, connection in enumerate(self._slots):
+            if connection is not None:
                 self._slots[slot] = None
-                line.close()
+                connection.close()
 
 
 _shared: dict[Endpoint, BlockingPool] = {}
@@ -124,38 +124,38 @@ _all: WeakSet[BlockingConnection] = WeakSet()
 
 
 def share(endpoint: Endpoint) -> BlockingPool:
-    """The lines that all blocking users of `endpoint` have in common; to be given back to `release`."""
+    """The connections that all blocking users of `endpoint` have in common; to be given back to `release`."""
     with _lock:
-        lines = _shared.get(endpoint)
-        if lines is None:
-            lines = _shared[endpoint] = BlockingPool(endpoint)
-        lines.users += 1
-    return lines
+        connections = _shared.get(endpoint)
+        if connections is None:
+            connections = _shared[endpoint] = BlockingPool(endpoint)
+        connections.users += 1
+    return connections
 
 
-def release(lines: BlockingPool, endpoint: Endpoint) -> None:
-    """One user less; the last one closes the lines."""
+def release(connections: BlockingPool, endpoint: Endpoint) -> None:
+    """One user less; the last one closes the connections."""
     with _lock:
-        lines.users -= 1
-        if lines.users:
+        connections.users -= 1
+        if connections.users:
             return
         del _shared[endpoint]
-    lines.close()
+    connections.close()
 
 
 def _close_all() -> None:
     """At the end of the process, for those who never close a queue."""
-    for line in list(_all):
-        line.close()
+    for connection in list(_all):
+        connection.close()
 
 
 def _after_fork() -> None:
-    """Close the child's hold on its parent's lines, so that they end when the parent closes them."""
+    """Close the child's hold on its parent's connections, so that they end when the parent closes them."""
     global _lock
     _lock = threading.Lock()
     _close_all()
-    for lines in _shared.values():
-        lines.forget()
+    for connections in _shared.values():
+        connections.forget()
 
 
 atexit.register(_close_all)

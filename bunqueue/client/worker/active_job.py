@@ -73,7 +73,7 @@ class ActiveJob:
     """
 
     __slots__ = (
-        "_line",
+        "_channel",
         "acked",
         "attempts",
         "carried",
@@ -94,7 +94,7 @@ class ActiveJob:
         "took",
     )
 
-    def __init__(self, raw: Raw, token: str, line: JobChannel) -> None:
+    def __init__(self, raw: Raw, token: str, channel: JobChannel) -> None:
         """Raises MsgspecError when `raw` is no job. Its `data` is decoded by `open`."""
         pulled = _decode_pulled(raw)
         self.id = pulled.id
@@ -123,7 +123,7 @@ class ActiveJob:
         """For the worker: makes the handler end, as long as it runs."""
         self.carried: tuple[tuple[str, Raw], ...] = ()
         """For the worker: the data given to `carry`."""
-        self._line = line
+        self._channel = channel
 
     def __repr__(self) -> str:
         return (
@@ -134,9 +134,9 @@ class ActiveJob:
         """Decode the data. Raises MsgspecError, or what a wrong payload makes Python raise."""
         self.data = _decode_data(self.data)
 
-    def is_of(self, line: JobChannel) -> bool:
+    def is_of(self, channel: JobChannel) -> bool:
         """For the worker: whether what it says goes that way."""
-        return self._line is line
+        return self._channel is channel
 
     def is_same_run(self, other: ActiveJob) -> bool:
         """For the worker, which was given the job once more: whether that is for the run that it has in hand,
@@ -173,22 +173,22 @@ class ActiveJob:
         for what is no number.
         """
         command = query.Progress(id=self.id, progress=value, message=message)
-        return self._line.say(checks.checked(command, progress="value"))
+        return self._channel.say(checks.checked(command, progress="value"))
 
     def log(self, message: str, level: str = "info") -> Awaitable[None]:
         """Add a line to the job's log at the server, which keeps the last 100. Await it as `progress`."""
-        return self._line.say(checks.checked(jobs.AddLog(id=self.id, message=message, level=level)))
+        return self._channel.say(checks.checked(jobs.AddLog(id=self.id, message=message, level=level)))
 
     def log_soon(self, message: str, level: str = "info") -> None:
         """As `log`, for those who cannot wait; whether it works they do not learn."""
-        self._line.say_soon(jobs.AddLog(id=self.id, message=message, level=level))
+        self._channel.say_soon(jobs.AddLog(id=self.id, message=message, level=level))
 
     # -- what it is given
 
     @property
     def stopping(self) -> bool:
         """The worker stops: come to an end, or to a point from which the next run can go on."""
-        return self._line.stopping
+        return self._channel.stopping
 
     @property
     def cancelled(self) -> bool:

@@ -31,7 +31,7 @@ DONE = _Done()
 
 
 class WorkerChannel:
-    """The line of a worker. Implements `JobChannel`."""
+    """The `JobChannel` of a worker to its server."""
 
     def __init__(self, caller: AsyncCaller) -> None:
         self.stopping = False

@@ -45,12 +45,12 @@ def _level(number: int) -> str:
 class _Forwarder(JobLogHandler):
     """The same for the jobs of one worker: others in this process forward theirs themselves, or do not."""
 
-    def __init__(self, level: int, line: JobChannel) -> None:
+    def __init__(self, level: int, channel: JobChannel) -> None:
         super().__init__(level)
-        self._line = line
+        self._channel = channel
 
     def wants(self, job: ActiveJob) -> bool:
-        return job.is_of(self._line)
+        return job.is_of(self._channel)
 
 
 class _Floor:
@@ -84,10 +84,10 @@ class _Floor:
 _floor = _Floor()
 
 
-def forward(level: int, line: JobChannel) -> Callable[[], None]:
+def forward(level: int, channel: JobChannel) -> Callable[[], None]:
     """Begin to, for the jobs of a worker, also with records that the root logger's own level would keep back;
     gives what ends it."""
-    handler, root = _Forwarder(level, line), logging.getLogger()
+    handler, root = _Forwarder(level, channel), logging.getLogger()
     root.addHandler(handler)
     _floor.enter(level)
 

@@ -78,9 +78,8 @@ class JobRunner:
         self._give_up = give_up
         self._loop = asyncio.get_running_loop()
         self._threads = Threads(config.threads) if THREAD in table.executors else None
-        self._waiters = (
-            Threads(config.processes) if PROCESS in table.executors else None
-        )  # one for each process
+        # One thread waits for each process.
+        self._waiters = Threads(config.processes) if PROCESS in table.executors else None
         self._processes = Processes(table.paths, config.recycle, channel, config.log_level)
         self._ways = {name: self._way(plan, config.middleware) for name, plan in table.plans.items()}
         self._rest = self._way(table.find(ANY), config.middleware)

@@ -104,7 +104,7 @@ class Process:
                 problem = f"it {self._death()} before it was ready"
         raise ProcessBroken(f"no process can be started to run handlers in: {problem}")
 
-    def run(self, job: ActiveJob, path: str, line: JobChannel) -> Any:
+    def run(self, job: ActiveJob, path: str, channel: JobChannel) -> Any:
         """What the handler gives back. Raises ChildError, JobStopped when the job was ended before it began,
         or ProcessDied; then this is of no use any more."""
         self._job, token = job, job.token
@@ -116,7 +116,7 @@ class Process:
             while True:
                 match self._receive():
                     case Say() as said:
-                        self._carry_out(said, line)
+                        self._carry_out(said, channel)
                     case Done() as done:
                         self.memory = done.memory
                         return decode_result(done.result)
@@ -142,13 +142,13 @@ class Process:
                 return None
         return receive(self._ours, from_child)
 
-    def _carry_out(self, said: Say, line: JobChannel) -> None:
+    def _carry_out(self, said: Say, channel: JobChannel) -> None:
         command = _decode_said.decode(said.command)
         if not said.number:
-            line.say_soon(command)
+            channel.say_soon(command)
             return
         try:
-            line.say(command)
+            channel.say(command)
             heard = Heard(said.number)
         except Exception as error:
             heard = Heard(said.number, type(error).__name__, str(error))
@@ -232,11 +232,13 @@ class Processes:
     """Runs jobs in processes, each begun when it is needed; `run` is called in as many threads as there may
     be processes."""
 
-    def __init__(self, paths: list[str], recycle: Recycle, line: JobChannel, log_level: int | None) -> None:
+    def __init__(
+        self, paths: list[str], recycle: Recycle, channel: JobChannel, log_level: int | None
+    ) -> None:
         self._setup = Setup(paths, log_level)
         self._recycle = recycle
         self._age = None if recycle.age is None else seconds(recycle.age)
-        self._line = line
+        self._channel = channel
         self._lock = threading.Lock()
         self._idle: list[Process] = []
         self._all: set[Process] = set()
@@ -246,7 +248,7 @@ class Processes:
         """What the handler gives back. Raises ChildError, JobStopped, ProcessDied or ProcessBroken."""
         process = self._take(job)
         try:
-            value = process.run(job, path, self._line)
+            value = process.run(job, path, self._channel)
         except (ChildError, JobStopped):
             self._give_back(process)
             raise
