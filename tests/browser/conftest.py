@@ -10,7 +10,7 @@ import httpx2
 import pytest
 from playwright.sync_api import Browser, sync_playwright
 from support.browser import DESK, Api, Visit, Visitor, launch, open_context
-from support.server import ROOT, Server, dispose, quiet_port
+from support.server import ROOT, Server, StartServer, dispose, quiet_port
 from support.waiting import wait_until
 
 
@@ -58,8 +58,11 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture
-def visit(browser: Browser) -> Iterator[Visit]:
-    """Opens browsers: ``visit(server, size=..., dark=...)``; all are checked when the test ends."""
+def visit(browser: Browser, make_server: StartServer) -> Iterator[Visit]:
+    """Opens browsers: ``visit(server, size=..., dark=...)``; all are checked when the test ends.
+
+    The test's own servers end after the browsers, which would complain about that: hence ``make_server``.
+    """
     visitors: list[Visitor] = []
 
     def come(server: Server, size: tuple[int, int] = DESK, *, dark: bool = False) -> Visitor:

@@ -82,12 +82,12 @@ def test_blocking_calls_and_urls_go_over_tls(tls_server: Server, authority: Auth
     url = f"bunqueues://localhost:{tls_server.port}?ca_file={authority.ca_file}"
     with Queue("tls-blocking", url=url) as queue:
         assert queue.add("n", 1).state() == "waiting"
-        (line, *_) = filter(None, queue._caller._lines._places)  # type: ignore[union-attr]
+        (connection, *_) = filter(None, queue._caller._blocking_pool._slots)  # type: ignore[union-attr]
         for _ in range(3):
             queue.add("n", 2)
         assert queue.count() == 4
         # What TLS says of its own accord is not taken for the end of the connection.
-        assert line in queue._caller._lines._places  # type: ignore[union-attr]
+        assert connection in queue._caller._blocking_pool._slots  # type: ignore[union-attr]
         assert not queue._caller._caller.is_open
 
 

@@ -45,8 +45,8 @@ class BlockingPool:
 
     def forget(self) -> None:
         """Begin anew: in a forked child the connections are its parent's."""
-        # Each slot holds an idle connection, or None. Single operations on the list need no lock. The connection
-        # that was given back last is taken first: it is the surest to be alive.
+        # Each slot holds an idle connection, or None. Single operations on the list need no lock.
+        # The connection that was given back last is taken first: it is the surest to be alive.
         self._slots: list[BlockingConnection | None] = [None] * self._endpoint.options.pool_size
 
     def call(self, command: Struct) -> bytes | None:
@@ -85,7 +85,7 @@ class BlockingPool:
         return payload
 
     def _usable(self, connection: BlockingConnection | None) -> BlockingConnection | None:
-        """A connection that is alive as far as one can see: this one, or a new one if that can be had at once."""
+        """A connection that seems to be alive: this one, or a new one if that can be had at once."""
         if connection is not None:
             if time.monotonic() - connection.used_at < self._max_silence and connection.is_quiet:
                 return connection

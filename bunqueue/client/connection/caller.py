@@ -105,7 +105,7 @@ class Caller:
     def __init__(self, endpoint: Endpoint) -> None:
         self.endpoint = endpoint
         self._caller = AsyncCaller(endpoint)
-        self._lines = None if endpoint.embedded else blocking_pool.share(endpoint)
+        self._blocking_pool = None if endpoint.embedded else blocking_pool.share(endpoint)
         self._file: FileSession | None = None  # of an embedded engine, once it is used
         self._closed = False
         self._lock = threading.Lock()
@@ -139,10 +139,10 @@ class Caller:
             return substitute.current.call(command)
         if requests.poll_time(command):
             return None
-        if self._lines is None:
+        if self._blocking_pool is None:
             return self._opened().call(command)
-        payload = self._lines.call(command)
-        self._caller.known = self._lines.reached
+        payload = self._blocking_pool.call(command)
+        self._caller.known = self._blocking_pool.reached
         return payload
 
     def _opened(self) -> FileSession:
@@ -159,8 +159,8 @@ class Caller:
             closed, self._closed = self._closed, True
         if closed:
             return
-        if self._lines is not None:
-            blocking_pool.release(self._lines, self.endpoint)
+        if self._blocking_pool is not None:
+            blocking_pool.release(self._blocking_pool, self.endpoint)
         if self._file is not None:
             self._file.close()
         if self._caller.is_open:

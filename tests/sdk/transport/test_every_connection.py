@@ -1,6 +1,6 @@
 """What a pool and a blocking connection must do alike when a server is slow, away or wrong.
 
-What only one of them does is in `test_client_pool.py` and `test_client_lines.py`.
+What only one of them does is in `test_client_pool.py` and `test_blocking_pool.py`.
 """
 
 from __future__ import annotations
