@@ -29,7 +29,7 @@ from .clock import Clock
 from .engine.dispatch import send
 from .engine.engine import Engine
 from .engine.memory.vitals import Vitals
-from .engine.outbox import Told
+from .engine.outbox import Published
 from .engine.state import Client, State
 from .storage.careful import CarefulStore
 from .storage.compaction import compact
@@ -75,7 +75,7 @@ class Shard:
         self._clock = clock or Clock()
         database = Database(path, full_sync=full_sync, lock_wait_s=lock_wait_s, factory=factory)
         self.store = CarefulStore(database, retention)
-        self.told: dict[str, Told] = {}  # events for subscribers, of the last commit
+        self.published: dict[str, Published] = {}  # events for subscribers, of the last commit
         self.notices: list[tuple[int, bytes]] = []  # frames for connections that did not ask for them
         self._place, self._retention = (shard, shards), retention
         self._time = Timekeeping(self._clock)
@@ -212,19 +212,19 @@ class Shard:
         """Commit; after that the replies, with their connections, and the peer messages may leave."""
         out, state = self.engine.out, self.engine.state
         self.store.commit(out, state.next_seq, len(state.jobs))
-        self.told = out.told
-        if out.told:
-            out.told = {}
+        self.published = out.published
+        if out.published:
+            out.published = {}
         self.notices = out.notices
         if out.notices:
             out.notices = []
         if state.recovery.half_flows.flows > self._half_flows:
-            self._tell_of_half_flows()
+            self._warn_of_half_flows()
         replies, out.replies = out.replies, []
         out.size = 0
         return self._relay(replies) if state.relays else replies
 
-    def _tell_of_half_flows(self) -> None:
+    def _warn_of_half_flows(self) -> None:
         """Some were removed, and that is committed."""
         removed = self.engine.state.recovery.half_flows
         self._half_flows = removed.flows

@@ -249,7 +249,7 @@ class ResilientShard(Shard):
 
     def _unstored(self) -> list[tuple[int, Reply | Raw]]:
         """The replies of a batch that is not committed."""
-        out, self.told, self.notices = self.engine.out, {}, []
+        out, self.published, self.notices = self.engine.out, {}, []
         replies, out.replies, out.size = out.replies, [], 0
         return replies
 

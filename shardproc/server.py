@@ -187,8 +187,8 @@ class Server:
         # on other shards.
         for peer, message in self._shard.peer_messages():
             parts.append(link.answer(link.CONTROL, link.TO_PEER, bytes((peer,)) + message))
-        if self._shard.told:
-            self._tell(parts)
+        if self._shard.published:
+            self._publish(parts)
         for conn, frames in answers.items():
             client = clients.get(conn)
             slow = 0
@@ -205,12 +205,12 @@ class Server:
             self._sock.sendall(b"".join(parts))
             parts.clear()
 
-    def _tell(self, parts: list[bytes]) -> None:
+    def _publish(self, parts: list[bytes]) -> None:
         """Send events to their subscribers."""
         state = self._shard.engine.state
-        for queue, told in self._shard.told.items():
-            if told.lost:
-                told.frames.append(lost_frame(queue, told.lost, state.now))
+        for queue, published in self._shard.published.items():
+            if published.lost:
+                published.frames.append(lost_frame(queue, published.lost, state.now))
             if listeners := state.listeners.get(queue):
-                body = link.pack_events(listeners, told.frames)
+                body = link.pack_events(listeners, published.frames)
                 parts.append(link.answer(link.CONTROL, link.EVENTS, body))

@@ -197,10 +197,10 @@ class EmbeddedEngine:
         """Commit and tell who listens what happened; the replies."""
         replies = self._shard.commit()
         state = self._shard.engine.state
-        for queue, told in self._shard.told.items():
-            if told.lost:
-                told.frames.append(lost_frame(queue, told.lost, state.now))
-            payloads = [frame[HEADER:] for frame in told.frames]
+        for queue, published in self._shard.published.items():
+            if published.lost:
+                published.frames.append(lost_frame(queue, published.lost, state.now))
+            payloads = [frame[HEADER:] for frame in published.frames]
             for conn in state.listeners.get(queue, ()):
                 if conn in self._sessions:
                     self._sessions[conn].tell(queue, payloads)

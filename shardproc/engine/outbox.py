@@ -21,7 +21,7 @@ CLEAN = 0
 STATE = 1  # it moved: its lock or its outcome
 ROW = 2  # its own row changed, too
 
-Place = tuple[int, str]  # number and id of a finished job
+Finished = tuple[int, str]  # number and id of a finished job
 
 # Job.stored: which rows a job has on disk
 JOB_ROW = 1
@@ -88,7 +88,7 @@ class Pushed(Struct, array_like=True, gc=False):
 PushedEntry = tuple[str, str | Pushed]  # queue and idempotency key with a blank between, answer
 
 
-class Told(Struct, gc=False):
+class Published(Struct, gc=False):
     """What the subscribers of one queue get with this batch."""
 
     frames: list[bytes]
@@ -112,13 +112,13 @@ class Outbox:
         "lost",
         "notices",
         "peer_messages",
+        "published",
         "purges",
         "pushed",
         "queues",
         "records",
         "replies",
         "size",
-        "told",
     )
 
     def __init__(self) -> None:
@@ -134,7 +134,7 @@ class Outbox:
         self.dropped: list[int] = []  # ids of queues whose row goes; they have no other rows any more
         self.purges: dict[int, list[int]] = {}  # queue id -> numbers of finished jobs that go
         self.events: list[EventEntry] = []
-        self.told: dict[str, Told] = {}  # by queue
+        self.published: dict[str, Published] = {}  # by queue
         self.notices: list[tuple[int, bytes]] = []  # frames for connections that did not ask
         self.pushed: list[PushedEntry] = []  # stored with the next events, as a push causes some
         self.size = 0  # bytes of jobs and results in the replies, about
@@ -166,14 +166,14 @@ class Outbox:
 
     def publish(self, queue: str, frame: bytes) -> None:
         """Send an event to the subscribers of a queue."""
-        told = self.told.get(queue)
-        if told is None:
-            told = self.told[queue] = Told([])
-        if told.size > self.MAX_PUBLISHED:
-            told.lost += 1
+        published = self.published.get(queue)
+        if published is None:
+            published = self.published[queue] = Published([])
+        if published.size > self.MAX_PUBLISHED:
+            published.lost += 1
             return
-        told.frames.append(frame)
-        told.size += len(frame)
+        published.frames.append(frame)
+        published.size += len(frame)
 
     def touch(self, job: Job, what: int = STATE) -> None:
         """Have the rows of ``job`` written as they are when the batch ends."""
@@ -258,14 +258,14 @@ class Archive(Protocol):
     def dead_letters(self, queue_id: int, limit: int, after: tuple[int, int]) -> list[DeadLetter]:
         """Dead letters after ``(entered_at, seq)``, oldest first."""
 
-    def old_dead_letters(self, queue_id: int, until: int, limit: int) -> list[Place]:
+    def old_dead_letters(self, queue_id: int, until: int, limit: int) -> list[Finished]:
         """The oldest dead letters, those that died at ``until`` at the latest.
 
         At most ``limit``; fewer when their payloads are large, at least one if there is any."""
 
     def old_completed(
         self, queue_id: int, until: int, limit: int, after: int
-    ) -> tuple[list[Place], int | None]:
+    ) -> tuple[list[Finished], int | None]:
         """Of the next ``limit`` completed jobs after number ``after``, by order of creation, those that
         completed at ``until`` at the latest; and the number of the last job looked at, None at the end.
 

@@ -208,9 +208,9 @@ def repeat(state: State, shard: int) -> None:
             _send(state, shard, wire.ASKS, number, asked.message)
 
 
-def grouped(places: dict[str, int]) -> dict[int, list[str]]:
+def grouped(shard_of: dict[str, int]) -> dict[int, list[str]]:
     """Ids by their shards."""
     groups: dict[int, list[str]] = {}
-    for key, shard in places.items():
+    for key, shard in shard_of.items():
         groups.setdefault(shard, []).append(key)
     return groups

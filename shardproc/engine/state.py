@@ -221,6 +221,7 @@ class State:
         "delays",
         "directory",
         "dropped",
+        "early_pulls",
         "ended",
         "gone",
         "granted",
@@ -247,7 +248,6 @@ class State:
         "rates",
         "recovery",
         "relays",
-        "rooms",
         "serial",
         "settled",
         "shard",
@@ -286,7 +286,7 @@ class State:
         self.now = self.started_at = 0
         self.out = Outbox()
         self.queues: dict[str, QueueState] = {}
-        self.rooms: dict[str, deque[Waiter]] = {}  # pulls parked at queues that do not exist yet
+        self.early_pulls: dict[str, deque[Waiter]] = {}  # pulls parked at queues that do not exist yet
         self.next_queue_id = self.next_seq = 1
         self.jobs: dict[str, Job] = {}  # live ones by id
         self.clients: dict[int, Client] = {}
@@ -362,7 +362,7 @@ class State:
             queue = QueueState(self.next_queue_id, name)
             self.next_queue_id += 1
             self.queues[name] = queue
-            queue.waiters = self.rooms.pop(name, queue.waiters)
+            queue.waiters = self.early_pulls.pop(name, queue.waiters)
             queue.listeners = self.listeners.get(name, ())
             self.out.queues.append(QueueRow(queue.id, name, self.now))
         return queue
@@ -373,7 +373,7 @@ class State:
         del self.queues[queue.name]
         self.woken.pop(queue, None)
         if queue.waiters:
-            self.rooms[queue.name] = queue.waiters
+            self.early_pulls[queue.name] = queue.waiters
         self.out.dropped.append(queue.id)
 
     def waiters(self, name: str) -> deque[Waiter]:
@@ -381,12 +381,12 @@ class State:
         queue = self.queues.get(name)
         if queue is not None:
             return queue.waiters
-        return self.rooms.setdefault(name, deque())
+        return self.early_pulls.setdefault(name, deque())
 
     def parked(self, name: str) -> Iterable[Waiter]:
         """The pulls parked at a queue, to look at."""
         queue = self.queues.get(name)
-        return queue.waiters if queue is not None else self.rooms.get(name, ())
+        return queue.waiters if queue is not None else self.early_pulls.get(name, ())
 
     def shared(self, options: JobOptions) -> SharedOptions:
         """The shared form of ``options``."""

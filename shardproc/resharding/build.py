@@ -12,7 +12,7 @@ from shardproc.storage.transfer import Target
 from . import logs, records
 from .errors import UNCHANGED, ReshardError, explained
 from .inventory import Inventory, Report
-from .plan import Family, Places, families, shard_of
+from .plan import Family, QueueNumbers, families, shard_of
 
 WINDOW = 5_000  # jobs copied at a time, some 20 ms: then the progress is told
 
@@ -44,12 +44,12 @@ class _Build:
     def run(self) -> None:
         inventory = self._inventory
         for family in families(inventory.old, inventory.new):
-            places = Places(family)
+            numbers = QueueNumbers(family)
             # The jobs of the first one keep their numbers, so that has to be the one with most of them.
             for source in sorted(family.sources, key=inventory.jobs_of, reverse=True):
-                self._put_queues(source, family, places)
+                self._put_queues(source, family, numbers)
                 self._copy_jobs(source, family)
-            self._put_log(family, places)
+            self._put_log(family, numbers)
         if self._copied != self._total:
             raise ReshardError(f"only {self._copied} of {self._total} jobs could be copied; {UNCHANGED}")
         self._put_directory()
@@ -58,13 +58,13 @@ class _Build:
             target.put_records(some)
             target.finish(self._places[number].identity)
 
-    def _put_queues(self, source: int, family: Family, places: Places) -> None:
+    def _put_queues(self, source: int, family: Family, numbers: QueueNumbers) -> None:
         """The queues of a source, and where their jobs are to come from."""
         found: dict[int, list[tuple[int, str, int]]] = {target: [] for target in family.targets}
         moved: dict[int, list[tuple[int, int]]] = {target: [] for target in family.targets}
         for queue in self._inventory.queues[source]:
             target = shard_of(queue.name, self._inventory.new)
-            there = places.enter(source, queue.id, target)
+            there = numbers.enter(source, queue.id, target)
             found[target].append((there, queue.name, queue.created_at))
             moved[target].append((queue.id, there))
         for target in family.targets:
@@ -81,13 +81,13 @@ class _Build:
         for each in targets:
             each.detach()
 
-    def _put_log(self, family: Family, places: Places) -> None:
+    def _put_log(self, family: Family, numbers: QueueNumbers) -> None:
         sources = self._inventory.sources
         first = None
         if len(family.sources) > 1:
             first = max(sources[source].next_event() for source in family.sources)
         batches = [self._log(source) for source in family.sources]
-        for target, row in logs.shared_out(batches, places, family, self._inventory.new, first):
+        for target, row in logs.shared_out(batches, numbers, family, self._inventory.new, first):
             self._targets[target].put_events([row])
             self._report(f"copying the event logs of {_named(family.sources)}")
 

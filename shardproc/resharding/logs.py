@@ -20,7 +20,7 @@ from msgspec.msgpack import Decoder, Encoder
 
 from shardproc.storage.transfer import EventRow
 
-from .plan import Family, Places, shard_of
+from .plan import Family, QueueNumbers, shard_of
 
 _decode: Any = Decoder(list[list[Any] | None]).decode
 _decode_pushed: Any = Decoder(list[tuple[str, Any]]).decode
@@ -50,7 +50,7 @@ def read(source: int, log: Iterable[EventRow]) -> Iterator[Batch]:
 
 
 def shared_out(
-    logs: Sequence[Iterator[Batch]], places: Places, family: Family, new: int, first: int | None
+    logs: Sequence[Iterator[Batch]], numbers: QueueNumbers, family: Family, new: int, first: int | None
 ) -> Iterator[tuple[int, EventRow]]:
     """Rows of the targets' logs, in order, from the sources' logs; numbered from ``first`` on, if given.
 
@@ -61,7 +61,7 @@ def shared_out(
     for batch in merge(*logs, key=attrgetter("at")):
         if len(logs) > 1 and batch.is_oldest and batch.first_seq > 1:
             batch.pushed = []  # other logs have older rows, but this one does not know what was before
-        parts = _split(batch, places, new)
+        parts = _split(batch, numbers, new)
         if batch.is_oldest or batch.pushed == []:
             _complete(parts, batch, family)
         number = batch.first_seq if first is None else first
@@ -90,12 +90,12 @@ class Part:
         return first_seq, self._at, len(self.entries), _encode(self.entries), pushed
 
 
-def _split(batch: Batch, places: Places, new: int) -> dict[int, Part]:
+def _split(batch: Batch, numbers: QueueNumbers, new: int) -> dict[int, Part]:
     """The events and pushes of a batch by their targets."""
     parts: dict[int, Part] = {}
     for position, entry in enumerate(batch.entries):
         if entry is not None:
-            target, entry[1] = places.of(batch.source, entry[1])
+            target, entry[1] = numbers.of(batch.source, entry[1])
             part = parts.get(target)
             if part is None:
                 part = parts[target] = Part(batch)

@@ -57,7 +57,7 @@ def shares(held: Sequence[Sequence[QueueSize]], new: int) -> list[Share]:
     return found
 
 
-class Places:
+class QueueNumbers:
     """Where the queues of a family go, and under which number there.
 
     Of a queue that is no more only events are left, and nothing tells its name: they stay together.  With one

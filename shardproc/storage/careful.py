@@ -21,10 +21,10 @@ from shardproc.engine.engine import Engine
 from shardproc.engine.outbox import (
     Attempt,
     DeadLetter,
+    Finished,
     LogEntry,
     LogRow,
     Outbox,
-    Place,
     PushedEntry,
     Remains,
     Trim,
@@ -264,13 +264,13 @@ class CarefulStore(Store):
         # What cannot be loaded stays due for ever, so it is looked at here, once.
         return list(self.load(readable)) if self.damage else readable
 
-    def old_dead_letters(self, queue_id: int, until: int, limit: int) -> list[Place]:
+    def old_dead_letters(self, queue_id: int, until: int, limit: int) -> list[Finished]:
         return self._to_purge(lambda: Store.old_dead_letters(self, queue_id, until, limit), [])
 
     def old_completed(
         self, queue_id: int, until: int, limit: int, after: int
-    ) -> tuple[list[Place], int | None]:
-        nothing: tuple[list[Place], int | None] = ([], None)
+    ) -> tuple[list[Finished], int | None]:
+        nothing: tuple[list[Finished], int | None] = ([], None)
         return self._to_purge(lambda: Store.old_completed(self, queue_id, until, limit, after), nothing)
 
     def _to_purge(self, read: Callable[[], T], nothing: T) -> T:

@@ -19,7 +19,7 @@ from bunqueue.model.job import COMPLETED, FAILED, Job
 from bunqueue.protocol.commands.jobs import MAX_LOG
 from shardproc.clock import Mark
 from shardproc.engine.engine import Engine
-from shardproc.engine.outbox import Attempt, DeadLetter, LogEntry, LogRow, Outbox, Place, Remains, Trim
+from shardproc.engine.outbox import Attempt, DeadLetter, Finished, LogEntry, LogRow, Outbox, Remains, Trim
 
 from . import event_log, lives, rows, statements
 from .database import DISK_ERRORS, Database
@@ -345,14 +345,14 @@ class Store:
         self._see()
         return [LogEntry(*row) for row in self._db.execute(rows.LOG, (seq,))]
 
-    def old_dead_letters(self, queue_id: int, until: int, limit: int) -> list[Place]:
+    def old_dead_letters(self, queue_id: int, until: int, limit: int) -> list[Finished]:
         self._see()
         found = self._db.execute(rows.OLD_DEAD_LETTERS, (queue_id, until, limit))
         return [(seq, job_id) for seq, job_id, _, _ in _bounded(found)]
 
     def old_completed(
         self, queue_id: int, until: int, limit: int, after: int
-    ) -> tuple[list[Place], int | None]:
+    ) -> tuple[list[Finished], int | None]:
         self._see()
         looked_at = list(_bounded(self._db.execute(rows.OLD_COMPLETED, (queue_id, after, limit, until))))
         found = [(seq, job_id) for seq, job_id, finished_at, _ in looked_at if finished_at <= until]

@@ -182,7 +182,7 @@ def known_from(rows: Rows) -> int:
 
 def shared_out(logs_: list[Rows], family: plan.Family, new: int, first: int | None) -> dict[int, Rows]:
     """The rows of each target."""
-    places = plan.Places(family)
+    places = plan.QueueNumbers(family)
     for source in family.sources:
         for number, name in enumerate(NAMES, 1):
             places.enter(source, number, shard_of(name, new))
@@ -236,10 +236,10 @@ def test_logs_are_merged(logs_: list[tuple[Batches, int]]) -> None:
 
 
 def test_a_queue_that_is_gone_keeps_its_events_together() -> None:
-    growing = plan.Places(plan.Family(range(1, 2), range(1, 4, 2)))
+    growing = plan.QueueNumbers(plan.Family(range(1, 2), range(1, 4, 2)))
     assert growing.enter(1, 7, 3) == 7
     assert [growing.of(1, number) for number in (7, 8, 8)] == [(3, 7), (1, 8), (1, 8)]
-    shrinking = plan.Places(plan.Family(range(1, 4, 2), range(1, 2)))
+    shrinking = plan.QueueNumbers(plan.Family(range(1, 4, 2), range(1, 2)))
     assert [shrinking.enter(source, 7, 1) for source in (3, 1)] == [1, 2]
     assert [shrinking.of(source, 7) for source in (3, 1)] == [(1, 1), (1, 2)]
     assert [shrinking.of(source, 8) for source in (3, 1, 3)] == [(1, 3), (1, 4), (1, 3)]

@@ -281,9 +281,9 @@ def test_subscribers_stay_and_are_told_nothing_of_it(driver: Full) -> None:
     driver.ask(**push())
     assert driver.ask(conn=8, cmd="SubscribeEvents", queue="q")["ok"]
     fill(driver)
-    assert not driver.shard.told
+    assert not driver.shard.published
     assert driver.ask(cmd="PULL", queue="q")["ok"]
-    assert driver.shard.told.keys() == {"q"}
+    assert driver.shard.published.keys() == {"q"}
     assert driver.shard.engine.state.listeners == {"q": {8}}
     driver.shard.disconnect(8, driver.now, severed=False)
     assert driver.shard.engine.state.listeners == {}

@@ -54,10 +54,10 @@ def _round(state: State) -> Pieces:
 
 def _too_many(state: State, queue: QueueState) -> Pieces:
     while (most := _most(state)) and (excess := queue.completed - most) > 0:
-        places, _ = state.archive.old_completed(queue.id, state.now, min(excess, PIECE), -1)
-        if not places:
+        old, _ = state.archive.old_completed(queue.id, state.now, min(excess, PIECE), -1)
+        if not old:
             return
-        removal.purge(state, queue, COMPLETED, [seq for seq, _ in places])
+        removal.purge(state, queue, COMPLETED, [seq for seq, _ in old])
         yield HURRY_MS if excess > FAR else PACE_MS
 
 
@@ -85,10 +85,10 @@ def _purge_old(state: State, queue: QueueState, after: int) -> tuple[bool, int |
     """Remove what is too old of the next PIECE jobs after a number; whether that was any, and the last
     number looked at."""
     until = state.upkeep.doubt.time(state.now) - state.upkeep.retention.max_age_s * 1000
-    places, last = state.archive.old_completed(queue.id, until, PIECE, after)
-    if places:
-        removal.purge(state, queue, COMPLETED, [seq for seq, _ in places])
-    return bool(places), last
+    old, last = state.archive.old_completed(queue.id, until, PIECE, after)
+    if old:
+        removal.purge(state, queue, COMPLETED, [seq for seq, _ in old])
+    return bool(old), last
 
 
 def _dead_letters(state: State, queue: QueueState) -> Pieces:
@@ -102,10 +102,10 @@ def _dead_letters(state: State, queue: QueueState) -> Pieces:
         yield PACE_MS
     while config.max_age is not None:
         until = state.upkeep.doubt.time(state.now) - int(config.max_age)
-        places = state.archive.old_dead_letters(queue.id, until, PIECE)
-        if not places:
+        old = state.archive.old_dead_letters(queue.id, until, PIECE)
+        if not old:
             break
-        removal.purge(state, queue, FAILED, [seq for seq, _ in places])
+        removal.purge(state, queue, FAILED, [seq for seq, _ in old])
         yield PACE_MS
     for _ in removal.evict(state, queue):
         yield PACE_MS

@@ -140,9 +140,9 @@ def retry_completed(state: State, client: Client, command: RetryCompleted) -> St
 def purge_dlq(state: State, client: Client, command: PurgeDlq) -> Steps:
     queue = known_queue(state, command.queue)
     count, until = 0, state.now  # those that die from here on are not meant
-    while queue is not None and (places := state.archive.old_dead_letters(queue.id, until, SLICE)):
-        removal.purge(state, queue, FAILED, [seq for seq, _ in places])
-        count += len(places)
+    while queue is not None and (old := state.archive.old_dead_letters(queue.id, until, SLICE)):
+        removal.purge(state, queue, FAILED, [seq for seq, _ in old])
+        count += len(old)
         if not queue.failed:
             break
         yield

@@ -55,8 +55,8 @@ _decode = Decoder(GroupRecord).decode
 _UNKNOWN = Group("")
 
 
-class Rooms:
-    """The room that the jobs of one push take in their groups."""
+class GroupSpace:
+    """The space that the jobs of one push take in their groups."""
 
     __slots__ = ("_groups", "_taken")
 

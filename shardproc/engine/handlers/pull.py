@@ -98,7 +98,7 @@ def end_poll(state: State, waiter: Waiter) -> None:
     while waiters and (waiters[0].done or waiters[0].client.closed):
         waiters.popleft()
     if not waiters:
-        state.rooms.pop(waiter.queue, None)
+        state.early_pulls.pop(waiter.queue, None)
 
 
 def _take(

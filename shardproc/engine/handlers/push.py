@@ -34,7 +34,7 @@ from ..lookup import known_queue
 from ..peer_calls import Steps, across
 from ..peers import dependencies, directory, families
 from ..state import DEFAULT_OPTIONS, Client, QueueState, State
-from .group_rules import Rooms
+from .group_rules import GroupSpace
 from .old_names import lift_name
 
 MAX_PRIORITY, MAX_GROUP_PRIORITY = 1_000_000, 2_097_151
@@ -262,7 +262,7 @@ def _add(
 
     ``taken`` are ids that jobs have elsewhere, ``outcomes`` what became of the jobs they depend on.
     """
-    claims, rooms = Claims(state, queue), Rooms(queue)
+    claims, space = Claims(state, queue), GroupSpace(queue)
     ids: list[str] = []
     jobs: dict[str, Job] = {}
     met: list[int] = []  # places of ids and keys that were pushed again
@@ -274,7 +274,7 @@ def _add(
             met.append(len(ids))
             ids.append(there)
             continue
-        rooms.take(fields)
+        space.take(fields)
         job = new_job(state, queue, own, fields, data)
         claims.claim(job, fields.dedup)
         jobs[job.id] = job

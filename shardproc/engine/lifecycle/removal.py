@@ -57,10 +57,10 @@ def check(state: State, queue: QueueState, removed: int) -> None:
 def evict(state: State, queue: QueueState) -> Iterator[None]:
     """Remove the oldest dead letters of a queue that has more than it may keep."""
     while (excess := queue.failed - of_queue(state, queue.name, DlqConfig).max_entries) > 0:
-        places = state.archive.old_dead_letters(queue.id, state.now, min(excess, EVICTED))
-        if not places:
+        old = state.archive.old_dead_letters(queue.id, state.now, min(excess, EVICTED))
+        if not old:
             return
-        purge(state, queue, FAILED, [seq for seq, _ in places])
-        state.spare -= EVICTION * len(places)
+        purge(state, queue, FAILED, [seq for seq, _ in old])
+        state.spare -= EVICTION * len(old)
         if state.spare <= 0:
             yield

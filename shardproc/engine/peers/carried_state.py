@@ -38,8 +38,8 @@ def _waiters(state: State) -> Iterator[Waiter | JobWait | ParkedTrial]:
     yield from {wait: None for waits in state.waits.values() for wait in waits}
     for queue in state.queues.values():
         yield from queue.waiters
-    for room in state.rooms.values():
-        yield from room
+    for pulls in state.early_pulls.values():
+        yield from pulls
     yield from state.trials.parked.values()
 
 

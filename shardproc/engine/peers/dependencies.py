@@ -40,9 +40,9 @@ def look_up(state: State, ids: Iterable[str], *, durable: bool = False) -> Steps
     ids = list(dict.fromkeys(ids))
     for job_id in ids:
         state.awaited.setdefault(job_id, Awaited()).lookers += 1
-    places = yield from locate(state, ids)
-    groups = peer_calls.grouped(places)
-    for job_id, shard in places.items():  # before its answer: it may answer, and die, while others do not
+    shard_of = yield from locate(state, ids)
+    groups = peer_calls.grouped(shard_of)
+    for job_id, shard in shard_of.items():  # before its answer: it may answer, and die, while others do not
         state.awaited[job_id].shard = shard
     found = yield [(shard, wire.Watch(some, durable)) for shard, some in groups.items()]
     outcomes: dict[str, wire.Outcome] = {}
@@ -256,8 +256,8 @@ def _value(state: State, job_id: str) -> wire.Value | None:
 
 def values_of(state: State, ids: list[str]) -> Steps:
     """The results of completed jobs anywhere, as ``{"queue:id": result}``, in the order of ``ids``."""
-    places = yield from locate(state, ids)
-    groups = peer_calls.grouped(places)
+    shard_of = yield from locate(state, ids)
+    groups = peer_calls.grouped(shard_of)
     found = yield [(shard, wire.Values(some)) for shard, some in groups.items()]
     values = {
         job_id: value

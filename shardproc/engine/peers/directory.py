@@ -36,7 +36,7 @@ TRIES = 100  # to claim ids; each lasts as long as it takes to ask another shard
 
 def locate(state: State, ids: Iterable[str]) -> Steps:
     """The one shard that can have each of these jobs, as ``{id: shard}``."""
-    places: dict[str, int] = {}
+    shard_of: dict[str, int] = {}
     unknown: dict[str, int] = {}
     if state.recovery.unheard:
         ids = list(ids)
@@ -44,17 +44,17 @@ def locate(state: State, ids: Iterable[str]) -> Steps:
     for job_id in ids:
         at = pointer(state, job_id)
         if job_id in state.jobs or job_id in state.prepared:
-            places[job_id] = state.shard
+            shard_of[job_id] = state.shard
         elif at == state.shard:
-            places[job_id] = state.directory.get(job_id, at)
+            shard_of[job_id] = state.directory.get(job_id, at)
         else:
             unknown[job_id] = at
     groups = peer_calls.grouped(unknown)
     if groups:
         found = yield [(shard, wire.Where(some)) for shard, some in groups.items()]
         for some, homes in zip(groups.values(), found, strict=True):
-            places.update(zip(some, homes.shards, strict=True))
-    return places
+            shard_of.update(zip(some, homes.shards, strict=True))
+    return shard_of
 
 
 def where(state: State, source: int, message: wire.Where) -> Steps:

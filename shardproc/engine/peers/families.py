@@ -71,18 +71,18 @@ def update_parent(state: State, client: Client, command: UpdateParent) -> Steps:
     """Either may have run already: clients that push children first name their parent when they know it."""
     child, parent = command.child_id, command.parent_id
     check_other(parent, child)
-    places = yield from locate(state, [child, parent])
-    (found,) = yield [(places[child], wire.FamilyOperation(wire.FIND, child))]
-    (at,) = yield [(places[parent], wire.FamilyOperation(wire.LOOK, parent, child))]
+    shard_of = yield from locate(state, [child, parent])
+    (found,) = yield [(shard_of[child], wire.FamilyOperation(wire.FIND, child))]
+    (at,) = yield [(shard_of[parent], wire.FamilyOperation(wire.LOOK, parent, child))]
     if not found.queue:
         if at.found:  # the push of the parent named it; the child has come and gone
             return Ok()
         raise CommandError(f"Child job not found: {child}", Code.JOB_NOT_FOUND, field="childId")
     operation = wire.LIST if found.state == COMPLETED else wire.JOIN
-    (joined,) = yield [(places[parent], wire.FamilyOperation(operation, parent, child))]
+    (joined,) = yield [(shard_of[parent], wire.FamilyOperation(operation, parent, child))]
     if not joined.found:
         raise _no_parent(parent, at)
-    yield [(places[child], wire.FamilyOperation(wire.ADOPT, child, parent, joined.queue))]
+    yield [(shard_of[child], wire.FamilyOperation(wire.ADOPT, child, parent, joined.queue))]
     return Ok()
 
 
@@ -129,23 +129,23 @@ def find_parents(state: State, parents: list[str | None], own: Container[str]) -
 
     A parent may be pushed with its children, before or after them: ``own`` are the ids of that push.
     """
-    places = yield from locate(state, dict.fromkeys(filter(None, parents)))
-    found = yield [(shard, wire.FamilyOperation(wire.LOOK, parent)) for parent, shard in places.items()]
-    for parent, at in zip(places, found, strict=True):
+    shard_of = yield from locate(state, dict.fromkeys(filter(None, parents)))
+    found = yield [(shard, wire.FamilyOperation(wire.LOOK, parent)) for parent, shard in shard_of.items()]
+    for parent, at in zip(shard_of, found, strict=True):
         if at.queue and at.state not in (COMPLETED, FAILED):
             continue
         if parent not in own:
             raise _no_parent(parent, at)
-        places[parent] = state.shard
-    return places
+        shard_of[parent] = state.shard
+    return shard_of
 
 
 def join(
-    places: dict[str, int], parents: list[str | None], children: list[str], *, durable: bool
+    shard_of: dict[str, int], parents: list[str | None], children: list[str], *, durable: bool
 ) -> Questions:
     """Have parents wait for the children that were pushed for them."""
     pairs = [(parent, child) for parent, child in zip(parents, children, strict=True) if parent]
-    return [(places[parent], _kin_of(wire.JOIN, parent, child, durable)) for parent, child in pairs]
+    return [(shard_of[parent], _kin_of(wire.JOIN, parent, child, durable)) for parent, child in pairs]
 
 
 def _kin_of(operation: int, parent: str, child: str, durable: bool) -> wire.FamilyOperation:
@@ -157,10 +157,10 @@ def join_again(state: State, parents: list[str | None], children: list[str], *, 
 
     There may be another number of children, as nothing keeps a client from pushing something else."""
     pairs = [(parent, child) for parent, child in zip(parents, children, strict=False) if parent]
-    places = yield from locate(state, [parent for parent, _ in pairs])
-    found = yield [(places[parent], _kin_of(wire.LOOK, parent, child, durable)) for parent, child in pairs]
+    shard_of = yield from locate(state, [parent for parent, _ in pairs])
+    found = yield [(shard_of[parent], _kin_of(wire.LOOK, parent, child, durable)) for parent, child in pairs]
     unheard = [pair for pair, at in zip(pairs, found, strict=True) if not at.found]
-    yield [(places[parent], _kin_of(wire.JOIN, parent, child, durable)) for parent, child in unheard]
+    yield [(shard_of[parent], _kin_of(wire.JOIN, parent, child, durable)) for parent, child in unheard]
 
 
 @across
@@ -171,8 +171,8 @@ def remove_child_dependency(state: State, client: Client, command: RemoveChildDe
     parent = job.extra.parent_id if job.extra is not None else None
     if parent is None:
         raise CommandError(f"Job {command.id} has no parent", Code.JOB_STATE)
-    places = yield from locate(state, [parent])
-    yield [(places[parent], wire.FamilyOperation(wire.PART, parent, command.id))]
+    shard_of = yield from locate(state, [parent])
+    yield [(shard_of[parent], wire.FamilyOperation(wire.PART, parent, command.id))]
     job = find(state, command.id)  # meanwhile it may be another object, or gone
     if job is not None:
         extra_of(job).parent_id = None
@@ -218,8 +218,8 @@ def remove_unprocessed_children(state: State, client: Client, command: RemoveUnp
     if job is None:
         raise CommandError("Job not found", Code.JOB_NOT_FOUND)
     children = list(job.extra.children_ids) if job.extra is not None else []
-    places = yield from locate(state, children)
-    removed = yield [(places[child], wire.FamilyOperation(wire.REMOVE, child)) for child in children]
+    shard_of = yield from locate(state, children)
+    removed = yield [(shard_of[child], wire.FamilyOperation(wire.REMOVE, child)) for child in children]
     for child, answer in zip(children, removed, strict=True):
         parent = state.jobs.get(command.id)  # meanwhile it may be another object, or gone
         if answer.found and parent is not None:

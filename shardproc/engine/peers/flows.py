@@ -28,7 +28,7 @@ from ..lifecycle import outcomes, transitions
 from ..peer_calls import Deliver, Questions, Steps, across
 from ..state import Client, QueueState, State
 from . import dependencies, directory, possession
-from .possession import Place
+from .possession import JobRef
 
 UNDECIDED, DECIDED = "flow_part", "flow"
 POLICIES = (
@@ -48,7 +48,7 @@ class Part(Struct):
     coordinator: int
     jobs: bytes
     alone: bool = False  # no other shard has a part
-    others: list[Place] = []  # one job of each other part
+    others: list[JobRef] = []  # one job of each other part
 
 
 class Decision(Struct):
@@ -57,7 +57,7 @@ class Decision(Struct):
 
     shards: list[int]
     durable: bool = False
-    jobs: list[Place] = []
+    jobs: list[JobRef] = []
 
 
 _decode_part = json.Decoder(Part).decode
@@ -92,7 +92,7 @@ def push_flow(state: State, client: Client, command: PushFlow) -> Steps:
     error = next((answer for answer in prepared if answer.error), None)
     others = [shard for shard in parts if shard != state.shard]
     if others and error is None:
-        _decided(state, flow, Decision(others, durable, [_place(part) for part in parts.values()]))
+        _decided(state, flow, Decision(others, durable, [_first_job(part) for part in parts.values()]))
         state.out.durable |= durable
     for shard in parts:
         _tell_decision(state, shard, flow, commit=error is None, durable=durable)
@@ -117,11 +117,11 @@ def _preparations(flow: str, parts: dict[int, list[FlowJob]], durable: bool) -> 
     ]
 
 
-def _others(parts: dict[int, list[FlowJob]], shard: int) -> list[Place]:
-    return [_place(part) for other, part in parts.items() if other != shard]
+def _others(parts: dict[int, list[FlowJob]], shard: int) -> list[JobRef]:
+    return [_first_job(part) for other, part in parts.items() if other != shard]
 
 
-def _place(part: list[FlowJob]) -> Place:
+def _first_job(part: list[FlowJob]) -> JobRef:
     return part[0].queue, part[0].id
 
 
@@ -170,7 +170,7 @@ def _tell_again(state: State, flow: str, decision: Decision) -> None:
 def _confirm(state: State, flow: str, decision: Decision) -> Steps:
     """A decision stands if no shard has lost its part; else who still has one forgets it."""
     state.undecided[flow] = []
-    found = yield from possession.ask(state, [(flow, place, None) for place in decision.jobs])
+    found = yield from possession.ask(state, [(flow, job, None) for job in decision.jobs])
     commit = possession.LOST not in found
     if commit:
         _tell_again(state, flow, decision)

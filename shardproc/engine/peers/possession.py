@@ -14,8 +14,8 @@ from bunqueue.protocol import peers as wire
 from ..peer_calls import Steps
 from ..state import State
 
-Place = tuple[str, str]  # queue and id of a job
-Wanted = tuple[str, Place, int | None]  # flow, one of its jobs, and when the flow appeared, if that is known
+JobRef = tuple[str, str]  # queue and id of a job
+Wanted = tuple[str, JobRef, int | None]  # flow, one of its jobs, and when the flow appeared, if that is known
 
 LOST, PREPARED, APPEARED, OTHER = range(4)  # what is there of a flow; OTHER: a job that may not be of it
 
@@ -38,9 +38,9 @@ def _had(state: State, job_id: str) -> wire.Holding:
     return wire.Holding(wire.ENDED if job_id in state.tombstones else wire.ABSENT)
 
 
-def home_of(state: State, place: Place) -> int:
+def home_of(state: State, job: JobRef) -> int:
     """The shard of a job's queue."""
-    return slot_of_queue(place[0]) & (state.shards - 1)
+    return slot_of_queue(job[0]) & (state.shards - 1)
 
 
 def ask(state: State, wanted: Sequence[Wanted]) -> Steps:
@@ -50,15 +50,15 @@ def ask(state: State, wanted: Sequence[Wanted]) -> Steps:
     remembers what came later; else it is LOST.
     """
     groups: dict[int, dict[str, None]] = {}
-    for _, place, _ in wanted:
-        groups.setdefault(home_of(state, place), {})[place[1]] = None
+    for _, job, _ in wanted:
+        groups.setdefault(home_of(state, job), {})[job[1]] = None
     found = yield [(shard, wire.Have(list(ids))) for shard, ids in groups.items()]
     known = {
         (shard, job_id): (holding, had.until)
         for (shard, ids), had in zip(groups.items(), found, strict=True)
         for job_id, holding in zip(ids, had.jobs, strict=True)
     }
-    return [_word(flow, *known[home_of(state, place), place[1]], at) for flow, place, at in wanted]
+    return [_word(flow, *known[home_of(state, job), job[1]], at) for flow, job, at in wanted]
 
 
 def _word(flow: str, holding: wire.Holding, until: int | None, at: int | None) -> int:

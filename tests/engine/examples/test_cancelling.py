@@ -228,7 +228,7 @@ def test_those_who_wait_and_those_who_listen(driver: Driver) -> None:
     waited = next(reply for conn, reply in answers if conn == 5)
     assert waited == {"ok": True, "completed": False, "state": "cancelled"}
     driver.commit()
-    told = [msgpack.unpackb(frame[4:])["event"] for frame in driver.shard.told["q"].frames]
+    told = [msgpack.unpackb(frame[4:])["event"] for frame in driver.shard.published["q"].frames]
     assert [(event["eventType"], event["terminal"], event["reason"], event["error"]) for event in told] == [
         ("failed", True, "cancelled", "Cancelled: enough")
     ]

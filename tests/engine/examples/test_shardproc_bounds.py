@@ -50,7 +50,7 @@ def test_polls_leave_nothing_in_memory() -> None:
     driver.commit()
     state = driver.shard.engine.state
     assert not state.poll_ends
-    assert not state.rooms
+    assert not state.early_pulls
     assert not state.queues, "a pull does not create a queue"
     assert set(state.clients) == {10 + number for number in range(0, 200, 2)}
     driver.close()
@@ -128,10 +128,10 @@ def test_a_late_page_needs_the_memory_of_a_page(offset: int) -> None:
 def test_a_room_for_a_queue_that_never_comes_is_closed() -> None:
     driver = Driver()
     driver.execute(1, poll("never", 50))
-    assert driver.shard.engine.state.rooms
+    assert driver.shard.engine.state.early_pulls
     ((conn, reply),) = driver.tick(driver.now + 50)
     assert (conn, reply) == (1, {"ok": True, "reqId": 0, "job": None})
-    assert not driver.shard.engine.state.rooms
+    assert not driver.shard.engine.state.early_pulls
     driver.close()
 
 

@@ -15,7 +15,7 @@ from shardproc.engine.outbox import Outbox
 
 def heard(driver: Driver, queue: str = "q") -> list[dict[str, Any]]:
     """What the listeners of a queue are told with the last commit."""
-    told = driver.shard.told.get(queue)
+    told = driver.shard.published.get(queue)
     frames = link.split_frames(b"".join(told.frames)) if told is not None else []
     events = [msgpack.unpackb(frame) for frame in frames]
     assert all(event.keys() == {"type", "event"} and event["type"] == "event" for event in events)
@@ -73,18 +73,18 @@ def test_a_job_without_result_completes_without_one(driver: Driver) -> None:
 def test_nobody_hears_other_queues_and_nothing_is_kept_for_nobody(driver: Driver) -> None:
     subscribe(driver)
     driver.ask(cmd="PUSH", queue="other")
-    assert driver.shard.told == {}
+    assert driver.shard.published == {}
     driver.ask(cmd="PUSH", queue="q")
     assert len(heard(driver)) == 1
     driver.ask(cmd="GetJobCounts", queue="q")
-    assert driver.shard.told == {}
+    assert driver.shard.published == {}
 
 
 def test_a_connection_listens_to_one_queue(driver: Driver) -> None:
     subscribe(driver, "q")
     subscribe(driver, "other")
     driver.ask(cmd="PUSH", queue="q")
-    assert driver.shard.told == {}
+    assert driver.shard.published == {}
     driver.ask(cmd="PUSH", queue="other")
     assert len(heard(driver, "other")) == 1
 
@@ -101,7 +101,7 @@ def test_it_ends_with_unsubscribe_and_with_the_connection(driver: Driver) -> Non
     driver.shard.engine.unsubscribe(9)
     assert listeners == {}
     driver.ask(cmd="PUSH", queue="q")
-    assert driver.shard.told == {}
+    assert driver.shard.published == {}
 
 
 def test_a_refused_subscription_changes_nothing(driver: Driver) -> None:
@@ -124,7 +124,7 @@ def test_one_batch_tells_so_much_and_counts_the_rest(driver: Driver, monkeypatch
     monkeypatch.setattr(Outbox, "MAX_PUBLISHED", 2000)
     subscribe(driver)
     driver.ask(cmd="PUSHB", queue="q", jobs=[{}] * 100)
-    told = driver.shard.told["q"]
+    told = driver.shard.published["q"]
     assert 0 < len(told.frames) < 100
     assert told.lost == 100 - len(told.frames)
     assert told.size < 2000 + 500
