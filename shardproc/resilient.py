@@ -5,7 +5,7 @@ memory is ahead of the disk then, it is read anew from there.  From that moment 
 trouble and says so, and looks once a second whether it is over:
 
 - NO_GROWTH: what needs space is refused (pushes), all else goes on with the space that was set aside.  It
-  begins long before the disk is full: see `storage.room`.
+  begins long before the disk is full: see `storage.disk_space`.
 - READ_ONLY: there is not even room for that.  What changes anything is refused, and time stands still.
 
 What needs space is refused, too, while a file is gone (`file_watch`) or memory is used up (`pressure`).
@@ -45,9 +45,9 @@ from .file_watch import FileWatch
 from .pressure import Pressure
 from .storage.careful import CarefulStore
 from .storage.database import DISK_ERRORS, disk_problem
+from .storage.disk_space import DEFAULT_WAL_LIMIT, DiskSpace
 from .storage.event_log import DEFAULT_RETENTION, Retention
 from .storage.reserve import Reserve
-from .storage.room import DEFAULT_WAL_LIMIT, Room
 
 PROBE_MS = 1_000
 LAST_PROBE_MS = 30_000  # the wait doubles when a probe works and the next batches do not
@@ -93,9 +93,9 @@ class ResilientShard(Shard):
                 raise
             self._reserve.release()
             open_file()
-        self._room: Room | None = None
+        self._disk_space: DiskSpace | None = None
         if self._reserve is not None:
-            self._room = Room(self.store.database, self._reserve, shards, wal_limit)
+            self._disk_space = DiskSpace(self.store.database, self._reserve, shards, wal_limit)
         self._warnings = Warnings(path)
         self._mode = Mode.NORMAL
         self._narrow = False  # it failed although nothing that grows was let in
@@ -119,15 +119,15 @@ class ResilientShard(Shard):
             self.store = CarefulStore(self.store.database, self._retention)
             self.engine = self._new_engine()
             count = super().recover(now, epoch, progress)
-        if self._room is not None:
-            self._look(self._room)
+        if self._disk_space is not None:
+            self._look(self._disk_space)
         return count
 
-    def _look(self, room: Room) -> None:
+    def _look(self, disk_space: DiskSpace) -> None:
         """See how much room there is.  Only while memory is as the disk is: it may refuse what comes."""
-        disk = room.look(len(self.engine.state.jobs), refusing=self._mode is not Mode.NORMAL)
+        disk = disk_space.look(len(self.engine.state.jobs), refusing=self._mode is not Mode.NORMAL)
         self._warnings.look(disk)
-        press(self.engine.state.upkeep, self.store, self._folder, room.is_pressed)
+        press(self.engine.state.upkeep, self.store, self._folder, disk_space.is_pressed)
         if (disk.enough and not disk.wal_too_long) or self._mode not in (Mode.NORMAL, Mode.NO_GROWTH):
             return
         trouble = self._suffer("full", "", self._clock.now_ms())
@@ -186,7 +186,7 @@ class ResilientShard(Shard):
         if self._mode is Mode.FAILED:
             return
         try:
-            if self._mode is Mode.NORMAL and not (self._room and self._room.tight):
+            if self._mode is Mode.NORMAL and not (self._disk_space and self._disk_space.tight):
                 super().work()
             else:
                 self.engine.work()  # one slice: what it deletes needs room in the WAL
@@ -235,8 +235,8 @@ class ResilientShard(Shard):
                 self._fail(error)
             else:
                 self._heard = False
-                if self._room is not None and time.monotonic() >= self._room.next_at:
-                    self._look(self._room)
+                if self._disk_space is not None and time.monotonic() >= self._disk_space.next_at:
+                    self._look(self._disk_space)
                 return replies
         return self._give_up()
 
@@ -305,7 +305,7 @@ class ResilientShard(Shard):
     def _suffer(self, problem: str, error: str, now: int) -> Trouble:
         """``problem`` as of `disk_problem`; ``error`` is what SQLite says, or nothing before it does."""
         since = now if self._trouble is None else self._trouble.since
-        disk = self._room.disk if self._room is not None else Disk()
+        disk = self._disk_space.disk if self._disk_space is not None else Disk()
         found = Found(problem, error, disk, self._folder, self.store.database.path, self.store.damage.cure)
         self._trouble = trouble_of(found, since)
         return self._trouble
@@ -321,8 +321,8 @@ class ResilientShard(Shard):
             if conn not in old.relays
         ]
         self.store.database.rollback()
-        if self._room is not None and trouble.disk_full:
-            self._room.relieve()
+        if self._disk_space is not None and trouble.disk_full:
+            self._disk_space.relieve()
         if entangled(old, self._heard):
             old.out.peer_messages.clear()
             self._end = StorageFailed(trouble.error)
@@ -379,13 +379,13 @@ class ResilientShard(Shard):
             if not self.store.database.can_write(SMALL_PROBE):
                 return
             self._resume(now)
-        if self._room is not None:
-            self._look(self._room)
-        disk = Disk() if self._room is None else self._room.disk
+        if self._disk_space is not None:
+            self._look(self._disk_space)
+        disk = Disk() if self._disk_space is None else self._disk_space.disk
         if disk.enough and not disk.wal_too_long and self.store.database.can_write(LARGE_PROBE):
             self._recovered(now)
-        elif self._room is not None:
-            self._room.shrink()
+        elif self._disk_space is not None:
+            self._disk_space.shrink()
 
     def _resume(self, now: int) -> None:
         """Time goes on: nobody could renew a lock while it stood still."""
@@ -415,7 +415,7 @@ class ResilientShard(Shard):
 
     def _vitals(self) -> Vitals:
         found = super()._vitals()
-        disk = None if self._room is None else self._room.disk
+        disk = None if self._disk_space is None else self._disk_space.disk
         warnings = () if self._trouble else self._warnings.told
         pressure = self._pressure
         return msgspec.structs.replace(

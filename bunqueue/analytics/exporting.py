@@ -20,7 +20,7 @@ from pyspark.sql import functions as F
 from bunqueue.analytics.inputs import host_names
 from bunqueue.analytics.lake import ENDS, KEYS, columns_of, dated, read, spark_path
 from bunqueue.analytics.lake_log import TABLES, Commit, Gap, LakeLog, Reached
-from bunqueue.analytics.pipeline import Tell
+from bunqueue.analytics.pipeline import OnStep
 from bunqueue.spark import BadOption, NotReadable
 from bunqueue.spark.read.event_rows import bounds
 from bunqueue.spark.read.folders import Shard, find_shards
@@ -88,7 +88,7 @@ def export(
     payload: bool = False,
     since: int | None = None,
     skip_unreadable: bool = False,
-    tell: Tell = lambda step, name: None,
+    on_step: OnStep = lambda step, name: None,
 ) -> Exported:
     """Add to a lake what has happened in data folders since the last run; ``payload``: with data and results.
     ``since``: of hosts that the lake does not know, leave out what was over before (epoch ms), for good.
@@ -112,9 +112,9 @@ def export(
         # Events first: a job that ends meanwhile is then in the table of jobs, and not missing.
         rows = {}
         for step, table in enumerate(TABLES):
-            tell(step, STEPS[step])
+            on_step(step, STEPS[step])
             rows[table] = _write(run, table)
-        tell(3, STEPS[3])
+        on_step(3, STEPS[3])
         found = _staged(run, "events")
         now, gaps = _places(run, found)
         missing = _missing(run, found)

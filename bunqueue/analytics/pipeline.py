@@ -36,8 +36,8 @@ STEPS = (
 _SPAN = re.compile(r"(\d+)([mhdw])")
 _SPANS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
-Tell = Callable[[int, str], None]
-"""Is told before each step: its place in `STEPS`, and what it is."""
+OnStep = Callable[[int, str], None]
+"""Called before each step with its position in `STEPS` and its name."""
 
 
 class Wanted(NamedTuple):
@@ -93,14 +93,14 @@ def aggregate(
     asked: Wanted = ALL,
     *,
     notes: tuple[str, ...] = (),
-    tell: Tell = lambda step, name: None,
+    on_step: OnStep = lambda step, name: None,
     most: int = MOST_STRETCHES,
 ) -> Result:
     """All tables of a source.  BadOption when the range is cut into more than ``most`` stretches of time."""
     if asked.since is not None and asked.until is not None:  # else it takes the jobs to tell
         check_stretches(asked.unit, asked.since, asked.until, asked.zone, most)
     with few_partitions(source.jobs.sparkSession):
-        return _aggregate(source, asked, notes, tell, most)
+        return _aggregate(source, asked, notes, on_step, most)
 
 
 def check_stretches(asked: str | None, since: datetime, until: datetime, zone: ZoneInfo, most: int) -> None:
@@ -117,53 +117,53 @@ def check_stretches(asked: str | None, since: datetime, until: datetime, zone: Z
     )
 
 
-def _aggregate(source: Source, asked: Wanted, notes: tuple[str, ...], tell: Tell, most: int) -> Result:
+def _aggregate(source: Source, asked: Wanted, notes: tuple[str, ...], on_step: OnStep, most: int) -> Result:
     made_at = datetime.now(UTC)
-    tell(0, STEPS[0])
+    on_step(0, STEPS[0])
     known = facts(source, _ms(asked.until) if asked.until else _ms(made_at) + 1)
     try:
         span, hosts = _range(known, asked, made_at)
         check_stretches(span.unit, _time(span.since), _time(span.until), asked.zone, most)
         notes += _forgotten(known, span)
         about = About(_time(span.since), _time(span.until), span.unit, asked.zone, hosts, made_at, notes)
-        return Result(about, _tables(known, span, about, tell))
+        return Result(about, _tables(known, span, about, on_step))
     finally:
         known.release()
 
 
-def _tables(known: Facts, span: Range, about: About, tell: Tell) -> dict[str, pa.Table]:
+def _tables(known: Facts, span: Range, about: About, on_step: OnStep) -> dict[str, pa.Table]:
     tables: dict[str, pa.Table] = {}
 
     def keep(table: numbers.Table, frame: DataFrame) -> None:
         tables[table.name] = files.shaped(table, frame.toArrow())
 
-    tell(1, STEPS[1])
+    on_step(1, STEPS[1])
     everything = aggregates.activity(known, span).toArrow()
     for place, table in enumerate(GROUPS):
         mine = everything.filter(pc.equal(everything["grouping"], place))
         tables[table.name] = files.shaped(table, mine)
     if not tables["totals"].num_rows:
         tables["totals"] = _nothing()
-    tell(2, STEPS[2])
+    on_step(2, STEPS[2])
     changes = aggregates.comings_and_goings(known, span).persist()
     for table in (numbers.BACKLOG, numbers.BACKLOG_OVER_TIME):
         keep(table, aggregates.backlog(changes, [key.name for key in table.keys]))
     changes.unpersist()
-    tell(3, STEPS[3])
+    on_step(3, STEPS[3])
     work = aggregates.work_by_bucket(known, span).persist()
     keep(numbers.WORKERS, aggregates.workers(work))
     keep(numbers.WORKERS_OVER_TIME, aggregates.workers_over_time(work, span))
     work.unpersist()
-    tell(4, STEPS[4])
+    on_step(4, STEPS[4])
     failed = aggregates.failed_attempts(known, span).persist()
     for table, frame in zip(
         (numbers.FAILURES, numbers.FAILURES_OVER_TIME), aggregates.failures(failed), strict=True
     ):
         keep(table, frame)
     failed.unpersist()
-    tell(5, STEPS[5])
+    on_step(5, STEPS[5])
     keep(numbers.SLOWEST, aggregates.slowest(known, span))
-    tell(6, STEPS[6])
+    on_step(6, STEPS[6])
     tables["anomalies"] = _anomalies(tables, about)
     return tables
 

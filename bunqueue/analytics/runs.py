@@ -16,7 +16,7 @@ from bunqueue.analytics.exporting import Exported
 from bunqueue.analytics.facts import Source
 from bunqueue.analytics.page import figures
 from bunqueue.analytics.page.document import document
-from bunqueue.analytics.pipeline import ALL, Result, Tell, Wanted
+from bunqueue.analytics.pipeline import ALL, OnStep, Result, Wanted
 from bunqueue.data_folder import NAME as MANIFEST
 from bunqueue.spark import BadOption, spark_session
 from bunqueue.spark.read.remote import is_remote, shown
@@ -107,7 +107,7 @@ def writable(option: str, path: str | Path) -> Path:
 
 
 def silent(step: int, name: str) -> None:
-    """Tell nobody."""
+    """OnStep nobody."""
 
 
 def aggregate(
@@ -116,19 +116,19 @@ def aggregate(
     asked: Wanted = ALL,
     *,
     spark: SparkSession | None = None,
-    tell: Tell = silent,
+    on_step: OnStep = silent,
 ) -> Result:
     """Write all tables of a place to a folder, as Parquet and CSV; docs/analytics.md says what they hold."""
-    return _written(place, writable("out", out), asked, spark, tell, pipeline.MOST_STRETCHES)
+    return _written(place, writable("out", out), asked, spark, on_step, pipeline.MOST_STRETCHES)
 
 
 def _written(
-    place: From, folder: Path, asked: Wanted, spark: SparkSession | None, tell: Tell, most: int
+    place: From, folder: Path, asked: Wanted, spark: SparkSession | None, on_step: OnStep, most: int
 ) -> Result:
     spark = spark or spark_session()
     with place.at_rest(str(spark.sparkContext.master)) as still:
         source, notes = still.source(spark, asked)
-        result = pipeline.aggregate(source, asked, notes=notes, tell=tell, most=most)
+        result = pipeline.aggregate(source, asked, notes=notes, on_step=on_step, most=most)
     files.write(folder, result.about, result.tables)
     return result
 
@@ -139,11 +139,11 @@ def report(
     asked: Wanted = ALL,
     *,
     spark: SparkSession | None = None,
-    tell: Tell = silent,
+    on_step: OnStep = silent,
 ) -> Path:
     """`aggregate`, and a page about it beside the tables; the page's path."""
     folder = writable("out", out)
-    _written(place, folder, asked, spark, tell, figures.MOST_STRETCHES)
+    _written(place, folder, asked, spark, on_step, figures.MOST_STRETCHES)
     page = folder / REPORT
     files.write_whole(page, lambda path: path.write_text(document(files.read(folder)), encoding="utf-8"))
     return page
@@ -157,7 +157,7 @@ def export(
     since: datetime | None = None,
     compact: bool = False,
     spark: SparkSession | None = None,
-    tell: Tell = silent,
+    on_step: OnStep = silent,
 ) -> Exported:
     """Add to a lake what has happened in data folders since the last time; ``payload``: also their data.
 
@@ -177,9 +177,9 @@ def export(
             payload=payload,
             since=_ms(since),
             skip_unreadable=place.skip_unreadable,
-            tell=tell,
+            on_step=on_step,
         )
     if compact:
-        tell(len(exporting.STEPS), "merging files of days that are over")
+        on_step(len(exporting.STEPS), "merging files of days that are over")
         compacting.compact(spark, lake_folder)
     return found

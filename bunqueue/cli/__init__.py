@@ -58,7 +58,7 @@ def _main(arguments: Sequence[str] | None) -> int:
     except SettingsError as error:
         return _refuse(str(error), USAGE)
     except BunqueueError as error:
-        return _tell(error)
+        return _report(error)
     except Declined:
         return _refuse("nothing was changed", FAILED)
     except typer.Abort:
@@ -73,7 +73,7 @@ def _with_hint(message: str, error: Exception) -> str:
     return f"{message.rstrip('.')}; try {context.command_path} --help" if message and context else message
 
 
-def _tell(error: Exception) -> int:
+def _report(error: Exception) -> int:
     """An error of the client or the server, in the words of the command line."""
     from .output.errors import status_of, words_of
 

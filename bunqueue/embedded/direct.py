@@ -95,7 +95,7 @@ class DirectSession:
             answer.settle()
         return True
 
-    def tell(self, queue: str, payloads: list[bytes]) -> None:
+    def deliver(self, queue: str, payloads: list[bytes]) -> None:
         """Nobody here listens."""
 
     def fail(self, why: str) -> None:

@@ -45,7 +45,7 @@ class Session(Protocol):
     def answer(self, key: bytes, payload: bytes, here: AbstractEventLoop | None) -> bool:
         """The reply to a command; False when nobody is there to take it."""
 
-    def tell(self, queue: str, payloads: list[bytes]) -> None:
+    def deliver(self, queue: str, payloads: list[bytes]) -> None:
         """What was not asked for: events of a queue, or with "" as its name notices."""
 
     def fail(self, why: str) -> None:
@@ -59,7 +59,7 @@ class EmbeddedEngine:
     after what is due without a call: event loops come and go.
     """
 
-    tells = False  # whether an error is raised where it happens, beside the sessions that learn of it
+    raises = False  # whether an error is also raised where it happens, not only given to the sessions
 
     def __init__(self, path: str, *, again: bool = False) -> None:
         """``again``: this process had the file open until an error a moment ago, so its workers are alive,
@@ -68,7 +68,7 @@ class EmbeddedEngine:
         self.closed = False
         self._pid = os.getpid()
         self.lock = threading.RLock()
-        """Held while anything is done or told."""
+        """Held while commands run and while their results are handed out."""
         self._due = threading.Condition(self.lock)  # the next deadline is earlier than it was
         self._looks_at = 0  # when the thread ticks next, epoch ms
         self._sessions: dict[int, Session] = {}
@@ -180,7 +180,7 @@ class EmbeddedEngine:
         self._deliver(None)
 
     def _deliver(self, here: AbstractEventLoop | None) -> None:
-        """Commit, and tell the sessions; ``here`` is the event loop of this thread."""
+        """Commit, then hand out what the sessions wait for; ``here`` is the event loop of this thread."""
         while replies := self._commit():
             gone = set()
             for conn, reply in replies:
@@ -194,7 +194,7 @@ class EmbeddedEngine:
             self._due.notify()
 
     def _commit(self) -> list[tuple[int, Reply | Raw]]:
-        """Commit and tell who listens what happened; the replies."""
+        """Commit, deliver what was published, and return the replies."""
         replies = self._shard.commit()
         state = self._shard.engine.state
         for queue, published in self._shard.published.items():
@@ -203,10 +203,10 @@ class EmbeddedEngine:
             payloads = [frame[HEADER:] for frame in published.frames]
             for conn in state.listeners.get(queue, ()):
                 if conn in self._sessions:
-                    self._sessions[conn].tell(queue, payloads)
+                    self._sessions[conn].deliver(queue, payloads)
         for conn, notice in self._shard.notices:
             if conn in self._sessions:
-                self._sessions[conn].tell("", [notice[HEADER:]])
+                self._sessions[conn].deliver("", [notice[HEADER:]])
         return replies
 
     def _end(self, gone: set[int]) -> None:
@@ -222,7 +222,7 @@ class EmbeddedEngine:
     @contextmanager
     def _breaking(self) -> Iterator[None]:
         """Close the engine if anything goes wrong within: memory may be ahead of the file, or halfway, so
-        nothing of it must be told or written.  The next call opens the file anew and reads what was
+        nothing of it may be handed out or written.  The next call opens the file anew and reads what was
         committed.
         """
         try:
@@ -237,7 +237,7 @@ class EmbeddedEngine:
                 self._close()
             for session in sessions:
                 session.fail(f"{type(error).__name__}: {error}")
-            if self.tells or not isinstance(error, Exception):
+            if self.raises or not isinstance(error, Exception):
                 raise
 
     def _close(self) -> None:

@@ -126,7 +126,7 @@ class EmbeddedTransport:
                     del files.engines[self.engine.path]
         self._end_calls(Closed())
 
-    # -- what the engine tells, from any thread
+    # -- what the engine delivers, from any thread
 
     @property
     def gone(self) -> bool:
@@ -140,7 +140,7 @@ class EmbeddedTransport:
             return True
         return self._post(self._resolve, key, payload)
 
-    def tell(self, queue: str, payloads: list[bytes]) -> None:
+    def deliver(self, queue: str, payloads: list[bytes]) -> None:
         """What was not asked for; it is heard in the event loop."""
         if self._ear.put(queue, payloads):
             self._post(self._ear.empty)

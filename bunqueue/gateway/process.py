@@ -86,7 +86,7 @@ async def serve(start: Start, settings: Settings) -> int:
     loop = asyncio.get_running_loop()
     application.start()
     serving = loop.create_task(server.serve(sockets))
-    telling = loop.create_task(_tell(server, application.guesses))
+    reports = loop.create_task(_report(server, application.guesses))
     stopped = asyncio.Event()
     loop.add_reader(sys.stdin.fileno(), _heard, stopped)
     loop.add_signal_handler(signal.SIGTERM, stopped.set)
@@ -97,16 +97,16 @@ async def serve(start: Start, settings: Settings) -> int:
     await application.stop()
     server.should_exit = True
     stopping.cancel()
-    telling.cancel()
+    reports.cancel()
     await serving
     application.close()
     return 0 if server.started else 1
 
 
-async def _tell(server: _Server, guesses: Guesses) -> None:
+async def _report(server: _Server, guesses: Guesses) -> None:
     while True:
         await asyncio.sleep(TELL_S)
-        server.tell()
+        server.report()
         if news := guesses.news():
             _log.warning("wrong tokens over HTTP", **news)
 
@@ -168,7 +168,7 @@ class _Server(uvicorn.Server):
             self.config, self.server_state, self.lifespan.state, waiting=self.waiting, counted=counted
         )
 
-    def tell(self) -> None:
+    def report(self) -> None:
         """Called now and then: log what clients did wrong, in one line however often they did."""
         waiting, acceptor = self.waiting, self._acceptor
         if waiting.malformed:

@@ -65,7 +65,7 @@ class Added:
 class SandboxEngine(EmbeddedEngine):
     """Has no thread: what is due is done at the end of each call."""
 
-    tells = True
+    raises = True
 
     def __init__(self, clock: FrozenClock) -> None:
         self.clock = clock

@@ -110,7 +110,7 @@ class SandboxSession(DirectSession):
             raise never(command)
         return payload
 
-    def tell(self, queue: str, payloads: list[bytes]) -> None:
+    def deliver(self, queue: str, payloads: list[bytes]) -> None:
         """What was not asked for."""
         for payload in payloads:
             self._hear(payload)

@@ -67,7 +67,7 @@ def test_repeated_and_killed(spark: SparkSession, folder: Path, tmp_path: Path) 
     """Killed before the commit, and after it before the files are in their places: then repeated."""
     place = tmp_path / "lake"
     with pytest.raises(KeyboardInterrupt):
-        export(spark, [str(folder)], place, hosts=["web"], tell=_dies_at("commit"))
+        export(spark, [str(folder)], place, hosts=["web"], on_step=_dies_at("commit"))
     assert not any(lake.read(spark, place, table).count() for table in KEYS)
     first = export(spark, [str(folder)], place, hosts=["web"])
     whole = rows_of(spark, place)
@@ -80,12 +80,12 @@ def test_repeated_and_killed(spark: SparkSession, folder: Path, tmp_path: Path) 
     assert not (place / "_staging").exists()
 
 
-def _dies_at(name: str) -> pipeline.Tell:
-    def tell(step: int, what: str) -> None:
+def _dies_at(name: str) -> pipeline.OnStep:
+    def on_step(step: int, what: str) -> None:
         if what == name:
             raise KeyboardInterrupt
 
-    return tell
+    return on_step
 
 
 def _undo_moving(place: Path) -> None:

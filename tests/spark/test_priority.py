@@ -14,7 +14,7 @@ import pytest
 from support.waiting import wait_until
 
 from bunqueue.spark.sessions import governor
-from bunqueue.spark.sessions.governor import LEAST, MOST, descendants, share_for, tell
+from bunqueue.spark.sessions.governor import LEAST, MOST, descendants, share_for, signal_all
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "SCHED_IDLE"), reason="the system has no such class")
 
@@ -41,8 +41,8 @@ def family() -> Iterator[tuple[subprocess.Popen[str], int]]:
         assert parent.stdout is not None
         yield parent, int(parent.stdout.readline())
         with_all = [parent.pid, *descendants(parent.pid)]
-        tell(with_all, signal.SIGCONT)
-        tell(reversed(with_all), signal.SIGKILL)
+        signal_all(with_all, signal.SIGCONT)
+        signal_all(reversed(with_all), signal.SIGKILL)
 
 
 def test_what_it_has_started() -> None:

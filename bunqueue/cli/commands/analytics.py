@@ -25,7 +25,7 @@ from ...readable import plural
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from bunqueue.analytics.pipeline import Tell
+    from bunqueue.analytics.pipeline import OnStep
     from bunqueue.analytics.runs import From
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
@@ -148,13 +148,13 @@ def export(
     """
     given = (data_dir, host or (), None, skip_unreadable, scratch)
     machine = _Machine(master, memory, priority)
-    with _told() as tell:
+    with _reporting() as on_step:
         from bunqueue.analytics import pipeline, runs
 
         begin = pipeline.wanted(since).since
-        with _ready(given, out, machine, tell) as (place, spark):
+        with _ready(given, out, machine, on_step) as (place, spark):
             found = runs.export(
-                place, out, payload=payload, since=begin, compact=compact, spark=spark, tell=tell
+                place, out, payload=payload, since=begin, compact=compact, spark=spark, on_step=on_step
             )
     counts = ", ".join(plural(found.rows[name], name.rstrip("s")) for name in ("jobs", "attempts", "events"))
     print(f"{counts} added to {out}")
@@ -236,12 +236,12 @@ class _Machine(NamedTuple):
 
 def _figures(what: str, place: tuple[Any, ...], out: str, asked: tuple[Any, ...], machine: _Machine) -> Any:
     """Run `bunqueue.analytics.runs.aggregate` or ``report``."""
-    with _told() as tell:
+    with _reporting() as on_step:
         from bunqueue.analytics import pipeline, runs
 
         options = pipeline.wanted(*asked)
-        with _ready(place, out, machine, tell) as (place_at_rest, spark):
-            return getattr(runs, what)(place_at_rest, out, options, spark=spark, tell=tell)
+        with _ready(place, out, machine, on_step) as (place_at_rest, spark):
+            return getattr(runs, what)(place_at_rest, out, options, spark=spark, on_step=on_step)
 
 
 def _with_flags(text: str) -> str:
@@ -259,14 +259,14 @@ _FLAGS = {
 
 
 @contextmanager
-def _told() -> Iterator[Tell]:
-    """Somebody to tell how far it is; errors as the command line tells them."""
+def _reporting() -> Iterator[OnStep]:
+    """A callback that shows each step on standard error; errors end the command as usual."""
     try:
         from bunqueue.spark import BadOption, NoJava, NotReadable
         from bunqueue.spark.sessions.errors import in_a_line
 
-        with _progress() as tell:
-            yield tell
+        with _progress() as on_step:
+            yield on_step
     except ImportError as error:
         raise SettingsError(f"analytics need Spark ({error}): pip install 'bunqueue[spark]'") from None
     except (BadOption, NotReadable, NoJava) as error:
@@ -295,7 +295,7 @@ def _was_interrupted(error: BaseException) -> bool:
 
 @contextmanager
 def _ready(
-    given: tuple[Any, ...], out: str, machine: _Machine, tell: Tell
+    given: tuple[Any, ...], out: str, machine: _Machine, on_step: OnStep
 ) -> Iterator[tuple[From, SparkSession]]:
     """Where to read, and a Spark session: copies of what servers write to, for which all that comes then,
     Spark first, stands back.  What is wrong with a place is told before Spark is started."""
@@ -309,12 +309,12 @@ def _ready(
         folders.find_shards(place.folders, inputs.host_names(place.folders, place.hosts))
     is_live = any(map(snapshots.is_live, place.folders))
     if machine.is_new and is_live:
-        tell(-2, "copying what a server writes to")
+        on_step(-2, "copying what a server writes to")
     with place.at_rest() if machine.is_new else nullcontext(place) as found:
         runs.writable("out", out)
         is_low = machine.priority is Priority.low or (machine.priority is None and is_live)
         with standing_back() if is_low else nullcontext():
-            tell(-1, f"starting Spark{', which stands back for the server' if is_low else ''}")
+            on_step(-1, f"starting Spark{', which stands back for the server' if is_low else ''}")
             yield found, _session(machine)
 
 
@@ -336,7 +336,7 @@ def _session(machine: _Machine) -> SparkSession:
 
 
 @contextmanager
-def _progress() -> Iterator[Tell]:
+def _progress() -> Iterator[OnStep]:
     """Steps on standard error: on a terminal the one at work, and each with its time once it is done."""
     from rich.console import Console
 
@@ -348,7 +348,7 @@ def _progress() -> Iterator[Tell]:
         if current:
             console.print(f"{time.monotonic() - began:6.1f} s  {current}")
 
-    def tell(step: int, name: str) -> None:
+    def on_step(step: int, name: str) -> None:
         nonlocal current, began
         finish()
         began, current = time.monotonic(), name
@@ -358,7 +358,7 @@ def _progress() -> Iterator[Tell]:
     if status is not None:
         status.start()
     try:
-        yield tell
+        yield on_step
         finish()
     finally:
         if status is not None:

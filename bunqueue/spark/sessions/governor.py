@@ -4,7 +4,7 @@
 
 Those are the descendants of PID, such as the Java and Python of Spark, but not PID itself: a shell would take
 it for put aside.  Ends when its standard input does, and lets all of them go on then, whatever became of PID.
-Knows only what Linux tells in /proc.
+Knows only what Linux shows in /proc.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def descendants(pid: int) -> list[int]:
     return found[1:]
 
 
-def tell(pids: Iterable[int], what: signal.Signals) -> None:
+def signal_all(pids: Iterable[int], what: signal.Signals) -> None:
     """Send a signal to all that are still there."""
     for pid in pids:
         with suppress(ProcessLookupError):
@@ -83,14 +83,14 @@ def govern(root: int) -> None:
     try:
         while not is_over(PERIOD_S * share):
             stopped = [pid for pid in descendants(root) if pid != os.getpid()]
-            tell(stopped, signal.SIGSTOP)
+            signal_all(stopped, signal.SIGSTOP)
             cores.load()
             if is_over(PERIOD_S * (1 - share)):
                 break
             share = share_for(cores.load())
-            tell(stopped, signal.SIGCONT)
+            signal_all(stopped, signal.SIGCONT)
     finally:
-        tell(stopped, signal.SIGCONT)
+        signal_all(stopped, signal.SIGCONT)
 
 
 def main(arguments: Sequence[str]) -> None:

@@ -29,12 +29,12 @@ def findings(folder: str) -> Iterator[str]:
     command = [sys.executable, "-P", "-m", "shardproc.repair", folder]
     done = subprocess.run(command, stdout=subprocess.PIPE, check=False)
     for line in done.stdout.splitlines():
-        yield _told(msgspec.json.decode(line), folder)
+        yield _described(msgspec.json.decode(line), folder)
     if done.returncode:
         raise SettingsError(f"the repair of {folder} did not end: see above; run it again")
 
 
-def _told(found: dict[str, Any], folder: str) -> str:
+def _described(found: dict[str, Any], folder: str) -> str:
     kept = plural(found["kept"].get("jobs", 0))
     text = f"shard {found['shard']}: {kept} kept; {plural(found['jobs'])} lost"
     if found["ids"]:

@@ -1,14 +1,15 @@
-"""How much room a shard has: on its disk, and in its write-ahead log (WAL).
+"""How much space a shard has on its disk, and what it does when that runs short.
 
-Work in hand needs space, too.  A checkpoint copies the pages of the WAL into the database, which may grow by
-all of them; a pull, an ack, a failed attempt and their events are rows.  So that this never fails:
+Jobs that are already there need space, too.  A checkpoint copies the pages of the WAL into the database,
+which may grow by all of them; a pull, an ack, a failed attempt and their events are rows.  So that this
+never fails:
 
 - The reserve holds what the next checkpoint may add to the database, and something for each unfinished job.
 - Below `Disk.refused_below` bytes of free space pushes are refused, and the reserve is used bit by bit.
 - When that lasts, or too little is left even for work in hand, finished jobs and old events go before their
-  time, the oldest first: the pages that they leave take new rows, as the file never becomes smaller.  With
-  enough of such pages and of the disk together pushes are accepted again.
-- A file that holds little but free pages is written anew.
+  time, the oldest first: new rows use their pages, as the file does not shrink.  With
+  enough of such pages and free space pushes are accepted again.
+- A file that is mostly free pages is rewritten.
 - With less free space than ROOMY, checkpoints come early: then the WAL is short, and little is owed.
 
 A reader that keeps a transaction open keeps the WAL from being reset.  It grows, and from the limit on pushes
@@ -27,31 +28,31 @@ from .database import CHECKPOINT_PAGES, Database
 from .reserve import STEP, Reserve
 
 LOOK_S = 0.05  # between two looks: a shard writes some 50 MB/s at most, so less than 5 MB
-TIGHT_LOOK_S = 0.005  # the same, with little room
+TIGHT_LOOK_S = 0.005  # the same, with little space
 ROOMY = 512 * MB  # free space for each shard, from which on none needs to be saved
-TIGHT_PAGES = 256  # of WAL from one checkpoint to the next, with little room: 2 MB
-LONG_WAL = 8 * MB  # with little room, one that is longer than this is cut
+TIGHT_PAGES = 256  # of WAL from one checkpoint to the next, with little space: 2 MB
+LONG_WAL = 8 * MB  # with little space, one that is longer than this is cut
 SPENT_WAL = MB  # the same with hardly any: its space may be all that is missing
 READ_WAL = 128 * MB  # only a reader can make it so long: it is cut as soon as that is possible
-RETRY_S = 1.0  # between two tries to cut it
+RETRY_S = 1.0  # between two attempts to cut it
 
 BASE = 4 * MB  # of the reserve: a WAL between two checkpoints, and a batch
 JOB = 512  # bytes for each unfinished job: its row when it has ended, and its events
-MOST_FOR_JOBS = 256 * MB  # half a million jobs; for more, finished jobs have to make room
+MOST_FOR_JOBS = 256 * MB  # half a million jobs; for more, finished jobs are deleted
 SHARE = 16  # pushes are refused below this part of the disk,
 LEAST_FREE, MOST_FREE = 3 * MB, 64 * MB  # but for each shard within these bounds
 WARNED = 3  # times that much
-AGAIN = 5 / 4  # of the bounds: pushes are accepted again only then, lest it goes to and fro
-PRESSED = 3 * MB  # with less than this in all, finished jobs make room at once,
+AGAIN = 5 / 4  # of the bounds: pushes are accepted again only then, so that it does not flap
+PRESSED = 3 * MB  # with less than this in all, finished jobs are deleted at once,
 PATIENCE_S = 10.0  # and with more when pushes have been refused for so long: it may pass by itself
 SPARE = 8 * MB  # of the reserve that is more than needed is given back: less would be taken again soon,
-TIGHT_SPARE = MB  # but with little room other shards may need it
+TIGHT_SPARE = MB  # but with little space other shards may need it
 SLACK = 3 * MB  # for each shard is taken from the reserve while pushes are refused: all write at once
 DEFAULT_WAL_LIMIT = 1024 * MB
 
 
-class Room:
-    """Looks at the room of one shard, and sees to it that there is enough."""
+class DiskSpace:
+    """Measures the space of one shard, and frees some before it runs out."""
 
     def __init__(self, database: Database, reserve: Reserve, shards: int, wal_limit: int) -> None:
         self._database = database
