@@ -111,10 +111,10 @@ class Acceptor:
             self.failed += 1
             self.reason = getattr(error, "reason", None) or str(error) or type(error).__name__
 
-    def renew(self, tls: ssl.SSLContext, *, anew: bool) -> None:
-        """Shake hands with this from now on; ``anew``: those who have begun with the old one have to, too."""
+    def renew(self, tls: ssl.SSLContext, *, again: bool) -> None:
+        """Use this for handshakes from now on.  With ``again`` clients who used the old one are closed."""
         self.tls = tls
-        if anew:
+        if again:
             for task in self._greeting:
                 task.cancel()
 

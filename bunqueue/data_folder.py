@@ -130,7 +130,7 @@ def _identified(folder: Path, found: Manifest, filled: Iterable[int]) -> Manifes
 
 
 def read_identified(folder: Path) -> Manifest:
-    """The manifest, with an id in any case; DataFolderError when there is none."""
+    """The manifest, with an id in any case; DataFolderError if it is missing."""
     found = read_manifest(folder)
     return found if found.id else _identified(folder, found, range(found.shards))
 
@@ -242,7 +242,7 @@ def is_resharded(folder: Path) -> bool:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """The manifest of an existing data folder; DataFolderError if it is none."""
+    """The manifest of an existing data folder. DataFolderError if the folder has no manifest."""
     found = _read(folder)
     if found is None:
         refuse(folder, f"is none: there is no {NAME} in it; check --data-dir")
@@ -250,7 +250,7 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def shards_of(folder: Path) -> int:
-    """The number of shards that an existing data folder was made for; DataFolderError if it is none."""
+    """The number of shards of an existing data folder. DataFolderError if it has no manifest."""
     return read_manifest(folder).shards
 
 

@@ -47,7 +47,7 @@ class ConnectionLost(BunqueueError, ConnectionError):
 class StorageError(ConnectionLost):
     """The file of an embedded queue could not be read or written: the disk is full, or worse.
 
-    The outcome of the command is unknown. The next one opens the file anew, and finds what was stored.
+    The outcome of the command is unknown. The next one reopens the file, and finds what was stored.
     """
 
     code = "storage"
@@ -60,7 +60,7 @@ class FileInUse(BunqueueError):
 
 
 class ConnectTimeout(BunqueueError, ConnectionError):
-    """No connection to the server came about in time. The command was not sent."""
+    """No connection to the server could be made in time. The command was not sent."""
 
     code = "connect_timeout"
 

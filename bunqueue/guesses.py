@@ -7,7 +7,7 @@ from ipaddress import IPv6Address, ip_address
 FREE = 20  # wrong tokens of an address in a minute; who mistypes one, or restarts an old worker, needs fewer
 PERIOD_S = 60.0
 DELAY_S = 1.0  # that an address beyond waits for each answer
-MAX_ADDRESSES = 10_000  # that are remembered; then remembering starts anew
+MAX_ADDRESSES = 10_000  # that are remembered; then all are forgotten
 
 
 def origin(address: str) -> str:

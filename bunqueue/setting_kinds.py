@@ -27,8 +27,8 @@ _ORIGIN = re.compile(r"https?://([a-z0-9.-]{1,253}|\[[0-9a-f:]{2,39}\])(:[0-9]{1
 class Kind:
     """What values an option takes.
 
-    ``read`` turns the text of a flag or variable into a value, or hands it back as it is if it is none;
-    ``allows`` decides about that, and about what a file holds; ``settle`` makes a path absolute.
+    ``read`` turns the text of a flag or variable into a value, or returns it unchanged if malformed;
+    ``allows`` judges that, and what a configuration file holds; ``settle`` makes a path absolute.
     """
 
     bound: str

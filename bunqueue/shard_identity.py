@@ -36,7 +36,7 @@ class Place(NamedTuple):
 
 
 class Look(NamedTuple):
-    """What a file holds that tells whose it is."""
+    """What a file holds to show which folder and shard it belongs to."""
 
     identity: Identity | None
     queues: list[str]  # not looked at where there is an identity

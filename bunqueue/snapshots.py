@@ -37,7 +37,9 @@ def take(source: Path, target: Path) -> list[Path]:
         _check_room(files, target)
         with ThreadPoolExecutor(AT_ONCE) as pool:
             list(pool.map(lambda file: _copy(file, target / file.name), files))
-        _write(target / NAME, (source / NAME).read_bytes())  # at last: without it the folder is none
+        _write(
+            target / NAME, (source / NAME).read_bytes()
+        )  # last: without it the folder is not a data folder
         sync(target)
     return [target / file.name for file in files]
 

@@ -1,4 +1,4 @@
-"""Stop a job from anywhere, also while it runs: the worker that has it is told at once."""
+"""Stop a job from anywhere, also while it runs: its worker is notified at once."""
 
 import asyncio
 import time

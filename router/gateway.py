@@ -31,7 +31,7 @@ SILENT_PINGS = 5  # a quarter of a minute: far more than the largest request tak
 BACKLOG = 1024  # what may wait while the gateway is away; the kernel caps it (net.core.somaxconn)
 GIVE_UP = 3  # failures before the first start: what keeps it from starting will not go away by itself
 FIRST_DELAY_S, LAST_DELAY_S = 0.1, 5.0  # before a restart; doubled each time
-HEALTHY_S = 10.0  # one that ran this long starts anew with the first delay
+HEALTHY_S = 10.0  # after a run of this length the next restart is delayed least
 STOP_S = 8.0  # to answer what it was asked; then it is killed
 
 _log = get_logger("router")
@@ -101,7 +101,7 @@ class Gateway:
             if process is None or process.returncode is not None:
                 keeper.cancel()  # it waits to start the process again
             elif process.stdin is not None:
-                process.stdin.close()  # which is how it hears of the end
+                process.stdin.close()  # which tells it to stop
             _, late = await asyncio.wait([keeper], timeout=STOP_S)
             if late:
                 _log.warning("the HTTP gateway did not stop in time and is killed")
@@ -118,7 +118,7 @@ class Gateway:
                 self._process.kill()
 
     def renew_certificate(self) -> None:
-        """Have it read the certificate anew."""
+        """Have it reload the certificate."""
         if self._process is not None and self._process.returncode is None:
             with suppress(ProcessLookupError):
                 self._process.send_signal(signal.SIGHUP)
@@ -202,7 +202,7 @@ class Gateway:
             self.kill()
 
     def _handover(self, descriptors: list[int]) -> bytes:
-        """What it is told when it starts: a line.  Its input stays open: the end of it means the end."""
+        """The line of settings that the process gets first.  Closing its input stops it."""
         told = {
             "socket": self._path,
             "descriptors": descriptors,

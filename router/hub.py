@@ -187,7 +187,7 @@ class Hub:
                 client.finish(wire.SEVERED)
 
     def link_down(self, link: ShardLink) -> None:
-        """A shard died: what was in flight there may or may not have happened, so nobody is told.
+        """A shard died: what was in flight there may or may not have happened, so nobody is answered.
 
         The connections are closed instead, those that get its events among them, as some may be missing.
         To the other shards they are SEVERED: the client is still there, and its locked jobs stay its own.

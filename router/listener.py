@@ -34,7 +34,7 @@ class TcpListener:
     async def start(self, tls: ssl.SSLContext | None) -> None:
         """Let clients in; with ``tls`` only those that shake hands."""
         hub, acceptor = self._hub, self._acceptor
-        # One that is refused is told why, unless a handshake would have to come first.
+        # A refused client gets the reason, unless a handshake would have to come first.
         acceptor.most = hub.max_connections + (0 if tls else hub.max_lingering)
         acceptor.tls = tls
         try:
@@ -44,10 +44,10 @@ class TcpListener:
             self.close()
             raise self._bound.refusal(error) from error
 
-    def renew(self, tls: ssl.SSLContext, *, anew: bool) -> None:
-        """Use this for handshakes from now on.  Connected clients stay, unless all must begin ``anew``."""
-        self._acceptor.renew(tls, anew=anew)
-        if anew:
+    def renew(self, tls: ssl.SSLContext, *, again: bool) -> None:
+        """Use this for handshakes from now on.  With ``again`` connected clients are closed."""
+        self._acceptor.renew(tls, again=again)
+        if again:
             for client in list(self._hub.clients.values()):
                 if client.limited:  # not the gateway's
                     client.finish(wire.BROKEN)

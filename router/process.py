@@ -228,7 +228,7 @@ class RouterProcess:
             _log.error("the TLS certificate was not renewed", error=str(error))
         else:
             assert tls is not None
-            self._listener.renew(tls, anew=self._client_ca.changed())
+            self._listener.renew(tls, again=self._client_ca.changed())
             self._gateway.renew_certificate()
             _log.info("the TLS certificate is renewed", certificate=self._settings.tls_cert)
 

@@ -37,7 +37,7 @@ SUBSCRIBE = 7  # the shard of the queue, which sends events from then on
 
 ONE_SHARD = frozenset({QUEUE, ID, FIRST})  # what goes to several counts as slow anyway
 
-MAX_CACHED_QUEUES = 100_000  # some 20 MB of names and numbers; then the cache starts anew
+MAX_CACHED_QUEUES = 100_000  # some 20 MB of names and numbers; then the cache is emptied
 
 MAX_IDS = 10_000  # in one command that is not all for one queue; ten times what one pull may give
 

@@ -60,7 +60,7 @@ class Strangers:
         return True
 
     def refused(self, client: ClientConnection, answers: int) -> bool:
-        """It was told no so many times; whether that was once too often."""
+        """It was refused so many times; whether that exceeds the bound."""
         found = self._all.get(client)
         if found is None:
             return False

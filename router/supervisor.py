@@ -26,7 +26,7 @@ from .shard_link import ShardLink
 COMMAND = (sys.executable, "-P", "-m", "shardproc")
 GIVE_UP = 5  # failures in a row before READY: what keeps a shard from starting will not go away by itself
 FIRST_DELAY_S, LAST_DELAY_S = 0.05, 5.0  # before a restart; doubled each time
-HEALTHY_S = 10.0  # a shard that ran this long starts anew with the first delay
+HEALTHY_S = 10.0  # after a run of this length the next restart is delayed least
 PING_S = 1.0  # so that a shard that hears nothing for longer knows that it is the router that stands still
 SILENT_PINGS = 30  # half a minute: far more than the longest batch, so it hangs
 STOOD_STILL_S = 2.5  # between two pings: the router was stopped, and could hear nobody
@@ -65,7 +65,7 @@ class Supervisor:
         self._hub = hub
         self._settings = settings
         self._command = command
-        self._epoch = secrets.token_hex(16)  # tells shards the connections of this run from those of others
+        self._epoch = secrets.token_hex(16)  # distinguishes connections of this run from those of others
         self._shards = [ShardProcess(index) for index in range(settings.shards)]
         self._tasks: list[asyncio.Task[None]] = []
         self._pinger: asyncio.Task[None] | None = None
@@ -204,7 +204,7 @@ class Supervisor:
         return await process.wait()
 
     def _handover(self, shard: ShardProcess) -> bytes:
-        """What a shard is told when it starts."""
+        """The settings that a shard gets when it starts."""
         assert self._folder is not None
         return msgspec.json.encode(
             {

@@ -132,7 +132,7 @@ async def embedded(files: list[str], folder: Path) -> Report:
                 name,
                 handle,
                 concurrency=CONCURRENCY,
-                on_failed=lambda job, error: None,  # dead letters are told at the end
+                on_failed=lambda job, error: None,  # dead letters are shown at the end
                 on_error=lambda error: troubles.append(f"{type(error).__name__}: {error}"),
                 **place,
             )
@@ -175,7 +175,7 @@ def progress(title: str, total: int) -> Iterator[Callable[[int], None]]:
         yield lambda done: bar.update(task, completed=done)
 
 
-# -- what is told at the end
+# -- the report at the end
 
 
 def tell(reports: list[Report], top: Path) -> int:

@@ -67,7 +67,7 @@ async def run(
     progress: Callable[[int], object],
     check: Callable[[], None],
 ) -> Report:
-    """Have `files` worked through. `progress` is told how many are done; `check` raises if it is in vain."""
+    """Have `files` worked through. `progress` gets the number that is done; `check` raises to give up."""
     started = time.perf_counter()
     began = time.time()
     paths: dict[str, str] = {}

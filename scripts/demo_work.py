@@ -44,7 +44,7 @@ class Walk:
 
 
 def walk(top: Path, limit: int) -> Walk:
-    """The first `limit` files below `top`; links to folders are not followed. OSError if `top` is none."""
+    """The first `limit` files below `top`, following no links to folders. OSError if `top` is no folder."""
     os.scandir(top).close()
     files: list[str] = []
     skipped = 0
@@ -105,7 +105,7 @@ def main() -> None:
     host, port = sys.argv[1:]
     print("ready", flush=True)
     options: dict[str, Any] = {"concurrency": CONCURRENCY, "host": host, "port": port}
-    options["on_failed"] = lambda job, error: None  # dead letters are told at the end
+    options["on_failed"] = lambda job, error: None  # dead letters are shown at the end
     run_forever(*(Worker(queue, handle, **options) for queue in QUEUES))
 
 

@@ -1,4 +1,4 @@
-"""Puts load on a running server and tells how much it carries.
+"""Puts load on a running server and reports its throughput.
 
     python scripts/load_test.py push --jobs 200000
     python scripts/load_test.py drain --connections 8 --batch 200 --json drain.json
@@ -54,7 +54,7 @@ MAX_BATCH = 1000  # what servers take in one command
 
 def client(options: Options, indexes: Sequence[int], pipe: Pipe) -> None:
     """A client process: drives the connections with these numbers."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent is told, too, and ends us
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent gets it, too, and ends us
     outcome = Outcome()
     try:
         connections = [Connection(options, index, outcome) for index in indexes]

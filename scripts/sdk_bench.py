@@ -96,7 +96,7 @@ Figures = dict[str, dict[str, list[float]]]  # scenario -> competitor -> one a r
 
 
 def install(servers: set[str]) -> None:
-    """Fill the folder .bench with what these servers and their clients need; what fails is told."""
+    """Fill the folder .bench with what these servers and their clients need; failures are shown."""
     if servers == {"ours"}:
         return
     CACHE.mkdir(exist_ok=True)
@@ -201,7 +201,7 @@ def program_of(competitor: Competitor) -> Path:
 
 
 def measure(competitor: Competitor, scenario: str, jobs: int, port: int) -> float | None:
-    """One run; None, which is told, when it fails."""
+    """One run; None, after a message, if it fails."""
     command = [*competitor.runner(), str(program_of(competitor)), scenario, str(jobs), str(port)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)

@@ -37,7 +37,7 @@ def blocking(source: str, name: str) -> str:
     source = re.sub(r'\A""".*?"""', HEADER.format(name=name), source, flags=re.DOTALL)
     for pattern, replacement in WORDS:
         source = re.sub(pattern, replacement, source)
-    # Words have become shorter, and names are sorted anew.
+    # Words have become shorter, so names are sorted again.
     for step in (["check", "--quiet", "--fix-only", "--select", "I"], ["format", "--quiet"]):
         command = [sys.executable, "-m", "ruff", *step, "--stdin-filename", str(TWINS / name), "-"]
         source = subprocess.run(command, input=source, check=True, capture_output=True, text=True).stdout

@@ -111,7 +111,7 @@ class Clock:
 
     def set_since(self, mark: Mark) -> int | None:
         """By how many ms the wall clock was set since ``mark``; None: not to be known, as the machine was
-        started anew, or is another one."""
+        restarted, or is another one."""
         now = self._mark()
         if not mark.boot or mark.boot != now.boot:
             return None

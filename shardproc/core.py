@@ -193,7 +193,7 @@ class Shard:
         self.engine.receive(source, body, now)
 
     def peer_is_up(self, shard: int, now: int) -> None:
-        """Another shard is there, perhaps anew."""
+        """Another shard is ready, perhaps after a restart."""
         self.engine.peer_is_up(shard, now)
 
     def _failed(self, error: Exception, client: Client, command: Command) -> None:
@@ -277,5 +277,5 @@ class Shard:
         self.store.end()
 
     def close(self) -> None:
-        """Close the file.  What was not committed is not wanted: nobody was told of it."""
+        """Close the file.  What was not committed is dropped: nobody has seen it."""
         self.store.close()

@@ -104,7 +104,7 @@ def _run(start: Start, settings: Settings, sock: socket.socket) -> int:
         _log.error("stopped, to read the data anew", error=str(error))
         return 1
     except Exception:
-        # Memory may be ahead of the disk, or halfway: nothing of it must be told or written.  The
+        # Memory may be ahead of the disk, or halfway: nothing of it may be sent or written.  The
         # router starts a new process, which reads what was committed.
         _log.exception("stopped by an error")
         return 1
@@ -120,7 +120,7 @@ def _refused(start: Start, settings: Settings, error: Exception) -> int:
 
 
 def _open(start: Start, settings: Settings, sock: socket.socket) -> ResilientShard:
-    """Open the shard's file and recover, telling the router how far it is."""
+    """Open the shard's file and recover, reporting progress to the router."""
     memory = settings.in_memory
     path = ":memory:" if memory else str(shard_file(Path(settings.data_dir), start.shard))
     begun = time.monotonic()

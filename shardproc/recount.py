@@ -1,4 +1,4 @@
-"""``python -m shardproc.recount FOLDER``: counts the files anew of a server that does not run.
+"""``python -m shardproc.recount FOLDER``: recounts the files of a stopped server.
 
 Writes a JSON object a line: ``{"shard", "check", "problem"}``, or ``{"shard", "queue", "unfinished",
 "completed", "dead"}``; when the folder cannot be looked at, one line for people on standard error.

@@ -353,7 +353,7 @@ class ResilientShard(Shard):
         text = damage.text(table)
         if seqs:
             text = f"{text}; jobs whose rows stand there cannot be changed until then"
-        with suppress(*DISK_ERRORS):  # then it is found anew after a restart
+        with suppress(*DISK_ERRORS):  # then it is found again after a restart
             damage.park(database.connection, seqs, table)
         self._trouble = msgspec.structs.replace(self._trouble, error=text)
         return bool(seqs or purges)

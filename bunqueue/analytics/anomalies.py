@@ -22,7 +22,7 @@ MIN_ATTEMPTS = 20  # in a bucket; of fewer, one failure more is no news
 MIN_FAILED = 5  # failed attempts in a bucket that is flagged for them
 WIDTH = 5.0  # scaled MADs from the median to the end of the band
 SCALE = 1.4826  # times the MAD is the standard deviation, if values are spread as usual
-MIN_RATE = 0.05  # failing that much more than usual is the least that is told
+MIN_RATE = 0.05  # failing less than that above usual is not reported
 MIN_WAIT_MS = 1000.0  # waiting that much longer is
 MIN_TIMES = 3.0  # and that many times as long
 WATCHED_QUEUES = 500  # the busiest ones, in which anomalies are looked for
@@ -46,7 +46,7 @@ class _Measure(NamedTuple):
     name: str
     counts: Callable[[Row], bool]  # whether a bucket's value means something
     bound: Callable[[float, float], float]  # of the median and the scaled MAD: the end of the band
-    matters: Callable[[Row], bool]  # whether a bucket beyond it is worth telling
+    matters: Callable[[Row], bool]  # whether a bucket beyond it is worth reporting
 
 
 def _is_busy(row: Row) -> bool:

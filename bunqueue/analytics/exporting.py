@@ -97,7 +97,7 @@ def export(
     folder has another number of shards than it had; BadOption when it is not clear which host it is of.
     """
     names = host_names(folders, hosts)
-    # What is wrong with a path is told here, rather than from within Spark.
+    # A wrong path is reported here, rather than from within Spark.
     shards = _by_host(find_shards(folders, names))
     counts = {host: len(found) for host, found in shards.items()}
     log = LakeLog(lake)
@@ -247,7 +247,7 @@ def _oldest(shards: Iterable[Shard], number: int) -> int:
 
 def _missing(run: _Run, events: DataFrame) -> dict[str, int]:
     """Jobs that ended and were removed by a retention before this run read them, by queue.  Those that were
-    to be removed at once are told by the event log instead."""
+    to be removed at once come from the event log instead."""
     gone = events.where(F.col("kind").isin("dropped", "removed", "revived"))
     ended = events.where((F.col("kind") == "completed") | ((F.col("kind") == "failed") & F.col("terminal")))
     left = (

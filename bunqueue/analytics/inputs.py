@@ -73,7 +73,7 @@ def from_folders(
     (epoch ms) are left out, as no number is about them.
     """
     given = host_names(folders, hosts)
-    shards = find_shards(folders, given)  # tells what is wrong with a path here, not from within Spark
+    shards = find_shards(folders, given)  # reports a wrong path here, not from within Spark
     names = json.dumps(given)
 
     def table(name: str, columns: str, **more: bool | str) -> DataFrame:

@@ -22,9 +22,9 @@ from bunqueue.spark.read.tables import TABLES
 
 # Beside the columns that are read without being asked for.
 _MORE = {"jobs": ("tags", "depends_on"), "attempts": (), "events": ()}
-# When what a row tells was over.
+# When what a row describes was over.
 ENDS = {"jobs": "finished_at", "attempts": "ended_at", "events": "at"}
-# What tells a row from all others.
+# The key of a row.
 KEYS = {
     "jobs": ["host", "id", "finished_at"],
     "attempts": ["host", "job_id", "number", "ended_at"],
@@ -73,7 +73,7 @@ def days_of(folder: Path, table: str) -> dict[str, Path]:
 
 
 def spark_path(place: Path) -> str:
-    """A folder of this machine as Spark is told it: a path alone is one of the cluster's file system."""
+    """A folder of this machine as a URL for Spark: a bare path is one of the cluster's file system."""
     return f"file://{place.absolute()}"
 
 

@@ -1,4 +1,4 @@
-"""Jobs that are gone, and their attempts, as the event log tells them: as far as that goes back.
+"""Jobs that are gone, and their attempts, from the event log, as far as that goes back.
 
 Their names and workers are not known any more.
 """
@@ -14,7 +14,7 @@ ENDS = ("completed", "failed", "stalled", "released")  # an attempt is over
 GONE = ("removed", "dropped")
 PURGED = "purged"  # finished jobs of a queue, many in one event
 KINDS = sorted({*STARTS, *ENDS, *GONE, "pulled"})
-_ID = "[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}"  # one that tells its number
+_ID = "[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}"  # one that holds its number
 
 
 def purges_told(events: DataFrame) -> DataFrame:
@@ -59,7 +59,7 @@ def _says(field: str, value: str) -> Column:
 
 
 def gone_jobs(lives: DataFrame) -> DataFrame:
-    """Jobs that are gone, as the event log tells them."""
+    """Jobs that are gone, from the event log."""
     kind = F.col("kind")
     final = (kind == "completed") | ((kind == "failed") & F.col("terminal"))
     how = F.when(_says("reason", "cancelled"), "cancelled").otherwise(kind)

@@ -1,4 +1,4 @@
-"""Every table of the analytics and every number in them: name, unit, and how it comes about.
+"""Every table of the analytics and every number in them: name, unit, and how it is computed.
 
 The page docs/analytics.md prints these tables, and the tests compute each number from them again.  A job is
 told by what is stored of it, an attempt by when a worker had it; ``due`` is the moment from which a worker

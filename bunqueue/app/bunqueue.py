@@ -338,7 +338,7 @@ class Bunqueue:
     def prune_schedules(self) -> list[CronView]:
         """Remove what `stale_schedules` gives, and nothing of anybody else; what was removed. The jobs stay.
 
-        Call it once the last program with the old declarations has ended: each declares them anew when it
+        Call it once the last program with the old declarations has ended: each declares them again when it
         starts.
         """
         admin = self.admin

@@ -42,7 +42,7 @@ def _main(arguments: Sequence[str] | None) -> int:
     from .output.progress import Declined
     from .program import app
 
-    logging.getLogger("bunqueue").addHandler(logging.NullHandler())  # errors are told once, by us
+    logging.getLogger("bunqueue").addHandler(logging.NullHandler())  # we report errors ourselves, once
     speak_any_language()
     command = typer.main.get_command(app)
     try:

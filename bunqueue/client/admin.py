@@ -57,7 +57,7 @@ class AsyncAdmin(AsyncClient, AsyncServerCalls, AsyncNamedCrons, AsyncServerWebh
         return await self._webhooks(queue)
 
     async def get_job(self, job_id: str) -> Job | None:
-        """A job of whatever queue; None when there is none."""
+        """A job of any queue; None if it does not exist."""
         command = checks.checked(query.GetJob(id=job_id), id="job_id")
         try:
             return (await self._caller.call(command, replies.OneJob)).job

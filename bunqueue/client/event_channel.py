@@ -25,7 +25,7 @@ from bunqueue.protocol.commands.events import SubscribeEvents
 
 logger = logging.getLogger("bunqueue.events")
 
-MAX_DELAY = 5.0  # seconds between attempts to subscribe anew
+MAX_DELAY = 5.0  # seconds between attempts to subscribe again
 
 Key = tuple[asyncio.AbstractEventLoop, Endpoint, str, substitute.Substitute | None]
 

@@ -79,7 +79,7 @@ class AsyncQueueEvents:
     async def next(self, timeout: Duration | None = None) -> QueueEvent | None:  # noqa: ASYNC109
         """The next event; None when this is closed.
 
-        Raises TimeoutError when there is none in time, and AuthError when the server refuses this client.
+        Raises TimeoutError if none comes in time, and AuthError when the server refuses this client.
         """
         await self.open()
         return await self._stream.next(timeout) if self._stream is not None else None

@@ -57,7 +57,7 @@ class DirectSession:
         engine.join(self)
 
     def ask(self, command: Struct, patience: float | None = None) -> bytes | None:
-        """The reply to a command; None when there is none within `patience` seconds.
+        """The reply to a command; None if none arrives within `patience` seconds.
 
         Raises PayloadError, ConnectionLost, or StorageError, which is one.
         """
@@ -119,7 +119,7 @@ class DirectSession:
 
 
 class FileSession:
-    """Blocking calls to the engine of a file, which is opened with the first, and anew after an error or a
+    """Blocking calls to the engine of a file, which is opened by the first one, and again after an error or a
     fork."""
 
     def __init__(self, data_path: str | os.PathLike[str] | None) -> None:

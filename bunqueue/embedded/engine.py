@@ -222,7 +222,7 @@ class EmbeddedEngine:
     @contextmanager
     def _breaking(self) -> Iterator[None]:
         """Close the engine if anything goes wrong within: memory may be ahead of the file, or halfway, so
-        nothing of it may be handed out or written.  The next call opens the file anew and reads what was
+        nothing of it may be handed out or written.  The next call reopens the file and reads what was
         committed.
         """
         try:

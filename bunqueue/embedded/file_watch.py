@@ -20,7 +20,7 @@ logger = logging.getLogger("bunqueue.embedded")
 
 
 class FileWritten(Exception):
-    """The file was deleted and written anew; it must be opened again."""
+    """The file was deleted and has been rewritten; it must be opened again."""
 
 
 class FileWatch:

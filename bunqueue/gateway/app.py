@@ -124,7 +124,7 @@ def _documented() -> tuple[bytes, str]:
 
 
 def version() -> str:
-    """The version of the package; of a source tree that was never installed there is none."""
+    """The version of the package; empty for a source tree that was never installed."""
     try:
         return metadata.version("bunqueue")
     except metadata.PackageNotFoundError:

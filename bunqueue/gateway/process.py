@@ -189,10 +189,10 @@ class _Server(uvicorn.Server):
         with suppress(OSError):  # the router has just gone
             os.write(sys.stdout.fileno(), READY)
 
-    def renew(self, tls: ssl.SSLContext, *, anew: bool) -> None:
-        """Shake hands with this from now on.  Who is in stays, unless everybody has to do it ``anew``."""
-        self._acceptor.renew(tls, anew=anew)
-        if anew:
+    def renew(self, tls: ssl.SSLContext, *, again: bool) -> None:
+        """Use this for handshakes from now on.  With ``again`` connected clients are closed."""
+        self._acceptor.renew(tls, again=again)
+        if again:
             for connection in list(self.server_state.connections):
                 connection.transport.close()
 
@@ -227,4 +227,4 @@ def _renew(server: _Server, settings: Settings, client_ca: WatchedFile) -> None:
     except OSError as error:
         _log.error("the TLS certificate was not renewed", error=str(error))
     else:
-        server.renew(context, anew=client_ca.changed())
+        server.renew(context, again=client_ca.changed())

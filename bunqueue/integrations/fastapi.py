@@ -66,6 +66,6 @@ async def _enter(stack: AsyncExitStack, part: Part) -> None:
 
 
 def _ended(worker: Worker, task: asyncio.Task[BaseException | None]) -> None:
-    """Nobody waits for a worker here, so its end has to be told."""
+    """Nobody waits for a worker here, so its end has to be logged."""
     if not task.cancelled() and (problem := task.exception() or task.result()) is not None:
         logger.error("queue %r: the worker has ended", worker.queue, exc_info=problem)

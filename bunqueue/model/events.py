@@ -21,7 +21,7 @@ STALLED = 11  # its holder fell silent: an attempt is over
 PAUSED = 12  # a queue, no job
 RESUMED = 13  # a queue, no job
 
-# In the log alone, so that it tells the whole of a job's life
+# In the log alone, so that it covers a job's whole life
 READY = 14  # DELAYED or BLOCKED to WAITING: time came, a promotion, the last dependency
 RELEASED = 15  # ACTIVE to WAITING, nothing counted: its connection ended
 REVIVED = 16  # FAILED or COMPLETED to WAITING, asked to run again

@@ -86,7 +86,7 @@ class IdFactory:
         return prefix or self._new_prefix(slot, now_ms)
 
     def life(self) -> int:
-        """A number that tells this life of a process from its other ones."""
+        """A number that distinguishes this run of a process from its other runs."""
         return self._random_bits(_LIFE_BITS)
 
     def token(self, slot: int, now_ms: int) -> str:

@@ -126,7 +126,7 @@ class Extra(Struct, rename="camel", omit_defaults=True, gc=False):
     repeated_by: str | None = None  # the job that followed it
     cancellation: Cancellation | None = None  # of an active job only
     watched: bool = False  # other shards want to know what becomes of it
-    planned_at: int | None = None  # when run_at was set, if neither created_at nor the timeline tells that
+    planned_at: int | None = None  # when run_at was set, if neither created_at nor the timeline says so
     flow: FlowMark | None = None
     postponed: int = 0  # how often handlers put it back; on the wire where it is not 0
     drops: int = 0  # connections that ended while they held it, before anything was heard of it
@@ -173,7 +173,7 @@ class Lock(Struct, gc=False):
 
     token: str
     owner: str
-    ttl: int  # ms, granted anew by every heartbeat that carries the token
+    ttl: int  # ms, restarted by every heartbeat that carries the token
     until: int  # epoch ms; after it the next sweep takes the job back
     conn: int  # the connection that pulled it; 0: that connection is gone
     heartbeat_at: int

@@ -335,9 +335,9 @@ def job_list(jobs: list[bytes]) -> Raw:
 
 
 def state_name(job: Job, version: int) -> str:
-    """The state in the words of a protocol version; 3 tells ready jobs with priority apart.
+    """The state in the words of a protocol version; 3 has a state of its own for ready jobs with a priority.
 
-    Dead letters that somebody stopped while they ran are told apart in both.
+    Both distinguish dead letters that were stopped while they ran.
     """
     if version >= 3 and job.state == WAITING and job.priority > 0:
         return "prioritized"

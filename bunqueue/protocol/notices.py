@@ -1,4 +1,4 @@
-"""What a worker's connection is told without having asked: somebody wants one of its jobs to stop."""
+"""What a worker's connection receives unasked: one of its jobs is to stop."""
 
 from __future__ import annotations
 

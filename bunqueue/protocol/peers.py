@@ -147,7 +147,7 @@ class Obliterated(Message):
 
 
 class Watch(Message):
-    """What became of these jobs?  The asker is told once more of those that are pending."""
+    """What became of these jobs?  Those that are pending are reported again when they end."""
 
     ids: list[str]
     durable: bool = False
@@ -199,7 +199,7 @@ FIND, LOOK, JOIN, LIST, ADOPT, PART, REMOVE = range(7)  # operations
 
 
 class FamilyChanged(Message):
-    """``found``: it is done.  ``queue`` and ``state`` are those of the job; "" when there is none."""
+    """``found``: it is done.  ``queue`` and ``state`` are those of the job; "" if there is no such job."""
 
     found: bool
     queue: str = ""

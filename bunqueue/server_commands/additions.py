@@ -19,7 +19,7 @@ MAX_LISTED = 100  # workers in an overview
 
 
 class Additions:
-    """Of one server, or one embedded engine. Answers that are refusals are none of its business."""
+    """Of one server, or one embedded engine. It leaves refusals alone."""
 
     def __init__(self, figures: Callable[[], RouterFigures], listing: Callable[[], WorkerList]) -> None:
         """``figures`` and ``listing``, all workers, are asked for with each answer."""

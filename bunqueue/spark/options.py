@@ -132,7 +132,7 @@ def _columns(table: Table, text: str | None) -> tuple[Column, ...]:
 
 
 def columns_named(table: Table, names: tuple[str, ...]) -> tuple[Column, ...]:
-    """The columns with these names.  BadOption when there is none, or one twice."""
+    """The columns with these names.  BadOption for an unknown or repeated name."""
     found = []
     for name in names:
         column = table.column(name)
@@ -210,8 +210,8 @@ def _split(option: str, text: str) -> tuple[str, ...]:
 
 
 def moment(option: str, text: str, zone: tzinfo = UTC, more: str = "") -> datetime:
-    """A time in ISO 8601, in ``zone`` unless it has an offset.  BadOption when it is none; ``more`` says what
-    else there might have been."""
+    """A time in ISO 8601, in ``zone`` unless it has an offset.  BadOption if it is not; ``more`` says what
+    else was possible."""
     try:
         found = datetime.fromisoformat(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""The engine of a sandbox: in memory, and its time moves only when it is told to."""
+"""The engine of a sandbox: in memory, and its time moves only on request."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class SandboxEngine(EmbeddedEngine):
             self._finish()
 
     def cut(self, session: Session) -> None:
-        """The connection of a session ends, and it connects anew."""
+        """The connection of a session ends, and it connects again."""
         with self.lock:
             self.leave(session)
             self.join(session)

@@ -212,7 +212,7 @@ class Runs:
     def _report(self, command: Struct, was_done: Callable[[], bool]) -> bool:
         """Say it until there is an answer, as a worker does, though not for ever; whether it counts.
 
-        When an earlier try may have been carried out, `was_done` tells whether it was.  Raises CommandFailed.
+        If an earlier one may have been carried out, `was_done` says whether it was.  Raises CommandFailed.
         """
         for tries in range(MAX_REPORTS):
             try:

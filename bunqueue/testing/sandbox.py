@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 LIMIT = 1000  # jobs that one drain runs before it takes that for endless
 WORKERS_WORDS = WORDS["pull"] | WORDS["ack"] | WORDS["fail"] | WORDS["renew"]
 LOOK_S = 0.002  # between two looks at what workers do
-QUIET = 5  # turns of the event loop in which they do nothing: what they were told last has arrived
+QUIET = 5  # turns of the event loop in which they do nothing: what was sent to them last has arrived
 
 
 class Sandbox:
@@ -48,7 +48,7 @@ class Sandbox:
 
     While it is open, every `Queue`, `AsyncQueue` and `Worker` of the process works in it, whatever server or
     file they were made for, and whenever. Nothing is left of it afterwards. Time begins at `start`, or now,
-    and goes on when it is told to: delays, backoff, cron, limits and locks follow it.
+    and moves on request: delays, backoff, cron, limits and locks follow it.
     """
 
     def __init__(self, *, start: datetime | None = None) -> None:

@@ -40,7 +40,7 @@ def set_back(state: State, back: SetBack) -> Counter[str]:
 def jobs(state: State, back: SetBack, end: int) -> Iterator[int]:
     """Move the live jobs with numbers below ``end``, step by step; how many in each.
 
-    A job that was moved before stays as it is, so this may begin anew after a crash."""
+    A job that was moved before stays as it is, so this may start over after a crash."""
     for queue in list(state.queues.values()):
         reordered = False
         for some in _chunks([seq for seq in (*queue.late, *queue.jobs) if seq < end]):
@@ -138,7 +138,7 @@ def _extra(extra: Extra, back: SetBack, later: SetBack) -> bool:
 
 def _lock(lock: Lock, back: SetBack) -> bool:
     """Whether it ends earlier.  After a start it is not known when it was granted: then it is taken for
-    granted by the wrong clock, but never ends before its time has run anew."""
+    granted by the wrong clock, but never ends before its full time has run again."""
     until = lock.until
     if lock.heartbeat_at >= back.now:
         lock.until = min(until, max(back.now + lock.ttl, until - back.by))

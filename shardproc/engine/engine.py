@@ -94,7 +94,7 @@ class Engine:
         self._serve()
 
     def peer_is_up(self, shard: int, now: int) -> None:
-        """Another shard is there, perhaps anew."""
+        """Another shard is ready, perhaps after a restart."""
         self.state.now = now
         self.state.lives[shard] += 1
         peer_calls.repeat(self.state, shard)
@@ -191,7 +191,7 @@ class Engine:
     def recover_jobs(self, jobs: Iterable[Job], now: int) -> None:
         """Live jobs as they were stored, in order of arrival.
 
-        Active ones stay active: their lock runs anew, as the time the shard was away is not the
+        Active ones stay active: their lock restarts, as the time the shard was away is not the
         worker's fault.
         """
         state = self.state
@@ -252,7 +252,7 @@ class Engine:
         self._serve()
 
     def renew(self, conns: Collection[int], now: int) -> None:
-        """These connections have sent something: the locks of their jobs run anew."""
+        """These connections have sent something: the locks of their jobs restart."""
         self.state.now = now
         for conn in conns:
             if conn in self.state.clients:

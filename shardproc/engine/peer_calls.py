@@ -194,7 +194,7 @@ def _answered(state: State, question: tuple[int, int], answer: Any) -> None:
 
 
 def repeat(state: State, shard: int) -> None:
-    """A shard is there, perhaps anew: ask it again what it has not answered.
+    """A shard is ready, perhaps after a restart: ask it again what it has not answered.
 
     What must not be done twice is not asked again; it gets None for an answer.
     """

@@ -21,7 +21,7 @@ SlotOf = Callable[[str, str], int]  # key and JSON value of a record -> the slot
 class Apart(Enum):
     """Records that do not simply go to another shard when the number of shards changes."""
 
-    DERIVED = "follow from jobs, and are made anew"
+    DERIVED = "follow from jobs, and are rebuilt"
     UNSETTLED = "shards are in the middle of something"
 
 

@@ -14,7 +14,7 @@ from .errors import UNCHANGED, ReshardError, explained
 from .inventory import Inventory, Report
 from .plan import Family, QueueNumbers, families, shard_of
 
-WINDOW = 5_000  # jobs copied at a time, some 20 ms: then the progress is told
+WINDOW = 5_000  # jobs copied at a time, some 20 ms: then progress is reported
 
 
 def build(folder: Path, inventory: Inventory, manifest: Manifest, report: Report) -> None:

@@ -60,7 +60,7 @@ def shares(held: Sequence[Sequence[QueueSize]], new: int) -> list[Share]:
 class QueueNumbers:
     """Where the queues of a family go, and under which number there.
 
-    Of a queue that is no more only events are left, and nothing tells its name: they stay together.  With one
+    Of a queue that is no more only events are left, without its name: they stay together.  With one
     source all numbers stay; with several every queue gets another one.
     """
 

@@ -226,7 +226,7 @@ class CarefulStore(Store):
                 yield row[0]
 
     def _marking(self, table: str) -> Callable[[int], None]:
-        """What is told of keys that cannot be read."""
+        """What is reported of keys that cannot be read."""
         error = sqlite3.DatabaseError("database disk image is malformed")
         error.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
         return lambda seq: self.damage.met(table, error)

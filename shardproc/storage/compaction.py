@@ -25,7 +25,7 @@ _log = get_logger("shard")
 
 
 def compact(database: Database, most: int = MAX_KEPT, spare: int = SPARE_ROOM) -> bool:
-    """Write the file anew when more than half of it is free; whether that was done.
+    """Rewrite the file if more than half of it is free; whether that was done.
 
     ``most`` bytes are written at most, and ``spare`` bytes must stay free.  A crash in the middle leaves the
     file as it was.

@@ -20,7 +20,7 @@ from bunqueue.protocol.commands import CommandError
 from . import statements
 
 DAMAGE = (sqlite3.DatabaseError, MsgspecError, KeyError, TypeError, ValueError)
-"""What reading a damaged row may raise; `is_damage` tells it from other errors."""
+"""What reading a damaged row may raise; `is_damage` distinguishes it from other errors."""
 MAX_LOGGED = 20  # lines about single jobs; after that the count in the metrics says how many there are
 PARKED = "damage"  # key in meta: what was found when something could not be stored
 

@@ -129,7 +129,7 @@ class Database:
         self.connection.execute(f"pragma wal_autocheckpoint = {pages}")
 
     def checkpoint(self, how: Literal["restart", "truncate"]) -> bool:
-        """Copy the WAL into the database now, and have it begin anew; False when there is no room for that,
+        """Copy the WAL into the database now, and restart it; False when there is no space for that,
         or a reader needs it.  Waits for nobody."""
         execute = self.connection.execute
         execute("pragma busy_timeout = 0")
@@ -243,7 +243,7 @@ def own(path: Path, wait_s: float) -> FileLock:
         lock = _opened(path)
         if lock.take():
             return lock
-        lock.close()  # opened anew: a file may be put in its place meanwhile
+        lock.close()  # reopened: a file may have been put in its place
         if time.monotonic() > deadline:
             raise DatabaseBusy(
                 f"{path} is in use by another process: stop that server, or choose another folder"

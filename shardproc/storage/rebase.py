@@ -39,7 +39,7 @@ class Rebase:
         met: Callable[[Exception], None],
     ) -> None:
         """``now``: the time of each step; ``write_out`` opens the transaction, and writes what was asked for;
-        ``met`` is told of an error, and may raise it again."""
+        ``met`` is called with an error, and may raise it again."""
         self._db, self._events, self._now, self.write_out, self._met = db, events, now, write_out, met
 
     def begin(self, back: SetBack, next_seq: int) -> Pending:

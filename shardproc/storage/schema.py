@@ -87,7 +87,7 @@ create table completed (
     progress real not null default 0,
     progress_message text,
     large integer not null default 0,   -- there is a row of large_outcomes
-    result blob,                        -- null when it is in large_outcomes, or there is none
+    result blob,                        -- null if it is in large_outcomes, or the job has none
     primary key (queue_id, seq)
 ) without rowid;
 

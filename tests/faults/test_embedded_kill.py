@@ -1,4 +1,4 @@
-"""A process with an embedded engine is killed at any instant, or told to stop: what it was told holds."""
+"""An embedded file outlives its process: nothing that was acknowledged is lost, however the process ends."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ tell("stopped")
 """
 
 
-class Told:
+class Acknowledged:
     """What the process has said before its end, over all of its lives."""
 
     def __init__(self) -> None:
@@ -61,7 +61,7 @@ class Told:
             (self.added if kind == "added" else self.completed)[job_id] = int(number)
 
 
-def live(path: Path, told: Told, seconds: float, end: signal.Signals) -> int:
+def live(path: Path, acknowledged: Acknowledged, seconds: float, end: signal.Signals) -> int:
     """One life of the process; its exit status."""
     with subprocess.Popen(
         [sys.executable, "-c", PROGRAM, str(path)], stdout=subprocess.PIPE, text=True
@@ -71,36 +71,38 @@ def live(path: Path, told: Told, seconds: float, end: signal.Signals) -> int:
         time.sleep(seconds)  # the instant is what is tried
         run.send_signal(end)
         rest, _ = run.communicate(timeout=60)
-        told.hear(first + rest)
+        acknowledged.hear(first + rest)
         return run.returncode
 
 
-def check(path: Path, told: Told) -> None:
+def check(path: Path, acknowledged: Acknowledged) -> None:
     with Queue("q", embedded=True, data_path=path) as queue:
-        for job_id, number in told.added.items():
+        for job_id, number in acknowledged.added.items():
             state = queue.get_state(job_id)
             assert state in ("waiting", "completed"), (job_id, state)
             assert queue.get_job(job_id).data == number  # type: ignore[union-attr]
-        for job_id, number in told.completed.items():
+        for job_id, number in acknowledged.completed.items():
             assert (queue.get_state(job_id), queue.get_result(job_id)) == ("completed", number)
         counts = queue.counts()
         assert (counts.active, counts.failed) == (0, 0)
-        assert counts.waiting + counts.completed >= len(told.added)
+        assert counts.waiting + counts.completed >= len(acknowledged.added)
 
 
 @pytest.mark.slow
 def test_nothing_acknowledged_is_lost_whenever_the_process_is_killed(tmp_path: Path) -> None:
-    rng, told = random.Random(5), Told()
+    rng, acknowledged = random.Random(5), Acknowledged()
     for _ in range(6):
-        assert live(tmp_path / "jobs.db", told, rng.uniform(0, 0.6), signal.SIGKILL) == -signal.SIGKILL
-        check(tmp_path / "jobs.db", told)
-    assert told.added
-    assert told.completed
+        assert (
+            live(tmp_path / "jobs.db", acknowledged, rng.uniform(0, 0.6), signal.SIGKILL) == -signal.SIGKILL
+        )
+        check(tmp_path / "jobs.db", acknowledged)
+    assert acknowledged.added
+    assert acknowledged.completed
 
 
 def test_a_process_that_is_told_to_stop_finishes_what_runs(tmp_path: Path) -> None:
-    told = Told()
-    assert live(tmp_path / "jobs.db", told, 0.5, signal.SIGTERM) == 0
-    assert told.stopped
-    assert told.completed
-    check(tmp_path / "jobs.db", told)
+    acknowledged = Acknowledged()
+    assert live(tmp_path / "jobs.db", acknowledged, 0.5, signal.SIGTERM) == 0
+    assert acknowledged.stopped
+    assert acknowledged.completed
+    check(tmp_path / "jobs.db", acknowledged)

@@ -465,7 +465,7 @@ class Bench(Driver):
 
     def __init__(self) -> None:
         super().__init__()
-        self.places: dict[str, str] = {}
+        self.known: dict[str, str] = {}
         for option in (
             {},
             {"delay": 10_000},
@@ -477,13 +477,13 @@ class Bench(Driver):
             self.ask(cmd="PUSH", queue="q", uniqueKey=str(option), maxAttempts=1, data=[1], **option)
         taken = [self.ask(cmd="PULL", queue="q", owner=owner) for owner in (None, None, None, "w")]
         names = ("@failed", "@completed", "@active", "@locked")
-        self.places = {name: reply["job"]["id"] for name, reply in zip(names, taken, strict=True)}
-        self.places["@token"] = taken[3]["token"]
-        self.ask(cmd="ACK", id=self.places["@completed"], result={"x": 1})
-        self.ask(cmd="FAIL", id=self.places["@failed"], error="no")
+        self.known = {name: reply["job"]["id"] for name, reply in zip(names, taken, strict=True)}
+        self.known["@token"] = taken[3]["token"]
+        self.ask(cmd="ACK", id=self.known["@completed"], result={"x": 1})
+        self.ask(cmd="FAIL", id=self.known["@failed"], error="no")
         for name in ("waiting", "delayed"):
             (job,) = self.ask(cmd="GetJobs", queue="q", state=name)["jobs"]
-            self.places[f"@{name}"] = job["id"]
+            self.known[f"@{name}"] = job["id"]
 
     @property
     def client(self) -> Client:
@@ -497,7 +497,7 @@ class Bench(Driver):
     def filled(self, value: Any) -> Any:
         """``value`` with ids and tokens in place of their names."""
         if isinstance(value, str):
-            return self.places.get(value, value)
+            return self.known.get(value, value)
         if type(value) is list:
             return [self.filled(one) for one in value]
         if isinstance(value, dict):
@@ -527,7 +527,7 @@ class Bench(Driver):
         return {
             "jobs": {job_id: plain_struct(job) for job_id, job in state.jobs.items()},
             "queues": queues,
-            "rooms": {name: len(room) for name, room in state.rooms.items()},
+            "early_pulls": {name: len(pulls) for name, pulls in state.early_pulls.items()},
             "held": self.held(),
             "waiters": {conn: client.waiters for conn, client in state.clients.items()},
             "totals": (totals.pushed, totals.pulled, totals.completed, totals.failed),
@@ -740,7 +740,7 @@ def test_a_huge_offset_gives_an_empty_page(offset: int, state: str | None) -> No
 
 def test_nan_of_an_unbounded_number() -> None:
     bench = Bench()
-    reply = bench.ask(cmd="Progress", id=bench.places["@active"], progress=math.nan)
+    reply = bench.ask(cmd="Progress", id=bench.known["@active"], progress=math.nan)
     assert reply == {"ok": False, "error": "progress must be a number"}
     bench.close()
 

@@ -15,7 +15,7 @@ MARKS = 7  # at most, along the foot
 
 
 class Series(NamedTuple):
-    """What is drawn: a value for each bucket, None where there is none; ``kind`` chooses the colour."""
+    """The values drawn: one for each bucket, None where it has none; ``kind`` chooses the colour."""
 
     name: str
     kind: str

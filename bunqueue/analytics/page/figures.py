@@ -108,6 +108,6 @@ class Figures:
 
 
 def left_out(rows: Sequence[Row], told: int, table: str) -> str:
-    """Says where the rows are for which a part of the page has no room; empty if it tells all."""
+    """Says where the rows are for which a part of the page has no room; empty if it shows all."""
     more = len(rows) - told
     return f"<p class=range>{more} more in {table}.csv.</p>" if more > 0 else ""

@@ -13,7 +13,7 @@ from bunqueue.analytics.page.figures import NOTHING_LEFT, OUTCOMES, Figures, Row
 
 TOLD_QUEUES = 20
 TOLD_FAILURES = 8
-ALARMING = 0.01  # a share of failed jobs that is told in red
+ALARMING = 0.01  # a share of failed jobs that is shown in red
 _ENDS = {  # how attempts end, in a reader's words
     "explicit_fail": "error",
     "failed": "error",

@@ -298,7 +298,7 @@ def _ready(
     given: tuple[Any, ...], out: str, machine: _Machine, on_step: OnStep
 ) -> Iterator[tuple[From, SparkSession]]:
     """Where to read, and a Spark session: copies of what servers write to, for which all that comes then,
-    Spark first, stands back.  What is wrong with a place is told before Spark is started."""
+    Spark first, stands back.  Errors in a place are reported before Spark starts."""
     from bunqueue.analytics import inputs, runs
     from bunqueue.spark import standing_back
     from bunqueue.spark.read import folders, snapshots
@@ -321,8 +321,8 @@ def _ready(
 def _session(machine: _Machine) -> SparkSession:
     from bunqueue.spark import spark_session
 
-    logging.getLogger().addHandler(logging.NullHandler())  # Py4J tells there of what is raised as well
-    settings = {"spark__log__level": "OFF"} if machine.is_new else {}  # traces of what is told in a line
+    logging.getLogger().addHandler(logging.NullHandler())  # Py4J logs there what is raised as well
+    settings = {"spark__log__level": "OFF"} if machine.is_new else {}  # traces of what one line reports
     spark = spark_session(
         "bunqueue analytics",
         master=machine.master,

@@ -158,7 +158,7 @@ def add(
     if (schedule is None) == (every is None):
         raise SettingsError("--schedule: give either that, or --every")
     if schedule is not None:
-        _runs(schedule, timezone, 0, 1)  # refuses what is none
+        _runs(schedule, timezone, 0, 1)  # refuses an invalid pattern
     cron = session.queue(queue).upsert_cron(
         name,
         data,
@@ -247,7 +247,7 @@ def prune(
 ) -> None:
     """Remove the schedules that an app once declared and declares no longer; nobody else's.
 
-    Do it once no program with the old declarations is left: each declares them anew when it starts. The app
+    Do it once no program with the old declarations is left: each declares them again when it starts. The app
     is imported; the server is the one that the options here name.
     """
     from bunqueue.app.schedules import stale_of

@@ -65,7 +65,7 @@ Repair = Annotated[
 def doctor(session: Session, data_dir: Folder = None, repair: Repair = False) -> None:
     """Look for what commonly goes wrong: storage, shards, clocks, queues without workers, dead letters.
 
-    With --data-dir the files of a server that does not run are read and counted anew: whether they are
+    With --data-dir the files of a stopped server are read and recounted: whether they are
     whole, every job is in one state, and the counts are right. That takes as long as reading them takes.
 
     With --repair, too, a new file is made of what can be read of each damaged one, and takes its place; the

@@ -99,7 +99,7 @@ def events(
 
     Into a pipe go the moment in epoch ms, the type, the queue, the job, and details as JSON, separated by
     tabs. With --json each line is a JSON object. An event "lost" says that some are missing, as the
-    connection broke, or the reader was too slow. Listening is told on standard error when it has begun.
+    connection broke, or the reader was too slow. A line on standard error says when listening has begun.
 
     With --since the server's log is read, and followed if --follow says so. It has more types of events, but
     not the data of jobs.

@@ -198,7 +198,7 @@ def children(session: Session, job_id: JobId) -> None:
 
 @contextmanager
 def _of(session: Session, job_id: str) -> Iterator[Any]:
-    """A job's handle; when its state does not allow something, it is told what that is."""
+    """A job's handle; a refusal because of its state names that state."""
     from bunqueue.errors import WrongState
 
     handle = session.job(job_id)
@@ -215,7 +215,7 @@ def _say(session: Session, job_id: str, sentence: str, **facts: object) -> None:
 
 @verb(app, "bunqueue job cancel 01980f2e-... --reason 'the order was withdrawn'")
 def cancel(session: Session, job_id: JobId, reason: Reason = None, grace: Grace = 10_000) -> None:
-    """Stop a job for good, also one that runs: its worker is told, and its result does not count."""
+    """Stop a job for good, also one that runs: its worker is notified, and its result does not count."""
     with _of(session, job_id) as job:
         stopped = job.cancel(reason, grace=grace)
     said = "is cancelled" if stopped else f"is being stopped; bunqueue job wait {job_id} sees the end"

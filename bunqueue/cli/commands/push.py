@@ -101,7 +101,7 @@ class _Maker(NamedTuple):
     whole: bool
 
     def job(self, line: bytes) -> NewJob:
-        """Raises ValueError for a line that is none."""
+        """Raises ValueError for a malformed line."""
         import msgspec
 
         from bunqueue.client.options.job import JobOptions, NewJob

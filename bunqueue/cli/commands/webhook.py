@@ -1,4 +1,4 @@
-"""``bunqueue webhook``: who is told of events over HTTP."""
+"""``bunqueue webhook``: URLs that receive events over HTTP."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def enable(session: Session, webhook_id: Id) -> None:
 
 @verb(app, "bunqueue webhook disable 0198...")
 def disable(session: Session, webhook_id: Id) -> None:
-    """Switch a webhook off: it is told nothing until it is switched on."""
+    """Switch a webhook off: it receives nothing until it is switched on."""
     _switch(session, webhook_id, False)
 
 

@@ -74,7 +74,7 @@ class Session:
         return CheckedAdmin(self.caller)
 
     def queue(self, name: str) -> Queue:
-        """A queue. Raises OptionError for a name that is none."""
+        """A queue. Raises OptionError for an invalid name."""
         from .checked import CheckedQueue
 
         return CheckedQueue(name, self.caller)

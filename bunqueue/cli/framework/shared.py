@@ -240,7 +240,7 @@ def point_at(place: Mapping[str, Any]) -> None:
 
     url = url_of(place)
     if url is not None:
-        endpoint_of(place)  # what is wrong with it is told of the flags, not of the variable
+        endpoint_of(place)  # an error names the flag, not the variable
         os.environ[URL_VARIABLE] = url
     if place.get("token") is not None:
         os.environ[TOKEN_VARIABLE] = place["token"]

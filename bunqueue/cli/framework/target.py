@@ -56,7 +56,7 @@ def load(target: str) -> Any:
 
 
 def app_of(target: str, folder: str) -> Bunqueue:
-    """The app that a target names, whose module may be in `folder`. SettingsError when it is none."""
+    """The app that a target names, whose module may be in `folder`. SettingsError if it is not an app."""
     from bunqueue.app.bunqueue import Bunqueue
 
     sys.path.insert(0, os.path.abspath(folder))

@@ -58,7 +58,7 @@ def status_of(error: Exception) -> int:
 
 
 def words_of(error: Exception) -> str:
-    """What is told of an error: of the server's own words, and of the client's advice."""
+    """The text of an error: the server's own words, then the client's advice."""
     text = str(error)
     for inside, outside in _WORDS.items():
         text = text.replace(inside, outside)

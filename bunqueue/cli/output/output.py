@@ -142,7 +142,7 @@ class Output:
         return not self.as_json and sys.stdout.isatty()
 
     def rows(self, rows: Iterable[object], columns: Sequence[Column], *, none: str) -> None:
-        """A list; ``none`` is what people are told of an empty one."""
+        """A list; ``none`` is what people see in place of an empty one."""
         shown: list[Row] = [plain(row) for row in rows]
         if self.as_json:
             self._write(encoded(shown))

@@ -56,7 +56,7 @@ def _bar(what: str, total: float | None, *, sizes: bool = False) -> Any:
 
 @contextmanager
 def advancing(what: str, total: float | None, *, sizes: bool = False) -> Iterator[Callable[[float], None]]:
-    """A bar that is told how far it is; nothing where standard error is no terminal."""
+    """A progress bar; shows nothing where standard error is not a terminal."""
     if not sys.stderr.isatty():
         yield lambda done: None
         return
@@ -92,7 +92,7 @@ def waiting(what: str) -> Iterator[None]:
 
 
 def watched(what: str, work: Callable[[], T], left: Callable[[], int]) -> T:
-    """What ``work`` gives, which runs in a thread of its own while ``left`` tells how many jobs remain."""
+    """What ``work`` gives, which runs in its own thread while ``left`` returns how many jobs remain."""
     if not sys.stderr.isatty():
         return work()
     total = left()
@@ -109,7 +109,7 @@ def watched(what: str, work: Callable[[], T], left: Callable[[], int]) -> T:
     with advancing(what, total) as advance:
         thread.join(UNNOTICED_S)
         while thread.is_alive():
-            with suppress(BunqueueError):  # that is the work's to tell
+            with suppress(BunqueueError):  # the work reports that itself
                 advance(total - left())
             thread.join(STEP_S)
     result, error = outcome[0]

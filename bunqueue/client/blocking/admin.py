@@ -53,7 +53,7 @@ class Admin(Client, ServerCalls, NamedCrons, ServerWebhooks):
         return self._webhooks(queue)
 
     def get_job(self, job_id: str) -> Job | None:
-        """A job of whatever queue; None when there is none."""
+        """A job of any queue; None if it does not exist."""
         command = checks.checked(query.GetJob(id=job_id), id="job_id")
         try:
             return (self._caller.call(command, replies.OneJob)).job

@@ -79,7 +79,7 @@ class QueueEvents:
     def next(self, timeout: Duration | None = None) -> QueueEvent | None:
         """The next event; None when this is closed.
 
-        Raises TimeoutError when there is none in time, and AuthError when the server refuses this client.
+        Raises TimeoutError if none comes in time, and AuthError when the server refuses this client.
         """
         self.open()
         return self._stream.next(timeout) if self._stream is not None else None

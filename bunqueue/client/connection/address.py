@@ -86,7 +86,7 @@ def _target(host: str | None, port: int | str | None, url: str | None, environ: 
 
 
 def parse_url(url: str, source: str = "url") -> Target:
-    """What a URL says. OptionError, which begins with `source` and never shows a token, if it is none."""
+    """What a URL says. Raises OptionError, which begins with `source` and never shows a token."""
     example = f"give {PLAIN}://HOST:PORT or {PLAIN}://TOKEN@HOST:PORT, with TLS {WITH_TLS}://"
     if not isinstance(url, str):
         raise OptionError(f"{source}: {shown(url)} is not allowed; {example}")

@@ -23,7 +23,7 @@ from bunqueue.client.connection.transport import Endpoint
 from bunqueue.client.connection.wire import next_number
 from bunqueue.errors import BunqueueError
 
-PATIENCE = 1.0  # seconds for a connection to come about; what takes longer is the pool's to wait for
+PATIENCE = 1.0  # seconds for a connection to be made; the asynchronous pool waits for what takes longer
 
 
 class BlockingPool:
@@ -44,7 +44,7 @@ class BlockingPool:
         self.forget()
 
     def forget(self) -> None:
-        """Begin anew: in a forked child the connections are its parent's."""
+        """Forget all: in a forked child the connections are its parent's."""
         # Each slot holds an idle connection, or None. Single operations on the list need no lock.
         # The connection that was given back last is taken first: it is the surest to be alive.
         self._slots: list[BlockingConnection | None] = [None] * self._endpoint.options.pool_size

@@ -25,7 +25,7 @@ R = TypeVar("R", bound=Reply)
 
 
 class AsyncCaller:
-    """Calls one endpoint, through a session opened when it is first needed, anew for each event loop."""
+    """Calls one endpoint, through a session opened when it is first needed, one for each event loop."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         self.endpoint = endpoint

@@ -75,7 +75,7 @@ class ConnectionOptions:
     """How long one attempt to connect, authenticate and agree on a protocol may take."""
     refused_timeout: Duration = 3_000
     """How long commands wait while the address refuses connections, as nothing listens there, and none has
-    ever come about; a server that was there before may take `command_timeout` to come back."""
+    ever be made; a server that was there before may take `command_timeout` to come back."""
     ping_interval: Duration = 30_000
     """Silence after which the connection is checked; 0: never."""
     max_ping_failures: int = 3
@@ -83,7 +83,7 @@ class ConnectionOptions:
     max_command_timeouts: int = 3
     """Timeouts in a row after which the connection is taken for dead; 0: never."""
     auto_reconnect: bool = True
-    """Whether a lost connection is made anew at once; else when the next command needs one."""
+    """Whether a lost connection is replaced at once; else when the next command needs one."""
     reconnect_delay: Duration = 100
     """The wait after the first failed attempt to connect; it doubles with each one, and varies by 30 %."""
     max_reconnect_delay: Duration = 30_000

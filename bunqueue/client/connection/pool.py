@@ -146,7 +146,7 @@ class Pool:
     # -- deadlines
 
     def watch(self, deadline: float) -> None:
-        """One timer serves all requests: most have the same timeout, so it is rarely set anew."""
+        """One timer serves all requests: most have the same timeout, so it is rarely reset."""
         if self._timer is None or deadline < self._timer_at:
             if self._timer is not None:
                 self._timer.cancel()
@@ -191,7 +191,7 @@ class Pool:
     async def _keep_dialing(self) -> None:
         failures = 0
         begun = self._loop.time()
-        telling = self._loop.call_later(FIRST_WORD, self._tell)
+        reporting = self._loop.call_later(FIRST_WORD, self._report_wait)
         try:
             while self._wanted():
                 try:
@@ -207,18 +207,18 @@ class Pool:
                         return
                     await self._pause(min(self._options.retry_delay(failures, random.random()), left))
         finally:
-            telling.cancel()
+            reporting.cancel()
             self._dialer = None
 
     def _patience(self, error: Exception, begun: float) -> float:
         """Seconds for which it makes sense to go on trying."""
         if isinstance(error, NEVER_MIND) or not isinstance(error, OSError | BunqueueError):
-            return 0.0  # the token is refused; or the host is none that could be looked up, say
+            return 0.0  # the token is refused, or the host is unknown, say
         if self.reached or not (isinstance(error, requests.HungUp) or requests.is_refusal(error)):
             return inf
         return begun + seconds(self._options.refused_timeout) - self._loop.time()
 
-    def _tell(self) -> None:
+    def _report_wait(self) -> None:
         """Nothing happens for a while: say why."""
         if not self._connections and not self._quiet:
             why = f" ({requests.describe_problem(self._problem)})" if self._problem else ""

@@ -29,7 +29,7 @@ from bunqueue.protocol.readable import MARK, salvaged
 
 R = TypeVar("R", bound=Reply)
 
-_IDS_OF_OTHERS = (webhooks.SetWebhookEnabled, workers.Heartbeat)  # their `id` is none of a job
+_IDS_OF_OTHERS = (webhooks.SetWebhookEnabled, workers.Heartbeat)  # their `id` is not a job's
 _KINDS: dict[Kind, type[CommandFailed]] = {
     Kind.REFUSED: CommandFailed,
     Kind.JOB_NOT_FOUND: JobNotFound,

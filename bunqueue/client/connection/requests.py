@@ -135,7 +135,7 @@ def lost(command: Struct, address: str, reason: str, tries: int = 1) -> Connecti
 
 
 class HungUp(ConnectionLost):
-    """The server closes connections without a word, or is none of ours."""
+    """The server closes connections at once, or does not speak our protocol."""
 
 
 def unwelcome(address: str, reason: str) -> HungUp:

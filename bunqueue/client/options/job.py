@@ -218,7 +218,7 @@ _DECLARED = msgspec.defstruct(
 
 
 def options_of(given: JobOptions | None, name: str) -> dict[str, Any]:
-    """A map of options. OptionError, which begins with `name`, for what is none."""
+    """A map of options. Raises OptionError, which begins with `name`, for anything else."""
     if given is not None and not isinstance(given, Mapping):
         raise OptionError(f"{name}: {shown(given)} is not allowed; give a dict of options")
     return {**(given or {})}
@@ -350,7 +350,7 @@ def job_data(data: object, what: str, *, declared: bool = False) -> Raw:
 
 
 def encode_data(data: object, what: str) -> Raw:
-    """`data` as MessagePack. Raises PayloadError, which begins with `what`, if it is none."""
+    """`data` as MessagePack. Raises PayloadError, which begins with `what`, if it cannot be encoded."""
     return Raw(_encoded(data, what))
 
 

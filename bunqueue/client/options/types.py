@@ -49,7 +49,7 @@ class Dedup:
 @dataclass(frozen=True, slots=True)
 class Debounce:
     """Run once it has been quiet for a while: each job with the same key takes the place of the one that
-    waits, and begins to wait anew. It stands for `unique_key`, `delay` and `Dedup(replace=True)`."""
+    waits, and restarts its delay. It stands for `unique_key`, `delay` and `Dedup(replace=True)`."""
 
     key: str
     wait: Duration

@@ -527,7 +527,7 @@ class AsyncQueue(AsyncNamedCrons, AsyncServerWebhooks):
         return reply.count
 
     async def remove_dlq_job(self, job_id: str) -> bool:
-        """Remove one dead letter; False when it is none of this queue."""
+        """Remove one dead letter; False if this queue has no such dead letter."""
         command = checks.checked(dlq.RemoveDlqJob(queue=self.name, job_id=job_id))
         reply = await self._caller.call(command, dlq.RemovedReply)
         return reply.data.removed

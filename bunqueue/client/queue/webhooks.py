@@ -21,7 +21,7 @@ class AsyncServerWebhooks:
     _caller: AsyncCaller
 
     async def remove_webhook(self, webhook_id: str) -> bool:
-        """Remove a webhook; False when there is none."""
+        """Remove a webhook; False if there is no such webhook."""
         try:
             await self._caller.call(
                 checks.checked(webhooks.RemoveWebhook(webhook_id=webhook_id)), RemovedReply

@@ -117,7 +117,7 @@ def made_final(error: BaseException) -> BaseException:
 
 
 def postponed(error: Postpone) -> float:
-    """By how many ms. Raises OptionError for what is no delay, or too long, or a `max` that is none."""
+    """By how many ms. Raises OptionError for an invalid or too long delay, or an invalid `max`."""
     delay = time_left(error.delay, "Postpone: delay")
     checks.wire(_Later, {"delay": delay, "max": error.max})
     return delay

@@ -99,7 +99,7 @@ def forward(level: int, channel: JobChannel) -> Callable[[], None]:
 
 
 def level_of(value: int | str | None) -> int | None:
-    """A level by its name or number. OptionError for what is none."""
+    """A level by its name or number. OptionError for an unknown one."""
     if value is None or (isinstance(value, int) and not isinstance(value, bool)):
         return value
     found = logging.getLevelName(value.upper()) if isinstance(value, str) else None

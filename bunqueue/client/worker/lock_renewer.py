@@ -48,7 +48,7 @@ class Channel(Protocol):
         """Connects first if need be. Raises OSError or BunqueueError; then the channel is to be closed."""
 
     def close(self) -> None:
-        """Safe to call twice; the next call connects anew."""
+        """Safe to call twice; the next call connects again."""
 
 
 class ServerChannel:
@@ -157,7 +157,7 @@ class LockRenewer:
             del self._held[job.id]
 
     def listen_closely(self) -> None:
-        """From now on the answers to heartbeats are the only way to hear of cancelled jobs."""
+        """From now on only the answers to heartbeats report cancelled jobs."""
         self._interval = min(self._interval, CLOSELY)
         self.nudge()
 

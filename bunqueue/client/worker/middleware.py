@@ -136,7 +136,7 @@ async def _leave(context: AbstractAsyncContextManager[Any], error: BaseException
 
 
 def checked(middleware: Iterable[Middleware]) -> tuple[Middleware, ...]:
-    """A list as it was given. OptionError for what is none."""
+    """The list unchanged. OptionError for anything but a list of middleware."""
     if isinstance(middleware, Middleware) or not isinstance(middleware, Iterable):
         raise OptionError(f"middleware: {shown(middleware)} is no list; give one, such as [Timing()]")
     found = tuple(middleware)

@@ -113,7 +113,7 @@ def grace_of(options: WorkerOptions) -> float:
 
 
 def queues_of(queue: str | Sequence[str]) -> tuple[str, ...]:
-    """One or several names. OptionError for what is none."""
+    """One or several names. OptionError for an invalid one."""
     names = tuple(queue) if isinstance(queue, list | tuple | set) else (queue,)
     if not names or len(set(names)) < len(names):
         raise OptionError(f"queue: {shown(queue)} is not allowed; give a name, or several different ones")

@@ -93,7 +93,7 @@ def told(places: Places) -> str:
 
 
 def read_places(text: str, shards: int) -> Places | None:
-    """The places in the id of an event; None if it is none.
+    """The positions that the id of an event holds; None if it is malformed.
 
     One of a time when there were more or fewer shards says nothing about these: none of them is known.
     """

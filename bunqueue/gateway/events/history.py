@@ -149,7 +149,7 @@ class History:
     async def _follow(self) -> None:
         while True:
             began = time.monotonic()
-            with suppress(Problem):  # the router or a shard is away; that is told elsewhere
+            with suppress(Problem):  # the router or a shard is away; that is reported elsewhere
                 reply = await self._carrier.carry_out(COMMANDS["DashboardOverview"], {})
                 if reply["ok"]:
                     self._note(look_of(reply["data"]))

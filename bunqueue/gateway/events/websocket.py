@@ -113,7 +113,7 @@ class Session:
         self._tasks.discard(task)
         self._room.release()
         if not task.cancelled():
-            task.exception()  # the socket has ended: nobody is there to be told
+            task.exception()  # the socket has ended: there is nobody to report it to
 
     async def end(self, code: int) -> None:
         """Close the socket, if it is open."""

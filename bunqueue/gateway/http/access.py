@@ -28,7 +28,7 @@ from bunqueue.settings import Settings
 from . import status
 from .problems import Problem, refusal
 
-MAX_PEERS = 10_000  # addresses whose requests are counted; then counting starts anew
+MAX_PEERS = 10_000  # addresses whose requests are counted; then counting starts again
 MAX_SLOWED = 500  # answers to wrong tokens that wait at the same time; each keeps a connection
 TOO_MANY = "Rate limit exceeded"
 METHODS = "GET, POST, PUT, PATCH, DELETE"

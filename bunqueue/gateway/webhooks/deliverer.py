@@ -47,7 +47,7 @@ class Deliverer:
         self._shards = shards
         self._anywhere = anywhere
         self._couriers: dict[str, asyncio.Task[None]] = {}
-        self._ending: set[str] = set()  # of those that are told to end
+        self._ending: set[str] = set()  # of those that were asked to end
         self._looking: asyncio.Task[None] | None = None
         self._trials: set[asyncio.Task[str | None]] = set()
 

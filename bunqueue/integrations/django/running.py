@@ -44,7 +44,7 @@ def run_task(job: ActiveJob) -> Any:
 
 
 def _backend(job: ActiveJob) -> BunqueueBackend:
-    """The backend that a job says it is of.  Raises TaskUnknown when that is none of ours."""
+    """The backend that a job names.  Raises TaskUnknown if it is not one of ours."""
     alias = job.data.get("backend") if isinstance(job.data, dict) else None
     if not isinstance(alias, str) or alias not in task_backends.settings:
         raise TaskUnknown(f"job {job.id} is not that of a task: TASKS has no backend {alias!r}")

@@ -169,7 +169,7 @@ class Spec:
     parks: bool  # may be answered later: when its ``timeout`` is above 0
     heavy: bool  # may be answered later: its work grows with the queue and goes in slices
     since: int  # protocol version
-    key: str = ""  # the field that tells the shard
+    key: str = ""  # the field that decides the shard
     plain: type[Struct] | None = None  # the same with its usual fields only: what most requests are
     subscribes: bool = False  # from then on that shard sends the connection events
     partial: bool = False  # the shards that are there answer for all
@@ -242,7 +242,7 @@ def command(
 
 
 def _key(route: Route, request: type[Struct]) -> str:
-    """The field of a request that tells its shard; of ids, the first that is one."""
+    """The field of a request that decides its shard; of several ids, the first valid one."""
     if route is Route.ID:
         return next(name for name in request.__struct_fields__ if name in ("id", "custom_id", "worker_id"))
     return {Route.QUEUE: "queue", Route.IDS: "ids"}.get(route, "")

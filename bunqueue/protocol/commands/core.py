@@ -175,7 +175,7 @@ class PushBatchReply(Reply, kw_only=True):
 
 
 class PullReply(Reply, kw_only=True):
-    """``job`` is null when there is none; ``token`` is there when an owner was named."""
+    """``job`` is null if no job was available; ``token`` is present if an owner was named."""
 
     job: Raw | None
     token: str | UnsetType | None = UNSET
@@ -277,7 +277,7 @@ class Pull(Command, tag="PULL"):
 
     With an ``owner`` the job is locked for ``lockTtl`` ms and needs its token from then on.
     With ``detach`` it stays active when the connection ends, as somebody else works on it.
-    With ``signals`` the connection is told when one of its jobs is to stop.
+    With ``signals`` the connection is notified when one of its jobs is to stop.
     """
 
     queue: QueueName

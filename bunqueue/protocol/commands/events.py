@@ -24,7 +24,7 @@ Place = Annotated[int, Meta(ge=-1, le=MAX_SAFE)]  # -1: the end of the log
 
 
 class WaitReply(Reply, kw_only=True):
-    """``completed`` false: its time is over, or the job can no longer complete; ``state`` tells which.
+    """``completed`` false: the timeout is over, or the job can no longer complete; ``state`` says which.
 
     ``result`` is left out of a job that has none, or is removed on completion.
     """
@@ -38,10 +38,9 @@ class Ended(Struct, kw_only=True, omit_defaults=True, gc=False):
     """How a job ended.
 
     ``state`` is completed, failed, cancelled (waiting or active), expired (its ``ttl`` was over), or unknown:
-    it is not there, any more or ever.  Of one that is kept, or that ended while somebody waited for it,
-    ``result`` is told, or ``error``, ``reason`` (as of dead letters) and the number of failed ``attempts``;
-    cancelled and expired ones that were removed are remembered until the shard ends, or 10,000 others have
-    come.
+    there is no such job, or no longer.  A job that is kept, or that ended while a WaitJob was open, has its
+    ``result``, or ``error``, ``reason`` (as of dead letters) and the number of failed ``attempts``.  Removed
+    ones that were cancelled or expired are remembered until the shard restarts, or 10,000 others followed.
     """
 
     id: str

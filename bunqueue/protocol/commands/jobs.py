@@ -38,10 +38,10 @@ class CancelReply(Reply, kw_only=True):
 class Cancel(Command, tag="Cancel"):
     """Remove a job that has not begun: a waiting or delayed one, or one that waits for others.
 
-    With ``running`` an active one is stopped, too.  Its worker is told (see "Stopping a job that runs"); when
-    it has reported the end of the job, whatever it says of it, or ``grace`` ms are over, the job is in the
-    final state ``cancelled``: a dead letter with that reason, never retried by itself, its result refused.
-    Asking again may shorten the time.
+    With ``running`` an active one is stopped, too.  Its worker is notified (see "Stopping a job that runs").
+    When the worker reports any outcome, or ``grace`` ms are over, the job reaches the final state
+    ``cancelled``: a dead letter with that reason, never retried by itself, its result refused.  A second
+    Cancel may shorten the time.
     """
 
     id: JobId

@@ -23,7 +23,7 @@ class Rate(Struct, gc=False):
 
 class Limits(Struct, rename="camel", gc=False):
     """``rate_limit_ttl``: ms until the limit ends if it has an end, else until it lets the next job through;
-    -2 when there is none.  ``maxed``: as many jobs are active as may be."""
+    -2 if it has none.  ``maxed``: as many jobs are active as the limit allows."""
 
     rate_limit: Rate | None
     rate_limit_ttl: float | int

@@ -127,7 +127,7 @@ class ShardFigures(Struct, gc=False):
 
 
 class Figures(Struct, gc=False):
-    """What a shard tells the router, which makes the text; at most so many queues, the largest."""
+    """A shard's numbers for the router, which makes the text; at most so many queues, the largest."""
 
     shards: list[ShardFigures]
     queues: list[QueueFigures]

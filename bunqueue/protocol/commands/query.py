@@ -32,7 +32,7 @@ class StateReply(Reply, kw_only=True):
 
 
 class ResultReply(Reply, kw_only=True):
-    """``result`` is what the ACK carried; absent when there is none."""
+    """``result`` is what the ACK carried; absent if it carried nothing."""
 
     id: str
     result: Raw | UnsetType = UNSET

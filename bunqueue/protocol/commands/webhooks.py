@@ -1,4 +1,4 @@
-"""Webhooks: who is told of events over HTTP."""
+"""Webhooks: URLs that receive events over HTTP."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class SetWebhookEnabled(Command, tag="SetWebhookEnabled"):
 
 
 class Trial(Struct, rename="camel", gc=False):
-    """What came of a trial: the ``status`` of the answer, or the ``error`` for which there is none."""
+    """What a trial led to: the ``status`` of the answer, or the ``error`` if there was no answer."""
 
     delivered: bool
     status: int | None
@@ -140,7 +140,7 @@ class Delivery(Struct, rename="camel", gc=False):
 
 
 class DeliveriesReply(Reply, kw_only=True):
-    """Each of ``trials`` is told once."""
+    """Each of ``trials`` is reported once."""
 
     webhooks: list[Delivery]
     trials: list[WantedTrial]

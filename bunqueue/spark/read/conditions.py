@@ -44,7 +44,7 @@ def where(table: Table, conditions: Sequence[Condition]) -> Clause:
 
 
 def clause_of(table: Table, condition: Condition) -> Clause | None:
-    """A condition as SQL; None when there is none that means the same."""
+    """A condition as SQL; None if SQL has no equivalent."""
     column = table.column(condition.column)
     if column is None or not column.sql or column.type in ("binary", "array<string>"):
         return None

@@ -25,7 +25,7 @@ Scalar = str | int | float | None
 
 
 def payload_json(raw: bytes | None) -> str | None:
-    """A payload as JSON; None when there is none or it cannot be decoded."""
+    """A payload as JSON; None if it is missing or cannot be decoded."""
     return None if raw is None else _converted(raw)[0]
 
 

@@ -17,7 +17,7 @@ from .decoding import to_json
 from .shard_file import ShardFile
 
 _decode: Any = Decoder(list[list[Any] | None]).decode  # null: was forgotten on request
-_NAMED = b"\xa5queue"  # the key of the field that tells a name, as MessagePack
+_NAMED = b"\xa5queue"  # the key of the field with the queue's name, as MessagePack
 UNKNOWN = "unknown"  # a kind that a newer version wrote
 
 _ROWS = """
@@ -57,7 +57,7 @@ def bounds(file: ShardFile) -> Bounds:
 
 
 def oldest(file: ShardFile) -> tuple[int, int] | None:
-    """Number and time (epoch ms) of the oldest event that is kept; None when there is none."""
+    """Number and time (epoch ms) of the oldest event that is kept; None if there are no events."""
     if file.is_empty:
         return None
     found = file.one("select first_seq, at from events order by first_seq limit 1")
@@ -65,7 +65,7 @@ def oldest(file: ShardFile) -> tuple[int, int] | None:
 
 
 def first_since(file: ShardFile, at: int) -> int:
-    """The number of the first event at ``at``, epoch ms, or later; that of the next one if there is none."""
+    """The number of the first event at ``at``, epoch ms, or later; without one, of the next event to come."""
     found = None if file.is_empty else file.one("select min(first_seq) from events where at >= ?", at)
     if found is None or found[0] is None:
         return bounds(file).last + 1
@@ -103,7 +103,7 @@ def _event(seq: int, at: int, entry: list[Any], names: _Names) -> EventRow:
 
 
 class _Names:
-    """Names of queues, also of those that were obliterated since: the log tells them at that.
+    """Names of queues, also of those obliterated since: that event carries the name.
 
     An obliterated queue's number may have become that of another one, which is younger than the event.
     """

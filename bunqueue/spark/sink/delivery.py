@@ -25,7 +25,7 @@ from bunqueue.protocol.commands.events import WaitJobs, WaitManyReply
 from .rows import RowJob
 from .settings import SinkSettings
 
-ASKED = 100  # jobs that the server tells the ends of in one answer
+ASKED = 100  # jobs whose outcomes the server gives in one answer
 MAX_BYTES = 4 << 20  # of data in one batch
 BUFFERED = 8  # batches of all queues together that wait to be full, in rows or in bytes
 
@@ -62,7 +62,7 @@ class Delivery:
     server when it is slower than the rows come, and so do the rows."""
 
     def __init__(self, settings: SinkSettings, write_id: str, done: Callable[[Sent], None]) -> None:
-        """``done`` is told of each batch, in the thread that adds the jobs, and may raise."""
+        """``done`` is called after each batch, in the thread that adds the jobs, and may raise."""
         self._settings = settings
         self._write_id = write_id
         self._done = done

@@ -1,4 +1,4 @@
-"""What a write is told: its options, checked on the driver before any task runs."""
+"""The options of a write, checked on the driver before any task runs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FORMATS = ("value", "json", "msgpack")
 BAD_ROWS = ("fail", "skip")
 MAX_BATCH = 10_000  # rows in one command; more gains nothing and keeps other clients of the shard waiting
 MAX_IN_FLIGHT = 16  # commands of one task under way
-TIMEOUT_MS = 60_000  # a server that is started anew is waited for so long
+TIMEOUT_MS = 60_000  # how long to wait for a server that restarts
 REFUSED_MS = 10_000  # and one that was never there
 
 KNOWN = (

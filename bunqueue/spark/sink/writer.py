@@ -38,7 +38,7 @@ _UNREADABLE = (ValueError, OverflowError)
 
 @dataclass
 class Done(WriterCommitMessage):
-    """What a task tells the driver."""
+    """What a task reports to the driver."""
 
     write_id: str
     summary: TaskSummary

@@ -19,7 +19,7 @@ from ..memory.clock_correction import SetBack
 from ..outbox import Pushed, PushedEntry
 from ..state import State
 
-KEPT_MS = 300_000  # a client repeats for as long as its commands may take: half a minute, unless it is told
+KEPT_MS = 300_000  # a client repeats for as long as its commands may take: half a minute, unless it is set
 MAX_KEPT = 100_000  # single ids, or runs of ids; about 30 MB
 
 AnyPush = PlainPush | PlainPushBatch | Push | PushBatch
@@ -51,7 +51,7 @@ def full_key(command: AnyPush) -> str:
 def answered(state: State, command: AnyPush) -> tuple[list[str], list[int]] | None:
     """What a push with that key is answered: ids, and which of them existed; None: there was none.
 
-    CommandError when that cannot be told, or it was a push of something else.
+    CommandError if that is unknown, or it was a push of something else.
     """
     key, memory = full_key(command), state.pushed
     if (answer := memory.known.get(key)) is not None:

@@ -76,7 +76,7 @@ def end_reconnects(state: State) -> None:
 
 
 def wait_anew(state: State) -> None:
-    """Give all workers time to reconnect anew: while the shard heard nobody, none of them could."""
+    """Give all workers time to reconnect: while the shard stood still, none of them could."""
     reconnects = state.hearing.reconnects
     reconnects.replace(
         (_patience_ends(state, entry[2][1]), entry[1], entry[2])

@@ -298,7 +298,7 @@ def _revive(state: State, queue: QueueState, job: Job) -> bool:
 
 
 class _Past(Struct, rename="camel", gc=False):
-    """One attempt, as an entry tells it.  Times in ms."""
+    """One attempt, as an entry shows it.  Times in ms."""
 
     attempt: int
     started_at: float

@@ -185,7 +185,7 @@ def _suspect(job: Job, lock: Lock, lost: list[Job]) -> None:
 
 def renew_all(state: State) -> None:
     """The shard could hear nobody (it was stopped or suspended, or the router was): nobody could renew a lock
-    in that time, so all of them run anew."""
+    in that time, so all of them restart."""
     for held in (*(client.held for client in state.clients.values()), state.orphans):
         renew(state, held)
     state.next_sweep = max(state.next_sweep, state.hearing.settled_at)
@@ -193,7 +193,7 @@ def renew_all(state: State) -> None:
 
 
 def renew(state: State, jobs: Collection[Job]) -> None:
-    """The locks of these jobs run anew."""
+    """The locks of these jobs restart."""
     for job in jobs:
         if job.lock is not None:
             job.lock.until = max(job.lock.until, state.now + job.lock.ttl)

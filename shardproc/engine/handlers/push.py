@@ -112,7 +112,7 @@ def _reply(command: idempotency.AnyPush, ids: list[str], existing: list[int]) ->
 
 
 def push_fields(state: State, queue_name: str, fields: JobFields) -> tuple[str, bool]:
-    """Push a job that the server itself makes; its id as a client would be told it, and whether it is new."""
+    """Push a job that the server itself makes; its id as a client would see it, and whether it is new."""
     queue = state.queues.get(queue_name) or new_queue(state, queue_name)
     ids, existing = _add(state, queue, [fields], [bytes(fields.data)])
     return ids[0], not existing

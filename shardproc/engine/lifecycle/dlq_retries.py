@@ -32,7 +32,7 @@ def give_up(state: State, job: Job) -> None:
 
 
 def forget(state: State, job: Job, *, by_itself: bool) -> None:
-    """A finished job begins anew; what is known of its former lives ends unless it came back by itself."""
+    """A finished job starts over; the record of its earlier lives ends unless it came back by itself."""
     if job.extra is not None:
         count = job.extra.auto_retries.count if job.extra.auto_retries is not None else 0
         job.extra.auto_retries = AutoRetries(count + 1, state.now) if by_itself else None

@@ -72,7 +72,7 @@ def watch(state: State, job: Job) -> None:
 
 
 def remember(state: State, job: Job) -> None:
-    """A job is removed, whatever it was before; those who wait for it are told."""
+    """A job is removed, in whatever state; those who wait for it are notified."""
     if job.id in state.awaited:
         state.settled.append(job)
     outcome, extra = outcome_of(job), job.extra

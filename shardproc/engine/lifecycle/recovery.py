@@ -9,7 +9,7 @@ from ..state import QueueState, State
 
 
 def recover_active(state: State, queue: QueueState, job: Job) -> None:
-    """A job that was stored while it was active.  Its lock runs anew."""
+    """A job that was stored while it was active.  Its lock restarts."""
     lock = job.lock
     assert lock is not None
     job.state = ACTIVE

@@ -26,6 +26,6 @@ def attempt_number(job: Job, attempts: int) -> int:
 
 
 def planned(job: Job, at: int) -> None:
-    """Keep when the time of a job was set, where no entry of its timeline tells that."""
+    """Keep when the time of a job was set, where no entry of its timeline does."""
     job.extra = job.extra or Extra()
     job.extra.planned_at = at

@@ -17,7 +17,7 @@ def entangled(state: State, heard: bool) -> bool:
     """Whether other shards know of something that is not stored, or wait for something of it."""
     if state.shards == 1:
         return bool(state.asked)
-    asked = any(not isinstance(asked.message, Announce) for asked in state.asked.values())  # asked anew
+    asked = any(not isinstance(asked.message, Announce) for asked in state.asked.values())  # asked again
     waits = asked, state.relays, state.granted, state.awaited, state.out.peer_messages
     flows = state.prepared, state.parts, state.undecided, state.decisions
     return heard or any((*waits, *flows))

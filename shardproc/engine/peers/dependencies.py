@@ -234,7 +234,7 @@ def _ask_again(state: State, ids: list[str]) -> Steps:
 
 
 def peer_is_back(state: State, shard: int) -> None:
-    """A shard was restarted: it does not know any more who waits for its jobs, and asks itself anew."""
+    """A shard was restarted: it no longer knows who waits for its jobs, and asks its own questions again."""
     for job_id in [job_id for job_id, awaited in state.awaited.items() if shard in awaited.shards]:
         _forget_watcher(state, job_id, shard)
     ask_again(state, [job_id for job_id, awaited in state.awaited.items() if awaited.shard == shard])

@@ -273,7 +273,7 @@ def operate(state: State, source: int, message: wire.FamilyOperation) -> Steps:
 
 
 def _finished_kin(state: State, message: wire.FamilyOperation) -> wire.FamilyChanged:
-    """The same of a job that has finished: a child may still be told who its parent is."""
+    """The same of a job that has finished: a child may still learn who its parent is."""
     job = state.archive.known(message.id)
     if job is None:
         return wire.FamilyChanged(message.operation == wire.REMOVE)  # asked again to remove it?

@@ -78,7 +78,7 @@ def recover_decision(state: State, key: str, value: str) -> None:
 
 @across
 def push_flow(state: State, client: Client, command: PushFlow) -> Steps:
-    """See the module; the reply comes after the decision is stored, and after all were told of it."""
+    """See the module; the reply comes after the decision is stored, and after all shards have it."""
     jobs = command.jobs
     _check(jobs, client.version, state.now)
     parts: dict[int, list[FlowJob]] = {}
@@ -147,7 +147,7 @@ def _until_decided(state: State, shard: int, flow: str, commit: bool, durable: b
 
 
 def recovered(state: State) -> None:
-    """What was decided is told again; what this shard prepared for flows of its own and did not decide is
+    """What was decided is sent again; what this shard prepared for flows of its own and did not decide is
     given up.  After a power cut, or on files of a backup, only when it is known what the others have."""
     for flow, decision in list(state.decisions.items()):
         if state.recovery.doubts:

@@ -94,7 +94,7 @@ def _remove(state: State, jobs: Sequence[Job]) -> None:
     for job in jobs:
         if len(removed.examples) < removed.EXAMPLES:
             removed.examples.append(job.id)
-        dependencies.extra_of(job).parent_id = None  # which nobody is to hear of, and goes itself
+        dependencies.extra_of(job).parent_id = None  # which gets no message, and is removed itself
         transitions.remove(state, state.queues[job.queue], job)
 
 

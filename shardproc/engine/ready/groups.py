@@ -45,7 +45,7 @@ class Groups:
         self.by_id: dict[str, Group] = {}
         self.queued = 0  # live jobs of all groups that are not active
         self.priorities: Counter[int] = Counter()  # of ready jobs with a group
-        self.changed: dict[str, Group] = {}  # those whose state must be stored anew
+        self.changed: dict[str, Group] = {}  # those whose state must be stored again
         self.used: Policy | None = None  # the first one that a pull had
         self.mixed = False  # pulls have different ones
         # By since when they are ready.  No group's own order shows that, and asking each of 100,000 groups in

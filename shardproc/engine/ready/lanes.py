@@ -43,7 +43,7 @@ class Turns:
                 continue
             if len(group.waiting) > 1:
                 ring.move_to_end(group)
-            else:  # with its next job it queues up anew
+            else:  # with its next job it goes to the end
                 del ring[group]
             return entry[2]
         return None

@@ -130,7 +130,7 @@ class ReadyQueue:
                     yield job
 
     def sorted(self) -> ReadyQueue:
-        """The same jobs anew, as they have been given other times."""
+        """Rebuild with the same jobs, whose times have changed."""
         again = ReadyQueue()
         for job in sorted(self.jobs(), key=lambda job: (job.run_at, job.seq)):
             again.push(job)

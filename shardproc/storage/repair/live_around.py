@@ -118,7 +118,7 @@ def live_around(
     queues: Mapping[int, str],
     met: Callable[[str, Exception, int | None], None],
 ) -> Found:
-    """The live jobs with numbers from ``first`` on; ``met`` is told what cannot be read."""
+    """The live jobs with numbers from ``first`` on; ``met`` is called with what cannot be read."""
     reader = _Reader(db, dict(queues), met)
     for row in reader.candidates(first, live_from):
         reader.look(row)

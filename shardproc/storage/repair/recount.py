@@ -1,4 +1,4 @@
-"""Counts a shard's file anew and says where it contradicts itself.  Only reads, and of no server that runs.
+"""Recounts a shard's file and reports contradictions.  Only reads, and only while the server is stopped.
 
 Each check is a query whose rows are what is wrong.  It takes as long as reading the file takes.
 """

@@ -1,4 +1,4 @@
-"""What can still be told of jobs that cannot be read."""
+"""What is still known of jobs that cannot be read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writing a file anew that was deleted while it was open: the connection still has all of it."""
+"""Rewriting a file that was deleted while it was open: the connection still has all of it."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from bunqueue.data_folder import private, sync
 
 from ..presence import Absence
 
-STEP = 8192  # pages copied at a time, 64 MiB: then somebody is told that this goes on
+STEP = 8192  # pages copied at a time, 64 MiB: then progress is reported
 RescueError = (OSError, sqlite3.Error)  # what `rescue` may raise
 
 
 def rescue(connection: sqlite3.Connection, path: Path, absence: Absence, goes_on: Callable[[], None]) -> bool:
     """Have all that was committed at ``path`` again, on disk.  The connection must be closed then, and the
-    file opened anew.  False where another file is in the way: all is beside it then, see `rescued`."""
+    file reopened.  False where another file is in the way: all is beside it then, see `rescued`."""
     if absence is Absence.LOG_DELETED:
         _empty_log(connection, path)
         return True

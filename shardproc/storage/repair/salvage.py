@@ -38,7 +38,7 @@ FIRST_FREE = (
 )
 SEARCHED = 32_768  # numbers of events that lead nowhere, after which no more are looked for; about a second
 MAX_EVENT = 2**53
-SHOWN = 1000  # ids of lost jobs that are told
+SHOWN = 1000  # ids of lost jobs that are shown
 UNKNOWN = "its outcome stood in a damaged part of the file"
 
 _UNDECIDED = """select seq, queue_id from jobs

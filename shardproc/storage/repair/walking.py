@@ -22,8 +22,8 @@ BLOCK = 1024  # keys: more than a page holds, and few enough that a block is qui
 def walk(
     read: Read, low: int, high: int, bad: Callable[[int], None], *, repeated: bool = False
 ) -> Iterator[Row]:
-    """All rows that can be read, in ascending order of their first column; ``bad`` is told each key of which
-    one cannot say what was there.  ``repeated``: a key has several rows, and some may come twice."""
+    """All rows that can be read, in ascending order of their first column; ``bad`` is called with
+    each key whose row cannot be read.  ``repeated``: a key has several rows, and some may come twice."""
     step = 0 if repeated else 1
     while low <= high:
         try:

@@ -1,4 +1,4 @@
-"""``bunqueue doctor --data-dir``: the files of a server that does not run, counted anew by a process of the
+"""``bunqueue doctor --data-dir``: the files of a stopped server, recounted by a process of the
 server's own.
 """
 

@@ -1,4 +1,4 @@
-"""``bunqueue doctor --repair``: damaged files made anew by a process of the server's own."""
+"""``bunqueue doctor --repair``: damaged files are rebuilt by a process of the server's own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `top` shows, from what the server tells Prometheus. Pure: two looks at the numbers make a speed."""
+"""What `top` shows, from the server's Prometheus metrics. Pure: two samples make a rate."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ class NamedCrons:
         return JobHandle(self._caller, reply.queue, reply.id, created=not reply.existing)
 
     def delete_cron(self, name: str, *, app: str | None = None) -> bool:
-        """Remove a schedule; False when there is none, or given `app`, none that this app declares. The jobs
+        """Remove a schedule; False if it does not exist or, with `app`, is not of that app. The jobs
         that it has added stay."""
         try:
             self._caller.call(checks.checked(cron.CronDelete(name=name, app=app)), Ok)
@@ -38,7 +38,7 @@ class NamedCrons:
         return True
 
     def get_cron(self, name: str) -> CronView | None:
-        """One schedule, of whatever queue, with the data of its jobs; None when there is none."""
+        """One schedule, of whatever queue, with the data of its jobs; None if it does not exist."""
         try:
             reply = self._caller.call(checks.checked(cron.CronGet(name=name)), cron.CronReply)
         except NotFound:

@@ -79,7 +79,7 @@ class JobHandle(Generic[R]):
         or unknown when it is no longer there.
 
         A job that was cancelled before it began, or that expired, is gone, but the server remembers for a
-        while how it ended: the last 10,000 of each shard, until that is started anew.
+        while how it ended: the last 10,000 of each shard, until it restarts.
         """
         reply = self._ask(query.GetState(id=self.id), query.StateReply)
         if reply.state != "unknown":

@@ -513,7 +513,7 @@ class Queue(NamedCrons, ServerWebhooks):
         return reply.count
 
     def remove_dlq_job(self, job_id: str) -> bool:
-        """Remove one dead letter; False when it is none of this queue."""
+        """Remove one dead letter; False if this queue has no such dead letter."""
         command = checks.checked(dlq.RemoveDlqJob(queue=self.name, job_id=job_id))
         reply = self._caller.call(command, dlq.RemovedReply)
         return reply.data.removed

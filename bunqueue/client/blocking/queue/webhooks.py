@@ -21,7 +21,7 @@ class ServerWebhooks:
     _caller: Caller
 
     def remove_webhook(self, webhook_id: str) -> bool:
-        """Remove a webhook; False when there is none."""
+        """Remove a webhook; False if there is no such webhook."""
         try:
             self._caller.call(checks.checked(webhooks.RemoveWebhook(webhook_id=webhook_id)), RemovedReply)
         except NotFound:

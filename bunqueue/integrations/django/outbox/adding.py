@@ -33,7 +33,7 @@ def add(
 def add_on_commit(
     queue: Queue, name: str, data: object = None, *, using: str | None = None, **options: Unpack[JobOptions]
 ) -> None:
-    """Add a job right after the commit of the transaction that goes on, or now when there is none.
+    """Add a job right after the commit of the current transaction, or at once outside of one.
 
     It needs no table and no relay; but should this process die, or the server be away, between the commit
     and the adding, the job is lost, which `add` rules out.

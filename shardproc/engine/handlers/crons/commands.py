@@ -163,8 +163,8 @@ def recover(state: State, key: str, value: str) -> None:
 def set_back(state: State, back: SetBack) -> int:
     """The clock was ahead; how many schedules run earlier than they would have.
 
-    A cron expression means the wall clock, so its next run is found anew.  No interval ends later than one
-    interval from now.
+    A cron expression means the wall clock, so its next run is computed again.  No interval ends later than
+    one interval from now.
     """
     moved = 0
     for schedule in list(state.timetable.by_name.values()):

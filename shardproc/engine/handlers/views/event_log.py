@@ -83,7 +83,7 @@ def _read(state: State, after: int, limit: int, wanted: Wanted, found: list[byte
 def _event(
     shard: int, seq: int, row: LogRow, entry: list[Any], wanted: Wanted, name_of: Callable[[int], str]
 ) -> bytes | None:
-    """An entry as it is told; None if it is not wanted."""
+    """An entry as it is sent; None if it is not wanted."""
     number, queue_id, job_id, *more = entry
     if wanted.job_id is not None and job_id != wanted.job_id:
         return None
