@@ -18,8 +18,7 @@ from msgspec.msgpack import Decoder
 from bunqueue import vitals
 from bunqueue.logs import get_logger
 from bunqueue.protocol.codec import InvalidCommand, decode_command, encode_reply
-from bunqueue.protocol.codes import Code
-from bunqueue.protocol.commands import COMMANDS, Command, Reply, is_slow
+from bunqueue.protocol.commands import COMMANDS, Command, Reply, Spec, is_slow
 from bunqueue.protocol.commands.base import CommandError, Slow, refused
 from bunqueue.protocol.lenient import DECODE_ERRORS
 from bunqueue.protocol.peers import Forwarded
@@ -51,6 +50,11 @@ class StorageFailed(Exception):
     """The process must end: a new one is to read what is on disk."""
 
 
+def spec_of(command: Command) -> Spec:
+    """What is declared of a command."""
+    return COMMANDS[str(command.__struct_config__.tag)]
+
+
 class Shard:
     """The state of one shard and its file."""
 
@@ -75,6 +79,8 @@ class Shard:
         self._clock = clock or Clock()
         database = Database(path, full_sync=full_sync, lock_wait_s=lock_wait_s, factory=factory)
         self.store = CarefulStore(database, retention)
+        self.restriction: Callable[[Spec], CommandError | None] | None = None
+        """Why a command is refused at present, if it is; None while every command is carried out."""
         self.published: dict[str, Published] = {}  # events for subscribers, of the last commit
         self.notices: list[tuple[int, bytes]] = []  # frames for connections that did not ask for them
         self._place, self._retention = (shard, shards), retention
@@ -141,6 +147,8 @@ class Shard:
         """Carry out one command; its reply goes to the outbox."""
         try:
             command = decode_command(payload)
+            if self.restriction is not None and (problem := self.restriction(spec_of(command))):
+                raise InvalidCommand(problem, command.req_id)
         except InvalidCommand as error:
             self._refuse(client, payload, error)
             return
@@ -149,24 +157,14 @@ class Shard:
         except DISK_ERRORS as error:
             self._failed(error, client, command)
 
-    def execute_unless_growing(self, client: Client, payload: bytes, now: int, refusal: str) -> None:
-        """`execute`, but what adds jobs is refused with this text: the file is gone."""
-        try:
-            command = decode_command(payload)
-            if COMMANDS[str(command.__struct_config__.tag)].grows:
-                raise InvalidCommand(CommandError(refusal, Code.STORAGE_FAILED), command.req_id)
-        except InvalidCommand as error:
-            self._refuse(client, payload, error)
-        else:
-            self.execute(client, payload, now)
-
     def execute_unheard(self, client: Client, payload: bytes, now: int) -> None:
         """Carry out a command whose client has left: only if it changes something."""
         try:
             command = decode_command(payload)
         except InvalidCommand:
             return
-        if COMMANDS[str(command.__struct_config__.tag)].writes:
+        spec = spec_of(command)
+        if spec.writes and (self.restriction is None or self.restriction(spec) is None):
             try:
                 self.engine.handle(client, command, now)
             except DISK_ERRORS as error:

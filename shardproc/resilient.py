@@ -30,9 +30,8 @@ import msgspec
 from msgspec import Raw
 
 from bunqueue.logs import get_logger
-from bunqueue.protocol.codec import InvalidCommand, decode_command
 from bunqueue.protocol.codes import Code
-from bunqueue.protocol.commands import COMMANDS, Command, ErrorReply, Reply, Spec
+from bunqueue.protocol.commands import Command, ErrorReply, Reply, Spec
 from bunqueue.protocol.commands.base import CommandError
 
 from .core import Shard, StorageFailed
@@ -261,28 +260,18 @@ class ResilientShard(Shard):
             return 0 if self.engine.state.works else max(0, wait)
         return super().wait_ms() if self._mode is Mode.NORMAL else max(0, min(wait, super().wait_ms()))
 
-    def _execute_some(self, client: Client, payload: bytes, now: int) -> None:
-        """`execute` while not everything may be."""
-        try:
-            command = decode_command(payload)
-            spec = COMMANDS[str(command.__struct_config__.tag)]
-            if self._pressure.full and spec.grows:
-                full = CommandError(self._pressure.refusal, Code.MEMORY_LIMIT)
-                raise InvalidCommand(full, command.req_id)
-            if self._trouble is not None and self._forbids(spec):
-                trouble = CommandError(self._trouble.error, self._trouble.code)
-                raise InvalidCommand(trouble, command.req_id)
-        except InvalidCommand as error:
-            self._refuse(client, payload, error)
-        else:
-            super().execute(client, payload, now)
-
-    def _execute_some_unheard(self, client: Client, payload: bytes, now: int) -> None:
-        """`execute_unheard` while not everything may be: nobody waits, so nothing is done."""
+    def _refusal(self, spec: Spec) -> CommandError | None:
+        """Why a command is refused while the disk, the file or the memory is in trouble."""
+        if self._pressure.full and spec.grows:
+            return CommandError(self._pressure.refusal, Code.MEMORY_LIMIT)
+        if self._trouble is not None and self._forbids(spec):
+            return CommandError(self._trouble.error, self._trouble.code)
+        return None
 
     def _forbids(self, spec: Spec) -> bool:
-        some = self._mode is Mode.FAILED or spec.writes or spec.parks
-        return spec.grows if self._mode is Mode.NO_GROWTH else some
+        if self._mode is Mode.NO_GROWTH:
+            return spec.grows
+        return self._mode is Mode.FAILED or spec.writes or spec.parks
 
     def _failed(self, error: Exception, client: Client, command: Command) -> None:
         self._fail(error)
@@ -406,12 +395,8 @@ class ResilientShard(Shard):
         self._mode = mode
         if mode is Mode.READ_ONLY:
             self.store.attach(None)  # reads must not write what waits
-        for name in ("execute", "execute_unheard"):
-            self.__dict__.pop(name, None)
-        if mode is not Mode.NORMAL or self._pressure.full:
-            self.execute = self._execute_some  # type: ignore[method-assign]
-        if mode in (Mode.FAILED, Mode.READ_ONLY):
-            self.execute_unheard = self._execute_some_unheard  # type: ignore[method-assign]
+        unrestricted = mode is Mode.NORMAL and not self._pressure.full
+        self.restriction = None if unrestricted else self._refusal
 
     def _vitals(self) -> Vitals:
         found = super()._vitals()

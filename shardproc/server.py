@@ -104,7 +104,7 @@ class Server:
             self._work_off(now)
         if shard.engine.state.works:
             shard.work()
-        self._answer()
+        self._commit_and_send()
         if data:
             self._answered_at = time.monotonic_ns()
         return True
@@ -137,7 +137,7 @@ class Server:
         shard, out = self._shard, self._shard.engine.out
         payloads = link.split_frames(body)
         for done, payload in enumerate(payloads, 1):
-            shard.execute(client, payload, now)  # looked up each time: it changes when the disk fails
+            shard.execute(client, payload, now)
             if done == len(payloads):
                 return
             late = done % LOOKS == 1 and time.monotonic() > self._until
@@ -173,7 +173,7 @@ class Server:
         for payload in link.split_frames(body):
             self._shard.execute_unheard(client, payload, now)
 
-    def _answer(self) -> None:
+    def _commit_and_send(self) -> None:
         """Commit, then let the replies go: one envelope a connection."""
         answers: dict[int, list[bytes]] = {}
         for conn, reply in self._shard.commit():

@@ -1,9 +1,9 @@
 """What a shard does about a wall clock that jumps, while it runs or between two starts.
 
-- Forward: the shard follows at once.  Delays, schedules and limits end earlier; locks run anew.  Retention
-  takes no notice for an hour (`engine.doubt`), in case it was a mistake.
-- Back: what was taken from the wrong clock is brought back by as much (`engine.set_back`): what workers wait
-  for at once, all else for SLICE_S in each batch.  The file says so until all is done.
+- Forward: the shard follows at once.  Delays, schedules and limits end earlier; locks restart.  Retention
+  ignores the jump for an hour (`engine/memory/clock_doubt.py`), in case it was a mistake.
+- Back: times that came from the wrong clock are moved back (`engine/clock_rebase.py`): those that workers
+  wait for at once, the others for SLICE_S in each batch.  The file says so until all are moved.
 
 Each jump is a warning in the log, and counted.  A start knows of a jump by the mark in the shard's file, in
 which the wall clock stands beside one that nobody sets.  Where that one has begun anew, since the machine was

@@ -3,8 +3,8 @@
 All queues and workers of a process that name the same file share one engine, also from several
 event loops and threads.  The guarantees are the server's: a call returns after its commit.
 
-`files` knows who has which file open, `engine` runs a file's shard, `front` answers what on a server the
-router does, `session` is the client's end.
+`files` knows who has which file open, `engine` runs a file's shard, `local_commands` answers
+what the router answers on a server, `session` is the client's end.
 """
 
 from __future__ import annotations

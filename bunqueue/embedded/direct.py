@@ -63,7 +63,7 @@ class DirectSession:
         """
         spec = spec_of(type(command))
         if spec.route is Route.ROUTER:
-            return self.engine.ask_front(self, command)
+            return self.engine.ask_locally(self, command)
         key = _encode(next(self._numbers))
         command.req_id = Raw(key)  # type: ignore[attr-defined]  # every command has it
         payload = encoded(command)

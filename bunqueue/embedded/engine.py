@@ -15,6 +15,9 @@ from typing import TYPE_CHECKING, Protocol
 from msgspec import Raw, Struct
 from msgspec.msgpack import Encoder
 
+from bunqueue.protocol.codes import Code
+from bunqueue.protocol.commands import Spec
+from bunqueue.protocol.commands.base import CommandError
 from bunqueue.protocol.events import lost_frame
 from bunqueue.protocol.framing import HEADER
 
@@ -78,7 +81,7 @@ class EmbeddedEngine:
         self._shard.engine.adopt((), self._shard.now())
         if not again:
             self._shard.engine.desert(self._shard.now())
-        self._front = LocalCommands(self._shard.engine, self._shard.now, lambda: len(self._sessions))
+        self._local = LocalCommands(self._shard.engine, self._shard.now, lambda: len(self._sessions))
         self._watch = FileWatch(self._shard.store.database)
         self._begin()
 
@@ -139,27 +142,29 @@ class EmbeddedEngine:
                 return
             with self._breaking():
                 self._watch.look()
-                shard, refusal = self._shard, self._watch.refusal
+                shard = self._shard
+                shard.restriction = None if self._watch.refusal is None else self._refuse_growth
                 now = shard.tick()
                 client = shard.client(session.conn, session.version)
                 for payload in payloads:
-                    if refusal is None:
-                        shard.execute(client, payload, now)
-                    else:
-                        shard.execute_unless_growing(client, payload, now, refusal)
+                    shard.execute(client, payload, now)
                 self._deliver(here)
 
-    def ask_front(self, session: Session, command: Struct) -> bytes:
+    def ask_locally(self, session: Session, command: Struct) -> bytes:
         """The reply to a command that on a server the router answers."""
         with self.lock:
-            return self._front.answer(session, command)
+            return self._local.answer(session, command)
 
     def complete(self, name: str, payload: bytes) -> bytes:
         """The shard's answer to a command; some are completed with what it does not know."""
-        if name not in self._front.completed:
+        if name not in self._local.completed:
             return payload
         with self.lock:
-            return self._front.complete(name, payload)
+            return self._local.complete(name, payload)
+
+    def _refuse_growth(self, spec: Spec) -> CommandError | None:
+        """While the file is missing, commands that add jobs are refused: the jobs would be lost."""
+        return CommandError(self._watch.refusal or "", Code.STORAGE_FAILED) if spec.grows else None
 
     def _keep_time(self) -> None:
         """The thread: do what is due when it is due."""
@@ -216,7 +221,7 @@ class EmbeddedEngine:
             self._disconnect(conn)
 
     def _disconnect(self, conn: int) -> None:
-        self._front.workers.disconnected(conn)
+        self._local.workers.disconnected(conn)
         self._shard.engine.disconnect(conn, self._shard.now(), severed=False)
 
     @contextmanager

@@ -77,7 +77,7 @@ class EmbeddedTransport:
         spec = spec_of(type(command))
         if spec.route is Route.ROUTER:
             self._run()
-            return self.engine.ask_front(self, command)
+            return self.engine.ask_locally(self, command)
         try:
             payload = await self._send(command)
         except Closed:

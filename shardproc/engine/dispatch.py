@@ -1,6 +1,7 @@
 """One command, from its handler to its reply.
 
-Every reply of a shard leaves through this module, because two counts must stay in step with the replies:
+Every reply of a shard to a command leaves through this module (but for those of a batch that could not be
+stored, see `resilient`), because two counts must stay in step with the replies:
 
 - ``Client.slow``: how many commands were answered that may be answered late.  A connection may have 50 of
   these in flight; one that is answered but not counted takes a place until the connection ends.

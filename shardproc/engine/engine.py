@@ -75,17 +75,19 @@ class Engine:
         """Carry out one command; its reply, unless it parks, is in the outbox."""
         state = self.state
         state.now = now
-        if not (
-            (state.directory or state.prepared or state.recovery.unheard)
-            and (
-                (state.recovery.unheard and directory.seek(state, client, command))
-                or directory.relay(state, client, command)
-            )
-        ):
+        elsewhere = state.directory or state.prepared or state.recovery.unheard
+        if not (elsewhere and self._sent_elsewhere(client, command)):
             carry_out(state, client, command)
         # As `_serve` begins; asked here as well, because the call costs something for every command.
-        if state.woken or state.settled or state.dropped or state.unblocked:
+        if state.woken or state.settled or state.freed_ids or state.unblocked:
             self._serve()
+
+    def _sent_elsewhere(self, client: Client, command: Command) -> bool:
+        """Whether another shard answers: it has the job that the command names, or may have it."""
+        state = self.state
+        if state.recovery.unheard and directory.seek(state, client, command):
+            return True
+        return directory.relay(state, client, command)
 
     def receive(self, source: int, body: bytes, now: int) -> None:
         """A message of another shard."""
@@ -279,8 +281,8 @@ class Engine:
     def _serve(self) -> None:
         """Answer pulls and settle dependencies that waited for what just happened, or for its effects."""
         state = self.state
-        while state.woken or state.settled or state.dropped or state.unblocked:
-            if state.dropped:
+        while state.woken or state.settled or state.freed_ids or state.unblocked:
+            if state.freed_ids:
                 directory.announce_dropped(state)
             while state.unblocked:
                 dependencies.forget(state, state.unblocked.pop())

@@ -104,7 +104,7 @@ class Outbox:
     __slots__ = (
         "attempts",
         "dirty",
-        "dropped",
+        "dropped_queues",
         "durable",
         "events",
         "kept_logs",
@@ -131,7 +131,7 @@ class Outbox:
         self.records: dict[tuple[str, str], str | None] = {}  # (kind, key) -> JSON; None: delete
         self.logs: list[LogEntry] = []
         self.kept_logs: dict[int, int] = {}  # number of a job -> how many entries are kept, before these
-        self.dropped: list[int] = []  # ids of queues whose row goes; they have no other rows any more
+        self.dropped_queues: list[int] = []  # ids of queues whose row goes; they have no other rows any more
         self.purges: dict[int, list[int]] = {}  # queue id -> numbers of finished jobs that go
         self.events: list[EventEntry] = []
         self.published: dict[str, Published] = {}  # by queue
@@ -151,11 +151,11 @@ class Outbox:
             or self.logs
             or self.kept_logs
             or self.purges
-            or self.dropped
+            or self.dropped_queues
         )
 
     def keep(self, kind: str, key: str, value: Struct | None) -> None:
-        """Store a record, or with None delete it; `registry.recovers` says who gets it after a restart."""
+        """Store a record, or with None delete it; `table.RECORDS` says what recovers it after a restart."""
         self.records[kind, key] = None if value is None else _encode_json(value).decode()
 
     def purge(self, queue_id: int, seqs: list[int]) -> None:

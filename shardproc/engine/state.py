@@ -186,7 +186,7 @@ class Rates:
 
 
 class Upkeep:
-    """What finished jobs are removed, or brought back, by themselves: see upkeep.py."""
+    """What finished jobs are removed, or brought back, by themselves: see background/retention.py."""
 
     __slots__ = ("dlq_at", "doubt", "next_at", "pieces", "pressed", "retention")
 
@@ -220,9 +220,9 @@ class State:
         "decisions",
         "delays",
         "directory",
-        "dropped",
         "early_pulls",
         "ended",
+        "freed_ids",
         "gone",
         "granted",
         "hearing",
@@ -290,7 +290,7 @@ class State:
         self.next_queue_id = self.next_seq = 1
         self.jobs: dict[str, Job] = {}  # live ones by id
         self.clients: dict[int, Client] = {}
-        self.configs: dict[tuple[type[Struct], str], Struct] = {}  # see configs.py
+        self.configs: dict[tuple[type[Struct], str], Struct] = {}  # see memory/queue_configs.py
         self.orphans: set[Job] = set()  # active jobs whose connection is gone
         self.delays = deadlines.delays()
         self.timeouts = deadlines.timeouts(self.jobs)
@@ -318,7 +318,9 @@ class State:
     def _know_listeners(self) -> None:
         """Subscribers of events, and webhooks."""
         self.listeners: dict[str, set[int]] = {}  # queue -> connections that get its events
-        self.queue_names: dict[int, str] = {}  # by id, also of queues that are gone; see reading_events.py
+        self.queue_names: dict[
+            int, str
+        ] = {}  # by id, also of queues that are gone; see handlers/views/event_log.py
         self.webhooks: dict[str, Webhook] = {}
         self.trials = Trials()
         self.webhooks_anywhere = False  # they may lead into the server's own network
@@ -333,9 +335,9 @@ class State:
         self.decisions: dict[str, Any] = {}  # flow -> flows.Decision; other shards may not know it yet
         self.awaited: dict[str, Awaited] = {}
         self.settled: list[Job] = []  # awaited jobs that have ended; not yet handled
-        self.dropped: list[str] = []  # chosen ids of removed jobs; not yet sent to other shards
+        self.freed_ids: list[str] = []  # chosen ids of removed jobs; not yet sent to other shards
         self.unblocked: list[Job] = []  # removed jobs that waited for others, which do not know yet
-        self.ended: dict[str, Ended] = {}  # how removed jobs have ended; waiting.py
+        self.ended: dict[str, Ended] = {}  # how removed jobs ended; see lifecycle/job_waiters.py
         self.gone: dict[str, Outcome] = {}  # removed jobs; the last of them
         self.tombstones: dict[str, Outcome] = {}  # removed jobs that other shards may ask about; stored
         self.child_results: dict[str, ChildResult] = {}  # results of removed children; stored
@@ -374,7 +376,7 @@ class State:
         self.woken.pop(queue, None)
         if queue.waiters:
             self.early_pulls[queue.name] = queue.waiters
-        self.out.dropped.append(queue.id)
+        self.out.dropped_queues.append(queue.id)
 
     def waiters(self, name: str) -> deque[Waiter]:
         """The pulls parked at a queue, which need not exist yet: a pull does not create it."""

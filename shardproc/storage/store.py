@@ -162,9 +162,9 @@ class Store:
         db = self._db
         self._open()
         many = db.executemany
-        if out.dropped:
-            self._drop_queues(out.dropped)
-            out.dropped.clear()
+        if out.dropped_queues:
+            self._drop_queues(out.dropped_queues)
+            out.dropped_queues.clear()
         if out.queues:
             for queue in out.queues:
                 self._know(queue.id, queue.name)

@@ -49,7 +49,7 @@ GroupId = Annotated[str, Meta(min_length=1, max_length=256)]
 IdempotencyKey = Annotated[str, Meta(min_length=1, max_length=256)]
 IdempotencyHash = Annotated[str, Meta(min_length=1, max_length=64)]
 IdempotencyAge = Annotated[float, Meta(ge=0, le=YEAR_MS)]
-# What is allowed depends on the job and the version: the shard checks it (`pushing.check_fields`).
+# What is allowed depends on job and version: the shard checks it (`check_fields` in handlers/push.py).
 AnyPriority = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
 
 

@@ -1,8 +1,8 @@
 """Cancel: a job that has not begun goes at once, one that runs is asked to stop.
 
-What was asked for is stored with the job, so it holds after a restart; from then on the job leaves ACTIVE in
-one way only, `lifecycle.cancel`, whatever is said of it and whoever says it.  The worker hears of it by a
-notice to the connection that pulled the job, and, when that is gone, in the answer to its next heartbeat.
+The request is stored with the job, so it holds after a restart.  From then on the job leaves ACTIVE in one
+way only, `lifecycle.transitions.cancel`, whatever outcome is reported.  The worker gets a notice on the
+connection that pulled the job or, if that is gone, the answer to its next heartbeat says it.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ def forget(state: State, job_id: str) -> None:
 def _drop(state: State, job_id: str) -> None:
     """Nobody is expected to ask any more."""
     forget(state, job_id)
-    state.dropped.append(job_id)  # the entry that led others here was left there until now
+    state.freed_ids.append(job_id)  # the entry that led others here was left there until now
 
 
 def recover(state: State, key: str, value: str) -> None:

@@ -1,8 +1,8 @@
-"""What happens, told twice: to the log, completely, and to those who subscribed to a queue, as it comes.
+"""Events: every one goes into the log, and to the subscribers of its queue.
 
-Every arrow of the lifecycle calls `emit` once.  An entry of the log is a plain tuple ``(kind, queue id,
-job id)``, with a map of fields as the fourth part where there is more to say; the kinds are those of
-`bunqueue.model.events`.  On the hot path `emit` is written out.
+An entry of the log is a plain tuple ``(kind, queue id, job id)``, with a map of fields as the fourth part
+where there is more to say; the kinds are those of `bunqueue.model.events`.  Every arrow of the lifecycle
+enters its events by `emit`; the hottest ones do it inline.
 """
 
 from __future__ import annotations

@@ -88,7 +88,7 @@ def remember(state: State, job: Job) -> None:
     if len(state.tombstones) > MAX_GONE:
         oldest = next(iter(state.tombstones))
         forget(state, oldest)
-        state.dropped.append(oldest)  # the entry that led others here was left there until now
+        state.freed_ids.append(oldest)  # the entry that led others here was left there until now
 
 
 def keep_in_mind(state: State, outcome: wire.Outcome) -> None:
@@ -130,7 +130,7 @@ def recover(state: State, key: str, value: str) -> None:
     gone = _decode(value)
     if gone.at < state.now - KEPT_MS:
         state.out.keep(KIND, key, None)
-        state.dropped.append(key)
+        state.freed_ids.append(key)
         return
     word = wire.DEAD_REMOVED if gone.child else wire.DONE
     state.tombstones[key] = wire.Outcome(key, word, gone.child, gone.parent, gone.policy, gone.error)

@@ -41,7 +41,7 @@ def purge(state: State, queue: QueueState, finished: int, seqs: list[int]) -> No
     own = state.archive.own_ids(seqs)
     events.emit_purged(state, queue, STATE_NAMES[finished], seqs, own)
     if state.shards > 1:
-        state.dropped += own.values()
+        state.freed_ids += own.values()
     state.out.purge(queue.id, seqs)
 
 

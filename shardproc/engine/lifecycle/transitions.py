@@ -138,12 +138,7 @@ def complete(
     state: State, queue: QueueState, job: Job, result: bytes | None, *, remove: bool | None = False
 ) -> None:
     """ACTIVE (or WAITING, by a late ack) to COMPLETED; or to REMOVED if its options or its worker say so."""
-    if job.state == ACTIVE:
-        let_go(state, queue, job)
-    else:
-        queue.waiting -= 1
-        job.state = COMPLETED
-        queue.ready.forget(job)
+    withdraw(state, queue, job, COMPLETED)
     job.finished_at = now = state.now
     totals = state.totals
     totals.completed += 1
@@ -160,14 +155,12 @@ def complete(
         events.publish(state, queue, events.COMPLETED, job, data=UNSET if result is None else Raw(result))
     if remove:
         job.state = REMOVED
-        job_waiters.keep(state, job)
         emit(state, events.DROPPED, job)
         outcomes.remember(state, job)
         child_results.keep(state, job, result)
     else:
         if job.id in state.awaited:
             state.settled.append(job)
-        job.state = COMPLETED
         job.result = result
         queue.completed += 1
     _retire(state, queue, job)
@@ -326,6 +319,7 @@ def dead_letter(
     run_ended(state, job, CANCELLED if reason == CANCELLED else "failed")
     if remove or (job.shared.options.remove_on_fail and not keep):
         job.state = REMOVED
+        job_waiters.keep(state, job)
         emit(state, events.DROPPED, job)
         outcomes.remember(state, job)
     else:
@@ -572,7 +566,7 @@ def _retire(state: State, queue: QueueState, job: Job) -> None:
     if job.extra is not None:
         gate.left(state, queue, job)
         if job.state == REMOVED and job.extra.own_id and not _is_remembered(state, job.id):
-            state.dropped.append(job.id)
+            state.freed_ids.append(job.id)
     del state.jobs[job.id]
     if state.waits:
         job_waiters.ended(state, job)

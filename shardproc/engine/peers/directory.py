@@ -230,7 +230,7 @@ def announce_dropped(state: State) -> None:
     """Jobs with ids of their own are gone for good: their entries may go, too.
 
     Not those of ids that are being claimed again: the entry may have been made for the new job already."""
-    ids, state.dropped = state.dropped, []
+    ids, state.freed_ids = state.freed_ids, []
     gone = (job_id for job_id in ids if job_id not in state.jobs and not state.granted[job_id])
     for shard, some in peer_calls.grouped({job_id: pointer(state, job_id) for job_id in gone}).items():
         if shard != state.shard:

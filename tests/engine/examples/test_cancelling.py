@@ -214,6 +214,8 @@ def test_a_job_that_leaves_nothing_when_it_fails(driver: Driver) -> None:
     cancel(driver, job_id)
     assert driver.ask(cmd="FAIL", id=job_id, token=token) == REFUSED
     assert driver.state(job_id) == "unknown"
+    (ended,) = driver.ask(cmd="WaitJobs", queue="q", ids=[job_id])["ended"]
+    assert (ended["state"], ended["reason"]) == ("cancelled", "cancelled")
 
 
 # -- who else is told --------------------------------------------------------------------------------------

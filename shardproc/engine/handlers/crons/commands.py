@@ -1,4 +1,4 @@
-"""Schedules: the commands that set and show them.  `schedule_runs` runs them."""
+"""Schedules: the commands that set and show them.  `runs` starts them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Answers for those who look after queues: attempts, groups, shards.  Why a job waits is in reasons.py."""
+"""Answers for operators: attempts, groups, shards.  Why a job waits is in wait_reasons.py."""
 
 from __future__ import annotations
 
