@@ -1,4 +1,4 @@
-"""The command table: every command is declared once, in one file a family."""
+"""The command table: every command is declared once, with one file per family."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""What every command declaration is made of, and the table they are entered in.
+"""The building blocks of command declarations, and the table that holds the commands.
 
-A command is declared once: a class with typed, bounded fields, and a line that says how it is
-routed and answered.  The router, the shard, the SDK, the error texts and PROTOCOL.md are derived
-from that.
+A command is declared once: as a class with typed, bounded fields, and a decorator that says how it is
+routed and answered.  The router, the shard, the SDK, the error texts and PROTOCOL.md are derived from
+that declaration.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from msgspec.structs import fields
 from bunqueue.model.durations import DAY_MS, YEAR_MS
 from bunqueue.protocol.codes import Code, code_of_field
 
-RequestId = Raw | UnsetType  # any value; comes back in the reply as it came, absent if absent
+RequestId = Raw | UnsetType  # any value; the reply echoes it, or leaves it out if the request had none
 
 P = TypeVar("P")
 MAX_SHOWN = 64  # characters of a refused value that its refusal shows
@@ -41,24 +41,24 @@ class Reply(Struct, kw_only=True, rename="camel", gc=False):
 
 
 class Ok(Reply, kw_only=True):
-    """It is done."""
+    """The command succeeded."""
 
 
 class ErrorReply(Reply, kw_only=True):
-    """It is refused or impossible; nothing was changed, but for other jobs of the same batch."""
+    """The command was refused or failed.  It changed nothing, except for other jobs of the same batch."""
 
     ok: bool = False
     error: str
     code: Code  # for programs: see `bunqueue.protocol.codes`
-    field: str | UnsetType = UNSET  # the one that is refused, as in "jobs[3].priority"
-    value: str | float | bool | UnsetType | None = UNSET  # what it was, as far as that is short
-    bound: str | float | UnsetType = UNSET  # what it may be: a number, or the values that are allowed
+    field: str | UnsetType = UNSET  # the refused field, as in "jobs[3].priority"
+    value: str | float | bool | UnsetType | None = UNSET  # the refused value, if it is short
+    bound: str | float | UnsetType = UNSET  # what is allowed: a number, or a list of values
 
 
 class CommandError(Exception):
-    """A command that is refused; all of it goes into the error reply.
+    """A refused command; everything in it goes into the error reply.
 
-    ``field`` is the path of the field that is wrong, ``value`` what it was, ``bound`` what it may be.
+    ``field`` is the path of the wrong field, ``value`` what it held, ``bound`` what is allowed.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class CommandError(Exception):
         self.bound = _portable(bound)
 
     def within(self, text: str, path: str) -> CommandError:
-        """The same refusal, of a field that is part of another: with this text and path."""
+        """The same refusal for a nested field, with this text and path."""
         code = code_of_field(path) if self.code == Code.INVALID_FIELD else self.code
         return CommandError(text, code, field=path, value=self.value, bound=self.bound)
 
@@ -83,7 +83,7 @@ class CommandError(Exception):
 def invalid(
     field: str, problem: str, value: object = UNSET, bound: str | float | UnsetType = UNSET
 ) -> CommandError:
-    """The refusal of a field: its text is the field's name and the ``problem``."""
+    """A refused field; the text is the field's name followed by the ``problem``."""
     text = f"{field} {problem}" if field else problem
     return CommandError(text, code_of_field(field), field=field, value=value, bound=bound)
 
@@ -95,7 +95,7 @@ def path_of(field: str) -> str:
 
 
 def _short(value: object) -> str | float | bool | UnsetType | None:
-    """A value as a refusal shows it: what is long or nested is left out."""
+    """A value as a refusal shows it: long text is cut, nested values are left out."""
     if isinstance(value, str):
         return value[:MAX_SHOWN]
     return _portable(value) if value is None or isinstance(value, bool | int | float) else UNSET
@@ -121,7 +121,7 @@ def refused(error: CommandError, req_id: RequestId = UNSET) -> ErrorReply:
 
 
 class Route(enum.Enum):
-    """Where a command goes."""
+    """Which process answers a command."""
 
     QUEUE = "the shard of the queue"
     ID = "the shard of the job id"
@@ -145,11 +145,11 @@ class Merge(enum.Enum):
 
 @dataclass(frozen=True)
 class Across:
-    """How the numbers that several shards give for one field become one.  A field says it with ``Annotated``;
-    numbers of fields that say nothing are added up."""
+    """How the values that several shards report for one field are merged.  Fields declare it with
+    ``Annotated``; numbers without it are added up."""
 
     rule: str
-    weight: str = ""  # of a mean: the name on the wire of the field beside it that says of how many it is
+    weight: str = ""  # of a mean: the wire name of the sibling field that holds its sample count
 
 
 LARGEST, SMALLEST = Across("largest"), Across("smallest")
@@ -166,24 +166,24 @@ class Spec:
     merge: Merge
     writes: bool  # changes state
     repeatable: bool  # doing it twice is the same as once
-    parks: bool  # may be answered later: when its ``timeout`` is above 0
-    heavy: bool  # may be answered later: its work grows with the queue and goes in slices
+    parks: bool  # may be answered late: when its ``timeout`` is above 0
+    heavy: bool  # may be answered late: its work grows with the queue and is done in slices
     since: int  # protocol version
     key: str = ""  # the field that decides the shard
-    plain: type[Struct] | None = None  # the same with its usual fields only: what most requests are
-    subscribes: bool = False  # from then on that shard sends the connection events
-    partial: bool = False  # the shards that are there answer for all
+    plain: type[Struct] | None = None  # the same command with only its most common fields
+    subscribes: bool = False  # afterwards the shard sends events to the connection
+    partial: bool = False  # the reachable shards answer for all
     grows: bool = False  # needs more space on the disk than it frees: refused while the disk is full
-    internal: bool = False  # for the HTTP gateway alone: to all others it does not exist
+    internal: bool = False  # only for the HTTP gateway; for all other clients it does not exist
 
-    @cached_property  # looked at with every pull
+    @cached_property  # read for every pull
     def default_timeout(self) -> float:
-        """Of a command that parks, ms."""
+        """The default ``timeout`` of a command that parks, in ms."""
         return next(float(field.default) for field in fields(self.request) if field.name == "timeout")
 
     def is_slow(self, timeout: object) -> bool:
-        """Whether a request may be answered late (a long poll, or heavy): of these a connection may have 50
-        in flight.  Router and shard must agree on it, as each counts them.
+        """Whether a request may be answered late, as a long poll or a heavy command.  A connection may have
+        50 of these in flight.  Router and shard must agree on it, because both count them.
         """
         if self.heavy or not self.parks:
             return self.heavy
@@ -213,7 +213,7 @@ def command(
     grows: bool = False,
     internal: bool = False,
 ) -> Callable[[C], C]:
-    """Enter a command class in the table.  What only reads is repeatable."""
+    """Add a command class to the table.  Commands that only read are repeatable."""
 
     def enter(cls: C) -> C:
         name = str(cls.__struct_config__.tag)
@@ -249,7 +249,7 @@ def _key(route: Route, request: type[Struct]) -> str:
 
 
 class Slow(Struct, gc=False):
-    """The fields that tell whether a request may be answered late."""
+    """The fields that decide whether a request may be answered late."""
 
     cmd: Any = None
     timeout: Any = None
@@ -261,8 +261,8 @@ def is_slow(cmd: object, timeout: object) -> bool:
     return spec is not None and spec.is_slow(timeout)
 
 
-# Field types.  A queue name is checked when a queue is first met, not with every command.  What a type says
-# as ``extra={"problem": ...}`` is told, after the field's name, of every value that does not fit.
+# Field types.  A queue name is checked when the queue is first used, not with every command.  The text in
+# ``extra={"problem": ...}`` follows the field's name in the refusal of every value that does not fit.
 QueueName = Annotated[str, Meta(description="1 to 256 characters of [a-zA-Z0-9_-.:]")]
 JobId = Annotated[str, Meta(description="a job id")]
 Token = Annotated[str, Meta(description="the lock token of the pull")]
@@ -292,9 +292,9 @@ Key = Annotated[str, Meta(max_length=1024)]
 Message = Annotated[str, Meta(max_length=4096)]
 PullCount = Annotated[int, Meta(ge=1, le=1000)]
 Ids = Annotated[list[JobId], Meta(max_length=10_000)]
-KeptIds = Annotated[list[Key], Meta(max_length=10_000)]  # that are stored with a job, and shown with it
+KeptIds = Annotated[list[Key], Meta(max_length=10_000)]  # stored and shown with a job
 Tokens = Annotated[list[Token | None], Meta(max_length=10_000)]
 PageSize = Annotated[int, Meta(ge=0, le=10_000)]
 Offset = Annotated[int, Meta(ge=0, le=1_000_000_000)]
 NumberText = Annotated[str, Meta(pattern=r"^[0-9]{1,15}$")]
-Number = Annotated[float, Meta(ge=0, le=1e15)] | NumberText  # of a configuration, which has the bounds
+Number = Annotated[float, Meta(ge=0, le=1e15)] | NumberText  # in a configuration, which checks the bounds

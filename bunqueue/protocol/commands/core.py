@@ -49,16 +49,17 @@ GroupId = Annotated[str, Meta(min_length=1, max_length=256)]
 IdempotencyKey = Annotated[str, Meta(min_length=1, max_length=256)]
 IdempotencyHash = Annotated[str, Meta(min_length=1, max_length=64)]
 IdempotencyAge = Annotated[float, Meta(ge=0, le=YEAR_MS)]
-# What is allowed depends on job and version: the shard checks it (`check_fields` in handlers/push.py).
+# The bounds depend on the job and the version: the shard checks them (`check_fields` in handlers/push.py).
 AnyPriority = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
 
 
 class BackoffMap(Struct, kw_only=True, repr_omit_defaults=True, gc=False):
-    """Backoff as protocol 3 may say it: a kind and a delay in ms.
+    """The backoff of protocol 3: a type, and a delay in ms.
 
-    With ``jitter``, 0 to 1, the first wait is ``delay``, and ``exponential`` doubles it with each further
-    attempt; each wait is at most that part longer or shorter.  Without, as in the reference, ``fixed`` waits
-    0.8 to 1.2 times the delay, and ``exponential`` 0.5 to 1.5 times ``delay`` x 2^failures.
+    With a ``jitter`` from 0 to 1, the first wait is ``delay``, and ``exponential`` doubles it with each
+    further attempt; each wait is longer or shorter by at most that fraction.  Without ``jitter``, as in the
+    reference, ``fixed`` waits 0.8 to 1.2 times ``delay``, and ``exponential`` 0.5 to 1.5 times ``delay`` x
+    2^failures.
     """
 
     type: Literal["fixed", "exponential"] = "exponential"
@@ -67,9 +68,9 @@ class BackoffMap(Struct, kw_only=True, repr_omit_defaults=True, gc=False):
 
 
 class Dedup(Struct, omit_defaults=True, gc=False):
-    """What becomes of a push whose unique key is taken, and how long the key is held at most (ms).
+    """What happens to a push whose unique key is taken, and for how many ms the key is held at most.
 
-    The key is free earlier when the job has ended, or has failed an attempt."""
+    The key is released earlier when the job ends or fails an attempt."""
 
     ttl: Ttl | None = None
     extend: bool = False
@@ -83,11 +84,11 @@ Headers = Annotated[
 
 
 class JobFields(Struct, kw_only=True, rename="camel", omit_defaults=True, gc=False):
-    """What one job is pushed with.  Times in ms."""
+    """The fields of one pushed job.  Times are in ms."""
 
     data: Raw = Raw(NIL)
     name: JobName | None = None
-    group_id: GroupId | None = None  # looked at before the others: SEMANTICS.md, "Order of checks"
+    group_id: GroupId | None = None  # checked before the others: SEMANTICS.md, "Order of checks"
     priority: AnyPriority = 0
     delay: Delay = 0
     timeout: Timeout | None = None
@@ -101,11 +102,11 @@ class JobFields(Struct, kw_only=True, rename="camel", omit_defaults=True, gc=Fal
     remove_on_fail: bool = False
     durable: bool = False
     job_id: Key | None = None
-    custom_id: Key | None = None  # another word for job_id
+    custom_id: Key | None = None  # an alias of job_id
     depends_on: KeptIds | None = None
     parent_id: Key | None = None
     children_ids: KeptIds | None = None
-    group_max_size: Annotated[int, Meta(ge=1)] | None = None  # not pushed when so many are queued
+    group_max_size: Annotated[int, Meta(ge=1)] | None = None  # the push is refused when this many are queued
     repeat: Repeat | None = None
     dedup: Dedup | None = None
     debounce_id: Key | None = None
@@ -115,7 +116,7 @@ class JobFields(Struct, kw_only=True, rename="camel", omit_defaults=True, gc=Fal
     keep_logs: Annotated[int, Meta(ge=0)] | None = None
     size_limit: Annotated[int, Meta(ge=0)] | None = None
     timestamp: Time | None = None  # of the push
-    headers: Headers | None = None  # for those on the way, such as W3C's traceparent; not part of the data
+    headers: Headers | None = None  # for middleware, such as W3C's traceparent; not part of the data
     fail_parent_on_failure: bool = False
     remove_dependency_on_failure: bool = False
     continue_parent_on_failure: bool = False
@@ -123,8 +124,8 @@ class JobFields(Struct, kw_only=True, rename="camel", omit_defaults=True, gc=Fal
 
 
 class PlainFields(Struct, rename="camel", forbid_unknown_fields=True, gc=False):
-    """JobFields of which only these are given.  Nearly all jobs are so, and looking at two dozen fields
-    that are not there would take longer than storing the job."""
+    """JobFields when only these are given, as for nearly all jobs.  Checking two dozen absent fields would
+    take longer than storing the job."""
 
     data: Raw = Raw(NIL)
     name: JobName | None = None
@@ -135,7 +136,7 @@ class PlainFields(Struct, rename="camel", forbid_unknown_fields=True, gc=False):
 class PlainPush(
     Struct, kw_only=True, tag_field="cmd", tag="PUSH", rename="camel", forbid_unknown_fields=True, gc=False
 ):
-    """Push with the fields of PlainFields."""
+    """A Push that has only the fields of PlainFields."""
 
     queue: QueueName
     data: Raw = Raw(NIL)
@@ -150,7 +151,7 @@ class PlainPush(
 class PlainPushBatch(
     Struct, kw_only=True, tag_field="cmd", tag="PUSHB", rename="camel", forbid_unknown_fields=True, gc=False
 ):
-    """PushBatch of PlainFields."""
+    """A PushBatch whose jobs are all PlainFields."""
 
     queue: QueueName
     jobs: Annotated[list[PlainFields], Meta(max_length=100_000)]
@@ -160,62 +161,63 @@ class PlainPushBatch(
 
 
 class PushReply(Reply, kw_only=True):
-    """``id`` is the new job's, or that of the job which has the id or holds the unique key: then
-    ``existing`` is true."""
+    """``id`` is the id of the new job.  If another job already has that id or holds the unique key, it is
+    that job's id, and ``existing`` is true.
+    """
 
     id: str
     existing: bool | UnsetType = UNSET
 
 
 class PushBatchReply(Reply, kw_only=True):
-    """One id a job, in the order of the request; ``existing`` has the places of those that are not new."""
+    """One id per job, in the order of the request; ``existing`` has the indexes of those that are not new."""
 
     ids: list[str]
     existing: list[int] | UnsetType = UNSET
 
 
 class PullReply(Reply, kw_only=True):
-    """``job`` is null if no job was available; ``token`` is present if an owner was named."""
+    """``job`` is null if none was available; ``token`` is present if the request named an owner."""
 
     job: Raw | None
     token: str | UnsetType | None = UNSET
 
 
 class PullBatchReply(Reply, kw_only=True):
-    """At most ``count`` jobs, fewer when they are large; tokens when an owner was named."""
+    """At most ``count`` jobs, fewer if they are large; with ``tokens`` if the request named an owner."""
 
     jobs: Raw  # a list of jobs, encoded by protocol.job_view
     tokens: list[str] | UnsetType = UNSET
 
 
 class Applied(Struct, gc=False):
-    """``applied: false`` when something else had already decided the job."""
+    """``applied`` is false when the job's outcome had already been decided otherwise."""
 
     applied: bool
     reason: str
 
 
 class AckReply(Reply, kw_only=True):
-    """``data`` only when the answer came too late to count."""
+    """``data`` is present only when the report came too late to count."""
 
     data: Applied | UnsetType = UNSET
 
 
 class FailReply(AckReply, kw_only=True):
-    """``delay``, where it was wanted and there is a next attempt: it begins in so many ms."""
+    """``delay``: the ms until the next attempt, if the request asked for it and there is a next attempt."""
 
     delay: float | UnsetType = UNSET
 
 
 class Ignored(Struct, rename="camel", gc=False):
-    """The jobs of a batch whose answer came too late to count."""
+    """The jobs of a batch whose report came too late to count."""
 
     ignored_ids: list[str]
     ignored_indices: list[int]
 
 
 class AckBatchReply(Reply, kw_only=True):
-    """``data`` only when some answers came too late to count."""
+    """``data`` is present only when some reports came too late to count."""
 
     data: Ignored | UnsetType = UNSET
 
@@ -224,11 +226,11 @@ class AckBatchReply(Reply, kw_only=True):
 class Push(JobFields, kw_only=True, tag_field="cmd", tag="PUSH", gc=False):
     """Add one job to a queue.
 
-    With an ``idempotencyKey`` it may be repeated: for five minutes the same key adds nothing to that queue
-    and is answered with the first one's id, as an ``existing`` job.  If both say an ``idempotencyHash`` of
-    what they push, and not the same, that is an error.  Who repeats a push because the answer was lost says
-    with ``idempotencyAge`` how many ms ago it was first sent.  He gets the answer of the first time, or an
-    error if that is longer ago than the server can remember.
+    With an ``idempotencyKey`` the push can be repeated safely: for five minutes, another push to the queue
+    with the same key adds nothing, and its answer has the id of the first job, as an ``existing`` one.  If
+    both carry an ``idempotencyHash`` of their content and the hashes differ, the second is refused.  A client
+    that repeats a push because the answer was lost sets ``idempotencyAge`` to the ms since it first sent it.
+    It gets the original answer, or an error if that is longer ago than the server remembers.
     """
 
     queue: QueueName
@@ -240,7 +242,7 @@ class Push(JobFields, kw_only=True, tag_field="cmd", tag="PUSH", gc=False):
 
 @command(Route.QUEUE, PushBatchReply, writes=True, grows=True, plain=PlainPushBatch)
 class PushBatch(Command, tag="PUSHB"):
-    """Add many jobs to a queue: all of them, or none when one is refused.  About the key see PUSH."""
+    """Add many jobs to a queue: all of them, or none if one is refused.  For the idempotency key see PUSH."""
 
     queue: QueueName
     jobs: Annotated[list[JobFields], Meta(max_length=100_000)]
@@ -250,7 +252,7 @@ class PushBatch(Command, tag="PUSHB"):
 
 
 class GroupLimit(Struct, gc=False):
-    """At most ``max`` jobs of a group in ``duration`` ms from the first of them on."""
+    """At most ``max`` jobs of a group within ``duration`` ms, counted from the first of them."""
 
     CALLED: ClassVar[str] = "an object"
 
@@ -259,10 +261,10 @@ class GroupLimit(Struct, gc=False):
 
 
 class GroupRule(Struct, gc=False):
-    """Which jobs of a group a pull may take, where the group has no limit of its own: with at most
-    ``concurrency`` active ones, and at a limited rate.
+    """The limits under which a pull takes jobs of a group that has none of its own: at most ``concurrency``
+    active ones, and at most the rate ``limit``.
 
-    Without a concurrency a pull of version 2 says 1, one of version 3 any number.
+    The default ``concurrency`` is 1 in version 2 and unlimited in version 3.
     """
 
     CALLED: ClassVar[str] = "an object"  # in errors
@@ -273,11 +275,11 @@ class GroupRule(Struct, gc=False):
 
 @command(Route.QUEUE, PullReply, writes=True, parks=True)
 class Pull(Command, tag="PULL"):
-    """Take the next job; waits up to ``timeout`` ms for one.
+    """Take the next job, waiting up to ``timeout`` ms for one.
 
-    With an ``owner`` the job is locked for ``lockTtl`` ms and needs its token from then on.
-    With ``detach`` it stays active when the connection ends, as somebody else works on it.
-    With ``signals`` the connection is notified when one of its jobs is to stop.
+    With an ``owner`` the job is locked for ``lockTtl`` ms, and later commands for it need its token.
+    With ``detach`` it stays active when the connection ends, because another process works on it.
+    With ``signals`` the connection is notified when one of its jobs has to stop.
     """
 
     queue: QueueName
@@ -291,7 +293,7 @@ class Pull(Command, tag="PULL"):
 
 @command(Route.QUEUE, PullBatchReply, writes=True, parks=True)
 class PullBatch(Command, tag="PULLB"):
-    """Take up to ``count`` jobs; waits up to ``timeout`` ms for the first.  About the rest see PULL."""
+    """Take up to ``count`` jobs, waiting up to ``timeout`` ms for the first.  For the rest see PULL."""
 
     queue: QueueName
     count: PullCount
@@ -305,7 +307,7 @@ class PullBatch(Command, tag="PULLB"):
 
 @command(Route.ID, AckReply, writes=True)
 class Ack(Command, tag="ACK"):
-    """Complete a job; with ``removeOnComplete`` nothing is kept of it, whatever it was pushed with."""
+    """Complete a job.  With ``removeOnComplete`` nothing of it is kept, whatever its own options."""
 
     id: JobId
     result: Raw = Raw(UNDEFINED)
@@ -315,7 +317,7 @@ class Ack(Command, tag="ACK"):
 
 @command(Route.IDS, AckBatchReply, merge=Merge.FIRST_ERROR, writes=True)
 class AckBatch(Command, tag="ACKB"):
-    """Complete many jobs.  A wrong token refuses all of a shard's jobs, an unknown id only itself."""
+    """Complete many jobs.  A wrong token refuses all jobs of its shard; an unknown id, only itself."""
 
     ids: Ids
     results: Annotated[list[Raw], Meta(max_length=10_000)] | None = None
@@ -327,10 +329,11 @@ class AckBatch(Command, tag="ACKB"):
 class Fail(Command, tag="FAIL"):
     """Report a failed attempt: the job is retried after its backoff, or becomes a dead letter.
 
-    With ``unrecoverable`` it becomes one at once.  With ``removeOnFail`` nothing is kept of it if this was
-    its last attempt.  With ``interrupted`` the attempt does not count: the worker gives the job back because
-    it stops, and the job takes its old place in the queue at once.  With ``delay`` the next attempt begins
-    after so many ms instead of the backoff.  With ``wantsDelay`` the answer says when it begins.
+    With ``unrecoverable`` it becomes a dead letter at once.  With ``removeOnFail`` nothing of it is kept if
+    this was its last attempt.  With ``interrupted`` the attempt does not count: the worker returns the job
+    because it is stopping, and the job takes its old position in the queue at once.  With ``delay`` the next
+    attempt begins after that many ms instead of the backoff.  With ``wantsDelay`` the answer says when it
+    begins.
     """
 
     id: JobId
@@ -350,7 +353,7 @@ class Alive(Struct, gc=False):
 
 
 class HeartbeatReply(Reply, kw_only=True):
-    """``cancelled`` only when the job is to stop."""
+    """``cancelled`` is present only when the job has to stop."""
 
     data: Alive
 
@@ -362,17 +365,18 @@ class AliveCount(Struct, gc=False):
 
 
 class HeartbeatBatchReply(Reply, kw_only=True):
-    """How many of the jobs are active and, where a token came, locked with it.  ``cancelled`` only when some
-    of them are to stop."""
+    """``count`` is how many of the jobs are active and, if a token was given, locked with it.  ``cancelled``
+    is present only when some of them have to stop.
+    """
 
     data: AliveCount
 
 
 @command(Route.ID, HeartbeatReply, writes=True, repeatable=True)
 class JobHeartbeat(Command, tag="JobHeartbeat"):
-    """Say that a job is being worked on; with its token, renew the lock by ``duration`` or its ttl.
+    """Report that a job is still running; with its token, renew the lock for ``duration`` ms or its TTL.
 
-    A job that was given back is locked again by the token that it had, unless somebody else has taken it.
+    A job that was returned to its queue is locked again with its old token, unless another worker took it.
     """
 
     id: JobId
@@ -381,7 +385,7 @@ class JobHeartbeat(Command, tag="JobHeartbeat"):
 
 
 class ExtendedReply(Reply, kw_only=True):
-    """How many of the locks were renewed."""
+    """``count`` is how many locks were renewed."""
 
     count: int
 
@@ -397,7 +401,7 @@ class ExtendLock(Command, tag="ExtendLock"):
 
 @command(Route.IDS, ExtendedReply, merge=Merge.COUNT, writes=True, repeatable=True, since=3)
 class ExtendLocks(Command, tag="ExtendLocks"):
-    """ExtendLock for many jobs; those whose token is wrong are not counted."""
+    """Renew the locks of many jobs; those with a wrong token are not counted."""
 
     ids: Ids
     tokens: Tokens
@@ -406,7 +410,7 @@ class ExtendLocks(Command, tag="ExtendLocks"):
 
 @command(Route.IDS, HeartbeatBatchReply, merge=Merge.COUNT, writes=True, repeatable=True)
 class JobHeartbeatBatch(Command, tag="JobHeartbeatB"):
-    """JobHeartbeat for many jobs; unknown ones are not counted."""
+    """Send a JobHeartbeat for many jobs; unknown ones are not counted."""
 
     ids: Ids
     tokens: Tokens | None = None

@@ -45,7 +45,7 @@ Interval = Annotated[
 
 
 class SpawnOptions(Struct, kw_only=True, rename="camel", omit_defaults=True, gc=False):
-    """Options of the jobs that a schedule pushes, as PUSH knows them.  Times in ms."""
+    """The options of the jobs that a schedule pushes, as in PUSH.  Times are in ms."""
 
     delay: Delay = 0
     timeout: Timeout | None = None
@@ -61,7 +61,7 @@ class SpawnOptions(Struct, kw_only=True, rename="camel", omit_defaults=True, gc=
 
 
 class CronFields(Struct, kw_only=True, rename="camel", omit_defaults=True, gc=False):
-    """What a schedule is, without its data and without what it has done."""
+    """The definition of a schedule, without its data and its history."""
 
     name: ScheduleName
     queue: QueueName
@@ -81,7 +81,7 @@ class CronFields(Struct, kw_only=True, rename="camel", omit_defaults=True, gc=Fa
 
 
 class CronRun(Struct, kw_only=True, rename="camel", omit_defaults=True, gc=False):
-    """The last run that gave a job; times in epoch ms."""
+    """The last run that pushed a job; times are in epoch ms."""
 
     at_ms: float = msgspec.field(name="at")
     job_id: str
@@ -93,8 +93,8 @@ class CronRun(Struct, kw_only=True, rename="camel", omit_defaults=True, gc=False
 
 
 class CronView(Struct, kw_only=True, rename="camel", omit_defaults=True, gc=False):
-    """A schedule as it is shown; times in epoch ms. What has its default is left out on the wire, but
-    for what is always there.
+    """A schedule as it is shown; times are in epoch ms.  Optional fields that have their default are left out
+    on the wire.
     """
 
     name: str
@@ -115,7 +115,7 @@ class CronView(Struct, kw_only=True, rename="camel", omit_defaults=True, gc=Fals
     job_options: SpawnOptions | None = None
     app: str | None = None  # that declares it
     paused: bool = False
-    missed: int = 0  # times that passed while the server was away
+    missed: int = 0  # runs that were due while the server was down
     last_run: CronRun | None = None
     data: Any = None  # of its jobs; in answers to CronGet, CronPause and CronResume
 
@@ -127,19 +127,19 @@ class CronReply(Reply, kw_only=True):
 
 
 class CronListReply(Reply, kw_only=True):
-    """By name."""
+    """All schedules, sorted by name."""
 
     crons: list[CronView]
 
 
-# A name stands for one schedule on the whole server: the shard of its queue keeps it, all others forget it.
+# A name is unique on the whole server: the shard of the schedule's queue stores it, all others delete it.
 @command(Route.ALL, CronReply, merge=Merge.ANY, writes=True, repeatable=True, grows=True)
 class Cron(CronFields, kw_only=True, tag_field="cmd", tag="Cron", gc=False):
     """Push a job at every time of a cron expression, or every ``repeatEvery`` ms.
 
-    The name of a known schedule of that queue replaces it; a rhythm that stays the same goes on undisturbed.
-    One of another queue makes way, unless ``move`` is false: then a name that belongs to another queue, or
-    another app, is refused.
+    It replaces the schedule of the same name in that queue; if the interval or expression is unchanged, the
+    next run stays as planned.  It also replaces one in another queue, unless ``move`` is false: then a name
+    that belongs to another queue, or another app, is refused.
     """
 
     data: Raw = Raw(NIL)
@@ -150,7 +150,7 @@ class Cron(CronFields, kw_only=True, tag_field="cmd", tag="Cron", gc=False):
 
 @command(Route.ALL, merge=Merge.ANY, writes=True)
 class CronDelete(Command, tag="CronDelete"):
-    """Remove a schedule; the jobs that it has pushed stay.  With ``app`` only if that app declares it."""
+    """Remove a schedule; the jobs it has pushed stay.  With ``app``, only if that app declared it."""
 
     name: ScheduleName
     app: AppName | None = None
@@ -165,20 +165,20 @@ class CronGet(Command, tag="CronGet"):
 
 @command(Route.ALL, CronReply, merge=Merge.ANY, writes=True, repeatable=True)
 class CronPause(Command, tag="CronPause"):
-    """Have a schedule push no jobs until CronResume; its runs meanwhile are left out."""
+    """Pause a schedule until CronResume; runs that are due in the meantime are skipped."""
 
     name: ScheduleName
 
 
 @command(Route.ALL, CronReply, merge=Merge.ANY, writes=True, repeatable=True)
 class CronResume(Command, tag="CronResume"):
-    """Have a schedule push jobs again, from its next time on."""
+    """Resume a paused schedule, starting with its next run."""
 
     name: ScheduleName
 
 
 class CronRunReply(Reply, kw_only=True):
-    """The job: a new one, or with ``existing`` the one that is there already and has its unique key."""
+    """The new job or, if ``existing`` is true, the job that already holds the unique key."""
 
     id: str
     queue: str
@@ -187,7 +187,7 @@ class CronRunReply(Reply, kw_only=True):
 
 @command(Route.ALL, CronRunReply, merge=Merge.ANY, writes=True, grows=True)
 class CronTrigger(Command, tag="CronTrigger"):
-    """Push the job of a schedule now, also of one that is paused.  Its times and ``executions`` stay."""
+    """Push the job of a schedule now, even if paused.  Its next run and ``executions`` do not change."""
 
     name: ScheduleName
 
@@ -197,14 +197,14 @@ class CronRuns(Struct, gc=False):
 
 
 class CronRunsReply(Reply, kw_only=True):
-    """Epoch ms; fewer than asked for when there are no more."""
+    """The runs in epoch ms; fewer than requested if the schedule ends before."""
 
     data: CronRuns
 
 
 @command(Route.ALL, CronRunsReply, merge=Merge.ANY)
 class CronNext(Command, tag="CronNext"):
-    """The next times at which a schedule runs."""
+    """Get the next ``count`` run times of a schedule."""
 
     name: ScheduleName
     count: Annotated[int, Meta(ge=1, le=100)] = 10

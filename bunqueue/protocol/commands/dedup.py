@@ -1,4 +1,4 @@
-"""Unique keys: who holds one, and giving one up before its time."""
+"""Unique keys: which job holds a key, and releasing it early."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class RemovedReply(Reply, kw_only=True):
 
 @command(Route.QUEUE, HolderReply)
 class GetDeduplicationJobId(Command, tag="GetDeduplicationJobId"):
-    """The job that holds a unique key of a queue."""
+    """Get the id of the job that holds a unique key of a queue."""
 
     queue: QueueName
     deduplication_id: Key
@@ -43,7 +43,7 @@ class GetDeduplicationJobId(Command, tag="GetDeduplicationJobId"):
 
 @command(Route.QUEUE, FreedReply, writes=True, repeatable=True)
 class RemoveDeduplicationKey(Command, tag="RemoveDeduplicationKey"):
-    """Free a unique key of a queue; the job that holds it stays."""
+    """Release a unique key of a queue; the job that holds it stays."""
 
     queue: QueueName
     deduplication_id: Key
@@ -51,6 +51,6 @@ class RemoveDeduplicationKey(Command, tag="RemoveDeduplicationKey"):
 
 @command(Route.ID, RemovedReply, writes=True, repeatable=True)
 class RemoveJobDeduplicationKey(Command, tag="RemoveJobDeduplicationKey"):
-    """Free the unique key that a job holds; the job stays."""
+    """Release the unique key that a job holds; the job stays."""
 
     id: JobId

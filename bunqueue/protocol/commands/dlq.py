@@ -1,4 +1,4 @@
-"""Dead letters: jobs that failed for good and wait for a person, or for another try."""
+"""Dead letters: jobs that failed for good and are kept for inspection or another try."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ Limit = Annotated[int, Meta(ge=0, le=100_000_000)]
 
 
 class DlqFilter(Struct, rename="camel", omit_defaults=True, forbid_unknown_fields=True, gc=False):
-    """Which dead letters are meant: those to which all that is given applies. Other fields are refused: a
-    misspelled one would mean more dead letters than somebody has asked for.
+    """Selects the dead letters that match every given field.  Unknown fields are refused, because a
+    misspelled one would select more than intended.
 
-    ``name`` is that of the job, ``error`` a part of the error's text, in capitals or not; ``olderThan`` and
-    ``newerThan`` compare ``enteredAt``; ``retriable`` are those whose automatic retry is due, ``expired``
-    those which the next maintenance will remove.
+    ``name`` is the job's name; ``error`` is a part of the error text, in upper or lower case; ``olderThan``
+    and ``newerThan`` compare ``enteredAt``; ``retriable`` selects those whose automatic retry is due,
+    ``expired`` those that the next maintenance will remove.
     """
 
     reason: str | None = None
@@ -60,7 +60,7 @@ class DlqReply(Reply, kw_only=True):
 
 @command(Route.QUEUE, DlqReply, heavy=True)
 class Dlq(Command, tag="Dlq"):
-    """The dead letters of a queue, oldest first; at most ``count``."""
+    """List the dead letters of a queue, oldest first, at most ``count``."""
 
     queue: QueueName
     count: PageSize = 1000
@@ -69,14 +69,14 @@ class Dlq(Command, tag="Dlq"):
 
 @command(Route.QUEUE, CountReply, heavy=True, since=3)
 class CountDlq(Command, tag="CountDlq"):
-    """How many dead letters of a queue a filter lets through; its ``limit`` and ``offset`` do not count."""
+    """Count the dead letters of a queue that match a filter; its ``limit`` and ``offset`` are ignored."""
 
     queue: QueueName
     filter: DlqFilter | None = None
 
 
 class RetriedReply(Reply, kw_only=True):
-    """How many run again.  ``cancelled`` is there when cancelled jobs were left out, and says how many."""
+    """``count`` jobs were moved.  ``cancelled``, if present, is how many cancelled ones were left out."""
 
     count: int
     cancelled: int | UnsetType = UNSET
@@ -84,11 +84,11 @@ class RetriedReply(Reply, kw_only=True):
 
 @command(Route.QUEUE, RetriedReply, writes=True, repeatable=True, heavy=True)
 class RetryDlq(Command, tag="RetryDlq"):
-    """Move dead letters back to waiting with all their attempts: one job, or the oldest ``count`` of those
-    that the filter lets through, without either all of the queue.
+    """Move dead letters back to waiting with all their attempts: one job, the oldest ``count`` that match the
+    filter, or all of the queue.
 
-    Jobs that somebody cancelled are left out unless they are named: by ``jobId``, or with the filter's
-    ``reason``.  So are those whose unique key a living job holds.
+    Cancelled jobs are left out unless they are selected by ``jobId`` or by the filter's ``reason``.  Jobs
+    whose unique key is held by an unfinished job are left out as well.
     """
 
     queue: QueueName
@@ -114,7 +114,7 @@ class RemovedReply(Reply, kw_only=True):
 
 @command(Route.QUEUE, RemovedReply, writes=True, repeatable=True, since=3)
 class RemoveDlqJob(Command, tag="RemoveDlqJob"):
-    """Remove one dead letter; ``removed`` is false when it is not there."""
+    """Remove one dead letter; ``removed`` is false if it does not exist."""
 
     queue: QueueName
     job_id: JobId
@@ -122,8 +122,8 @@ class RemoveDlqJob(Command, tag="RemoveDlqJob"):
 
 @command(Route.QUEUE, CountReply, writes=True, repeatable=True, heavy=True)
 class RetryCompleted(Command, tag="RetryCompleted"):
-    """Run completed jobs again, their results forgotten: one job, or the oldest ``count`` of those that had
-    completed by ``timestamp``, without either all of the queue."""
+    """Run completed jobs again and drop their results: one job, the oldest ``count`` that had completed by
+    ``timestamp``, or all of the queue."""
 
     queue: QueueName
     id: JobId | None = None
@@ -156,13 +156,13 @@ class DlqStatsReply(Reply, kw_only=True):
 
 @command(Route.QUEUE, DlqStatsReply, heavy=True, since=3)
 class GetDlqStats(Command, tag="GetDlqStats"):
-    """The dead letters of a queue in numbers."""
+    """Get statistics on the dead letters of a queue."""
 
     queue: QueueName
 
 
 class DlqSettings(Struct, rename="camel", omit_defaults=True, forbid_unknown_fields=True, gc=False):
-    """What of a queue's DlqConfig to change; numbers may be given as text, ``maxAge`` null means for ever."""
+    """The changes to a queue's DlqConfig.  Numbers may be given as text; ``maxAge`` null means forever."""
 
     auto_retry: bool | UnsetType = UNSET
     auto_retry_interval: Number | UnsetType = UNSET
@@ -173,10 +173,10 @@ class DlqSettings(Struct, rename="camel", omit_defaults=True, forbid_unknown_fie
 
 @command(Route.QUEUE, Ok, writes=True, repeatable=True, since=3)
 class SetDlqConfig(Command, tag="SetDlqConfig"):
-    """Change how the dead letters of a queue are kept and retried; what is not given stays as it is.
+    """Change how the dead letters of a queue are kept and retried; absent fields keep their values.
 
-    With ``autoRetry``, jobs that die from now on are tried again every ``autoRetryInterval`` ms, at most
-    ``maxAutoRetries`` times.  Maintenance runs once a minute.
+    With ``autoRetry``, jobs that fail for good from now on are retried every ``autoRetryInterval`` ms, at
+    most ``maxAutoRetries`` times.  Maintenance runs once a minute.
     """
 
     queue: QueueName
@@ -189,6 +189,6 @@ class DlqConfigReply(Reply, kw_only=True):
 
 @command(Route.QUEUE, DlqConfigReply, since=3)
 class GetDlqConfig(Command, tag="GetDlqConfig"):
-    """How the dead letters of a queue are kept and retried."""
+    """Get how the dead letters of a queue are kept and retried."""
 
     queue: QueueName

@@ -24,9 +24,9 @@ Place = Annotated[int, Meta(ge=-1, le=MAX_SAFE)]  # -1: the end of the log
 
 
 class WaitReply(Reply, kw_only=True):
-    """``completed`` false: the timeout is over, or the job can no longer complete; ``state`` says which.
+    """``completed`` is false if the timeout expired or the job can no longer complete; ``state`` says which.
 
-    ``result`` is left out of a job that has none, or is removed on completion.
+    ``result`` is absent if the job has none, or is removed on completion.
     """
 
     completed: bool
@@ -37,10 +37,11 @@ class WaitReply(Reply, kw_only=True):
 class Ended(Struct, kw_only=True, omit_defaults=True, gc=False):
     """How a job ended.
 
-    ``state`` is completed, failed, cancelled (waiting or active), expired (its ``ttl`` was over), or unknown:
-    there is no such job, or no longer.  A job that is kept, or that ended while a WaitJob was open, has its
-    ``result``, or ``error``, ``reason`` (as of dead letters) and the number of failed ``attempts``.  Removed
-    ones that were cancelled or expired are remembered until the shard restarts, or 10,000 others followed.
+    ``state`` is completed, failed, cancelled (while waiting or active), expired (its ``ttl`` ran out), or
+    unknown (the job never existed or was removed).  A job that is kept, or that ended while a WaitJob was
+    open, has its ``result``, or its ``error``, ``reason`` (as for dead letters) and number of failed
+    ``attempts``.  Removed jobs that were cancelled or expired are remembered until the shard restarts or
+    10,000 others have followed.
     """
 
     id: str
@@ -52,7 +53,7 @@ class Ended(Struct, kw_only=True, omit_defaults=True, gc=False):
 
 
 class WaitManyReply(Reply, kw_only=True):
-    """Those that have ended, as many as fit into one answer; none when the time is over."""
+    """The jobs that have ended, as many as fit into one answer; empty if the timeout expired."""
 
     ended: list[Ended]
 
@@ -66,8 +67,8 @@ class TrimReply(Reply, kw_only=True):
 
 
 class LogPlace(Struct, gc=False):
-    """How far the log of a shard was read: ``after`` is where to go on, ``last`` the newest event there is.
-    ``missed`` of those that were asked for had been forgotten by then."""
+    """How far the log of a shard was read: ``after`` is where to continue, ``last`` is the newest event.
+    ``missed`` counts the requested events that had already been deleted."""
 
     shard: int
     after: int
@@ -76,8 +77,8 @@ class LogPlace(Struct, gc=False):
 
 
 class EventsReply(Reply, kw_only=True):
-    """``events`` in the order in which they happened in each shard, one shard after the other: maps like
-    those of SubscribeEvents, with ``shard`` and ``seq``, their number in its log, and never with ``data``."""
+    """``events`` are in order within each shard, one shard after the other.  They are maps like those of
+    SubscribeEvents, plus ``shard`` and ``seq``, their number in its log, and never have ``data``."""
 
     events: Raw  # a list, encoded event by event
     places: list[LogPlace]
@@ -93,7 +94,7 @@ class WaitJob(Command, tag="WaitJob"):
 
 @command(Route.QUEUE, WaitManyReply, parks=True)
 class WaitJobs(Command, tag="WaitJobs"):
-    """Wait up to ``timeout`` ms until at least one of some jobs of a queue has ended, in whatever way."""
+    """Wait up to ``timeout`` ms until at least one of these jobs of a queue has ended, in any way."""
 
     queue: QueueName
     ids: Annotated[list[JobId], Meta(max_length=1000)]
@@ -102,25 +103,25 @@ class WaitJobs(Command, tag="WaitJobs"):
 
 @command(Route.QUEUE, subscribes=True, since=3)
 class SubscribeEvents(Command, tag="SubscribeEvents"):
-    """Get the events of a queue, as frames ``{type: "event", event}``, until UnsubscribeEvents or the end
-    of the connection.  A connection listens to one queue: the last it asked for."""
+    """Receive the events of a queue, as frames ``{type: "event", event}``, until UnsubscribeEvents or the end
+    of the connection.  A connection is subscribed to one queue: the last one it named."""
 
     queue: QueueName
 
 
 @command(Route.ROUTER, since=3)
 class UnsubscribeEvents(Command, tag="UnsubscribeEvents"):
-    """Get no more events."""
+    """Stop receiving events."""
 
 
 @command(Route.ALL, EventsReply, merge=Merge.CONCAT, partial=True)
 class GetEvents(Command, tag="GetEvents"):
-    """Read the event logs: of every shard at most ``limit`` events after a place, all kinds in all queues
-    unless some are named.
+    """Read the event logs: at most ``limit`` events of every shard, of all types and queues unless some are
+    named.
 
-    ``after`` has a number for each shard, as the last answer gave them; -1 stands for the end of the log.
-    Without it ``since`` (epoch ms) says when to begin, or else the oldest event does.  What is not wanted is
-    passed over, some thousands of events at a time: there is more to read while ``after`` is below ``last``.
+    ``after`` is a list with the position in each shard's log, as in the last answer; -1 means the end of the
+    log.  Without it, reading starts at ``since`` (epoch ms), or else at the oldest event.  Events that do not
+    match are skipped, some thousands per request: there is more to read while ``after`` is below ``last``.
     """
 
     after: Annotated[list[Place], Meta(max_length=64)] | None = None
@@ -133,7 +134,7 @@ class GetEvents(Command, tag="GetEvents"):
 
 @command(Route.QUEUE, TrimReply, writes=True, repeatable=True, heavy=True, since=3)
 class TrimEvents(Command, tag="TrimEvents"):
-    """Forget the oldest events in the log of a queue, so that at most ``maxLength`` are kept."""
+    """Delete the oldest events in the log of a queue, so that at most ``maxLength`` are kept."""
 
     queue: QueueName
     max_length: Annotated[

@@ -1,4 +1,4 @@
-"""Flows: jobs that depend on each other, and what parents may ask of their children."""
+"""Flows: jobs that depend on each other, and what a parent can read of its children."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bunqueue.protocol.commands.core import JobFields
 
 
 class FlowJob(Struct, kw_only=True, rename="camel", gc=False):
-    """One job of a flow; ``input`` is what a push of it would carry."""
+    """One job of a flow; ``input`` has the fields of a push."""
 
     id: Key
     queue: str
@@ -44,28 +44,28 @@ class RemovedReply(Reply, kw_only=True):
 
 @command(Route.FIRST, FlowReply, writes=True, since=3, grows=True)
 class PushFlow(Command, tag="PUSHF"):
-    """Push jobs of any queues that depend on each other: all of them, or none when one is refused."""
+    """Push jobs that depend on each other, in any queues: all of them, or none if one is refused."""
 
     jobs: Annotated[list[FlowJob], Meta(max_length=10_000)]
 
 
 @command(Route.ID, ChildValuesReply)
 class GetChildrenValues(Command, tag="GetChildrenValues"):
-    """The results of a job's children; those without a result are left out."""
+    """Get the results of a job's children; those without a result are left out."""
 
     id: JobId
 
 
 @command(Route.ID, ChildErrorsReply, since=3)
 class GetFailedChildrenValues(Command, tag="GetFailedChildrenValues"):
-    """The errors of children whose failure let the parent continue."""
+    """Get the errors of a job's children that failed and let their parent continue."""
 
     id: JobId
 
 
 @command(Route.ID, ChildErrorsReply, since=3)
 class GetIgnoredChildrenFailures(Command, tag="GetIgnoredChildrenFailures"):
-    """The errors of children whose failure is ignored."""
+    """Get the errors of a job's children whose failure is ignored."""
 
     id: JobId
 
@@ -80,7 +80,7 @@ class UpdateParent(Command, tag="UpdateParent"):
 
 @command(Route.ID, RemovedReply, writes=True, since=3)
 class RemoveChildDependency(Command, tag="RemoveChildDependency"):
-    """Part a child from its parent, which no longer waits for it."""
+    """Detach a job from its parent, which then no longer waits for it."""
 
     id: JobId
 
@@ -103,6 +103,6 @@ class MoveToWaitingChildren(Command, tag="MoveToWaitingChildren"):
 
 @command(Route.ID, writes=True, repeatable=True, since=3)
 class RemoveUnprocessedChildren(Command, tag="RemoveUnprocessedChildren"):
-    """Remove the children of a job that have not been started."""
+    """Remove those children of a job that have not started."""
 
     id: JobId

@@ -1,4 +1,4 @@
-"""Groups: the jobs of a queue that share a ``groupId``, which have limits and a pause of their own."""
+"""Groups: jobs of a queue that share a ``groupId``.  A group has its own limits and can be paused."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class GroupCountReply(Reply, kw_only=True):
 
 
 class GroupRate(Struct, gc=False):
-    """At most ``max`` jobs in ``duration`` ms from the first of them on."""
+    """At most ``max`` jobs within ``duration`` ms, counted from the first of them."""
 
     max: float | int
     duration: float | int
@@ -32,7 +32,7 @@ class GroupRateReply(Reply, kw_only=True):
 
 
 class TtlOf(Struct, gc=False):
-    """ms until the window of the group ends; -2 when none runs."""
+    """``ttl`` is the ms until the group's current window ends; -2 if there is none."""
 
     ttl: float | int
 
@@ -74,7 +74,7 @@ class GroupPausedReply(Reply, kw_only=True):
 
 
 class OfGroup(Command):
-    """What the commands for one group have in common."""
+    """The common fields of commands for one group."""
 
     queue: QueueName
     group_id: GroupId
@@ -82,24 +82,24 @@ class OfGroup(Command):
 
 @command(Route.QUEUE, GroupCountReply)
 class GetGroupJobsCount(OfGroup, tag="GetGroupJobsCount"):
-    """How many jobs of a group are queued: all but the active ones."""
+    """Count the queued jobs of a group: all but the active ones."""
 
 
 @command(Route.QUEUE, GroupCountReply)
 class GetGroupsJobsCount(Command, tag="GetGroupsJobsCount"):
-    """How many jobs of all groups of a queue are queued."""
+    """Count the queued jobs of all groups of a queue."""
 
     queue: QueueName
 
 
 @command(Route.QUEUE, GroupCountReply)
 class GetGroupActiveCount(OfGroup, tag="GetGroupActiveCount"):
-    """How many jobs of a group are active."""
+    """Count the active jobs of a group."""
 
 
 @command(Route.QUEUE, writes=True, repeatable=True)
 class SetGroupRateLimit(OfGroup, tag="SetGroupRateLimit"):
-    """Let at most ``max`` jobs of a group through in ``duration`` ms, whatever a pull says."""
+    """Deliver at most ``max`` jobs of a group per ``duration`` ms; this overrides the limits of pulls."""
 
     max: PositiveInt
     duration: PositiveInt
@@ -107,44 +107,44 @@ class SetGroupRateLimit(OfGroup, tag="SetGroupRateLimit"):
 
 @command(Route.QUEUE, GroupRateReply)
 class GetGroupRateLimit(OfGroup, tag="GetGroupRateLimit"):
-    """The rate limit that was set for a group."""
+    """Get the rate limit that was set for a group."""
 
 
 @command(Route.QUEUE, RemovedLimitReply, writes=True, repeatable=True)
 class RemoveGroupRateLimit(OfGroup, tag="RemoveGroupRateLimit"):
-    """Take the rate limit of a group away."""
+    """Remove the rate limit of a group."""
 
 
 @command(Route.QUEUE, GroupTtlReply)
 class GetGroupRateLimitTtl(OfGroup, tag="GetGroupRateLimitTtl"):
-    """How long the present window of a group lasts."""
+    """Get the ms until the current rate limit window of a group ends."""
 
 
 @command(Route.QUEUE, writes=True, repeatable=True)
 class SetGroupConcurrency(OfGroup, tag="SetGroupConcurrency"):
-    """Let at most ``concurrency`` jobs of a group be active at a time, whatever a pull says."""
+    """Let at most ``concurrency`` jobs of a group be active at a time; this overrides the limits of pulls."""
 
     concurrency: PositiveInt
 
 
 @command(Route.QUEUE, GroupConcurrencyReply)
 class GetGroupConcurrency(OfGroup, tag="GetGroupConcurrency"):
-    """The concurrency limit that was set for a group."""
+    """Get the concurrency limit that was set for a group."""
 
 
 @command(Route.QUEUE, RemovedLimitReply, writes=True, repeatable=True)
 class RemoveGroupConcurrency(OfGroup, tag="RemoveGroupConcurrency"):
-    """Take the concurrency limit of a group away."""
+    """Remove the concurrency limit of a group."""
 
 
 @command(Route.QUEUE, ChangeReply, writes=True, repeatable=True)
 class PauseGroup(OfGroup, tag="PauseGroup"):
-    """Deliver no jobs of a group until it is resumed."""
+    """Pause a group: its jobs are not delivered until it is resumed."""
 
 
 @command(Route.QUEUE, ChangeReply, writes=True, repeatable=True)
 class ResumeGroup(OfGroup, tag="ResumeGroup"):
-    """Deliver the jobs of a group again."""
+    """Resume a paused group."""
 
 
 @command(Route.QUEUE, GroupPausedReply)

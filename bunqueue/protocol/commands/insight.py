@@ -1,4 +1,4 @@
-"""What people ask who look after queues: attempts, why a job waits, groups, how shards are."""
+"""Commands for operators: a job's attempts, why it waits, groups, and the state of the shards."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ GroupsShown = Annotated[int, Meta(ge=0, le=1000)]
 
 
 class AttemptView(Struct, rename="camel", gc=False):
-    """An attempt that did not complete its job; times in epoch ms.
+    """An attempt that did not complete its job; times are in epoch ms.
 
-    ``outcome`` is explicit_fail, timeout, stalled, interrupted (it did not count), cancelled and the like.
+    ``outcome`` is, for example, explicit_fail, timeout, stalled, interrupted (not counted) or cancelled.
     """
 
     number: int
@@ -45,17 +45,17 @@ class Attempts(Struct, gc=False):
 
 
 class AttemptsReply(Reply, kw_only=True):
-    """The last attempts, the oldest of them first."""
+    """The latest attempts, oldest first."""
 
     data: Attempts
 
 
 class WaitReason(Struct, gc=False):
-    """One thing that holds a job back.
+    """One reason why a job waits.
 
     ``kind`` is paused, group-paused, concurrency, group-concurrency, rate-limit, group-rate-limit, delay,
-    retry, dependencies, no-worker or turn; ``until`` (epoch ms) is when it ends by itself, where that is
-    known; ``ids`` are those of the jobs that it waits for, the first 100.
+    retry, dependencies, no-worker or turn; ``until`` (epoch ms) is when the reason ends by itself, if known;
+    ``ids`` are the first 100 jobs that it waits for.
     """
 
     kind: str
@@ -72,13 +72,13 @@ class Waiting(Struct, gc=False):
 
 
 class WaitingReply(Reply, kw_only=True):
-    """No ``reasons`` when the job does not wait: it is active, or has finished."""
+    """``reasons`` is empty if the job does not wait, because it is active or finished."""
 
     data: Waiting
 
 
 class GroupView(Struct, rename="camel", gc=False):
-    """A group as it is shown; ``max`` jobs in ``duration`` ms is its own rate limit."""
+    """A group as it is shown; ``max`` jobs per ``duration`` ms is its own rate limit."""
 
     id: str
     waiting: int
@@ -95,13 +95,13 @@ class GroupViews(Struct, gc=False):
 
 
 class GroupViewsReply(Reply, kw_only=True):
-    """By name; ``total`` is how many groups the queue has."""
+    """The groups by name; ``total`` is how many the queue has."""
 
     data: GroupViews
 
 
 class ShardView(Struct, rename="camel", gc=False):
-    """A shard; sizes in MB, ``uptime`` in ms.  ``error`` says why not everything can be stored."""
+    """A shard; sizes are in MB, ``uptime`` in ms.  ``error`` says why it cannot store everything."""
 
     shard: int
     of: int
@@ -118,28 +118,28 @@ class ShardViews(Struct, gc=False):
 
 
 class ShardViewsReply(Reply, kw_only=True):
-    """Those that answer; each says ``of`` how many it is one."""
+    """The shards that answered; ``of`` is the number of shards the server has."""
 
     data: ShardViews
 
 
 @command(Route.ID, AttemptsReply)
 class GetAttempts(Command, tag="GetAttempts"):
-    """The attempts of a job that failed or were broken off, with error and stack."""
+    """Get the failed and interrupted attempts of a job, with error and stack."""
 
     id: JobId
 
 
 @command(Route.ID, WaitingReply)
 class WhyWaiting(Command, tag="WhyWaiting"):
-    """What holds a job back at present: all of it, not only the first thing."""
+    """Get all the reasons why a job is waiting now."""
 
     id: JobId
 
 
 @command(Route.QUEUE, GroupViewsReply, heavy=True)
 class ListGroups(Command, tag="ListGroups"):
-    """The groups of a queue that have jobs or settings."""
+    """List the groups of a queue that have jobs or settings."""
 
     queue: QueueName
     limit: GroupsShown = 100
@@ -148,4 +148,4 @@ class ListGroups(Command, tag="ListGroups"):
 
 @command(Route.ALL, ShardViewsReply, merge=Merge.SUM, partial=True)
 class ListShards(Command, tag="ListShards"):
-    """How each shard is."""
+    """Get the state of each shard."""

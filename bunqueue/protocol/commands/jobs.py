@@ -1,4 +1,4 @@
-"""Ruling over single jobs: taking them out of their course, and their logs."""
+"""Managing single jobs: cancelling, moving, changing and removing them, and their logs."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ LogText = Annotated[str, Meta(description="cut after 64 KiB")]
 
 
 class CancelReply(Reply, kw_only=True):
-    """``running`` true: the job is active, and ends as cancelled within ``grace``."""
+    """``running`` is true if the job is active; it then ends as cancelled within ``grace``."""
 
     running: bool | UnsetType = UNSET
 
 
 @command(Route.ID, CancelReply, writes=True)
 class Cancel(Command, tag="Cancel"):
-    """Remove a job that has not begun: a waiting or delayed one, or one that waits for others.
+    """Remove a job that has not started: a waiting or delayed one, or one that waits for others.
 
-    With ``running`` an active one is stopped, too.  Its worker is notified (see "Stopping a job that runs").
-    When the worker reports any outcome, or ``grace`` ms are over, the job reaches the final state
-    ``cancelled``: a dead letter with that reason, never retried by itself, its result refused.  A second
-    Cancel may shorten the time.
+    With ``running``, an active job is stopped as well.  Its worker is notified (see "Stopping a job that
+    runs").  When the worker reports any outcome, or after ``grace`` ms, the job reaches the final state
+    ``cancelled``: it is a dead letter with that reason, is never retried automatically, and its result is
+    refused.  A second Cancel may shorten ``grace``.
     """
 
     id: JobId
@@ -60,14 +60,14 @@ class RemovedReply(Reply, kw_only=True):
 
 @command(Route.ID, RemovedReply, writes=True, repeatable=True)
 class RemoveJob(Command, tag="RemoveJob"):
-    """Remove a job in any state but active, and all that is known of it; false when it is not there."""
+    """Remove a job in any state but active, with all its data; ``removed`` is false if it does not exist."""
 
     id: JobId
 
 
 @command(Route.ID, writes=True, repeatable=True, grows=True)
 class Update(Command, tag="Update"):
-    """Give a job that has not finished other data; or, when it has, the job that repeats it."""
+    """Replace the data of an unfinished job; if it has finished, that of the job that repeats it."""
 
     id: JobId
     data: Raw = Raw(NIL)
@@ -75,7 +75,7 @@ class Update(Command, tag="Update"):
 
 @command(Route.ID, writes=True, repeatable=True)
 class ChangePriority(Command, tag="ChangePriority"):
-    """Give a waiting or delayed job another priority, and say whether it goes before its equals."""
+    """Change the priority of a waiting or delayed job; ``lifo`` puts it before others of equal priority."""
 
     id: JobId
     priority: Priority
@@ -84,18 +84,19 @@ class ChangePriority(Command, tag="ChangePriority"):
 
 @command(Route.ID, writes=True)
 class Promote(Command, tag="Promote"):
-    """Let a delayed job, or a retry that waits, run now."""
+    """Make a delayed job, or one that waits for its retry, ready now."""
 
     id: JobId
 
 
 @command(Route.ID, writes=True)
 class MoveToDelayed(Command, tag="MoveToDelayed"):
-    """Put an active job back, to run in ``delay`` ms; no attempt is counted.  Also a waiting or delayed one.
+    """Return an active job to its queue, to run in ``delay`` ms, without counting the attempt.  Waiting and
+    delayed jobs can be moved, too.
 
-    With ``postponed`` an active job's field of that name is one more afterwards: how often it was put back.
+    With ``postponed``, an active job's field of that name, which counts its postponements, grows by one.
 
-    A job that was pulled with an owner needs its token, on a connection of version 2 only if one is given.
+    A job that was pulled with an owner needs its token; version 2 checks the token only if one is given.
     """
 
     id: JobId
@@ -106,7 +107,7 @@ class MoveToDelayed(Command, tag="MoveToDelayed"):
 
 @command(Route.ID, writes=True, since=3)
 class MoveToWait(Command, tag="MoveToWait"):
-    """Let a job run now: an active, waiting, delayed or failed one.  About its token see MoveToDelayed."""
+    """Let a job run now: an active, waiting, delayed or failed one.  For the token see MoveToDelayed."""
 
     id: JobId
     token: Token | None = None
@@ -114,7 +115,7 @@ class MoveToWait(Command, tag="MoveToWait"):
 
 @command(Route.ID, writes=True, since=3)
 class ChangeDelay(Command, tag="ChangeDelay"):
-    """Let a waiting or delayed job run in ``delay`` ms; an active one as MoveToDelayed does."""
+    """Make a waiting or delayed job run in ``delay`` ms; an active job is moved as by MoveToDelayed."""
 
     id: JobId
     delay: Delay
@@ -123,7 +124,7 @@ class ChangeDelay(Command, tag="ChangeDelay"):
 
 @command(Route.ID, writes=True)
 class Discard(Command, tag="Discard"):
-    """Make a waiting, delayed or active job a dead letter.  About its token see MoveToDelayed."""
+    """Make a waiting, delayed or active job a dead letter.  For the token see MoveToDelayed."""
 
     id: JobId
     token: Token | None = None
@@ -148,7 +149,7 @@ class LogLine(Struct, gc=False):
 
 
 class Log(Struct, gc=False):
-    """The lines asked for, oldest first; ``count`` says how many there are."""
+    """The requested lines, oldest first; ``count`` is the number of lines in the log."""
 
     logs: list[LogLine]
     count: int
@@ -169,7 +170,7 @@ class AddLog(Command, tag="AddLog"):
 
 @command(Route.ID, GetLogsReply)
 class GetLogs(Command, tag="GetLogs"):
-    """The log of a job, or its lines ``start`` to ``end`` (from 0, both included; -1: the last)."""
+    """Get the log of a job, or its lines ``start`` to ``end`` (from 0, both included; -1 is the last)."""
 
     id: JobId
     start: Offset = 0
@@ -178,7 +179,7 @@ class GetLogs(Command, tag="GetLogs"):
 
 @command(Route.ID, writes=True, repeatable=True, since=3)
 class ClearLogs(Command, tag="ClearLogs"):
-    """Forget the log of a job but for its last ``keepLogs`` lines."""
+    """Delete the log of a job except for its last ``keepLogs`` lines."""
 
     id: JobId
     keep_logs: Offset | None = None

@@ -1,4 +1,4 @@
-"""How fast the jobs of a queue may be taken, and how many of them at a time."""
+"""Rate and concurrency limits of a queue."""
 
 from __future__ import annotations
 
@@ -9,21 +9,23 @@ from msgspec import Meta, Struct
 from bunqueue.model.durations import YEAR_MS
 from bunqueue.protocol.commands.base import MAX_SAFE, Command, QueueName, Reply, Route, Ttl, command
 
-# Not below 0, which lets nothing through.
+# The shard refuses values below 0; 0 delivers nothing.
 Limit = Annotated[float, Meta(ge=-MAX_SAFE, le=MAX_SAFE, extra={"problem": "must be a finite number"})]
 Window = Annotated[int, Meta(ge=1, le=YEAR_MS)]
 
 
 class Rate(Struct, gc=False):
-    """``max`` jobs in every ``duration`` ms."""
+    """``max`` jobs per ``duration`` ms."""
 
     max: float | int
     duration: float | int
 
 
 class Limits(Struct, rename="camel", gc=False):
-    """``rate_limit_ttl``: ms until the limit ends if it has an end, else until it lets the next job through;
-    -2 if it has none.  ``maxed``: as many jobs are active as the limit allows."""
+    """``rate_limit_ttl`` is the ms until a temporary rate limit ends; for a permanent one, the ms until it
+    lets the next job through; -2 without a rate limit.  ``maxed`` is true while as many jobs are active as
+    the concurrency limit allows.
+    """
 
     rate_limit: Rate | None
     rate_limit_ttl: float | int
@@ -41,8 +43,9 @@ class LimitsReply(Reply, kw_only=True):
 
 @command(Route.QUEUE, writes=True, repeatable=True)
 class RateLimit(Command, tag="RateLimit"):
-    """Let ``limit`` jobs through in every ``duration`` ms: after a rest as many at once, then one every
-    ``duration / limit`` ms.  With a ``ttl`` it ends by itself after so many ms."""
+    """Deliver at most ``limit`` jobs of a queue per ``duration`` ms: after a pause that many at once, then
+    one every ``duration / limit`` ms.  With a ``ttl`` the limit ends by itself after that many ms.
+    """
 
     queue: QueueName
     limit: Limit
@@ -52,7 +55,7 @@ class RateLimit(Command, tag="RateLimit"):
 
 @command(Route.QUEUE, writes=True, repeatable=True)
 class RateLimitClear(Command, tag="RateLimitClear"):
-    """Take the rate limit of a queue away."""
+    """Remove the rate limit of a queue."""
 
     queue: QueueName
 
@@ -67,13 +70,13 @@ class SetConcurrency(Command, tag="SetConcurrency"):
 
 @command(Route.QUEUE, writes=True, repeatable=True)
 class ClearConcurrency(Command, tag="ClearConcurrency"):
-    """Let any number of jobs of a queue be active at a time."""
+    """Remove the concurrency limit of a queue."""
 
     queue: QueueName
 
 
 @command(Route.QUEUE, LimitsReply)
 class GetQueueLimits(Command, tag="GetQueueLimits"):
-    """The limits of a queue, and whether they hold jobs back at present."""
+    """Get the limits of a queue, and whether they hold jobs back now."""
 
     queue: QueueName

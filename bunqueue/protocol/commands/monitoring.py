@@ -1,4 +1,4 @@
-"""Numbers for those who watch the server: Metrics, Prometheus, StorageStatus, dashboards."""
+"""Monitoring: Metrics, Prometheus, StorageStatus and dashboards."""
 
 from __future__ import annotations
 
@@ -25,8 +25,9 @@ OVER_COMPLETED = Across("mean", weight="totalCompleted")
 
 
 class ServerMetrics(Struct, rename="camel", gc=False):
-    """Totals since the start.  The averages are over completed jobs: the time from being due to being
-    pulled (latency), and from then to the ack (processing)."""
+    """Totals since the start.  The averages are over completed jobs: latency is the time from when the job
+    was due until its pull, processing the time from the pull until its ack.
+    """
 
     total_pushed: int
     total_pulled: int
@@ -40,8 +41,9 @@ class ServerMetrics(Struct, rename="camel", gc=False):
 
 
 class HistoryMeta(Struct, rename="camel", gc=False):
-    """``count`` jobs in all; the newest minute began at ``prev_ts`` (epoch ms), with ``prev_count``
-    jobs counted until now."""
+    """``count`` is the total of jobs; the newest minute began at ``prev_ts`` (epoch ms) and has
+    ``prev_count`` jobs so far.
+    """
 
     count: int
     prev_ts_ms: Annotated[float, LARGEST] = msgspec.field(name="prevTS")
@@ -51,7 +53,7 @@ class HistoryMeta(Struct, rename="camel", gc=False):
 
 
 class QueueHistory(Struct, gc=False):
-    """Jobs a minute, the newest minute first; ``count`` minutes."""
+    """Jobs per minute, newest minute first; ``count`` is the number of minutes."""
 
     meta: HistoryMeta
     data: list[int]
@@ -59,7 +61,7 @@ class QueueHistory(Struct, gc=False):
 
 
 class MetricsReply(Reply, kw_only=True):
-    """``metrics`` of the server, or ``data`` of the queue that was asked for."""
+    """``metrics`` of the server, or ``data`` of the requested queue."""
 
     metrics: ServerMetrics | UnsetType = UNSET
     data: QueueHistory | UnsetType = UNSET
@@ -83,7 +85,7 @@ class QueueFigures(Struct, gc=False):
     delayed: int
     active: int
     dlq: int
-    oldest_ms: float  # how long the job that is ready longest has been so
+    oldest_ms: float  # how long the oldest ready job has been ready
 
 
 class ShardFigures(Struct, gc=False):
@@ -109,13 +111,13 @@ class ShardFigures(Struct, gc=False):
     cpu_s: float
     storage_degraded: bool
     disk_full: bool
-    clock_jumps: int = 0  # of the wall clock, that the shard has noticed
-    clock_last_jump_ms: float = 0.0  # negative: back
-    clock_moved: int = 0  # times of jobs, schedules and limits that were brought back
-    clock_doubt_ms: float = 0.0  # by which the clock may be ahead: retention waits
-    damaged_tables: int = 0  # in which something could not be read or written
+    clock_jumps: int = 0  # of the wall clock, as the shard noticed them
+    clock_last_jump_ms: float = 0.0  # negative: backwards
+    clock_moved: int = 0  # times of jobs, schedules and limits that were corrected
+    clock_doubt_ms: float = 0.0  # how far the clock may be ahead: retention waits that long
+    damaged_tables: int = 0  # with rows that could not be read or written
     unreadable_jobs: int = 0
-    half_flows_removed: int = 0  # after the start, because another shard had lost its part
+    half_flows_removed: int = 0  # after the start, because another shard had lost its half
     disk_free_bytes: float = 0.0  # in memory, as are the others
     disk_refused_below_bytes: float = 0.0
     reserve_bytes: float = 0.0
@@ -123,11 +125,11 @@ class ShardFigures(Struct, gc=False):
     wal_limit_bytes: float = 0.0
     memory_limit_bytes: float = 0.0  # none
     memory_full: bool = False
-    cron_missed_total: int = 0  # times of schedules that passed while the server was away
+    cron_missed_total: int = 0  # runs that were due while the server was down
 
 
 class Figures(Struct, gc=False):
-    """A shard's numbers for the router, which makes the text; at most so many queues, the largest."""
+    """A shard's numbers, which the router turns into text; ``queues`` has only the largest queues."""
 
     shards: list[ShardFigures]
     queues: list[QueueFigures]
@@ -140,8 +142,9 @@ class FiguresReply(Reply, kw_only=True):
 
 
 class ShardRoom(Struct, rename="camel", gc=False):
-    """The room of one shard, in bytes: with less than ``refused_below`` free bytes on its disk, or a
-    write-ahead log longer than ``wal_limit``, it refuses pushes.  ``reserve`` is set aside beside that."""
+    """The disk space of one shard, in bytes.  It refuses pushes when its disk has less than ``refused_below``
+    free bytes, or its write-ahead log is longer than ``wal_limit``.  ``reserve`` is set aside in addition.
+    """
 
     shard: int
     free: float
@@ -152,8 +155,10 @@ class ShardRoom(Struct, rename="camel", gc=False):
 
 
 class StorageState(Struct, rename="camel", gc=False):
-    """``error`` says what is wrong since ``since`` (epoch ms), ``code`` is that of the refusals; null when
-    nothing is.  ``warnings`` say what will be wrong soon; ``rooms`` has the shards that keep files."""
+    """``error`` describes the present problem, ``since`` (epoch ms) is when it began, and ``code`` is the
+    code of the refusals it causes; all are null without a problem.  ``warnings`` describe problems to come;
+    ``rooms`` has the disk space of each shard that stores files.
+    """
 
     disk_full: bool
     error: str | None
@@ -190,10 +195,10 @@ class Throughput(Struct, rename="camel", gc=False):
 
 
 class Latency(Struct, rename="camel", gc=False):
-    """As in ServerMetrics; ``total_completed`` is what they are averages over.
+    """Averages as in ServerMetrics, over ``total_completed`` jobs.
 
-    ``waits`` and ``runs`` are the completed jobs by these times: how many took up to so many ms, 1, 2, 4 and
-    so on, and more than the number before; ``inf`` for all that took longer.
+    ``waits`` and ``runs`` are histograms of these times.  Each key is the upper bound of a bucket in ms: 1,
+    2, 4 and so on, and ``inf`` for all that took longer.
     """
 
     avg_latency_ms: Annotated[float, OVER_COMPLETED]
@@ -222,7 +227,7 @@ class Overview(Struct, gc=False):
     memory: Memory
     collections: dict[str, int]
     workers: WorkerOverview
-    crons: list[CronView]  # those that run next, of each shard
+    crons: list[CronView]  # the next to run, of each shard
     storage: StorageState
     timestamp_ms: Annotated[float, LARGEST] = msgspec.field(name="timestamp")  # epoch ms
 
@@ -234,7 +239,7 @@ class DashboardOverviewReply(Reply, kw_only=True):
 
 
 class QueueOverview(Struct, rename="camel", gc=False):
-    """``waiting`` are ready jobs without a priority, ``prioritized`` those with one."""
+    """``waiting`` counts the ready jobs without a priority, ``prioritized`` those with one."""
 
     name: str
     waiting: int
@@ -246,9 +251,9 @@ class QueueOverview(Struct, rename="camel", gc=False):
     completed: int
     total_completed: int  # since the start
     total_failed: int
-    completed_per_min: float  # over the last minutes, five at most
+    completed_per_min: float  # over at most the last five minutes
     failed_per_min: float
-    oldest_ms: float  # how long the job that is ready longest has been so
+    oldest_ms: float  # how long the oldest ready job has been ready
     blocked: int  # jobs that depend on others
 
 
@@ -264,7 +269,7 @@ class DashboardQueuesReply(Reply, kw_only=True):
 
 
 class JobSketch(Struct, rename="camel", gc=False):
-    """What an overview shows of a job; times in epoch ms, ``progress`` in percent."""
+    """A job in short; times are in epoch ms, ``progress`` in percent."""
 
     id: str
     priority: int
@@ -287,7 +292,7 @@ class QueueJobs(Struct, gc=False):
 
 
 class QueueDetails(Struct, rename="camel", gc=False):
-    """``counts`` as of GetJobCounts in version 3, with totals since the start."""
+    """``counts`` has the counts of GetJobCounts in version 3, and totals since the start."""
 
     name: str
     counts: dict[str, int]
@@ -306,7 +311,9 @@ class DashboardQueueReply(Reply, kw_only=True):
 
 @command(Route.ALL, MetricsReply, merge=Merge.SUM)
 class Metrics(Command, tag="Metrics"):
-    """Totals of the server; with ``queue`` and ``type`` (completed or failed), jobs a minute of a queue."""
+    """Get the totals of the server; with ``queue`` and ``type`` (completed or failed), a queue's jobs per
+    minute.
+    """
 
     queue: QueueName | None = None
     type: str | None = None
@@ -314,27 +321,27 @@ class Metrics(Command, tag="Metrics"):
 
 @command(Route.ALL, PrometheusReply, merge=Merge.SUM, heavy=True, partial=True)
 class Prometheus(Command, tag="Prometheus"):
-    """All numbers as Prometheus reads them."""
+    """Get all metrics in Prometheus' text format."""
 
 
 @command(Route.ALL, StorageStatusReply, merge=Merge.SUM)
 class StorageStatus(Command, tag="StorageStatus"):
-    """Whether everything can be stored."""
+    """Get whether the server can store everything, and its disk space."""
 
 
 @command(Route.ALL, DashboardOverviewReply, merge=Merge.SUM, heavy=True, since=3)
 class DashboardOverview(Command, tag="DashboardOverview"):
-    """What the front page of a dashboard shows."""
+    """Get what the front page of a dashboard shows."""
 
 
 @command(Route.ALL, DashboardQueuesReply, merge=Merge.SUM, heavy=True, since=3)
 class DashboardQueues(Command, tag="DashboardQueues"):
-    """All queues with their counts."""
+    """List all queues with their counts."""
 
 
 @command(Route.QUEUE, DashboardQueueReply, heavy=True, since=3)
 class DashboardQueue(Command, tag="DashboardQueue"):
-    """One queue in detail; with ``includeJobs`` the first jobs of each state, too, without their data."""
+    """Get a queue in detail; with ``includeJobs`` also the first jobs of each state, without their data."""
 
     queue: QueueName
     include_jobs: bool = False
@@ -342,4 +349,4 @@ class DashboardQueue(Command, tag="DashboardQueue"):
 
 @command(Route.ALL, merge=Merge.FIRST_ERROR, writes=True, repeatable=True, heavy=True, since=3)
 class CompactMemory(Command, tag="CompactMemory"):
-    """Drop what is kept for jobs that have moved on; the server does so by itself, only later."""
+    """Free memory that is kept for finished jobs at once; the server also does so by itself, but later."""

@@ -25,14 +25,14 @@ class JobReply(Reply, kw_only=True):
 
 
 class StateReply(Reply, kw_only=True):
-    """Version 2 knows five states and ``unknown``; version 3 adds ``prioritized``."""
+    """Version 2 has five states and ``unknown``; version 3 adds ``prioritized``."""
 
     id: str
     state: str
 
 
 class ResultReply(Reply, kw_only=True):
-    """``result`` is what the ACK carried; absent if it carried nothing."""
+    """``result`` is the result from the ACK; it is absent if the ACK had none."""
 
     id: str
     result: Raw | UnsetType = UNSET
@@ -70,37 +70,37 @@ class ProgressReply(Reply, kw_only=True):
 
 @command(Route.ID, JobReply)
 class GetJob(Command, tag="GetJob"):
-    """One job, with ``state``, ``returnvalue`` and ``failedReason``."""
+    """Get a job, with ``state``, ``returnvalue`` and ``failedReason``."""
 
     id: JobId
 
 
 @command(Route.ID, JobReply)
 class GetJobByCustomId(Command, tag="GetJobByCustomId"):
-    """The unfinished job with an id that a client chose."""
+    """Get the unfinished job that has a client-chosen id."""
 
     custom_id: JobId
 
 
 @command(Route.ID, StateReply)
 class GetState(Command, tag="GetState"):
-    """The state of a job; ``unknown`` for an unknown id."""
+    """Get the state of a job; it is ``unknown`` for an unknown id."""
 
     id: JobId
 
 
 @command(Route.ID, ResultReply)
 class GetResult(Command, tag="GetResult"):
-    """The result of a completed job."""
+    """Get the result of a completed job."""
 
     id: JobId
 
 
 @command(Route.QUEUE, JobsReply, heavy=True)
 class GetJobs(Command, tag="GetJobs"):
-    """A page of a queue's jobs in order of creation, of one state, several, or all.
+    """List a page of a queue's jobs in order of creation, in one state, several, or all.
 
-    With a ``dataLimit``, data and results of more bytes are left out: the job then says its ``dataBytes``.
+    Data and results of more than ``dataLimit`` bytes are left out; the job then has ``dataBytes`` instead.
     """
 
     queue: QueueName
@@ -113,21 +113,21 @@ class GetJobs(Command, tag="GetJobs"):
 
 @command(Route.QUEUE, JobCountsReply)
 class GetJobCounts(Command, tag="GetJobCounts"):
-    """How many jobs of a queue are in each state."""
+    """Count the jobs of a queue in each state."""
 
     queue: QueueName
 
 
 @command(Route.QUEUE, CountReply)
 class Count(Command, tag="Count"):
-    """How many jobs a queue has: of all states (version 2), or queued ones (version 3)."""
+    """Count the jobs of a queue: those in all states (version 2), or the queued ones (version 3)."""
 
     queue: QueueName
 
 
 @command(Route.ID, writes=True, repeatable=True)
 class Progress(Command, tag="Progress"):
-    """Set the progress of an active job, clamped to 0..100; no message keeps the last."""
+    """Set the progress of an active job, clamped to 0..100; without ``message`` the last one stays."""
 
     id: JobId
     progress: float
@@ -136,6 +136,6 @@ class Progress(Command, tag="Progress"):
 
 @command(Route.ID, ProgressReply)
 class GetProgress(Command, tag="GetProgress"):
-    """The progress of an active job."""
+    """Get the progress of an active job."""
 
     id: JobId

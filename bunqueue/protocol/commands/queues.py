@@ -1,4 +1,4 @@
-"""Ruling over queues: stopping them, emptying them, deleting them."""
+"""Managing queues: pausing, emptying and deleting them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class CleanReply(Reply, kw_only=True):
 
 
 class PriorityCountsReply(Reply, kw_only=True):
-    """How many jobs wait for their turn or their time, by priority."""
+    """``counts`` has the number of waiting and delayed jobs by priority."""
 
     queue: str
     counts: dict[str, int]
@@ -33,21 +33,21 @@ class PriorityCountsReply(Reply, kw_only=True):
 
 @command(Route.QUEUE, writes=True, repeatable=True)
 class Pause(Command, tag="Pause"):
-    """Give out no more jobs of a queue until Resume; everything else goes on.  Outlives a restart."""
+    """Deliver no more jobs of a queue until Resume; everything else goes on.  It survives a restart."""
 
     queue: QueueName
 
 
 @command(Route.QUEUE, writes=True, repeatable=True)
 class Resume(Command, tag="Resume"):
-    """Give out jobs of a paused queue again, to those that wait for some at once."""
+    """Deliver jobs of a paused queue again, to waiting pulls at once."""
 
     queue: QueueName
 
 
 @command(Route.QUEUE, PausedReply)
 class IsPaused(Command, tag="IsPaused"):
-    """Whether a queue is paused."""
+    """Get whether a queue is paused."""
 
     queue: QueueName
 
@@ -61,7 +61,7 @@ class Drain(Command, tag="Drain"):
 
 @command(Route.QUEUE, writes=True, repeatable=True, heavy=True)
 class Obliterate(Command, tag="Obliterate"):
-    """Remove a queue: its jobs in all states, and all that was set for it."""
+    """Remove a queue, with its jobs in all states and all its settings."""
 
     queue: QueueName
 
@@ -70,8 +70,9 @@ class Obliterate(Command, tag="Obliterate"):
 class Clean(Command, tag="Clean"):
     """Remove jobs older than ``grace`` ms, oldest first, at most ``limit``.
 
-    Of one state, or without it those that wait for their turn or their time.  These age from their push,
-    completed ones from their completion, failed ones from their last attempt.  Active ones are never removed.
+    Without a ``state`` it removes waiting and delayed jobs.  The age of these counts from their push, that of
+    completed jobs from their completion, that of failed jobs from their last attempt.  Active jobs are never
+    removed.
     """
 
     queue: QueueName
@@ -82,7 +83,7 @@ class Clean(Command, tag="Clean"):
 
 @command(Route.QUEUE, CountReply, writes=True, repeatable=True, heavy=True, since=3)
 class PromoteJobs(Command, tag="PromoteJobs"):
-    """Let delayed jobs of a queue run now: all of them, or the ``count`` that were pushed first."""
+    """Make delayed jobs of a queue ready now: all of them, or the ``count`` that were pushed first."""
 
     queue: QueueName
     count: Annotated[int, Meta(ge=0, le=10**15)] | None = None
@@ -90,6 +91,6 @@ class PromoteJobs(Command, tag="PromoteJobs"):
 
 @command(Route.QUEUE, PriorityCountsReply, heavy=True)
 class GetCountsPerPriority(Command, tag="GetCountsPerPriority"):
-    """How many jobs of a queue wait for their turn or their time, by priority."""
+    """Count the waiting and delayed jobs of a queue by priority."""
 
     queue: QueueName

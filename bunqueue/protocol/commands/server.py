@@ -8,9 +8,9 @@ from msgspec import Meta, Raw, Struct
 
 from bunqueue.protocol.commands.base import LARGEST, Command, Merge, Reply, Route, command
 
-OLDEST, NEWEST = 2, 3  # protocol versions; they are the kinds of command envelopes, too
+OLDEST, NEWEST = 2, 3  # protocol versions; also the kinds of command envelopes
 IDEMPOTENT_PUSH = "idempotent-push"
-"""The capability of knowing pushes again by their `idempotencyKey`; named to those who ask for it."""
+"""The capability to recognize repeated pushes by their `idempotencyKey`; announced only on request."""
 CAPABILITIES = {2: ["pipelining"], 3: ["pipelining", "separate-job-name"]}
 
 
@@ -39,13 +39,13 @@ class QueueInfo(Struct, gc=False):
 
 
 class ListQueuesReply(Reply, kw_only=True):
-    """Version 2: QueueInfo maps; version 3: names only."""
+    """``queues`` holds QueueInfo maps in version 2, and only names in version 3."""
 
     queues: Raw  # a list, encoded entry by entry
 
 
 class ServerStats(Struct, rename="camel", gc=False):
-    """Version 2 says queued and processing, version 3 waiting and active; both are sent."""
+    """Version 2 reads queued and processing, version 3 waiting and active; both are sent."""
 
     queued: int
     processing: int
@@ -68,7 +68,7 @@ class StatsReply(Reply, kw_only=True):
 class Hello(Command, tag="Hello", omit_defaults=False):
     """Agree on a protocol version; 3 or more makes this a version-3 connection.
 
-    Who names the capability ``idempotent-push`` finds it in the answer of a server that has it.
+    A client that names the capability ``idempotent-push`` finds it in the answer if the server has it.
     """
 
     protocol_version: int = 2
@@ -76,7 +76,7 @@ class Hello(Command, tag="Hello", omit_defaults=False):
 
 
 def agreement(hello: Hello, version: str) -> HelloReply:
-    """The answer to a Hello, of a server of that ``version``."""
+    """The answer to a Hello from a server of this ``version``."""
     chosen = min(max(hello.protocol_version, OLDEST), NEWEST)
     wanted = IDEMPOTENT_PUSH in (hello.capabilities or ())
     return HelloReply(
@@ -96,14 +96,14 @@ class Auth(Command, tag="Auth"):
 
 @command(Route.ROUTER, PingReply)
 class Ping(Command, tag="Ping"):
-    """Is anybody there?"""
+    """Check that the server answers."""
 
 
 @command(Route.ALL, ListQueuesReply, merge=Merge.CONCAT, heavy=True)
 class ListQueues(Command, tag="ListQueues"):
-    """All queues."""
+    """List all queues."""
 
 
 @command(Route.ALL, StatsReply, merge=Merge.SUM, heavy=True)
 class Stats(Command, tag="Stats"):
-    """Numbers over the whole server."""
+    """Get the counts and rates of the whole server."""

@@ -9,7 +9,7 @@ from bunqueue.protocol.commands.base import Command, Number, Ok, QueueName, Repl
 
 
 class StallSettings(Struct, rename="camel", omit_defaults=True, forbid_unknown_fields=True, gc=False):
-    """What of a queue's StallConfig to change; numbers may be given as text."""
+    """The changes to a queue's StallConfig; numbers may be given as text."""
 
     enabled: bool | UnsetType = UNSET
     stall_interval: Number | UnsetType = UNSET
@@ -19,12 +19,12 @@ class StallSettings(Struct, rename="camel", omit_defaults=True, forbid_unknown_f
 
 @command(Route.QUEUE, Ok, writes=True, repeatable=True, since=3)
 class SetStallConfig(Command, tag="SetStallConfig"):
-    """Change when jobs of a queue count as stalled; what is not given stays as it is.
+    """Change when jobs of a queue count as stalled; absent fields keep their values.
 
-    A job that was silent for ``stallInterval`` ms in two passes of the detector, which are 5 s apart, goes
-    back to its queue, and the ``maxStalls``-th time to the dead letters.  The first ``gracePeriod`` ms of
-    an attempt do not count.  Jobs may have a ``stallTimeout`` of their own.  A lock that still runs protects
-    its job from the default configuration, but not from one that was set here or with the job.
+    The detector runs every 5 s.  A job that has sent no heartbeat for ``stallInterval`` ms in two of its
+    passes returns to its queue; the ``maxStalls``-th time it becomes a dead letter.  The first
+    ``gracePeriod`` ms of an attempt do not count.  A job may have its own ``stallTimeout``.  An unexpired
+    lock protects its job from the default configuration, but not from one that was set here or with the job.
     """
 
     queue: QueueName
@@ -37,6 +37,6 @@ class StallConfigReply(Reply, kw_only=True):
 
 @command(Route.QUEUE, StallConfigReply, since=3)
 class GetStallConfig(Command, tag="GetStallConfig"):
-    """When jobs of a queue count as stalled."""
+    """Get when jobs of a queue count as stalled."""
 
     queue: QueueName

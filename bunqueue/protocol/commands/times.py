@@ -1,4 +1,4 @@
-"""When: instants, cron expressions, and the repetitions of a job."""
+"""Instants, cron expressions, and the repetition of a job."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ Times = Annotated[int, Meta(ge=0, le=MAX_SAFE)]  # how often
 
 class Repeat(Struct, rename="camel", gc=False):
     """Push the job again after its completion: ``every`` ms later, or at the next time of the cron expression
-    ``pattern`` in the time zone ``tz``; at most ``limit`` times, and only between two dates (epoch ms)."""
+    ``pattern`` in the time zone ``tz``; at most ``limit`` times, and only between ``startDate`` and
+    ``endDate`` (epoch ms).
+    """
 
     every: (
         Annotated[

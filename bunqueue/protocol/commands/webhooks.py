@@ -64,12 +64,12 @@ class ListWebhooksReply(Reply, kw_only=True):
     data: WebhookList
 
 
-Secret = Annotated[str, Meta(min_length=1, max_length=1024, description="signs what is sent")]
+Secret = Annotated[str, Meta(min_length=1, max_length=1024, description="signs the deliveries")]
 
 
 @command(Route.FIRST, AddWebhookReply, writes=True, grows=True)
 class AddWebhook(Command, kw_only=True, tag="AddWebhook"):
-    """Have events of one queue, or of all, sent to a URL; addresses inside the network are refused."""
+    """Send the events of one queue, or of all, to a URL; addresses inside the network are refused."""
 
     url: str = ""
     events: Annotated[list[Text], Meta(max_length=64)]
@@ -86,7 +86,7 @@ class RemoveWebhook(Command, tag="RemoveWebhook"):
 
 @command(Route.FIRST, ListWebhooksReply)
 class ListWebhooks(Command, tag="ListWebhooks"):
-    """All webhooks, in the order in which they were added."""
+    """List all webhooks, in the order in which they were added."""
 
 
 @command(Route.FIRST, writes=True, repeatable=True, since=3)
@@ -98,7 +98,7 @@ class SetWebhookEnabled(Command, tag="SetWebhookEnabled"):
 
 
 class Trial(Struct, rename="camel", gc=False):
-    """What a trial led to: the ``status`` of the answer, or the ``error`` if there was no answer."""
+    """The outcome of a test delivery: the ``status`` of the answer, or the ``error`` if there was none."""
 
     delivered: bool
     status: int | None
@@ -112,9 +112,9 @@ class TrialReply(Reply, kw_only=True):
 
 @command(Route.FIRST, TrialReply, writes=True, parks=True, since=3)
 class TryWebhook(Command, tag="TestWebhook"):
-    """Send a webhook a delivery that means nothing, whether it is on or off, and say what came of it.
+    """Send a webhook a test delivery, whether it is on or off, and return the outcome.
 
-    The HTTP gateway sends it.  What came of it after ``timeout`` ms is not told.
+    The HTTP gateway sends it.  An outcome later than ``timeout`` ms is not reported.
     """
 
     webhook_id: Text
@@ -127,7 +127,7 @@ class WantedTrial(Struct, rename="camel", gc=False):
 
 
 class Delivery(Struct, rename="camel", gc=False):
-    """A webhook as who delivers it must know it."""
+    """A webhook with all that its deliverer needs."""
 
     id: str
     url: str
@@ -135,12 +135,12 @@ class Delivery(Struct, rename="camel", gc=False):
     queue: str | None
     secret: str | None
     enabled: bool
-    places: list[int] | None  # of each shard the last event that was delivered; null: not known
-    until: float  # when the last of these happened, or the webhook was made, epoch ms
+    places: list[int] | None  # the last delivered event of each shard; null: not known
+    until: float  # when the last of these happened, or the webhook was added, epoch ms
 
 
 class DeliveriesReply(Reply, kw_only=True):
-    """Each of ``trials`` is reported once."""
+    """``trials`` are the pending test deliveries; each is listed once."""
 
     webhooks: list[Delivery]
     trials: list[WantedTrial]
@@ -148,12 +148,12 @@ class DeliveriesReply(Reply, kw_only=True):
 
 @command(Route.FIRST, DeliveriesReply, internal=True)
 class GetDeliveries(Command, tag="GetDeliveries"):
-    """All webhooks, with their secrets and how far they were delivered, and those that are to be tried."""
+    """Get all webhooks with secrets and delivery positions, and the pending test deliveries."""
 
 
 @command(Route.FIRST, Ok, writes=True, internal=True)
 class RecordDelivery(Command, tag="RecordDelivery"):
-    """Store how far a webhook was delivered, and what came of it."""
+    """Store how far a webhook was delivered, and the outcome."""
 
     webhook_id: Text
     places: Annotated[list[Place], Meta(max_length=64)] | None = None
@@ -167,7 +167,7 @@ class RecordDelivery(Command, tag="RecordDelivery"):
 
 @command(Route.FIRST, Ok, writes=True, internal=True)
 class RecordTrial(Command, tag="RecordTrial"):
-    """Tell who asked for a trial what came of it."""
+    """Report the outcome of a test delivery to the client that requested it."""
 
     trial: Text
     data: Trial

@@ -1,4 +1,4 @@
-"""Workers that make themselves known: who works on what, for people who look after a fleet."""
+"""Worker registration: which workers exist and what they work on."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Amount = Annotated[int, Meta(ge=0, le=10**15)]
 
 
 class WorkerInfo(Struct, kw_only=True, rename="camel", gc=False):
-    """A registered worker.  Times in ms; the counts are those of its last heartbeat."""
+    """A registered worker.  Times are in ms; the counts are from its last heartbeat."""
 
     id: str
     name: str
@@ -25,7 +25,7 @@ class WorkerInfo(Struct, kw_only=True, rename="camel", gc=False):
     concurrency: int
     hostname: str
     pid: int
-    status: str  # "active", or "stale" when it has not been heard for 30 s
+    status: str  # "active", or "stale" when it has sent no heartbeat for 30 s
     registered_at_ms: float = msgspec.field(name="registeredAt")
     last_seen_ms: float = msgspec.field(name="lastSeen")
     active_jobs: int
@@ -39,7 +39,7 @@ class WorkerInfo(Struct, kw_only=True, rename="camel", gc=False):
 
 
 class Registered(WorkerInfo, kw_only=True, rename="camel", gc=False):
-    """A worker as its registration is answered."""
+    """The answer to a registration."""
 
     worker_id: str
 
@@ -57,7 +57,7 @@ class RemovedReply(Reply, kw_only=True):
 
 
 class WorkerStats(Struct, rename="camel", gc=False):
-    """Over all workers; the totals also of those that have gone."""
+    """Sums over all workers; the totals include workers that are no longer registered."""
 
     total: int
     active: int
@@ -78,7 +78,7 @@ class ListWorkersReply(Reply, kw_only=True):
 
 @command(Route.ROUTER, RegisterWorkerReply, writes=True, repeatable=True)
 class RegisterWorker(Command, tag="RegisterWorker"):
-    """Enter a worker in the list until its connection ends; the same ``workerId`` again updates it."""
+    """Register a worker until its connection ends; repeating a ``workerId`` updates its entry."""
 
     name: Text
     queues: Annotated[list[QueueName], Meta(max_length=1000)] | None = None
@@ -91,19 +91,19 @@ class RegisterWorker(Command, tag="RegisterWorker"):
 
 @command(Route.ROUTER, RemovedReply, writes=True, repeatable=True)
 class UnregisterWorker(Command, tag="UnregisterWorker"):
-    """Take a worker off the list."""
+    """Remove a worker from the list."""
 
     worker_id: WorkerId
 
 
 @command(Route.ROUTER, ListWorkersReply)
 class ListWorkers(Command, tag="ListWorkers"):
-    """The registered workers."""
+    """List the registered workers."""
 
 
 @command(Route.ROUTER, HeartbeatReply, writes=True, repeatable=True)
 class Heartbeat(Command, tag="Heartbeat"):
-    """Say that a worker is alive, and what it has done so far; absent counts stay as they are."""
+    """Report that a worker is alive, and its counts so far; absent counts keep their values."""
 
     id: WorkerId
     active_jobs: Amount | None = None
