@@ -1,4 +1,4 @@
-"""The application: which address leads where."""
+"""The ASGI application and its routes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from .webhooks.deliverer import Deliverer
 
 
 class Application:
-    """Everything that answers requests, of one server."""
+    """All request handlers of one server."""
 
     def __init__(self, settings: Settings, socket: str, max_waiting: int = MAX_WAITING) -> None:
         self.backend = Backend(socket, max_waiting)
@@ -91,12 +91,12 @@ class Application:
         return HTMLResponse(_documented()[1], headers=headers)
 
     def start(self) -> None:
-        """Do what nobody has to ask for."""
+        """Start the background tasks."""
         self._deliverer.start()
         self._history.start()
 
     async def stop(self) -> None:
-        """End what would go on for ever, so that the rest can come to its end."""
+        """End the endless responses, so that the server can shut down."""
         self.feed.close()
         self._carrier.stop()
         await asyncio.gather(self._sockets.close(), self._deliverer.stop(), self._history.stop())

@@ -1,7 +1,7 @@
 """The dashboard's files, and its one page for every address that a browser shows.
 
-A browser that opens an address asks for HTML, a program does not: so /queues/mail is the dashboard's page to
-the one, and the queue's numbers to the other.  So following a link, from wherever it comes, changes nothing.
+A browser that opens an address asks for HTML, a program does not.  So /queues/mail is the dashboard's page
+for a browser, and the queue's numbers for a program, and following a link from anywhere changes nothing.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ ALWAYS_API = (
     "/docs",
     "/ws",
 )
-"""Addresses that are the same for browsers."""
+"""Paths that answer browsers and programs alike."""
 
 
 class Pages:
@@ -79,5 +79,5 @@ class Pages:
         return response
 
     def _names(self) -> list[str]:
-        """What is in the folder."""
+        """The files in the folder."""
         return os.listdir(self._folder) if self._folder.is_dir() else []

@@ -1,8 +1,8 @@
-"""The life of the gateway's process: it starts when the router says so, and ends when the router does.
+"""The gateway process: the router starts it, and it ends when the router does.
 
-The router hands over the listening sockets and one line on standard input, which stays open.  What comes
-there asks whether this process still turns, and is answered; its end is the sign to stop.  Requests that are
-under way are answered then; streams of events end at once.
+The router passes the listening sockets and one line on standard input, which stays open.  Later input is a
+liveness ping, which is answered; end of file is the signal to stop.  Requests in progress are then still
+answered; event streams end at once.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ from .http.problems import refusal
 
 READY = b"ready\n"
 PONG = b"pong\n"
-STOP_S = 4  # for requests under way
-TELL_S = 5.0  # between two looks at what clients did wrong
+STOP_S = 4  # for requests in progress
+TELL_S = 5.0  # between two log lines about clients' errors
 KEEP_ALIVE_S = 30  # for the next request on a connection
-NICE = 5  # what people look at must not take the processor from the queues
+NICE = 5  # the dashboard must not take the processor from the queues
 MAX_LINE = 256 * 1024
 BACKLOG = 1024  # as the router listens on the same sockets
 MAX_CONNECTIONS = 4000
@@ -50,7 +50,7 @@ _log = get_logger("gateway")
 
 
 class Start(msgspec.Struct):
-    """What the router hands over."""
+    """What the router passes to this process."""
 
     socket: str
     descriptors: list[int]
@@ -58,7 +58,7 @@ class Start(msgspec.Struct):
 
 
 def main() -> int:
-    """Run the gateway; the exit status."""
+    """Run the gateway; returns the exit status."""
     told = sys.stdin.buffer.readline(MAX_LINE)
     if not told.endswith(b"\n"):  # the router was killed before it had said everything
         return 1
@@ -134,7 +134,7 @@ def _options(settings: Settings) -> dict[str, Any]:
 
 
 class Spared:
-    """Beyond so many connections only those are answered that ask whether this process lives."""
+    """Above this many connections, only liveness requests are answered."""
 
     def __init__(self, app: Any, too_many: Callable[[], bool]) -> None:
         self._app = app
@@ -148,7 +148,7 @@ class Spared:
 
 
 class _Server(uvicorn.Server):
-    """Says when it listens, leaves signals to others, and accepts no more than there are descriptors for."""
+    """Reports when it listens, installs no signal handlers, and limits connections to its descriptors."""
 
     def __init__(self, config: uvicorn.Config, most: Share) -> None:
         super().__init__(config)
@@ -169,7 +169,7 @@ class _Server(uvicorn.Server):
         )
 
     def report(self) -> None:
-        """Called now and then: log what clients did wrong, in one line however often they did."""
+        """Log clients' errors from time to time, in one line however many there were."""
         waiting, acceptor = self.waiting, self._acceptor
         if waiting.malformed:
             _log.warning("requests that are not HTTP", requests=waiting.malformed, address=waiting.last)
@@ -202,7 +202,7 @@ class _Server(uvicorn.Server):
 
 
 def _heard(stopped: asyncio.Event) -> None:
-    """Something came on standard input: its end, or a ping."""
+    """Handle input on standard input: end of file, or a ping."""
     if not os.read(sys.stdin.fileno(), 4096):
         stopped.set()
         return

@@ -1,1 +1,1 @@
-"""The words of the domain: plain data and pure functions, shared by every process."""
+"""The domain model: plain data and pure functions, shared by every process."""

@@ -1,8 +1,8 @@
-"""Which URLs the server may be made to call: none that lead back into the network it stands in.
+"""Which URLs the server may call on request: none that lead into its own network.
 
-What counts is where a client would connect to, however it is spelled: ``http://2130706433/``,
+What counts is where a client would connect to, however the URL is spelled: ``http://2130706433/``,
 ``http://0x7f.1/``, ``http://user@127.0.0.1/`` and ``http://[::ffff:7f00:1]/`` all mean this machine.
-Host names are not resolved here; who sends has to check the address it connects to, too.
+Host names are not resolved here; the sender must also check the address it connects to.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ METADATA = "cloud metadata endpoints"
 
 Address = IPv4Address | IPv6Address
 
-# The first that holds an address names it, so what is special within a larger network stands before it.
+# The first that holds an address names it, so special ranges come before the larger network around them.
 _NETWORKS: tuple[tuple[IPv4Network | IPv6Network, str], ...] = tuple(
     (ip_network(network), name)
     for network, name in (
@@ -63,7 +63,7 @@ _METADATA_NAMES = frozenset(
         "rancher-metadata",
     }
 )
-# Domains that only the resolvers of some networks know: those of RFC 6762 and 8375, and what routers,
+# Domains that only the resolvers of some networks resolve: those of RFC 6762 and 8375, and what routers,
 # companies and Kubernetes use.  So do names of a single label.
 _PRIVATE_DOMAINS = (
     ".corp",
@@ -86,16 +86,16 @@ _CARRIERS = (
 )
 _TEREDO = IPv6Network("2001::/32")
 
-_DOTS = ".\u3002\uff0e\uff61"  # all of them separate labels
+_DOTS = ".\u3002\uff0e\uff61"  # all of these separate labels
 _UNSAFE = re.compile(r"[\x00-\x20\x7f\\]")  # read one way by some URL parsers, another way by others
 _NAME = re.compile(r"[a-z0-9_-]{1,63}(\.[a-z0-9_-]{1,63})*")
 _NUMBER = re.compile(r"0x[0-9a-f]*|[0-9]+")
 
 
 def url_problem(url: str, *, anywhere: bool = False) -> str | None:
-    """Why a webhook may not have this URL, in the words of the wire; None when it may.
+    """Why a webhook may not have this URL, as the refusal's text; None if it may.
 
-    ``anywhere``: it may lead into the network, too.
+    ``anywhere`` allows URLs that lead into the network.
     """
     if not url:
         return "Webhook URL is required"
@@ -122,7 +122,7 @@ def url_problem(url: str, *, anywhere: bool = False) -> str | None:
 
 
 def without_password(url: str) -> str:
-    """A URL as it may be shown to whoever may see that there is one: ``https://user:***@host/``."""
+    """A URL with its password masked: ``https://user:***@host/``."""
     netloc = urlsplit(url).netloc
     who, _, host = netloc.rpartition("@")
     name, colon, _ = who.partition(":")
@@ -143,7 +143,7 @@ def _query(text: str) -> list[tuple[str, str]]:
 
 
 def forbidden_place(host: str) -> str | None:
-    """What a host is that must not be called; None for one that may be.  ValueError: it is no host."""
+    """Why a host must not be called; None if it may be.  Raises ValueError if it is not a host."""
     if ":" in host:
         if "%" in host:  # a zone: the name of an interface of this machine
             raise ValueError(host)
@@ -190,7 +190,7 @@ def _number(text: str, decimal: bool) -> int:
 
 
 def _address(numbers: list[int]) -> IPv4Address:
-    """As ``inet_aton`` does: the last number fills what the others leave."""
+    """Parse as ``inet_aton`` does: the last number fills the remaining bytes."""
     *bytes_, last = numbers
     if any(number > 255 for number in bytes_) or last >= 256 ** (4 - len(bytes_)):
         raise ValueError(numbers)

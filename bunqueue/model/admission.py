@@ -1,4 +1,4 @@
-"""Whom to let in, and how often: tokens and commands a minute.
+"""Admission: tokens, and rate limits in commands per minute.
 
 Pure: the time comes from the caller.
 """
@@ -9,12 +9,12 @@ import hmac
 from collections import deque
 from collections.abc import Sequence
 
-_TICKS_A_SECOND = 10  # how exactly the window slides
+_TICKS_A_SECOND = 10  # the resolution of the sliding window
 _WINDOW = 60 * _TICKS_A_SECOND  # so a client costs at most 601 numbers, whatever its limit
 
 
 def token_is_known(given: str, tokens: Sequence[bytes]) -> bool:
-    """Whether ``given`` is one of ``tokens``.  Takes equally long whichever it is, or none."""
+    """Whether ``given`` is one of ``tokens``.  Runs in constant time, whichever matches."""
     candidate = given.encode("utf-8", "surrogatepass")
     known = False
     for token in tokens:
@@ -32,7 +32,7 @@ class RateLimit:
         self._counts: deque[list[int]] = deque()  # [tick, commands in it], oldest first
 
     def admit(self, now_s: float) -> bool:
-        """Count one command, unless it is one too many.  ``now_s`` never goes back."""
+        """Count one command, unless it exceeds the limit.  ``now_s`` never goes back."""
         counts, tick = self._counts, int(now_s * _TICKS_A_SECOND)
         while counts and counts[0][0] < tick - _WINDOW:
             self._left += counts.popleft()[1]

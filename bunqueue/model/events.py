@@ -5,7 +5,7 @@ The numbers are stored and never change; a new kind gets the next one.
 
 from __future__ import annotations
 
-# Told to subscribers, under the names of SEMANTICS.md, "Events (v3)"
+# Published to subscribers, under the names of SEMANTICS.md, "Events (v3)"
 PUSHED = 0
 PULLED = 1  # WAITING to ACTIVE
 COMPLETED = 2
@@ -17,7 +17,7 @@ WAITING = 7
 WAITING_CHILDREN = 8
 PROGRESS = 9
 DUPLICATED = 10  # a push met this job, which holds its unique key
-STALLED = 11  # its holder fell silent: an attempt is over
+STALLED = 11  # its worker sent no heartbeats: the attempt is over
 PAUSED = 12  # a queue, no job
 RESUMED = 13  # a queue, no job
 
@@ -26,7 +26,7 @@ READY = 14  # DELAYED or BLOCKED to WAITING: time came, a promotion, the last de
 RELEASED = 15  # ACTIVE to WAITING, nothing counted: its connection ended
 REVIVED = 16  # FAILED or COMPLETED to WAITING, asked to run again
 DISCARDED = 17  # to FAILED without an attempt
-# gone without a word: ttl (``reason`` is "expired"), removeOnComplete, removeOnFail, Drain, Clean
+# removed without another event: ttl (``reason`` is "expired"), removeOnComplete, removeOnFail, Drain, Clean
 DROPPED = 18
 OBLITERATED = 19  # a queue with all its jobs, no job; ``queue`` is its name
 # Finished jobs of a queue, no job: ``finished`` is their state, ``seqs`` what their ids end with; ``ids`` are

@@ -2,7 +2,7 @@
 
 An id is a UUIDv7 whose 12-bit ``rand_a`` field is the *slot* of its queue, so a command that
 names only an id finds its shard without a table, for every number of shards.  The slot is a hint:
-an id that a client chose itself has none and is looked for at the shard of its own hash.
+an id chosen by a client has none and is searched for on the shard of its own hash.
 """
 
 from __future__ import annotations
@@ -56,13 +56,13 @@ def seq_of_id(job_id: str) -> int | None:
     """The sequence number that its shard wrote into an id; None for an id that a client chose.
 
     It is the key of the job's rows, so that storing a job needs no second index.  Like the slot it
-    is a hint: whoever follows it compares the whole id.
+    is a hint: code that follows it must compare the whole id.
     """
     return int(job_id[24:], 16) if _OURS.fullmatch(job_id) else None
 
 
 class IdFactory:
-    """Makes job ids that ascend, also when the clock stands still or jumps back, and lock tokens.
+    """Makes lock tokens, and job ids that ascend even if the clock stalls or jumps back.
 
     ``random_bits(n)`` supplies the randomness, so that a test can replay a day exactly.
     """
@@ -72,7 +72,7 @@ class IdFactory:
     def __init__(self, random_bits: Callable[[int], int]) -> None:
         self._random_bits = random_bits
         self._ms = -1
-        self._digits = ""  # random ones, fetched together: a system call for each token costs more
+        self._digits = ""  # random ones, fetched in batches: a system call for each token costs more
         self._next = 0  # of them
         self._prefixes: dict[int, str] = {}
 
@@ -81,7 +81,7 @@ class IdFactory:
         return f"{self.prefix(slot, now_ms)}{seq:012x}"
 
     def prefix(self, slot: int, now_ms: int) -> str:
-        """What all ids of a slot begin with at that time; the number follows as 12 hex digits."""
+        """The common prefix of all ids of a slot at that time; the number follows as 12 hex digits."""
         prefix = self._prefixes.get(slot) if now_ms <= self._ms else None
         return prefix or self._new_prefix(slot, now_ms)
 
@@ -90,7 +90,7 @@ class IdFactory:
         return self._random_bits(_LIFE_BITS)
 
     def token(self, slot: int, now_ms: int) -> str:
-        """A lock token; cannot be guessed from others, if the bits of ``random_bits`` cannot."""
+        """A lock token; it is as unpredictable as ``random_bits``."""
         prefix = self._prefixes.get(slot) if now_ms <= self._ms else None
         if prefix is None:
             prefix = self._new_prefix(slot, now_ms)

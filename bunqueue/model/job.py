@@ -1,7 +1,7 @@
-"""The job: what it is made of, the states it can be in, and the moves that are legal.
+"""The job: its fields, its states, and the legal transitions between them.
 
-The code of the moves is in `shardproc.engine.lifecycle`, whose first page has a table of them: when each
-happens, and which function does it.
+The transitions are implemented in `shardproc.engine.lifecycle`, whose docstring has a table of when each
+happens and which function does it.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ MAX_TIMELINE = 20  # entries kept of a job's life; SEMANTICS.md, "timeline"
 
 
 class JobOptions(Struct, frozen=True, gc=False):
-    """What a push may ask for; one object is shared by all jobs with equal options.
+    """The options of a push; one object is shared by all jobs with equal options.
 
-    Times are in ms, None means "not set".
+    Times are in ms; None means "not set".
     """
 
     max_attempts: int = DEFAULT_MAX_ATTEMPTS
@@ -56,7 +56,7 @@ class JobOptions(Struct, frozen=True, gc=False):
     backoff_kind: str = EXPONENTIAL
     backoff_given_as_map: bool = False  # the request said {type, delay}: shown as backoffConfig
     ttl: float | None = None  # the job may start until created_at + ttl
-    timeout: float | None = None  # an attempt may take that long
+    timeout: float | None = None  # how long an attempt may take
     lifo: bool = False
     remove_on_complete: bool = False
     remove_on_fail: bool = False
@@ -66,9 +66,9 @@ class JobOptions(Struct, frozen=True, gc=False):
 
 
 class Cancellation(Struct, array_like=True, gc=False):
-    """Somebody asked to stop an active job.  From then on it can only end as cancelled."""
+    """A request to stop an active job.  From then on it can only end as cancelled."""
 
-    until: int  # epoch ms; then it ends, whether its worker has stopped or not
+    until: int  # epoch ms; then the job ends, whether its worker has stopped or not
     reason: str | None = None
 
 
@@ -82,14 +82,14 @@ class FlowMark(Struct, array_like=True, gc=False):
 
 
 class Report(Struct, frozen=True, gc=False):
-    """How far a job said it was: 0 to 100, and the last message."""
+    """The last reported progress of a job: 0 to 100, and a message."""
 
     progress: float
     message: str | None = None
 
 
 class Extra(Struct, rename="camel", omit_defaults=True, gc=False):
-    """What few jobs have: kept apart, so that the others need not carry it.  Times in ms.
+    """Fields that few jobs have, kept apart so that the others need no memory for them.  Times are in ms.
 
     The names are those of the job object on the wire.
     """
@@ -114,7 +114,7 @@ class Extra(Struct, rename="camel", omit_defaults=True, gc=False):
     debounce_ttl: float | None = None
     deduplication_extend: bool = False
     deduplication_replace: bool = False
-    headers: dict[str, str] | None = None  # on the wire where there are any
+    headers: dict[str, str] | None = None  # on the wire if there are any
     # Not on the wire:
     own_id: bool = False  # the client chose the id
     parked: bool = False  # moved to its children by its worker; it may have none
@@ -125,7 +125,7 @@ class Extra(Struct, rename="camel", omit_defaults=True, gc=False):
     auto_retries: AutoRetries | None = None  # out of the dead letters
     repeated_by: str | None = None  # the job that followed it
     cancellation: Cancellation | None = None  # of an active job only
-    watched: bool = False  # other shards want to know what becomes of it
+    watched: bool = False  # other shards wait for its outcome
     planned_at: int | None = None  # when run_at was set, if neither created_at nor the timeline says so
     flow: FlowMark | None = None
     postponed: int = 0  # how often handlers put it back; on the wire where it is not 0
@@ -136,7 +136,7 @@ class Extra(Struct, rename="camel", omit_defaults=True, gc=False):
 
     @property
     def has_policy(self) -> bool:
-        """Whether it matters to its parent that it fails."""
+        """Whether its failure affects its parent."""
         return self.parent_id is not None and (
             self.fail_parent_on_failure
             or self.remove_dependency_on_failure
@@ -174,7 +174,7 @@ class Lock(Struct, gc=False):
     token: str
     owner: str
     ttl: int  # ms, restarted by every heartbeat that carries the token
-    until: int  # epoch ms; after it the next sweep takes the job back
+    until: int  # epoch ms; after it the next sweep returns the job to its queue
     conn: int  # the connection that pulled it; 0: that connection is gone
     heartbeat_at: int
     renewed: bool = False  # renewed at least once: outlives its connection
@@ -191,7 +191,7 @@ class Moment(Struct, array_like=True, gc=False):
 
 
 class SharedOptions(Struct, frozen=True, gc=False, eq=False):
-    """Options with the two encodings that every job of that kind needs, made once."""
+    """Options with their two encodings, computed once for all jobs that share them."""
 
     options: JobOptions
     wire: bytes  # their part of the job object that clients get
@@ -223,7 +223,7 @@ class Job(Struct, gc=False, eq=False):
     started_at: int | None = None
     finished_at: int | None = None
     lock: Lock | None = None
-    worker: str = ""  # who held it last
+    worker: str = ""  # the worker that held it last
     lost_token: str | None = None  # of a lock that was lost; may still lock or complete the waiting job
     timed_out: bool = False  # the last attempt ran into its timeout: late answers are ignored
     error: str | None = None  # of the last failed attempt
@@ -231,7 +231,7 @@ class Job(Struct, gc=False, eq=False):
     progress: float = 0
     progress_message: str | None = None
     result: bytes | None = None
-    timeline: list[Moment] | None = None  # None: nothing happened that the times do not tell
+    timeline: list[Moment] | None = None  # None: the other times describe the whole history
     extra: Extra | None = None
     # bookkeeping of the journal: which rows exist on disk, and what must be written
     stored: int = 0

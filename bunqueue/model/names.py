@@ -1,4 +1,4 @@
-"""Which queue names are allowed, and what may be meant by a name that there is not."""
+"""Validation of queue names, and suggestions for unknown names."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _ALLOWED = re.compile(r"[a-zA-Z0-9_\-.:]+")
 
 
 def queue_name_problem(name: object) -> str | None:
-    """What is wrong with a queue name, in the words of the wire; None when it is fine."""
+    """What is wrong with a queue name, as the refusal's text; None if it is valid."""
     if name is None or name == "":
         return "Queue name is required"
     if not isinstance(name, str):

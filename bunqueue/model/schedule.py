@@ -1,7 +1,7 @@
 """When a schedule runs: cron expressions in time zones with daylight-saving time.  docs/cron.md has the
 rules in words.
 
-Pure: the same question always has the same answer.  `croniter` finds matching times on a wall clock
+Pure: the same arguments always give the same result.  `croniter` finds matching times on a wall clock
 without a time zone; what a change of the offset does to them is decided here.
 """
 
@@ -34,7 +34,7 @@ _PROBE = 5 * 86_400  # seconds; less than between any two changes of a zone sinc
 
 
 class ScheduleError(ValueError):
-    """An expression or a time zone that does not say when to run."""
+    """An invalid cron expression or time zone, or one that never runs."""
 
 
 def next_run(expression: str, timezone: str | None, after_ms: int) -> int:
@@ -53,9 +53,9 @@ def next_tick(every: int, last: int, after_ms: int) -> int:
 def times_between(
     expression: str | None, every: int | None, timezone: str | None, first: int, until: int, *, at_most: int
 ) -> int:
-    """How many times of a rhythm lie in ``[first, until)``, of which ``first`` is one; epoch ms.
+    """How many run times of a schedule are in ``[first, until)``, of which ``first`` is one; epoch ms.
 
-    Those of an expression have to be found one by one, so no more than ``at_most`` of them are counted.
+    Those of a cron expression are found one by one, so at most ``at_most`` of them are counted.
     """
     if not expression:
         return 1 + max(0, until - 1 - first) // every if every else 1
@@ -66,7 +66,7 @@ def times_between(
     return count
 
 
-@lru_cache(maxsize=4096)  # thousands of schedules with one rhythm are due in the same second
+@lru_cache(maxsize=4096)  # thousands of schedules with equal times are due in the same second
 def _next_run(expression: str, timezone: str, after: int) -> int:
     rule, zone = _Rule(_fields(expression)), _zone(timezone)
     try:
@@ -98,7 +98,7 @@ def _zone(timezone: str) -> ZoneInfo:
 
 
 class _Rule:
-    """A cron expression on a wall clock that knows no time zone."""
+    """A cron expression on a wall clock without a time zone."""
 
     __slots__ = ("_rule", "names_hours")
 
@@ -123,7 +123,7 @@ class _Rule:
 def _first(rule: _Rule, zone: ZoneInfo, after: int) -> int:
     """The first run after ``after``; epoch seconds.
 
-    Goes from one change of the offset to the next: in between a wall clock is as good as time itself.
+    It proceeds from one change of the offset to the next: in between, wall clock and time advance equally.
     """
     offset = _offset(zone, after)
     wall = _wall(after, offset)

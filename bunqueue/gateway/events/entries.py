@@ -11,24 +11,22 @@ from bunqueue.model.events import LOST
 
 from ..http.transcode import write_json
 
-UNKNOWN = "x"  # in an id, of a shard of which nothing is known yet
+UNKNOWN = "x"  # in an id, for a shard whose position is not known yet
 MAX_SHARDS = 64
 
 Places = list[int]
-"""Of each shard the number of the last event that was seen; -1: not known, so what comes from now on is
-meant.
-"""
+"""The number of the last event seen of each shard; -1: not known, so reading starts with new events."""
 
 
 class Heard(NamedTuple):
-    """Some events, none perhaps, and the id of the place after them."""
+    """Some events, perhaps none, and the id of the position after them."""
 
     entries: list[Entry]
     place: str
 
 
 class Filter(msgspec.Struct, frozen=True):
-    """Which events somebody wants; None: all."""
+    """Which events a listener wants; None means all."""
 
     queues: frozenset[str] | None = None
     types: frozenset[str] | None = None
@@ -44,7 +42,7 @@ class Filter(msgspec.Struct, frozen=True):
         return self.queues is None or entry.queue in self.queues
 
     def as_fields(self) -> dict[str, Any]:
-        """As GetEvents has it."""
+        """The filter as fields of GetEvents."""
         found = {"queues": self.queues, "types": self.types, "jobId": self.job_id}
         return {
             name: sorted(value) if isinstance(value, frozenset) else value
@@ -61,7 +59,7 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
     kind: str
     queue: str
     job_id: str
-    places: str  # where to go on after it, for all shards
+    places: str  # where to continue after it, for all shards
     body: bytes  # JSON
 
 
@@ -76,7 +74,7 @@ def as_entry(event: dict[str, Any], places: Places) -> Entry:
 
 
 def lost(count: int | None, places: Places) -> Entry:
-    """Says that up to ``count`` events are missing here; None: nobody knows how many."""
+    """An entry for up to ``count`` missing events; None means an unknown number."""
     event = {
         "eventType": LOST,
         "queue": "",
@@ -95,7 +93,7 @@ def told(places: Places) -> str:
 def read_places(text: str, shards: int) -> Places | None:
     """The positions that the id of an event holds; None if it is malformed.
 
-    One of a time when there were more or fewer shards says nothing about these: none of them is known.
+    An id from a time with another number of shards gives no positions: all are unknown.
     """
     parts = text.split("-")
     if len(parts) > MAX_SHARDS:
@@ -108,13 +106,13 @@ def read_places(text: str, shards: int) -> Places | None:
 
 
 def unknown_to(known: Places, heard: Heard) -> Heard:
-    """What comes after ``known``; its ids tell that this is known, too."""
+    """The events after ``known``; their ids include the positions in ``known``."""
     fresh = [entry for entry in heard.entries if entry.seq < 0 or entry.seq > known[entry.shard]]
     entries = [msgspec.structs.replace(entry, places=_later(entry.places, known)) for entry in fresh]
     return Heard(entries, _later(heard.place, known))
 
 
 def _later(place: str, known: Places) -> str:
-    """Of each shard the later place."""
+    """The later position of each shard."""
     places = read_places(place, len(known)) or known
     return told([max(pair) for pair in zip(places, known, strict=True)])

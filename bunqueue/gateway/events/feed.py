@@ -1,13 +1,13 @@
 """What happens on the whole server, for any number of listeners: read once from the shards' logs, kept for a
 while.
 
-There is no buffer for a listener.  The feed keeps the last events, and a listener is a place among them; who
-is so slow that its place has been forgotten is told how many events it missed, and goes on with the oldest.
-So what all of them together cost in memory does not depend on how they read.
+Listeners have no buffers.  The feed keeps the last events, and a listener is a position among them.  One that
+is so slow that its position was dropped is informed how many events it missed, and continues with the oldest.
+So the memory for all listeners does not depend on how fast they read.
 
-Nobody is to notice the feed: the more processor time the gateway takes, and the more it sends to all
-listeners together, the longer the feed waits between two looks at the logs, and the less it reads.  When more
-happens than that, it leaves events out, and says so.
+The feed must not slow the queues down: the more processor time the gateway uses, and the more it sends to all
+listeners, the longer the feed waits between two reads of the logs, and the less it reads.  If more events
+happen than that, it leaves some out and reports it.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from .entries import Entry, Filter, Heard, Places, lost, read_places, told, unkn
 from .log_reader import LogReader, LogUnreadable, Page
 
 MAX_KEPT = 10_000  # events; about 5 MB
-PAGE, SMALLEST_PAGE = 500, 20  # events of each shard at one look; and when somebody comes back
+PAGE, SMALLEST_PAGE = 500, 20  # events of each shard per read; and when a listener resumes
 BEHIND = 5_000  # events of each shard that may wait to be read; of more, the oldest are left out
-FIRST_PAUSE_S, LAST_PAUSE_S = 0.05, 1.0  # between two looks
+FIRST_PAUSE_S, LAST_PAUSE_S = 0.05, 1.0  # between two reads
 SHORT_S, LONG_S = 0.1, 0.3  # pauses after which a page may grow, and has to shrink
 SHARE = 50  # seconds of rest for each second of work: a fiftieth of a core
-RATE = 4 << 20  # bytes a second, to all listeners together
-RETRY_S = 0.5  # when the router is away
+RATE = 4 << 20  # bytes a second, to all listeners combined
+RETRY_S = 0.5  # when the router is down
 CHUNK = 64 * 1024  # bytes that a listener gets at once
-MAX_CATCH_UP = 100_000  # events of each shard that are read again for one who comes back
+MAX_CATCH_UP = 100_000  # events of each shard that are read again for a listener that resumes
 CATCHING_UP = 4  # listeners at the same time
 QUIET_S = 15.0
 
@@ -40,7 +40,7 @@ _log = get_logger("gateway")
 
 
 class _Chunk(NamedTuple):
-    """Some entries that somebody wants, the index after what was looked at, and how many bytes they are."""
+    """Some matching entries, the index after the last one checked, and their size in bytes."""
 
     heard: Heard
     end: int
@@ -48,7 +48,7 @@ class _Chunk(NamedTuple):
 
 
 class Feed:
-    """All events from now on, for as long as anybody listens."""
+    """All events from now on, while there are listeners."""
 
     def __init__(self, reader: LogReader, shards: int) -> None:
         self._reader = reader
@@ -99,7 +99,7 @@ class Feed:
     async def _go_on(
         self, wanted: Filter, at: int, known: Places | None, quiet_s: float
     ) -> AsyncGenerator[Heard, None]:
-        """What is kept from an index on but for what is ``known``, and what comes."""
+        """The kept entries from an index on, without those in ``known``, and then new ones."""
         spoken = time.monotonic()
         while not self.closed:
             if at < self._base:
@@ -131,7 +131,7 @@ class Feed:
         return self._base + len(self._entries)
 
     async def _wait(self, limit_s: float) -> bool:
-        """Whether there is news within that time."""
+        """Whether new entries arrive within that time."""
         with suppress(TimeoutError):
             async with asyncio.timeout(limit_s):
                 await self._news.wait()
@@ -139,14 +139,14 @@ class Feed:
         return False
 
     def _chunk(self, wanted: Filter, at: int) -> _Chunk:
-        """The next entries from an index on that somebody wants.
+        """The next matching entries from an index on.
 
-        Listeners mostly want the same, and are at the same place: so it is found once for all of them.
+        Most listeners want the same and are at the same position, so the result is computed once for all.
         """
         found = self._chunks.get((wanted, at))
         if found is None:
             found = self._find(wanted, at)
-            if found.end > at:  # else the head may move on past what nobody wants
+            if found.end > at:  # else the head may move past entries that do not match
                 self._chunks[wanted, at] = found
         return found
 
@@ -162,7 +162,7 @@ class Feed:
                 size += len(entry.body)
         return _Chunk(Heard(entries, told(self._head)), self._end, size)
 
-    # Those who come back
+    # Listeners that resume
 
     async def _adjust(self, places: Places) -> bool:
         """Whether nothing is missing after ``places``; those that no log knows become the logs' ends.
@@ -204,7 +204,7 @@ class Feed:
                 self._follower = asyncio.get_running_loop().create_task(self._follow())
 
     def _stop(self) -> None:
-        """Nobody listens: read no more, and keep nothing."""
+        """Stop reading and keep nothing, as there are no listeners."""
         follower, self._follower = self._follower, None
         if follower is not None:
             follower.cancel()
@@ -214,7 +214,7 @@ class Feed:
         self._head = [-1] * len(self._head)
 
     async def _follow(self) -> None:
-        """Look at the logs, again and again."""
+        """Read the logs repeatedly."""
         worked = time.process_time()
         while True:
             try:
@@ -235,7 +235,7 @@ class Feed:
             await asyncio.sleep(min(pause, LAST_PAUSE_S))
 
     def _take(self, page: Page) -> None:
-        """Keep new entries, forget old ones, and wake those who listen."""
+        """Keep new entries, drop old ones, and wake the listeners."""
         away = [shard for shard, place in enumerate(self._head) if place < 0]
         fresh = page.entries(self._head)
         page.settle(self._head)
@@ -266,7 +266,7 @@ def _reached(places: Places, others: Places) -> bool:
 
 
 def _skip(places: Places, page: Page, most: int) -> int:
-    """Move on where more than ``most`` events are still to be read; how many that leaves out."""
+    """Advance where more than ``most`` events are still unread; return how many that leaves out."""
     skipped = 0
     for place in page.places:
         behind = place["last"] - places[place["shard"]]

@@ -1,8 +1,7 @@
-"""What the server did in the last hour, for charts that are to begin before somebody looks at them.
+"""The server's activity over the last hour, so that charts have data from before they were opened.
 
-The gateway asks for the same few numbers again and again: quickly while a page shows them, slowly while
-nobody does, and the more slowly the longer the answer takes.  Kept in memory, so it begins anew with the
-gateway.
+The gateway polls the same few numbers: often while a page shows them, rarely otherwise, and less often the
+longer the answer takes.  They are kept in memory, so a restart of the gateway clears them.
 """
 
 from __future__ import annotations
@@ -27,12 +26,12 @@ from ..http.problems import Problem, answer
 from ..http.transcode import write_json
 from ..http.unknown_fields import check_names
 
-WATCHED_S, ALONE_S = 2.0, 10.0  # between two looks
-WATCHED_FOR_S = 15.0  # after the last page has asked
+WATCHED_S, ALONE_S = 2.0, 10.0  # between two polls
+WATCHED_FOR_S = 15.0  # after the last request of a page
 SHARE = 50  # seconds of rest for each second that an answer takes
 KEPT_MS = 3_600_000
 MAX_KEPT = 2_000  # points; about 0.5 MB
-WINDOW_MS = 60_000  # over which percentiles are taken: of a moment they would jump
+WINDOW_MS = 60_000  # over which percentiles are computed: shorter windows would make them jump
 
 
 class Point(NamedTuple):
@@ -53,7 +52,7 @@ class Point(NamedTuple):
 
 
 class Look(NamedTuple):
-    """What the server has told of itself: jobs by state, and totals since its start."""
+    """One poll of the server: jobs by state, and totals since its start."""
 
     at: float
     counts: tuple[int, int, int]  # waiting, active, delayed
@@ -75,8 +74,8 @@ def look_of(overview: Mapping[str, Any]) -> Look:
 
 
 def point_of(looks: Sequence[Look]) -> Point:
-    """The newest look as a point, given those of the window before it.  What is less than before counts as
-    unknown: a shard has started anew."""
+    """The newest look as a point, given those of the window before it.  Totals that have decreased count
+    as unknown: a shard has restarted."""
     now, first = looks[-1], looks[0]
     before = looks[-2] if len(looks) > 1 else now
     seconds = (now.at - before.at) / 1000
@@ -89,7 +88,7 @@ def point_of(looks: Sequence[Look]) -> Point:
 
 
 def _since(now: Mapping[str, int], before: Mapping[str, int]) -> dict[float, int]:
-    """What was added to a histogram, by the upper bounds."""
+    """The increase of a histogram, by upper bound."""
     return {float(bound): count - before.get(bound, 0) for bound, count in now.items()}
 
 
@@ -110,22 +109,22 @@ def quantile(counts: Mapping[float, int], share: float) -> float | None:
 
 
 class History:
-    """Of one server."""
+    """The history of one server."""
 
     def __init__(self, carrier: CommandEndpoint) -> None:
         self._carrier = carrier
         self._looks: deque[Look] = deque()
         self._points: deque[Point] = deque(maxlen=MAX_KEPT)
-        self._asked = -math.inf  # when somebody last wanted to see it
+        self._asked = -math.inf  # when a page last requested it
         self._wanted = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Look on from now on."""
+        """Start polling."""
         self._task = self._task or asyncio.get_running_loop().create_task(self._follow())
 
     async def stop(self) -> None:
-        """Look no more."""
+        """Stop polling."""
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
@@ -149,7 +148,7 @@ class History:
     async def _follow(self) -> None:
         while True:
             began = time.monotonic()
-            with suppress(Problem):  # the router or a shard is away; that is reported elsewhere
+            with suppress(Problem):  # the router or a shard is down; that is reported elsewhere
                 reply = await self._carrier.carry_out(COMMANDS["DashboardOverview"], {})
                 if reply["ok"]:
                     self._note(look_of(reply["data"]))
@@ -157,7 +156,7 @@ class History:
             await self._rest(took * SHARE)
 
     async def _rest(self, least_s: float) -> None:
-        """Until it is time for the next look; sooner when somebody comes to see it."""
+        """Wait until the next poll is due; less long when a page requests the history."""
         await asyncio.sleep(max(WATCHED_S, least_s))
         if time.monotonic() - self._asked > WATCHED_FOR_S:
             self._wanted.clear()

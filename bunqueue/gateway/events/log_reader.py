@@ -16,7 +16,7 @@ EVERYTHING = Filter()
 
 
 class LogUnreadable(Exception):
-    """The logs cannot be read at present."""
+    """The logs cannot be read now."""
 
 
 class Page:
@@ -28,12 +28,12 @@ class Page:
         self.missed = sum(place["missed"] for place in places)
 
     def entries(self, places: Places) -> list[Entry]:
-        """The events, about in the order in which they happened; ``places`` are moved on to the last."""
+        """The events, roughly in order of time; ``places`` are advanced to the last one."""
         by_shard = [list(events) for _, events in groupby(self.events, itemgetter("shard"))]
         return [as_entry(event, places) for event in heapq.merge(*by_shard, key=itemgetter("timestamp"))]
 
     def settle(self, places: Places) -> None:
-        """Move places on to where reading ended, past what was not wanted."""
+        """Advance ``places`` to where reading ended, past the events that did not match."""
         for place in self.places:
             places[place["shard"]] = place["after"]
 

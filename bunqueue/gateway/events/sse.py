@@ -1,4 +1,4 @@
-"""GET /events: what happens, as Server-Sent Events.
+"""GET /events: live events, as Server-Sent Events.
 
 Browsers' EventSource cannot send a token; a page that has one reads this with fetch, which can.
 """
@@ -24,15 +24,15 @@ from .feed import Feed
 from .log_reader import LogUnreadable
 
 MAX_LISTENERS = 2000
-STUCK_S = 60.0  # for a listener to take what it was sent; then its connection ends
+STUCK_S = 60.0  # for a listener to read what it was sent; then its connection ends
 HELLO = b"retry: 2000\n: listening\nid: %s\n\n"
-ALIVE = b": alive\nid: %s\n\n"  # an id without an event: who comes back begins there
+ALIVE = b": alive\nid: %s\n\n"  # an id without an event: a listener that reconnects resumes there
 MAX_QUEUES = 1000
 HEADERS = {"Content-Type": "text/event-stream; charset=utf-8", "X-Accel-Buffering": "no"}
 
 
 def filter_of(queues: list[str], types: list[str], job_id: str | None) -> Filter:
-    """A filter as somebody asks for it.  Problem if it makes no sense."""
+    """The filter that a request asks for.  Raises Problem if it is invalid."""
     if unknown := [name for name in types if name not in NAMES]:
         raise Problem(status.INVALID, f"there is no event {unknown[0][:100]!r}; there are {', '.join(NAMES)}")
     if len(queues) > MAX_QUEUES:
@@ -41,7 +41,7 @@ def filter_of(queues: list[str], types: list[str], job_id: str | None) -> Filter
 
 
 def check_room(feed: Feed) -> None:
-    """Problem if there are too many listeners."""
+    """Raise Problem if there are too many listeners."""
     if feed.listeners >= MAX_LISTENERS:
         raise Problem(status.UNAVAILABLE, f"too many listeners (max {MAX_LISTENERS}), try again later")
 
@@ -62,7 +62,7 @@ class Events:
         self._shards = shards
 
     async def endpoint(self, request: Request) -> Response:
-        """``queue`` and ``event`` may be given several times; ``Last-Event-ID`` says where to go on."""
+        """``queue`` and ``event`` may be repeated; ``Last-Event-ID`` says where to continue."""
         need(request, Role.READER, "events")
         query = request.query_params
         check_names(query, ("queue", "event", "job", "after"))

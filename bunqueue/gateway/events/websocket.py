@@ -28,16 +28,16 @@ from .feed import Feed
 from .log_reader import LogUnreadable
 from .sse import MAX_LISTENERS, STUCK_S, begin, check_room, filter_of
 
-MAX_COMMANDS = 50  # under way on one socket; then it is not read until one is answered
+MAX_COMMANDS = 50  # in progress on one socket; beyond, it is not read until one is answered
 AUTH_S = 10.0  # to show a token
-END_S = 1.0  # to say goodbye to one that takes nothing
+END_S = 1.0  # for the close handshake with a socket that reads nothing
 UNAUTHORIZED, OVERLOADED, GOING_AWAY = 4401, 1013, 1001  # close codes
 
 Message = dict[str, Any]
 
 
 class Sockets:
-    """The endpoint, and all sockets that are open."""
+    """The endpoint, and all open sockets."""
 
     def __init__(self, carrier: CommandEndpoint, feed: Feed, access: Access, shards: int) -> None:
         self.carrier = carrier
@@ -78,7 +78,7 @@ class Session:
         self._role: Role = socket.state.role
         self._room = asyncio.Semaphore(MAX_COMMANDS)
         self._turn = asyncio.Lock()  # of sending
-        self._changing = asyncio.Lock()  # what it listens to
+        self._changing = asyncio.Lock()  # of its subscription
         self._tasks: set[asyncio.Task[None]] = set()
         self._listening: asyncio.Task[None] | None = None
 
@@ -105,7 +105,7 @@ class Session:
             await self.end(1003)
 
     def _admitted(self) -> None:
-        """From now on it may send as much as others, if it has shown a token."""
+        """Lift the limits for unauthenticated sockets, if it has shown a token."""
         if self._role is not Role.NOBODY:
             self._socket.state.admit()
 
@@ -150,7 +150,7 @@ class Session:
             await self.end(UNAUTHORIZED)
 
     def _admit(self) -> None:
-        """A message counts like a request of its own."""
+        """Count a message like a request."""
         if not self._sockets.access.admit(peer_of(self._socket.scope)):
             raise Problem(status.TOO_MANY, TOO_MANY)
 

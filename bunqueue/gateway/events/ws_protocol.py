@@ -1,6 +1,6 @@
-"""The bytes of WebSockets, bounded: before a token was shown, and over all sockets together.
+"""Bounds on the bytes that WebSockets buffer: per unauthenticated socket, and for all sockets combined.
 
-uvicorn's own takes a whole message before anybody looks at it, from whoever connects.
+uvicorn's own protocol buffers whole messages before the application sees them, from any client.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ CLOSE_S = 1.0  # for a socket without a token to say goodbye, too
 
 
 class SocketConnection(WebSocketsSansIOProtocol):
-    """One WebSocket.  It is a stranger until the application calls ``scope["state"]["admit"]``."""
+    """One WebSocket.  It is unauthenticated until the application calls ``scope["state"]["admit"]``."""
 
     received = 0  # bytes of all sockets: see MAX_RECEIVED
 

@@ -1,9 +1,8 @@
 """Who may do what: tokens, web pages of other origins, requests a minute.
 
-A browser sends requests to this server for any page that asks it to, also where the server is reached from
-that machine alone.  So what comes from a page of another origin is refused, unless the settings name that
-origin; and without tokens, a name in the address that does not mean this machine is refused, too (DNS
-rebinding).
+A browser sends requests to this server on behalf of any page, even if only that machine can reach the server.
+So requests from a page of another origin are refused, unless the settings name that origin.  Without tokens,
+requests to a name that is not this machine's are refused as well (DNS rebinding).
 """
 
 from __future__ import annotations
@@ -32,14 +31,14 @@ MAX_PEERS = 10_000  # addresses whose requests are counted; then counting starts
 MAX_SLOWED = 500  # answers to wrong tokens that wait at the same time; each keeps a connection
 TOO_MANY = "Rate limit exceeded"
 METHODS = "GET, POST, PUT, PATCH, DELETE"
-# In a home or an office whoever is in the same network may take any name below these; so of them only this
-# machine's own name means it.  Names below the others are nobody's to take.
+# In a local network any host may claim any name below these domains, so only this machine's own name is
+# trusted.  Names below the other domains cannot be claimed.
 SHARED_SUFFIXES = ("local", "lan", "internal", "home.arpa")
 PRIVATE_SUFFIXES = (".localhost", ".svc.cluster.local")
 
 
 class Role(enum.IntEnum):
-    """What somebody may do."""
+    """What a client may do."""
 
     NOBODY = 0
     READER = 1
@@ -47,7 +46,7 @@ class Role(enum.IntEnum):
 
 
 class Access:
-    """The rules of one server."""
+    """The access rules of one server."""
 
     def __init__(self, settings: Settings) -> None:
         self._writers = _encoded(settings.auth_token)
@@ -62,7 +61,7 @@ class Access:
         self._rates: dict[str, RateLimit] = {}
 
     def role_of(self, token: str | None) -> Role:
-        """What a token is good for; without tokens in the settings, everybody may do everything."""
+        """The role of a token; without tokens in the settings, every client may do everything."""
         if not self._writers:
             return Role.WRITER
         if token is None:
@@ -71,7 +70,7 @@ class Access:
         return Role.WRITER if writes else Role.READER if reads else Role.NOBODY
 
     async def wrong_token(self, peer: str) -> None:
-        """Count a wrong token.  Its sender waits for the answer if there were many."""
+        """Count a wrong token.  After many of them the answer is delayed."""
         if self.guesses.wrong(peer, time.monotonic()) and self._slowed < MAX_SLOWED:
             self._slowed += 1
             try:
@@ -80,14 +79,14 @@ class Access:
                 self._slowed -= 1
 
     def is_foreign(self, headers: Headers) -> bool:
-        """Whether a page of another site, which nobody has allowed, sends this."""
+        """Whether a page of another site, which the settings do not allow, sent this."""
         origin = headers.get("origin")
         if origin is not None:
             return origin not in self.origins and _place(origin) != headers.get("host")
         return headers.get("sec-fetch-site") == "cross-site" and headers.get("sec-fetch-mode") != "navigate"
 
     def is_misnamed(self, headers: Headers) -> bool:
-        """Whether it was sent to a name that does not mean this server; with tokens that does no harm."""
+        """Whether it was sent to a name that is not this server's; with tokens this is harmless."""
         if self._writers:
             return False
         try:
@@ -137,8 +136,8 @@ def peer_of(scope: Scope) -> str:
 def is_lured(headers: Headers) -> bool:
     """Whether a browser may have been made to send a GET by a page of another site.
 
-    Browsers say where a GET comes from only to servers with TLS and on their own machine, so of others nobody
-    knows; programs are no browsers.
+    Browsers send the origin of a GET only to servers with TLS or on their own machine; for others it is
+    unknown.  Programs are not browsers.
     """
     return "Mozilla/" in headers.get("user-agent", "") and headers.get("sec-fetch-site") != "same-origin"
 
@@ -150,7 +149,7 @@ def bearer(headers: Headers) -> str | None:
 
 
 def need(connection: HTTPConnection, role: Role, what: str) -> None:
-    """Problem unless whoever asks may do this."""
+    """Raise Problem unless the client may do this."""
     found: Role = connection.state.role
     if found >= role:
         return
@@ -210,7 +209,7 @@ def _preflight() -> Response:
 
 
 def _dress(send: Send, origin: str | None) -> Send:
-    """Give every answer the headers that all have."""
+    """Add the common headers to every answer."""
 
     async def dressed(message: Message) -> None:
         if message["type"] == "http.response.start":

@@ -1,5 +1,5 @@
-"""Text in a path or a query as what the field of a command takes.  What does not fit is left for the server
-to refuse, in its own words.
+"""Converts text from a path or query to the type of a command's field.  Text that does not fit is passed on,
+for the server to refuse.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def _alternatives(kind: Any) -> tuple[Any, ...]:
 
 
 def from_texts(request: type[Struct], name: str, texts: list[str]) -> Any:
-    """The value that a field has in a query; named several times it is a list."""
+    """The value of a field in a query; a repeated name gives a list."""
     kinds, entries = _kinds(request, name)
     if list in kinds and not (len(texts) == 1 and texts[0].startswith("[")):
         if len(texts) > 1 or str not in kinds:
@@ -50,7 +50,7 @@ def from_texts(request: type[Struct], name: str, texts: list[str]) -> Any:
 
 
 def _value(text: str, kinds: frozenset[Any]) -> Any:
-    """What a text stands for.  Numbers, truth, maps and data are written as in JSON."""
+    """The value of a text.  Numbers, booleans, maps and data are written as in JSON."""
     if kinds <= {str, NoneType, UnsetType}:
         return text
     try:

@@ -1,4 +1,4 @@
-"""What comes with a request: a JSON object of bounded size, in bounded time."""
+"""Request bodies: JSON objects, bounded in size and time."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from .transcode import NotJson, read_json
 
 MIB = 1024 * 1024
 MAX_BODY = 16 * MIB  # a job's data may have 10 MB
-MAX_HELD = 128 * MIB  # of all requests that are under way; their values take several times as much
+MAX_HELD = 128 * MIB  # of all requests in progress; their decoded values take several times as much
 BODY_S = 30.0  # for a body to arrive
 
 
 class MemoryBudget:
-    """Bounds how many bytes all requests that are under way take together."""
+    """Bounds the total bytes of all requests in progress."""
 
     def __init__(self, most: int = MAX_HELD) -> None:
         self._left = most
 
     @contextmanager
     def share(self) -> Iterator[Callable[[int], None]]:
-        """A function that takes bytes, which are given back when the block ends.  It raises Problem."""
+        """A function that reserves bytes until the block ends.  It raises Problem."""
         taken = 0
 
         def take(size: int) -> None:

@@ -75,7 +75,7 @@ class CommandEndpoint:
             return shown(await self.carry_out(spec, fields, request, request.state.role))
 
     def stop(self) -> None:
-        """Let nobody wait any more."""
+        """End all waiting requests."""
         self._stopping.set()
 
     async def carry_out(
@@ -85,9 +85,9 @@ class CommandEndpoint:
         request: Request | None = None,
         role: Role = Role.WRITER,
     ) -> dict[str, Any]:
-        """The reply to a command.  Raises Problem; a refusal of the server's is a reply like others.
+        """The reply to a command.  Raises Problem; a refusal by the server is an ordinary reply.
 
-        When who sent the ``request`` leaves while the command waits, the server gives it up.
+        If the client disconnects while the command waits, the server drops the command.
         """
         check_fields(spec.request, fields)
         fields = {**DEFAULTS.get(spec.name, {}), **fields}
@@ -115,7 +115,7 @@ class CommandEndpoint:
     async def _without_unreadable(self, reply: dict[str, Any]) -> None:
         """Fail the jobs of a pull whose data cannot be decoded, at once and for good; the others stay in it.
 
-        No worker could do anything with them, and the good ones must not wait for their locks to run out.
+        No worker could process them, and the other jobs must not wait for their locks to expire.
         """
         pulled = reply["jobs"] if "jobs" in reply else [reply.get("job")]
         tokens = reply.get("tokens") or [reply.get("token")] * len(pulled)
@@ -145,7 +145,7 @@ class CommandEndpoint:
         return await (waiting if request is None else self._while_there(request, waiting))
 
     async def _while_there(self, request: Request, waiting: Awaitable[bytes]) -> bytes:
-        """The result of ``waiting``, which is cancelled when the client leaves, or the server stops."""
+        """The result of ``waiting``, which is cancelled when the client disconnects or the server stops."""
         task = asyncio.ensure_future(waiting)
         ends = [asyncio.create_task(each) for each in (_until_gone(request), self._stopping.wait())]
         try:

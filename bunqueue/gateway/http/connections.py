@@ -1,6 +1,6 @@
-"""HTTP connections, each with bounds of its own: uvicorn waits for ever, and takes headers of any size.
+"""HTTP connections with bounds, because uvicorn waits forever and accepts headers of any size.
 
-Who sends nothing, or slowly, is one of a bounded number of connections; so it must not stay.
+The number of connections is bounded, so clients that send nothing, or slowly, must not keep theirs.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from bunqueue.acceptor import Counted
 
 MAX_HEAD = 64 * 1024  # bytes of a request line with its headers
-HEAD_S = 30.0  # for these to arrive, from the first byte or the beginning of the connection on
+HEAD_S = 30.0  # for these to arrive, from the first byte or the start of the connection
 REST_S = 30.0  # for the rest of a request that has been answered before it was read
-STUCK_MS = 60_000  # for a peer to take what it was sent; then the kernel ends its connection
+STUCK_MS = 60_000  # for a peer to read what it was sent; then the kernel ends its connection
 
 _TOO_LARGE = (
     b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-type: application/json\r\nconnection: close\r\n"
@@ -26,7 +26,7 @@ _ERROR = b'{"ok":false,"error":"the headers are larger than %d bytes"}' % MAX_HE
 
 
 def end_stuck_ones(listening: list[socket.socket]) -> None:
-    """Have connections end that take nothing; accepted ones inherit it."""
+    """Make connections end whose peer reads nothing; accepted sockets inherit the option."""
     for sock in listening:
         with suppress(AttributeError, OSError):  # not on every platform
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, STUCK_MS)
@@ -37,11 +37,11 @@ class Waiting:
 
     def __init__(self) -> None:
         self.connections: dict[Connection, None] = {}
-        self.malformed = 0  # requests since the last look
+        self.malformed = 0  # requests since the last report
         self.last = ""  # where the last of these came from
 
     def give_way(self) -> bool:
-        """End the one that has waited longest, for one that may have something to say."""
+        """End the connection that has waited longest, to admit a new one."""
         if not self.connections:
             return False
         oldest = next(iter(self.connections))
@@ -55,7 +55,7 @@ class HeadTooLarge(Exception):
 
 
 class Connection(HttpToolsProtocol):
-    """A connection whose requests come in time."""
+    """A connection whose requests must arrive in time."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class Connection(HttpToolsProtocol):
         self.transport.close()
 
     def send_400_response(self, msg: str) -> None:
-        """What came was no HTTP, or too much.  Not logged one by one: whoever likes could fill the log."""
+        """Handle malformed or oversized input.  It is not logged singly: any client could fill the log."""
         if self._oversized:
             self._refuse_head()
             return
@@ -144,7 +144,7 @@ class Connection(HttpToolsProtocol):
             self._late = None
 
     def _expire(self) -> None:
-        """What was waited for did not come.  A request of before may still be answered."""
+        """Handle a timeout.  An earlier request may still be answered."""
         self._late = None
         if self.cycle is not None and not self.cycle.response_complete:
             self._await(HEAD_S)

@@ -37,7 +37,7 @@ class Health:
         return PlainTextResponse("OK")
 
     async def ready(self, request: Request) -> Response:
-        """Readiness: every shard answers, and what is pushed can be stored."""
+        """Readiness: every shard answers and can store pushes."""
         problem = await self._problem()
         if problem is None:
             return answer(write_json({"ok": True, "ready": True}))
@@ -55,7 +55,7 @@ class Health:
         return None if error is None else str(error)
 
     async def health(self, request: Request) -> Response:
-        """All at a glance; numbers for those who may read only."""
+        """The overall state; with numbers for clients that may read."""
         problem = await self._problem()
         body: dict[str, Any] = {
             "ok": problem is None,
@@ -83,12 +83,12 @@ class Health:
         return {"queues": queues, "connections": {"tcp": totals["activeConnections"]}, "memory": memory}
 
     async def prometheus(self, request: Request) -> Response:
-        """All numbers as Prometheus reads them."""
+        """All metrics in Prometheus' text format."""
         need(request, Role.READER, "Prometheus")
         check_names(request.query_params, ())
         reply = await self._carrier.carry_out(COMMANDS["Prometheus"], {})
         if not reply["ok"]:
             return shown(reply)
-        # The router counts those over TCP; samples of one metric have to stand together.
+        # The router counts those over TCP; samples of one metric must be adjacent.
         own = f'{WRONG}{{transport="http"}} {self._guesses.total:.1f}\n{WRONG}{{'
         return Response(reply["data"]["metrics"].replace(WRONG + "{", own, 1), media_type=EXPOSITION)

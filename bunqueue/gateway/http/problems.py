@@ -1,4 +1,4 @@
-"""What is refused before it gets to the server, and how every refusal looks: ``{"ok": false, "error":
+"""Requests refused before they reach the server, and the form of every refusal: ``{"ok": false, "error":
 text}``.
 """
 
@@ -38,7 +38,7 @@ _CODES = {  # of refusals that the gateway makes itself
     status.FAILED: Code.INTERNAL_ERROR,
     status.UNAVAILABLE: Code.UNAVAILABLE,
 }
-_RETRY = {status.TOO_MANY: "1", status.UNAVAILABLE: "1"}  # seconds until it is worth trying again
+_RETRY = {status.TOO_MANY: "1", status.UNAVAILABLE: "1"}  # seconds until the client should try again
 
 _log = get_logger("gateway")
 
@@ -68,7 +68,7 @@ class Problem(Exception):
 
 
 def refusal(code: int, error: str, headers: Mapping[str, str] | None = None) -> Response:
-    """The answer that says no."""
+    """The answer to a refused request."""
     return answer(write_json({"ok": False, "error": error, "code": _CODES[code]}), code, headers)
 
 
@@ -92,7 +92,7 @@ async def on_problem(request: Request, error: Exception) -> Response:
 
 
 async def on_http_error(request: Request, error: Exception) -> Response:
-    """What the framework refuses: unknown paths and methods."""
+    """Answer what the framework refuses: unknown paths and methods."""
     assert isinstance(error, HTTPException)
     text = _TEXTS.get(error.status_code, error.detail).format(path=request.url.path, method=request.method)
     headers = {"Allow": _allowed(request)} if error.status_code == 405 else error.headers
@@ -100,13 +100,13 @@ async def on_http_error(request: Request, error: Exception) -> Response:
 
 
 def _allowed(request: Request) -> str:
-    """The methods that a path knows: each stands for a route of its own."""
+    """The methods of a path: each has its own route."""
     routes = [route for route in request.app.routes if isinstance(route, Route)]
     found = [route.methods or () for route in routes if route.matches(request.scope)[0] is not Match.NONE]
     return ", ".join(sorted({method for methods in found for method in methods}))
 
 
 async def on_failure(request: Request, error: Exception) -> Response:
-    """A defect of the gateway's own."""
+    """Answer after a defect in the gateway."""
     _log.error("a request failed", path=request.url.path, method=request.method, error=repr(error))
     return refusal(500, "the gateway failed; its log says why")

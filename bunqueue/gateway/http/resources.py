@@ -1,4 +1,4 @@
-"""The table of resources: which method and path stand for which command.
+"""The table of resources: which method and path map to which command.
 
 The names in a path are fields of the command, and so are those of a query (GET, DELETE) or of the body (POST,
 PUT). Everything else about a resource, its description too, follows from the command's declaration.
@@ -14,15 +14,15 @@ from typing import Any
 from bunqueue.protocol.commands import COMMANDS, Spec
 
 OF_A_CONNECTION = frozenset({"Hello", "Auth", "SubscribeEvents", "UnsubscribeEvents"})
-"""Commands that mean nothing to HTTP, where /events and /ws do what they do."""
+"""Commands without meaning over HTTP, where /events and /ws replace them."""
 OFFERED: Mapping[str, Spec] = {
     name: spec for name, spec in COMMANDS.items() if not spec.internal and name not in OF_A_CONNECTION
 }
 
 
 DEFAULTS: Mapping[str, Mapping[str, Any]] = {"PULL": {"detach": True}, "PULLB": {"detach": True}}
-"""What commands say here unless they say something else: a job that was pulled stays with whoever pulled it,
-as there is no connection whose end could be its end."""
+"""Defaults of commands over HTTP: a pulled job stays with its worker, because there is no connection whose
+end could release it."""
 
 
 @dataclass(frozen=True)
@@ -40,12 +40,12 @@ class Resource:
 
     @property
     def names(self) -> list[str]:
-        """The fields that stand in the path."""
+        """The fields in the path."""
         return re.findall(r"{(\w+)}", self.path)
 
     @property
     def has_body(self) -> bool:
-        """Whether the other fields come in a body, and not in the query."""
+        """Whether the other fields are in the body, not in the query."""
         return self.method in ("POST", "PUT")
 
 

@@ -1,4 +1,4 @@
-"""Paths as they were sent: what stands encoded in a segment does not end it.
+"""Paths as they were sent: an encoded slash in a segment does not end it.
 
 Decoded as a whole, ``/jobs/a%2Flogs`` would be the logs of the job ``a``, and not the job ``a/logs``.
 """
@@ -10,11 +10,11 @@ from urllib.parse import quote, unquote
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-PLAIN = ":@!$&'()*+,;="  # stand for themselves in a segment, beside letters, digits and -._~
+PLAIN = ":@!$&'()*+,;="  # not encoded in a segment, like letters, digits and -._~
 
 
 class Segments:
-    """Gives the application paths whose segments are encoded, all in the same way."""
+    """Passes paths with uniformly encoded segments to the application."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -26,10 +26,10 @@ class Segments:
 
 
 def encoded(path: str) -> str:
-    """A path in the one spelling that equal paths have in common."""
+    """The canonical spelling of a path."""
     return "/".join(quote(unquote(segment), safe=PLAIN) for segment in path.split("/"))
 
 
 def decoded(names: Mapping[str, str]) -> dict[str, str]:
-    """What stands in the segments of a path."""
+    """The decoded segments of a path."""
     return {name: unquote(segment) for name, segment in names.items()}

@@ -1,4 +1,4 @@
-"""Which HTTP status goes with a refusal of the server: its code says it.  Pure."""
+"""The HTTP status of a refusal by the server, derived from its code.  Pure."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""JSON to MessagePack and back, of values whose kinds are nobody's business here.
+"""JSON to MessagePack and back, for values of any type.
 
-What JSON cannot say is said in the nearest way: bytes as Base64, "undefined" and NaN as null, keys that are
-no texts as texts.
+Values that JSON lacks are approximated: bytes become Base64, "undefined" and NaN become null, and keys that
+are not text become text.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from msgspec.msgpack import Ext
 
 from bunqueue.protocol.readable import salvaged
 
-MAX_DEPTH = 200  # of what is changed by hand; no job is nested so deeply
+MAX_DEPTH = 200  # of values converted in Python; no job is nested so deeply
 
 _read_json = msgspec.json.Decoder().decode
 _write_json = msgspec.json.Encoder().encode
 
 
 class NotJson(ValueError):
-    """It cannot be read, or said."""
+    """The value cannot be read, or cannot be represented."""
 
 
 def _extension(code: int, data: memoryview) -> object:
@@ -61,7 +61,7 @@ def write_json(value: Any) -> bytes:
 
 
 def _plain(value: Any, depth: int) -> Any:
-    """``value`` in the words of JSON."""
+    """``value`` with JSON types only."""
     if depth > MAX_DEPTH:
         return "..."
     if isinstance(value, dict):

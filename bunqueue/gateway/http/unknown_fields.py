@@ -1,4 +1,4 @@
-"""Refuses names that a request may not use: whoever misspells an option believes that it holds.
+"""Refuses unknown field names, because a misspelled option would silently have no effect.
 
 Over TCP such names are ignored, because clients of other servers and of newer versions send them.  So the
 structures of the protocol cannot forbid them, and requests are checked here, before they go to the router.

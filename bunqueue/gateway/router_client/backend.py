@@ -1,7 +1,7 @@
-"""The gateway's way to the router: quick commands share a few connections, those that wait have one each.
+"""The gateway's connections to the router: quick commands share a few, each waiting command has its own.
 
-A connection may have only so many commands that are answered late; beyond, everything behind them waits.  And
-only the end of its connection calls a parked command back, when whoever asked has gone.
+A connection may have only a limited number of commands that are answered late; beyond that, all others wait.
+And a parked command can only be withdrawn by closing its connection, when the client has left.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from bunqueue.protocol.commands import COMMANDS
 from .connection import RouterConnection, RouterGone
 
 SHARED = 2  # connections for what is answered at once; large answers on one do not hold up the other
-SPARE = 16  # connections that are kept for the next ones
-READERS = 4  # the part of all that may wait which those have who may only read: one in so many
+SPARE = 16  # idle connections that are kept for reuse
+READERS = 4  # read-only clients may have one in this many of the waiting commands
 ANSWER_S = 30.0  # for an answer, on top of the time that the command itself may take
 
 
 class Busy(Exception):
-    """As many commands wait as may."""
+    """The maximum number of commands is already waiting."""
 
 
 class Unanswered(Exception):
@@ -64,7 +64,7 @@ class Backend:
             raise Unanswered from None
 
     async def _line(self) -> RouterConnection:
-        """The shared connection with least to do; opens those that are missing."""
+        """The shared connection with the fewest requests; opens missing ones."""
         lines = self._shared = [line for line in self._shared if not line.closed]
         if len(lines) < SHARED:
             async with self._opening:

@@ -1,4 +1,4 @@
-"""One connection to the router, over its private Unix socket: that of the SDK, for commands that are maps."""
+"""One connection to the router, over its private Unix socket, for commands that are maps."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bunqueue.client.connection.wire import WireConnection, WireRequest, next_nu
 from bunqueue.protocol.framing import frame
 
 PROTOCOL = 3  # the dialect of the answers that HTTP gives
-HELLO_S = 10.0  # for the answer to the first words
+HELLO_S = 10.0  # for the answer to Hello
 
 
 class RouterGone(Exception):
@@ -28,14 +28,14 @@ _encode = Encoder().encode
 
 
 class RouterConnection:
-    """Host of a connection. Replies are MessagePack maps, as they came. Who asks minds the time."""
+    """Host of a connection. Replies are raw MessagePack maps. The caller sets the timeout."""
 
     def __init__(self) -> None:
         self._wire: WireConnection[WireRequest] = WireConnection(self, "the router")
 
     @classmethod
     async def open(cls, path: str) -> RouterConnection:
-        """Connect and agree on the protocol.  RouterGone if nobody is there."""
+        """Connect and agree on the protocol.  Raises RouterGone if the router does not answer."""
         found = cls()
         try:
             await asyncio.get_running_loop().create_unix_connection(lambda: found._wire, path)
@@ -47,25 +47,25 @@ class RouterConnection:
         except (RouterGone, TimeoutError):
             found.close()
             raise RouterGone(asked=False) from None
-        except BaseException:  # whoever wanted it has gone
+        except BaseException:  # the caller was cancelled or failed
             found.close()
             raise
         return found
 
     @property
     def closed(self) -> bool:
-        """Whether it takes no more commands."""
+        """Whether the connection has ended."""
         return self._wire.closed
 
     @property
     def load(self) -> int:
-        """Requests under way."""
+        """The number of requests in progress."""
         return len(self._wire.pending)
 
     def ask(self, command: dict[str, Any]) -> asyncio.Future[bytes]:
         """Send a command.  Raises what cannot be encoded raises; the future may raise RouterGone.
 
-        A future that is cancelled does not call the command back.
+        Cancelling the future does not withdraw the command.
         """
         future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         number = next_number()

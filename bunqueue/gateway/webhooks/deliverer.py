@@ -23,7 +23,7 @@ from .logs import Logs
 from .messages import TEST, headers_of, trial_body
 from .sender import NotSent, post
 
-LOOK_S = 1.0  # between two looks at which webhooks there are
+LOOK_S = 1.0  # between two reads of the list of webhooks
 STOP_S = 3.0  # to see what arrives, and record what was delivered last
 
 _log = get_logger("webhooks")
@@ -57,7 +57,7 @@ class Deliverer:
             self._looking = asyncio.get_running_loop().create_task(self._look())
 
     async def stop(self) -> None:
-        """Deliver no more; returns when how far it came is stored.  Safe to call twice."""
+        """Stop delivering; returns when the positions are stored.  Safe to call twice."""
         looking, self._looking = self._looking, None
         tasks = [*self._couriers.values(), *self._trials, *([looking] if looking else [])]
         self._couriers.clear()
@@ -67,7 +67,7 @@ class Deliverer:
             await asyncio.wait(tasks, timeout=STOP_S)
 
     async def _webhooks(self) -> _Webhooks:
-        """What there is.  Unanswered, RouterGone."""
+        """The webhooks and pending tests.  Raises Unanswered or RouterGone."""
         found = _decode(await self._backend.call("GetDeliveries", {}))
         if not found.ok:  # the shard is away
             raise Unanswered
@@ -107,14 +107,14 @@ class Deliverer:
                 self._couriers[webhook_id] = asyncio.get_running_loop().create_task(courier.run())
 
     async def _record(self, news: RecordDelivery) -> bool:
-        """Have it stored; whether there is nothing left to do about it."""
+        """Have it stored; returns whether nothing is left to do."""
         code, error = await self._tell("RecordDelivery", to_builtins(news))
         if error is not None:  # if the gateway ends now, some of it is delivered again one day
             _log.debug("a delivery was not recorded", webhook=news.webhook_id, error=error)
         return error is None or code == Code.WEBHOOK_NOT_FOUND
 
     def _try(self, found: _Webhooks) -> None:
-        """Send a webhook a delivery that means nothing, for each who waits for that."""
+        """Send the pending test deliveries."""
         hooks = {hook.id: hook for hook in found.webhooks}
         for wanted in found.trials:
             if (hook := hooks.get(wanted.webhook_id)) is not None:

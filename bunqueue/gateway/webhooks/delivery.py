@@ -1,10 +1,10 @@
-"""Delivers the events of one webhook, in order, each until it has arrived.
+"""Delivers the events of one webhook in order, retrying each until it arrives.
 
-At least once: how far it has come is stored through the server, about once a second; after a crash, what was
-delivered since then is delivered again, with the same ids; so is, after the number of shards has changed,
-some of what was delivered last, with others.  A delivery that fails holds up those behind it.
-When the receiver has refused for long, the webhook is switched off; switched on again, it goes on where it
-was.
+Delivery is at least once.  The position is stored through the server about once a second; after a crash, what
+was delivered since then is delivered again, with the same ids.  After a change of the number of shards, some
+of the last deliveries are repeated with other ids.  A failing delivery blocks those behind it.
+When the receiver has refused for a long time, the webhook is switched off; when it is switched on again, it
+continues where it stopped.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ PAGE = 100  # events of each shard read at once
 RECORD_S = 1.0
 RECORD_EVENTS = 50_000  # that were passed over: what need not be looked at again after a restart
 RETRY_S = 1.0  # when the logs cannot be read
-LAST_S = 1.5  # for a delivery that is under way at the end
+LAST_S = 1.5  # for a delivery in progress at shutdown
 SKEW_MS = 30_000  # a page is of one moment but for the time that its shards take to answer
 FIRST_DELAY_S, LAST_DELAY_S = 1.0, 300.0  # before a delivery is repeated; doubled each time
 MAX_FAILURES = 20  # in a row: after more than an hour of them the webhook is switched off
-GONE = 410  # the receiver says that it wants no more
+GONE = 410  # the receiver wants no more deliveries
 
 Record = Callable[[RecordDelivery], Awaitable[bool]]  # whether it is stored
 
@@ -44,7 +44,7 @@ _log = get_logger("webhooks")
 
 
 class WebhookDelivery:
-    """Of one webhook, for as long as its task runs."""
+    """Delivers one webhook while its task runs."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class WebhookDelivery:
                 await asyncio.shield(self._tell(now=True))
 
     async def _rest(self) -> None:
-        """Until something happens; what is still to be recorded is, meanwhile."""
+        """Wait until something happens, and record what is still unrecorded meanwhile."""
         assert self._places is not None
         while True:
             await self._tell()
@@ -99,7 +99,7 @@ class WebhookDelivery:
                     return await self._logs.changed(self._places)
 
     async def _read(self) -> Page:
-        """The next events; waits until all shards are there, as none of their events may be left out."""
+        """The next events; waits until all shards answer, because none of their events may be left out."""
         while True:
             try:
                 page = await self._logs.read(self._places, PAGE, self._wanted, self._until)
@@ -170,7 +170,7 @@ class WebhookDelivery:
         self._until = max(self._until, min([time_ms - SKEW_MS, *times]))
 
     async def _attempt(self, event: dict[str, Any], name: str, body: bytes) -> str | None:
-        """`_send`, which is not broken off at the end: what has arrived is not to come again."""
+        """`_send`, but not interrupted at shutdown: what has arrived should not be sent again."""
         sending = asyncio.create_task(self._send(name, delivery_id(event), body))
         try:
             return await asyncio.shield(sending)
@@ -206,7 +206,7 @@ class WebhookDelivery:
         self._news = news
 
     async def _tell(self, *, now: bool = False) -> None:
-        """Record it, if there is something and the last time was a while ago."""
+        """Record it, if there is anything and the last time was long enough ago."""
         loop = asyncio.get_running_loop()
         if self._news is None or (not now and loop.time() - self._recorded_at < RECORD_S):
             return
@@ -217,6 +217,6 @@ class WebhookDelivery:
 
 
 def _in_order(page: Page) -> list[dict[str, Any]]:
-    """The events of a page, about as they happened; of each shard exactly so."""
+    """The events of a page, roughly in order of time, and in exact order within each shard."""
     by_shard = [list(events) for _, events in groupby(page.events, itemgetter("shard"))]
     return list(heapq.merge(*by_shard, key=itemgetter("timestamp")))

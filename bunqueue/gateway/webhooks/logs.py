@@ -1,7 +1,7 @@
-"""The event logs as couriers read them, all of them together costing the shards little.
+"""The event logs as couriers share them, so that many couriers cost the shards little.
 
-One reads at a time; after a look that found nothing wanted, nobody looks for some times as long as it took.
-And who has come to the end looks again only when something has happened: one look finds that out for all.
+One courier reads at a time; after a read without a match, none reads for several times as long as it took.
+A courier at the end of the logs reads again only after new events: one poll detects these for all couriers.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from contextlib import suppress
 from bunqueue.gateway.events.entries import Filter, Places
 from bunqueue.gateway.events.log_reader import LogReader, LogUnreadable, Page
 
-LOOK_S = 0.25  # between two looks at whether something has happened
-REST = 4  # times as long as a look in vain took
+LOOK_S = 0.25  # between two polls for new events
+REST = 4  # times as long as a read without a match took
 LONGEST_REST_S = 1.0
 
 
 class Logs:
-    """Of all shards, for all couriers."""
+    """The logs of all shards, for all couriers."""
 
     def __init__(self, reader: LogReader, shards: int) -> None:
         self._reader = reader
@@ -27,7 +27,7 @@ class Logs:
         self._look: asyncio.Task[None] | None = None
 
     async def read(self, after: Places | None, limit: int, wanted: Filter, since: float | None) -> Page:
-        """As `LogReader.read`, when it is one's turn."""
+        """Call `LogReader.read`, one courier at a time."""
         async with self._turn:
             loop = asyncio.get_running_loop()
             begun = loop.time()

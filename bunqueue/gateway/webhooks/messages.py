@@ -34,12 +34,12 @@ def body_of(event: dict[str, Any]) -> bytes:
 
 
 def delivery_id(event: dict[str, Any]) -> str:
-    """Names an event for ever; a repeated delivery has the same."""
+    """The permanent id of an event; a repeated delivery has the same one."""
     return f"{event['shard']}-{event['seq']}"
 
 
 def trial_body(now_ms: int) -> bytes:
-    """The body of a delivery that only tries whether deliveries arrive."""
+    """The body of a test delivery."""
     return write_json({"id": f"test-{now_ms}", "event": TEST, "timestamp": now_ms, "data": {}})
 
 

@@ -1,7 +1,7 @@
-"""Sends one request to a URL that a stranger may have chosen.
+"""Sends one request to an untrusted URL.
 
-The host's name is looked up here, each address is checked, and the connection is made to the checked address
-and to no other; so a name cannot mean one thing to the check and another to the connection.  Redirects are
+The host name is resolved here, each address is checked, and the connection is made to a checked address only;
+so a name cannot resolve to one address for the check and to another for the connection.  Redirects are
 not followed.
 """
 
@@ -26,13 +26,11 @@ PORTS = {"http": 80, "https": 443}
 
 
 class NotSent(Exception):
-    """It was not sent, or nobody answered."""
+    """The request was not sent or not answered."""
 
 
 async def post(url: str, headers: Mapping[str, str], body: bytes, *, anywhere: bool) -> int:
-    """The status that the receiver answers.  ``anywhere``: also one inside the network.  NotSent says why
-    not.
-    """
+    """The status of the receiver's answer, or NotSent.  ``anywhere`` allows addresses inside the network."""
     if problem := url_problem(url, anywhere=anywhere):
         raise NotSent(problem)
     parts = urlsplit(url)
@@ -72,7 +70,7 @@ async def _connect(parts: SplitResult, anywhere: bool) -> tuple[asyncio.StreamRe
 
 
 async def _addresses(host: str, port: int, anywhere: bool) -> list[str]:
-    """Those of a host that may be connected to."""
+    """The addresses of a host that may be connected to."""
     found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     addresses = dict.fromkeys(str(each[4][0]) for each in found)
     return [each for each in addresses if anywhere or not is_forbidden_address(each.partition("%")[0])]
