@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 from bunqueue.acceptor import Counted
 from bunqueue.guesses import DELAY_S
 from bunqueue.logs import get_logger
-from bunqueue.protocol import link as wire
+from bunqueue.protocol import link as link_protocol
 from bunqueue.protocol.codec import request_id
 from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import CommandError
@@ -50,11 +50,11 @@ class ClientConnection(asyncio.Protocol):
 
     __slots__ = (
         "_counted",
-        "_decode",
         "_finished",
         "_held",
         "_hub",
         "_need",
+        "_peek",
         "_rate",
         "_transport",
         "behind",
@@ -82,7 +82,7 @@ class ClientConnection(asyncio.Protocol):
         self.known = not hub.tokens.full  # has shown a token
         self.reader = False  # has shown a token that may only read
         self._rate = RateLimit(hub.rate_limit) if hub.rate_limit else None
-        self._decode: Any = peek if self.known and self._rate is None else self._guarded_peek
+        self._peek: Any = peek if self.known and self._rate is None else self._guarded_peek
         self.in_flight: dict[int, int] = {}  # shard -> commands; a shard stays in it once used
         self.slow = 0  # commands in flight that may be answered late, gathered ones among them
         self.carry: bytearray | None = None  # bytes not yet routed; None when there is nothing to think of
@@ -107,7 +107,7 @@ class ClientConnection(asyncio.Protocol):
         elif self.limited and len(self._hub.clients) >= limit and not self._hub.strangers.give_way():
             self._hub.refused += 1
             text = f"Too many connections (max {limit})"
-            self.finish(wire.CLOSED, CommandError(text, Code.TOO_MANY_CONNECTIONS, bound=limit))
+            self.finish(link_protocol.CLOSED, CommandError(text, Code.TOO_MANY_CONNECTIONS, bound=limit))
         else:
             self.number = self._hub.add(self)
             if not self.known and self._hub.strangers.enter(self, self._transport):
@@ -198,7 +198,7 @@ class ClientConnection(asyncio.Protocol):
 
     def vanish(self) -> None:
         """`abort`, with all that is kept for it."""
-        self._hub.remove(self, wire.BROKEN)
+        self._hub.remove(self, link_protocol.BROKEN)
         self._finished = True
         self.carry = bytearray()
         self.abort()
@@ -220,7 +220,7 @@ class ClientConnection(asyncio.Protocol):
         """It has shown a token; ``reader``: one that may only read."""
         self.known, self.reader = True, reader
         self._hub.strangers.leave(self)
-        self._decode = peek if self._rate is None and not reader else self._guarded_peek
+        self._peek = peek if self._rate is None and not reader else self._guarded_peek
 
     def guessed(self) -> None:
         """It has shown a wrong token."""
@@ -230,8 +230,8 @@ class ClientConnection(asyncio.Protocol):
 
     def _take(self, data: Buffer) -> None:
         """Route the whole frames in ``data`` and keep the rest.  The hot path."""
-        routes, turns, glance = self._hub.routes, self._hub.turns, self._decode
-        known_queue = routes.queues.get
+        routes, turns, look_at = self._hub.routes, self._hub.turns, self._peek
+        shard_of = routes.queues.get
         batches: Batches = {}
         out: list[bytes] = []
         start, size = 0, len(data)
@@ -243,7 +243,7 @@ class ClientConnection(asyncio.Protocol):
                 break
             payload = data[body:end]
             try:
-                look = glance(payload)
+                look = look_at(payload)
             except DECODE_ERRORS as error:
                 if len(out) >= turns.most:
                     last = _STOP  # the answer would be ours, so it waits for its turn
@@ -252,14 +252,14 @@ class ClientConnection(asyncio.Protocol):
                 if look is None:
                     start = end
                     continue
-            how = look.how
-            if how == QUEUE:
-                shard = known_queue(look.key)
+            handling = look.handling
+            if handling == QUEUE:
+                shard = shard_of(look.key)
                 if shard is None:
                     shard = routes.of_queue(look.key)
-            elif how == ID:
+            elif handling == ID:
                 shard = routes.of_id(look.key)
-            elif how == HERE and len(out) >= turns.most:
+            elif handling == HERE and len(out) >= turns.most:
                 last = _STOP
                 break
             else:
@@ -285,7 +285,7 @@ class ClientConnection(asyncio.Protocol):
             self.write(b"".join(out))
             self._hub.turns.answered(len(out))
             if not self.known and self._hub.strangers.refused(self, len(out)):
-                self.finish(wire.CLOSED)
+                self.finish(link_protocol.CLOSED)
                 return
         if held:
             self._hold(rest)
@@ -307,21 +307,21 @@ class ClientConnection(asyncio.Protocol):
 
     def _route(self, look: Peek, payload: Buffer, batches: Batches, out: list[bytes]) -> int | None:
         """The shard of a command that is not of the plain kinds; None if it has been dealt with."""
-        routes, how = self._hub.routes, look.how
-        if how == SLOW:
+        routes, handling = self._hub.routes, look.handling
+        if handling == SLOW:
             shard = routes.of_look(look)
             if may_wait(look) and self._hub.links[shard] is not None:
                 self.slow += 1
             return shard
-        if how == FIRST:
+        if handling == FIRST:
             return first_shard(self, look, payload, out)
-        if how == SUBSCRIBE:  # an earlier one goes first, so that it can be ended
+        if handling == SUBSCRIBE:  # an earlier one goes first, so that it can be ended
             self._forward(batches, out)
             batches.clear()
             shard = routes.of_queue(look.key)
             subscribe(self, self._hub.links, shard, look.key)
             return shard
-        if how == IDS:
+        if handling == IDS:
             try:
                 one = routes.of_ids(look.key)
             except CommandError as error:
@@ -333,7 +333,7 @@ class ClientConnection(asyncio.Protocol):
         # the shape that was agreed on until now.
         self._forward(batches, out)
         batches.clear()
-        if how == HERE:
+        if handling == HERE:
             out.append(answer(self, bytes(payload)))
         else:
             self._hub.tickets.gather(self, look, bytes(payload), self._hub.routes, out)
@@ -346,7 +346,7 @@ class ClientConnection(asyncio.Protocol):
             length = _length_at(rest)[0]
             if length > (limit := longest_frame(known=self.known)):
                 text = str(FrameTooLarge(length, limit))
-                self.finish(wire.CLOSED, CommandError(text, Code.FRAME_TOO_LARGE, bound=limit))
+                self.finish(link_protocol.CLOSED, CommandError(text, Code.FRAME_TOO_LARGE, bound=limit))
                 return
             self._need = HEADER + length
         self.carry = bytearray(rest)

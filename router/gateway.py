@@ -48,7 +48,7 @@ class GatewayConnection(ClientConnection):
         super().__init__(hub)
         self.known = True
         self._rate = None
-        self._decode = peek
+        self._peek = peek
 
 
 class Gateway:

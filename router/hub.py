@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from bunqueue.busy_poll import LoopPoll
 from bunqueue.descriptors import MAX_LINGERING
 from bunqueue.logs import get_logger
-from bunqueue.protocol import link as wire
+from bunqueue.protocol import link as link_protocol
 from bunqueue.server_commands.additions import Additions
 from bunqueue.server_commands.commands import ServerCommands
 from bunqueue.server_commands.workers import Worker, Workers
@@ -77,7 +77,7 @@ class Hub:
         """Enter a client; its number, which is not used again before all others were."""
         number = self._last_number
         while number in self.clients or number == self._last_number:
-            number = number % (wire.TICKET - 1) + 1  # 1 .. TICKET - 1
+            number = number % (link_protocol.TICKET - 1) + 1  # 1 .. TICKET - 1
         self._last_number = number
         self.clients[number] = client
         return number
@@ -107,7 +107,7 @@ class Hub:
             return
         for link in self.links:
             if link is not None and not self.draining:
-                link.control(wire.GONE, wire.CONTROL, worker.id.encode())
+                link.control(link_protocol.GONE, link_protocol.CONTROL, worker.id.encode())
 
     def returned(self, away: float) -> None:
         """The router has stood still for so many seconds: nobody is to blame for not being heard."""
@@ -118,7 +118,7 @@ class Hub:
         """The socket of a client is closed."""
         # The kernel speaks of a broken pipe where the client had closed its side before.
         orderly = error is None or isinstance(error, BrokenPipeError)
-        self.remove(client, wire.CLOSED if orderly else wire.BROKEN)
+        self.remove(client, link_protocol.CLOSED if orderly else link_protocol.BROKEN)
         self.lingering.pop(client, None)
 
     async def emptied(self) -> None:
@@ -142,7 +142,7 @@ class Hub:
 
     def deliver_events(self, shard: int, body: bytes) -> None:
         """What happened in a queue, for those who subscribed to it."""
-        connections, frames = wire.unpack_events(body)
+        connections, frames = link_protocol.unpack_events(body)
         for conn in connections:
             client = self.clients.get(conn)
             if client is not None and client.subscription is not None:
@@ -152,39 +152,47 @@ class Hub:
 
     def link_up(self, link: ShardLink) -> None:
         """A shard has recovered: from now on it gets commands."""
-        link.control(wire.LIVE, wire.CONTROL, wire.pack_connections(list(self.clients)))
+        link.control(
+            link_protocol.LIVE, link_protocol.CONTROL, link_protocol.pack_connections(list(self.clients))
+        )
         self.links[link.shard] = link
         for other in self.links:
             if other is not None and other is not link:
-                other.control(wire.PEER, wire.CONTROL, bytes((link.shard,)))
-                link.control(wire.PEER, wire.CONTROL, bytes((other.shard,)))
+                other.control(link_protocol.PEER, link_protocol.CONTROL, bytes((link.shard,)))
+                link.control(link_protocol.PEER, link_protocol.CONTROL, bytes((other.shard,)))
 
         mine = [queue for queue in self.workers.by_queue if self.routes.of_queue(queue) == link.shard]
         if mine:
-            link.control(wire.WORKER_PRESENCE, wire.CONTROL, wire.encode(wire.WorkerPresence(mine, True)))
+            link.control(
+                link_protocol.WORKER_PRESENCE,
+                link_protocol.CONTROL,
+                link_protocol.encode(link_protocol.WorkerPresence(mine, True)),
+            )
 
     def _worker_presence(self, queue: str, present: bool) -> None:
         """A queue has its first worker, or has lost its last one."""
         link = self.links[self.routes.of_queue(queue)]
         if link is not None and not self.draining:
             link.control(
-                wire.WORKER_PRESENCE, wire.CONTROL, wire.encode(wire.WorkerPresence([queue], present))
+                link_protocol.WORKER_PRESENCE,
+                link_protocol.CONTROL,
+                link_protocol.encode(link_protocol.WorkerPresence([queue], present)),
             )
 
     def peer_message(self, source: int, body: bytes) -> None:
         """One shard says something to another; when that is down, it asks again by itself."""
         link = self.links[body[0]]
         if link is not None:
-            link.control(wire.PEER_MESSAGE, wire.CONTROL, bytes((source,)) + body[1:])
+            link.control(link_protocol.PEER_MESSAGE, link_protocol.CONTROL, bytes((source,)) + body[1:])
 
     def answers_lost(self, shard: int, numbers: Iterable[int]) -> None:
         """What these connections, or tickets, asked a shard may or may not have happened: see `link_down`."""
         for number in numbers:
             client = self.clients.get(number)
-            if number >= wire.TICKET:
+            if number >= link_protocol.TICKET:
                 self.tickets.lost(number, shard)
             elif client is not None:
-                client.finish(wire.SEVERED)
+                client.finish(link_protocol.SEVERED)
 
     def link_down(self, link: ShardLink) -> None:
         """A shard died: what was in flight there may or may not have happened, so nobody is answered.
@@ -203,7 +211,7 @@ class Hub:
             or (client.subscription is not None and client.subscription.shard == shard)
         ]
         for client in victims:
-            client.finish(wire.SEVERED)
+            client.finish(link_protocol.SEVERED)
         self.tickets.shard_lost(shard)
         if victims and not self.draining:
             _log.warning("closed connections with commands in flight", shard=shard, connections=len(victims))

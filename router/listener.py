@@ -11,7 +11,7 @@ from pathlib import Path
 
 from bunqueue.acceptor import Acceptor
 from bunqueue.logs import get_logger
-from bunqueue.protocol import link as wire
+from bunqueue.protocol import link as link_protocol
 
 from .connection import ClientConnection
 from .hub import Hub
@@ -50,7 +50,7 @@ class TcpListener:
         if again:
             for client in list(self._hub.clients.values()):
                 if client.limited:  # not the gateway's
-                    client.finish(wire.BROKEN)
+                    client.finish(link_protocol.BROKEN)
 
     def sweep(self) -> None:
         """Called now and then: say who was not let in since the last time, in one line however many."""

@@ -43,9 +43,9 @@ MAX_IDS = 10_000  # in one command that is not all for one queue; ten times what
 
 
 class Peek(Struct, gc=False):
-    """What the router reads of a command.  Which fields there are depends on ``how``."""
+    """What the router reads of a command.  Which fields there are depends on ``handling``."""
 
-    how: ClassVar[int]
+    handling: ClassVar[int]
     way: ClassVar[int]  # the same, whatever else it is
     spec: ClassVar[Spec]
 
@@ -65,7 +65,7 @@ _WAYS = {
 }
 
 
-def _how(spec: Spec, way: int) -> int:
+def _handling(spec: Spec, way: int) -> int:
     if spec.subscribes:
         return SUBSCRIBE
     return SLOW if way in ONE_SHARD and (spec.parks or spec.heavy) else way
@@ -83,7 +83,7 @@ def _peek_class(spec: Spec) -> type[Peek]:
         f"{spec.name}Peek",
         fields,
         bases=(Peek,),
-        namespace={"how": _how(spec, way), "way": way, "spec": spec},
+        namespace={"handling": _handling(spec, way), "way": way, "spec": spec},
         tag_field="cmd",
         tag=spec.name,
         rename={"key": wire},

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol, cast
 
 from bunqueue.logs import get_logger
-from bunqueue.protocol import link as wire
+from bunqueue.protocol import link as link_protocol
 
 from .flow import full_shard
 
@@ -21,9 +21,9 @@ LARGE_BODY = 64 * 1024  # from here on a write of its own costs less than a copy
 
 Buffer = bytes | memoryview
 
-_HEADER = wire.TO_ROUTER.size
-_unpack = wire.TO_ROUTER.unpack_from
-_pack = wire.TO_SHARD.pack
+_HEADER = link_protocol.TO_ROUTER.size
+_unpack = link_protocol.TO_ROUTER.unpack_from
+_pack = link_protocol.TO_SHARD.pack
 
 _log = get_logger("router")
 
@@ -31,10 +31,10 @@ _log = get_logger("router")
 class Owner(Protocol):
     """The supervisor of the shards, as its links see it: they call it with what they hear."""
 
-    def greeted(self, link: ShardLink, hello: wire.ShardHello) -> bool:
+    def greeted(self, link: ShardLink, hello: link_protocol.ShardHello) -> bool:
         """A process says that it is a shard; whether to believe it."""
 
-    def progressed(self, link: ShardLink, progress: wire.ShardProgress) -> None:
+    def progressed(self, link: ShardLink, progress: link_protocol.ShardProgress) -> None:
         """It is still loading."""
 
     def recovered(self, link: ShardLink) -> None:
@@ -126,9 +126,9 @@ class ShardLink(asyncio.Protocol):
             self._flush()
             self._transport.write(body)
 
-    def control(self, kind: int, conn: int = wire.CONTROL, body: bytes = b"") -> None:
+    def control(self, kind: int, conn: int = link_protocol.CONTROL, body: bytes = b"") -> None:
         """A message that is no command."""
-        self._put(wire.envelope(conn, kind, body))
+        self._put(link_protocol.envelope(conn, kind, body))
 
     def _put(self, part: Buffer) -> None:
         """Write soon: what all clients send in one turn of the event loop goes as one write.
@@ -157,32 +157,32 @@ class ShardLink(asyncio.Protocol):
 
     def _other(self, conn: int, kind: int, body: bytes) -> None:
         """An envelope that is for no client that is there."""
-        if self.shard < 0 and kind != wire.HELLO:
+        if self.shard < 0 and kind != link_protocol.HELLO:
             self.abort()
-        elif conn >= wire.TICKET:
+        elif conn >= link_protocol.TICKET:
             self._hub.tickets.answer(conn, self.shard, body)
-        elif conn == wire.CONTROL:
+        elif conn == link_protocol.CONTROL:
             self._control(kind, body)
 
     def _control(self, kind: int, body: bytes) -> None:
-        if kind == wire.HELLO:
+        if kind == link_protocol.HELLO:
             self._greet(body)
-        elif kind == wire.PROGRESS:
-            self._owner.progressed(self, wire.decode_progress(body))
-        elif kind == wire.TO_PEER:
+        elif kind == link_protocol.PROGRESS:
+            self._owner.progressed(self, link_protocol.decode_progress(body))
+        elif kind == link_protocol.TO_PEER:
             self._hub.peer_message(self.shard, body)
-        elif kind == wire.LOST:
-            self._hub.answers_lost(self.shard, wire.unpack_connections(body))
-        elif kind == wire.READY:
+        elif kind == link_protocol.LOST:
+            self._hub.answers_lost(self.shard, link_protocol.unpack_connections(body))
+        elif kind == link_protocol.READY:
             self._owner.recovered(self)
-        elif kind == wire.DAMAGED:
+        elif kind == link_protocol.DAMAGED:
             self._owner.damaged(self, body.decode())
-        elif kind == wire.EVENTS:
+        elif kind == link_protocol.EVENTS:
             self._hub.deliver_events(self.shard, body)
 
     def _greet(self, body: bytes) -> None:
         self._deadline.cancel()
-        hello = wire.decode_hello(body)
+        hello = link_protocol.decode_hello(body)
         if self._owner.greeted(self, hello):
             self.shard = hello.shard
         else:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from bunqueue.model.names import queue_name_problem
-from bunqueue.protocol import link as wire
+from bunqueue.protocol import link as link_protocol
 from bunqueue.protocol.events import lost_frame
 
 if TYPE_CHECKING:
@@ -33,14 +33,14 @@ class Subscription:
 
     def end(self) -> None:
         """The client wants no more events."""
-        self._link.control(wire.UNSUBSCRIBE, self._client.number)
+        self._link.control(link_protocol.UNSUBSCRIBE, self._client.number)
 
     def deliver(self, shard: int, frames: bytes) -> None:
         """Events of a shard; those of a former subscription may still be on their way."""
         if shard != self.shard:
             return
         if self._client.behind:
-            self._lost += len(wire.split_frames(frames))
+            self._lost += len(link_protocol.split_frames(frames))
         else:
             self._client.write(frames)
 

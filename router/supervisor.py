@@ -15,7 +15,7 @@ from contextlib import suppress
 import msgspec
 
 from bunqueue.logs import get_logger
-from bunqueue.protocol import link as wire
+from bunqueue.protocol import link as link_protocol
 from bunqueue.settings import Settings
 
 from .errors import StartError
@@ -99,7 +99,7 @@ class Supervisor:
             self._pinger.cancel()
         for shard in self._shards:
             if shard.ready and shard.link is not None:
-                shard.link.control(wire.DRAIN)
+                shard.link.control(link_protocol.DRAIN)
             else:
                 shard.kill()
         await self._wait(DRAIN_S)
@@ -236,11 +236,11 @@ class Supervisor:
                 if shard.silent >= SILENT_PINGS:
                     _log.error("shard does not answer and is killed", shard=shard.index)
                     shard.kill()
-                shard.link.control(wire.PING)
+                shard.link.control(link_protocol.PING)
 
     # What the links hear
 
-    def greeted(self, link: ShardLink, hello: wire.ShardHello) -> bool:
+    def greeted(self, link: ShardLink, hello: link_protocol.ShardHello) -> bool:
         if not 0 <= hello.shard < len(self._shards):
             return False
         shard = self._shards[hello.shard]
@@ -250,7 +250,7 @@ class Supervisor:
         self._links_gone.clear()
         return True
 
-    def progressed(self, link: ShardLink, progress: wire.ShardProgress) -> None:
+    def progressed(self, link: ShardLink, progress: link_protocol.ShardProgress) -> None:
         shard, now = self._shards[link.shard], asyncio.get_running_loop().time()
         if now - shard.reported_at >= REPORT_S:
             shard.reported_at = now

@@ -70,7 +70,7 @@ class Tickets:
         ids: list[str] = []
         try:
             command = decode(payload)
-            if look.how == IDS:
+            if look.handling == IDS:
                 ids = command.ids  # type: ignore[attr-defined]  # what Route.IDS promises
                 parts = split(look.spec, command, routes.of_id)
             else:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from bunqueue.protocol import peers as wire
+from bunqueue.protocol import peers as messages
 from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import Command, CommandError, Reply, refused
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 MAX_ASKED = 256 << 20  # bytes of questions without an answer: what a shard that is down may keep waiting here
 COST = 1000  # bytes that a question takes beside what it says, about
 
-Questions = list[tuple[int, wire.Message]]
+Questions = list[tuple[int, messages.Message]]
 Steps = Generator[Questions, list[Any], Any]
 Deliver = Callable[[Any], None]  # takes the result, or a CommandError
 
@@ -53,7 +53,7 @@ class Asked(Struct, eq=False):
     """A question to another shard."""
 
     shard: int
-    message: wire.Message
+    message: messages.Message
     task: Task
     place: int
     size: int
@@ -120,12 +120,12 @@ def _advance(state: State, task: Task, value: Any) -> None:
         value = task.answers
 
 
-def _ask(state: State, task: Task, place: int, shard: int, message: wire.Message) -> None:
+def _ask(state: State, task: Task, place: int, shard: int, message: messages.Message) -> None:
     if shard == state.shard:
         _answer(state, shard, message, partial(_fill, state, task, place))
         return
     state.questions += 1
-    size = COST + _send(state, shard, wire.ASKS, state.questions, message)
+    size = COST + _send(state, shard, messages.ASKS, state.questions, message)
     state.asked[state.questions] = Asked(shard, message, task, place, size)
     state.asked_size += size
 
@@ -145,7 +145,7 @@ def _fill(state: State, task: Task, place: int, answer: Any) -> None:
         _advance(state, task, task.answers)
 
 
-def _answer(state: State, source: int, message: wire.Message, deliver: Deliver) -> None:
+def _answer(state: State, source: int, message: messages.Message, deliver: Deliver) -> None:
     later = state.tables.deferred.get(type(message))
     if later is not None:
         later(state, source, message, deliver)
@@ -157,30 +157,30 @@ def _answer(state: State, source: int, message: wire.Message, deliver: Deliver) 
         deliver(answer)
 
 
-def notify(state: State, shard: int, message: wire.Message) -> None:
+def notify(state: State, shard: int, message: messages.Message) -> None:
     """Say something that needs no answer; it is lost when the other shard is down."""
     if shard == state.shard:
         state.tables.answers[type(message)](state, shard, message)
     else:
-        _send(state, shard, wire.NOTIFIES, 0, message)
+        _send(state, shard, messages.NOTIFIES, 0, message)
 
 
 def _send(state: State, shard: int, kind: int, number: int, message: Any) -> int:
     """Send a message; returns its length in bytes."""
-    packet = wire.encode(wire.PeerMessage(kind, number, message))
+    packet = messages.encode(messages.PeerMessage(kind, number, message))
     state.out.peer_messages.append((shard, packet))
     return len(packet)
 
 
 def receive(state: State, source: int, body: bytes) -> None:
     """A message of another shard has come."""
-    packet = wire.decode(body)
-    if packet.kind == wire.ASKS:
+    packet = messages.decode(body)
+    if packet.kind == messages.ASKS:
         question = source, packet.number
         if question not in state.answering:  # else it was asked again, and will be answered once
             state.answering.add(question)
             _answer(state, source, packet.message, partial(_answered, state, question))
-    elif packet.kind == wire.NOTIFIES:
+    elif packet.kind == messages.NOTIFIES:
         state.tables.answers[type(packet.message)](state, source, packet.message)
     else:
         asked = _forget(state, packet.number)
@@ -190,7 +190,7 @@ def receive(state: State, source: int, body: bytes) -> None:
 
 def _answered(state: State, question: tuple[int, int], answer: Any) -> None:
     state.answering.discard(question)
-    _send(state, question[0], wire.ANSWERS, question[1], answer)
+    _send(state, question[0], messages.ANSWERS, question[1], answer)
 
 
 def repeat(state: State, shard: int) -> None:
@@ -201,11 +201,11 @@ def repeat(state: State, shard: int) -> None:
     for number, asked in list(state.asked.items()):
         if asked.shard != shard:
             continue
-        if isinstance(asked.message, wire.Forward) and asked.message.once:
+        if isinstance(asked.message, messages.Forward) and asked.message.once:
             _forget(state, number)
             _fill(state, asked.task, asked.place, None)
         else:
-            _send(state, shard, wire.ASKS, number, asked.message)
+            _send(state, shard, messages.ASKS, number, asked.message)
 
 
 def grouped(shard_of: dict[str, int]) -> dict[int, list[str]]:

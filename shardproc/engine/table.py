@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from bunqueue.protocol import peers as wire
+from bunqueue.protocol import peers as messages
 from bunqueue.protocol.commands.core import (
     Ack,
     AckBatch,
@@ -313,28 +313,28 @@ HANDLERS: Mapping[type, Handler] = {
 None means that the reply comes later."""
 
 ANSWERS: Mapping[type, PeerAnswer] = {
-    wire.CronClaim: cron_names.held,
-    wire.Obliterated: outcomes.obliterated,
-    wire.Watch: dependencies.answer_watch,
-    wire.Unwatch: dependencies.answer_unwatch,
-    wire.Outcomes: dependencies.heard,
-    wire.Values: dependencies.values,
-    wire.Where: directory.where,
-    wire.Claim: directory.answer_claim,
-    wire.Verify: directory.verified,
-    wire.Forget: directory.forget,
-    wire.FamilyOperation: families.operate,
-    wire.Prepare: flows.prepare,
-    wire.Decide: flows.decide,
-    wire.Have: possession.have,
-    wire.Reconciled: reconcile.reconciled,
-    wire.Announce: roll_call.announce,
+    messages.CronClaim: cron_names.held,
+    messages.Obliterated: outcomes.obliterated,
+    messages.Watch: dependencies.answer_watch,
+    messages.Unwatch: dependencies.answer_unwatch,
+    messages.Outcomes: dependencies.heard,
+    messages.Values: dependencies.values,
+    messages.Where: directory.where,
+    messages.Claim: directory.answer_claim,
+    messages.Verify: directory.verified,
+    messages.Forget: directory.forget,
+    messages.FamilyOperation: families.operate,
+    messages.Prepare: flows.prepare,
+    messages.Decide: flows.decide,
+    messages.Have: possession.have,
+    messages.Reconciled: reconcile.reconciled,
+    messages.Announce: roll_call.announce,
 }
 """Messages of other shards. Each function returns the answer, or is a generator that does."""
 
 DEFERRED: Mapping[type, PeerDeferral] = {
-    wire.Forward: directory.forwarded,
-    wire.Recall: flows.recalled,
+    messages.Forward: directory.forwarded,
+    messages.Recall: flows.recalled,
 }
 """Messages whose answer is delivered later."""
 

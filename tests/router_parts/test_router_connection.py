@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bunqueue.protocol import link as wire
+from bunqueue.protocol import link as link_protocol
 from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import CommandError
 from bunqueue.protocol.commands.monitoring import ShardFigures
@@ -109,7 +109,7 @@ class Bench:
 
     def replies(self) -> list[Any]:
         """What the client was sent since it was last asked."""
-        frames = wire.split_frames(bytes(self.transport.written))
+        frames = link_protocol.split_frames(bytes(self.transport.written))
         self.transport.written.clear()
         return [msgpack.unpackb(frame) for frame in frames]
 
@@ -120,7 +120,7 @@ class Bench:
         return [
             msgpack.unpackb(frame)
             for _, _, body in self.links[shard].sent
-            for frame in wire.split_frames(body)
+            for frame in link_protocol.split_frames(body)
         ]
 
 
@@ -169,7 +169,7 @@ def test_one_read_gives_one_envelope_a_shard_with_the_frames_as_they_came(bench:
     for link in bench.links:
         conn, kind, body = link.sent[0]
         mine = [c for c in commands if bench.hub.routes.of_queue(c["queue"]) == link.shard]
-        assert (conn, kind) == (bench.client.number, wire.COMMANDS_V2)
+        assert (conn, kind) == (bench.client.number, link_protocol.COMMANDS_V2)
         assert body == b"".join(map(framed, mine))
         assert bench.client.in_flight[link.shard] == len(mine)
 
@@ -223,7 +223,7 @@ def test_a_shard_that_is_down_is_said_to_be(bench: Bench) -> None:
 def test_hello_changes_the_shape_of_what_comes_after_it(bench: Bench) -> None:
     bench.send(push(0), {"cmd": "Hello", "protocolVersion": 7}, push(0))
     link = bench.links[bench.hub.routes.of_queue("q0")]
-    assert [kind for _, kind, _ in link.sent] == [wire.COMMANDS_V2, wire.COMMANDS_V3]
+    assert [kind for _, kind, _ in link.sent] == [link_protocol.COMMANDS_V2, link_protocol.COMMANDS_V3]
     assert bench.replies()[0]["protocolVersion"] == 3
 
 
@@ -288,7 +288,7 @@ def test_a_frame_too_large_ends_the_connection_after_what_came_before() -> None:
     assert second["error"] == f"Frame too large: {MAX_FRAME + 1} bytes (max {MAX_FRAME})"
     assert bench.transport.ended == "eof"
     link = bench.links[bench.hub.routes.of_queue("q0")]
-    assert [kind for _, kind, _ in link.sent] == [wire.COMMANDS_V2, wire.CLOSED]
+    assert [kind for _, kind, _ in link.sent] == [link_protocol.COMMANDS_V2, link_protocol.CLOSED]
     bench.client.data_received(framed(push(0)))
     assert len(link.sent) == 2
     assert not bench.hub.clients
@@ -319,7 +319,9 @@ def test_a_turn_has_so_many_answers_for_all_clients(bench: Bench, loop: asyncio.
     for client, _ in noisy:
         client.data_received(framed({"cmd": "Ping"}) * 20)
     seen = 0
-    while (now := sum(len(wire.split_frames(bytes(transport.written))) for _, transport in noisy)) < 50 * 20:
+    while (
+        now := sum(len(link_protocol.split_frames(bytes(transport.written))) for _, transport in noisy)
+    ) < 50 * 20:
         assert now - seen <= ANSWERS + EACH
         seen = now
         turn(loop)
@@ -384,7 +386,7 @@ def test_tickets_are_used_again(bench: Bench) -> None:
     for number in range(10):
         bench.send({"cmd": "Stats", "reqId": number})
         ticket, kind, body = bench.links[0].sent.pop()
-        assert ticket == wire.TICKET
+        assert ticket == link_protocol.TICKET
         assert kind == 2
         assert body == framed({"cmd": "Stats"})
         for shard in range(2):
@@ -396,7 +398,7 @@ def test_tickets_are_used_again(bench: Bench) -> None:
 def test_a_gathered_command_comes_after_what_was_sent_before_it(bench: Bench) -> None:
     bench.send(push(0), {"cmd": "ListQueues"})
     link = bench.links[bench.hub.routes.of_queue("q0")]
-    assert [conn for conn, _, _ in link.sent] == [bench.client.number, wire.TICKET]
+    assert [conn for conn, _, _ in link.sent] == [bench.client.number, link_protocol.TICKET]
 
 
 def test_a_shard_that_dies_over_a_gathered_command_is_unavailable(bench: Bench) -> None:
@@ -408,11 +410,11 @@ def test_a_shard_that_dies_over_a_gathered_command_is_unavailable(bench: Bench) 
     # The number is not free before the other one has answered.
     bench.hub.links[0] = bench.links[0]  # type: ignore[call-overload]
     bench.send({"cmd": "Stats", "reqId": 2})
-    assert bench.links[0].sent[-1][0] == wire.TICKET + 1
-    bench.hub.tickets.answer(wire.TICKET, 1, framed({"ok": True, "stats": {}}))
+    assert bench.links[0].sent[-1][0] == link_protocol.TICKET + 1
+    bench.hub.tickets.answer(link_protocol.TICKET, 1, framed({"ok": True, "stats": {}}))
     assert not bench.replies()
     bench.send({"cmd": "Stats", "reqId": 3})
-    assert bench.links[0].sent[-1][0] == wire.TICKET
+    assert bench.links[0].sent[-1][0] == link_protocol.TICKET
 
 
 def test_a_shard_that_dies_over_a_part_cuts_the_client_off(bench: Bench) -> None:
@@ -422,7 +424,7 @@ def test_a_shard_that_dies_over_a_part_cuts_the_client_off(bench: Bench) -> None
     assert not bench.replies()
     assert bench.transport.ended == "eof"
     assert bench.client.number not in bench.hub.clients
-    bench.hub.tickets.answer(wire.TICKET, 1, framed({"ok": True}))
+    bench.hub.tickets.answer(link_protocol.TICKET, 1, framed({"ok": True}))
     assert not bench.replies()
 
 
@@ -465,7 +467,7 @@ def test_an_answer_for_a_client_that_left_is_dropped(bench: Bench) -> None:
     bench.send({"cmd": "Stats"})
     bench.client.connection_lost(None)
     for shard in range(2):
-        bench.hub.tickets.answer(wire.TICKET, shard, framed({"ok": True, "stats": {}}))
+        bench.hub.tickets.answer(link_protocol.TICKET, shard, framed({"ok": True, "stats": {}}))
     assert not bench.replies()
 
 
@@ -485,7 +487,7 @@ def test_a_batch_for_two_shards_is_cut_and_its_answers_merged(bench: Bench) -> N
     assert bench.forwarded(0)[0]["tokens"] == ["b"]
     assert bench.forwarded(1)[0]["tokens"] == ["a", "c"]
     for shard in range(2):
-        bench.hub.tickets.answer(wire.TICKET, shard, framed({"ok": True}))
+        bench.hub.tickets.answer(link_protocol.TICKET, shard, framed({"ok": True}))
     assert bench.replies() == [{"ok": True, "reqId": 1}]
 
 
@@ -505,7 +507,7 @@ def test_the_shards_that_a_client_used_are_told_when_it_leaves(bench: Bench) -> 
     used = bench.links[bench.hub.routes.of_queue("q0")]
     other = bench.links[1 - used.shard]
     bench.client.connection_lost(None)
-    assert used.sent[-1] == (bench.client.number, wire.CLOSED, b"")
+    assert used.sent[-1] == (bench.client.number, link_protocol.CLOSED, b"")
     assert not other.sent
 
 
@@ -518,7 +520,7 @@ def test_when_a_shard_dies_exactly_the_clients_that_wait_for_it_are_severed(benc
         bystander.deliver(shard, 1, 0, b"")
     bench.links[1].sent.clear()
     bench.hub.link_down(bench.links[0])  # type: ignore[arg-type]
-    assert bench.links[1].sent == [(victim.number, wire.SEVERED, b"")]
+    assert bench.links[1].sent == [(victim.number, link_protocol.SEVERED, b"")]
     assert bench.transport.ended == "eof"
     assert not its_socket.ended
     assert list(bench.hub.clients) == [bystander.number]
@@ -529,7 +531,7 @@ def test_connection_numbers_are_not_used_again_soon(bench: Bench) -> None:
     bench.client.connection_lost(None)
     client, _ = bench.connect()
     assert client.number != first
-    bench.hub._last_number = wire.TICKET - 1
+    bench.hub._last_number = link_protocol.TICKET - 1
     assert bench.connect()[0].number == 1
     bench.hub._last_number = client.number - 1
     assert bench.connect()[0].number == client.number + 1
@@ -557,7 +559,7 @@ def test_a_client_that_does_not_read_is_not_read_and_at_last_dropped(bench: Benc
     bench.transport.unread = bounds.MAX_UNREAD + 1
     bench.client.deliver(shard, 0, 0, b"x")
     assert bench.transport.ended == "abort"
-    assert bench.links[shard].sent[-1][1] == wire.BROKEN
+    assert bench.links[shard].sent[-1][1] == link_protocol.BROKEN
 
 
 def test_a_client_that_reads_again_is_read_again(bench: Bench) -> None:
@@ -660,7 +662,7 @@ def test_all_clients_together_may_keep_so_much(bench: Bench, monkeypatch: pytest
 
 
 def test_a_connection_we_ended_may_linger_but_not_for_ever(bench: Bench) -> None:
-    bench.client.finish(wire.CLOSED, CommandError("bye", Code.FORBIDDEN))
+    bench.client.finish(link_protocol.CLOSED, CommandError("bye", Code.FORBIDDEN))
     bench.hub.sweep()
     assert bench.transport.ended == "eof"
     bench.hub.sweep()

@@ -139,7 +139,7 @@ def test_every_command_is_peeked_the_way_its_route_says(name: str) -> None:
     slow = one and (spec.parks or spec.heavy)
     assert look.spec is spec
     assert look.way == ways[spec.route]
-    assert look.how == (SLOW if slow else SUBSCRIBE if spec.subscribes else look.way)
+    assert look.handling == (SLOW if slow else SUBSCRIBE if spec.subscribes else look.way)
     if spec.route is Route.QUEUE:
         assert look.key == "q"
     if spec.route is Route.ID:

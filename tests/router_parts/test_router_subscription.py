@@ -10,7 +10,7 @@ import msgpack
 import pytest
 from test_router_connection import Bench, framed
 
-from bunqueue.protocol import link as wire
+from bunqueue.protocol import link as link_protocol
 
 
 @pytest.fixture(autouse=True)
@@ -33,7 +33,7 @@ def event(number: int) -> bytes:
 
 def happens(bench: Bench, shard: int, *numbers: int) -> None:
     """A shard tells the bench's client what happened."""
-    body = wire.pack_events([77, bench.client.number], [event(number) for number in numbers])
+    body = link_protocol.pack_events([77, bench.client.number], [event(number) for number in numbers])
     bench.hub.deliver_events(shard, body)
 
 
@@ -51,7 +51,7 @@ def subscribe(bench: Bench, shard: int) -> None:
 
 def unsubscribed(bench: Bench, shard: int) -> int:
     kinds = [(conn, kind) for conn, kind, _ in bench.links[shard].sent]
-    return kinds.count((bench.client.number, wire.UNSUBSCRIBE))
+    return kinds.count((bench.client.number, link_protocol.UNSUBSCRIBE))
 
 
 def test_the_command_goes_to_the_shard_of_the_queue_and_events_come_back(bench: Bench) -> None:
@@ -83,7 +83,7 @@ def test_another_queue_takes_the_place_of_the_first_even_in_one_read(bench: Benc
     first, second = queue_of(bench, 0), queue_of(bench, 1)
     bench.send({"cmd": "SubscribeEvents", "queue": first}, {"cmd": "SubscribeEvents", "queue": second})
     kinds = [kind for _, kind, _ in bench.links[0].sent]
-    assert kinds == [wire.COMMANDS_V2, wire.UNSUBSCRIBE]
+    assert kinds == [link_protocol.COMMANDS_V2, link_protocol.UNSUBSCRIBE]
     happens(bench, 0, 1)
     happens(bench, 1, 2)
     assert seen(bench) == [2]
@@ -141,9 +141,9 @@ def test_the_death_of_the_shard_ends_the_connections_that_listen_to_it(bench: Be
 
 def test_the_envelope_of_events() -> None:
     frames = [event(1), event(2)]
-    conns, body = wire.unpack_events(wire.pack_events({3, 0x7FFF_FFFF}, frames))
+    conns, body = link_protocol.unpack_events(link_protocol.pack_events({3, 0x7FFF_FFFF}, frames))
     assert (set(conns), body) == ({3, 0x7FFF_FFFF}, b"".join(frames))
-    assert msgpack.unpackb(wire.split_frames(body)[1])["event"]["n"] == 2
+    assert msgpack.unpackb(link_protocol.split_frames(body)[1])["event"]["n"] == 2
 
 
 def test_waits_for_jobs_are_among_the_fifty_and_go_to_the_shard_of_the_id(bench: Bench) -> None:

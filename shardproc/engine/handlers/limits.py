@@ -7,7 +7,7 @@ from msgspec.json import Decoder
 from bunqueue.model.names import queue_name_problem
 from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import CommandError, Ok
-from bunqueue.protocol.commands import limits as wire
+from bunqueue.protocol.commands import limits as requests
 from bunqueue.protocol.commands.limits import (
     ClearConcurrency,
     GetQueueLimits,
@@ -60,7 +60,7 @@ def clear_concurrency(state: State, client: Client, command: ClearConcurrency) -
 
 def get_queue_limits(state: State, client: Client, command: GetQueueLimits) -> LimitsReply:
     queue = known_queue(state, command.queue)
-    found = wire.Limits(None, NO_LIMIT, None, False)
+    found = requests.Limits(None, NO_LIMIT, None, False)
     if queue is not None and queue.gate is not None:
         gate = queue.gate
         bucket, most = gates.bucket_of(state, queue, gate), gate.limits.concurrency

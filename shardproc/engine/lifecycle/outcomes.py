@@ -10,7 +10,7 @@ from msgspec import Struct, json
 
 from bunqueue.model.durations import DAY_MS
 from bunqueue.model.job import FAILED, Extra, Job
-from bunqueue.protocol import peers as wire
+from bunqueue.protocol import peers as messages
 
 from .. import peer_calls
 from ..outbox import ROW
@@ -34,33 +34,35 @@ class Gone(Struct):
 _decode = json.Decoder(Gone).decode
 
 
-def outcome_of(job: Job) -> wire.Outcome:
+def outcome_of(job: Job) -> messages.Outcome:
     """What became of a decided or removed job, and what its parent makes of that."""
     child = f"{job.queue}:{job.id}"
     if job.state != FAILED and job.finished_at is not None:
-        return wire.Outcome(job.id, wire.DONE, child)
+        return messages.Outcome(job.id, messages.DONE, child)
     extra = job.extra or Extra()
-    word = wire.DEAD if job.state == FAILED else wire.DEAD_REMOVED
+    word = messages.DEAD if job.state == FAILED else messages.DEAD_REMOVED
     error = job.error or job.reason or "it was removed"
-    return wire.Outcome(job.id, word, child, extra.parent_id or "", _policy(extra), error)
+    return messages.Outcome(job.id, word, child, extra.parent_id or "", _policy(extra), error)
 
 
 def _policy(extra: Extra) -> int:
     if not extra.has_policy:
-        return wire.WAIT
+        return messages.WAIT
     if extra.fail_parent_on_failure:
-        return wire.FAIL_PARENT
+        return messages.FAIL_PARENT
     if extra.remove_dependency_on_failure:
-        return wire.REMOVE_DEPENDENCY
-    return wire.CONTINUE if extra.continue_parent_on_failure else wire.IGNORE
+        return messages.REMOVE_DEPENDENCY
+    return messages.CONTINUE if extra.continue_parent_on_failure else messages.IGNORE
 
 
-def outcome_of_ended(state: State, job_id: str) -> wire.Outcome:
+def outcome_of_ended(state: State, job_id: str) -> messages.Outcome:
     """What became of a job that was of this shard and is not live."""
     job = state.archive.known(job_id)
     if job is not None:
         return outcome_of(job)
-    return state.gone.get(job_id) or state.tombstones.get(job_id) or wire.Outcome(job_id, wire.UNKNOWN)
+    return (
+        state.gone.get(job_id) or state.tombstones.get(job_id) or messages.Outcome(job_id, messages.UNKNOWN)
+    )
 
 
 def watch(state: State, job: Job) -> None:
@@ -77,12 +79,12 @@ def remember(state: State, job: Job) -> None:
         state.settled.append(job)
     outcome, extra = outcome_of(job), job.extra
     if extra is None or not (extra.watched or extra.has_policy) or state.shards == 1:
-        if outcome.word == wire.DONE or outcome.policy != wire.WAIT:
+        if outcome.word == messages.DONE or outcome.policy != messages.WAIT:
             keep_in_mind(state, outcome)
         return
     state.tombstones[job.id] = outcome
     gone = Gone(state.now)
-    if outcome.word != wire.DONE:
+    if outcome.word != messages.DONE:
         gone = Gone(state.now, outcome.child, outcome.parent, outcome.policy, outcome.error)
     state.out.keep(KIND, job.id, gone)
     if len(state.tombstones) > MAX_GONE:
@@ -91,7 +93,7 @@ def remember(state: State, job: Job) -> None:
         state.freed_ids.append(oldest)  # the entry that led others here was left there until now
 
 
-def keep_in_mind(state: State, outcome: wire.Outcome) -> None:
+def keep_in_mind(state: State, outcome: messages.Outcome) -> None:
     """`remember` until the shard ends, or too many others have come."""
     state.gone[outcome.id] = outcome
     if len(state.gone) > MAX_GONE:
@@ -109,10 +111,10 @@ def obliterate(state: State, queue: QueueState) -> None:
     _forget_queue(state, queue.name)
     for shard in range(state.shards):
         if shard != state.shard:
-            peer_calls.notify(state, shard, wire.Obliterated(queue.name))
+            peer_calls.notify(state, shard, messages.Obliterated(queue.name))
 
 
-def obliterated(state: State, source: int, message: wire.Obliterated) -> None:
+def obliterated(state: State, source: int, message: messages.Obliterated) -> None:
     _forget_queue(state, message.queue)
 
 
@@ -132,5 +134,5 @@ def recover(state: State, key: str, value: str) -> None:
         state.out.keep(KIND, key, None)
         state.freed_ids.append(key)
         return
-    word = wire.DEAD_REMOVED if gone.child else wire.DONE
-    state.tombstones[key] = wire.Outcome(key, word, gone.child, gone.parent, gone.policy, gone.error)
+    word = messages.DEAD_REMOVED if gone.child else messages.DONE
+    state.tombstones[key] = messages.Outcome(key, word, gone.child, gone.parent, gone.policy, gone.error)

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from msgspec import Raw
 
 from bunqueue.model.job import BLOCKED, COMPLETED, Extra, Job
-from bunqueue.protocol import peers as wire
+from bunqueue.protocol import peers as messages
 
 from .. import peer_calls
 from ..lifecycle import child_results, transitions
@@ -44,12 +44,12 @@ def look_up(state: State, ids: Iterable[str], *, durable: bool = False) -> Steps
     groups = peer_calls.grouped(shard_of)
     for job_id, shard in shard_of.items():  # before its answer: it may answer, and die, while others do not
         state.awaited[job_id].shard = shard
-    found = yield [(shard, wire.Watch(some, durable)) for shard, some in groups.items()]
-    outcomes: dict[str, wire.Outcome] = {}
+    found = yield [(shard, messages.Watch(some, durable)) for shard, some in groups.items()]
+    outcomes: dict[str, messages.Outcome] = {}
     for some, answer in zip(groups.values(), found, strict=True):
         outcomes.update(zip(some, answer.jobs, strict=True))
     for job_id, outcome in outcomes.items():
-        state.awaited[job_id].is_watched |= outcome.word != wire.DONE
+        state.awaited[job_id].is_watched |= outcome.word != messages.DONE
     return outcomes
 
 
@@ -62,20 +62,20 @@ def looked(state: State, ids: Iterable[str]) -> None:
             _drop_idle(state, job_id, awaited)
 
 
-def answer_watch(state: State, source: int, message: wire.Watch) -> Steps:
+def answer_watch(state: State, source: int, message: messages.Watch) -> Steps:
     yield from flows_decided(state, message.ids)
     state.out.durable |= message.durable
     jobs = [_outcome(state, job_id) for job_id in message.ids]
     if source != state.shard:
         for outcome in jobs:
-            if outcome.word != wire.DONE:
+            if outcome.word != messages.DONE:
                 state.awaited.setdefault(outcome.id, Awaited()).shards.add(source)
-            if outcome.word == wire.PENDING:
+            if outcome.word == messages.PENDING:
                 watch(state, state.jobs[outcome.id])
-    return wire.Outcomes(jobs)
+    return messages.Outcomes(jobs)
 
 
-def answer_unwatch(state: State, source: int, message: wire.Unwatch) -> None:
+def answer_unwatch(state: State, source: int, message: messages.Unwatch) -> None:
     for job_id in message.ids:
         _forget_watcher(state, job_id, source)
 
@@ -87,17 +87,17 @@ def _forget_watcher(state: State, job_id: str, shard: int) -> None:
         _drop_idle(state, job_id, awaited)
 
 
-def _outcome(state: State, job_id: str) -> wire.Outcome:
+def _outcome(state: State, job_id: str) -> messages.Outcome:
     """What became of a job of this shard."""
     if job_id in state.jobs:
-        return wire.Outcome(job_id, wire.PENDING)
+        return messages.Outcome(job_id, messages.PENDING)
     return outcome_of_ended(state, job_id)
 
 
 # A job that waits
 
 
-def block(state: State, job: Job, outcomes: Mapping[str, wire.Outcome]) -> bool:
+def block(state: State, job: Job, outcomes: Mapping[str, messages.Outcome]) -> bool:
     """Note what a new job has to wait for; whether there is anything."""
     extra = job.extra
     if extra is None:
@@ -109,10 +109,10 @@ def block(state: State, job: Job, outcomes: Mapping[str, wire.Outcome]) -> bool:
     return bool(extra.pending)
 
 
-def _is_done(state: State, job_id: str, outcome: wire.Outcome | None) -> bool:
+def _is_done(state: State, job_id: str, outcome: messages.Outcome | None) -> bool:
     """Whether a dependency was done when it was looked up, or has been done since."""
     awaited = state.awaited.get(job_id)
-    return (outcome is not None and outcome.word == wire.DONE) or (awaited is not None and awaited.done)
+    return (outcome is not None and outcome.word == messages.DONE) or (awaited is not None and awaited.done)
 
 
 def wait_for_pending(state: State, job: Job) -> None:
@@ -139,7 +139,7 @@ def _drop_idle(state: State, job_id: str, awaited: Awaited) -> None:
     if awaited.jobs or awaited.shards or awaited.lookers or state.awaited.pop(job_id, None) is None:
         return
     if awaited.is_watched and awaited.shard != state.shard:
-        peer_calls.notify(state, awaited.shard, wire.Unwatch([job_id]))
+        peer_calls.notify(state, awaited.shard, messages.Unwatch([job_id]))
 
 
 # News
@@ -154,23 +154,23 @@ def settle(state: State) -> None:
             continue
         outcome = outcome_of(job)
         for shard in awaited.shards:
-            peer_calls.notify(state, shard, wire.Outcomes([outcome]))
-        if outcome.word == wire.DONE:
+            peer_calls.notify(state, shard, messages.Outcomes([outcome]))
+        if outcome.word == messages.DONE:
             awaited.shards.clear()
         hear(state, outcome)
 
 
-def heard(state: State, source: int, message: wire.Outcomes) -> None:
+def heard(state: State, source: int, message: messages.Outcomes) -> None:
     for outcome in message.jobs:
         hear(state, outcome)
 
 
-def hear(state: State, outcome: wire.Outcome) -> None:
+def hear(state: State, outcome: messages.Outcome) -> None:
     """Something became of a job: let those who wait for it go on."""
     awaited = state.awaited.get(outcome.id)
-    if awaited is None or outcome.word in (wire.PENDING, wire.UNKNOWN):
+    if awaited is None or outcome.word in (messages.PENDING, messages.UNKNOWN):
         return
-    awaited.done = outcome.word == wire.DONE
+    awaited.done = outcome.word == messages.DONE
     awaited.is_watched &= not awaited.done
     for job in list(awaited.jobs):
         if job.state == BLOCKED and _apply(state, job, outcome):
@@ -178,18 +178,18 @@ def hear(state: State, outcome: wire.Outcome) -> None:
     _drop_idle(state, outcome.id, awaited)
 
 
-def _apply(state: State, job: Job, outcome: wire.Outcome) -> bool:
+def _apply(state: State, job: Job, outcome: messages.Outcome) -> bool:
     """What an outcome means for a waiting job; whether it waits for that one no longer."""
     extra = extra_of(job)
-    if outcome.word != wire.DONE:
-        if outcome.policy == wire.WAIT or outcome.parent != job.id:
+    if outcome.word != messages.DONE:
+        if outcome.policy == messages.WAIT or outcome.parent != job.id:
             return False
-        if outcome.policy == wire.FAIL_PARENT:
+        if outcome.policy == messages.FAIL_PARENT:
             transitions.fail_blocked(state, job, f"Child job {outcome.id} failed: {outcome.error}")
             return True
-        if outcome.policy == wire.REMOVE_DEPENDENCY:
+        if outcome.policy == messages.REMOVE_DEPENDENCY:
             extra.depends_on = [dep for dep in extra.depends_on if dep != outcome.id]
-        elif outcome.policy == wire.IGNORE:
+        elif outcome.policy == messages.IGNORE:
             extra.ignored = {**(extra.ignored or {}), outcome.child: outcome.error}
         else:
             extra.failures = {**(extra.failures or {}), outcome.child: outcome.error}
@@ -243,22 +243,24 @@ def peer_is_back(state: State, shard: int) -> None:
 # Results of children
 
 
-def values(state: State, source: int, message: wire.Values) -> wire.ValuesAre:
-    return wire.ValuesAre([None if job_id in state.jobs else _value(state, job_id) for job_id in message.ids])
+def values(state: State, source: int, message: messages.Values) -> messages.ValuesAre:
+    return messages.ValuesAre(
+        [None if job_id in state.jobs else _value(state, job_id) for job_id in message.ids]
+    )
 
 
-def _value(state: State, job_id: str) -> wire.Value | None:
+def _value(state: State, job_id: str) -> messages.Value | None:
     job = state.archive.known(job_id)
     if job is None:
         return child_results.find(state, job_id)
-    return wire.Value(job.queue, Raw(job.result)) if job.state == COMPLETED and job.result else None
+    return messages.Value(job.queue, Raw(job.result)) if job.state == COMPLETED and job.result else None
 
 
 def values_of(state: State, ids: list[str]) -> Steps:
     """The results of completed jobs anywhere, as ``{"queue:id": result}``, in the order of ``ids``."""
     shard_of = yield from locate(state, ids)
     groups = peer_calls.grouped(shard_of)
-    found = yield [(shard, wire.Values(some)) for shard, some in groups.items()]
+    found = yield [(shard, messages.Values(some)) for shard, some in groups.items()]
     values = {
         job_id: value
         for some, answer in zip(groups.values(), found, strict=True)

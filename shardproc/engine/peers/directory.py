@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 from msgspec import Raw
 
-from bunqueue.protocol import peers as wire
+from bunqueue.protocol import peers as messages
 from bunqueue.protocol.codec import decode_command, encode_reply
 from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import COMMANDS, Command, CommandError, Route, Spec
@@ -51,15 +51,15 @@ def locate(state: State, ids: Iterable[str]) -> Steps:
             unknown[job_id] = at
     groups = peer_calls.grouped(unknown)
     if groups:
-        found = yield [(shard, wire.Where(some)) for shard, some in groups.items()]
+        found = yield [(shard, messages.Where(some)) for shard, some in groups.items()]
         for some, homes in zip(groups.values(), found, strict=True):
             shard_of.update(zip(some, homes.shards, strict=True))
     return shard_of
 
 
-def where(state: State, source: int, message: wire.Where) -> Steps:
+def where(state: State, source: int, message: messages.Where) -> Steps:
     yield from roll_call.find(state, message.ids)
-    return wire.Homes([state.directory.get(job_id, state.shard) for job_id in message.ids])
+    return messages.Homes([state.directory.get(job_id, state.shard) for job_id in message.ids])
 
 
 def flows_decided(state: State, ids: Iterable[str], *, wait: bool = True) -> Steps:
@@ -73,13 +73,13 @@ def flows_decided(state: State, ids: Iterable[str], *, wait: bool = True) -> Ste
 def recall(state: State, flows: Iterable[str], *, wait: bool = True) -> Steps:
     """Ask what was decided about prepared flows, and do it; whether all are decided."""
     flows = list(flows)
-    found = yield [(state.parts[flow].coordinator, wire.Recall(flow, wait)) for flow in flows]
+    found = yield [(state.parts[flow].coordinator, messages.Recall(flow, wait)) for flow in flows]
     for flow, recalled in zip(flows, found, strict=True):
         commit = recalled.commit
         if commit is False and flow in state.recovery.parts:
             commit = yield from _has_appeared(state, flow)
         if commit is not None:
-            peer_calls.notify(state, state.shard, wire.Decide(flow, commit))
+            peer_calls.notify(state, state.shard, messages.Decide(flow, commit))
     return all(answer.commit is not None for answer in found)
 
 
@@ -134,7 +134,7 @@ def _claim_once(state: State, ids: list[str], wait: bool, durable: bool, in_turn
             some = [job_id for _, group in asked for job_id in group]
             held += some
             state.granted.update(some)
-            found = yield [(shard, wire.Claim(group, wait, durable)) for shard, group in asked]
+            found = yield [(shard, messages.Claim(group, wait, durable)) for shard, group in asked]
             homes = [home for answer in found for home in answer.homes]
             if not _all_settled(state, some, homes, wait):
                 return None
@@ -165,7 +165,7 @@ def _all_settled(state: State, ids: list[str], homes: list[int], wait: bool) -> 
     return min(homes, default=0) >= 0
 
 
-def answer_claim(state: State, source: int, message: wire.Claim) -> Steps:
+def answer_claim(state: State, source: int, message: messages.Claim) -> Steps:
     ids, here = message.ids, state.shard
     yield from flows_decided(state, ids, wait=message.wait)
     yield from roll_call.find(state, ids)
@@ -175,7 +175,7 @@ def answer_claim(state: State, source: int, message: wire.Claim) -> Steps:
     words: dict[str, int] = {}
     if groups:
         found = yield [
-            (shard, wire.Verify(some, message.wait, message.durable)) for shard, some in groups.items()
+            (shard, messages.Verify(some, message.wait, message.durable)) for shard, some in groups.items()
         ]
         for some, verified in zip(groups.values(), found, strict=True):
             words.update(zip(some, verified.words, strict=True))
@@ -184,37 +184,39 @@ def answer_claim(state: State, source: int, message: wire.Claim) -> Steps:
         if state.directory.get(job_id, here) != home:  # it was given to another one meanwhile
             claimed.append(BUSY)
             continue
-        word = _verify(state, job_id, own=source == here) if home == here else words.get(job_id, wire.FREE)
+        word = (
+            _verify(state, job_id, own=source == here) if home == here else words.get(job_id, messages.FREE)
+        )
         claimed.append(_home(word, home, source))
-        if word == wire.FREE:
+        if word == messages.FREE:
             enter(state, job_id, source)
     state.out.durable |= message.durable
-    return wire.Claimed(claimed)
+    return messages.Claimed(claimed)
 
 
 def _home(word: int, home: int, source: int) -> int:
     """Whose an id is from now on."""
-    if word == wire.TAKEN:
+    if word == messages.TAKEN:
         return home
-    return {wire.FREE: source, wire.BUSY: BUSY, wire.UNDECIDED: UNDECIDED}[word]
+    return {messages.FREE: source, messages.BUSY: BUSY, messages.UNDECIDED: UNDECIDED}[word]
 
 
-def verified(state: State, source: int, message: wire.Verify) -> Steps:
+def verified(state: State, source: int, message: messages.Verify) -> Steps:
     yield from flows_decided(state, message.ids, wait=message.wait)
     state.out.durable |= message.durable  # a job that is there is an answer, too
-    return wire.Verified([_verify(state, job_id) for job_id in message.ids])
+    return messages.Verified([_verify(state, job_id) for job_id in message.ids])
 
 
 def _verify(state: State, job_id: str, *, own: bool = False) -> int:
     """Whether an id is free here; a finished job that has it is forgotten."""
     if job_id in state.jobs:
-        return wire.TAKEN
+        return messages.TAKEN
     if job_id in state.prepared:
-        return wire.UNDECIDED
+        return messages.UNDECIDED
     if not own and state.granted[job_id] > 0:
-        return wire.BUSY
+        return messages.BUSY
     _forget_finished(state, job_id)
-    return wire.FREE
+    return messages.FREE
 
 
 def _forget_finished(state: State, job_id: str) -> None:
@@ -234,10 +236,12 @@ def announce_dropped(state: State) -> None:
     gone = (job_id for job_id in ids if job_id not in state.jobs and not state.granted[job_id])
     for shard, some in peer_calls.grouped({job_id: pointer(state, job_id) for job_id in gone}).items():
         if shard != state.shard:
-            peer_calls.notify(state, shard, wire.Forget(some, [state.gone.get(job_id) for job_id in some]))
+            peer_calls.notify(
+                state, shard, messages.Forget(some, [state.gone.get(job_id) for job_id in some])
+            )
 
 
-def forget(state: State, source: int, message: wire.Forget) -> None:
+def forget(state: State, source: int, message: messages.Forget) -> None:
     for job_id, outcome in zip(message.ids, message.outcomes, strict=True):
         if state.directory.get(job_id) == source:
             enter(state, job_id, state.shard)
@@ -316,9 +320,9 @@ def _relay_one(state: State, client: Client, command: Command, home: int) -> Ste
     send(state, client, found.reply, slow=is_slow(command))
 
 
-def _forward(client: Client, spec: Spec, payload: bytes) -> wire.Forward:
+def _forward(client: Client, spec: Spec, payload: bytes) -> messages.Forward:
     """None answers it when the other shard has died over a command that must not be repeated."""
-    return wire.Forward(client.version, Raw(payload), spec.writes and not spec.repeatable)
+    return messages.Forward(client.version, Raw(payload), spec.writes and not spec.repeatable)
 
 
 def _relay_many(state: State, client: Client, command: Command) -> Steps:
@@ -339,7 +343,7 @@ def _relay_many(state: State, client: Client, command: Command) -> Steps:
     send(state, client, Raw(gather.result(command.req_id)[HEADER:]), slow=is_slow(command))
 
 
-def forwarded(state: State, source: int, message: wire.Forward, deliver: Deliver) -> None:
+def forwarded(state: State, source: int, message: messages.Forward, deliver: Deliver) -> None:
     """Carry a command out for a client of which this shard knows nothing; it may be answered late."""
     state.serial += 1
     client = Client(RELAYED + state.serial, message.version)

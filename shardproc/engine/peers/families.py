@@ -8,7 +8,7 @@ from msgspec import Raw
 from msgspec.msgpack import Decoder, Encoder
 
 from bunqueue.model.job import ACTIVE, BLOCKED, COMPLETED, DELAYED, FAILED, STATE_NAMES, WAITING, Job
-from bunqueue.protocol import peers as wire
+from bunqueue.protocol import peers as messages
 from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import CommandError, Ok
 from bunqueue.protocol.commands.core import JobFields, Push
@@ -72,17 +72,17 @@ def update_parent(state: State, client: Client, command: UpdateParent) -> Steps:
     child, parent = command.child_id, command.parent_id
     check_other(parent, child)
     shard_of = yield from locate(state, [child, parent])
-    (found,) = yield [(shard_of[child], wire.FamilyOperation(wire.FIND, child))]
-    (at,) = yield [(shard_of[parent], wire.FamilyOperation(wire.LOOK, parent, child))]
+    (found,) = yield [(shard_of[child], messages.FamilyOperation(messages.FIND, child))]
+    (at,) = yield [(shard_of[parent], messages.FamilyOperation(messages.LOOK, parent, child))]
     if not found.queue:
         if at.found:  # the push of the parent named it; the child has come and gone
             return Ok()
         raise CommandError(f"Child job not found: {child}", Code.JOB_NOT_FOUND, field="childId")
-    operation = wire.LIST if found.state == COMPLETED else wire.JOIN
-    (joined,) = yield [(shard_of[parent], wire.FamilyOperation(operation, parent, child))]
+    operation = messages.LIST if found.state == COMPLETED else messages.JOIN
+    (joined,) = yield [(shard_of[parent], messages.FamilyOperation(operation, parent, child))]
     if not joined.found:
         raise _no_parent(parent, at)
-    yield [(shard_of[child], wire.FamilyOperation(wire.ADOPT, child, parent, joined.queue))]
+    yield [(shard_of[child], messages.FamilyOperation(messages.ADOPT, child, parent, joined.queue))]
     return Ok()
 
 
@@ -92,7 +92,7 @@ def check_other(parent: str | None, child: str | None) -> None:
         raise CommandError(f"Job {child} cannot be its own parent", Code.INVALID_FIELD, field="parentId")
 
 
-def _no_parent(parent: str, at: wire.FamilyChanged) -> CommandError:
+def _no_parent(parent: str, at: messages.FamilyChanged) -> CommandError:
     if at.queue:
         return CommandError(
             f"Parent job {parent} is {STATE_NAMES[at.state]}: it cannot wait for a child",
@@ -130,7 +130,9 @@ def find_parents(state: State, parents: list[str | None], own: Container[str]) -
     A parent may be pushed with its children, before or after them: ``own`` are the ids of that push.
     """
     shard_of = yield from locate(state, dict.fromkeys(filter(None, parents)))
-    found = yield [(shard, wire.FamilyOperation(wire.LOOK, parent)) for parent, shard in shard_of.items()]
+    found = yield [
+        (shard, messages.FamilyOperation(messages.LOOK, parent)) for parent, shard in shard_of.items()
+    ]
     for parent, at in zip(shard_of, found, strict=True):
         if at.queue and at.state not in (COMPLETED, FAILED):
             continue
@@ -145,11 +147,11 @@ def join(
 ) -> Questions:
     """Have parents wait for the children that were pushed for them."""
     pairs = [(parent, child) for parent, child in zip(parents, children, strict=True) if parent]
-    return [(shard_of[parent], _kin_of(wire.JOIN, parent, child, durable)) for parent, child in pairs]
+    return [(shard_of[parent], _kin_of(messages.JOIN, parent, child, durable)) for parent, child in pairs]
 
 
-def _kin_of(operation: int, parent: str, child: str, durable: bool) -> wire.FamilyOperation:
-    return wire.FamilyOperation(operation, parent, child, durable=durable)
+def _kin_of(operation: int, parent: str, child: str, durable: bool) -> messages.FamilyOperation:
+    return messages.FamilyOperation(operation, parent, child, durable=durable)
 
 
 def join_again(state: State, parents: list[str | None], children: list[str], *, durable: bool) -> Steps:
@@ -158,9 +160,11 @@ def join_again(state: State, parents: list[str | None], children: list[str], *, 
     There may be another number of children, as nothing keeps a client from pushing something else."""
     pairs = [(parent, child) for parent, child in zip(parents, children, strict=False) if parent]
     shard_of = yield from locate(state, [parent for parent, _ in pairs])
-    found = yield [(shard_of[parent], _kin_of(wire.LOOK, parent, child, durable)) for parent, child in pairs]
+    found = yield [
+        (shard_of[parent], _kin_of(messages.LOOK, parent, child, durable)) for parent, child in pairs
+    ]
     unheard = [pair for pair, at in zip(pairs, found, strict=True) if not at.found]
-    yield [(shard_of[parent], _kin_of(wire.JOIN, parent, child, durable)) for parent, child in unheard]
+    yield [(shard_of[parent], _kin_of(messages.JOIN, parent, child, durable)) for parent, child in unheard]
 
 
 @across
@@ -172,7 +176,7 @@ def remove_child_dependency(state: State, client: Client, command: RemoveChildDe
     if parent is None:
         raise CommandError(f"Job {command.id} has no parent", Code.JOB_STATE)
     shard_of = yield from locate(state, [parent])
-    yield [(shard_of[parent], wire.FamilyOperation(wire.PART, parent, command.id))]
+    yield [(shard_of[parent], messages.FamilyOperation(messages.PART, parent, command.id))]
     job = find(state, command.id)  # meanwhile it may be another object, or gone
     if job is not None:
         extra_of(job).parent_id = None
@@ -219,7 +223,9 @@ def remove_unprocessed_children(state: State, client: Client, command: RemoveUnp
         raise CommandError("Job not found", Code.JOB_NOT_FOUND)
     children = list(job.extra.children_ids) if job.extra is not None else []
     shard_of = yield from locate(state, children)
-    removed = yield [(shard_of[child], wire.FamilyOperation(wire.REMOVE, child)) for child in children]
+    removed = yield [
+        (shard_of[child], messages.FamilyOperation(messages.REMOVE, child)) for child in children
+    ]
     for child, answer in zip(children, removed, strict=True):
         parent = state.jobs.get(command.id)  # meanwhile it may be another object, or gone
         if answer.found and parent is not None:
@@ -249,40 +255,40 @@ def with_flow_fields(old: bytes, new: bytes) -> bytes:
 # What is asked of the shard of one of them
 
 
-def operate(state: State, source: int, message: wire.FamilyOperation) -> Steps:
+def operate(state: State, source: int, message: messages.FamilyOperation) -> Steps:
     yield from flows_decided(state, [message.id])
     state.out.durable |= message.durable
     job = state.jobs.get(message.id)
     if job is None:
         return _finished_kin(state, message)
-    if message.operation == wire.LOOK:
-        return wire.FamilyChanged(_lists(job, message.other), job.queue, job.state)
-    if message.operation == wire.FIND:
+    if message.operation == messages.LOOK:
+        return messages.FamilyChanged(_lists(job, message.other), job.queue, job.state)
+    if message.operation == messages.FIND:
         watch(state, job)
-    elif message.operation == wire.JOIN:
+    elif message.operation == messages.JOIN:
         _join(state, job, message.other)
-    elif message.operation == wire.LIST:
+    elif message.operation == messages.LIST:
         _list(state, job, message.other)
-    elif message.operation == wire.ADOPT:
+    elif message.operation == messages.ADOPT:
         _adopt(state, job, message.other, message.queue)
-    elif message.operation == wire.PART:
+    elif message.operation == messages.PART:
         _part(state, job, message.other)
-    elif message.operation == wire.REMOVE:
-        return wire.FamilyChanged(_remove_unprocessed(state, job))
-    return wire.FamilyChanged(True, job.queue, job.state)
+    elif message.operation == messages.REMOVE:
+        return messages.FamilyChanged(_remove_unprocessed(state, job))
+    return messages.FamilyChanged(True, job.queue, job.state)
 
 
-def _finished_kin(state: State, message: wire.FamilyOperation) -> wire.FamilyChanged:
+def _finished_kin(state: State, message: messages.FamilyOperation) -> messages.FamilyChanged:
     """The same of a job that has finished: a child may still learn who its parent is."""
     job = state.archive.known(message.id)
     if job is None:
-        return wire.FamilyChanged(message.operation == wire.REMOVE)  # asked again to remove it?
-    if message.operation == wire.ADOPT:
+        return messages.FamilyChanged(message.operation == messages.REMOVE)  # asked again to remove it?
+    if message.operation == messages.ADOPT:
         _adopt(state, job, message.other, message.queue)
         if job.state == FAILED and job.id in state.awaited:
             state.settled.append(job)  # its parent waits, and may have a policy for this
-        return wire.FamilyChanged(True, job.queue, job.state)
-    return wire.FamilyChanged(_lists(job, message.other), job.queue, job.state)
+        return messages.FamilyChanged(True, job.queue, job.state)
+    return messages.FamilyChanged(_lists(job, message.other), job.queue, job.state)
 
 
 def _lists(parent: Job, child: str) -> bool:

@@ -16,7 +16,7 @@ from msgspec.msgpack import Decoder, Encoder
 from bunqueue.model.ids import slot_of_queue
 from bunqueue.model.job import FlowMark, Job
 from bunqueue.model.names import queue_name_problem
-from bunqueue.protocol import peers as wire
+from bunqueue.protocol import peers as messages
 from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import CommandError
 from bunqueue.protocol.commands.flows import FlowJob, FlowJobs, FlowReply, PushFlow
@@ -97,7 +97,7 @@ def push_flow(state: State, client: Client, command: PushFlow) -> Steps:
     for shard in parts:
         _tell_decision(state, shard, flow, commit=error is None, durable=durable)
     for deliver in state.undecided.pop(flow):  # after those who have to carry it out
-        deliver(wire.Recalled(error is None))
+        deliver(messages.Recalled(error is None))
     if error is not None:
         raise CommandError(error.error, Code(error.code))
     shown = {
@@ -112,7 +112,7 @@ def _preparations(flow: str, parts: dict[int, list[FlowJob]], durable: bool) -> 
     """What to ask the shards that have a part."""
     alone = len(parts) == 1
     return [
-        (shard, wire.Prepare(flow, Raw(_encode(part)), alone, durable, _others(parts, shard)))
+        (shard, messages.Prepare(flow, Raw(_encode(part)), alone, durable, _others(parts, shard)))
         for shard, part in parts.items()
     ]
 
@@ -139,7 +139,7 @@ def _tell_decision(state: State, shard: int, flow: str, *, commit: bool, durable
 
 
 def _until_decided(state: State, shard: int, flow: str, commit: bool, durable: bool) -> Steps:
-    yield [(shard, wire.Decide(flow, commit, durable))]
+    yield [(shard, messages.Decide(flow, commit, durable))]
     decision = state.decisions.get(flow)
     if decision is not None and commit and shard in decision.shards:
         decision.shards.remove(shard)
@@ -159,7 +159,7 @@ def recovered(state: State) -> None:
         peer_calls.start(state, directory.recall(state, own))
         return
     for flow in own:
-        decide(state, state.shard, wire.Decide(flow, flow in state.decisions))
+        decide(state, state.shard, messages.Decide(flow, flow in state.decisions))
 
 
 def _tell_again(state: State, flow: str, decision: Decision) -> None:
@@ -180,9 +180,9 @@ def _confirm(state: State, flow: str, decision: Decision) -> Steps:
         decision.shards = []
         _decided(state, flow, decision)
     if flow in state.parts:
-        decide(state, state.shard, wire.Decide(flow, commit))
+        decide(state, state.shard, messages.Decide(flow, commit))
     for deliver in state.undecided.pop(flow):
-        deliver(wire.Recalled(commit))
+        deliver(messages.Recalled(commit))
 
 
 def peer_is_back(state: State, shard: int) -> None:
@@ -192,40 +192,40 @@ def peer_is_back(state: State, shard: int) -> None:
         peer_calls.start(state, directory.recall(state, flows))
 
 
-def recalled(state: State, source: int, message: wire.Recall, deliver: Deliver) -> None:
+def recalled(state: State, source: int, message: messages.Recall, deliver: Deliver) -> None:
     waiting = state.undecided.get(message.flow)
     if waiting is None:
-        deliver(wire.Recalled(message.flow in state.decisions))
+        deliver(messages.Recalled(message.flow in state.decisions))
     elif message.wait:
         waiting.append(deliver)
     else:
-        deliver(wire.Recalled(None))
+        deliver(messages.Recalled(None))
 
 
 # A shard that has jobs of the flow
 
 
-def prepare(state: State, source: int, message: wire.Prepare) -> Steps:
+def prepare(state: State, source: int, message: messages.Prepare) -> Steps:
     jobs = _decode_jobs(message.jobs)
     if message.flow in state.parts:  # asked twice
-        return wire.Prepared(jobs=_shown(state, jobs))
+        return messages.Prepared(jobs=_shown(state, jobs))
     ids = [job.id for job in jobs]
     life = state.lives[source]
     try:
         taken = yield from directory.claim(state, ids, wait=False)
     except CommandError as error:
-        return wire.Prepared(str(error), error.code)
+        return messages.Prepared(str(error), error.code)
     if life != state.lives[source]:
-        return wire.Prepared("")  # who asked is gone, and with it the flow; nobody hears this
+        return messages.Prepared("")  # who asked is gone, and with it the flow; nobody hears this
     if taken and message.flow not in state.parts:
         there = next(job_id for job_id in ids if job_id in taken)
-        return wire.Prepared(f"Flow job {there} already exists", Code.INVALID_FLOW)
+        return messages.Prepared(f"Flow job {there} already exists", Code.INVALID_FLOW)
     if message.flow not in state.parts:
         part = Part(source, bytes(message.jobs), message.alone, message.others)
         _hold(state, message.flow, part)
         state.out.keep(UNDECIDED, message.flow, part)
     state.out.durable |= message.durable
-    return wire.Prepared(jobs=_shown(state, jobs))
+    return messages.Prepared(jobs=_shown(state, jobs))
 
 
 def _hold(state: State, flow: str, part: Part) -> None:
@@ -243,7 +243,7 @@ def _job(state: State, queue: QueueState, job: FlowJob) -> Job:
     return new_job(state, queue, job.id, job.input, bytes(job.input.data))
 
 
-def decide(state: State, source: int, message: wire.Decide) -> wire.Decided:
+def decide(state: State, source: int, message: messages.Decide) -> messages.Decided:
     state.out.durable |= message.durable  # before the decision is forgotten where it was made
     part = state.parts.pop(message.flow, None)
     if part is not None:
@@ -255,7 +255,7 @@ def decide(state: State, source: int, message: wire.Decide) -> wire.Decided:
         if message.commit:
             mark = None if part.alone else FlowMark(message.flow, state.now, part.others)
             _appear(state, jobs, mark)
-    return wire.Decided()
+    return messages.Decided()
 
 
 def _appear(state: State, jobs: Sequence[FlowJob], mark: FlowMark | None) -> None:
@@ -264,7 +264,9 @@ def _appear(state: State, jobs: Sequence[FlowJob], mark: FlowMark | None) -> Non
     With a ``mark`` other shards have jobs of the flow, and may ask about these as late as they are back.
     """
     pending = {
-        dep: wire.Outcome(dep, wire.PENDING) for flow_job in jobs for dep in flow_job.input.depends_on or ()
+        dep: messages.Outcome(dep, messages.PENDING)
+        for flow_job in jobs
+        for dep in flow_job.input.depends_on or ()
     }
     waiting: list[str] = []
     for flow_job in jobs:

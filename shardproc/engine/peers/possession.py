@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from bunqueue.model.ids import slot_of_queue
-from bunqueue.protocol import peers as wire
+from bunqueue.protocol import peers as messages
 
 from ..peer_calls import Steps
 from ..state import State
@@ -20,22 +20,22 @@ Wanted = tuple[str, JobRef, int | None]  # flow, one of its jobs, and when the f
 LOST, PREPARED, APPEARED, OTHER = range(4)  # what is there of a flow; OTHER: a job that may not be of it
 
 
-def have(state: State, source: int, message: wire.Have) -> wire.Had:
-    return wire.Had([_had(state, job_id) for job_id in message.ids], state.recovery.stored_until)
+def have(state: State, source: int, message: messages.Have) -> messages.Had:
+    return messages.Had([_had(state, job_id) for job_id in message.ids], state.recovery.stored_until)
 
 
-def _had(state: State, job_id: str) -> wire.Holding:
+def _had(state: State, job_id: str) -> messages.Holding:
     if job_id in state.prepared:
-        return wire.Holding(wire.HIDDEN, state.prepared[job_id])
+        return messages.Holding(messages.HIDDEN, state.prepared[job_id])
     job = state.jobs.get(job_id)
     if job is not None or state.granted[job_id]:
         mark = job.extra.flow if job is not None and job.extra is not None else None
-        return wire.Holding(wire.LIVE, "" if mark is None else mark.flow)
+        return messages.Holding(messages.LIVE, "" if mark is None else mark.flow)
     job = state.archive.find(job_id)
     if job is not None:
         mark = None if job.extra is None else job.extra.flow
-        return wire.Holding(wire.ENDED, "" if mark is None else mark.flow)
-    return wire.Holding(wire.ENDED if job_id in state.tombstones else wire.ABSENT)
+        return messages.Holding(messages.ENDED, "" if mark is None else mark.flow)
+    return messages.Holding(messages.ENDED if job_id in state.tombstones else messages.ABSENT)
 
 
 def home_of(state: State, job: JobRef) -> int:
@@ -52,7 +52,7 @@ def ask(state: State, wanted: Sequence[Wanted]) -> Steps:
     groups: dict[int, dict[str, None]] = {}
     for _, job, _ in wanted:
         groups.setdefault(home_of(state, job), {})[job[1]] = None
-    found = yield [(shard, wire.Have(list(ids))) for shard, ids in groups.items()]
+    found = yield [(shard, messages.Have(list(ids))) for shard, ids in groups.items()]
     known = {
         (shard, job_id): (holding, had.until)
         for (shard, ids), had in zip(groups.items(), found, strict=True)
@@ -61,9 +61,9 @@ def ask(state: State, wanted: Sequence[Wanted]) -> Steps:
     return [_word(flow, *known[home_of(state, job), job[1]], at) for flow, job, at in wanted]
 
 
-def _word(flow: str, holding: wire.Holding, until: int | None, at: int | None) -> int:
-    if holding.word == wire.ABSENT:
+def _word(flow: str, holding: messages.Holding, until: int | None, at: int | None) -> int:
+    if holding.word == messages.ABSENT:
         return OTHER if at is not None and (until is None or until > at) else LOST
     if holding.flow != flow:
         return OTHER
-    return PREPARED if holding.word == wire.HIDDEN else APPEARED
+    return PREPARED if holding.word == messages.HIDDEN else APPEARED

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeVar
 
 from bunqueue.model.job import BLOCKED, DELAYED, WAITING, FlowMark, Job
-from bunqueue.protocol import peers as wire
+from bunqueue.protocol import peers as messages
 
 from .. import peer_calls
 from ..lifecycle import transitions
@@ -61,10 +61,10 @@ def _reconcile(state: State) -> Steps:
 def peer_is_back(state: State, shard: int) -> None:
     """Tell a shard that it is no longer needed here to know what it has forgotten."""
     if not state.recovery.doubts and shard != state.shard:
-        peer_calls.notify(state, shard, wire.Reconciled())
+        peer_calls.notify(state, shard, messages.Reconciled())
 
 
-def reconciled(state: State, source: int, message: wire.Reconciled) -> None:
+def reconciled(state: State, source: int, message: messages.Reconciled) -> None:
     recovery = state.recovery
     recovery.reconciled.add(source)
     if len(recovery.reconciled) == state.shards - 1 and recovery.stored_until is not None:
@@ -126,7 +126,7 @@ def _check_awaited(state: State, ids: Iterable[str]) -> Steps:
     ids = [job_id for job_id in ids if job_id in state.awaited and state.awaited[job_id].jobs]
     outcomes = yield from dependencies.look_up(state, ids)
     for outcome in outcomes.values():
-        if outcome.word == wire.UNKNOWN:
+        if outcome.word == messages.UNKNOWN:
             _give_up(state, outcome.id)
         else:
             dependencies.hear(state, outcome)

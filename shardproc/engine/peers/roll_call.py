@@ -16,7 +16,7 @@ from collections.abc import Iterable
 
 from msgspec import json
 
-from bunqueue.protocol import peers as wire
+from bunqueue.protocol import peers as messages
 
 from .. import peer_calls
 from ..memory.pointers import enter, pointer
@@ -46,7 +46,7 @@ def begin(state: State) -> None:
 def _listen(state: State, shard: int) -> Steps:
     after: str | None = ""
     while after is not None:
-        (page,) = yield [(shard, wire.Announce(after))]
+        (page,) = yield [(shard, messages.Announce(after))]
         _take(state, shard, zip(page.ids, page.live, strict=True))
         after = page.after
     state.recovery.unheard.discard(shard)
@@ -54,7 +54,7 @@ def _listen(state: State, shard: int) -> Steps:
         state.out.keep(KIND, IDS, None)
 
 
-def announce(state: State, source: int, message: wire.Announce) -> wire.Announced:
+def announce(state: State, source: int, message: messages.Announce) -> messages.Announced:
     ids, after = state.archive.own_ids_after(message.after, PAGE)
     if not message.after:  # a prepared job may appear between two pages, where the pages have been already
         ids += state.prepared
@@ -62,7 +62,7 @@ def announce(state: State, source: int, message: wire.Announce) -> wire.Announce
         ids += state.tombstones
     theirs = [job_id for job_id in ids if pointer(state, job_id) == source]
     live = [job_id in state.jobs or job_id in state.prepared for job_id in theirs]
-    return wire.Announced(theirs, live, after)
+    return messages.Announced(theirs, live, after)
 
 
 def _take(state: State, shard: int, found: Iterable[tuple[str, bool]]) -> None:
@@ -87,9 +87,9 @@ def _is_here(state: State, job_id: str) -> bool:
 def _settle(state: State, shard: int, home: int, jobs: list[tuple[str, bool]]) -> Steps:
     """Two shards are said to have these jobs: ``shard``, and their ``home``.  Who has a live one is right,
     and else their home, if it has any."""
-    (had,) = yield [(home, wire.Have([job_id for job_id, _ in jobs]))]
+    (had,) = yield [(home, messages.Have([job_id for job_id, _ in jobs]))]
     for (job_id, live), there in zip(jobs, had.jobs, strict=True):
-        stale = there.word == wire.ABSENT or (live and there.word == wire.ENDED)
+        stale = there.word == messages.ABSENT or (live and there.word == messages.ENDED)
         if stale and state.directory.get(job_id) == home:
             enter(state, job_id, shard)
 
@@ -106,7 +106,11 @@ def find(state: State, ids: Iterable[str]) -> Steps:
     wanted = unknown(state, ids) if shards else []
     if not wanted:
         return
-    found = yield [(shard, wire.Have(wanted)) for shard in shards]
+    found = yield [(shard, messages.Have(wanted)) for shard in shards]
     for shard, had in zip(shards, found, strict=True):
         words = zip(wanted, (holding.word for holding in had.jobs), strict=True)
-        _take(state, shard, [(job_id, word >= wire.HIDDEN) for job_id, word in words if word != wire.ABSENT])
+        _take(
+            state,
+            shard,
+            [(job_id, word >= messages.HIDDEN) for job_id, word in words if word != messages.ABSENT],
+        )

@@ -13,7 +13,7 @@ from engine.power_world import PowerLife, PowerWorld
 from engine.shard_world import QUEUES, state_of
 
 from bunqueue.model.ids import slot_of_id, slot_of_queue
-from bunqueue.protocol import peers as wire
+from bunqueue.protocol import peers as messages
 from shardproc.engine.peers import roll_call
 from shardproc.storage.database import Database
 
@@ -117,8 +117,8 @@ def no_flush(monkeypatch: Patch) -> None:
 
 def no_flush_of_entries(monkeypatch: Patch) -> None:
     """The directory entry of a durable job is not flushed, and nobody announces anything at the start."""
-    real = wire.Claim
-    monkeypatch.setattr(wire, "Claim", lambda ids, wait, durable: real(ids, wait))
+    real = messages.Claim
+    monkeypatch.setattr(messages, "Claim", lambda ids, wait, durable: real(ids, wait))
     no_roll_call(monkeypatch)
 
 

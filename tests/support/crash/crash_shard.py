@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from bunqueue.protocol import link
-from bunqueue.protocol import peers as wire
+from bunqueue.protocol import peers as messages
 from shardproc.engine import peer_calls
 from shardproc.resilient import ResilientShard
 from shardproc.server import Server
@@ -104,7 +104,7 @@ def install() -> None:
         return send(state, shard, kind, number, message)
 
     def noting_receive(state: Any, source: int, body: bytes) -> None:
-        crash.note("receives", type(wire.decode(body).message).__name__, state.shard)
+        crash.note("receives", type(messages.decode(body).message).__name__, state.shard)
         receive(state, source, body)
 
     def before_commit(self: Store, out: Any, next_seq: int, live: int) -> None:
@@ -123,7 +123,7 @@ def install() -> None:
         found = letters(self)
         if crash.at("half sent"):
             assert crash.due is not None
-            names = [type(wire.decode(letter).message).__name__ for _, letter in found]
+            names = [type(messages.decode(letter).message).__name__ for _, letter in found]
             end = names.index(crash.due["letter"]) + 1
             for peer, letter in found[:end]:
                 servers[-1]._sock.sendall(link.answer(link.CONTROL, link.TO_PEER, bytes((peer,)) + letter))

@@ -7,7 +7,7 @@ lower shard gets the name.
 
 from __future__ import annotations
 
-from bunqueue.protocol import peers as wire
+from bunqueue.protocol import peers as messages
 from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import CommandError
 from bunqueue.protocol.commands.cron import Cron
@@ -25,7 +25,7 @@ def claim(state: State, command: Cron) -> Steps:
     try:
         _check_here(state, command)
         others = [shard for shard in range(state.shards) if shard != state.shard]
-        question = wire.CronClaim(command.name, mine.queue, mine.app)
+        question = messages.CronClaim(command.name, mine.queue, mine.app)
         holders = yield [(shard, question) for shard in others]
     finally:
         claims[command.name].remove(mine)
@@ -48,16 +48,16 @@ def _check_here(state: State, command: Cron) -> None:
         raise _taken(known.name, known.queue, known.app or "")
 
 
-def held(state: State, source: int, message: wire.CronClaim) -> wire.CronHolder:
+def held(state: State, source: int, message: messages.CronClaim) -> messages.CronHolder:
     known = state.timetable.by_name.get(message.name)
     if known is not None:
-        return wire.CronHolder(known.queue, known.app or "")
+        return messages.CronHolder(known.queue, known.app or "")
     rivals = state.timetable.claims.get(message.name, [])
     if rivals and state.shard < source:
-        return wire.CronHolder(rivals[0].queue, rivals[0].app)
+        return messages.CronHolder(rivals[0].queue, rivals[0].app)
     for rival in rivals:
         rival.lost_to = message.queue, message.app
-    return wire.CronHolder()
+    return messages.CronHolder()
 
 
 def _taken(name: str, queue: str, app: str) -> CommandError:
