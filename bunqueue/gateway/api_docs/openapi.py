@@ -31,13 +31,13 @@ INTRODUCTION = """\
 The commands of the TCP protocol as resources: the same fields, the same checks, the same errors. Times are in
 milliseconds, instants in milliseconds since 1970.
 
-Where the server has tokens, send one as `Authorization: Bearer TOKEN`. One that may only read is refused with
-403 where something would change.
+If the server has tokens, send one as `Authorization: Bearer TOKEN`. A read-only token is refused with
+403 where the request would change something.
 
-A refusal says `{"ok": false, "error": "...", "code": "..."}`, with 400 for what is no request, 401 and 403
-for tokens and origins, 404 for what is not there, 409 for what its state does not allow, 413 and 415 for
-bodies, 422 for fields, 429 for too many requests and 503 for a part of the server that is away; the last two
-have a `Retry-After`.
+A refusal is `{"ok": false, "error": "...", "code": "..."}`. Its status is 400 if the request cannot be
+read, 401 or 403 for tokens and origins, 404 if something does not exist, 409 if its state does not allow
+the request, 413 or 415 for bodies, 422 for fields, 429 for too many requests and 503 if a part of the
+server is away. The last two have a `Retry-After`.
 """
 
 
