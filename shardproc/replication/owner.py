@@ -1,0 +1,310 @@
+"""Owning a shard's log: claim it, read its tail, append to it, one record at a time.  No I/O, no clock.
+
+An `Owner` says which request comes next, and is given the answer.  Somebody else has the connection:
+
+    connect ─► look ─► claim ─► read the tail ─► append, append, ...
+       ▲         │ another owner lives: wait
+       └─────────┴──── any doubt: drop the connection
+
+The rules, and why they hold:
+
+- *Who owns* a shard is an epoch.  A claim raises it by one, and only from the epoch that was seen, so of two
+  claims one fails.  An append succeeds only under the current epoch.
+- *Claim first, then read.*  The claim is itself a replicated commit, so what is read after it is replicated.
+- *Any doubt* (a lost connection, a notice, a row count other than one) is settled in one way: connect, claim
+  again, look at the tail.  An append that was under way is in the tail, or can never be any more.
+- *Fenced*: if another owner is found once this one has owned the shard, it must forget all and end.
+- *Leases* only say when to try: another owner's beat was unchanged for TTL_S on this process's own monotonic
+  clock.  A wrong guess costs the other owner its shard, and never a record.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+TTL_S = 4.0  # a beat that has not changed for so long is that of a dead owner
+PROOF_S = TTL_S / 2  # how long an answer of the log proves that the shard is still owned
+FIRST_PAUSE_S, LAST_PAUSE_S = 0.05, 1.0  # before connecting again
+LOOK_S = 0.5  # between two looks at another owner's beat
+TAIL = 500  # records of the tail in one answer
+
+
+# -- requests, and their answers
+
+
+@dataclass(frozen=True, slots=True)
+class Connect:
+    """Answer: `Connected`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """Who owns the shard?  Answer: `Holder`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """Own the shard, if its epoch is still this one.  Answer: `Done`, or `Refused`."""
+
+    epoch: int
+    token: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """The records after a position, at most `most`.  Answer: `Records`."""
+
+    after: int
+    most: int = TAIL
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """Add a record at this position, if the epoch is the current one.  Answer: `Done`, or `Refused`."""
+
+    position: int
+    epoch: int
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """Change the owner's beat, if the epoch is the current one.  Answer: `Done`, or `Refused`.
+
+    It has to be a replicated commit like an append: it proves that the shard is still owned."""
+
+    epoch: int
+    token: str
+
+
+Request = Connect | Look | Claim | Tail | Append | Beat
+
+
+@dataclass(frozen=True, slots=True)
+class Connected:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """``token`` is "" while nobody has claimed the shard; ``beat`` changes as long as the owner lives."""
+
+    epoch: int
+    token: str
+    beat: int
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    position: int
+    epoch: int
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    entries: Sequence[Entry]
+    is_all: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """Carried out, and replicated."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Not carried out: the epoch is another one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Doubt:
+    """Nobody knows what became of the request: the connection was lost, or the log gave a notice."""
+
+    why: str
+
+
+Answer = Connected | Holder | Records | Done | Refused | Doubt
+
+
+class Phase(enum.Enum):
+    AWAY = "away"  # no connection
+    LOOKING = "looking"
+    WAITING = "waiting"  # another owner seems to live
+    CLAIMING = "claiming"
+    READING = "reading"
+    OWNING = "owning"
+    FENCED = "fenced"
+
+
+class Fenced(Exception):
+    """Another process owns the shard now.  Nothing that this one has in memory counts any more."""
+
+
+class LogDamaged(Exception):
+    """The log contradicts itself, or this shard's file: a position is missing, or holds something else."""
+
+
+def identity_of(token: str) -> str:
+    """The data folder of an owner.  Its lock lets in one process at a time, so an older one is dead."""
+    return token.partition("/")[0]
+
+
+class Owner:
+    """One shard's claim to its log.
+
+    ``token`` is "FOLDER/PROCESS": the folder's identity and something that is new for each process.
+    ``position`` is that of the last record in the shard's file.
+    """
+
+    def __init__(self, token: str, position: int) -> None:
+        self.token = token
+        self.position = position
+        """The last record that is acknowledged, or was read."""
+        self.epoch = 0
+        self.phase = Phase.AWAY
+        self.trouble = ""
+        """Why the log is away, for people; "" while it is not."""
+        self._pending: bytes | None = None  # a record that is not acknowledged yet
+        self._asked: Request | None = None  # under way
+        self._asked_at = 0.0
+        self._proven_at = float("-inf")
+        self._not_before = 0.0
+        self._pause = FIRST_PAUSE_S
+        self._has_owned = False
+        self._seen: tuple[str, int, int] | None = None  # token, epoch, beat of another owner
+        self._seen_at = 0.0
+        self._holder_epoch = 0
+
+    # -- what the shard asks
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether a record may be appended now."""
+        return self.phase is Phase.OWNING and self._pending is None and self._asked is None
+
+    def append(self, body: bytes) -> None:
+        """Add a record.  It is the owner's from now on, through any doubt, until it is acknowledged."""
+        assert self.is_idle
+        assert body
+        self._pending = body
+
+    def owns(self, now: float) -> bool:
+        """Whether the last answer of the log is so new that nobody else can have the shard yet."""
+        return self.phase is not Phase.FENCED and now - self._proven_at < PROOF_S
+
+    # -- what the connection asks
+
+    def wait_s(self, now: float) -> float | None:
+        """Seconds until `next_request` may have something; None: an answer or a record has to come first."""
+        if self._asked is not None or self.phase is Phase.FENCED:
+            return None
+        if self.phase in (Phase.AWAY, Phase.WAITING):
+            return max(0.0, self._not_before - now)
+        if self._pending is None and self.phase is Phase.OWNING:
+            return max(0.0, self._proven_at + PROOF_S / 2 - now)
+        return 0.0
+
+    def next_request(self, now: float) -> Request | None:
+        """What to ask the log now; None if an answer is under way, or there is nothing to ask."""
+        if self.wait_s(now) != 0.0:
+            return None
+        if self.phase is Phase.WAITING:
+            self.phase = Phase.LOOKING
+        self._asked, self._asked_at = self._request(), now
+        return self._asked
+
+    def _request(self) -> Request:
+        if self.phase is Phase.AWAY:
+            return Connect()
+        if self.phase is Phase.LOOKING:
+            return Look()
+        if self.phase is Phase.CLAIMING:
+            return Claim(self._holder_epoch, self.token)
+        if self.phase is Phase.READING:
+            return Tail(self.position)
+        if self._pending is None:
+            return Beat(self.epoch, self.token)
+        return Append(self.position + 1, self.epoch, self._pending)
+
+    def answered(self, answer: Answer, now: float) -> Sequence[Entry]:
+        """Take the answer to the last request.  Returns records to apply to the shard's file, in order.
+
+        Raises Fenced and LogDamaged, after which this object is of no use.
+        """
+        asked, self._asked = self._asked, None
+        if isinstance(answer, Doubt):
+            self._doubt(answer.why, now)
+        elif isinstance(answer, Connected):
+            self.phase = Phase.LOOKING
+        elif isinstance(answer, Holder):
+            self._looked(answer, now)
+        elif isinstance(answer, Records):
+            return self._read(answer)
+        elif isinstance(asked, Claim):
+            self._claimed(asked, answer)
+        elif isinstance(answer, Refused):
+            self._doubt("the epoch is another one", now)
+            self._not_before = now
+        else:
+            self._proven_at = self._asked_at
+            if isinstance(asked, Append):
+                self.position, self._pending = asked.position, None
+        return ()
+
+    def lost(self, why: str, now: float) -> None:
+        """The connection ended, whether or not something was under way."""
+        self._asked = None
+        self._doubt(why, now)
+
+    # -- the moves
+
+    def _doubt(self, why: str, now: float) -> None:
+        self.phase, self.trouble = Phase.AWAY, why
+        self._not_before = now + self._pause
+        self._pause = min(2 * self._pause, LAST_PAUSE_S)
+
+    def _looked(self, holder: Holder, now: float) -> None:
+        self._holder_epoch = holder.epoch
+        ours = holder.token == self.token
+        if self._has_owned and not ours:
+            self.phase = Phase.FENCED
+            raise Fenced(f"another process owns the shard since epoch {holder.epoch}: {holder.token}")
+        if ours or not holder.token or identity_of(holder.token) == identity_of(self.token):
+            self.phase = Phase.CLAIMING
+            return
+        seen = holder.token, holder.epoch, holder.beat
+        if seen != self._seen:
+            self._seen, self._seen_at = seen, now
+        if now - self._seen_at >= TTL_S:
+            self.phase = Phase.CLAIMING
+        else:
+            self.phase = Phase.WAITING
+            self._not_before = min(now + LOOK_S, self._seen_at + TTL_S)
+            self.trouble = f"{holder.token} owns the shard"
+
+    def _claimed(self, asked: Claim, answer: Answer) -> None:
+        if isinstance(answer, Refused):
+            self.phase = Phase.LOOKING
+            return
+        self.epoch, self._has_owned = asked.epoch + 1, True
+        self.phase = Phase.READING
+
+    def _read(self, tail: Records) -> Sequence[Entry]:
+        """The tail, after the claim: what other owners wrote, or this one's record that was in doubt."""
+        fresh: list[Entry] = []
+        for entry in tail.entries:
+            if entry.position != self.position + 1:
+                raise LogDamaged(f"position {self.position + 1} is missing: {entry.position} came instead")
+            if self._pending is not None:
+                if entry.body != self._pending:
+                    raise LogDamaged(f"position {entry.position} holds another record than was sent")
+                self._pending = None
+            else:
+                fresh.append(entry)
+            self.position = entry.position
+        if tail.is_all:
+            self.phase, self.trouble, self._pause = Phase.OWNING, "", FIRST_PAUSE_S
+        return fresh
