@@ -96,7 +96,7 @@ def install() -> None:
         Store.commit,
         ResilientShard.commit,
         ResilientShard.peer_messages,
-        Server._answer,
+        Server._commit_and_send,
     )
 
     def noting_send(state: Any, shard: int, kind: int, number: int, message: Any) -> int:
@@ -139,4 +139,4 @@ def install() -> None:
     servers: list[Server] = []
     peer_calls._send, peer_calls.receive = noting_send, noting_receive
     Store.commit, ResilientShard.commit = before_commit, after_commit
-    ResilientShard.peer_messages, Server._answer = some_letters, after_sending
+    ResilientShard.peer_messages, Server._commit_and_send = some_letters, after_sending
