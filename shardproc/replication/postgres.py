@@ -1,0 +1,301 @@
+"""A shard's connection to its log in PostgreSQL.  It never blocks: its socket joins the shard's poll.
+
+One request is under way at a time.  Each is one statement, and so one transaction, whose commit is answered
+only when a synchronous standby has it.  *Any* notice makes the answer `Doubt`: when a wait for the standby is
+cancelled, PostgreSQL says so with a warning alone, and reports success.  For the same reason nothing is ever
+cancelled here.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from psycopg import OperationalError, pq
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from .owner import (
+    Answer,
+    Append,
+    Beat,
+    Claim,
+    Connect,
+    Connected,
+    Done,
+    Doubt,
+    Entry,
+    Holder,
+    Look,
+    Records,
+    Refused,
+    Request,
+    Tail,
+)
+
+SCHEMA = Path(__file__).with_name("schema.sql")
+FORMAT = 1  # of the tables
+
+_DEFAULTS = {
+    "application_name": "bunqueue",
+    "connect_timeout": "5",
+    # A host that is gone without a word is noticed within some ten seconds.
+    "keepalives_idle": "3",
+    "keepalives_interval": "2",
+    "keepalives_count": "3",
+    "tcp_user_timeout": "10000",
+    # With several hosts in the URL: the one that can be written to.
+    "target_session_attrs": "read-write",
+}
+
+_SESSION = """
+    set synchronous_commit = on;
+    set client_min_messages = warning;
+    set statement_timeout = 0;
+    set lock_timeout = 0;
+    set idle_session_timeout = 0
+"""
+"""Whatever the role's settings say: commits wait for the standby, and warnings about that are sent."""
+
+_LOOK = """
+    select shards.epoch, shards.owner, coalesce(hosts.beat, 0)
+    from bunqueue.shards left join bunqueue.hosts on hosts.id = shards.owner
+    where shards.id = $1
+"""
+_CLAIM = "update bunqueue.shards set epoch = epoch + 1, owner = $3 where id = $1 and epoch = $2"
+_TAIL = "select seq, epoch, body from bunqueue.log where shard = $1 and seq > $2 order by seq limit $3"
+_OWNED = "(select 1 from bunqueue.shards where id = $1 and epoch = $2 for share) owned"
+_APPEND = f"""
+    insert into bunqueue.log (gen, shard, seq, epoch, body)
+    select store.gen, $1, $3, $2, $4 from bunqueue.store, {_OWNED}
+"""
+_BEAT = f"""
+    insert into bunqueue.hosts (id, beat) select $3, 1 from {_OWNED}
+    on conflict (id) do update set beat = hosts.beat + 1
+"""
+
+_INT, _LONG, _TEXT, _BYTES = 23, 20, 25, 17  # types of PostgreSQL
+
+_STATEMENTS: dict[type, tuple[bytes, str, Sequence[int]]] = {
+    Look: (b"look", _LOOK, (_INT,)),
+    Claim: (b"claim", _CLAIM, (_INT, _LONG, _TEXT)),
+    Tail: (b"tail", _TAIL, (_INT, _LONG, _LONG)),
+    Append: (b"append", _APPEND, (_INT, _LONG, _LONG, _BYTES)),
+    Beat: (b"beat", _BEAT, (_INT, _LONG, _TEXT)),
+}
+
+
+def _long(value: int) -> bytes:
+    return value.to_bytes(8, "big", signed=True)
+
+
+_PARAMETERS: dict[type, Callable[[Any], list[bytes]]] = {
+    Look: lambda request: [],
+    Claim: lambda request: [_long(request.epoch), request.token.encode()],
+    Tail: lambda request: [_long(request.after), _long(request.most)],
+    Append: lambda request: [_long(request.epoch), _long(request.position), request.body],
+    Beat: lambda request: [_long(request.epoch), request.token.encode()],
+}
+"""The parameters of a request after the shard, in PostgreSQL's binary format."""
+
+
+class StoreNotReady(Exception):
+    """The database has no tables for this server, or others than it expects; the text says what to do."""
+
+
+@dataclass
+class _Connecting:
+    """A connection that is being made, in a thread: looking up a host's name blocks."""
+
+    reader: int
+    writer: int
+    made: pq.abc.PGconn | None = None
+    problem: str = ""
+
+    def run(self, conninfo: bytes) -> None:
+        try:
+            self.made = _connected(conninfo)
+        except (OperationalError, StoreNotReady) as error:
+            self.problem = str(error)
+        os.write(self.writer, b".")
+
+    def close(self) -> None:
+        os.close(self.reader)
+        os.close(self.writer)
+
+
+class PostgresLink:
+    """Carries an `Owner`'s requests to PostgreSQL, for one shard.
+
+    Poll `fileno` for reading, and for writing while `wants_write`; call `receive` when it is ready.
+    """
+
+    def __init__(self, url: str, shard: int) -> None:
+        self._conninfo = _with_defaults(url)
+        self._shard = shard.to_bytes(4, "big", signed=True)
+        self._conn: pq.abc.PGconn | None = None
+        self._connecting: _Connecting | None = None
+        self._asked: Request | None = None
+        self._notice = ""
+        self.wants_write = False
+
+    @property
+    def fileno(self) -> int | None:
+        """The descriptor to poll; None while there is nothing to wait for."""
+        if self._connecting is not None:
+            return self._connecting.reader
+        return None if self._conn is None else self._conn.socket
+
+    def send(self, request: Request) -> Answer | None:
+        """Begin a request.  An answer comes at once if it cannot be sent."""
+        if isinstance(request, Connect):
+            self.close()
+            self._begin()
+            return None
+        name, _, types = _STATEMENTS[type(request)]
+        self._asked = request
+        try:
+            assert self._conn is not None
+            values = [self._shard, *_PARAMETERS[type(request)](request)]
+            self._conn.send_query_prepared(name, values, [1] * len(types), 1)
+            self.wants_write = bool(self._conn.flush())
+        except OperationalError as error:
+            return self._lost(str(error))
+        return None
+
+    def receive(self) -> Answer | None:
+        """Take what has come; the answer, once it is whole."""
+        if self._connecting is not None:
+            return self._end_connecting()
+        if self._conn is None:
+            return None
+        try:
+            self._conn.consume_input()
+            self.wants_write = bool(self._conn.flush())
+            if self._asked is None or self._conn.is_busy():
+                return None
+            results = []
+            while (result := self._conn.get_result()) is not None:
+                results.append(result)
+        except OperationalError as error:
+            return self._lost(str(error))
+        asked, self._asked = self._asked, None
+        if self._notice:
+            return self._lost(self._notice)
+        return self._answer(asked, results)
+
+    def close(self) -> None:
+        """Drop the connection.  What is under way may still be carried out."""
+        if self._conn is not None:
+            self._conn.finish()
+        self._conn, self._asked, self.wants_write, self._notice = None, None, False, ""
+
+    # -- connecting
+
+    def _begin(self) -> None:
+        if self._connecting is not None:
+            return
+        self._connecting = _Connecting(*os.pipe())
+        threading.Thread(target=self._connecting.run, args=(self._conninfo,), daemon=True).start()
+
+    def _end_connecting(self) -> Answer:
+        connecting, self._connecting = self._connecting, None
+        assert connecting is not None
+        os.read(connecting.reader, 1)
+        connecting.close()
+        self._conn = connecting.made
+        if self._conn is None:
+            return Doubt(connecting.problem)
+        self._conn.notice_handler = self._note
+        return Connected()
+
+    def _note(self, result: pq.abc.PGresult) -> None:
+        self._notice = _text(result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY)) or "a notice"
+
+    # -- answers
+
+    def _lost(self, why: str) -> Answer:
+        self.close()
+        return Doubt(why.strip())
+
+    def _answer(self, asked: Request, results: list[pq.abc.PGresult]) -> Answer:
+        (result,) = results if len(results) == 1 else (None,)
+        if result is None or result.status not in (pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK):
+            return self._lost(_problem(result) if result is not None else "the connection ended")
+        if isinstance(asked, Look):
+            if result.ntuples != 1:
+                return self._lost("the store has no such shard: it was made for fewer")
+            epoch, token, beat = (result.get_value(0, column) or b"" for column in range(3))
+            return Holder(int.from_bytes(epoch, "big"), token.decode(), int.from_bytes(beat, "big"))
+        if isinstance(asked, Tail):
+            return Records(
+                [_entry(result, row) for row in range(result.ntuples)], result.ntuples < asked.most
+            )
+        return Done() if result.command_tuples == 1 else Refused()
+
+
+def init(url: str, shards: int) -> None:
+    """Make the tables for so many shards.  Raises StoreNotReady if that fails, or they are there already."""
+    try:
+        conn = _opened(_with_defaults(url))
+        result = conn.exec_(
+            b"begin;"
+            + SCHEMA.read_bytes()
+            + f"""
+            insert into bunqueue.store (format, shards) values ({FORMAT}, {shards});
+            insert into bunqueue.shards (id) select generate_series(0, {shards - 1});
+            commit
+            """.encode()
+        )
+    except OperationalError as error:
+        raise StoreNotReady(str(error).strip()) from error
+    if result.status != pq.ExecStatus.COMMAND_OK:
+        raise StoreNotReady(_problem(result))
+    conn.finish()
+
+
+def _with_defaults(url: str) -> bytes:
+    given = conninfo_to_dict(url)
+    return make_conninfo(**{**_DEFAULTS, **{key: str(value) for key, value in given.items()}}).encode()
+
+
+def _opened(conninfo: bytes) -> pq.abc.PGconn:
+    conn = pq.PGconn.connect(conninfo)
+    if conn.status != pq.ConnStatus.OK:
+        raise OperationalError(conn.get_error_message())
+    result = conn.exec_(_SESSION.encode())
+    if result.status != pq.ExecStatus.COMMAND_OK:
+        raise OperationalError(_problem(result))
+    return conn
+
+
+def _connected(conninfo: bytes) -> pq.abc.PGconn:
+    """Connect, see that the tables are those that this version knows, and prepare what will be asked."""
+    conn = _opened(conninfo)
+    found = conn.exec_params(b"select format from bunqueue.store", None, result_format=0)
+    if found.status != pq.ExecStatus.TUPLES_OK or found.ntuples != 1:
+        raise StoreNotReady("the database has no store of bunqueue yet: run 'bunqueue store init'")
+    if (written := int(found.get_value(0, 0) or b"0")) != FORMAT:
+        raise StoreNotReady(f"the store has format {written}, this version knows {FORMAT}: upgrade it")
+    for name, sql, types in _STATEMENTS.values():
+        result = conn.prepare(name, sql.encode(), types)
+        if result.status != pq.ExecStatus.COMMAND_OK:
+            raise OperationalError(_problem(result))
+    conn.nonblocking = 1
+    return conn
+
+
+def _entry(result: pq.abc.PGresult, row: int) -> Entry:
+    seq, epoch, body = (result.get_value(row, column) or b"" for column in range(3))
+    return Entry(int.from_bytes(seq, "big"), int.from_bytes(epoch, "big"), body)
+
+
+def _problem(result: pq.abc.PGresult) -> str:
+    return _text(result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY)) or result.get_error_message()
+
+
+def _text(value: bytes | None) -> str:
+    return (value or b"").decode(errors="replace")

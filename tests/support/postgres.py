@@ -1,0 +1,163 @@
+"""PostgreSQL from the system's packages, started for a test: one node, or one with a synchronous standby."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from .server import quiet_port
+from .waiting import wait_until
+
+_ACCOUNT = "postgres"
+
+
+def binaries() -> Path:
+    """The folder of PostgreSQL's programs.  Without them tests are skipped, but never where CI is set."""
+    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: int(path.parts[4]))
+    named = shutil.which("initdb")
+    if found or named:
+        return found[-1].parent if found else Path(named or "").resolve().parent
+    text = "no PostgreSQL here: the log is not tested with it (apt-get install postgresql)"
+    if os.environ.get("CI"):
+        pytest.fail(text)
+    pytest.skip(text)
+
+
+def _account() -> dict[str, Any]:
+    """PostgreSQL refuses to run as root."""
+    if os.geteuid() != 0:
+        return {}
+    user = pwd.getpwnam(_ACCOUNT)
+    return {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
+
+
+class Node:
+    """One PostgreSQL server.  ``url`` is that of its database `postgres`."""
+
+    def __init__(self, folder: Path, port: int) -> None:
+        self.folder = folder
+        self.port = port
+        self.url = f"postgresql://postgres@127.0.0.1:{port}/postgres"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def create(self) -> None:
+        self._run(
+            "initdb", "--pgdata", str(self.folder), "--auth", "trust", "--username", "postgres", "--no-sync"
+        )
+        self.configure(wal_level="replica", max_wal_senders=4, listen_addresses="127.0.0.1", port=self.port)
+        self.configure(
+            unix_socket_directories="", shared_buffers="32MB", fsync="on", log_min_messages="fatal"
+        )
+
+    def copy_of(self, leader: Node, name: str) -> None:
+        """Make this a standby of `leader`."""
+        at = ("--host", "127.0.0.1", "--port", str(leader.port), "--username", "postgres")
+        self._run(
+            "pg_basebackup", *at, "--pgdata", str(self.folder), "--write-recovery-conf", "--checkpoint=fast"
+        )
+        follows = f"host=127.0.0.1 port={leader.port} user=postgres application_name={name}"
+        self.configure(port=self.port, primary_conninfo=follows, synchronous_standby_names="")
+
+    def configure(self, **settings: object) -> None:
+        with (self.folder / "postgresql.auto.conf").open("a") as file:
+            file.writelines(f"{name} = '{value}'\n" for name, value in settings.items())
+
+    def start(self) -> None:
+        program = [str(binaries() / "postgres"), "-D", str(self.folder)]
+        with (self.folder.parent / f"{self.folder.name}.log").open("ab") as log:
+            self._process = subprocess.Popen(program, stdout=log, stderr=log, **_account())
+        wait_until(self._answers, "PostgreSQL answers")
+
+    def _answers(self) -> bool:
+        with contextlib.suppress(psycopg.OperationalError), psycopg.connect(self.url):
+            return True
+        assert self._process is not None
+        assert self._process.poll() is None, (self.folder.parent / f"{self.folder.name}.log").read_text()
+        return False
+
+    def kill(self) -> None:
+        """SIGKILL, to the server and all its backends."""
+        if self._process is not None:
+            children = subprocess.run(["pgrep", "-P", str(self._process.pid)], capture_output=True, text=True)
+            for pid in [self._process.pid, *map(int, children.stdout.split())]:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            self._process.wait()
+            (self.folder / "postmaster.pid").unlink(missing_ok=True)
+            self._process = None
+
+    def pause(self) -> None:
+        """SIGSTOP to the server's processes: it is there, and does not answer."""
+        assert self._process is not None
+        for pid in self._pids():
+            os.kill(pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        for pid in self._pids():
+            os.kill(pid, signal.SIGCONT)
+
+    def _pids(self) -> list[int]:
+        assert self._process is not None
+        children = subprocess.run(["pgrep", "-P", str(self._process.pid)], capture_output=True, text=True)
+        return [self._process.pid, *map(int, children.stdout.split())]
+
+    def ask(self, sql: str, *values: object) -> list[tuple[Any, ...]]:
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            cursor = connection.execute(sql, values or None)  # type: ignore[call-overload]
+            return cursor.fetchall() if cursor.description else []
+
+    def _run(self, program: str, *arguments: str) -> None:
+        done = subprocess.run(
+            [binaries() / program, *arguments], capture_output=True, text=True, **_account()
+        )
+        assert done.returncode == 0, done.stderr
+
+
+class Postgres:
+    """A leader and perhaps a synchronous standby, in a folder of their own."""
+
+    def __init__(self, *, standby: bool = False) -> None:
+        binaries()
+        self._folder = Path(tempfile.mkdtemp(prefix="bunqueue-pg-"))
+        if os.geteuid() == 0:
+            shutil.chown(self._folder, _ACCOUNT, _ACCOUNT)
+        self.leader = Node(self._folder / "leader", quiet_port())
+        self.standby = Node(self._folder / "standby", quiet_port()) if standby else None
+
+    def __enter__(self) -> Postgres:
+        try:
+            self.leader.create()
+            self.leader.start()
+            if self.standby is not None:
+                self.standby.copy_of(self.leader, "standby")
+                self.standby.start()
+                self.leader.ask("alter system set synchronous_standby_names = 'ANY 1 (standby)'")
+                self.leader.ask("select pg_reload_conf()")
+                wait_until(self._is_synchronous, "the standby is synchronous")
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def _is_synchronous(self) -> bool:
+        return self.leader.ask("select sync_state from pg_stat_replication") == [("quorum",)]
+
+    def __exit__(self, *_: object) -> None:
+        for node in (self.standby, self.leader):
+            if node is not None:
+                node.kill()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    @property
+    def url(self) -> str:
+        return self.leader.url
