@@ -107,7 +107,7 @@ def writable(option: str, path: str | Path) -> Path:
 
 
 def silent(step: int, name: str) -> None:
-    """OnStep nobody."""
+    """An `OnStep` that reports nothing."""
 
 
 def aggregate(

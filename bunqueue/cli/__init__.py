@@ -1,4 +1,4 @@
-"""The command line: one module per noun, one line on standard error for whatever goes wrong.
+"""The command line: one module per noun, and one line on standard error for each error.
 
 Importing this package is cheap; typer is loaded by ``main``.
 """
@@ -22,7 +22,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:  # also while modules are loaded
         return _refuse("interrupted", INTERRUPTED)
     except (BrokenPipeError, SystemExit) as error:
-        # Typer makes a SystemExit of a pipe that breaks while help is printed.
+        # Typer raises SystemExit when the pipe breaks while it prints help.
         if isinstance(error, SystemExit) and not isinstance(error.__context__, BrokenPipeError):
             raise
         from .output.output import pipe_closed
@@ -69,7 +69,7 @@ def _main(arguments: Sequence[str] | None) -> int:
 
 
 def _with_hint(message: str, error: Exception) -> str:
-    context = getattr(error, "ctx", None)  # where the parser was; not every error knows
+    context = getattr(error, "ctx", None)  # the command being parsed; not every error has it
     return f"{message.rstrip('.')}; try {context.command_path} --help" if message and context else message
 
 

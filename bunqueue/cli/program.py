@@ -1,6 +1,6 @@
-"""The program ``bunqueue``: its commands, and where they are. A command's module is loaded when it is called.
+"""The program ``bunqueue``: its commands and their modules. A command's module is loaded when it is called.
 
-The table holds what the list of commands says, so that ``bunqueue --help`` loads none of them.
+The table has the text for the list of commands, so that ``bunqueue --help`` loads no command.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from .framework.shared import Noun, extend, given, refuse_shared
 
 
 class Entry(NamedTuple):
-    """Where a command is: ``app`` of a module; ``flat``: it is one of several in that; ``local``: it talks to
-    no server."""
+    """The location of a command: ``app`` of a module. ``flat``: that app has several commands. ``local``: the
+    command does not connect to a server."""
 
     module: str
     about: str
@@ -28,41 +28,41 @@ class Entry(NamedTuple):
 
 COMMANDS = {
     "start": Entry("server", "Start the server.", True, True),
-    "worker": Entry("worker", "Run workers of a program, or list those that the server knows."),
+    "worker": Entry("worker", "Run the workers of a program, or list the workers that the server knows."),
     "push": Entry("push", "Add a job to a queue, or one for each line of a file.", True),
     "pull": Entry("worker_commands", "Take the next job of a queue.", True),
-    "ack": Entry("worker_commands", "Complete a job that was pulled.", True),
-    "fail": Entry("worker_commands", "Report that a job that was pulled has failed.", True),
-    "heartbeat": Entry("worker_commands", "Keep a job that was pulled: renew its lock.", True),
-    "job": Entry("job", "Look at a job, wait for it, change it, cancel it."),
-    "flow": Entry("flow", "Flows, jobs that wait for each other: add one, and see how far it is."),
-    "queue": Entry("queue", "List queues; pause, count, clean, drain, remove one."),
-    "dlq": Entry("dlq", "Dead letters: list, retry, purge them."),
-    "cron": Entry("cron", "Schedules: list, add, run, pause, delete them, and see when they run."),
+    "ack": Entry("worker_commands", "Complete a pulled job.", True),
+    "fail": Entry("worker_commands", "Report that a pulled job has failed.", True),
+    "heartbeat": Entry("worker_commands", "Keep a pulled job: renew its lock.", True),
+    "job": Entry("job", "Show a job, wait for it, change it, cancel it."),
+    "flow": Entry("flow", "Flows, jobs that wait for each other: add one, and show its state."),
+    "queue": Entry("queue", "List queues; pause, count, clean, drain or remove one."),
+    "dlq": Entry("dlq", "Dead letters: list, retry or purge them."),
+    "cron": Entry("cron", "Schedules: list, add, run, pause or delete them, and show when they run."),
     "rate-limit": Entry("limits.rate_limit", "How fast jobs of a queue may start."),
     "concurrency": Entry("limits.concurrency", "How many jobs of a queue may run at a time."),
-    "group": Entry("limits.group", "Groups of jobs: list, pause and limit them."),
+    "group": Entry("limits.group", "Groups of jobs: list, pause or limit them."),
     "stall": Entry("limits.stall", "When running jobs of a queue count as stalled."),
-    "webhook": Entry("webhook", "Webhooks: list, add, remove them, switch them on and off."),
-    "events": Entry("events", "Print what happens in queues, as it happens.", True),
+    "webhook": Entry("webhook", "Webhooks: list, add or remove them, switch them on and off."),
+    "events": Entry("events", "Print the events of queues as they happen.", True),
     "top": Entry("top.screen", "Watch the server live: throughput, queues, workers, shards.", True),
-    "stats": Entry("monitor", "Print how many jobs there are, and how fast they come and go.", True),
-    "shards": Entry("monitor", "List the shards, and how they are.", True),
-    "metrics": Entry("monitor", "Print all numbers as Prometheus reads them.", True),
-    "health": Entry("monitor", "Say whether the server is there and can store everything.", True),
-    "ping": Entry("monitor", "Say how long the server takes to answer.", True),
-    "doctor": Entry("doctor", "Look for what commonly goes wrong.", True),
-    "config": Entry("config", "Look at the settings of the server.", local=True),
+    "stats": Entry("monitor", "Print the number of jobs, and how fast they are pushed and pulled.", True),
+    "shards": Entry("monitor", "List the shards and their condition.", True),
+    "metrics": Entry("monitor", "Print all metrics in the Prometheus format.", True),
+    "health": Entry("monitor", "Check that the server is up and can store everything.", True),
+    "ping": Entry("monitor", "Measure how long the server takes to answer.", True),
+    "doctor": Entry("doctor", "Look for common problems.", True),
+    "config": Entry("config", "Show the settings of the server.", local=True),
     "reshard": Entry("data_folder.reshard", "Change the number of shards of a data folder.", True, True),
-    "snapshot": Entry("data_folder.snapshot", "Copy a data folder, while its server works, too.", True, True),
+    "snapshot": Entry("data_folder.snapshot", "Copy a data folder, even while its server runs.", True, True),
     "adopt": Entry(
-        "data_folder.adopt", "Make the file of embedded queues the data folder of a server.", True, True
+        "data_folder.adopt", "Turn the file of embedded queues into a server's data folder.", True, True
     ),
     "accept-loss": Entry(
-        "data_folder.accept_loss", "Let a shard begin empty whose file is lost.", True, True
+        "data_folder.accept_loss", "Let a shard whose file is lost start empty.", True, True
     ),
-    "analytics": Entry("analytics", "Figures, charts and history of queues, with Spark.", local=True),
-    "completion": Entry("completion", "Print what a shell needs to complete commands.", True, True),
+    "analytics": Entry("analytics", "Statistics, charts and history of queues, with Spark.", local=True),
+    "completion": Entry("completion", "Print the completion script for a shell.", True, True),
     "version": Entry("server", "Print the version.", True, True),
 }
 
@@ -78,7 +78,7 @@ def load(name: str) -> Any:
 
 
 class _Loaded(MutableMapping[str, Any]):
-    """The commands, each loaded when it is first asked for."""
+    """The commands, each loaded on first use."""
 
     def __init__(self) -> None:
         self._made: dict[str, Any] = {}
@@ -104,7 +104,7 @@ class _Loaded(MutableMapping[str, Any]):
 
 
 class _Program(Noun):
-    """The root of all commands."""
+    """The root group."""
 
     def __init__(self, **attributes: Any) -> None:
         attributes["commands"] = {}
@@ -137,14 +137,14 @@ app = typer.Typer(
     cls=_Program,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    rich_markup_mode=None,  # plain help: the drawn one takes longer to load
+    rich_markup_mode=None,  # plain help: rich takes longer to load
     context_settings={"max_content_width": 120, "help_option_names": ["--help", "-h"]},
-    help="A job queue: its server, its workers, and all that can be done with queues and jobs.\n\n"
-    "bunqueue COMMAND --help says more about each, with examples. Commands that talk to a server take --url, "
-    "--host, --port, --token, --tls... and --json, anywhere on the line.",
+    help="A job queue: its server, its workers, and commands for queues and jobs.\n\n"
+    "bunqueue COMMAND --help explains each command, with examples. Commands that talk to a server take "
+    "--url, --host, --port, --token, --tls... and --json, anywhere on the line.",
 )
 _VERSION = typer.Option(
-    "--version", help="Print the version and leave.", callback=_print_version, is_eager=True
+    "--version", help="Print the version and exit.", callback=_print_version, is_eager=True
 )
 
 

@@ -1,4 +1,4 @@
-"""``bunqueue analytics``: figures of what queues have done, from data folders, with Spark.
+"""``bunqueue analytics``: statistics of queues, computed from data folders with Spark.
 
 Talks to no server.  Spark and Arrow are loaded when a command runs.
 """
@@ -33,7 +33,7 @@ app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, rich_mar
 _FOLDERS = typer.Option(
     "--data-dir",
     metavar="DIR",
-    help="The data folder of a server, which may run, or a copy. Give it again for more hosts.",
+    help="The data folder of a server, running or not, or a copy. Repeat it for more hosts.",
     show_default=False,
 )
 Folders = Annotated[list[str] | None, _FOLDERS]
@@ -42,8 +42,8 @@ Hosts = Annotated[
     typer.Option(
         "--host",
         metavar="NAME",
-        help="The machine of each --data-dir, in their order. Default: of one folder this machine's name, of"
-        " several the folders' own.",
+        help="The host name of each --data-dir, in order. Default: this machine's name for one folder, the"
+        " folders' names for several.",
         show_default=False,
     ),
 ]
@@ -53,25 +53,32 @@ Lake = Annotated[
 ]
 Out = Annotated[str, typer.Option("--out", metavar="DIR", help="The folder to write to.")]
 Since = Annotated[
-    str | None, typer.Option("--since", metavar="TIME", help="Begin: 2026-01-31, 2026-01-31T12:00, 24h, 7d.")
+    str | None,
+    typer.Option("--since", metavar="TIME", help="The start: 2026-01-31, 2026-01-31T12:00, 24h, 7d."),
 ]
-Until = Annotated[str | None, typer.Option("--until", metavar="TIME", help="End, not included.")]
+Until = Annotated[str | None, typer.Option("--until", metavar="TIME", help="The end, exclusive.")]
 Bucket = Annotated[
     str | None,
     typer.Option(
-        "--bucket", metavar="minute|hour|day", help="How time is cut. Default: by the length of the range."
+        "--bucket",
+        metavar="minute|hour|day",
+        help="The length of a time bucket. Default: chosen by the range.",
     ),
 ]
-Zone = Annotated[str, typer.Option("--tz", metavar="ZONE", help="Time zone of hours and days: Europe/Rome.")]
+Zone = Annotated[
+    str, typer.Option("--tz", metavar="ZONE", help="The time zone of hours and days, such as Europe/Rome.")
+]
 Master = Annotated[
     str | None,
     typer.Option(
         "--master", metavar="URL", help="Where Spark runs. Default: local[*], or as spark-submit says."
     ),
 ]
-Memory = Annotated[str, typer.Option("--memory", metavar="SIZE", help="Spark's memory on this machine: 4g.")]
+Memory = Annotated[
+    str, typer.Option("--memory", metavar="SIZE", help="Spark's memory on this machine, such as 4g.")
+]
 Skip = Annotated[
-    bool, typer.Option("--skip-unreadable", help="Leave out shards that cannot be read, instead of failing.")
+    bool, typer.Option("--skip-unreadable", help="Skip shards that cannot be read, instead of failing.")
 ]
 
 
@@ -80,14 +87,14 @@ Scratch = Annotated[
     typer.Option(
         "--scratch",
         metavar="DIR",
-        help="Where folders that a server writes to are copied to first. Default: the temporary folder.",
+        help="Where to copy the folders of running servers first. Default: the temporary folder.",
         show_default=False,
     ),
 ]
 
 
 class Priority(StrEnum):
-    """How much of the machine a command takes."""
+    """The CPU priority of a command."""
 
     low = auto()
     normal = auto()
@@ -97,7 +104,7 @@ Prioritized = Annotated[
     Priority | None,
     typer.Option(
         "--priority",
-        help="low: only what nobody else wants of the cores. Default: low where a server writes to a folder.",
+        help="low: use only idle CPU time. Default: low if a server is writing to a folder.",
         show_default=False,
     ),
 ]
@@ -108,20 +115,20 @@ Begun = Annotated[
     typer.Option(
         "--since",
         metavar="TIME",
-        help="Of a host that is new to the lake, only what was over from then on, in UTC.",
+        help="For a host that is new to the lake: export only what ended from then on, in UTC.",
     ),
 ]
 Compact = Annotated[
     bool,
     typer.Option(
-        "--compact", help="Then merge the small files of days that are over. Not while others read them."
+        "--compact", help="Then merge the small files of past days. Do not use it while others read the lake."
     ),
 ]
 
 
 @app.callback()
 def _analytics() -> None:
-    """Figures, charts and history of queues, with Spark."""
+    """Statistics, charts and history of queues, with Spark."""
 
 
 @app.command()
@@ -130,7 +137,7 @@ def export(
     data_dir: Annotated[list[str], _FOLDERS],
     host: Hosts = None,
     payload: Annotated[
-        bool, typer.Option("--payload", help="With data and results of jobs, as JSON.")
+        bool, typer.Option("--payload", help="Include the data and results of jobs, as JSON.")
     ] = False,
     since: Begun = None,
     compact: Compact = False,
@@ -140,9 +147,9 @@ def export(
     scratch: Scratch = None,
     priority: Prioritized = None,
 ) -> None:
-    """Add what has happened since the last time to a lake of Parquet files.
+    """Add what has happened since the last export to a lake of Parquet files.
 
-    Run it every day, or every hour: servers forget what is old. It may be interrupted and repeated.
+    Run it daily or hourly, as servers delete old history. It is safe to interrupt and to repeat.
 
     Example: bunqueue analytics export --data-dir /var/lib/bunqueue --out lake
     """
@@ -184,7 +191,7 @@ def aggregate(
     scratch: Scratch = None,
     priority: Prioritized = None,
 ) -> None:
-    """Write tables of figures, each as Parquet and as CSV.
+    """Write tables of statistics, each as Parquet and as CSV.
 
     Example: bunqueue analytics aggregate --data-dir /var/lib/bunqueue --out figures --since 7d
     """
@@ -210,7 +217,7 @@ def report(
     scratch: Scratch = None,
     priority: Prioritized = None,
 ) -> None:
-    """Write a page of charts to look at and to send on, with the tables of aggregate beside it.
+    """Write a page of charts that you can pass on, and the tables of aggregate beside it.
 
     Example: bunqueue analytics report --data-dir /var/lib/bunqueue --out report --tz Europe/Rome
     """
@@ -220,7 +227,7 @@ def report(
 
 
 class _Machine(NamedTuple):
-    """Where Spark runs, and how much it takes."""
+    """Where Spark runs, with how much memory, at which priority."""
 
     master: str | None
     memory: str
@@ -228,7 +235,7 @@ class _Machine(NamedTuple):
 
     @property
     def is_new(self) -> bool:
-        """Whether it is to be started on this machine."""
+        """Whether Spark has to be started on this machine."""
         from bunqueue.spark.sessions.start import starts_here
 
         return starts_here(self.master)
@@ -245,7 +252,7 @@ def _figures(what: str, place: tuple[Any, ...], out: str, asked: tuple[Any, ...]
 
 
 def _with_flags(text: str) -> str:
-    """A message that begins with the name of an argument in Python, with what the command line calls it."""
+    """A message with its leading argument name replaced by the flag of the command line."""
     name, colon, rest = text.partition(": ")
     return f"{_FLAGS[name]}{colon}{rest}" if name in _FLAGS else text
 
@@ -260,7 +267,7 @@ _FLAGS = {
 
 @contextmanager
 def _reporting() -> Iterator[OnStep]:
-    """A callback that shows each step on standard error; errors end the command as usual."""
+    """Yield a callback that shows each step on standard error; turn errors into those of the command line."""
     try:
         from bunqueue.spark import BadOption, NoJava, NotReadable
         from bunqueue.spark.sessions.errors import in_a_line
@@ -283,7 +290,7 @@ def _reporting() -> Iterator[OnStep]:
 
 def _was_interrupted(error: BaseException) -> bool:
     """Whether the error came up while Ctrl-C was being handled: by Python, or by Spark's own handler, which
-    tells Java first."""
+    calls Java first."""
     if any(frame.f_code.co_name == "signal_handler" for frame, _ in walk_tb(error.__traceback__)):
         return True
     while (before := error.__cause__ or error.__context__) is not None:
@@ -297,8 +304,8 @@ def _was_interrupted(error: BaseException) -> bool:
 def _ready(
     given: tuple[Any, ...], out: str, machine: _Machine, on_step: OnStep
 ) -> Iterator[tuple[From, SparkSession]]:
-    """Where to read, and a Spark session: copies of what servers write to, for which all that comes then,
-    Spark first, stands back.  Errors in a place are reported before Spark starts."""
+    """Yield where to read, and a Spark session. Folders of running servers are copied first, and everything
+    after that runs at low priority. Errors in the arguments are raised before Spark starts."""
     from bunqueue.analytics import inputs, runs
     from bunqueue.spark import standing_back
     from bunqueue.spark.read import folders, snapshots
@@ -321,8 +328,8 @@ def _ready(
 def _session(machine: _Machine) -> SparkSession:
     from bunqueue.spark import spark_session
 
-    logging.getLogger().addHandler(logging.NullHandler())  # Py4J logs there what is raised as well
-    settings = {"spark__log__level": "OFF"} if machine.is_new else {}  # traces of what one line reports
+    logging.getLogger().addHandler(logging.NullHandler())  # Py4J also logs there what it raises
+    settings = {"spark__log__level": "OFF"} if machine.is_new else {}  # else tracebacks beside our one line
     spark = spark_session(
         "bunqueue analytics",
         master=machine.master,
@@ -330,14 +337,14 @@ def _session(machine: _Machine) -> SparkSession:
         spark__ui__showConsoleProgress="false",
         **settings,
     )
-    # Spark's own handler asks Java to end its jobs, which fails where a signal comes amid a question.
+    # Spark's own handler asks Java to cancel its jobs, which fails during another call to Java.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     return spark
 
 
 @contextmanager
 def _progress() -> Iterator[OnStep]:
-    """Steps on standard error: on a terminal the one at work, and each with its time once it is done."""
+    """Show steps on standard error: the current one on a terminal, each finished one with its duration."""
     from rich.console import Console
 
     console = Console(stderr=True, highlight=False)

@@ -1,4 +1,4 @@
-"""``bunqueue completion``: completes commands, options, and names that a server knows."""
+"""``bunqueue completion``: shell completion of commands, options, and names that a server knows."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ _EXAMPLES = "\n".join(
 def completion(
     shell: Annotated[str, argument("SHELL", f"{', '.join(SHELLS)}.", completing.one_of(*SHELLS))],
 ) -> None:
-    """Print what a shell needs to complete commands and options.
+    """Print the completion script for a shell.
 
-    Names of queues, schedules and webhooks are asked of the server that the command line or BUNQUEUE_URL
-    names; when it is not there, there is just nothing.
+    It also completes queues, schedules and webhooks of the server that the command line or BUNQUEUE_URL
+    names, if that server is up.
     """
     from typer.completion import get_completion_script  # type: ignore[attr-defined]  # it is not in __all__
 

@@ -18,11 +18,11 @@ app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, rich_mar
 
 @app.callback()
 def _config() -> None:
-    """Look at the settings of the server."""
+    """Show the settings of the server."""
 
 
 def show(flags: dict[str, object]) -> None:
-    """Print the effective settings and where each came from. Takes the flags of start; hides tokens.
+    """Print the effective settings, and the source of each. Takes the flags of start; hides tokens.
 
     Example: bunqueue config show --config bunqueue.toml
     """
@@ -45,7 +45,7 @@ def show(flags: dict[str, object]) -> None:
 
 
 def _plain(shown: str) -> object:
-    """A value as TOML has it, or what stands for one that is hidden."""
+    """A value read from TOML, or the placeholder of a hidden one."""
     try:
         return tomllib.loads(f"value = {shown}")["value"]
     except tomllib.TOMLDecodeError:

@@ -1,4 +1,4 @@
-"""``bunqueue cron``: schedules, which push jobs by the clock."""
+"""``bunqueue cron``: schedules, which push jobs at set times."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .job_options import given, with_job_options
 if TYPE_CHECKING:
     from bunqueue.protocol.commands.cron import CronView
 
-app = noun("Schedules: list, add, run, pause, delete them, and see when they run.")
+app = noun("Schedules: list, add, run, pause or delete them, and show when they run.")
 
 CRONS = (
     Column("name", Kind.ID),
@@ -50,7 +50,7 @@ CRON = (
     Column("data", Kind.DATA),
 )
 RUNS = (Column("at", Kind.TIME, "here"), Column("local", Kind.TEXT, "there"), Column("in", Kind.SPAN))
-# As bunqueue.client.options.cron has them, which is not loaded for a help text.
+# The same as in bunqueue.client.options.cron, which takes too long to load for a help text.
 OF_JOBS = (
     "delay",
     "timeout",
@@ -69,11 +69,13 @@ MAX_RUNS = 1000
 Name = Annotated[str, argument("NAME", "The name of the schedule.", completing.crons)]
 MaybeName = Annotated[str | None, argument("[NAME]", "The name of a schedule.", completing.crons)]
 Queue = Annotated[
-    str, option("--queue", "-q", about="Where its jobs go.", metavar="QUEUE", complete=completing.queues)
+    str, option("--queue", "-q", about="The queue of its jobs.", metavar="QUEUE", complete=completing.queues)
 ]
 OfQueue = Annotated[
     str | None,
-    option("--queue", "-q", about="Only of this queue.", metavar="QUEUE", complete=completing.queues),
+    option(
+        "--queue", "-q", about="Only schedules of this queue.", metavar="QUEUE", complete=completing.queues
+    ),
 ]
 Data = Annotated[
     Any, option("--data", "-D", about="The data of its jobs: JSON, @FILE or -.", metavar="DATA", parser=data)
@@ -86,40 +88,46 @@ Expression = Annotated[
 ]
 Every = Annotated[
     float | None,
-    option("--every", "-e", about="Instead, so much time between two.", metavar=SPAN, parser=span),
+    option(
+        "--every", "-e", about="The time between two jobs, instead of --schedule.", metavar=SPAN, parser=span
+    ),
 ]
 Zone = Annotated[
     str | None, option("--timezone", "-z", about="Such as Europe/Rome. Default: UTC.", metavar="ZONE")
 ]
-JobName = Annotated[str | None, option("--job-name", about="What its jobs are called.", metavar="NAME")]
-Priority = Annotated[int | None, option("--priority", "-P", about="Of its jobs.", metavar="N")]
-MaxRuns = Annotated[int | None, option("--limit", about="So many jobs, then it ends.", metavar="N")]
-Immediately = Annotated[bool, option("--immediately", about="The first job now, if it is new.")]
+JobName = Annotated[str | None, option("--job-name", about="The name of its jobs.", metavar="NAME")]
+Priority = Annotated[int | None, option("--priority", "-P", about="The priority of its jobs.", metavar="N")]
+MaxRuns = Annotated[int | None, option("--limit", about="End after this many jobs.", metavar="N")]
+Immediately = Annotated[bool, option("--immediately", about="Add the first job now, if the schedule is new.")]
 Overlap = Annotated[
     bool | None,
     option(
-        "--prevent-overlap/--allow-overlap", about="Whether no job is added while the last one waits or runs."
+        "--prevent-overlap/--allow-overlap", about="Whether to add no job while the last one waits or runs."
     ),
 ]
-NoWorker = Annotated[bool, option("--skip-if-no-worker", about="Add no job while nobody works on the queue.")]
+NoWorker = Annotated[bool, option("--skip-if-no-worker", about="Add no job while the queue has no worker.")]
 Missed = Annotated[
     bool | None,
     option(
-        "--skip-missed/--catch-up", about="What was due while the server was down: left out, or made up for."
+        "--skip-missed/--catch-up", about="Whether runs that were due while the server was down are skipped."
     ),
 ]
-OfApp = Annotated[str | None, option("--app", about="Only those that this app declares.", metavar="NAME")]
+OfApp = Annotated[str | None, option("--app", about="Only schedules that this app declares.", metavar="NAME")]
 Move = Annotated[bool, option("--move", about="Take the name from a schedule of another queue.")]
-Target = Annotated[str, argument("MODULE[:NAME]", "Where the app is, as for bunqueue worker.")]
-Folder = Annotated[str, option("--app-dir", about="Where the module is. Default: here.", metavar="DIR")]
-DryRun = Annotated[bool, option("--dry-run", about="Only say what would be removed.")]
-UniqueKey = Annotated[str | None, option("--unique-key", "-u", about="For its jobs.", metavar="KEY")]
+Target = Annotated[str, argument("MODULE[:NAME]", "The app, as for bunqueue worker.")]
+Folder = Annotated[
+    str, option("--app-dir", about="The folder of the module. Default: the current one.", metavar="DIR")
+]
+DryRun = Annotated[bool, option("--dry-run", about="Only show what would be removed.")]
+UniqueKey = Annotated[
+    str | None, option("--unique-key", "-u", about="The unique key of its jobs.", metavar="KEY")
+]
 HowMany = Annotated[int, option("--count", "-n", about="How many. Default: 10.", metavar="N")]
 
 
 @verb(app, "bunqueue cron list", "bunqueue cron list --queue reports", name="list")
 def list_(session: Session, queue: OfQueue = None, app: OfApp = None) -> None:
-    """List the schedules of all queues, or of one, by name: when they run, and how the last run ended."""
+    """List the schedules of all queues, or of one, by name, with their next run and the last outcome."""
     found = session.admin.list_crons(queue)
     rows = [_row(session, each) for each in found if app is None or each.app == app]
     session.out.rows(rows, CRONS, none="there are no schedules")
@@ -150,10 +158,10 @@ def add(
     move: Move = False,
     **options: Any,
 ) -> None:
-    """Add a schedule, or replace the queue's one of that name.
+    """Add a schedule, or replace the queue's schedule of that name.
 
-    Give --schedule or --every. If the rhythm stays the same, the old one's goes on undisturbed. A name that
-    belongs to another queue is refused without --move.
+    Give --schedule or --every. If that stays the same, so does the time of the next run. A name that belongs
+    to another queue is refused without --move.
     """
     if (schedule is None) == (every is None):
         raise SettingsError("--schedule: give either that, or --every")
@@ -180,7 +188,7 @@ def add(
 
 
 def _row(session: Session, cron: CronView) -> dict[str, Any]:
-    """A schedule with all its settings; outside of JSON what belongs to its last run stands beside them."""
+    """A schedule with all its settings; outside of JSON, the fields of its last run are on the same level."""
     from msgspec.structs import asdict, fields
 
     values = asdict(cron)
@@ -209,7 +217,7 @@ def get(session: Session, name: Name) -> None:
 
 @verb(app, "bunqueue cron pause nightly")
 def pause(session: Session, name: Name) -> None:
-    """Have a schedule add no jobs until it is resumed; its runs meanwhile are left out."""
+    """Pause a schedule: it adds no jobs until it is resumed. Runs in between are skipped."""
     _found(session, name)
     session.admin.pause_cron(name)
     session.out.done(f"schedule {name} is paused", {"name": name, "paused": True})
@@ -217,7 +225,7 @@ def pause(session: Session, name: Name) -> None:
 
 @verb(app, "bunqueue cron resume nightly")
 def resume(session: Session, name: Name) -> None:
-    """Have a schedule add jobs again, from its next time on."""
+    """Resume a schedule: it adds jobs again, from its next run on."""
     _found(session, name)
     session.admin.resume_cron(name)
     session.out.done(f"schedule {name} is not paused", {"name": name, "paused": False})
@@ -225,9 +233,9 @@ def resume(session: Session, name: Name) -> None:
 
 @verb(app, "bunqueue cron run nightly")
 def run(session: Session, name: Name) -> None:
-    """Add the job of a schedule now, also of one that is paused; its times stay as they are.
+    """Add the job of a schedule now, even if it is paused. Its next run stays the same.
 
-    If its last job is still there, and it prevents overlap, that job's id is printed and none is added.
+    If the schedule prevents overlap and its last job still exists, no job is added, and that id is printed.
     """
     _found(session, name)
     job = session.admin.run_cron(name)
@@ -245,10 +253,10 @@ def run(session: Session, name: Name) -> None:
 def prune(
     session: Session, target: Target, app_dir: Folder = ".", dry_run: DryRun = False, yes: Yes = False
 ) -> None:
-    """Remove the schedules that an app once declared and declares no longer; nobody else's.
+    """Remove the schedules that an app declared once, but no longer declares.
 
-    Do it once no program with the old declarations is left: each declares them again when it starts. The app
-    is imported; the server is the one that the options here name.
+    First stop all programs with the old declarations: they declare them again when they start. The app is
+    imported; the server is the one that the options here name.
     """
     from bunqueue.app.schedules import stale_of
 
@@ -271,7 +279,7 @@ def prune(
 
 @verb(app, "bunqueue cron delete nightly --yes")
 def delete(session: Session, name: Name, yes: Yes = False) -> None:
-    """Remove a schedule; the jobs that it has added stay."""
+    """Remove a schedule. The jobs that it has added stay."""
     cron = _found(session, name)
     confirm(f"Remove schedule {name} of queue {cron.queue}?", yes)
     session.admin.delete_cron(name)
@@ -291,9 +299,9 @@ def next_(
     timezone: Zone = None,
     count: HowMany = 10,
 ) -> None:
-    """Print when a schedule runs next; or when an expression would, without asking any server.
+    """Print the next runs of a schedule, or of an expression, which needs no server.
 
-    Into a pipe goes the moment in epoch ms, the same in the schedule's time zone, and how many ms it is off.
+    A pipe gets each run in epoch ms, as local time in the schedule's time zone, and in how many ms it is.
     """
     from bunqueue.client.options import checks
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., None])
 
-app = noun("Dead letters: list, retry, purge them.")
+app = noun("Dead letters: list, retry or purge them.")
 
 REASONS = (
     "explicit_fail",
@@ -54,8 +54,8 @@ CONFIG = (
     Column("maxEntries", Kind.NUMBER, "kept at most"),
 )
 
-Limit = Annotated[int, option("--limit", "-n", about="At most so many. Default: 100.", metavar="N")]
-Offset = Annotated[int, option("--offset", about="Leave out so many at the beginning.", metavar="N")]
+Limit = Annotated[int, option("--limit", "-n", about="The maximum number. Default: 100.", metavar="N")]
+Offset = Annotated[int, option("--offset", about="Skip this many.", metavar="N")]
 Reason = Annotated[
     str | None,
     option(
@@ -70,27 +70,36 @@ Newer = Annotated[
 ]
 Named = Annotated[str | None, option("--name", about="Jobs of this name.", metavar="NAME")]
 Containing = Annotated[
-    str | None, option("--error", about="Whose error has this text, in capitals or not.", metavar="TEXT")
+    str | None, option("--error", about="Jobs whose error contains this text, in any case.", metavar="TEXT")
 ]
 FILTERS = {"reason": Reason, "name": Named, "error": Containing, "older_than": Older, "newer_than": Newer}
-"""What chooses dead letters, as flags."""
+"""The filters for dead letters, as flags."""
 OneJob = Annotated[str | None, option("--id", about="Only this job.", metavar="ID")]
-Count = Annotated[int | None, option("--count", "-n", about="At most so many, the oldest.", metavar="N")]
+Count = Annotated[
+    int | None, option("--count", "-n", about="At most this many, the oldest first.", metavar="N")
+]
 AutoRetry = Annotated[
-    bool | None, option("--auto-retry/--no-auto-retry", about="Whether they are retried by themselves.")
+    bool | None, option("--auto-retry/--no-auto-retry", about="Whether they are retried automatically.")
 ]
 Interval = Annotated[
-    float | None, option("--auto-retry-interval", about="How often.", metavar=SPAN, parser=span)
+    float | None,
+    option("--auto-retry-interval", about="The time between automatic retries.", metavar=SPAN, parser=span),
 ]
-MaxRetries = Annotated[int | None, option("--max-auto-retries", about="At most so often.", metavar="N")]
+MaxRetries = Annotated[
+    int | None, option("--max-auto-retries", about="The maximum of automatic retries.", metavar="N")
+]
 MaxAge = Annotated[
-    str | None, option("--max-age", about="Removed after this time; never: kept.", metavar=f"{SPAN}|never")
+    str | None,
+    option("--max-age", about="Removed after this time; never: kept forever.", metavar=f"{SPAN}|never"),
 ]
-MaxEntries = Annotated[int | None, option("--max-entries", about="Beyond, the oldest goes.", metavar="N")]
+MaxEntries = Annotated[
+    int | None,
+    option("--max-entries", about="How many are kept; beyond that the oldest is removed.", metavar="N"),
+]
 
 
 def with_filter(function: F) -> F:
-    """Give a verb, whose last parameter is ``**filters``, the flags that choose dead letters."""
+    """Replace the ``**filters`` of a verb by the flags that filter dead letters."""
     own = [each for each in parameters_of(function) if each.name != "filters"]
     more = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
@@ -101,7 +110,7 @@ def with_filter(function: F) -> F:
 
 
 def _which(filters: Mapping[str, Any]) -> DlqFilter:
-    """The filter that the flags mean; an age becomes a moment."""
+    """The filter for the given flags; ages become moments in epoch ms."""
     given = {
         name: begun(value) if name in ("older_than", "newer_than") else value
         for name, value in filters.items()
@@ -144,9 +153,9 @@ def list_(session: Session, queue: QueueName, limit: Limit = 100, offset: Offset
 def retry(
     session: Session, queue: QueueName, job_id: OneJob = None, count: Count = None, **filters: Any
 ) -> None:
-    """Give dead letters all their attempts again: one, those that are described, or all. Prints how many.
+    """Retry dead letters with all their attempts: one, those that match, or all. Prints how many.
 
-    Jobs that somebody cancelled are left out, unless you give their --id or --reason cancelled.
+    Cancelled jobs are left out, unless you give their --id or --reason cancelled.
     """
     found = session.queue(queue)
     retried = watched(
@@ -166,7 +175,7 @@ def retry(
 @verb(app, "bunqueue dlq count emails", "bunqueue dlq count emails --reason timeout", patient=True)
 @with_filter
 def count(session: Session, queue: QueueName, **filters: Any) -> None:
-    """Print how many dead letters a queue has: all, or those that are described."""
+    """Print how many dead letters a queue has: all, or those that match."""
     number = session.queue(queue).count_dlq(**_which(filters))
     session.out.done(plural(number, "dead letter"), {"queue": queue, "count": number}, "count")
 
@@ -199,7 +208,7 @@ def purge(session: Session, queue: QueueName, yes: Yes = False) -> None:
 
 @verb(app, "bunqueue dlq stats emails", patient=True)
 def stats(session: Session, queue: QueueName) -> None:
-    """Print the dead letters of a queue in numbers."""
+    """Print statistics of the dead letters of a queue."""
     session.out.record(session.queue(queue).dlq_stats(), STATS)
 
 
@@ -218,7 +227,7 @@ def config(
     max_age: MaxAge = None,
     max_entries: MaxEntries = None,
 ) -> None:
-    """Print how dead letters of a queue are kept and retried; with options, change that first."""
+    """Print how dead letters of a queue are kept and retried. With options, change that first."""
     from msgspec import UNSET
 
     found = session.queue(queue)

@@ -1,4 +1,4 @@
-"""``bunqueue doctor``: looks for what commonly goes wrong, and says what to do about it."""
+"""``bunqueue doctor``: looks for common problems, and gives a remedy for each."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ OK, WARNING, PROBLEM = "ok", "warning", "problem"
 FINDINGS = (Column("status", Kind.STATE), Column("check"), Column("finding", Kind.PROSE))
 
 OLD_MS = 600_000
-"""A job that waits longer than this waits for something that does not come."""
+"""The age, in ms, from which a waiting job is probably stuck."""
 CLOCK_MS = 2000
-"""By which clocks may differ before ages and delays that people compare are wrong."""
+"""How far clocks may differ, in ms, before displayed ages and delays are wrong."""
 LAG_S = 0.25
-"""Of the router's event loop; beyond, every command is late."""
+"""The lag of the router's event loop, in seconds, beyond which every command is late."""
 SHORT = 0.8
-"""Of a shard's share of the memory limit; beyond, jobs will soon be refused."""
+"""The used part of a shard's memory limit beyond which jobs will soon be refused."""
 MAX_NAMES = 5
 
 _MEMORY = "process_resident_memory_bytes"
 
 
 class Finding(NamedTuple):
-    """What one look has found."""
+    """The result of one check."""
 
     status: str
     check: str
@@ -45,13 +45,13 @@ class Finding(NamedTuple):
 
 Folder = Annotated[
     str | None,
-    option("--data-dir", about="Count the files of a server that does not run, instead.", metavar="DIR"),
+    option("--data-dir", about="Check the files of a stopped server instead.", metavar="DIR"),
 ]
 
 
 Repair = Annotated[
     bool,
-    option("--repair", about="Make new files of what can be read of damaged ones, and say what is lost."),
+    option("--repair", about="Rebuild damaged files from what can be read, and report what is lost."),
 ]
 
 
@@ -63,16 +63,16 @@ Repair = Annotated[
     "bunqueue doctor --data-dir ./data --repair",
 )
 def doctor(session: Session, data_dir: Folder = None, repair: Repair = False) -> None:
-    """Look for what commonly goes wrong: storage, shards, clocks, queues without workers, dead letters.
+    """Look for common problems: storage, shards, clocks, queues without workers, dead letters.
 
-    With --data-dir the files of a stopped server are read and recounted: whether they are
-    whole, every job is in one state, and the counts are right. That takes as long as reading them takes.
+    With --data-dir, it reads all files of a stopped server, and checks that they are intact, that every job
+    is in exactly one state, and that the counts are right.
 
-    With --repair, too, a new file is made of what can be read of each damaged one, and takes its place; the
-    old file is kept beside it. It says what was lost. If anything interrupts it, run it again.
+    With --repair as well, it replaces each damaged file with a new one of all that can be read, keeps the old
+    file beside it, and reports what was lost. If it is interrupted, run it again.
 
-    Changes nothing without --repair. Exit status: 0 when there is no problem, warnings or not; 1 when there
-    is one.
+    It changes nothing without --repair. Exit status: 1 when there is a problem, 0 when there are at most
+    warnings.
     """
     if repair:
         if data_dir is None:
@@ -111,7 +111,7 @@ def _findings(session: Session) -> Iterator[Finding]:
 
     try:
         storage = admin.storage_status()
-    except StorageDamaged as error:  # nor will the shards together tell the rest
+    except StorageDamaged as error:  # other commands to all shards would fail, too
         yield Finding(PROBLEM, "shards", error.reason)
         return
     trouble = storage.error or ("the disk is full" if storage.disk_full else None)
@@ -143,7 +143,7 @@ def _findings(session: Session) -> Iterator[Finding]:
 
 
 def _damage(samples: Any) -> Finding:
-    """What the shards have met of damage since the start, and which of them are out of service."""
+    """The damage that shards have met since the start, and the shards that are out of service."""
     found: list[str] = []
     for (name, labels), value in samples.items():
         shard = dict(labels).get("shard")
@@ -160,7 +160,7 @@ def _damage(samples: Any) -> Finding:
 
 
 def _room(storage: Any) -> Iterator[Finding]:
-    """How much room the shards have on their disk, and how long their write-ahead logs are."""
+    """The free disk space of the shards, and the size of their write-ahead logs."""
     if not storage.rooms:
         return
     free = min(storage.rooms, key=lambda room: room.free - room.refused_below)
@@ -174,7 +174,7 @@ def _room(storage: Any) -> Iterator[Finding]:
 
 
 def _memory(samples: Any) -> Finding:
-    """How near the shards are to their memory limits."""
+    """How close the shards are to their memory limits."""
     used = {dict(labels)["process"]: value for (name, labels), value in samples.items() if name == _MEMORY}
     short, full = [], []
     for (name, labels), limit in samples.items():
@@ -209,7 +209,7 @@ def _server(session: Session) -> Iterator[Finding]:
 
 
 def _clock(samples: Any) -> Finding:
-    """What the server's wall clock did since its shards started."""
+    """Jumps of the server's wall clock since its shards started."""
     found: dict[str, list[float]] = {}
     for (name, _), value in samples.items():
         found.setdefault(name, []).append(value)

@@ -1,4 +1,4 @@
-"""``bunqueue events --since``: what has happened, from the server's log of events."""
+"""``bunqueue events --since``: past events, from the server's event log."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..framework.session import Session
 
 PAGE = 1000
 STEP_S = 0.5
-"""Between looks for more, when it is followed."""
+"""The time between polls for more, with --follow."""
 
 
 def replay(
@@ -21,9 +21,9 @@ def replay(
     follow: bool,
     emit: Callable[[dict[str, Any]], bool],
 ) -> None:
-    """Tell ``emit`` of the events since a moment (epoch ms), until it says that it has enough.
+    """Pass events since a moment (epoch ms) to ``emit`` until it returns True.
 
-    ``wanted`` are options of ``Admin.read_events``. Of each page the events come in the order of their time.
+    ``wanted`` are options of ``Admin.read_events``. Within each page the events are sorted by time.
     """
     for events in _pages(session, wanted, since, follow):
         for event in sorted(events, key=lambda event: (event["timestamp"], event["shard"], event["seq"])):

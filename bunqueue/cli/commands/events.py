@@ -1,4 +1,4 @@
-"""``bunqueue events``: what happens in queues, as it happens."""
+"""``bunqueue events``: prints the events of queues as they happen."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 app = typer.Typer(pretty_exceptions_enable=False, rich_markup_mode=None)
 
 LOOK_S = 1.0
-"""Between looks for new queues, when all are listened to."""
+"""The time between polls for new queues, when all queues are followed."""
 MAX_QUEUES = 200
-"""Each takes a connection."""
+"""The most queues to follow: each takes a connection."""
 BUFFER = 10_000
 COLOURS = {
     "completed": "green",
@@ -42,7 +42,8 @@ COLOURS = {
 DETAILS = ("data", "error", "terminal", "reason", "prev", "delay", "progress", "message", "count")
 
 Queues = Annotated[
-    list[str] | None, argument("[QUEUE]...", "Which queues. Default: all, also new ones.", completing.queues)
+    list[str] | None,
+    argument("[QUEUE]...", "The queues. Default: all, including new ones.", completing.queues),
 ]
 Types = Annotated[
     list[str] | None,
@@ -55,24 +56,22 @@ Types = Annotated[
     ),
 ]
 Jobs = Annotated[
-    list[str] | None, option("--job", "-j", about="Only of this job; may be repeated.", metavar="ID")
+    list[str] | None, option("--job", "-j", about="Only events of this job; may be repeated.", metavar="ID")
 ]
-Count = Annotated[int | None, option("--count", "-n", about="So many events, then it ends.", metavar="N")]
-Lasting = Annotated[float | None, option("--for", about="So long, then it ends.", metavar=SPAN, parser=span)]
+Count = Annotated[int | None, option("--count", "-n", about="End after this many events.", metavar="N")]
+Lasting = Annotated[float | None, option("--for", about="End after this time.", metavar=SPAN, parser=span)]
 Since = Annotated[
     Any,
     option(
         "--since",
-        about="What has happened since so long ago, or a moment, from the log.",
+        about="Print past events from the log, from this long ago or from this moment.",
         metavar=WHEN,
         parser=span_or_moment,
     ),
 ]
 Follow = Annotated[
     bool,
-    option(
-        "--follow", "-f", about="Until Ctrl-C: with --since; else it is so unless --count or --for say else."
-    ),
+    option("--follow", "-f", about="Go on until Ctrl-C. The default without --since, --count and --for."),
 ]
 
 
@@ -95,14 +94,14 @@ def events(
     since: Since = None,
     follow: Follow = False,
 ) -> None:
-    """Print what happens in queues from now on, one event a line; with --since, what has happened.
+    """Print the events of queues from now on, one per line; with --since, past events.
 
-    Into a pipe go the moment in epoch ms, the type, the queue, the job, and details as JSON, separated by
-    tabs. With --json each line is a JSON object. An event "lost" says that some are missing, as the
-    connection broke, or the reader was too slow. A line on standard error says when listening has begun.
+    A pipe gets the time in epoch ms, the type, the queue, the job, and details as JSON, separated by tabs.
+    With --json each line is a JSON object. The event "lost" means that some events are missing, because the
+    connection broke or the reader was too slow. A line on standard error reports when listening starts.
 
-    With --since the server's log is read, and followed if --follow says so. It has more types of events, but
-    not the data of jobs.
+    With --since it reads the server's event log, and with --follow as well it goes on. The log has more types
+    of events, but not the data of jobs.
 
     Exit status: 5 when the time is over before --count events.
     """
@@ -119,9 +118,9 @@ def events(
     if since is not None:
         _replay(session, queues, types, job_ids, begun(since), count, follow)
         return
-    ear = _Ear(session, frozenset(types or ()), frozenset(job_ids or ()))
+    listener = _Listener(session, frozenset(types or ()), frozenset(job_ids or ()))
     try:
-        enough = asyncio.run(ear.listen(queues or [], count, lasting))
+        enough = asyncio.run(listener.listen(queues or [], count, lasting))
     except KeyboardInterrupt:
         raise typer.Exit(exits.INTERRUPTED) from None
     if count is not None and not enough:
@@ -143,7 +142,7 @@ def _replay(
     count: int | None,
     follow: bool,
 ) -> None:
-    """Print from the log, which knows more kinds of events, but not the data of jobs."""
+    """Print events from the log, which has more types of events, but not the data of jobs."""
     from .event_log import replay
 
     one = jobs[0] if jobs and len(jobs) == 1 else None
@@ -167,8 +166,8 @@ def _print(out: Output, row: Row) -> None:
     out.line(row, _coloured(row) if out.is_terminal else _tabbed(row))
 
 
-class _Ear:
-    """Hears several queues at a time, and prints what is wanted."""
+class _Listener:
+    """Listens to several queues at a time, and prints the wanted events."""
 
     def __init__(self, session: Session, types: frozenset[str], jobs: frozenset[str]) -> None:
         self._session = session
@@ -180,7 +179,7 @@ class _Ear:
         self._looked = asyncio.Event()
 
     async def listen(self, queues: list[str], count: int | None, lasting: float | None) -> bool:
-        """Whether ``count`` events came within ``lasting`` ms. Raises BunqueueError."""
+        """Returns whether ``count`` events arrived within ``lasting`` ms. Raises BunqueueError."""
         looking = None if queues else asyncio.create_task(self._look_for_queues())
         for queue in queues:
             await self._open(queue)
@@ -202,7 +201,7 @@ class _Ear:
         return True
 
     async def _until_one_ends(self, tasks: list[asyncio.Task[None]]) -> None:
-        """Until all is printed, or something is wrong."""
+        """Wait until all is printed, or a task fails."""
         while True:
             every = [*tasks, *self._tasks.values()]
             done, _ = await asyncio.wait(every, timeout=LOOK_S, return_when=asyncio.FIRST_COMPLETED)
@@ -217,7 +216,7 @@ class _Ear:
             _print(self._session.out, plain(event))
             left = None if left is None else left - 1
 
-    # -- hearing
+    # -- listening
 
     def _wants(self, event: QueueEvent) -> bool:
         return (not self._types or event.type in self._types) and (
@@ -225,14 +224,14 @@ class _Ear:
         )
 
     async def _open(self, queue: str) -> None:
-        """From the return on nothing of the queue is missed."""
+        """Subscribe to a queue. Once this returns, no event is missed."""
         from bunqueue.client.event_stream import AsyncEventStream
 
         stream = AsyncEventStream(self._endpoint, queue, self._wants, BUFFER)
         await stream.open()
-        self._tasks[queue] = asyncio.create_task(self._hear(stream))
+        self._tasks[queue] = asyncio.create_task(self._forward(stream))
 
-    async def _hear(self, stream: Any) -> None:
+    async def _forward(self, stream: Any) -> None:
         try:
             while (event := await stream.next()) is not None:
                 await self._heard.put(event)
@@ -242,7 +241,7 @@ class _Ear:
     # -- all queues
 
     async def _look_for_queues(self) -> None:
-        """Listen to queues as they come to be."""
+        """Listen to all queues, and to new ones as they appear."""
         from ..framework.checked import EndpointAdmin
 
         async with EndpointAdmin(self._endpoint) as admin:
@@ -261,7 +260,7 @@ class _Ear:
         await self._open(name)
 
     async def _first_look(self, looking: asyncio.Task[None]) -> None:
-        """Until it listens to all queues that there are."""
+        """Wait until it listens to all existing queues."""
         seen = asyncio.create_task(self._looked.wait())
         await asyncio.wait({looking, seen}, return_when=asyncio.FIRST_COMPLETED)
         seen.cancel()

@@ -1,4 +1,4 @@
-"""``bunqueue flow``: jobs that wait for each other, added as a whole, and shown as a tree."""
+"""``bunqueue flow``: adds jobs that wait for each other, and shows them as a tree."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..output.output import Column, Kind, plain
 if TYPE_CHECKING:
     from bunqueue.client.flow_plan import FlowJob, FlowNode, FlowTree
 
-app = noun("Flows, jobs that wait for each other: add one, and see how far it is.")
+app = noun("Flows, jobs that wait for each other: add one, and show its state.")
 
 FLOW = (
     Column("depth", Kind.NUMBER),
@@ -31,7 +31,7 @@ ADDED = FLOW[:4]
 _OWN = ("name", "queue", "data", "children", "on_failure")
 
 File = Annotated[str, argument("FILE", "JSON: a flow, or a list of them; - is standard input.")]
-Depth = Annotated[int | None, option("--depth", about="Only so many levels, from 1 on.", metavar="N")]
+Depth = Annotated[int | None, option("--depth", about="The maximum number of levels, from 1.", metavar="N")]
 
 
 @verb(
@@ -40,11 +40,11 @@ Depth = Annotated[int | None, option("--depth", about="Only so many levels, from
     """echo '{"name": "a", "queue": "q", "children": [{"name": "b", "queue": "q"}]}' | bunqueue flow add -""",
 )
 def add(session: Session, file: File) -> None:
-    """Add a flow, all of it or nothing: a job runs when its children have completed.
+    """Add a flow, entirely or not at all. A job runs when its children have completed.
 
     A job is {"name", "queue", "data", "children": [jobs]}, with "on_failure" ("fail", "ignore", "continue",
     "remove" or "wait": what its failure means for its parent), and options such as "max_attempts" or "delay".
-    A list holds several flows. Prints the jobs, a parent before its children; into a pipe their depth, id,
+    A list holds several flows. Prints the jobs, each parent before its children; a pipe gets their depth, id,
     queue and name.
     """
     value = _read(file)
@@ -56,9 +56,9 @@ def add(session: Session, file: File) -> None:
 
 @verb(app, "bunqueue flow show 01980f2e-...", "bunqueue flow show 01980f2e-... --depth 2 --json")
 def show(session: Session, job_id: JobId, depth: Depth = None) -> None:
-    """Print a job and all that it waits for, with their states; into a pipe depth, id, queue, name, state.
+    """Print a job and all jobs that it waits for, with their states.
 
-    JSON has the jobs whole, each with its "depth".
+    A pipe gets depth, id, queue, name, state and error. JSON has the complete jobs, each with its "depth".
     """
     from bunqueue.client.options import checks
     from bunqueue.errors import JobNotFound
@@ -92,14 +92,14 @@ def _read(file: str) -> Any:
 
 
 def _roots(value: Any) -> list[tuple[Any, str]]:
-    """Flows, and how each is called when something is wrong with it."""
+    """Flows, each with its name for error messages."""
     if isinstance(value, list):
         return [(each, f"flow {number}") for number, each in enumerate(value, 1)]
     return [(value, "the flow")]
 
 
 def _job(value: Any, place: str) -> FlowJob[Any]:
-    """A job and its children. SettingsError says where something is wrong."""
+    """A job and its children. Raises SettingsError, with the place of the mistake."""
     from bunqueue.client.flow_plan import FlowJob
     from bunqueue.client.options.job import JobOptions
     from bunqueue.errors import OptionError
@@ -129,7 +129,7 @@ def _job(value: Any, place: str) -> FlowJob[Any]:
 
 
 def _rows(node: FlowNode[Any], job: FlowJob[Any]) -> list[dict[str, Any]]:
-    """Of a flow that was added; the jobs have the shape of the nodes."""
+    """The rows of an added flow; ``job`` has the same shape as ``node``."""
     pairs = zip(_walk(node), _walk(job), strict=True)
     return [
         {"depth": depth, "id": each.job.id, "queue": made.queue, "name": made.name}
@@ -162,7 +162,7 @@ def _draw(tree: FlowTree) -> None:
         return text.append(f"  {printable(job.error)}", style="red") if job.error else text
 
     nodes = _walk(tree)
-    branches = [Tree(label(tree.job))]  # from the root to where the last job stands
+    branches = [Tree(label(tree.job))]  # from the root to the last job
     for node, level in nodes[1:]:
         del branches[level:]
         branches.append(branches[-1].add(label(node.job)))

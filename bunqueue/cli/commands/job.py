@@ -1,4 +1,4 @@
-"""``bunqueue job``: one job. The verbs that look at it come first, those that change it after them."""
+"""``bunqueue job``: one job. First come the verbs that read it, then those that change it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..framework.values import SPAN, JobId, JsonData, Yes, argument, option, spa
 from ..output.output import Column, Kind, plain
 from ..output.progress import confirm
 
-app = noun("Look at a job, wait for it, change it, cancel it.")
+app = noun("Show a job, wait for it, change it, cancel it.")
 
 TIMES = ("createdAt", "runAt", "startedAt", "completedAt", "lastHeartbeat")
 JOB = (
@@ -67,36 +67,38 @@ REASON = (
 Timeout = Annotated[
     float | None, option("--timeout", about="Wait no longer than this.", metavar=SPAN, parser=span)
 ]
-Start = Annotated[int, option("--start", about="From this line on, the first is 0.", metavar="N")]
-End = Annotated[int, option("--end", about="To this line; -1 is the last.", metavar="N")]
+Start = Annotated[int, option("--start", about="The first line to print, counted from 0.", metavar="N")]
+End = Annotated[int, option("--end", about="The last line to print; -1 is the last of all.", metavar="N")]
 
 PROGRESS = (Column("progress", Kind.NUMBER), Column("message"))
-NEGATIVE = {"ignore_unknown_options": True}  # a negative number is no flag
+NEGATIVE = {"ignore_unknown_options": True}  # a negative number is not a flag
 
-Reason = Annotated[str | None, option("--reason", about="What the job's worker is told.", metavar="TEXT")]
+Reason = Annotated[str | None, option("--reason", about="The reason that the worker sees.", metavar="TEXT")]
 Grace = Annotated[
     float,
     option(
         "--grace", about="How long a running job may take to stop. Default: 10s.", metavar=SPAN, parser=span
     ),
 ]
-Priority = Annotated[int, argument("PRIORITY", "Higher is taken first.")]
+Priority = Annotated[int, argument("PRIORITY", "Higher runs first.")]
 Lifo = Annotated[
     bool | None,
-    option("--lifo/--fifo", about="Whether it goes before others of its priority, or after them."),
+    option("--lifo/--fifo", about="Whether it runs before or after other jobs of its priority."),
 ]
-Delay = Annotated[Any, argument("TIME", "How much later it is to run, or the moment.", parser=span_or_moment)]
+Delay = Annotated[Any, argument("TIME", "How much later to run it, or when.", parser=span_or_moment)]
 Percent = Annotated[float | None, argument("[PERCENT]", "0 to 100.")]
-ProgressText = Annotated[str | None, option("--message", "-m", about="What it does now.", metavar="TEXT")]
+ProgressText = Annotated[
+    str | None, option("--message", "-m", about="What the job is doing.", metavar="TEXT")
+]
 LogText = Annotated[str, argument("MESSAGE", "The line.")]
 Level = Annotated[str, option("--level", about="Default: info.", metavar="LEVEL")]
-Keep = Annotated[int, option("--keep", about="Keep so many of the last lines. Default: 0.", metavar="N")]
-Parent = Annotated[str, argument("PARENT", "The id of the job that is to wait.")]
+Keep = Annotated[int, option("--keep", about="How many of the last lines to keep. Default: 0.", metavar="N")]
+Parent = Annotated[str, argument("PARENT", "The id of the job that will wait.")]
 
 
 @verb(app, "bunqueue job get 01980f2e-...", "bunqueue job get 01980f2e-... --json | jq .data")
 def get(session: Session, job_id: JobId) -> None:
-    """Print a job: its data, its state, and what has happened to it."""
+    """Print a job: its data, its state and its history."""
     job = session.found(job_id)
     row = plain(job)
     session.out.record(row, JOB)
@@ -118,7 +120,7 @@ def state(session: Session, job_id: JobId) -> None:
 
 @verb(app, "bunqueue job result 01980f2e-...")
 def result(session: Session, job_id: JobId) -> None:
-    """Print, as JSON, what a completed job gave back. It does not wait.
+    """Print the result of a completed job as JSON, without waiting.
 
     Exit status: 7 when the job has not completed.
     """
@@ -141,9 +143,9 @@ def _print_result(session: Session, job_id: str, value: object) -> None:
 
 @verb(app, "bunqueue job wait 01980f2e-... --timeout 5m", patient=True)
 def wait(session: Session, job_id: JobId, timeout: Timeout = None) -> None:
-    """Wait until a job has ended, and print what it gave back, as JSON.
+    """Wait until a job has ended, and print its result as JSON.
 
-    Exit status: 5 when the time is over, 8 when the job has failed, was cancelled or dropped.
+    Exit status: 5 after --timeout; 8 when the job failed, was cancelled or was dropped.
     """
     from ..output.progress import waiting
 
@@ -154,7 +156,7 @@ def wait(session: Session, job_id: JobId, timeout: Timeout = None) -> None:
 
 @verb(app, "bunqueue job logs 01980f2e-...", "bunqueue job logs 01980f2e-... --start 0 --end 9")
 def logs(session: Session, job_id: JobId, start: Start = 0, end: End = -1) -> None:
-    """Print the log of a job, the oldest line first. The last 100 lines are kept."""
+    """Print the log of a job, the oldest line first. A job keeps its last 100 lines."""
     session.out.rows(session.job(job_id).logs(start, end), LOG_LINE, none="its log is empty")
 
 
@@ -162,13 +164,13 @@ def logs(session: Session, job_id: JobId, start: Start = 0, end: End = -1) -> No
     app, "bunqueue job attempts 01980f2e-...", "bunqueue job attempts 01980f2e-... --json | jq -r '.[].stack'"
 )
 def attempts(session: Session, job_id: JobId) -> None:
-    """List the attempts of a job that came to nothing, the oldest first. JSON has their tracebacks."""
+    """List the failed attempts of a job, the oldest first. JSON has their tracebacks."""
     session.out.rows(session.job(job_id).attempts(), ATTEMPT, none="no attempt has failed")
 
 
 @verb(app, "bunqueue job why 01980f2e-...")
 def why(session: Session, job_id: JobId) -> None:
-    """Say why a job waits: everything that holds it back at present. Nothing for one that does not wait."""
+    """Print everything that makes a job wait now; nothing for a job that does not wait."""
     job = session.found(job_id)
     found = session.queue(job.queue).handle(job_id).why_waiting()
     session.out.rows(found, REASON, none=f"it does not wait: it is {job.state}")
@@ -176,7 +178,7 @@ def why(session: Session, job_id: JobId) -> None:
 
 @verb(app, "bunqueue job children 01980f2e-...")
 def children(session: Session, job_id: JobId) -> None:
-    """Print the children of a job, their states, and what they gave back."""
+    """Print the children of a job, with their states and results."""
     job = session.found(job_id)
     handle = session.job(job_id)
     values: dict[str, Any] = handle.children_values()
@@ -198,7 +200,7 @@ def children(session: Session, job_id: JobId) -> None:
 
 @contextmanager
 def _of(session: Session, job_id: str) -> Iterator[Any]:
-    """A job's handle; a refusal because of its state names that state."""
+    """Yield the handle of a job. A refusal because of the job's state names that state."""
     from bunqueue.errors import WrongState
 
     handle = session.job(job_id)
@@ -215,7 +217,7 @@ def _say(session: Session, job_id: str, sentence: str, **facts: object) -> None:
 
 @verb(app, "bunqueue job cancel 01980f2e-... --reason 'the order was withdrawn'")
 def cancel(session: Session, job_id: JobId, reason: Reason = None, grace: Grace = 10_000) -> None:
-    """Stop a job for good, also one that runs: its worker is notified, and its result does not count."""
+    """Cancel a job. If it is running, its worker is notified, and its result does not count."""
     with _of(session, job_id) as job:
         stopped = job.cancel(reason, grace=grace)
     said = "is cancelled" if stopped else f"is being stopped; bunqueue job wait {job_id} sees the end"
@@ -224,7 +226,7 @@ def cancel(session: Session, job_id: JobId, reason: Reason = None, grace: Grace 
 
 @verb(app, "bunqueue job promote 01980f2e-...")
 def promote(session: Session, job_id: JobId) -> None:
-    """Let a delayed job, or a retry that waits, run now."""
+    """Let a delayed job or a pending retry run now."""
     with _of(session, job_id) as job:
         job.promote()
     _say(session, job_id, "may run now")
@@ -240,7 +242,7 @@ def retry(session: Session, job_id: JobId) -> None:
 
 @verb(app, """bunqueue job update 01980f2e-... '{"to": "grace@example.com"}'""")
 def update(session: Session, job_id: JobId, data: JsonData) -> None:
-    """Give a job that has not ended other data."""
+    """Replace the data of a job that has not ended."""
     with _of(session, job_id) as job:
         job.update_data(data)
     _say(session, job_id, "has other data")
@@ -248,7 +250,7 @@ def update(session: Session, job_id: JobId, data: JsonData) -> None:
 
 @verb(app, "bunqueue job priority 01980f2e-... 10", context_settings=NEGATIVE)
 def priority(session: Session, job_id: JobId, priority: Priority, lifo: Lifo = None) -> None:
-    """Give a waiting or delayed job another priority."""
+    """Change the priority of a waiting or delayed job."""
     with _of(session, job_id) as job:
         job.change_priority(priority, lifo=lifo)
     _say(session, job_id, f"has priority {priority}", priority=priority)
@@ -256,7 +258,7 @@ def priority(session: Session, job_id: JobId, priority: Priority, lifo: Lifo = N
 
 @verb(app, "bunqueue job delay 01980f2e-... 1h30m", "bunqueue job delay 01980f2e-... 2026-12-24T18:00+01:00")
 def delay(session: Session, job_id: JobId, time: Delay) -> None:
-    """Have a waiting, delayed or active job run later. An active one is taken from its worker."""
+    """Delay a waiting, delayed or active job. An active job is taken from its worker."""
     from bunqueue.client.options.moments import time_left
 
     delay = time_left(time, "TIME")
@@ -275,7 +277,7 @@ def discard(session: Session, job_id: JobId) -> None:
 
 @verb(app, "bunqueue job remove 01980f2e-... --yes")
 def remove(session: Session, job_id: JobId, yes: Yes = False) -> None:
-    """Remove a job with its result and its log; not an active one."""
+    """Remove a job with its result and its log. The job must not be active."""
     with _of(session, job_id) as job:
         confirm(f"Remove job {job_id} of queue {job.queue}?", yes)
         job.remove()
@@ -284,7 +286,7 @@ def remove(session: Session, job_id: JobId, yes: Yes = False) -> None:
 
 @verb(app, "bunqueue job progress 01980f2e-...", "bunqueue job progress 01980f2e-... 50 --message rendering")
 def progress(session: Session, job_id: JobId, percent: Percent = None, message: ProgressText = None) -> None:
-    """Print how far an active job is, and its last message; with PERCENT, say how far it is."""
+    """Print the progress of an active job and its last message; with PERCENT, set them."""
     with _of(session, job_id) as job:
         if percent is None:
             session.out.record(job.progress(), PROGRESS)
@@ -303,7 +305,7 @@ def log(session: Session, job_id: JobId, message: LogText, level: Level = "info"
 
 @verb(app, "bunqueue job clear-logs 01980f2e-... --keep 10 --yes")
 def clear_logs(session: Session, job_id: JobId, keep: Keep = 0, yes: Yes = False) -> None:
-    """Forget the log of a job but for its last lines."""
+    """Clear the log of a job, or all but its last lines."""
     with _of(session, job_id) as job:
         confirm(f"Forget the log of job {job_id}?", yes)
         job.clear_logs(keep=keep)
@@ -312,7 +314,7 @@ def clear_logs(session: Session, job_id: JobId, keep: Keep = 0, yes: Yes = False
 
 @verb(app, "bunqueue job release-key 01980f2e-...")
 def release_key(session: Session, job_id: JobId) -> None:
-    """Free the unique key that a job holds, so that another may have it. The job stays."""
+    """Release the unique key of a job, so that another job may use it. The job stays."""
     with _of(session, job_id) as job:
         held = job.remove_unique_key()
     _say(session, job_id, "holds no key any more" if held else "held no key", released=held)
@@ -320,7 +322,7 @@ def release_key(session: Session, job_id: JobId) -> None:
 
 @verb(app, "bunqueue job set-parent 01980f2e-... 01980f30-...")
 def set_parent(session: Session, job_id: JobId, parent: Parent) -> None:
-    """Make a job the child of another, which waits for it from then on."""
+    """Make a job the child of another job, which then waits for it."""
     with _of(session, job_id) as job:
         job.set_parent(parent)
     _say(session, job_id, f"is a child of {parent}", parent=parent)
@@ -328,7 +330,7 @@ def set_parent(session: Session, job_id: JobId, parent: Parent) -> None:
 
 @verb(app, "bunqueue job leave-parent 01980f2e-...")
 def leave_parent(session: Session, job_id: JobId) -> None:
-    """Part a job from its parent, which no longer waits for it."""
+    """Detach a job from its parent, which no longer waits for it."""
     with _of(session, job_id) as job:
         job.leave_parent()
     _say(session, job_id, "has no parent any more")
@@ -336,7 +338,7 @@ def leave_parent(session: Session, job_id: JobId) -> None:
 
 @verb(app, "bunqueue job remove-children 01980f2e-... --yes")
 def remove_children(session: Session, job_id: JobId, yes: Yes = False) -> None:
-    """Remove the children of a job that have not begun."""
+    """Remove the children of a job that have not started."""
     with _of(session, job_id) as job:
         confirm(f"Remove the children of job {job_id} that have not begun?", yes)
         job.remove_children()

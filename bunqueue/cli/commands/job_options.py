@@ -1,6 +1,6 @@
-"""The options of jobs as flags: of those that are pushed, and of those that a schedule pushes.
+"""The options of jobs as flags, for ``push`` and ``cron add``.
 
-Their bounds stand where the protocol declares them; the client checks them.
+The protocol declares their bounds, and the client checks them.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ F = TypeVar("F", bound=Callable[..., None])
 
 
 def pairs(text: str) -> str:
-    """The kind of a flag that is NAME=TEXT."""
+    """The kind of a flag with values NAME=TEXT."""
     return text
 
 
 class Flag(NamedTuple):
-    """How an option of `bunqueue.JobOptions`, or a part of one, is said: ``kind``: int, str, bool, list (of
+    """The flag of an option of `bunqueue.JobOptions`, or of a part of one. ``kind``: int, str, bool, list (of
     texts), pairs, span or span_or_moment."""
 
     kind: Any
@@ -33,22 +33,22 @@ class Flag(NamedTuple):
 
 
 FLAGS: dict[str, Flag] = {
-    "priority": Flag(int, "Higher is taken first. Default: 0.", "N", ("-P",)),
+    "priority": Flag(int, "Higher runs first. Default: 0.", "N", ("-P",)),
     "delay": Flag(span_or_moment, "Not before this much time has passed, or this moment.", WHEN, ("-d",)),
-    "lifo": Flag(bool, "Before others of its priority, the newest first."),
-    "max_attempts": Flag(int, "How often it may run. Default: 3.", "N"),
-    "backoff": Flag(span, "The wait before a retry; doubles with each.", SPAN),
+    "lifo": Flag(bool, "Run it before other jobs of its priority, the newest first."),
+    "max_attempts": Flag(int, "The maximum number of attempts. Default: 3.", "N"),
+    "backoff": Flag(span, "The wait before a retry; it doubles with each retry.", SPAN),
     "ttl": Flag(span_or_moment, "Dropped if not started within this time, or by this moment.", WHEN),
-    "timeout": Flag(span, "An attempt that takes longer has failed.", SPAN),
-    "stall_timeout": Flag(span, "Taken from its worker when that was silent for so long.", SPAN),
-    "job_id": Flag(str, "An id of your own, unique over the whole server.", "ID"),
+    "timeout": Flag(span, "An attempt that takes longer fails.", SPAN),
+    "stall_timeout": Flag(span, "Taken from its worker after this time without a heartbeat.", SPAN),
+    "job_id": Flag(str, "An id of your own, unique on the whole server.", "ID"),
     "unique_key": Flag(str, "While a job with this key waits or runs, no other is added.", "KEY", ("-u",)),
-    "group": Flag(str, "Jobs of a group have limits of their own.", "GROUP", ("-g",)),
-    "depends_on": Flag(list, "A job that must complete before; may be repeated.", "ID"),
-    "parent": Flag(str, "The job whose child it is.", "ID"),
-    "tags": Flag(list, "A word that is shown with it; may be repeated.", "TAG", ("--tag",)),
-    "repeat": Flag(span, "Added again each time it has completed, to run so much later.", SPAN),
-    "repeat_limit": Flag(int, "With --repeat, so many times.", "N"),
+    "group": Flag(str, "The group, which can have its own limits.", "GROUP", ("-g",)),
+    "depends_on": Flag(list, "A job that must complete first; may be repeated.", "ID"),
+    "parent": Flag(str, "The parent job.", "ID"),
+    "tags": Flag(list, "A label shown with the job; may be repeated.", "TAG", ("--tag",)),
+    "repeat": Flag(span, "Add the job again after each completion, to run this much later.", SPAN),
+    "repeat_limit": Flag(int, "The number of times for --repeat.", "N"),
     "backoff_type": Flag(
         str, "fixed: the wait before a retry stays the same; exponential: it doubles.", "TYPE"
     ),
@@ -56,14 +56,14 @@ FLAGS: dict[str, Flag] = {
     "unique_extend": Flag(bool, "Have the job that holds the key keep it for another --unique-for."),
     "unique_replace": Flag(bool, "Take the place of the job that holds the key, unless that runs."),
     "debounce": Flag(
-        span, "Run only the last with this --unique-key, when no other has come for so long.", SPAN
+        span, "Run only the last job with this --unique-key, after this time without another.", SPAN
     ),
     "headers": Flag(
-        pairs, "For those on the way, a trace context say; may be repeated.", "NAME=TEXT", ("--header",)
+        pairs, "For middleware, such as a trace context; may be repeated.", "NAME=TEXT", ("--header",)
     ),
-    "group_max_size": Flag(int, "Refused while so many jobs of its --group are queued.", "N"),
-    "keep_logs": Flag(int, "How many lines of its log are kept, at most 100.", "N"),
-    "stack_trace_limit": Flag(int, "How many lines of a traceback are kept. Default: 10.", "N"),
+    "group_max_size": Flag(int, "Refused while this many jobs of its --group are queued.", "N"),
+    "keep_logs": Flag(int, "How many lines of its log to keep, at most 100.", "N"),
+    "stack_trace_limit": Flag(int, "How many lines of a traceback to keep. Default: 10.", "N"),
     "size_limit": Flag(int, "Refused when its data takes more bytes.", "N"),
     "failure_policy": Flag(
         str, "What its failure means for its --parent: fail, ignore, continue, remove, wait.", "POLICY"
@@ -75,7 +75,7 @@ FLAGS: dict[str, Flag] = {
 
 
 def with_job_options(names: Collection[str]) -> Callable[[F], F]:
-    """Give a verb, whose last parameter is ``**options``, these options of jobs as flags."""
+    """Replace the ``**options`` of a verb by flags for these options of jobs."""
 
     def add(function: F) -> F:
         own = [each for each in parameters_of(function) if each.name != "options"]
@@ -111,7 +111,7 @@ def _parameter(name: str) -> inspect.Parameter:
 
 
 def given(options: dict[str, Any]) -> Any:
-    """What was given of them, as `JobOptions`. Raises SettingsError for what does not go together."""
+    """The given options, as `JobOptions`. Raises SettingsError for flags that exclude or lack each other."""
     found = {
         name: value
         for name, value in options.items()
@@ -166,7 +166,7 @@ def _unique(found: dict[str, Any], said: dict[str, Any]) -> None:
         found["debounce"] = Debounce(found.pop("unique_key"), wait)
 
 
-# Flags that say more about another one: that one, the fields that they are, and what both are together.
+# Options with further flags: the option, the fields of those flags, and what combines them.
 _PARTS: tuple[tuple[str, dict[str, str], Callable[[dict[str, Any], dict[str, Any]], None]], ...] = (
     ("backoff", {"backoff_type": "type"}, _backoff),
     ("repeat", {"repeat_limit": "limit"}, _repeat),

@@ -1,4 +1,4 @@
-"""``bunqueue stats``, ``shards``, ``metrics``, ``health`` and ``ping``: the server as a whole."""
+"""``bunqueue stats``, ``shards``, ``metrics``, ``health`` and ``ping``: the state of the server."""
 
 from __future__ import annotations
 
@@ -55,13 +55,13 @@ HEALTH = (
 
 @verb(app, "bunqueue stats", "bunqueue stats --json | jq .waiting")
 def stats(session: Session) -> None:
-    """Print how many jobs the server has in each state, and how fast they come and go."""
+    """Print how many jobs are in each state, and how fast they are pushed and pulled."""
     session.out.record(session.admin.stats(), STATS)
 
 
 @verb(app, "bunqueue shards")
 def shards(session: Session) -> None:
-    """List the shards: their queues, unfinished jobs, memory, files, and what is wrong with them.
+    """List the shards: their queues, unfinished jobs, memory, files and errors.
 
     Exit status: 1 when one does not answer or cannot store everything.
     """
@@ -77,7 +77,7 @@ def shards(session: Session) -> None:
 
 @verb(app, "bunqueue metrics", "bunqueue metrics --json")
 def metrics(session: Session) -> None:
-    """Print all numbers as Prometheus reads them; as JSON, the totals since the server's start."""
+    """Print all metrics in the Prometheus format; with --json, the totals since the server's start."""
     if session.out.as_json:
         session.out.record(session.admin.metrics(), TOTALS)
     else:
@@ -95,9 +95,9 @@ def ping(session: Session) -> None:
 
 @verb(app, "bunqueue health", "until bunqueue health > /dev/null; do sleep 1; done")
 def health(session: Session) -> None:
-    """Say whether the server is there, lets us in, and can store everything.
+    """Check that the server is up, accepts the token, and can store everything.
 
-    Exit status: 0 when it is well; 1 when it cannot store everything; 4 when it is not there.
+    Exit status: 0 when all is well; 1 when it cannot store everything; 4 when it cannot be reached.
     """
     admin = session.admin
     info = admin.info()

@@ -29,18 +29,18 @@ if TYPE_CHECKING:
 app = typer.Typer(pretty_exceptions_enable=False, rich_markup_mode=None)
 
 BATCH = 1000
-"""Lines that are sent at once, at most ..."""
+"""The most lines in one command ..."""
 BATCH_BYTES = 4_000_000
-"""... or so much of them: a frame holds 64 MiB, and a bar should move."""
+"""... and the most bytes: a frame holds 64 MiB, and the progress bar should move."""
 DEFAULT_NAME = "default"
 
 Data = Annotated[Any, argument("[DATA]", "JSON, @FILE, or - for standard input. Default: null.", parser=data)]
-Name = Annotated[
-    str, option("--name", "-n", about="What the job is called. Default: default.", metavar="NAME")
-]
+Name = Annotated[str, option("--name", "-n", about="The name of the job. Default: default.", metavar="NAME")]
 Key = Annotated[
     str | None,
-    option("--idempotency-key", about="For five minutes the same key adds nothing again.", metavar="KEY"),
+    option(
+        "--idempotency-key", about="Within five minutes, the same key does not add it again.", metavar="KEY"
+    ),
 ]
 Lines = Annotated[
     str | None,
@@ -76,8 +76,9 @@ def push(
 ) -> None:
     """Add a job to a queue; with --lines, one for each line of a file.
 
-    Prints the job's id. Of a file, how many jobs were added, and how many were there already. The lines
-    before a wrong one are added, and it is named; with --idempotency-key the whole file may be given again.
+    Prints the job's id; for a file, how many jobs were added, and how many existed already. If a line is
+    invalid, the lines before it are added, and the error names it. With --idempotency-key you can repeat the
+    whole file.
     """
     shared = given(options)
     if lines is not None:
@@ -94,14 +95,14 @@ def push(
 
 
 class _Maker(NamedTuple):
-    """Makes jobs of lines."""
+    """Parses lines into jobs."""
 
     name: str
     options: Any
     whole: bool
 
     def job(self, line: bytes) -> NewJob:
-        """Raises ValueError for a malformed line."""
+        """The job of a line. Raises ValueError for a malformed one."""
         import msgspec
 
         from bunqueue.client.options.job import JobOptions, NewJob
@@ -136,14 +137,14 @@ class _Pusher:
         self._size = 0
 
     def take(self, number: int, job: NewJob, size: int) -> None:
-        """One more. Raises _BadLine."""
+        """Add a job to the batch; send the batch if it is full. Raises _BadLine."""
         self._batch.append((number, job))
         self._size += size
         if len(self._batch) >= BATCH or self._size >= BATCH_BYTES:
             self.send()
 
     def send(self) -> None:
-        """Add what is there. Raises _BadLine, when all before that line are still there."""
+        """Send the batch. Raises _BadLine; the jobs before that line then remain in the batch."""
         if not self._batch:
             return
         first = self._batch[0][0]

@@ -1,4 +1,4 @@
-"""``bunqueue queue``: queues. What removes or moves many jobs asks first, and shows its progress."""
+"""``bunqueue queue``: queues. Verbs that remove or move many jobs ask first, and show their progress."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ..output.progress import confirm, watched
 if TYPE_CHECKING:
     from bunqueue.client.blocking.queue import Queue
 
-app = noun("List queues; pause, count, clean, drain, remove one.")
+app = noun("List queues; pause, count, clean, drain or remove one.")
 
 STATES = ("waiting", "prioritized", "delayed", "active", "waiting-children", "completed", "failed", "paused")
 PAGE = 500
@@ -52,11 +52,11 @@ State = Annotated[
         complete=one_of(*STATES),
     ),
 ]
-Limit = Annotated[int, option("--limit", "-n", about="At most so many. Default: 100.", metavar="N")]
-Offset = Annotated[int, option("--offset", about="Leave out so many at the beginning.", metavar="N")]
-Newest = Annotated[bool, option("--newest", about="The newest first.")]
+Limit = Annotated[int, option("--limit", "-n", about="The maximum number. Default: 100.", metavar="N")]
+Offset = Annotated[int, option("--offset", about="Skip this many.", metavar="N")]
+Newest = Annotated[bool, option("--newest", about="Print the newest first.")]
 UniqueKey = Annotated[str, argument("KEY", "The unique key of a job.")]
-Free = Annotated[bool, option("--free", about="Free it, so that another job may have it.")]
+Free = Annotated[bool, option("--free", about="Release it, so that another job may use it.")]
 KeepEvents = Annotated[int, argument("N", "How many of the newest events to keep.")]
 
 CLEANABLE = ("waiting", "delayed", "prioritized", "paused", "completed", "failed")
@@ -64,7 +64,7 @@ CLEANABLE = ("waiting", "delayed", "prioritized", "paused", "completed", "failed
 OlderThan = Annotated[
     Any,
     option(
-        "--older-than", about="Only those older than this. Default: 0.", metavar=WHEN, parser=span_or_moment
+        "--older-than", about="Only jobs older than this. Default: 0.", metavar=WHEN, parser=span_or_moment
     ),
 ]
 OneState = Annotated[
@@ -72,20 +72,20 @@ OneState = Annotated[
     option(
         "--state",
         "-s",
-        about=f"{', '.join(CLEANABLE)}. Default: those that wait.",
+        about=f"{', '.join(CLEANABLE)}. Default: all jobs that wait.",
         metavar="STATE",
         complete=one_of(*CLEANABLE),
     ),
 ]
 CleanLimit = Annotated[
-    int, option("--limit", "-n", about="At most so many, the oldest. Default: 1000.", metavar="N")
+    int, option("--limit", "-n", about="At most this many, the oldest first. Default: 1000.", metavar="N")
 ]
-Count = Annotated[int | None, option("--count", "-n", about="At most so many. Default: all.", metavar="N")]
+Count = Annotated[int | None, option("--count", "-n", about="The maximum number. Default: all.", metavar="N")]
 OneJob = Annotated[str | None, option("--id", about="Only this job.", metavar="ID")]
 CompletedBefore = Annotated[
     Any,
     option(
-        "--older-than", about="Only those that completed so long ago.", metavar=WHEN, parser=span_or_moment
+        "--older-than", about="Only jobs that completed before this.", metavar=WHEN, parser=span_or_moment
     ),
 ]
 
@@ -105,7 +105,7 @@ def counts(
     session: Session,
     queue: QueueName,
     by_priority: Annotated[
-        bool, option("--by-priority", about="Only those that wait for their turn or time, by priority.")
+        bool, option("--by-priority", about="Only waiting and delayed jobs, by priority.")
     ] = False,
 ) -> None:
     """Print how many jobs of a queue are in each state."""
@@ -137,7 +137,7 @@ def jobs(
     offset: Offset = 0,
     newest: Newest = False,
 ) -> None:
-    """List jobs of a queue in the order in which they were made: of some states, or all."""
+    """List jobs of a queue in order of creation, in some states or in all."""
     from bunqueue.client.options import checks
 
     checks.whole("limit", limit)
@@ -153,14 +153,14 @@ def jobs(
 
 @verb(app, "bunqueue queue pause emails")
 def pause(session: Session, queue: QueueName) -> None:
-    """Give out no more jobs of a queue until it is resumed; all else goes on. Outlives a restart."""
+    """Pause a queue: workers get no more of its jobs until it is resumed. Survives a restart."""
     session.queue(queue).pause()
     session.out.done(f"queue {queue} is paused", {"queue": queue, "paused": True})
 
 
 @verb(app, "bunqueue queue resume emails")
 def resume(session: Session, queue: QueueName) -> None:
-    """Give out jobs of a queue again."""
+    """Resume a paused queue."""
     session.queue(queue).resume()
     session.out.done(f"queue {queue} is not paused", {"queue": queue, "paused": False})
 
@@ -188,7 +188,7 @@ def unique_key(session: Session, queue: QueueName, key: UniqueKey, free: Free = 
 
 
 def queued(queue: Queue) -> int:
-    """How many jobs wait for their turn or their time."""
+    """The number of waiting and delayed jobs."""
     counts = queue.counts()
     return counts.waiting + counts.prioritized + counts.delayed + counts.paused
 
@@ -205,7 +205,7 @@ def _in_state(queue: Queue, state: str | None) -> Callable[[], int]:
 
 @verb(app, "bunqueue queue drain emails", "bunqueue queue drain emails --yes", patient=True)
 def drain(session: Session, queue: QueueName, yes: Yes = False) -> None:
-    """Remove all waiting and delayed jobs of a queue; not those that wait for others. Prints how many."""
+    """Remove all waiting and delayed jobs of a queue, but none that wait for other jobs. Prints how many."""
     found = session.queue(queue)
     if not yes:
         confirm(f"Remove {plural(queued(found))}, waiting or delayed, of queue {queue}?", yes)
@@ -229,8 +229,8 @@ def clean(
 ) -> None:
     """Remove old jobs of a queue, the oldest first. Prints how many.
 
-    Those that wait age from when they were added, completed ones from their completion, failed ones from
-    their last attempt.
+    The age of a waiting job counts from its creation, of a completed job from its completion, of a failed job
+    from its last attempt.
     """
     from bunqueue.client.options import checks
 
@@ -250,7 +250,7 @@ def clean(
 
 @verb(app, "bunqueue queue obliterate emails", "bunqueue queue obliterate emails --yes", patient=True)
 def obliterate(session: Session, queue: QueueName, yes: Yes = False) -> None:
-    """Remove a queue: its jobs in all states, active ones too, and all that was set for it."""
+    """Remove a queue with its settings and its jobs in all states, even active ones."""
     found = session.queue(queue)
     if not yes:
         confirm(f"Remove queue {queue} with all its {plural(found.count())}, and its settings?", yes)
@@ -260,7 +260,7 @@ def obliterate(session: Session, queue: QueueName, yes: Yes = False) -> None:
 
 @verb(app, "bunqueue queue promote emails --count 100", patient=True)
 def promote(session: Session, queue: QueueName, count: Count = None) -> None:
-    """Let delayed jobs of a queue run now: all, or those that were added first. Prints how many."""
+    """Let delayed jobs of a queue run now: all, or the first --count that were added. Prints how many."""
     found = session.queue(queue)
     moved = watched(
         f"promoting jobs of {queue}", lambda: found.promote_jobs(count), lambda: found.counts().delayed
@@ -282,9 +282,9 @@ def retry(
     older_than: CompletedBefore = None,
     yes: Yes = False,
 ) -> None:
-    """Run completed jobs of a queue again, their results forgotten. Prints how many.
+    """Run completed jobs of a queue again, and forget their results. Prints how many.
 
-    For those that failed see bunqueue dlq retry.
+    For failed jobs see bunqueue dlq retry.
     """
     found = session.queue(queue)
     if job_id is None:
@@ -305,7 +305,7 @@ def retry(
 
 @verb(app, "bunqueue queue trim-events emails 1000 --yes", patient=True)
 def trim_events(session: Session, queue: QueueName, max_length: KeepEvents, yes: Yes = False) -> None:
-    """Forget the oldest events of a queue in the server's log. Prints how many."""
+    """Delete the oldest events of a queue from the server's event log. Prints how many."""
     confirm(f"Forget all but the last {max_length:,} events of queue {queue}?", yes)
     count = session.queue(queue).trim_events(max_length)
     session.out.done(f"{plural(count, 'event')} forgotten", {"queue": queue, "count": count}, "count")

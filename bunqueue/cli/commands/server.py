@@ -1,8 +1,8 @@
-"""``bunqueue start`` and ``version``: what concerns the server as a whole.
+"""``bunqueue start`` and ``version``.
 
-The flags are made from the table of settings, so this file names none but ``--config``. ``start`` imports
-nothing of the server: it replaces itself with the router's process and hands it the settings through a pipe.
-So tokens leave the list of arguments, and the process id that a service manager knows stays the same.
+The flags are made from the table of settings, so this file names only ``--config``. ``start`` imports nothing
+of the server: it replaces itself with the router's process, and passes the settings through a pipe. So the
+list of processes shows no tokens, and the process id that a service manager knows stays the same.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import typer
 from bunqueue.settings import OPTIONS, Option, Settings, SettingsError, file_with_secrets, resolve_settings
 
 MAX_SETTINGS_BYTES = 65536
-"""What a pipe holds before anyone reads from it; more would block for ever."""
+"""The size of a pipe's buffer; a larger write would block forever."""
 SERVER_PACKAGES = ("router", "shardproc")
 
 app = typer.Typer(pretty_exceptions_enable=False, rich_markup_mode=None)
@@ -33,7 +33,7 @@ def _parameter(name: str, annotation: object) -> inspect.Parameter:
 
 
 def _flag(option: Option) -> inspect.Parameter:
-    """Typer's view of ``option``. It takes any text: the settings check it, and say where it came from."""
+    """The flag for ``option``. It accepts any text: the settings check it, and their errors name it."""
     kind = option.kind
     allowed = "" if kind.choices else f" Allowed: {kind.bound}."
     default = option.default_text or option.show(option.default(os.environ))
@@ -57,7 +57,7 @@ JSON = Annotated[bool, typer.Option("--json", help="Write JSON.", show_default=F
 def with_settings(
     command: Callable[[dict[str, object]], None], *more: inspect.Parameter
 ) -> Callable[..., None]:
-    """Give ``command`` a flag for every setting, ``--config``, and ``more``; it gets them by name."""
+    """Add ``--config``, a flag for every setting, and ``more`` to ``command``, which gets them by name."""
 
     @functools.wraps(command)
     def run(**flags: object) -> None:
@@ -98,8 +98,8 @@ def version(as_json: JSON = False) -> None:
 def start(flags: dict[str, object]) -> None:
     """Start the server.
 
-    Instead of the flag --tcp-port you may set the variable BUNQUEUE_TCP_PORT or the key tcp_port of the file,
-    and so on; --config has a variable only. A flag beats a variable, and a variable beats the file.
+    Each setting is a flag, a variable and a key of the config file: --tcp-port, BUNQUEUE_TCP_PORT, tcp_port.
+    A flag overrides a variable, and a variable overrides the file. --config has no key.
 
     Example: bunqueue start --data-dir ./data --shards 2
     """
@@ -110,7 +110,7 @@ def start(flags: dict[str, object]) -> None:
 
 @contextmanager
 def _path_of_child() -> Iterator[None]:
-    """``sys.path`` as ``python -P`` will have it: without the current or the script's folder in front."""
+    """Set ``sys.path`` as under ``python -P``: without the current or the script's folder in front."""
     whole = sys.path
     sys.path = whole if sys.flags.safe_path else whole[1:]
     try:
@@ -120,9 +120,9 @@ def _path_of_child() -> Iterator[None]:
 
 
 def check_packages() -> None:
-    """Raise ``SettingsError`` unless the server's packages are those that came with this one.
+    """Raise ``SettingsError`` unless the server's packages are the ones installed with this one.
 
-    Their names are common words, so a module of the user's may answer to them.
+    Their names are common words, so a module of the user may have the same name.
     """
     home = Path(__file__).resolve().parents[3]
     for name in SERVER_PACKAGES:
@@ -141,9 +141,9 @@ def check_packages() -> None:
 
 
 def _become_router(settings: Settings, secrets_in: str = "") -> None:
-    """Replace this process with the router's. Raises ``SettingsError`` if that cannot be done.
+    """Replace this process with the router's. Raises ``SettingsError`` if that fails.
 
-    ``secrets_in`` is the config file if it has secrets, else "": the router looks at who can read it.
+    ``secrets_in`` is the config file if it has secrets, else "": the router checks who can read it.
     """
     data = settings.to_json()
     if len(data) >= MAX_SETTINGS_BYTES:
@@ -152,7 +152,9 @@ def _become_router(settings: Settings, secrets_in: str = "") -> None:
         )
     try:
         reader, writer = os.pipe()
-        os.set_blocking(writer, False)  # a system short of pipe memory gives smaller pipes: fail, do not hang
+        os.set_blocking(
+            writer, False
+        )  # if short of pipe memory, the system gives smaller pipes: fail, do not hang
         written = os.write(writer, data)
         os.close(writer)
         if written < len(data):
@@ -164,7 +166,7 @@ def _become_router(settings: Settings, secrets_in: str = "") -> None:
 
 
 def become(package: str, *arguments: str) -> NoReturn:
-    """Replace this process with one that runs a package of the server.  OSError if that cannot be done."""
+    """Replace this process with one that runs a package of the server. Raises OSError."""
     sys.stdout.flush()
     sys.stderr.flush()
     os.execv(sys.executable, [sys.executable, "-P", "-m", package, *arguments])

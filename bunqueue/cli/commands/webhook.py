@@ -14,7 +14,7 @@ from ..framework.values import Yes, argument, option
 from ..output.output import Column, Kind
 from ..output.progress import confirm
 
-app = noun("Webhooks: list, add, remove them, switch them on and off.")
+app = noun("Webhooks: list, add or remove them, switch them on and off.")
 
 EVENTS = ("job.pushed", "job.started", "job.completed", "job.failed", "job.progress")
 WEBHOOKS = (
@@ -28,7 +28,7 @@ WEBHOOKS = (
     Column("lastTriggered", Kind.TIME, "last"),
 )
 
-Target = Annotated[str, argument("URL", "Where to send events; not inside the network.")]
+Target = Annotated[str, argument("URL", "Where to send events: a public address.")]
 Id = Annotated[str, argument("ID", "The id of the webhook.", completing.webhooks)]
 Events = Annotated[
     list[str],
@@ -42,11 +42,13 @@ Events = Annotated[
 ]
 Queue = Annotated[
     str | None,
-    option("--queue", "-q", about="Only of this queue.", metavar="QUEUE", complete=completing.queues),
+    option("--queue", "-q", about="Only events of this queue.", metavar="QUEUE", complete=completing.queues),
 ]
 Secret = Annotated[
     str | None,
-    option("--secret", about="Signs what is sent. - reads it from standard input.", metavar="SECRET"),
+    option(
+        "--secret", about="The key that signs deliveries; - reads it from standard input.", metavar="SECRET"
+    ),
 ]
 
 
@@ -63,7 +65,7 @@ def list_(session: Session, queue: Queue = None) -> None:
     "bunqueue webhook add https://example.com/hook --event job.failed --secret - < secret.txt",
 )
 def add(session: Session, target: Target, events: Events, queue: Queue = None, secret: Secret = None) -> None:
-    """Have events of a queue, or of all, sent to a URL. Prints the webhook's id."""
+    """Send events of one queue, or of all, to a URL. Prints the webhook's id."""
     import sys
 
     if secret == "-":
@@ -87,7 +89,7 @@ def remove(session: Session, webhook_id: Id, yes: Yes = False) -> None:
 
 @verb(app, "bunqueue webhook test 0198...")
 def test(session: Session, webhook_id: Id) -> None:
-    """Send a webhook a delivery that means nothing, and say what came of it."""
+    """Send a test delivery to a webhook, and print the outcome."""
     from bunqueue.errors import BunqueueError
 
     trial = session.admin.test_webhook(webhook_id)

@@ -1,5 +1,5 @@
-"""``bunqueue worker``: runs the workers of a program, in this process or in several that are kept running;
-and ``bunqueue worker list``: those that the server knows.
+"""``bunqueue worker`` runs the workers of a program, in this process or in several that are kept running.
+``bunqueue worker list`` lists the workers that the server knows.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 LEVELS = get_args(Level)
 FORMATS = get_args(Form)
 NOT_PASSED_ON = {"processes", "reload", "overseen", "target", *NAMES}
-"""Of the parameters: what concerns the overseer alone, or is in the environment."""
+"""The parameters that only the overseer uses, or that its processes get through the environment."""
 
 
 def _text(name: str, about: str, *names: str, **bounds: float) -> Any:
@@ -47,20 +47,24 @@ Target = Annotated[
         metavar="MODULE[:NAME]", help="An app, a Worker, a list of them, or a function that takes a job."
     ),
 ]
-Queues = Annotated[list[str] | None, _text("NAME", "Of a function: whose jobs it runs.", "--queue", "-q")]
+Queues = Annotated[
+    list[str] | None, _text("NAME", "The queue of a function; may be repeated.", "--queue", "-q")
+]
 Concurrency = Annotated[
-    int | None, _text("N", "Jobs at a time, in each process.", "--concurrency", "-c", min=1)
+    int | None, _text("N", "How many jobs run at a time in each process.", "--concurrency", "-c", min=1)
 ]
 Processes = Annotated[
-    int, typer.Option("--processes", "-p", metavar="N", min=1, help="Processes that do the same work.")
+    int, typer.Option("--processes", "-p", metavar="N", min=1, help="The number of processes.")
 ]
 RunIn = Annotated[str | None, _text("thread|process", "Where plain functions run.")]
-Grace = Annotated[float | None, _text("MS", "How long running jobs may take to end at a stop.", min=0)]
-MaxJobs = Annotated[int | None, _text("N", "After so many a process is replaced.", min=1)]
-MaxMemory = Annotated[int | None, _text("MIB", "Beyond that a process is replaced.", min=1)]
-Name = Annotated[str | None, _text("NAME", "In the server's list of workers.")]
-Folder = Annotated[str, typer.Option(metavar="DIR", help="Where the module is.")]
-Reload = Annotated[bool, typer.Option("--reload", help="Start anew when a file below --app-dir changes.")]
+Grace = Annotated[
+    float | None, _text("MS", "How long running jobs may take to end after a stop signal.", min=0)
+]
+MaxJobs = Annotated[int | None, _text("N", "Replace a process after this many jobs.", min=1)]
+MaxMemory = Annotated[int | None, _text("MIB", "Replace a process that takes more memory.", min=1)]
+Name = Annotated[str | None, _text("NAME", "The name in the server's list of workers.")]
+Folder = Annotated[str, typer.Option(metavar="DIR", help="The folder of the module.")]
+Reload = Annotated[bool, typer.Option("--reload", help="Restart when a file below --app-dir changes.")]
 LogLevel = Annotated[str, typer.Option(metavar="|".join(LEVELS))]
 LogFormat = Annotated[
     str | None,
@@ -84,7 +88,7 @@ WORKERS = (
     Column("uptime", Kind.SPAN, "up"),
     Column("id", Kind.ID),
 )
-OfQueue = Annotated[str | None, _text("QUEUE", "Only those that work on this queue.", "--queue", "-q")]
+OfQueue = Annotated[str | None, _text("QUEUE", "Only workers of this queue.", "--queue", "-q")]
 
 
 class _RunUnlessSaid(Noun):
@@ -101,7 +105,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
-    help="Run workers of a program, or list those that the server knows.\n\n"
+    help="Run the workers of a program, or list the workers that the server knows.\n\n"
     "bunqueue worker tasks:app is the same as bunqueue worker run tasks:app.",
 )
 app.callback()(keeper())
@@ -124,14 +128,14 @@ def _run_command(
     log_format: LogFormat = None,
     overseen: Annotated[bool, typer.Option(hidden=True)] = False,
 ) -> None:
-    """What the command takes beside the way to the server."""
+    """The parameters of the command, besides the connection options."""
 
 
 def _worker(context: typer.Context, **flags: Any) -> None:
     """Run workers until SIGTERM or SIGINT; a second signal does not wait for running jobs.
 
-    Exit status: 0 stopped; 75 worn out, start it again; 1 for what may pass. Starting again does not help
-    after 2, a wrong target or flag, nor after 78: the server refuses the token, or the name of a schedule.
+    Exit status: 0 after a signal; 75 to be replaced (--max-jobs, --max-memory); 1 for errors that may pass.
+    A restart does not help after 2 (wrong target or flag) or 78 (the server refuses the token or a schedule).
     """
     _configure_logging(flags["log_level"], flags["log_format"])
     point_at(given(context, flags))
@@ -157,7 +161,7 @@ app.command(RUN, cls=Verb, epilog=_EXAMPLES)(_worker)
 
 @verb(app, "bunqueue worker list", "bunqueue worker list --queue emails", name="list")
 def list_(session: Session, queue: OfQueue = None) -> None:
-    """List the workers that have made themselves known, the server's and those of one queue."""
+    """List the workers that have registered with the server, all or those of one queue."""
     found = session.admin.list_workers(queue)
     rows = [plain(each) for each in found]
     session.out.rows(rows, WORKERS, none="no worker has made itself known")
@@ -178,12 +182,12 @@ def _configure_logging(level: str, form: str | None) -> None:
 
 
 def _oversee(context: typer.Context, processes: int, watched: str | None) -> int:
-    """Run this command in other processes."""
+    """Run this command in child processes."""
     from ..worker_pool.file_changes import changes
     from ..worker_pool.processes import oversee, say
 
     many = f"{processes} processes" if processes > 1 else "one process"
-    say(f"{many}, started anew when a file changes" if watched else many)
+    say(f"{many}, restarted when a file changes" if watched else many)
     flags = [str(context.params["target"]), "--overseen"]
     for key, value in context.params.items():
         for each in value if isinstance(value, list | tuple) else [value]:

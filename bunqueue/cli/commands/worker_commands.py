@@ -1,4 +1,4 @@
-"""``bunqueue pull``, ``ack``, ``fail`` and ``heartbeat``: a worker by hand, or in a shell script."""
+"""``bunqueue pull``, ``ack``, ``fail`` and ``heartbeat``: for a worker by hand or in a shell script."""
 
 from __future__ import annotations
 
@@ -22,31 +22,36 @@ LOCK_MS = 30_000
 
 Timeout = Annotated[
     float,
-    option("--timeout", about="Wait so long for a job, at most 1m. Default: 0.", metavar=SPAN, parser=span),
+    option(
+        "--timeout", about="How long to wait for a job, at most 1m. Default: 0.", metavar=SPAN, parser=span
+    ),
 ]
 LockTime = Annotated[
     float | None,
     option(
-        "--lock", about="Lock the job for so long; it needs its lock token then.", metavar=SPAN, parser=span
+        "--lock",
+        about="Lock the job for this time; ending it then takes the lock token.",
+        metavar=SPAN,
+        parser=span,
     ),
 ]
 Owner = Annotated[
-    str | None, option("--owner", about="Who holds the lock. Default: this host.", metavar="NAME")
+    str | None, option("--owner", about="The owner of the lock. Default: this host.", metavar="NAME")
 ]
 LockToken = Annotated[
-    str | None, option("--lock-token", about="The lock token of the pull.", metavar="TOKEN")
+    str | None, option("--lock-token", about="The lock token that pull printed.", metavar="TOKEN")
 ]
 Result = Annotated[
     Any,
-    option(
-        "--result", "-r", about="JSON, @FILE, or -: what the job gives back.", metavar="DATA", parser=data
-    ),
+    option("--result", "-r", about="The result of the job: JSON, @FILE, or -.", metavar="DATA", parser=data),
 ]
 Error = Annotated[str | None, option("--error", "-e", about="What went wrong.", metavar="TEXT")]
-Final = Annotated[bool, option("--unrecoverable", about="Trying again would not help.")]
-Interrupted = Annotated[bool, option("--give-back", about="The attempt does not count: the job runs again.")]
+Final = Annotated[bool, option("--unrecoverable", about="Do not retry the job.")]
+Interrupted = Annotated[
+    bool, option("--give-back", about="Return the job to the queue; the attempt does not count.")
+]
 Duration = Annotated[
-    float | None, option("--duration", about="The new time of the lock.", metavar=SPAN, parser=span)
+    float | None, option("--duration", about="How long the lock lasts from now.", metavar=SPAN, parser=span)
 ]
 
 PULLED = (
@@ -66,11 +71,11 @@ PULLED = (
 def pull(
     session: Session, queue: QueueName, timeout: Timeout = 0, lock_ttl: LockTime = None, owner: Owner = None
 ) -> None:
-    """Take the next job of a queue. Tell its end with ack or fail.
+    """Take the next job of a queue. Report its outcome with ack or fail.
 
-    Into a pipe goes one line: id, data and, with --lock, the lock token, separated by tabs. The job stays
-    active when this program ends. One that is neither locked nor heard of for the queue's stall time, 30 s
-    unless set, returns to the queue; a locked one does so when the time of the lock is over: see heartbeat.
+    A pipe gets one line: id, data and, with --lock, the lock token, separated by tabs. The job stays active
+    when this command ends. Without a lock, it returns to the queue after the queue's stall interval (default
+    30 s) without a heartbeat; with a lock, when the lock expires: see bunqueue heartbeat.
 
     Exit status: 3 when there is no job.
     """
@@ -94,7 +99,7 @@ def pull(
     "bunqueue ack 01980f2e-... --lock-token 0198...",
 )
 def ack(session: Session, job_id: JobId, result: Result = None, lock_token: LockToken = None) -> None:
-    """Complete a job that was pulled."""
+    """Complete a pulled job."""
     session.job(job_id).complete(result, lock_token=lock_token)
     session.out.done(f"completed job {job_id}", {"id": job_id, "state": "completed"})
 
@@ -112,9 +117,9 @@ def fail(
     unrecoverable: Final = False,
     give_back: Interrupted = False,
 ) -> None:
-    """Report that a job that was pulled has failed: it is retried, or becomes a dead letter.
+    """Report that a pulled job has failed: it is retried, or becomes a dead letter.
 
-    With --give-back it has not failed: it takes its old place in the queue, and the attempt does not count.
+    With --give-back it has not failed: it returns to its place in the queue, and the attempt does not count.
     """
     if unrecoverable and give_back:
         raise SettingsError("--unrecoverable and --give-back: it is one or the other")
@@ -128,9 +133,9 @@ def fail(
 def heartbeat(
     session: Session, job_id: JobId, lock_token: LockToken = None, duration: Duration = None
 ) -> None:
-    """Say that a job that was pulled is still worked on; with its lock token, renew the lock.
+    """Report that a pulled job is still in progress; with its lock token, renew the lock.
 
-    Exit status: 8 when somebody has cancelled the job, whose work may stop.
+    Exit status: 8 when the job was cancelled, so that its work may stop.
     """
     lasting = None if duration is None else int(duration)
     if not session.job(job_id).heartbeat(lock_token=lock_token, duration=lasting):

@@ -1,1 +1,1 @@
-"""What every command of the command line uses: shared options, values, completion and sessions."""
+"""What every command uses: shared options, values, completion and sessions."""

@@ -1,5 +1,5 @@
-"""The client's parts over the connection of a verb. What is wrong with a command is found before it is sent,
-so that bad input is bad usage.
+"""The client's classes over a verb's connection. Commands are checked before they are sent, so that invalid
+input is a usage error.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from bunqueue.protocol.commands.flows import PushFlow
 
 R = TypeVar("R", bound=Reply)
 
-_CHECKED_ALREADY = (Push, PushBatch, PushFlow)  # option by option, as they are made
+_CHECKED_ALREADY = (Push, PushBatch, PushFlow)  # option by option, when they were made
 
 
 class CheckedCaller(Caller):
-    """Raises OptionError, which names field, value and bound, for what the server would refuse unread."""
+    """Raises OptionError, with field, value and bound, for commands that fail the server's own checks."""
 
     def call(self, command: Struct, reply: type[R]) -> R:
         if not isinstance(command, _CHECKED_ALREADY):
@@ -37,21 +37,21 @@ class CheckedCaller(Caller):
 
 
 class CheckedAdmin(Admin):
-    """The server as a whole, over a connection that is there."""
+    """`Admin` over an existing connection."""
 
     def __init__(self, caller: Caller) -> None:
         self._caller = caller
 
 
 class EndpointAdmin(AsyncAdmin):
-    """The server as a whole, for coroutines, over a connection of its own."""
+    """`AsyncAdmin` over a connection of its own."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._caller = AsyncCaller(endpoint)
 
 
 class CheckedQueue(Queue):
-    """A queue over a connection that is there."""
+    """`Queue` over an existing connection."""
 
     def __init__(self, name: str, caller: Caller) -> None:
         self.name = checks.queue_name(name)
@@ -61,7 +61,7 @@ class CheckedQueue(Queue):
 
 
 class Flows(FlowProducer):
-    """Flows over a connection that is there."""
+    """`FlowProducer` over an existing connection."""
 
     def __init__(self, caller: Caller) -> None:
         self._caller = caller

@@ -1,4 +1,4 @@
-"""What shells complete: names that a running server knows. Whatever goes wrong, there is just nothing."""
+"""Shell completion of the names that a running server knows. On any error nothing is offered."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from bunqueue.client.blocking.admin import Admin
 
 PATIENCE_MS = 700
-"""How long a person waits who has pressed the tab key."""
+"""How long pressing the tab key may take."""
 
 
 def _ask(context: typer.Context, question: Callable[[Admin], Iterable[str]], incomplete: str) -> list[str]:
-    """Answers to a question to the server that the command line names so far."""
+    """The names that the server on the command line so far knows, of those that begin with ``incomplete``."""
     from dataclasses import replace
 
     from bunqueue.client.connection.caller import Caller
@@ -59,7 +59,7 @@ def webhooks(context: typer.Context, incomplete: str) -> list[str]:
 
 
 def one_of(*words: str) -> Callable[[str], list[str]]:
-    """These words."""
+    """A completer of these words."""
 
     def complete(incomplete: str) -> list[str]:
         return [word for word in words if word.startswith(incomplete)]

@@ -1,27 +1,27 @@
-"""Exit statuses: what scripts may rely on."""
+"""Exit statuses, which scripts may rely on."""
 
 from __future__ import annotations
 
 DONE = 0
 FAILED = 1
-"""The server refused it, or it went wrong in a way that no other status names."""
+"""The server refused the command, or there was an error that no other status covers."""
 USAGE = 2
-"""Wrong flags, arguments or settings: repeating the command cannot help. Nothing was sent."""
+"""Wrong flags, arguments or settings: repeating the command does not help. Nothing was sent."""
 NOT_FOUND = 3
-"""There is no such job, schedule or webhook; no job to pull."""
+"""The job, schedule or webhook does not exist, or there is no job to pull."""
 NO_CONNECTION = 4
-"""Nothing listens there, the certificate is not trusted, or the connection broke."""
+"""No server listens there, the certificate is not trusted, or the connection broke."""
 TIMED_OUT = 5
-"""It did not end, or answer, in the time given."""
+"""The job did not end, or the server did not answer, in time."""
 NOT_ALLOWED = 6
-"""The server refuses the token, or wants one."""
+"""The server refuses the token, or needs one."""
 WRONG_STATE = 7
-"""The job is in a state in which that cannot be done, or its lock is lost."""
+"""The job's state does not permit this, or its lock is lost."""
 NOT_COMPLETED = 8
-"""The job that was waited for has ended, but did not complete."""
+"""The awaited job has ended, but did not complete."""
 WRONG_FILES = 9
 """The files of a data folder do not belong together; nothing was changed."""
 INTERRUPTED = 130
-"""128 + SIGINT, as shells have it."""
+"""128 + SIGINT, as in shells."""
 PIPE_CLOSED = 141
-"""128 + SIGPIPE: whoever read the output wants no more of it."""
+"""128 + SIGPIPE: the reader of the output closed the pipe."""

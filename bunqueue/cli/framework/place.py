@@ -1,4 +1,4 @@
-"""Where the server is, from the shared options and the environment."""
+"""The server's address, from the shared options and the environment."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bunqueue.client.connection.options import ConnectionOptions
 from bunqueue.client.connection.transport import HOST, PORT, Endpoint
 from bunqueue.settings import SettingsError
 
-# The fields of TlsOptions that the flags are, as a URL says them.
+# The flags of TLS, and the fields of TlsOptions in a URL.
 _TLS = {
     "tls_ca": "ca_file",
     "tls_cert": "cert_file",
@@ -21,15 +21,15 @@ _TLS = {
     "tls_server_name": "server_name",
 }
 HASTY = ConnectionOptions(refused_timeout=250, connect_timeout=5000, max_reconnect_attempts=2)
-"""A program that starts with its server waits for it, a person does not."""
+"""A program that starts along with its server waits for it; a person does not."""
 PATIENT_MS = 3_600_000
-"""How long a command may take whose work grows with the queue, or that waits."""
+"""The time limit of commands that wait, or whose work grows with the queue."""
 
 
 def url_of(place: Mapping[str, Any], environ: Mapping[str, str] = os.environ) -> str | None:
-    """The URL that the shared options mean; None when they leave it to the environment.
+    """The URL that the shared options give; None when they leave it to the environment.
 
-    Raises SettingsError for what does not go together.
+    Raises SettingsError for options that exclude each other.
     """
     url, host, port = place.get("url"), place.get("host"), place.get("port")
     if host is not None or port is not None:
@@ -48,7 +48,7 @@ def url_of(place: Mapping[str, Any], environ: Mapping[str, str] = os.environ) ->
 def _with_tls(url: str, query: dict[str, str]) -> str:
     parts = urlsplit(url)
     if parts.scheme not in (PLAIN, WITH_TLS):
-        return url  # it is refused where it is read
+        return url  # the parser refuses it
     joined = "&".join(part for part in (parts.query, urlencode(query)) if part)
     return urlunsplit(parts._replace(scheme=WITH_TLS, query=joined))
 
@@ -60,10 +60,10 @@ def endpoint_of(
     patient: bool = False,
     environ: Mapping[str, str] = os.environ,
 ) -> Endpoint:
-    """The server that the options and the environment mean. Raises OptionError or SettingsError.
+    """The server that the options and the environment name. Raises OptionError or SettingsError.
 
-    Other than in programs, the variable BUNQUEUE_TOKEN counts also where the flags name the server: a token
-    in a flag is seen by others.
+    Unlike in programs, the variable BUNQUEUE_TOKEN also applies when flags name the server: other users can
+    see a token in a flag.
     """
     _check_port(place)
     url = url_of(place, environ)

@@ -1,8 +1,8 @@
-"""From the texts of a command line to values, without pydantic: Typer would load it for every command, which
-takes as long as all else together.
+"""Converts the texts of a command line to values without pydantic. Typer would load pydantic for every
+command, which takes as long as everything else combined.
 
-Our options are texts, switches, lists of texts, and what a parser of `values` reads. Should Typer stop asking
-for these readers, it does the same with its own.
+Our options are texts, switches, lists of texts, and types with a parser in `values`. If Typer stops asking
+for these readers, its own readers give the same values.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import typer
 
 
 class _Reader:
-    """What Typer asks for the value of a parameter."""
+    """Typer's runtime parameter: gives the value of a parameter."""
 
     def __init__(self, info: Any, is_list: bool) -> None:
         self._parser = info.parser
@@ -33,7 +33,7 @@ class _Reader:
 
 
 def plainly_read(params: list[Any]) -> list[Any]:
-    """These parameters, which Typer will read so."""
+    """These parameters, to be read by `_Reader`."""
     for param in params:
         reader = _Reader(param.type_descriptor.parameter_info, param.multiple or param.nargs == -1)
         param.get_runtime_param = lambda reader=reader: reader

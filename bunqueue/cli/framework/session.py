@@ -1,4 +1,4 @@
-"""A verb's way to the server, and to whoever reads what it says."""
+"""A verb's connection to the server, and its output."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 
 class Session:
-    """One verb's. The connection is made when it is first needed, and the client loaded as late."""
+    """The session of one verb. It connects, and loads the client, on first use."""
 
     def __init__(self, place: Mapping[str, Any], *, patient: bool = False) -> None:
         self.out = Output(as_json=bool(place.get("json")))
         self.timeout_ms: int | None = None
-        """How long a command may take; None: as the client has it. To be set before the first one."""
+        """How long a command may take; None: the client's default. Set it before the first command."""
         self._place = place
         self._patient = patient
         self._caller: Caller | None = None
@@ -41,7 +41,7 @@ class Session:
 
     @property
     def endpoint(self) -> Endpoint:
-        """Where the server is."""
+        """The server's address and options."""
         from .place import endpoint_of
 
         return endpoint_of(self._place, self.timeout_ms, patient=self._patient)
@@ -58,17 +58,17 @@ class Session:
         return self._caller
 
     def _look(self) -> None:
-        """Raise BunqueueError now when the server is not there: a patient client would wait for it."""
+        """Raise BunqueueError at once when the server is down: a patient client would wait for it."""
         with Session(self._place) as hasty:
             hasty.ping()
 
     def ping(self) -> None:
-        """Whether the server is there. Raises BunqueueError."""
+        """Raise BunqueueError when the server does not answer."""
         self.admin.ping()
 
     @property
     def admin(self) -> Admin:
-        """The server as a whole."""
+        """Commands for the whole server."""
         from .checked import CheckedAdmin
 
         return CheckedAdmin(self.caller)
@@ -86,7 +86,7 @@ class Session:
         return Flows(self.caller)
 
     def found(self, job_id: str) -> Job:
-        """A job as it is now. Raises JobNotFound."""
+        """The current state of a job. Raises JobNotFound."""
         from bunqueue.errors import JobNotFound
 
         job = self.admin.get_job(job_id)
@@ -95,7 +95,7 @@ class Session:
         return job
 
     def job(self, job_id: str) -> JobHandle[Any]:
-        """The handle of a job that is there. Raises JobNotFound."""
+        """The handle of an existing job. Raises JobNotFound."""
         from bunqueue.client.blocking.queue import JobHandle
 
         job = self.found(job_id)

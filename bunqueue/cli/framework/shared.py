@@ -1,8 +1,7 @@
-"""What every verb that talks to a server takes: where the server is, and ``--json``.
+"""The options of every verb that talks to a server: the server's address, and ``--json``.
 
-Declared here alone. ``verb`` adds these options to a function, ``noun`` to a group of verbs, so that they may
-stand anywhere: ``bunqueue --json queue list``, ``bunqueue queue --json list`` and ``bunqueue queue list
---json`` are the same.
+They are declared only here. ``verb`` adds them to a function, ``noun`` to a group of verbs, so they may
+appear anywhere on the line: ``bunqueue --json queue list`` and ``bunqueue queue list --json`` are the same.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ class Shared(NamedTuple):
     metavar: str | None = None
 
     def parameter(self, taken: Collection[str], hidden: bool) -> inspect.Parameter:
-        """As Typer has it, without flags that the command uses for something else."""
+        """The parameter for Typer, without flags that the command uses for something else."""
         flags = [flag for flag in self.flags if flag not in taken]
         declared = typer.Option(
             *flags, metavar=self.metavar, help=self.about, show_default=False, hidden=hidden
@@ -66,18 +65,18 @@ CONNECTION = (
     _text("PORT", "The server's port, instead of --url.", "--port", "-p"),
     _text(
         "TOKEN",
-        "The server's token. Others see it in the list of processes, but not the variable BUNQUEUE_TOKEN.",
+        "The server's token. Other users can see a flag in the list of processes; prefer BUNQUEUE_TOKEN.",
         "--token",
         "-t",
     ),
-    _flag("Speak TLS, and verify the server's certificate.", "--tls"),
-    _text("FILE", "TLS, trusting who signed with this PEM file.", "--tls-ca"),
-    _text("FILE", "TLS, with this client's own certificate.", "--tls-cert"),
+    _flag("Use TLS, and verify the server's certificate.", "--tls"),
+    _text("FILE", "Use TLS, and trust the authorities in this PEM file.", "--tls-ca"),
+    _text("FILE", "Use TLS, with this client certificate.", "--tls-cert"),
     _text("FILE", "The key of --tls-cert.", "--tls-key"),
-    _text("NAME", "The name in its certificate.", "--tls-server-name"),
-    _flag("TLS with any certificate: only for trying out.", "--tls-no-verify"),
+    _text("NAME", "The name in the server's certificate.", "--tls-server-name"),
+    _flag("Use TLS, and accept any certificate: only for trials.", "--tls-no-verify"),
 )
-JSON = _flag("Write JSON, with the names that the wire protocol has.", "--json")
+JSON = _flag("Write JSON, with the names of the wire protocol.", "--json")
 SHARED = (*CONNECTION, JSON)
 NAMES = frozenset(option.name for option in SHARED)
 
@@ -88,7 +87,7 @@ _CONTEXT = inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotati
 
 
 class Verb(TyperCommand):
-    """A command whose help shows the shared options apart from its own, and examples as they are."""
+    """A command whose help lists the shared options separately, and its examples verbatim."""
 
     def get_params(self, ctx: Any) -> Any:
         return plainly_read(super().get_params(ctx))
@@ -141,7 +140,7 @@ def extend(
     *,
     hidden: bool = False,
 ) -> None:
-    """Have Typer see the function with ``own`` parameters, a context, and the shared ones."""
+    """Give the function, as Typer sees it, ``own`` parameters, a context, and the shared options."""
     taken = {flag for parameter in own for flag in _flags(parameter)}
     parameters = [_CONTEXT, *own, *(option.parameter(taken, hidden) for option in options)]
     vars(function)["__signature__"] = inspect.Signature(parameters)
@@ -160,8 +159,8 @@ def verb(
 ) -> Callable[[F], F]:
     """Make a command of a function whose first parameter is the session with the server.
 
-    ``examples`` are lines of its help. ``patient``: what it asks of the server grows with the queue, and may
-    take its time.
+    ``examples`` are lines of its help. ``patient``: the work for the server grows with the queue, so it may
+    take long.
     """
 
     def add(function: F) -> F:
@@ -194,7 +193,7 @@ def verb(
 
 
 def parameters_of(function: Callable[..., Any]) -> list[inspect.Parameter]:
-    """Those of a function, as Typer gives them: by name. Numbers are read as `values.whole` says."""
+    """The parameters of a function, keyword-only. Numbers are read by `values.whole` or `number`."""
     signature = inspect.signature(function, eval_str=True)
     parameters = [
         parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in signature.parameters.values()
@@ -208,7 +207,7 @@ def parameters_of(function: Callable[..., Any]) -> list[inspect.Parameter]:
 
 
 def noun(about: str, **settings: Any) -> typer.Typer:
-    """A group of verbs, which takes the shared options as well."""
+    """A group of verbs. It takes the shared options as well."""
     app = typer.Typer(
         cls=Noun,
         help=about,
@@ -233,7 +232,7 @@ def keeper() -> Callable[..., None]:
 
 
 def point_at(place: Mapping[str, Any]) -> None:
-    """Have everything in this process and its children go to that server unless it names another."""
+    """Make that server the default for this process and its children."""
     from bunqueue.client.connection.address import TOKEN_VARIABLE, URL_VARIABLE
 
     from .place import endpoint_of, url_of
@@ -247,7 +246,7 @@ def point_at(place: Mapping[str, Any]) -> None:
 
 
 def refuse_shared(command: str, options: Mapping[str, Any]) -> None:
-    """For a command that talks to no server: what would be of no effect is a mistake."""
+    """Refuse shared options for a command that talks to no server: they would have no effect."""
     for name, value in options.items():
         if name in NAMES and value:
             flag = "--" + name.replace("_", "-")

@@ -1,11 +1,11 @@
-"""Standard streams that are there, also where whoever started the program has closed them (``>&-``)."""
+"""Opens standard streams that the program was started without (``>&-``)."""
 
 from __future__ import annotations
 
 import os
 import sys
 
-# What is written to closed output fails, as output that is lost must; what is said beside it may be lost.
+# Writing to a closed standard output must fail, as the output is lost. Standard error may be lost.
 _STREAMS = (
     ("stdin", "r", os.O_RDONLY),
     ("stdout", "w", os.O_RDONLY),
@@ -14,7 +14,7 @@ _STREAMS = (
 
 
 def open_closed_streams() -> None:
-    """Put something in the place of those that are closed, before a socket or a file takes their numbers."""
+    """Replace closed streams, before a socket or a file gets their file descriptors."""
     for number, (name, mode, flags) in enumerate(_STREAMS):
         if getattr(sys, name) is not None:
             continue

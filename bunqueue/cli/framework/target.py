@@ -1,4 +1,4 @@
-"""What `module:name` on the command line stands for, and the services that it is made into."""
+"""Loads `module:name` from the command line, and makes services of it."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ if TYPE_CHECKING:
     from bunqueue.app.bunqueue import Bunqueue
 
 USUAL_NAMES = ("app", "worker", "workers")
-"""Looked for when a target names only its module."""
+"""The names that are tried when a target names only its module."""
 
 
 class Described(Service, Protocol):
-    """A service that says what it is going to do, and how it ended."""
+    """A service that describes what it runs, and why it ended."""
 
     @property
     def worn_out(self) -> str | None:
-        """Why it has stopped by itself, to be replaced by a new process."""
+        """Why it stopped by itself and needs a new process; None if it did not."""
 
     def describe(self) -> list[str]:
-        """A line for each queue."""
+        """One line for each queue."""
 
 
 def load(target: str) -> Any:
-    """The object that a target names. SettingsError for what is not there, or cannot be imported."""
+    """The object that a target names. Raises SettingsError if it does not exist or cannot be imported."""
     name, _, path = target.partition(":")
     if not name or not all(part.isidentifier() for part in name.split(".")):
         raise SettingsError(f"{target!r} is no target: give module:name, such as tasks:app")
@@ -56,7 +56,7 @@ def load(target: str) -> Any:
 
 
 def app_of(target: str, folder: str) -> Bunqueue:
-    """The app that a target names, whose module may be in `folder`. SettingsError if it is not an app."""
+    """The app that a target names; its module may be in `folder`. Raises SettingsError if it is no app."""
     from bunqueue.app.bunqueue import Bunqueue
 
     sys.path.insert(0, os.path.abspath(folder))
@@ -89,7 +89,7 @@ def _import(name: str) -> ModuleType:
 
 
 def _show(error: BaseException) -> None:
-    """The traceback, without what is Python's or ours."""
+    """Print the traceback from the first frame that is neither Python's nor ours."""
     trace = error.__traceback__
     while trace is not None and (
         trace.tb_frame.f_code.co_filename.startswith("<frozen") or _is_library(trace.tb_frame.f_globals)
@@ -103,9 +103,9 @@ def _is_library(names: dict[str, Any]) -> bool:
 
 
 def services_of(found: Any, target: str, queues: Sequence[str], options: WorkerOptions) -> list[Described]:
-    """What is to be run: of an app, a worker, several of them, or a handler.
+    """The services of an app, a worker, several workers, or a handler.
 
-    SettingsError for anything else, and for flags that do not go with it.
+    Raises SettingsError for anything else, and for flags that do not apply to it.
     """
     make: Callable[..., list[Described]] | None = getattr(found, "__bunqueue_workers__", None)
     try:

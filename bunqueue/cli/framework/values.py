@@ -1,4 +1,4 @@
-"""What users write, and the values that it stands for; and the arguments that many verbs have."""
+"""Parsers for what users write, and the arguments that many verbs have."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d|w)")
 _SPAN = re.compile(rf"(?:{_PART.pattern})+")
 _DATE = re.compile(r"[0-9]{4}-")
 SPAN = "TIME"
-"""The metavar of a span of time."""
+"""The metavar of a duration."""
 WHEN = "TIME|MOMENT"
-"""That of a span or a moment."""
+"""The metavar of a duration or a moment."""
 
 
 def span(text: str | float, also: str = "") -> float:
-    """A span of time in ms: a plain number, or parts with units, such as 90s, 1.5h or 1h30m. Raises
-    BadParameter, which says what else is allowed."""
+    """A duration in ms, from a plain number or parts with units: 90s, 1.5h, 1h30m. Raises BadParameter;
+    ``also`` is what else its message allows."""
     if not isinstance(text, str):  # a default
         return text
     if re.fullmatch(r"[0-9]+(\.[0-9]+)?", text):
@@ -91,7 +91,7 @@ def _cut(source: bytes) -> str:
 
 
 def span_or_moment(text: str | float) -> float | datetime:
-    """A span as `span` reads it, or a moment in ISO 8601, which says its time zone. Raises BadParameter."""
+    """A duration as in `span`, or a moment in ISO 8601 with its time zone. Raises BadParameter."""
     if not isinstance(text, str) or not _DATE.match(text):
         return span(text, ", or a moment such as 2026-01-31T12:00Z")
     try:
@@ -107,7 +107,7 @@ def span_or_moment(text: str | float) -> float | datetime:
 
 
 def begun(value: float | datetime) -> float:
-    """The moment, in epoch ms, that was so long ago, or is given."""
+    """A moment in epoch ms, from a datetime or from how long ago it was."""
     return value.timestamp() * 1000 if isinstance(value, datetime) else time.time() * 1000 - value
 
 
@@ -118,7 +118,7 @@ def option(
     parser: Callable[[str], Any] | None = None,
     complete: Any = None,
 ) -> Any:
-    """An option whose default, if any, its help says in words."""
+    """An option. Its help text gives the default, if there is one."""
     return typer.Option(
         *names, metavar=metavar, help=about, show_default=False, parser=parser, autocompletion=complete
     )
@@ -135,5 +135,5 @@ def argument(
 
 QueueName = Annotated[str, argument("QUEUE", "The name of the queue.", completing.queues)]
 JobId = Annotated[str, argument("ID", "The id of the job.")]
-Yes = Annotated[bool, option("--yes", "-y", about="Do not ask whether it is meant.")]
+Yes = Annotated[bool, option("--yes", "-y", about="Do not ask for confirmation.")]
 JsonData = Annotated[Any, argument("DATA", "JSON, @FILE, or - for standard input.", parser=data)]

@@ -1,1 +1,1 @@
-"""What a person reads on the terminal: tables, progress, formats and errors."""
+"""The output of commands: tables, progress, formats and errors."""

@@ -28,7 +28,7 @@ from bunqueue.errors import (
 from ..framework import exits
 from .output import encoded
 
-# The first that fits; of related classes the special one stands first.
+# The first match counts, so subclasses come before their base classes.
 _STATUSES: tuple[tuple[int, tuple[type[Exception], ...]], ...] = (
     (exits.USAGE, (OptionError, PayloadError)),
     (exits.NOT_FOUND, (JobNotFound, NotFound)),
@@ -38,7 +38,7 @@ _STATUSES: tuple[tuple[int, tuple[type[Exception], ...]], ...] = (
     (exits.TIMED_OUT, (ResultTimeout, CommandTimeout)),
     (exits.NO_CONNECTION, (ConnectTimeout, TlsError, ConnectionLost)),
 )
-# What the client advises its programmers, and what that is on the command line.
+# The client's advice to programmers, and the same on the command line.
 _WORDS = {
     "(token=...)": "(--token, or the variable BUNQUEUE_TOKEN)",
     "give tls=True": "give --tls",
@@ -48,12 +48,12 @@ _WORDS = {
     "raise ConnectionOptions(command_timeout=...)": "give it longer: --url bunqueue://HOST?command_timeout=MS",
     "JobHandle.retry() gives it": "bunqueue job retry ID gives it",
 }
-# What the protocol calls a verb's `limit`.
+# Option names whose parameter has another name in some verbs.
 _ALSO = {"max": "limit", "concurrency": "limit", "count": "limit", "per": "duration"}
 
 
 def status_of(error: Exception) -> int:
-    """The status with which a command ends that met this error."""
+    """The exit status for an error."""
     return next((status for status, kinds in _STATUSES if isinstance(error, kinds)), exits.FAILED)
 
 

@@ -1,9 +1,9 @@
-"""What verbs say, and the three kinds in which it is said.
+"""The output of verbs, in three formats.
 
 - On a terminal: tables and sentences for people.
-- Into a pipe or file: lines of fields separated by tabs, without a heading; a record is a line ``name,
-  value`` for each field, a sentence is the one value that matters, or nothing. Values are as in JSON.
-- With ``--json``: one JSON document with the names of the wire protocol; of streams one a line.
+- In a pipe or file: lines of tab-separated fields without a heading. A record becomes a line ``name, value``
+  for each field; a sentence becomes the one value that matters, or nothing. Values are as in JSON.
+- With ``--json``: one JSON document with the names of the wire protocol, or for streams one per line.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from ...readable import CONTROL, printable
 from ..framework.exits import PIPE_CLOSED
 
 ESCAPED = "bunqueue.escaped"
-"""The name of the handler of what cannot be encoded."""
+"""The name of the error handler for characters that cannot be encoded."""
 
 
 class Kind(Enum):
-    """What a value is, for people."""
+    """How a value is formatted for people."""
 
     TEXT = "text"
-    PROSE = "prose"  # a sentence: folded, not cut
+    PROSE = "prose"  # a sentence: wrapped, not cut
     ID = "id"  # never cut
     STATE = "state"
     NUMBER = "number"
@@ -40,11 +40,11 @@ class Kind(Enum):
     SIZE = "size"  # bytes
     FLAG = "flag"
     COUNTS = "counts"  # a map of numbers
-    DATA = "data"  # anything that JSON can say
+    DATA = "data"  # any JSON value
 
 
 class Column(NamedTuple):
-    """A field of what is shown: its name as in JSON, what it is, and its heading for people."""
+    """A field of the output: its name in JSON, its kind, and its heading for people."""
 
     name: str
     kind: Kind = Kind.TEXT
@@ -59,18 +59,18 @@ Row = Mapping[str, Any]
 
 
 def plain(value: object) -> Any:
-    """A reply as JSON has it: maps, lists, texts, numbers."""
+    """A reply as JSON types: maps, lists, texts, numbers."""
     return msgspec.to_builtins(value, str_keys=True, enc_hook=str)
 
 
 def encoded(value: object) -> str:
-    """JSON on one line, in which nothing moves the cursor or turns text around; it says the same."""
+    """JSON on one line, with control and bidirectional characters escaped."""
     text = msgspec.json.encode(value, enc_hook=str).decode()
     return CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def field(value: object) -> str:
-    """A value between tabs."""
+    """A value as a tab-separated field."""
     if value is None:
         return ""
     if isinstance(value, str):
@@ -81,16 +81,16 @@ def field(value: object) -> str:
 
 
 def colourful() -> bool:
-    """Whether a terminal is to be coloured; see no-color.org."""
+    """Whether to use colours on a terminal; see no-color.org."""
     return not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 class Unwritable(Exception):
-    """Standard output takes nothing: the disk is full, say."""
+    """Standard output cannot be written, for example because the disk is full."""
 
 
 def pipe_closed() -> int:
-    """Whoever read the output has gone: the exit status; nor must Python try to flush the rest at the end."""
+    """The exit status when the reader has closed the pipe. Keeps Python from flushing the rest at exit."""
     _write_off()
     return PIPE_CLOSED
 
@@ -100,7 +100,7 @@ def _write_off() -> None:
 
 
 def flush() -> None:
-    """Have what was said leave this process. Raises BrokenPipeError or Unwritable."""
+    """Flush standard output. Raises BrokenPipeError or Unwritable."""
     with _writing():
         sys.stdout.flush()
 
@@ -117,7 +117,7 @@ def _writing() -> Iterator[None]:
 
 
 def speak_any_language() -> None:
-    """What a terminal or locale has no letters for is written as JSON has it, \\u00e9, instead of failing."""
+    """Write characters that the locale cannot encode as in JSON, \\u00e9, instead of failing."""
     codecs.register_error(ESCAPED, _escaped)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors=ESCAPED)
@@ -138,11 +138,11 @@ class Output:
 
     @property
     def is_terminal(self) -> bool:
-        """Whether people read it."""
+        """Whether the output is for people."""
         return not self.as_json and sys.stdout.isatty()
 
     def rows(self, rows: Iterable[object], columns: Sequence[Column], *, none: str) -> None:
-        """A list; ``none`` is what people see in place of an empty one."""
+        """Print a list; ``none`` is the text for people when it is empty."""
         shown: list[Row] = [plain(row) for row in rows]
         if self.as_json:
             self._write(encoded(shown))
@@ -157,7 +157,7 @@ class Output:
             self._write(none)
 
     def record(self, value: object, columns: Sequence[Column], *, whole: object = None) -> None:
-        """One thing with its fields. JSON has all of ``whole``, where that is more."""
+        """Print one object with its fields. JSON has all of ``whole``, if given."""
         row: Row = plain(value)
         if self.as_json:
             self._write(encoded(plain(whole) if whole is not None else row))
@@ -170,7 +170,7 @@ class Output:
                 self._write(f"{column.name}\t{field(row.get(column.name))}")
 
     def done(self, sentence: str, facts: Row, bare: str | None = None) -> None:
-        """What was done, for people; for programs the facts, and in a pipe that one which matters."""
+        """Print what was done: a sentence for people, ``facts`` as JSON, in a pipe the fact ``bare``."""
         if self.as_json:
             self._write(encoded(plain(facts)))
         elif self.is_terminal:
@@ -179,16 +179,16 @@ class Output:
             self._write(field(plain(facts[bare])))
 
     def line(self, value: object, text: str) -> None:
-        """An entry of a stream: as JSON the value, else the text."""
+        """Print an entry of a stream: the value as JSON, else the text."""
         self._write(encoded(plain(value)) if self.as_json else text)
         flush()
 
     def text(self, text: str) -> None:
-        """As it is."""
+        """Print a text as it is."""
         self._write(text.rstrip("\n"))
 
     def note(self, text: str) -> None:
-        """For people beside the output, on standard error."""
+        """Print a note for people on standard error."""
         print(text, file=sys.stderr)
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""Work that takes its time: a progress bar on the terminal, once it has taken some, and asking beforehand."""
+"""Long work: confirmation before it starts, and a progress bar on the terminal if it is not done at once."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from bunqueue.settings import SettingsError
 T = TypeVar("T")
 
 UNNOTICED_S = 0.4
-"""What is done sooner needs no bar."""
+"""Shorter work needs no bar."""
 STEP_S = 0.15
 
 
 class Declined(Exception):
-    """The person asked said no."""
+    """The user answered no."""
 
 
 def confirm(question: str, yes: bool) -> None:
-    """Ask before something is destroyed. Raises Declined, or SettingsError where nobody can be asked."""
+    """Ask before something is destroyed. Raises Declined, or SettingsError without a terminal."""
     if yes:
         return
     if not sys.stdin.isatty():
@@ -56,7 +56,7 @@ def _bar(what: str, total: float | None, *, sizes: bool = False) -> Any:
 
 @contextmanager
 def advancing(what: str, total: float | None, *, sizes: bool = False) -> Iterator[Callable[[float], None]]:
-    """A progress bar; shows nothing where standard error is not a terminal."""
+    """A progress bar. Shows nothing if standard error is not a terminal."""
     if not sys.stderr.isatty():
         yield lambda done: None
         return
@@ -81,7 +81,7 @@ def advancing(what: str, total: float | None, *, sizes: bool = False) -> Iterato
 
 @contextmanager
 def waiting(what: str) -> Iterator[None]:
-    """A sign on the terminal that something is waited for."""
+    """A spinner on the terminal during a wait."""
     if not sys.stderr.isatty():
         yield
         return
@@ -92,7 +92,7 @@ def waiting(what: str) -> Iterator[None]:
 
 
 def watched(what: str, work: Callable[[], T], left: Callable[[], int]) -> T:
-    """What ``work`` gives, which runs in its own thread while ``left`` returns how many jobs remain."""
+    """Run ``work`` in a thread and return its result; ``left`` returns how many jobs remain, for the bar."""
     if not sys.stderr.isatty():
         return work()
     total = left()
@@ -104,12 +104,12 @@ def watched(what: str, work: Callable[[], T], left: Callable[[], int]) -> T:
         except BaseException as error:
             outcome.append((None, error))
 
-    thread = threading.Thread(target=run, daemon=True)  # Ctrl-C leaves it: the server goes on to the end
+    thread = threading.Thread(target=run, daemon=True)  # Ctrl-C abandons it: the server finishes the work
     thread.start()
     with advancing(what, total) as advance:
         thread.join(UNNOTICED_S)
         while thread.is_alive():
-            with suppress(BunqueueError):  # the work reports that itself
+            with suppress(BunqueueError):  # the work itself raises it
                 advance(total - left())
             thread.join(STEP_S)
     result, error = outcome[0]

@@ -1,4 +1,4 @@
-"""Tables and records on a terminal. Loaded only there: rich takes longer to load than the command to run."""
+"""Tables and records on a terminal. Loaded only there: rich takes longer to load than a command to run."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ _RIGHT = (Kind.NUMBER, Kind.SPAN, Kind.SIZE)
 _UNCUT = (Kind.ID, Kind.STATE, Kind.TIME, *_RIGHT)
 NONE = "-"
 LEAST = 12
-"""Characters that are left of texts and data."""
+"""The least width to which texts and data are cut, in characters."""
 GAP = 2
 
 
 def table(rows: Sequence[Row], columns: Sequence[Column]) -> None:
-    """A table with a line for each row. Columns at the right for which there is no room are left out."""
+    """Print a table with a line for each row. Columns on the right that do not fit are left out."""
     console = Console(highlight=False)
     cells = [[cell(row.get(column.name), column.kind) for column in columns] for row in rows]
     drawn = Table(box=None, pad_edge=False, header_style="bold", padding=(0, GAP, 0, 0))
@@ -54,7 +54,7 @@ def table(rows: Sequence[Row], columns: Sequence[Column]) -> None:
 
 
 def _widths(cells: Sequence[Sequence[Text]], columns: Sequence[Column], room: int) -> list[int]:
-    """How wide each column is that is shown: as it needs, or where that is too much, texts are cut."""
+    """The widths of the columns that fit: as wide as needed; if that is too much, texts are cut."""
     needed = [
         max(len(column.heading), *(row[number].cell_len for row in cells)) + GAP
         for number, column in enumerate(columns)
@@ -73,7 +73,7 @@ def _widths(cells: Sequence[Sequence[Text]], columns: Sequence[Column], room: in
 
 
 def record(row: Row, columns: Sequence[Column]) -> None:
-    """A line for each field that has a value."""
+    """Print a line for each field that has a value."""
     drawn = Table.grid(padding=(0, 2, 0, 0))
     drawn.add_column(style="bold", no_wrap=True)
     drawn.add_column(overflow="fold")
@@ -85,7 +85,7 @@ def record(row: Row, columns: Sequence[Column]) -> None:
 
 
 def cell(value: Any, kind: Kind) -> Text:
-    """A value for people."""
+    """A value formatted for people."""
     if value is None:
         return Text(NONE, style="dim")
     if kind is Kind.FLAG:

@@ -1,4 +1,4 @@
-"""Notices when a program's files change, by looking at their times: enough for development."""
+"""Detects changes of a program's files by polling their modification times: enough for development."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-LOOK = 0.5  # seconds between two looks
+POLL_INTERVAL = 0.5  # seconds
 SKIPPED = frozenset({"__pycache__", "node_modules", "venv", "site-packages"})
 
 
 def times(folder: str) -> dict[str, float]:
-    """When each Python file below a folder was last written; hidden folders and libraries are left out."""
+    """The modification time of each Python file below a folder, except in hidden folders and libraries."""
     found = {}
     for where, folders, files in os.walk(folder):
         folders[:] = [name for name in folders if name not in SKIPPED and not name.startswith(".")]
@@ -21,16 +21,16 @@ def times(folder: str) -> dict[str, float]:
                 path = os.path.join(where, name)
                 try:
                     found[path] = os.stat(path).st_mtime
-                except OSError:  # it has gone meanwhile
+                except OSError:  # it was removed meanwhile
                     continue
     return found
 
 
 async def changes(folders: list[str]) -> AsyncIterator[str]:
-    """The path of a file that was written, added or removed, once for all that changed together."""
+    """The path of a file that was written, added or removed; one path for all that changed in an interval."""
     before = await asyncio.to_thread(_all, folders)
     while True:
-        await asyncio.sleep(LOOK)
+        await asyncio.sleep(POLL_INTERVAL)
         now = await asyncio.to_thread(_all, folders)
         if now != before:
             changed = next(path for path in {**now, **before} if now.get(path) != before.get(path))

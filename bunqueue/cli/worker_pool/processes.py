@@ -1,5 +1,5 @@
-"""Several processes of the same kind, kept running: those that die are replaced, those that fail at once are
-given a pause, and when one says that it makes no sense all are stopped.
+"""Keeps several processes of one command running. A process that dies is replaced, after a pause if it failed
+at once. All are stopped when one ends with a status that a restart cannot help.
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from bunqueue.client.worker.log import said
 
 BAD_USAGE, WORN_OUT, BAD_CONFIG = 2, 75, 78
-"""Exit statuses: of wrong flags and targets, of a process that wants to be replaced (EX_TEMPFAIL), and of one
-that the server refuses (EX_CONFIG). Starting again helps in the second case only."""
+"""Exit statuses: wrong flags or target, a process that asks to be replaced (EX_TEMPFAIL), a process that the
+server refuses (EX_CONFIG). A restart helps in the second case only."""
 FIRST_PAUSE, MAX_PAUSE = 1.0, 30.0  # seconds before a process that failed is replaced; doubled each time
-LONG_LIFE = 60.0  # seconds after which a failure is the first one again
-SHORT_LIFE = 5.0  # seconds; what ends sooner, though in order, is not started again without a pause
-CHANGED_PATIENCE = 2.0  # seconds for processes to end when the program has changed; then they are hurried
+LONG_LIFE = 60.0  # seconds after which the pause begins at FIRST_PAUSE again
+SHORT_LIFE = 5.0  # seconds; a process that ends sooner, even with status 0, restarts after a pause
+CHANGED_PATIENCE = 2.0  # seconds that processes get to end after a file change, before a second SIGTERM
 
 
 _in_log = False
 
 
 def say_in_log() -> None:
-    """Have `say` write to the log from now on, where each line is to be JSON."""
+    """Make `say` write to the log from now on, as JSON lines."""
     global _in_log
     _in_log = True
 
 
 def say(text: str) -> None:
-    """A line for whoever looks at the terminal."""
+    """Write a line to standard error, or to the log."""
     if _in_log:
         said("worker", {}, "%s", text)
     else:
@@ -41,7 +41,7 @@ def say(text: str) -> None:
 
 
 class WorkerProcesses:
-    """`count` processes of one command. Each ends, in order, when its standard input does: with us."""
+    """`count` processes of one command. Each shuts down when its standard input closes, so when we end."""
 
     def __init__(self, command: Sequence[str], count: int) -> None:
         self._command = command
@@ -54,7 +54,7 @@ class WorkerProcesses:
         self._waits_for_change = False
 
     def stop(self) -> None:
-        """Have all end; when called again, without any grace."""
+        """Stop all processes; a second call stops them without grace."""
         self._stopping = True
         self._stopped.set()
         self._signal()
@@ -65,9 +65,9 @@ class WorkerProcesses:
                 process.send_signal(signal.SIGTERM)
 
     async def run(self, changes: AsyncIterator[str] | None = None) -> int:
-        """Until `stop` is called, or one of them makes no sense; the exit status.
+        """Run until `stop` is called, or a restart would not help; returns the exit status.
 
-        With `changes` all are replaced at each of them, and what makes no sense waits for the next one.
+        Each of `changes` restarts all processes; one that a restart would not help waits for the next.
         """
         watching = asyncio.create_task(self._follow(changes)) if changes is not None else None
         self._waits_for_change = watching is not None
@@ -112,7 +112,7 @@ class WorkerProcesses:
             self._running.discard(process)
 
     async def _first(self, event: asyncio.Event, limit: float | None) -> None:
-        """Wait for an event or the end, at most `limit` seconds."""
+        """Wait for an event or `stop`, at most `limit` seconds."""
         waits = [asyncio.create_task(each.wait()) for each in (event, self._stopped)]
         await asyncio.wait(waits, timeout=limit, return_when=asyncio.FIRST_COMPLETED)
         for wait in waits:
@@ -126,11 +126,11 @@ class WorkerProcesses:
             self._signal()
             await asyncio.sleep(CHANGED_PATIENCE)
             for process in before & self._running:
-                process.send_signal(signal.SIGTERM)  # the second one does not wait
+                process.send_signal(signal.SIGTERM)  # the second one ends a process at once
 
 
 def described(status: int) -> str:
-    """How a process ended."""
+    """How a process ended, in words."""
     if status >= 0:
         return f"has ended with status {status}"
     try:
@@ -140,20 +140,20 @@ def described(status: int) -> str:
 
 
 def oversee(command: Sequence[str], count: int, changes: Callable[[], AsyncIterator[str]] | None) -> int:
-    """Run a crew until SIGTERM or SIGINT; the exit status."""
+    """Run worker processes until SIGTERM or SIGINT; returns the exit status."""
 
     async def main() -> int:
-        crew = WorkerProcesses(command, count)
+        workers = WorkerProcesses(command, count)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, crew.stop)
-        return await crew.run(changes() if changes is not None else None)
+            loop.add_signal_handler(number, workers.stop)
+        return await workers.run(changes() if changes is not None else None)
 
     return asyncio.run(main())
 
 
 def end_with_overseer() -> None:
-    """In one of the processes: have it stop in order when standard input ends, as the overseer has then."""
+    """Shut this worker process down when its standard input closes: its overseer has ended."""
     import threading
 
     def listen() -> None:

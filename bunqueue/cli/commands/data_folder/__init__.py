@@ -1,1 +1,1 @@
-"""Commands on the files of a server: copies, repair, another number of shards."""
+"""Commands for the files of a server: copy, repair, reshard."""

@@ -1,4 +1,4 @@
-"""``bunqueue accept-loss``: a shard whose file is lost begins empty, because somebody says so."""
+"""``bunqueue accept-loss``: lets a shard whose file is lost start empty, on explicit request."""
 
 from __future__ import annotations
 
@@ -19,21 +19,25 @@ app = typer.Typer(pretty_exceptions_enable=False, rich_markup_mode=None)
 
 @app.command()
 def accept_loss(
-    shard: Annotated[int, typer.Option(metavar="SHARD", help="Its number, from 0 on.", show_default=False)],
+    shard: Annotated[
+        int, typer.Option(metavar="SHARD", help="The number of the shard, from 0.", show_default=False)
+    ],
     data_dir: Annotated[
         str | None,
         typer.Option(metavar="DIR", help="The data folder. Default: as for start.", show_default=False),
     ] = None,
     config: Annotated[
         str | None,
-        typer.Option(metavar="FILE", help="The settings of the server, for the folder.", show_default=False),
+        typer.Option(
+            metavar="FILE", help="The server's config file, which names the data folder.", show_default=False
+        ),
     ] = None,
     yes: Yes = False,
 ) -> None:
-    """Give up the file of a shard that is missing, damaged or does not belong to the data folder.
+    """Give up the file of a shard that is missing, damaged or from another data folder.
 
-    Stop the server first. At the next start the shard begins empty: all jobs that its file held are lost.
-    Look for a backup before you do this. A file that is there is moved to the folder `lost`, not deleted.
+    Stop the server first. The shard will start empty: all jobs in its file are lost. Look for a backup
+    before you do this. An existing file is not deleted; it is moved to the folder `lost`.
 
     Example: bunqueue accept-loss --data-dir ./data --shard 1
     """

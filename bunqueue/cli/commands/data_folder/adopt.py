@@ -1,4 +1,4 @@
-"""``bunqueue adopt``: the file of embedded queues becomes the data folder of a server."""
+"""``bunqueue adopt``: turns the file of embedded queues into a server's data folder."""
 
 from __future__ import annotations
 
@@ -23,12 +23,14 @@ def adopt(
     ] = None,
     config: Annotated[
         str | None,
-        typer.Option(metavar="FILE", help="The settings of the server, for the folder.", show_default=False),
+        typer.Option(
+            metavar="FILE", help="The server's config file, which names the data folder.", show_default=False
+        ),
     ] = None,
 ) -> None:
     """Move the file of embedded queues into a new data folder, as its only shard.
 
-    End the process that uses it first. All jobs stay as they are; a `bunqueue reshard` makes more shards.
+    Stop the process that uses it first. All jobs stay as they are. For more shards, run bunqueue reshard.
 
     Example: bunqueue adopt jobs.db --data-dir ./data
     """

@@ -1,6 +1,4 @@
-"""``bunqueue doctor --data-dir``: the files of a stopped server, recounted by a process of the
-server's own.
-"""
+"""``bunqueue doctor --data-dir``: checks the files of a stopped server, in a process of the server."""
 
 from __future__ import annotations
 
@@ -35,7 +33,7 @@ def recount(folder: str) -> Iterator[dict[str, Any]]:
 
 
 def findings(folder: str) -> Iterator[tuple[str, str, str | None]]:
-    """What was looked at, what is so when all is well, and what is wrong with it."""
+    """Each check, its result when all is well, and its problem or None."""
     queues, jobs = 0, dict.fromkeys(("unfinished", "completed", "dead"), 0)
     checks: dict[str, list[str]] = {}
     for found in recount(folder):

@@ -1,4 +1,4 @@
-"""``bunqueue doctor --repair``: damaged files are rebuilt by a process of the server's own."""
+"""``bunqueue doctor --repair``: rebuilds damaged files, in a process of the server."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from bunqueue.settings import SettingsError
 from ..server import check_packages
 
 SHOWN = 10
-"""Ids of lost jobs in the text."""
+"""How many ids of lost jobs the text has."""
 
 
 def findings(folder: str) -> Iterator[str]:
-    """What became of each file that was damaged. Raises SettingsError when it cannot be done.
+    """The outcome for each damaged file. Raises SettingsError when the repair fails.
 
     Progress goes to standard error."""
     import msgspec

@@ -1,7 +1,6 @@
-"""``bunqueue reshard``: another number of shards for a data folder that no server uses.
+"""``bunqueue reshard``: changes the number of shards of a data folder that no server uses.
 
-Imports nothing of the server: this process becomes the one that does it, as that of ``start`` becomes the
-router.
+Imports nothing of the server. Like ``start``, this process replaces itself with one of the server's package.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ app = typer.Typer(pretty_exceptions_enable=False, rich_markup_mode=None)
 @app.command()
 def reshard(
     shards: Annotated[
-        str, typer.Option(metavar="SHARDS", help="How many there are to be: a power of two from 1 to 64.")
+        str, typer.Option(metavar="SHARDS", help="The new number of shards: a power of two from 1 to 64.")
     ],
     data_dir: Annotated[
         str | None,
@@ -30,17 +29,19 @@ def reshard(
     ] = None,
     config: Annotated[
         str | None,
-        typer.Option(metavar="FILE", help="The settings of the server, for the folder.", show_default=False),
+        typer.Option(
+            metavar="FILE", help="The server's config file, which names the data folder.", show_default=False
+        ),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would go where, and change nothing.")
+        bool, typer.Option("--dry-run", help="Show what would go where, and change nothing.")
     ] = False,
 ) -> None:
     """Change the number of shards of a data folder.
 
-    Stop the server first, and start it with the new number afterwards. The old files stay as they are until
-    the new ones are whole, which needs about as much free space as the folder takes. If anything interrupts
-    it, run it again.
+    Stop the server first, and start it with the new number afterwards. The old files stay until the new
+    ones are complete, so it needs about as much free space as the folder takes. If it is interrupted, run it
+    again.
 
     Example: bunqueue reshard --data-dir ./data --shards 8 --dry-run
     """

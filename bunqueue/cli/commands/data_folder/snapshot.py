@@ -1,4 +1,4 @@
-"""``bunqueue snapshot``: a copy of a data folder, made while its server works."""
+"""``bunqueue snapshot``: copies a data folder, even while its server runs."""
 
 from __future__ import annotations
 
@@ -23,13 +23,15 @@ def snapshot(
     ] = None,
     config: Annotated[
         str | None,
-        typer.Option(metavar="FILE", help="The settings of the server, for the folder.", show_default=False),
+        typer.Option(
+            metavar="FILE", help="The server's config file, which names the data folder.", show_default=False
+        ),
     ] = None,
 ) -> None:
-    """Copy a data folder, as a backup or to look at, whether a server works on it or not.
+    """Copy a data folder, as a backup or for inspection. A server may be running on it.
 
-    The copy is a data folder itself: each shard as it was at one moment. Nobody waits for it. It needs as
-    much free space as the shards take; if it fails, nothing is left of it.
+    The copy is itself a data folder, with each shard as it was at one moment. It does not block the server.
+    It needs as much free space as the shards take. If it fails, nothing is left of it.
 
     Example: bunqueue snapshot --data-dir ./data --out ./backup
     """

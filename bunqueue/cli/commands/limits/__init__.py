@@ -1,1 +1,1 @@
-"""How fast, how many, and for how long: limits of queues and groups."""
+"""Limits of queues and groups: rate, concurrency and stall times."""

@@ -13,12 +13,12 @@ app = noun("How many jobs of a queue may run at a time.")
 
 CONCURRENCY = (Column("limit", Kind.NUMBER), Column("maxed", Kind.FLAG, "reached"))
 
-Limit = Annotated[int, argument("N", "How many jobs, from 1 on.")]
+Limit = Annotated[int, argument("N", "The number of jobs, from 1.")]
 
 
 @verb(app, "bunqueue concurrency set emails 20", name="set")
 def set_(session: Session, queue: QueueName, limit: Limit) -> None:
-    """Let no more than so many jobs of a queue run at a time, over all workers together."""
+    """Limit how many jobs of a queue run at a time, over all workers."""
     session.queue(queue).set_concurrency(limit)
     said = f"of queue {queue} at most {limit:,} run at a time"
     session.out.done(said, {"queue": queue, "limit": limit})
@@ -37,6 +37,6 @@ def get(session: Session, queue: QueueName) -> None:
 
 @verb(app, "bunqueue concurrency clear emails")
 def clear(session: Session, queue: QueueName) -> None:
-    """Let any number of jobs of a queue run at a time."""
+    """Remove the concurrency limit of a queue."""
     session.queue(queue).clear_concurrency()
     session.out.done(f"queue {queue} has no such limit", {"queue": queue, "limit": None})

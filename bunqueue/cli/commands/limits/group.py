@@ -1,4 +1,4 @@
-"""``bunqueue group``: jobs of a queue that belong together, with limits and a pause of their own."""
+"""``bunqueue group``: groups of jobs in a queue, each with its own limits and pause."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ...framework.shared import noun, verb
 from ...framework.values import SPAN, QueueName, argument, option, span, span_or_moment
 from ...output.output import Column, Kind, plain
 
-app = noun("Groups of jobs: list, pause and limit them.")
+app = noun("Groups of jobs: list, pause or limit them.")
 
 GROUP = (
     Column("queue"),
@@ -34,13 +34,13 @@ GROUPS = (
     Column("duration", Kind.SPAN, "within"),
 )
 
-GroupId = Annotated[str, argument("GROUP", "The group: what its jobs were pushed with as --group.")]
-Limit = Annotated[int | None, argument("[N]", "How many jobs.")]
-Most = Annotated[int, option("--limit", "-n", about="At most so many. Default: 100.", metavar="N")]
-Offset = Annotated[int, option("--offset", about="Leave out so many at the beginning.", metavar="N")]
-Clear = Annotated[bool, option("--clear", about="Take the limit away.")]
-Per = Annotated[float, option("--per", about="Within this time. Default: 1s.", metavar=SPAN, parser=span)]
-Time = Annotated[Any, argument("TIME", "For how long, or until which moment.", parser=span_or_moment)]
+GroupId = Annotated[str, argument("GROUP", "The group: the --group of its jobs.")]
+Limit = Annotated[int | None, argument("[N]", "The number of jobs.")]
+Most = Annotated[int, option("--limit", "-n", about="The maximum number. Default: 100.", metavar="N")]
+Offset = Annotated[int, option("--offset", about="Skip this many.", metavar="N")]
+Clear = Annotated[bool, option("--clear", about="Remove the limit.")]
+Per = Annotated[float, option("--per", about="The time window. Default: 1s.", metavar=SPAN, parser=span)]
+Time = Annotated[Any, argument("TIME", "How long, or until when.", parser=span_or_moment)]
 
 
 @verb(app, "bunqueue group list emails", "bunqueue group list emails --limit 1000 --json", name="list")
@@ -52,7 +52,7 @@ def list_(session: Session, queue: QueueName, limit: Most = 100, offset: Offset 
 
 @verb(app, "bunqueue group get emails acme")
 def get(session: Session, queue: QueueName, group: GroupId) -> None:
-    """Print a group: its jobs, its limits, whether it is paused."""
+    """Print a group: its jobs, its limits, and whether it is paused."""
     found = session.queue(queue).group(group)
     row = {
         "queue": queue,
@@ -69,14 +69,14 @@ def get(session: Session, queue: QueueName, group: GroupId) -> None:
 
 @verb(app, "bunqueue group count emails")
 def count(session: Session, queue: QueueName) -> None:
-    """Print how many jobs of all groups of a queue are queued."""
+    """Print how many jobs are queued in all groups of a queue."""
     number = session.queue(queue).grouped_count()
     session.out.done(f"{number:,} in groups", {"queue": queue, "count": number}, "count")
 
 
 @verb(app, "bunqueue group pause emails acme")
 def pause(session: Session, queue: QueueName, group: GroupId) -> None:
-    """Give out no jobs of a group until it is resumed."""
+    """Pause a group: workers get none of its jobs until it is resumed."""
     changed = session.queue(queue).group(group).pause()
     facts = {"queue": queue, "group": group, "paused": True, "changed": changed}
     session.out.done(f"group {group} of queue {queue} is paused", facts)
@@ -84,7 +84,7 @@ def pause(session: Session, queue: QueueName, group: GroupId) -> None:
 
 @verb(app, "bunqueue group resume emails acme")
 def resume(session: Session, queue: QueueName, group: GroupId) -> None:
-    """Give out jobs of a group again."""
+    """Resume a paused group."""
     changed = session.queue(queue).group(group).resume()
     facts = {"queue": queue, "group": group, "paused": False, "changed": changed}
     session.out.done(f"group {group} of queue {queue} is not paused", facts)
@@ -92,7 +92,7 @@ def resume(session: Session, queue: QueueName, group: GroupId) -> None:
 
 @verb(app, "bunqueue group hold emails acme 5m")
 def hold(session: Session, queue: QueueName, group: GroupId, duration: Time) -> None:
-    """Give out no jobs of a group for some time."""
+    """Pause a group for some time."""
     from bunqueue.client.options.moments import time_left
 
     duration = time_left(duration, "TIME")
@@ -105,7 +105,7 @@ def hold(session: Session, queue: QueueName, group: GroupId, duration: Time) -> 
 def concurrency(
     session: Session, queue: QueueName, group: GroupId, limit: Limit = None, clear: Clear = False
 ) -> None:
-    """Let at most so many jobs of a group run at a time, whatever a worker says."""
+    """Limit how many jobs of a group run at a time, whatever limit a worker has."""
     _either(limit, clear)
     found = session.queue(queue).group(group)
     if limit is None:
@@ -129,7 +129,7 @@ def rate_limit(
     duration: Per = 1000,
     clear: Clear = False,
 ) -> None:
-    """Let at most so many jobs of a group through within a time."""
+    """Limit how many jobs of a group start within a time."""
     _either(limit, clear)
     found = session.queue(queue).group(group)
     if limit is None:

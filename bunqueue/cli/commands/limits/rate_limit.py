@@ -17,10 +17,16 @@ RATE = (
     Column("ttl", Kind.SPAN, "window ends in"),
 )
 
-Limit = Annotated[int, argument("N", "How many jobs, from 1 on.")]
-Per = Annotated[float, option("--per", about="Within this time. Default: 1s.", metavar=SPAN, parser=span)]
+Limit = Annotated[int, argument("N", "The number of jobs, from 1.")]
+Per = Annotated[float, option("--per", about="The time window. Default: 1s.", metavar=SPAN, parser=span)]
 Lasting = Annotated[
-    Any, option("--ttl", about="It ends by itself after this time.", metavar=WHEN, parser=span_or_moment)
+    Any,
+    option(
+        "--ttl",
+        about="The limit ends after this time, or at this moment.",
+        metavar=WHEN,
+        parser=span_or_moment,
+    ),
 ]
 
 
@@ -31,7 +37,7 @@ Lasting = Annotated[
     name="set",
 )
 def set_(session: Session, queue: QueueName, limit: Limit, duration: Per = 1000, ttl: Lasting = None) -> None:
-    """Let so many jobs of a queue through within a time, over all workers together."""
+    """Limit how many jobs of a queue start within a time, over all workers."""
     session.queue(queue).set_rate_limit(limit, per=duration, ttl=ttl)
     facts = {"queue": queue, "max": limit, "duration": duration}
     session.out.done(f"queue {queue} has a rate limit of {limit:,}", facts)
@@ -50,6 +56,6 @@ def get(session: Session, queue: QueueName) -> None:
 
 @verb(app, "bunqueue rate-limit clear emails")
 def clear(session: Session, queue: QueueName) -> None:
-    """Let jobs of a queue through as fast as workers take them."""
+    """Remove the rate limit of a queue."""
     session.queue(queue).clear_rate_limit()
     session.out.done(f"queue {queue} has no rate limit", {"queue": queue, "max": None})

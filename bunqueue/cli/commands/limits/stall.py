@@ -18,16 +18,23 @@ CONFIG = (
     Column("gracePeriod", Kind.SPAN, "not counting the first"),
 )
 
-Enabled = Annotated[bool | None, option("--on/--off", about="Whether jobs are looked after at all.")]
+Enabled = Annotated[bool | None, option("--on/--off", about="Whether to detect stalled jobs at all.")]
 Interval = Annotated[
-    float | None, option("--stall-interval", about="How long a job may be silent.", metavar=SPAN, parser=span)
+    float | None,
+    option("--stall-interval", about="How long a job may go without a heartbeat.", metavar=SPAN, parser=span),
 ]
 MaxStalls = Annotated[
-    int | None, option("--max-stalls", about="With the last of them a job is a dead letter.", metavar="N")
+    int | None,
+    option("--max-stalls", about="The number of stalls that makes a job a dead letter.", metavar="N"),
 ]
 Grace = Annotated[
     float | None,
-    option("--grace-period", about="Of an attempt that does not count.", metavar=SPAN, parser=span),
+    option(
+        "--grace-period",
+        about="The time at the start of an attempt that does not count.",
+        metavar=SPAN,
+        parser=span,
+    ),
 ]
 
 
@@ -44,7 +51,7 @@ def config(
     max_stalls: MaxStalls = None,
     grace_period: Grace = None,
 ) -> None:
-    """Print when jobs of a queue count as stalled; with options, change that first."""
+    """Print when jobs of a queue count as stalled. With options, change that first."""
     found = session.queue(queue)
     if any(each is not None for each in (enabled, stall_interval, max_stalls, grace_period)):
         found.set_stall_config(

@@ -1,4 +1,4 @@
-"""``bunqueue top``: the server, live, on the whole terminal."""
+"""``bunqueue top``: a live full-screen view of the server."""
 
 from __future__ import annotations
 
@@ -29,25 +29,26 @@ app = typer.Typer(pretty_exceptions_enable=False, rich_markup_mode=None)
 
 LEAST_INTERVAL_MS = 100
 PATIENCE_MS = 2000
-"""How long an answer may take: keys are not read meanwhile."""
+"""How long an answer may take; no keys are read in that time."""
 
 QUITTING = frozenset("qQ\x03\x04\x1b")
 SEQUENCE = re.compile(r"\x1b[\[O][0-9;]*[A-Za-z~]")
-"""What arrows and the like send, which begins as Escape does."""
+"""The sequences of arrow and other keys, which begin with Escape."""
 NO_LETTER = "."
 """A key that means nothing."""
 
 Interval = Annotated[
-    float, option("--interval", "-i", about="Between two looks. Default: 1s.", metavar=SPAN, parser=span)
+    float,
+    option("--interval", "-i", about="The time between updates. Default: 1s.", metavar=SPAN, parser=span),
 ]
-Count = Annotated[int | None, option("--count", "-n", about="So many looks, then it ends.", metavar="N")]
+Count = Annotated[int | None, option("--count", "-n", about="End after this many updates.", metavar="N")]
 
 
 @verb(app, "bunqueue top", "bunqueue top --interval 5s", "bunqueue top --json --count 10")
 def top(session: Session, interval: Interval = 1000, count: Count = None) -> None:
-    """Watch the server live: speeds, queues with their depth and oldest job, workers, shards.
+    """Watch the server live: rates, queues with their depth and oldest job, workers, shards.
 
-    q quits, s sorts the queues by depth, oldest job, dead letters or name. With --json each look is a line,
+    q quits; s sorts the queues by depth, oldest job, dead letters or name. With --json each update is a line,
     for other programs.
     """
     if interval < LEAST_INTERVAL_MS:
@@ -55,17 +56,17 @@ def top(session: Session, interval: Interval = 1000, count: Count = None) -> Non
     if count is not None and count < 1:
         raise SettingsError(f"--count: {count} is not allowed; give a whole number from 1 on")
     session.timeout_ms = PATIENCE_MS
-    looks = _Looks(session)
+    poller = _Poller(session)
     if session.out.as_json:
-        _print_lines(session, looks, interval, count)
+        _print_lines(session, poller, interval, count)
         return
     if not sys.stdout.isatty():
         raise SettingsError("top draws on a terminal, and this is none; give --json, or see bunqueue stats")
-    _draw_live(session, looks, interval, count)
+    _draw_live(session, poller, interval, count)
 
 
-class _Looks:
-    """One look at the server after the other."""
+class _Poller:
+    """Polls the server; rates are between one poll and the next."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -84,7 +85,7 @@ class _Looks:
         return found
 
     def workers(self) -> list[dict[str, Any]]:
-        """The busiest first."""
+        """The known workers, the busiest first."""
         now = time.time() * 1000
         rows = [plain(worker) for worker in self._admin.list_workers()]
         for row in rows:
@@ -92,23 +93,23 @@ class _Looks:
         return sorted(rows, key=lambda row: (-row["activeJobs"], row["name"], row["pid"]))
 
     def paused(self) -> frozenset[str]:
-        """The names of queues."""
+        """The names of paused queues."""
         return frozenset(queue.name for queue in self._admin.list_queues() if queue.paused)
 
 
-def _print_lines(session: Session, looks: _Looks, interval: float, count: int | None) -> None:
+def _print_lines(session: Session, poller: _Poller, interval: float, count: int | None) -> None:
     from dataclasses import asdict
 
-    looks.server()
+    poller.server()
     done = 0
     while count is None or done < count:
         time.sleep(interval / 1000)
-        look = {"at": time.time_ns() // 1_000_000, **asdict(looks.server()), "workers": looks.workers()}
-        session.out.line(look, "")
+        found = {"at": time.time_ns() // 1_000_000, **asdict(poller.server()), "workers": poller.workers()}
+        session.out.line(found, "")
         done += 1
 
 
-def _draw_live(session: Session, looks: _Looks, interval: float, count: int | None) -> None:
+def _draw_live(session: Session, poller: _Poller, interval: float, count: int | None) -> None:
     from rich.console import Console
     from rich.live import Live
 
@@ -116,9 +117,9 @@ def _draw_live(session: Session, looks: _Looks, interval: float, count: int | No
 
     console = Console()
     screen = Screen(session.endpoint.address)
-    _look(screen, looks)
+    _update(screen, poller)
     if screen.server is None:
-        looks.server()  # raises what is the matter
+        poller.server()  # raises the error
     with _keys() as pressed, Live(console=console, screen=True, auto_refresh=False) as live:
         done = 0
         while count is None or done < count:
@@ -129,15 +130,15 @@ def _draw_live(session: Session, looks: _Looks, interval: float, count: int | No
             for _ in range(keys.lower().count("s")):
                 screen.next_sort()
             if not keys:
-                _look(screen, looks)
+                _update(screen, poller)
                 done += 1
 
 
-def _look(screen: Screen, looks: _Looks) -> None:
-    """Take what there is to see; when the server is away, say so and go on."""
+def _update(screen: Screen, poller: _Poller) -> None:
+    """Poll the server for the screen. If that fails, the screen shows the error and keeps what it has."""
     try:
-        screen.remember(looks.server())
-        screen.workers, screen.paused = looks.workers(), looks.paused()
+        screen.remember(poller.server())
+        screen.workers, screen.paused = poller.workers(), poller.paused()
         screen.problem = None
     except BunqueueError as error:
         screen.problem = str(error)
@@ -145,13 +146,13 @@ def _look(screen: Screen, looks: _Looks) -> None:
 
 @contextmanager
 def _keys() -> Iterator[Any]:
-    """A function that waits so many seconds for keys, and gives those pressed, or an empty text."""
+    """Yield a function that waits some seconds for keys, and returns those pressed, or an empty text."""
     try:
         import termios
         import tty
 
         before = termios.tcgetattr(sys.stdin)
-    except (ImportError, OSError):  # no terminal to read from, or none of this kind: Ctrl-C quits
+    except (ImportError, OSError):  # standard input is no terminal, or this is no Unix: Ctrl-C quits
         yield _sleep
         return
     tty.setcbreak(sys.stdin)

@@ -1,4 +1,4 @@
-"""How `top` looks: numbers in, a screen out."""
+"""Draws the screen of `top` from its numbers."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from .numbers import RATES, ProcessNow, QueueNow, ServerNow
 
 BARS = " ▁▂▃▄▅▆▇█"
 SAMPLES = 40
-"""Moments in the little charts."""
+"""The number of values in a sparkline."""
 BESIDE_CHARTS = 64
-"""Characters that the numbers left and right of the charts need."""
+"""The width, in characters, of the numbers left and right of the sparklines."""
 OLD_MS, VERY_OLD_MS = 60_000, 600_000
-"""From which age on a waiting job is worth a colour."""
+"""The ages in ms from which a waiting job is coloured."""
 MAX_WORKERS, MAX_PROCESSES = 8, 9
 RATE_COLOURS = {"pushed": "blue", "pulled": "cyan", "completed": "green", "failed": "red"}
 SORTS: dict[str, Callable[[QueueNow], Any]] = {
@@ -34,7 +34,7 @@ SORTS: dict[str, Callable[[QueueNow], Any]] = {
 
 @dataclass(slots=True)
 class Screen:
-    """What is to be seen."""
+    """The state of the screen."""
 
     address: str
     sort: str = "depth"
@@ -45,19 +45,19 @@ class Screen:
     history: dict[str, list[float]] = field(default_factory=lambda: {name: [] for name in RATES})
 
     def remember(self, server: ServerNow) -> None:
-        """Another look."""
+        """Store the newest numbers."""
         self.server = server
         for name in RATES:
             self.history[name] = [*self.history[name], server.rates[name]][-SAMPLES:]
 
     def next_sort(self) -> None:
-        """Order the queues by something else."""
+        """Sort the queues by the next criterion."""
         names = list(SORTS)
         self.sort = names[(names.index(self.sort) + 1) % len(names)]
 
 
 def draw(screen: Screen, width: int, height: int) -> RenderableType:
-    """The screen, as large as it may be."""
+    """The screen, in this many columns and lines."""
     if screen.server is None:
         return Group(_head(screen, width), Text(screen.problem or "asking the server ..."))
     server = screen.server
@@ -97,7 +97,7 @@ def _head(screen: Screen, width: int) -> RenderableType:
 
 
 def _speeds(screen: Screen, width: int) -> RenderableType:
-    """Speeds with their charts, and beside them what there is."""
+    """Rates with their sparklines, and the counts and times of jobs beside them."""
     server = screen.server
     assert server is not None
     jobs = [(state, readable.number_of(server.jobs[state])) for state in ("waiting", "active", "delayed")]
@@ -119,7 +119,7 @@ def _speeds(screen: Screen, width: int) -> RenderableType:
 
 
 def spark(values: Sequence[float], room: int = SAMPLES) -> str:
-    """A little chart, as high as the highest of the values; of the newest, where there is little room."""
+    """A sparkline, scaled to the highest value; if there is little room, of the newest values."""
     room = max(0, min(room, SAMPLES))
     values = values[len(values) - room :] if len(values) > room else values
     top = max(values, default=0.0)
@@ -135,7 +135,7 @@ def _rate(value: float | None) -> str:
 
 
 def _plain(headings: Iterable[str], left: int) -> Table:
-    """A table whose first ``left`` columns are texts."""
+    """A table whose first ``left`` columns are left-aligned texts."""
     table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
     for number, heading in enumerate(headings):
         table.add_column(
