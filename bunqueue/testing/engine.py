@@ -1,4 +1,4 @@
-"""The engine of a sandbox: in memory, and its time moves only on request."""
+"""The engine of a sandbox: in memory, with a clock that moves only on request."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
     from bunqueue.protocol.commands import Reply
     from shardproc.core import Shard
 
-MAX_ROUNDS = 1_000_000  # of due work at one moment; more means that it never ends
-ROUND_MS = 60_000  # between two looks for what retention has an end of, and dead letters to be retried
-MIDDLE = 0.5  # for all chances: a backoff is then exactly what was asked for
+MAX_ROUNDS = 1_000_000  # rounds of due work at one moment; more means that it never ends
+ROUND_MS = 60_000  # between checks for expired jobs and automatic retries of dead letters
+MIDDLE = 0.5  # the value of all randomness: a backoff is then exactly as configured
 
 _decode_job = Decoder(Job).decode
 _decode_view = Decoder(dict[str, Any]).decode
 
 
 class FrozenClock(Clock):
-    """Stands still until it is set."""
+    """A clock that stands still until it is set."""
 
     __slots__ = ("_now",)
 
@@ -52,18 +52,18 @@ class FrozenClock(Clock):
 
 
 class Added:
-    """A job as it was added."""
+    """A job in its state when it was added."""
 
     __slots__ = ("job", "view")
 
     def __init__(self, encoded: bytes) -> None:
         self.job = _decode_job(encoded)
         self.view = _decode_view(encoded)
-        """All fields, under their names on the wire."""
+        """All fields, by their names on the wire."""
 
 
 class SandboxEngine(EmbeddedEngine):
-    """Has no thread: what is due is done at the end of each call."""
+    """An embedded engine without a thread: due work is done at the end of each call."""
 
     raises = True
 
@@ -78,14 +78,14 @@ class SandboxEngine(EmbeddedEngine):
         return Shard(MEMORY, full_sync=False, clock=self.clock, chance=lambda: MIDDLE)
 
     def _begin(self) -> None:
-        """No thread looks after the time."""
+        """Start no thread for timers."""
 
     def close_if_idle(self) -> bool:
-        """It lives as long as the sandbox."""
+        """Never: it lives as long as the sandbox."""
         return False
 
     def close(self) -> None:
-        """The end of the sandbox."""
+        """End the sandbox."""
         with self.lock:
             sessions, self._sessions = list(self._sessions.values()), {}
             if not self.closed:
@@ -99,15 +99,14 @@ class SandboxEngine(EmbeddedEngine):
             self._finish()
 
     def cut(self, session: Session) -> None:
-        """The connection of a session ends, and it connects again."""
+        """Break the connection of a session, and reconnect it."""
         with self.lock:
             self.leave(session)
             self.join(session)
             self._finish()
 
     def kill(self, session: Session, *, renewed: bool) -> None:
-        """Whoever is behind a session dies; with ``renewed`` after a renewal of its locks, which then have to
-        run out."""
+        """Kill the client of a session; with ``renewed``, after it renewed its locks: they must expire."""
         with self.lock:
             if renewed:
                 for job in self._held(session.conn):
@@ -119,9 +118,9 @@ class SandboxEngine(EmbeddedEngine):
     # -- time
 
     def step(self, until: int) -> bool:
-        """On to the next moment at which something is due, or to ``until``; False when it is that late.
+        """Advance the clock to the next moment with due work, at most to ``until``; False if it is past that.
 
-        Who holds jobs is alive and renews their locks, as far as it is here.
+        The clients with a session are alive, so the locks of their jobs are renewed.
         """
         with self.lock:
             now = self.clock.now_ms()
@@ -137,7 +136,7 @@ class SandboxEngine(EmbeddedEngine):
             return True
 
     def _next_look(self, now: int) -> int:
-        """When to look next.  Rounds that would find nothing are left out, so that years pass at once."""
+        """The moment of the next round.  Rounds without work are skipped, so that years pass at once."""
         engine = self._shard.engine
         queues = engine.state.queues.values()
         if any(queue.active for queue in queues):
@@ -148,7 +147,7 @@ class SandboxEngine(EmbeddedEngine):
         return moment
 
     def _limits_open(self) -> int:
-        """When a limit lets the next job through.  The engine looks only where a pull is parked, and a drain
+        """When a limit lets the next job through.  The engine knows this only for parked pulls, and a drain
         parks none."""
         from shardproc.engine.memory.worker_presence import NEVER
         from shardproc.engine.ready.gate import opens_at
@@ -159,7 +158,7 @@ class SandboxEngine(EmbeddedEngine):
         return min((at for at in times if at is not None), default=NEVER)
 
     def _finish(self) -> None:
-        """Do all that is due by now."""
+        """Do all work that is due by now."""
         for _ in range(MAX_ROUNDS):
             if self.closed or self._shard.engine.next_deadline() > self.clock.now_ms():
                 return
@@ -183,23 +182,23 @@ class SandboxEngine(EmbeddedEngine):
             if job is not None:
                 self.added.append(Added(queried_job(job, state_name(job, 2))))
 
-    # -- looking
+    # -- state
 
     def waiting(self, queue: str) -> bool:
-        """Whether jobs of a queue are ready, as far as one can see without taking one."""
+        """Whether a queue has ready jobs; a pause or a limit may still hold them back."""
         with self.lock:
             found = self._shard.engine.state.queues.get(queue)
             return found is not None and found.waiting > 0
 
     def queues(self) -> list[str]:
-        """Those that have live jobs, in the order in which they were first met."""
+        """The queues with jobs, in the order of their first use."""
         with self.lock:
             return [queue.name for queue in self._shard.engine.state.queues.values() if queue.jobs]
 
     def busy(self, workers: dict[Session, set[str]]) -> str | None:
-        """What workers, who are sessions with the queues they pull from, have still to do; None: nothing.
+        """What workers, given as sessions and the queues they pull from, still have to do; None: nothing.
 
-        A job that is ready while a pull is parked is held back by something, a pause or a limit."""
+        If a job is ready while a pull is parked, a pause or a limit holds it back."""
         with self.lock:
             state = self._shard.engine.state
             for session, names in workers.items():

@@ -1,4 +1,4 @@
-"""What a test did wrong."""
+"""Errors for mistakes of tests."""
 
 from __future__ import annotations
 
@@ -6,6 +6,6 @@ from bunqueue.errors import BunqueueError
 
 
 class SandboxError(BunqueueError):
-    """The test asks for what cannot be: a wait or a drain that would never end, time that goes back."""
+    """The test asks for something impossible: a wait or a drain that never ends, or time that goes back."""
 
     code = "sandbox"

@@ -1,4 +1,4 @@
-"""What a test may have go wrong: replies and commands that are lost, refusals, workers that die."""
+"""Fault injection for tests: lost commands and replies, refusals, workers that die."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ WORDS = {
     "fail": frozenset({"FAIL"}),
     "renew": frozenset({"JobHeartbeat", "JobHeartbeatB", "ExtendLock", "ExtendLocks"}),
 }
-"""What one would call a command; other ones have their name on the wire."""
+"""Short names of commands; all others go by their name on the wire."""
 
 
 class Kind(Enum):
-    """What happens."""
+    """The kind of a fault."""
 
     COMMAND_LOST = "the command was lost"
     ANSWER_LOST = "its answer was lost"
@@ -33,8 +33,8 @@ class Kind(Enum):
 
 @dataclass(slots=True)
 class Fault:
-    """Meets every command of `names`, or the jobs of `queue`, that is the `first`th from now on, and as many
-    after it until `left` is used up."""
+    """A planned fault. It hits the `first`th command of `names` from now on (or job of `queue`) and the ones
+    after it, `left` in all."""
 
     kind: Kind
     names: frozenset[str]
@@ -46,7 +46,7 @@ class Fault:
     renewed: bool = False
 
     def meets(self, name: str, queue: str | None) -> bool:
-        """Count a command; whether it is hit."""
+        """Count a command, and return whether the fault hits it."""
         if not self.left or name not in self.names or (self.queue is not None and queue != self.queue):
             return False
         if self.first > 1:
@@ -57,19 +57,19 @@ class Fault:
 
 
 class Faults:
-    """What is to go wrong in a sandbox.
+    """The planned faults of a sandbox.
 
-    `nth` counts from now on, `times` is how often in a row, None: always.
+    `nth` counts from now on; `times` is how often in a row, None: always.
     `what` is "add", "pull", "ack", "fail" or "renew", or a command's name on the wire, such as "GetState".
-    Where a connection is lost, so is all that its end means: jobs that were pulled over it and whose lock was
-    never renewed go back to their queues. Clients repeat what they may repeat, as they do with a server.
+    A lost connection has its usual consequences: jobs that were pulled over it return to their queues, unless
+    their lock was renewed. Clients repeat commands that are safe to repeat, as they do with a server.
     """
 
     def __init__(self) -> None:
         self._planned: list[Fault] = []
 
     def lose_answer(self, what: str, *, nth: int = 1, times: int | None = 1) -> None:
-        """The command is carried out, then the connection is lost before the answer comes."""
+        """The command is carried out, but the connection is lost before the answer arrives."""
         self._plan(Kind.ANSWER_LOST, what, nth, times)
 
     def lose_command(self, what: str, *, nth: int = 1, times: int | None = 1) -> None:
@@ -81,32 +81,32 @@ class Faults:
     ) -> None:
         """The server refuses the command with this text, and changes nothing.
 
-        ``code`` is one of docs/errors.md; without one the text decides which exception it becomes.
+        ``code`` is one from docs/errors.md; without a code, the text determines the exception.
         """
         self._plan(Kind.REFUSED, what, nth, times, text=text, code=code)
 
     def crash(
         self, queue: str | None = None, *, nth: int = 1, times: int | None = 1, renewed: bool = False
     ) -> None:
-        """The worker dies as it is about to run a job, of any queue or of this one, in `drain`.
+        """The worker dies just before it runs a job in `drain`: a job of any queue, or of `queue`.
 
-        The job goes back at once; with `renewed`, when its lock has run out, and an attempt is used up: that
-        is what happens to jobs that have run for a while.
+        The job returns to its queue at once; with `renewed`, when its lock has expired, which uses up an
+        attempt, as for jobs that have run for a while.
         """
         _check(nth, times)
         self._planned.append(Fault(Kind.CRASH, frozenset({"run"}), nth, times or inf, queue, renewed=renewed))
 
     def clear(self) -> None:
-        """Nothing goes wrong from now on."""
+        """Remove all planned faults."""
         self._planned.clear()
 
     def meeting(self, command: Struct) -> Fault | None:
-        """Count a command that is to be sent; what happens to it."""
+        """Count a command to be sent, and return the fault that hits it."""
         name = spec_of(type(command)).name if self._planned else ""
         return self._first_of(name, None)
 
     def crashing(self, queue: str) -> Fault | None:
-        """Count a job that is to be run; what happens to its worker."""
+        """Count a job to be run, and return the fault that hits its worker."""
         return self._first_of("run", queue)
 
     def _first_of(self, name: str, queue: str | None) -> Fault | None:

@@ -1,4 +1,4 @@
-"""Which handler runs the jobs of which queue, and how it is called outside of a worker."""
+"""Finds the handler for a job, and calls it outside of a worker."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Source = Worker | Bunqueue | Mapping[str, Handler] | Handler
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A handler with what is around it."""
+    """A handler with its middleware."""
 
     handler: Handler
     middleware: tuple[Middleware, ...] = ()
@@ -42,13 +42,13 @@ class Task:
 
 
 class Handlers:
-    """By queue, in the order in which they were given; perhaps one for all others."""
+    """The handlers by queue, in the given order, and perhaps one for all other queues."""
 
     def __init__(self, sources: tuple[Source, ...]) -> None:
         self._by_queue: dict[str, tuple[Table, tuple[Middleware, ...]]] = {}
         self._rest: Table | None = None
         self.declarations: list[Struct] = []
-        """What apps tell a server when they begin to work: schedules and limits."""
+        """The commands that apps send to a server when they start: schedules and limits."""
         for source in sources:
             if isinstance(source, Worker):
                 run = source._config.run
@@ -67,13 +67,13 @@ class Handlers:
             raise TypeError(f"give what runs the jobs: {WHAT}")
 
     def queues(self, engine: SandboxEngine) -> Iterator[str]:
-        """Those that are to be looked at, in order."""
+        """The queues to drain, in order."""
         yield from self._by_queue
         if self._rest is not None:
             yield from (queue for queue in engine.queues() if queue not in self._by_queue)
 
     def of(self, job: ActiveJob) -> Task:
-        """Who runs a job of one of `queues`."""
+        """The handler for a job of one of `queues`."""
         found, middleware = self._by_queue.get(job.queue) or (self._rest, ())
         assert found is not None
         return Task(found.find(job.name).handler, middleware)
@@ -87,7 +87,7 @@ class Caller:
         self._runner: asyncio.Runner | None = None
 
     def call(self, task: Task, job: ActiveJob) -> Any:
-        """What the handler gives back.  Raises whatever it raises."""
+        """Run a job and return the handler's result.  Raises what the handler raises."""
         if task.middleware:
             run = around_running(task.middleware, _innermost(task.handler))
             value: Any = _awaited(run, job)
@@ -131,7 +131,7 @@ async def _awaited(run: CallNext, job: ActiveJob) -> Any:
 
 
 async def _until_halted(value: Awaitable[Any], job: ActiveJob) -> Any:
-    """In a task, which is cancelled when the run is to end."""
+    """Await ``value`` in the current task, which is cancelled to end the run."""
     task = asyncio.current_task()
     assert task is not None
     job.halt = task.cancel
@@ -142,7 +142,7 @@ async def _until_halted(value: Awaitable[Any], job: ActiveJob) -> Any:
 
 
 def _without_loop(coroutine: Coroutine[Any, Any, Any]) -> Any:
-    """The result of a coroutine that never waits: what is around a plain function is one."""
+    """The result of a coroutine that never suspends, as the middleware around a plain function must not."""
     try:
         coroutine.send(None)
     except StopIteration as done:
@@ -155,7 +155,7 @@ def _without_loop(coroutine: Coroutine[Any, Any, Any]) -> Any:
 
 
 def check_no_loop(what: str) -> None:
-    """A blocking call must not be made by a coroutine."""
+    """Raise SandboxError for a blocking call from a coroutine."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:

@@ -1,4 +1,4 @@
-"""Whether a job is the one that a test expects, and where it differs if it is not.  Pure."""
+"""Compares added jobs with the job that a test expects, and describes the differences.  Pure."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from bunqueue.client.options.job import NewJob, wire_fields
 
 from .engine import Added
 
-UNSET: Any = object()  # anything will do
-MAX_MISSES = 3  # jobs that are shown
-MAX_TELL = 4  # differences of one job
-FAR = 100  # differences for which a job of another name or queue stands
+UNSET: Any = object()  # matches anything
+MAX_MISSES = 3  # near misses to show
+MAX_DIFFERENCES = 4  # to show of one job
+FAR = 100  # how many differences another name or queue counts as
 
 _encode = Encoder().encode
 _decode = Decoder().decode
 
 
 class Expected:
-    """What a job should have been added with."""
+    """The expected queue, name, data and options of a job."""
 
     def __init__(self, queue: str, name: str | None, data: object, options: Mapping[str, Any]) -> None:
-        """OptionError or TypeError for options that there are not."""
+        """Raises OptionError or TypeError for unknown options."""
         self._queue = queue
         self._name = name
         self._data = data if data is UNSET else plain(data)
@@ -39,7 +39,7 @@ class Expected:
         return f"{job} in queue {self._queue!r}" + (f" with {', '.join(about)}" if about else "")
 
     def differences(self, added: Added) -> list[str]:
-        """In words; none: it is the job."""
+        """The differences in words; empty if the job matches."""
         job = added.job
         found = []
         if job.queue != self._queue:
@@ -55,16 +55,16 @@ class Expected:
         return found
 
     def is_another(self, added: Added) -> bool:
-        """Whether it has another name or queue, and so is hardly the one that was meant."""
+        """Whether the job has another name or queue, and so is hardly the expected one."""
         return added.job.queue != self._queue or (self._name is not None and added.job.name != self._name)
 
 
 What = str | NewJob | Task[..., Any]
-"""A queue; or a job that should have been added, or its kind."""
+"""A queue, a job that should have been added, or a kind of job."""
 
 
 def expected_of(what: What, name: str | None, data: object, options: Mapping[str, Any]) -> Expected:
-    """What a test means by its words."""
+    """The job that the arguments of an assertion describe."""
     if isinstance(what, NewJob):
         if name is not None or data is not UNSET:
             raise TypeError("a job has its name and its data already: give it alone, or with options")
@@ -75,7 +75,7 @@ def expected_of(what: What, name: str | None, data: object, options: Mapping[str
 
 
 def plain(value: object) -> Any:
-    """``value`` as it looks when it comes back; what can only be compared (`mock.ANY`) is left as it is."""
+    """``value`` after a trip over the wire; values that cannot be encoded (`mock.ANY`) are left as is."""
     if isinstance(value, Mapping):
         return {key: plain(entry) for key, entry in value.items()}
     if isinstance(value, list | tuple):
@@ -87,7 +87,7 @@ def plain(value: object) -> Any:
 
 
 def _unequal(path: str, actual: object, expected: object) -> Iterator[str]:
-    """Of maps, what is expected must be there; anything else must be equal."""
+    """The differences of two values: maps must have the expected keys, anything else must be equal."""
     if isinstance(expected, dict) and isinstance(actual, dict):
         for key, value in expected.items():
             if key in actual:
@@ -126,7 +126,7 @@ _OF_ANOTHER_NAME = {"job_id": "id", "stack_trace_limit": "stackTraceLimit"}
 
 
 def _actual(name: str, view: Mapping[str, Any], expected: object) -> object:
-    """An option as the job has it."""
+    """The value of an option in the job."""
     special = _SPECIAL.get(name)
     if special is not None:
         return _whole(special(view, expected))
@@ -135,23 +135,23 @@ def _actual(name: str, view: Mapping[str, Any], expected: object) -> object:
 
 
 def _whole(value: object) -> object:
-    """Times are floats on the wire; where they are whole, people say them without the point."""
+    """Whole floats as ints: times are floats on the wire, but tests write them as ints."""
     if isinstance(value, dict):
         return {key: _whole(entry) for key, entry in value.items()}
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def near_misses(expected: Expected, jobs: Sequence[Added]) -> str:
-    """The jobs that come closest, with what is wrong with them."""
+    """The closest jobs, with their differences."""
     if not jobs:
         return "No job was added at all."
     misses = [(expected.differences(added), added) for added in jobs]
     ranked = sorted(misses, key=lambda miss: expected.is_another(miss[1]) * FAR + len(miss[0]))
     lines = ["Near misses:"]
     for differences, added in ranked[:MAX_MISSES]:
-        more = len(differences) - MAX_TELL
-        told = "; ".join(differences[:MAX_TELL]) + (f"; and {more} more" if more > 0 else "")
-        lines.append(f"  - {added.job.name!r} in queue {added.job.queue!r}: {told}")
+        more = len(differences) - MAX_DIFFERENCES
+        text = "; ".join(differences[:MAX_DIFFERENCES]) + (f"; and {more} more" if more > 0 else "")
+        lines.append(f"  - {added.job.name!r} in queue {added.job.queue!r}: {text}")
     if len(ranked) > MAX_MISSES:
         lines.append(f"  and {len(ranked) - MAX_MISSES} other jobs")
     return "\n".join(lines)

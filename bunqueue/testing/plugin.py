@@ -1,4 +1,4 @@
-"""The pytest plugin: the fixture `bunqueue`. Imports nothing until a test asks for it."""
+"""The pytest plugin: the fixture `bunqueue`. It imports nothing until a test uses it."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ MARKER = 'bunqueue(start="2026-03-29T00:30:00+01:00"): when the sandbox begins; 
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Make the marker known."""
+    """Register the marker."""
     config.addinivalue_line("markers", MARKER)
 
 
 @pytest.fixture
 def bunqueue(request: pytest.FixtureRequest) -> Iterator[Sandbox]:
-    """Queues in memory and a clock that stands still: a `bunqueue.testing.Sandbox` of the test's own.
+    """A `bunqueue.testing.Sandbox` for one test: in-memory queues, and a clock that stands still.
 
-    It is plain, so that it serves tests of any kind, under pytest-asyncio and anyio, too.
+    The fixture is synchronous, so it works in all tests, also under pytest-asyncio and anyio.
     """
     from .sandbox import Sandbox
 

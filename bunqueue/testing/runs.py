@@ -1,4 +1,4 @@
-"""Running jobs in a sandbox, one after the other, in the test's own thread: what `drain` does."""
+"""Runs jobs in a sandbox one after the other, in the test's thread: the work of `drain`."""
 
 from __future__ import annotations
 
@@ -41,24 +41,24 @@ if TYPE_CHECKING:
 
 
 class Result:
-    """What a handler gave back."""
+    """The result of a handler."""
 
     value: object = None
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """How to go about it."""
+    """The limits of a drain."""
 
     end: int
-    """Until when time may go on, epoch ms."""
+    """The moment up to which time may pass, epoch ms."""
     limit: int
     raising: bool
 
 
 OWNER = "drain"
 ADDRESS = "the sandbox"
-MAX_REPORTS = 10  # tries to report an outcome, where the test has all of them fail
+MAX_REPORTS = 10  # attempts to report an outcome, for tests in which all of them fail
 HowItEnded = Literal["completed", "failed", "postponed", "cancelled", "timed out", "lost", "crashed"]
 
 
@@ -73,10 +73,10 @@ class Ran:
     attempt: int
     """1 for the first."""
     at_ms: int
-    """When it began, epoch ms, by the sandbox's clock; `at` is the same as a datetime in UTC."""
+    """When it started, epoch ms, by the sandbox's clock; `at` is the same as a datetime in UTC."""
     outcome: HowItEnded
-    """postponed: the handler raised Postpone; lost: its outcome did not count, as the job was not held any
-    more; crashed: the worker died, as the test planned, and the handler was not called."""
+    """postponed: the handler raised Postpone; lost: its outcome did not count, because the job was no longer
+    held; crashed: the worker died, as the test planned, and the handler was not called."""
     result: Any = None
     error: BaseException | None = None
     """What the handler raised."""
@@ -85,7 +85,7 @@ class Ran:
 
 
 class Runs:
-    """Gives the jobs to be run, one after the other, and reports what became of them: all of `drain` but the
+    """Yields the jobs to run, one after the other, and reports their outcomes: all of `drain` except the
     call of the handler."""
 
     def __init__(self, engine: SandboxEngine, faults: Faults, handlers: Handlers, rules: Rules) -> None:
@@ -103,11 +103,11 @@ class Runs:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Jobs in hand go back."""
+        """Return held jobs to their queues."""
         self._engine.leave(self._session)
 
     def __iter__(self) -> Iterator[ActiveJob]:
-        """Each job as it is due; what is yielded must be reported before the next.
+        """Yield each job when it is due; its outcome must be reported before the next.
 
         Raises SandboxError beyond the limit.
         """
@@ -157,20 +157,22 @@ class Runs:
 
     @contextmanager
     def reporting(self, job: ActiveJob) -> Iterator[Result]:
-        """Around the call of a handler, whose result is to be put in there."""
+        """Wrap the call of a handler; the caller puts its result into the yielded object."""
         result, outer = Result(), current.set(job)
         self._current = job
         try:
             yield result
-        except SandboxError:  # the job goes back
+        except SandboxError:  # the job returns to its queue
             raise
         except asyncio.CancelledError:
-            if job.ending is None:  # it is the test that is cancelled
+            if job.ending is None:  # the test itself was cancelled
                 raise
             self._ended(job, job.ending)
         except Exception as error:
             self._ended(job, job.ending) if job.ending else self._failed(job, error)
-            if self._rules.raising or isinstance(error, AssertionError):  # the test's own, most likely
+            if self._rules.raising or isinstance(
+                error, AssertionError
+            ):  # most likely an assertion of the test
                 raise
         else:
             self._ended(job, job.ending) if job.ending else self._completed(job, result.value)
@@ -203,16 +205,16 @@ class Runs:
             self._note(job, "failed" if counted else "lost", error=error)
 
     def _ended(self, job: ActiveJob, ending: Ending) -> None:
-        """The run was ended while the handler was at it."""
+        """Report a run that was stopped while its handler ran."""
         error = stopped(job, ending)
         if ending.why == CANCELLED:
             self._report(stop_command(job, error), lambda: True)
         self._note(job, "cancelled" if ending.why == CANCELLED else "timed out", error=error)
 
     def _report(self, command: Struct, was_done: Callable[[], bool]) -> bool:
-        """Say it until there is an answer, as a worker does, though not for ever; whether it counts.
+        """Send a report until there is an answer, at most MAX_REPORTS times; return whether it counts.
 
-        If an earlier one may have been carried out, `was_done` says whether it was.  Raises CommandFailed.
+        If an earlier one may have been carried out, `was_done` checks that.  Raises CommandFailed.
         """
         for tries in range(MAX_REPORTS):
             try:
@@ -224,7 +226,7 @@ class Runs:
         return False
 
     def _job(self, job: ActiveJob) -> Job:
-        """As it is now; all is past of one that is gone."""
+        """The current state of a job; a removed one counts as completed, with one more attempt."""
         try:
             return self._call(query.GetJob(id=job.id), OneJob).job
         except JobNotFound:
@@ -240,22 +242,22 @@ class Runs:
     def _call(self, command: Struct, reply: type[R]) -> R:
         return decode_reply(self._session.call(command), reply, command, ADDRESS)
 
-    # -- what ends a run
+    # -- stopping a run
 
     def _heard(self, payload: bytes) -> None:
         notice, job = read_notice(payload), self._current
         if notice is not None and job is not None and (job.id, job.token) == (notice.id, notice.token):
             end(job, Ending(CANCELLED, notice.reason, notice.grace / 1000))
 
-    def look_at_the_clock(self) -> None:
-        """Time has passed while a handler is at work."""
+    def check_timeout(self) -> None:
+        """Stop the current job if time has passed its timeout."""
         job = self._current
         if job is not None and job.timeout is not None:
             begun = int(job.job().started_at_ms or 0)
             if self._engine.clock.now_ms() - begun >= job.timeout:
                 end(job, Ending(TIMED_OUT))
 
-    # -- what handlers may ask of their job, see `JobChannel`
+    # -- for handlers, see `JobChannel`
 
     @property
     def stopping(self) -> bool:

@@ -1,4 +1,4 @@
-"""`Sandbox`: what a test has of bunqueue."""
+"""`Sandbox`: bunqueue for one test."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ from .sessions import PATIENCE, SandboxSession, SandboxTransport
 if TYPE_CHECKING:
     from bunqueue.client.connection.transport import Transport
 
-LIMIT = 1000  # jobs that one drain runs before it takes that for endless
+LIMIT = 1000  # jobs that one drain runs before it counts as endless
 WORKERS_WORDS = WORDS["pull"] | WORDS["ack"] | WORDS["fail"] | WORDS["renew"]
-LOOK_S = 0.002  # between two looks at what workers do
-QUIET = 5  # turns of the event loop in which they do nothing: what was sent to them last has arrived
+POLL_S = 0.002  # between polls of the workers
+QUIET = 5  # idle turns of the event loop after which all that was sent to workers has arrived
 
 
 class Sandbox:
@@ -46,21 +46,21 @@ class Sandbox:
             bunqueue.assert_added("emails", "welcome", {"to": "ada@example.com"})
             bunqueue.drain({"emails": send})
 
-    While it is open, every `Queue`, `AsyncQueue` and `Worker` of the process works in it, whatever server or
-    file they were made for, and whenever. Nothing is left of it afterwards. Time begins at `start`, or now,
-    and moves on request: delays, backoff, cron, limits and locks follow it.
+    While it is open, every `Queue`, `AsyncQueue` and `Worker` of the process uses it, whatever server or file
+    it was made for, even if it was made before. Nothing remains afterwards. Time starts at `start`, or now,
+    and moves only on request: delays, backoff, cron, limits and locks follow it.
     """
 
     def __init__(self, *, start: datetime | None = None) -> None:
         begin = time.time() * 1000 if start is None else epoch_ms(start, "start")
         self.faults = Faults()
-        """What is to go wrong."""
+        """The planned faults."""
         self._engine = SandboxEngine(FrozenClock(round(begin)))
         self._direct = SandboxSession(self._engine, self.faults)
         self._caller = Caller()
         self._workers: list[SandboxTransport] = []
         self._inline: tuple[Handlers, Rules] | None = None
-        self._runs: Runs | None = None  # the drain that goes on
+        self._runs: Runs | None = None  # the current drain
         self._outer: substitute.Substitute | None = None
 
     def __enter__(self) -> Self:
@@ -73,7 +73,7 @@ class Sandbox:
         self.close()
 
     def close(self) -> None:
-        """Forget everything; queues and workers go back to their own servers. Safe to call twice."""
+        """Drop everything; queues and workers use their own servers again. Safe to call twice."""
         if substitute.current is self:
             substitute.current = self._outer
         self._engine.close()
@@ -83,27 +83,27 @@ class Sandbox:
 
     @property
     def now(self) -> datetime:
-        """The time, in UTC."""
+        """The current time, in UTC."""
         return datetime.fromtimestamp(self.now_ms / 1000, UTC)
 
     @property
     def now_ms(self) -> int:
-        """The time, epoch ms."""
+        """The current time, epoch ms."""
         return self._engine.clock.now_ms()
 
     def advance(self, duration: When) -> None:
-        """Let time pass, ms or a timedelta, or until a datetime with a time zone: from one moment at which
-        something is due to the next.
+        """Let time pass, by ms or a timedelta, or until a datetime with a time zone. The clock moves from
+        each moment with due work to the next.
 
-        Jobs whose time comes are ready then, schedules fire, locks run out unless somebody here holds them;
-        in `inline` mode jobs run at their time. Workers get their jobs, but see `settle`.
+        Delayed jobs become ready, schedules fire, and locks expire unless a client of the sandbox holds them.
+        In `inline` mode jobs run when they are due. Workers get their jobs, but see `settle`.
         """
         end = self._end(duration)
         while self._step(end):
             self._after_change()
 
     async def advance_async(self, duration: When) -> None:
-        """As `advance`; at each moment workers have done their work before time goes on."""
+        """As `advance`, but at each moment workers finish their work before time passes."""
         end = self._end(duration)
         await self.settle_async()
         while self._step(end):
@@ -113,7 +113,7 @@ class Sandbox:
     def _step(self, end: int) -> bool:
         moved = self._engine.step(end)
         if self._runs is not None:
-            self._runs.look_at_the_clock()
+            self._runs.check_timeout()
         return moved
 
     def _end(self, duration: When) -> int:
@@ -130,13 +130,12 @@ class Sandbox:
     def drain(
         self, *handlers: Source, within: When = 0, limit: int = LIMIT, raising: bool = False
     ) -> list[Ran]:
-        """Run what is due, one job after the other, in this thread, until there is nothing left.
+        """Run all due jobs one after the other, in this thread.
 
         `handlers` are workers (which need not be started), dicts of handlers by queue, or a handler for all
-        queues. Queues are emptied in the order in which they are named. With `within`, time goes on, from one
-        due job to the next, for that long or until that moment. An exception of a handler fails the attempt,
-        as in a worker; with `raising` it then comes out of here. An AssertionError always does. Returns what
-        ran, in order.
+        queues. Queues are drained in the given order. With `within`, time passes from one due job to the
+        next, for that long or until that moment. An exception in a handler fails the attempt, as in a worker;
+        with `raising` it is then raised here. An AssertionError is always raised. Returns the runs, in order.
         """
         check_no_loop("drain")
         return self._drain(self._known(handlers), Rules(self._end(within), limit, raising))
@@ -148,7 +147,7 @@ class Sandbox:
         return await self._drain_async(self._known(handlers), Rules(self._end(within), limit, raising))
 
     def _known(self, sources: tuple[Source, ...]) -> Handlers:
-        """Who runs jobs; what apps declare is known to the engine from now on."""
+        """The handlers of these sources. Also declares the schedules and limits of apps to the engine."""
         handlers = Handlers(sources)
         for command in handlers.declarations:
             decode_reply(self._direct.call(command), Ok, command, ADDRESS)
@@ -170,7 +169,7 @@ class Sandbox:
 
     @contextmanager
     def _run(self, handlers: Handlers, rules: Rules) -> Iterator[Runs]:
-        """One drain; what handlers add is run by it, and not by themselves."""
+        """One drain; it also runs the jobs that handlers add, so that runs are not nested."""
         outer = self._runs
         try:
             with Runs(self._engine, self.faults, handlers, rules) as runs:
@@ -181,10 +180,10 @@ class Sandbox:
 
     @contextmanager
     def inline(self, *handlers: Source, limit: int = LIMIT, raising: bool = True) -> Iterator[None]:
-        """Within it jobs run as soon as they are due: before `add` returns, or when time goes on.
+        """Inside this context, jobs run as soon as they are due: before `add` returns, or when time passes.
 
-        What a handler adds runs when it has ended. The exceptions of handlers come out of `add`, or with
-        `raising=False` do not.
+        Jobs that a handler adds run after it has ended. Exceptions of handlers are raised by `add`, unless
+        `raising=False`.
         """
         before, self._inline = self._inline, (self._known(handlers), Rules(0, limit, raising))
         try:
@@ -200,22 +199,22 @@ class Sandbox:
         if self._inline is not None and self._runs is None:
             await self._drain_async(*self._inline)
 
-    # -- workers that run beside the test
+    # -- workers in the background
 
     def settle(self) -> None:
-        """Wait, in real time, until the workers have done what they can at this moment of the sandbox."""
+        """Wait, in real time, until the workers have done all that they can at this moment of the sandbox."""
         check_no_loop("settle")
         deadline = time.monotonic() + PATIENCE
         while what := self._busy():
             _check_patience(deadline, what)
-            time.sleep(LOOK_S)
+            time.sleep(POLL_S)
 
     async def settle_async(self) -> None:
         """As `settle`, for workers in this event loop or others."""
         deadline = time.monotonic() + PATIENCE
         quiet = 0
         while quiet < QUIET:
-            await asyncio.sleep(LOOK_S if quiet == 0 else 0)
+            await asyncio.sleep(POLL_S if quiet == 0 else 0)
             what = self._busy()
             quiet = 0 if what else quiet + 1
             if what:
@@ -229,10 +228,10 @@ class Sandbox:
     def added(
         self, what: What, name: str | None = None, data: object = UNSET, **options: Unpack[JobOptions]
     ) -> list[Job]:
-        """The jobs that were added since the beginning, by whatever means, as they were when they were added.
+        """All matching jobs that were added so far, by any means, in their state when they were added.
 
-        `what` is a queue, and then give what you would give to `add`: of `data` that is a dict, and of
-        options, those that matter. Or it is a typed job, `welcome`, or a call of it,
+        `what` is a queue, with the other arguments as for `add`; give only the options, and of a dict `data`
+        only the keys, that matter. Or it is a typed job, `welcome`, or a call of it,
         `welcome.job("ada@example.com")`.
         """
         return self._matching(expected_of(what, name, data, options))
@@ -246,9 +245,9 @@ class Sandbox:
         count: int | None = None,
         **options: Unpack[JobOptions],
     ) -> Job:
-        """Such a job was added, or exactly `count` of them; the last one. See `added`.
+        """Assert that such a job was added, or exactly `count` of them; return the last one. See `added`.
 
-        Otherwise an AssertionError shows the jobs that come closest.
+        The AssertionError shows the closest jobs.
         """
         __tracebackhide__ = True
         expected = expected_of(what, name, data, options)
@@ -263,7 +262,7 @@ class Sandbox:
     def assert_not_added(
         self, what: What, name: str | None = None, data: object = UNSET, **options: Unpack[JobOptions]
     ) -> None:
-        """No such job was added. See `added`."""
+        """Assert that no such job was added. See `added`."""
         __tracebackhide__ = True
         expected = expected_of(what, name, data, options)
         found = self._matching(expected)
@@ -274,7 +273,7 @@ class Sandbox:
     def _matching(self, expected: Expected) -> list[Job]:
         return [each.job for each in self._engine.added if not expected.differences(each)]
 
-    # -- in the place of all engines
+    # -- the substitute for all engines
 
     async def open(self) -> Transport:
         """A session for a client; called by bunqueue itself."""
@@ -293,7 +292,7 @@ class Sandbox:
             if _changes(command):
                 self._after_change()
             return payload
-        waiting = SandboxSession(self._engine, self.faults)  # of its own, to be able to give up
+        waiting = SandboxSession(self._engine, self.faults)  # a session of its own, so that it can give up
         try:
             return waiting.call(command, patience=PATIENCE if self._busy() else 0)
         finally:
@@ -301,7 +300,7 @@ class Sandbox:
 
 
 def _changes(command: Struct) -> bool:
-    """Whether jobs may have become due; what workers say is not meant."""
+    """Whether a command may make jobs due; commands of workers do not count."""
     spec = spec_of(type(command))
     return spec.writes and spec.name not in WORKERS_WORDS
 

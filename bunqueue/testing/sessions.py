@@ -1,6 +1,6 @@
 """Sessions with the engine of a sandbox: for coroutines, and for threads that may block.
 
-Both let happen to a command what the test has planned for it.
+Both apply the planned faults to commands.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from .faults import Faults, Kind
 if TYPE_CHECKING:
     from .engine import SandboxEngine
 
-PATIENCE = 5.0  # seconds of real time for an answer that needs somebody else to do something
-MAX_TRIES = 3  # of commands that may be repeated, as clients of a server do
+PATIENCE = 5.0  # seconds of real time for an answer that depends on another client
+MAX_TRIES = 3  # of repeatable commands, as clients of a server do
 
 After = Callable[[Struct], Awaitable[None]]
 
@@ -34,12 +34,12 @@ _encode = Encoder().encode
 
 
 class SandboxTransport(EmbeddedTransport):
-    """A session of an event loop."""
+    """A session for coroutines."""
 
     engine: SandboxEngine
 
     def __init__(self, engine: SandboxEngine, faults: Faults, after: After) -> None:
-        """`after` is awaited when a command has been answered."""
+        """`after` is awaited after each answer."""
         super().__init__(engine)
         self.pulls_from: set[str] = set()
         self._faults = faults
@@ -56,7 +56,7 @@ class SandboxTransport(EmbeddedTransport):
             delivery.again()
 
     async def _ask(self, command: Struct) -> bytes:
-        if isinstance(command, Pull | PullBatch):  # of a worker, which waits for as long as it takes
+        if isinstance(command, Pull | PullBatch):  # of a worker, which may wait forever
             self.pulls_from.add(command.queue)
         elif poll_time(command):
             try:
@@ -79,20 +79,20 @@ class SandboxTransport(EmbeddedTransport):
 
 
 class SandboxSession(DirectSession):
-    """A session of threads that may block."""
+    """A session for threads that may block."""
 
     engine: SandboxEngine
 
     def __init__(
         self, engine: SandboxEngine, faults: Faults, hear: Callable[[bytes], None] = lambda payload: None
     ) -> None:
-        """`hear` gets what comes unasked."""
+        """`hear` gets messages that answer no command."""
         super().__init__(engine)
         self._hear = hear
         self._faults = faults
 
     def call(self, command: Struct, *, patience: float = 0.0) -> bytes:
-        """As `Transport.call`; ``patience`` is for what others have to do before there is an answer, in
+        """As `Transport.call`; ``patience`` is how long to wait for other clients that the answer needs, in
         seconds of real time."""
         delivery = Delivery(self._faults, command)
         while True:
@@ -111,13 +111,13 @@ class SandboxSession(DirectSession):
         return payload
 
     def deliver(self, queue: str, payloads: list[bytes]) -> None:
-        """What was not asked for."""
+        """Pass on messages that answer no command."""
         for payload in payloads:
             self._hear(payload)
 
 
 class Delivery:
-    """A command on its way, with what the test has planned for it."""
+    """A command in transit, with the fault that hits it, if any."""
 
     def __init__(self, faults: Faults, command: Struct) -> None:
         self._faults = faults
@@ -131,7 +131,7 @@ class Delivery:
         return self._fault is None or self._fault.kind is Kind.ANSWER_LOST
 
     def outcome(self, answer: bytes) -> bytes | None:
-        """What the client gets; None: nothing, its connection is lost."""
+        """The payload that the client gets; None if its connection is lost."""
         if self._fault is None:
             return answer
         if self._fault.kind is Kind.REFUSED:
@@ -139,7 +139,7 @@ class Delivery:
         return None
 
     def again(self) -> None:
-        """Repeat it over another connection.  Raises ConnectionLost when that is not safe."""
+        """Repeat the command over another connection.  Raises ConnectionLost if that is not safe."""
         assert self._fault is not None
         if self._tries == MAX_TRIES or not is_repeatable(self._command, knows_pushes=True):
             what, why = describe(self._command), self._fault.kind.value
@@ -150,7 +150,7 @@ class Delivery:
 
 
 def never(command: Struct) -> SandboxError:
-    """Time stands still, so a wait has no end of its own."""
+    """The error for a wait that cannot end, as time stands still."""
     return SandboxError(
         f"{describe(command)}: nothing happened that it waits for. In a sandbox time stands still: run "
         f"the job before you wait for it, with drain() or a worker, or let its time come with advance()",
