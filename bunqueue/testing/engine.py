@@ -118,7 +118,7 @@ class SandboxEngine(EmbeddedEngine):
     # -- time
 
     def step(self, until: int) -> bool:
-        """Advance the clock to the next moment with due work, at most to ``until``; False if it is past that.
+        """Advance the clock to the next moment with due work, at most to ``until``; False if that is reached.
 
         The clients with a session are alive, so the locks of their jobs are renewed.
         """

@@ -28,7 +28,9 @@ WEBHOOKS = (
     Column("lastTriggered", Kind.TIME, "last"),
 )
 
-Target = Annotated[str, argument("URL", "Where to send events: a public address.")]
+Target = Annotated[
+    str, argument("URL", "Where to send events; by default only public addresses are allowed.")
+]
 Id = Annotated[str, argument("ID", "The id of the webhook.", completing.webhooks)]
 Events = Annotated[
     list[str],

@@ -26,7 +26,7 @@ _CHECKED_ALREADY = (Push, PushBatch, PushFlow)  # option by option, when they we
 
 
 class CheckedCaller(Caller):
-    """Raises OptionError, with field, value and bound, for commands that fail the server's own checks."""
+    """Raises OptionError, with field, value and bound, for commands beyond the protocol's bounds."""
 
     def call(self, command: Struct, reply: type[R]) -> R:
         if not isinstance(command, _CHECKED_ALREADY):

@@ -18,7 +18,7 @@ PATIENCE_MS = 700
 
 
 def _ask(context: typer.Context, question: Callable[[Admin], Iterable[str]], incomplete: str) -> list[str]:
-    """The names that the server on the command line so far knows, of those that begin with ``incomplete``."""
+    """Names that begin with ``incomplete``, from the server that the command line names so far."""
     from dataclasses import replace
 
     from bunqueue.client.connection.caller import Caller

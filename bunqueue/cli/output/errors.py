@@ -67,12 +67,12 @@ def words_of(error: Exception) -> str:
 
 def json_of(error: BunqueueError) -> str:
     """An error for programs: a JSON object on one line."""
-    told: dict[str, object] = {"ok": False, "error": words_of(error), "code": error.code}
+    report: dict[str, object] = {"ok": False, "error": words_of(error), "code": error.code}
     if isinstance(error, CommandFailed):
         details = {"serverCode": error.server_code, "field": error.field, "value": error.value}
         details["bound"] = error.bound
-        told |= {name: value for name, value in details.items() if value is not None}
-    return encoded(told)
+        report |= {name: value for name, value in details.items() if value is not None}
+    return encoded(report)
 
 
 def as_usage(error: BunqueueError, context: Any) -> str:
