@@ -203,9 +203,9 @@ class Gateway:
 
     def _handover(self, descriptors: list[int]) -> bytes:
         """The line of settings that the process gets first.  Closing its input stops it."""
-        told = {
+        settings = {
             "socket": self._path,
             "descriptors": descriptors,
             "settings": self._settings.to_json().decode(),
         }
-        return msgspec.json.encode(told) + b"\n"
+        return msgspec.json.encode(settings) + b"\n"

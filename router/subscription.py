@@ -1,7 +1,7 @@
 """One client's subscription to the events of a queue, as the router sees it.
 
 The shard sends events without being asked, so here is where their flow meets a client that does not read:
-its events are left out and counted, and it is told how many once it has caught up.
+its events are left out and counted, and it gets their number once it has caught up.
 """
 
 from __future__ import annotations

@@ -73,9 +73,9 @@ class Document:
         if fields:
             parts.append(self._table(fields))
         answer = [field for field in _fields(spec.reply) if field.encode_name not in ("ok", "reqId")]
-        told = paragraphs(spec.reply) if spec.reply.__doc__ and answer else ""
+        reply = paragraphs(spec.reply) if spec.reply.__doc__ and answer else ""
         parts.append("Answer: `ok`." if not answer else f"Answer: `ok` and\n\n{self._answer(answer)}")
-        return "\n\n".join(part for part in [*parts, told] if part)
+        return "\n\n".join(part for part in [*parts, reply] if part)
 
     def _all_structures(self) -> Iterator[str]:
         """Their tables mention others, so it goes on until there is none left."""
@@ -84,9 +84,9 @@ class Document:
             for name in left:
                 done.add(name)
                 struct = self._structures[name]
-                told = paragraphs(struct) if own_doc(struct) else ""
+                reply = paragraphs(struct) if own_doc(struct) else ""
                 yield "\n\n".join(
-                    part for part in (f"#### {name}", told, self._table(_fields(struct))) if part
+                    part for part in (f"#### {name}", reply, self._table(_fields(struct))) if part
                 )
 
     def _table(self, fields: list[mi.Field]) -> str:

@@ -89,7 +89,7 @@ class Warnings:
     def __init__(self, path: str) -> None:
         self._path = path
         self._logged: dict[str, float] = {}  # kind -> when, monotonic
-        self.told: tuple[str, ...] = ()
+        self.texts: tuple[str, ...] = ()
 
     def look(self, disk: Disk) -> None:
         """Warn of what ``disk`` has come to."""
@@ -100,7 +100,7 @@ class Warnings:
             found["a reader keeps the WAL from being reset"] = self._long(disk)
         for what, text in found.items():
             self._log(what, text)
-        self.told = tuple(found.values())
+        self.texts = tuple(found.values())
 
     def _low(self, disk: Disk) -> str:
         return (

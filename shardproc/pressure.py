@@ -92,13 +92,13 @@ class Pressure:
         )
 
     def _tell(self, used: int, jobs: int, now: float) -> None:
-        told = {"used_mib": used // MIB, "limit_mib": self.share // MIB, "jobs": jobs}
+        figures = {"used_mib": used // MIB, "limit_mib": self.share // MIB, "jobs": jobs}
         if self.full and now >= self._quiet_until:
             self._quiet_until, self._told = now + QUIET_S, True
-            _log.error("the memory limit is reached, pushes are refused", **told)
+            _log.error("the memory limit is reached, pushes are refused", **figures)
         elif not self.full and self._told:
             self._told = False
-            _log.info("there is memory again, pushes are accepted", **told)
+            _log.info("there is memory again, pushes are accepted", **figures)
 
     def _warn(self, used: int) -> None:
         if not self._warned and used >= WARN * self.share:

@@ -46,11 +46,11 @@ class Start(msgspec.Struct):
 
 def main() -> int:
     """Run one shard; the exit status."""
-    told = sys.stdin.buffer.read()
+    line = sys.stdin.buffer.read()
     try:
-        start = msgspec.json.decode(told, type=Start)
+        start = msgspec.json.decode(line, type=Start)
     except msgspec.DecodeError:
-        if told.endswith(b"}"):
+        if line.endswith(b"}"):
             raise
         return 1  # the router was killed before it had said everything
     settings = Settings.from_json(start.settings)

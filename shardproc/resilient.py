@@ -401,7 +401,7 @@ class ResilientShard(Shard):
     def _vitals(self) -> Vitals:
         found = super()._vitals()
         disk = None if self._disk_space is None else self._disk_space.disk
-        warnings = () if self._trouble else self._warnings.told
+        warnings = () if self._trouble else self._warnings.texts
         pressure = self._pressure
         return msgspec.structs.replace(
             found,

@@ -88,8 +88,8 @@ def facts(source: Source, until: int) -> Facts:
     """
 
     def events(kinds: Sequence[str]) -> DataFrame:
-        told = source.events(kinds).withColumn("at", ms_of(F.col("at")))
-        return told.where(F.col("at") < until)
+        found = source.events(kinds).withColumn("at", ms_of(F.col("at")))
+        return found.where(F.col("at") < until)
 
     # What a server purged is there in its place, where it was read before.
     gone = list(lives.GONE) if source.keeps_gone else [*lives.GONE, lives.PURGED]
@@ -98,9 +98,9 @@ def facts(source: Source, until: int) -> Facts:
     kept: tuple[DataFrame, ...] = (moves,)
     jobs, failed = _stored_jobs(source.jobs, moves, log), _failed_attempts(source.attempts)
     if log.gone:
-        told = events([*{*lives.KINDS, *gone}]).persist()
-        known = lives.lives_of(lives.purges_told(told)).persist()
-        kept += told, known
+        logged = events([*{*lives.KINDS, *gone}]).persist()
+        known = lives.lives_of(lives.purges_logged(logged)).persist()
+        kept += logged, known
         left = lives.gone_jobs(known), lives.gone_attempts(known)
         if source.keeps_gone:
             jobs, failed = jobs.persist(), failed.persist()

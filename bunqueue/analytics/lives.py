@@ -17,7 +17,7 @@ KINDS = sorted({*STARTS, *ENDS, *GONE, "pulled"})
 _ID = "[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}"  # one that holds its number
 
 
-def purges_told(events: DataFrame) -> DataFrame:
+def purges_logged(events: DataFrame) -> DataFrame:
     """The events with one of the kind ``purged`` for each purged job, as far as the log has its begin."""
     fields = F.from_json("fields", "seqs array<bigint>, ids array<string>")
     purged = events.where(F.col("kind") == PURGED).withColumn("purged", fields)

@@ -222,7 +222,7 @@ def _anomalies(tables: dict[str, pa.Table], about: About) -> pa.Table:
     found = []
     for each in anomalies.find(rows, Buckets(about.unit, about.zone).next):
         reason = _reason(failed, each) if each.what == "attempt_failure_rate" else None
-        text = words.told(each, about.zone, len(about.hosts), reason)
+        text = words.describe(each, about.zone, len(about.hosts), reason)
         found.append({**each._asdict(), "text": text})
     return pa.Table.from_pylist(found, files.schema_of(numbers.ANOMALIES))
 

@@ -79,7 +79,7 @@ def place(host: str, queue: str, hosts: int) -> str:
     return f"{queue} on {host}" if hosts > 1 else queue
 
 
-def told(anomaly: Anomaly, zone: ZoneInfo, hosts: int, reason: str | None = None) -> str:
+def describe(anomaly: Anomaly, zone: ZoneInfo, hosts: int, reason: str | None = None) -> str:
     """An anomaly as a sentence or two; ``reason``: what its attempts mostly failed with."""
     when = stretch(anomaly.since, anomaly.until, zone)
     name = place(anomaly.host, anomaly.queue, hosts)

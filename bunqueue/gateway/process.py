@@ -59,10 +59,10 @@ class Start(msgspec.Struct):
 
 def main() -> int:
     """Run the gateway; returns the exit status."""
-    told = sys.stdin.buffer.readline(MAX_LINE)
-    if not told.endswith(b"\n"):  # the router was killed before it had said everything
+    line = sys.stdin.buffer.readline(MAX_LINE)
+    if not line.endswith(b"\n"):  # the router was killed before it had said everything
         return 1
-    start = msgspec.json.decode(told, type=Start)
+    start = msgspec.json.decode(line, type=Start)
     settings = Settings.from_json(start.settings)
     configure_logging(settings.log_level, settings.log_format)
     logging.getLogger("uvicorn").setLevel(logging.ERROR)  # it has a warning for each bad request

@@ -2,7 +2,7 @@
 
 Each read is first made as `Store` makes it.  When that meets damage, it is made again piece by piece: what
 cannot be read is marked and left out, and everything else is found.  Whoever asks for a single job that
-cannot be read is told so.
+cannot be read gets that refusal.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ import pytest
 from support.receiver import Receiver, receiving
 from support.waiting import eventually
 
-from bunqueue.gateway.events.entries import Filter, Places
+from bunqueue.gateway.events.entries import Filter, Positions
 from bunqueue.gateway.events.log_reader import EVERYTHING, LogReader, LogUnreadable, Page
 from bunqueue.gateway.webhooks import delivery as module
 from bunqueue.gateway.webhooks import logs
@@ -27,10 +27,10 @@ class Log(LogReader):
         self.counts = counts
         self.steps = steps  # ms between two events of a shard
         self.away: set[int] = set()  # shards
-        self.asked: list[tuple[Places | None, float | None]] = []
+        self.asked: list[tuple[Positions | None, float | None]] = []
 
     async def read(
-        self, after: Places | None, limit: int, wanted: Filter = EVERYTHING, since: float | None = None
+        self, after: Positions | None, limit: int, wanted: Filter = EVERYTHING, since: float | None = None
     ) -> Page:
         self.asked.append((None if after is None else list(after), since))
         if len(self.away) == SHARDS:
@@ -62,7 +62,7 @@ def _event(shard: int, seq: int, step: float) -> dict[str, Any]:
 class Case:
     """A courier, and what it recorded."""
 
-    def __init__(self, receiver: Receiver, log: Log, places: Places | None = None) -> None:
+    def __init__(self, receiver: Receiver, log: Log, places: Positions | None = None) -> None:
         self.records: list[RecordDelivery] = []
         self.refusals = 0  # before one is stored
         hook = Delivery("hook", receiver.url, ["job.failed"], None, None, True, places, 5.0)
@@ -84,7 +84,7 @@ class Case:
         return True
 
     @property
-    def places(self) -> Places | None:
+    def places(self) -> Positions | None:
         return self.records[-1].places
 
 

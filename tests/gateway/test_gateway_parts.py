@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from bunqueue.gateway.events.entries import read_places, told
+from bunqueue.gateway.events.entries import format_position, parse_position
 from bunqueue.gateway.http.arguments import from_texts, wire_fields
 from bunqueue.gateway.http.resources import DEFAULTS, OFFERED, RESOURCES
 from bunqueue.gateway.http.segments import decoded, encoded
@@ -59,9 +59,9 @@ def test_values_in_queries(command: str, name: str, texts: list[str], value: Any
 
 
 def test_ids_of_events() -> None:
-    assert read_places(told([3, -1, 0]), 3) == [3, -1, 0]
-    assert read_places("3-4", 3) == [-1, -1, -1]  # of a time with other shards
-    assert read_places("3-x-y", 3) is None
+    assert parse_position(format_position([3, -1, 0]), 3) == [3, -1, 0]
+    assert parse_position("3-4", 3) == [-1, -1, -1]  # of a time with other shards
+    assert parse_position("3-x-y", 3) is None
 
 
 def test_paths_keep_their_segments() -> None:

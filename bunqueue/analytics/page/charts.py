@@ -74,10 +74,10 @@ def columns(axis: Axis, series: Sequence[Series], say: Say, label: str) -> str:
                 below += high
                 parts.append(_rect(each.kind, x, HEIGHT - below, wide, high))
         if parts:
-            told = ", ".join(
+            text = ", ".join(
                 f"{say(each.values[place])} {each.name}" for each in series if each.values[place]
             )
-            bars.append(f"<g><title>{escape(f'{title}: {told}')}</title>{''.join(parts)}</g>")
+            bars.append(f"<g><title>{escape(f'{title}: {text}')}</title>{''.join(parts)}</g>")
     return _plot(axis, top, say, _legend(series), "".join(bars), label)
 
 
@@ -95,11 +95,11 @@ def lines(
     drawn = [_line(each, top, filled=place == 0) for place, each in enumerate(series)]
     hover = []
     for place, title in enumerate(axis.titles):
-        told = ", ".join(
+        text = ", ".join(
             f"{each.name} {say(each.values[place])}" for each in series if each.values[place] is not None
         )
-        if told:
-            text = escape(f"{title}: {told}")
+        if text:
+            text = escape(f"{title}: {text}")
             hover.append(f"<g><title>{text}</title>{_rect('hover', place, 0, 1, HEIGHT)}</g>")
     return _plot(axis, top, say, _legend(series), "".join(drawn + hover), label)
 

@@ -107,7 +107,7 @@ class Figures:
         return values
 
 
-def left_out(rows: Sequence[Row], told: int, table: str) -> str:
+def left_out(rows: Sequence[Row], shown: int, table: str) -> str:
     """Says where the rows are for which a part of the page has no room; empty if it shows all."""
-    more = len(rows) - told
+    more = len(rows) - shown
     return f"<p class=range>{more} more in {table}.csv.</p>" if more > 0 else ""

@@ -24,8 +24,8 @@ def heading(figures: Figures) -> str:
 
 def lead(figures: Figures) -> str:
     """The whole report in a few sentences."""
-    told = filter(None, (_ended(figures), _waits(figures.totals), _lost(figures.totals), _left(figures)))
-    return f"<p class=lead>{escape(' '.join(told))}</p>"
+    text = filter(None, (_ended(figures), _waits(figures.totals), _lost(figures.totals), _left(figures)))
+    return f"<p class=lead>{escape(' '.join(text))}</p>"
 
 
 def _ended(figures: Figures) -> str:
@@ -122,8 +122,8 @@ def unusual(figures: Figures) -> str:
 
 
 def _anomaly(row: Row) -> str:
-    told, dot, why = row["text"].partition(" Most often: ")
-    name, colon, rest = told.partition(": ")
+    text, dot, why = row["text"].partition(" Most often: ")
+    name, colon, rest = text.partition(": ")
     reason = f" <span class=why>Most often: <code>{escape(why)}</code></span>" if dot else ""
     return f"<li><b>{escape(name)}{colon}</b>{escape(rest)}{reason}</li>"
 
@@ -143,15 +143,15 @@ def _calm(figures: Figures) -> str:
     """Why there is nothing: there was nothing, or too little to tell."""
     unit = figures.about.unit
     if len(figures.buckets) < MIN_BUCKETS:
-        told = f"The time is too short to say what is usual: less than {MIN_BUCKETS} {unit}s."
-        return f"<div class='card unknown'>{told}</div>"
+        text = f"The time is too short to say what is usual: less than {MIN_BUCKETS} {unit}s."
+        return f"<div class='card unknown'>{text}</div>"
     if not figures.judged:
-        told = (
+        text = (
             "No queue was busy enough to say what is usual in it: that takes"
             f" {MIN_ATTEMPTS} attempts in each of {MIN_BUCKETS} {unit}s."
         )
-        return f"<div class='card unknown'>{told}</div>"
+        return f"<div class='card unknown'>{text}</div>"
     queues = len(figures.tables["queues"])
     some = f" {figures.judged:,} of {queues:,} were busy enough to tell." if figures.judged < queues else ""
-    told = f"No queue left its usual band of failures and waiting times.{some}"
-    return f"<div class='card calm'>{told}</div>"
+    text = f"No queue left its usual band of failures and waiting times.{some}"
+    return f"<div class='card calm'>{text}</div>"

@@ -92,10 +92,10 @@ def _queue(figures: Figures, row: Row, over: list[Row]) -> str:
     name = figures.place(row)
     done = _small(figures, name, over, "completed", "completed")
     failed = _small(figures, name, over, "failed_attempts", "failed")
-    told = "<br>".join(filter(None, (_outcomes(row), _spans(row), _left(figures, row))))
+    text = "<br>".join(filter(None, (_outcomes(row), _spans(row), _left(figures, row))))
     return (
         f"<li><div class=name>{escape(name)}</div><div class=queue>{done}{failed}</div>"
-        f"<div class=told>{told}</div></li>"
+        f"<div class=note>{text}</div></li>"
     )
 
 
@@ -130,8 +130,8 @@ def _small(figures: Figures, name: str, over: list[Row], number: str, kind: str)
     drawn = charts.spark(values, kind, f"{name}: {what}")
     most = max((value or 0 for value in values), default=0)
     unit = {"minute": "min", "hour": "h"}.get(figures.about.unit, figures.about.unit)
-    told = f"{what}, max {words.count(most)}/{unit}" if most else f"{what}: none"
-    return f"<div>{drawn}<small>{told}</small></div>"
+    text = f"{what}, max {words.count(most)}/{unit}" if most else f"{what}: none"
+    return f"<div>{drawn}<small>{text}</small></div>"
 
 
 def failures(figures: Figures) -> str:
@@ -148,7 +148,7 @@ def failures(figures: Figures) -> str:
         last = words.moment(row["last_at"], figures.about.zone)
         items.append(
             f"<li><div class=name>{escape(figures.place(row))}<small>{escape(outcome)}</small></div>{drawn}"
-            f"<div class=told>{words.things(row['attempts'], 'attempt')} of"
+            f"<div class=note>{words.things(row['attempts'], 'attempt')} of"
             f" {words.things(row['jobs'], 'job')}<br>last {escape(last)}</div>"
             f"<div class=wide>{escape(example)} <br>"
             f"for example job {escape(row['example_job'])}</div></li>"

@@ -42,13 +42,13 @@ def names(figures: Figures) -> str:
         lost = row["run_wasted"]
         parts = [("run", row["run_total"] - lost), ("failed", lost)]
         drawn = charts.bar(parts, most, f"{words.hours(row['run_total'])}, lost {words.hours(lost)}")
-        told = f"<b>{words.hours(row['run_total'])}</b>"
-        told += f", <span class=bad>{words.share(row['waste_rate'])} lost</span>" if lost else ""
-        told += f"<br>half in {words.span(row['run_p50'])}, 95 % in {words.span(row['run_p95'])}"
+        text = f"<b>{words.hours(row['run_total'])}</b>"
+        text += f", <span class=bad>{words.share(row['waste_rate'])} lost</span>" if lost else ""
+        text += f"<br>half in {words.span(row['run_p50'])}, 95 % in {words.span(row['run_p95'])}"
         name = escape(row["name"] or "(removed jobs)")
         items.append(
             f"<li><div class=name>{name}<small>{escape(figures.place(row))}</small></div>{drawn}"
-            f"<div class=told>{told}</div></li>"
+            f"<div class=note>{text}</div></li>"
         )
     tail = left_out(rows, TOLD_NAMES, "names")
     legend = (
@@ -80,7 +80,7 @@ def workers(figures: Figures) -> str:
         which = " on ".join(filter(None, (process[0].strip(":") if process else "", host)))
         items.append(
             f"<li><div class=name>{escape(given)}<small>{escape(which)}</small></div>{drawn}"
-            f"<div class=told>{_busy(row)}</div></li>"
+            f"<div class=note>{_busy(row)}</div></li>"
         )
     tail = left_out(rows, TOLD_WORKERS, "workers")
     return (
@@ -94,10 +94,10 @@ def workers(figures: Figures) -> str:
 def _busy(row: Row) -> str:
     """How long a worker worked, and how full it was, if it did more than to fill each place once: of a single
     attempt the time from its begin to its end is all."""
-    told = f"<b>{words.hours(row['busy'])}</b> of work, {words.things(row['attempts'], 'attempt')}"
+    text = f"<b>{words.hours(row['busy'])}</b> of work, {words.things(row['attempts'], 'attempt')}"
     if row["attempts"] <= row["slots"]:
-        return told
-    return f"{told}<br>{words.share(row['utilisation'])} of {words.things(row['slots'], 'place')} used"
+        return text
+    return f"{text}<br>{words.share(row['utilisation'])} of {words.things(row['slots'], 'place')} used"
 
 
 def slowest(figures: Figures) -> str:
@@ -112,7 +112,7 @@ def slowest(figures: Figures) -> str:
         when = words.moment(row["started_at"], figures.about.zone)
         items.append(
             f"<li><div class=name>{escape(row['name'])}<small>{escape(figures.place(row))}</small></div>"
-            f"{drawn}<div class=told><b>{words.span(row['run'])}</b> from {escape(when)}<br>"
+            f"{drawn}<div class=note><b>{words.span(row['run'])}</b> from {escape(when)}<br>"
             f"<code>{escape(row['id'])}</code></div></li>"
         )
     return (

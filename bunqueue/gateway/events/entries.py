@@ -14,7 +14,7 @@ from ..http.transcode import write_json
 UNKNOWN = "x"  # in an id, for a shard whose position is not known yet
 MAX_SHARDS = 64
 
-Places = list[int]
+Positions = list[int]
 """The number of the last event seen of each shard; -1: not known, so reading starts with new events."""
 
 
@@ -63,17 +63,23 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
     body: bytes  # JSON
 
 
-def as_entry(event: dict[str, Any], places: Places) -> Entry:
+def as_entry(event: dict[str, Any], places: Positions) -> Entry:
     """An event of the log; ``places`` are moved on to it."""
     shard, seq = event["shard"], event["seq"]
     places[shard] = seq
     event["timestamp"] = int(event["timestamp"])
     return Entry(
-        shard, seq, event["eventType"], event["queue"], event["jobId"], told(places), write_json(event)
+        shard,
+        seq,
+        event["eventType"],
+        event["queue"],
+        event["jobId"],
+        format_position(places),
+        write_json(event),
     )
 
 
-def lost(count: int | None, places: Places) -> Entry:
+def lost(count: int | None, places: Positions) -> Entry:
     """An entry for up to ``count`` missing events; None means an unknown number."""
     event = {
         "eventType": LOST,
@@ -82,15 +88,15 @@ def lost(count: int | None, places: Places) -> Entry:
         "timestamp": time.time_ns() // 1_000_000,
         "count": count,
     }
-    return Entry(0, -1, LOST, "", "", told(places), write_json(event))
+    return Entry(0, -1, LOST, "", "", format_position(places), write_json(event))
 
 
-def told(places: Places) -> str:
-    """Places as text: the id of an event."""
+def format_position(places: Positions) -> str:
+    """Positions as text: the id of an event."""
     return "-".join([str(place) if place >= 0 else UNKNOWN for place in places])
 
 
-def read_places(text: str, shards: int) -> Places | None:
+def parse_position(text: str, shards: int) -> Positions | None:
     """The positions that the id of an event holds; None if it is malformed.
 
     An id from a time with another number of shards gives no positions: all are unknown.
@@ -105,14 +111,14 @@ def read_places(text: str, shards: int) -> Places | None:
     return [-1 if part == UNKNOWN else int(part) for part in parts]
 
 
-def unknown_to(known: Places, heard: Heard) -> Heard:
+def unknown_to(known: Positions, heard: Heard) -> Heard:
     """The events after ``known``; their ids include the positions in ``known``."""
     fresh = [entry for entry in heard.entries if entry.seq < 0 or entry.seq > known[entry.shard]]
     entries = [msgspec.structs.replace(entry, places=_later(entry.places, known)) for entry in fresh]
     return Heard(entries, _later(heard.place, known))
 
 
-def _later(place: str, known: Places) -> str:
+def _later(place: str, known: Positions) -> str:
     """The later position of each shard."""
-    places = read_places(place, len(known)) or known
-    return told([max(pair) for pair in zip(places, known, strict=True)])
+    places = parse_position(place, len(known)) or known
+    return format_position([max(pair) for pair in zip(places, known, strict=True)])

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from bunqueue.logs import get_logger
 
-from .entries import Entry, Filter, Heard, Places, lost, read_places, told, unknown_to
+from .entries import Entry, Filter, Heard, Positions, format_position, lost, parse_position, unknown_to
 from .log_reader import LogReader, LogUnreadable, Page
 
 MAX_KEPT = 10_000  # events; about 5 MB
@@ -54,8 +54,8 @@ class Feed:
         self._reader = reader
         self._entries: list[Entry] = []
         self._base = 0  # the index of the first of these, had none been forgotten
-        self._floor: Places = [-1] * shards  # where the logs were before the first of these
-        self._head: Places = [-1] * shards  # and after the last
+        self._floor: Positions = [-1] * shards  # where the logs were before the first of these
+        self._head: Positions = [-1] * shards  # and after the last
         self._chunks: dict[tuple[Filter, int], _Chunk] = {}  # since the last look
         self._sent = 0  # bytes since the last look, to all listeners
         self._page = SMALLEST_PAGE
@@ -67,7 +67,7 @@ class Feed:
         self.closed = False
 
     async def listen(
-        self, wanted: Filter, places: Places | None = None, quiet_s: float = QUIET_S
+        self, wanted: Filter, places: Positions | None = None, quiet_s: float = QUIET_S
     ) -> AsyncGenerator[Heard, None]:
         """First nothing but where it begins: now it hears.  Then events as they come, some at once; after
         ``quiet_s`` seconds without any that are wanted, none.
@@ -80,12 +80,12 @@ class Feed:
             await self._begin()
             at = self._end
             if places is None:
-                yield Heard([], told(self._head))
+                yield Heard([], format_position(self._head))
             else:
                 complete = await self._adjust(places)
-                yield Heard([], told(places))
+                yield Heard([], format_position(places))
                 if not complete:
-                    yield Heard([lost(None, places)], told(places))
+                    yield Heard([lost(None, places)], format_position(places))
                 async for heard in self._catch_up(wanted, places):
                     yield heard
                 at = self._base
@@ -97,14 +97,14 @@ class Feed:
                 self._stop()
 
     async def _go_on(
-        self, wanted: Filter, at: int, known: Places | None, quiet_s: float
+        self, wanted: Filter, at: int, known: Positions | None, quiet_s: float
     ) -> AsyncGenerator[Heard, None]:
         """The kept entries from an index on, without those in ``known``, and then new ones."""
         spoken = time.monotonic()
         while not self.closed:
             if at < self._base:
                 missed, at = self._base - at, self._base
-                heard = Heard([lost(missed, self._floor)], told(self._floor))
+                heard = Heard([lost(missed, self._floor)], format_position(self._floor))
             else:
                 heard, at, size = self._chunk(wanted, at)
                 self._sent += size
@@ -160,11 +160,11 @@ class Feed:
                     return _Chunk(Heard(entries, self._entries[index - 1].places), self._base + index, size)
                 entries.append(entry)
                 size += len(entry.body)
-        return _Chunk(Heard(entries, told(self._head)), self._end, size)
+        return _Chunk(Heard(entries, format_position(self._head)), self._end, size)
 
     # Listeners that resume
 
-    async def _adjust(self, places: Places) -> bool:
+    async def _adjust(self, places: Positions) -> bool:
         """Whether nothing is missing after ``places``; those that no log knows become the logs' ends.
 
         They are of another data folder, or of a shard that was away.
@@ -177,7 +177,7 @@ class Feed:
                 complete = False
         return complete
 
-    async def _catch_up(self, wanted: Filter, places: Places) -> AsyncGenerator[Heard, None]:
+    async def _catch_up(self, wanted: Filter, places: Positions) -> AsyncGenerator[Heard, None]:
         """What happened after ``places``, which are moved on, until the entries that are kept join on."""
         limit = max(PAGE // len(places), SMALLEST_PAGE)
         while not self.closed and not _reached(places, self._floor):
@@ -189,7 +189,7 @@ class Feed:
             if skipped := page.missed + _skip(places, page, MAX_CATCH_UP):
                 entries.append(lost(skipped, places))
             if entries:
-                yield Heard(entries, told(places))
+                yield Heard(entries, format_position(places))
             elif places == before:  # a shard is away
                 await asyncio.sleep(RETRY_S)
 
@@ -256,16 +256,16 @@ class Feed:
         news.set()
 
     def _forget(self, count: int) -> None:
-        self._floor = read_places(self._entries[count - 1].places, len(self._floor)) or self._floor
+        self._floor = parse_position(self._entries[count - 1].places, len(self._floor)) or self._floor
         del self._entries[:count]
         self._base += count
 
 
-def _reached(places: Places, others: Places) -> bool:
+def _reached(places: Positions, others: Positions) -> bool:
     return all(place >= other for place, other in zip(places, others, strict=True))
 
 
-def _skip(places: Places, page: Page, most: int) -> int:
+def _skip(places: Positions, page: Page, most: int) -> int:
     """Advance where more than ``most`` events are still unread; return how many that leaves out."""
     skipped = 0
     for place in page.places:

@@ -10,7 +10,7 @@ from typing import Any
 from ..http.transcode import NotJson, read_packed
 from ..router_client.backend import Backend, Unanswered
 from ..router_client.connection import RouterGone
-from .entries import Entry, Filter, Places, as_entry
+from .entries import Entry, Filter, Positions, as_entry
 
 EVERYTHING = Filter()
 
@@ -27,12 +27,12 @@ class Page:
         self.places = places  # maps {shard, after, last, missed}
         self.missed = sum(place["missed"] for place in places)
 
-    def entries(self, places: Places) -> list[Entry]:
+    def entries(self, places: Positions) -> list[Entry]:
         """The events, roughly in order of time; ``places`` are advanced to the last one."""
         by_shard = [list(events) for _, events in groupby(self.events, itemgetter("shard"))]
         return [as_entry(event, places) for event in heapq.merge(*by_shard, key=itemgetter("timestamp"))]
 
-    def settle(self, places: Places) -> None:
+    def settle(self, places: Positions) -> None:
         """Advance ``places`` to where reading ended, past the events that did not match."""
         for place in self.places:
             places[place["shard"]] = place["after"]
@@ -45,7 +45,7 @@ class LogReader:
         self._backend = backend
 
     async def read(
-        self, after: Places | None, limit: int, wanted: Filter = EVERYTHING, since: float | None = None
+        self, after: Positions | None, limit: int, wanted: Filter = EVERYTHING, since: float | None = None
     ) -> Page:
         """At most ``limit`` events of each shard, after these places or ``since`` (epoch ms).
 

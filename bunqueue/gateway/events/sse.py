@@ -19,7 +19,7 @@ from ..http import status
 from ..http.access import Role, need
 from ..http.problems import Problem
 from ..http.unknown_fields import check_names
-from .entries import Entry, Filter, Heard, read_places
+from .entries import Entry, Filter, Heard, parse_position
 from .feed import Feed
 from .log_reader import LogUnreadable
 
@@ -69,7 +69,7 @@ class Events:
         wanted = filter_of(query.getlist("queue"), query.getlist("event"), query.get("job"))
         check_room(self._feed)
         last = request.headers.get("last-event-id") or query.get("after")
-        places = read_places(last, self._shards) if last else None
+        places = parse_position(last, self._shards) if last else None
         if last and places is None:
             raise Problem(status.BAD_REQUEST, "Last-Event-ID is none of this server's; begin without it")
         events = self._feed.listen(wanted, places)

@@ -23,7 +23,7 @@ from ..http.problems import Problem, problem_answer
 from ..http.resources import OFFERED
 from ..http.transcode import NotJson, read_json, write_json
 from ..http.unknown_fields import check_names
-from .entries import Heard, read_places
+from .entries import Heard, parse_position
 from .feed import Feed
 from .log_reader import LogUnreadable
 from .sse import MAX_LISTENERS, STUCK_S, begin, check_room, filter_of
@@ -192,7 +192,7 @@ class Session:
         queues, types = (_texts(message, name) for name in ("queues", "types"))
         job, after = (_text(message, name) for name in ("jobId", "after"))
         wanted = filter_of(queues, types, job)
-        places = read_places(after, sockets.shards) if after else None
+        places = parse_position(after, sockets.shards) if after else None
         if after and places is None:
             raise Problem(status.BAD_REQUEST, "after is no place of this server's; subscribe without it")
         async with self._changing:

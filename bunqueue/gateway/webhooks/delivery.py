@@ -19,7 +19,7 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
-from bunqueue.gateway.events.entries import Filter, Places
+from bunqueue.gateway.events.entries import Filter, Positions
 from bunqueue.gateway.events.log_reader import LogUnreadable, Page
 from bunqueue.logs import get_logger
 from bunqueue.protocol.commands.webhooks import Delivery, RecordDelivery
@@ -64,7 +64,7 @@ class WebhookDelivery:
         self._anywhere = anywhere
         self._first_delay_s = first_delay_s
         self._max_failures = max_failures
-        self._places: Places | None = hook.places
+        self._places: Positions | None = hook.places
         self._until = hook.until  # after another number of shards it goes on there
         self._times = [hook.until] * shards  # of each shard's last delivery
         self._behind: set[int] = set()  # shards that may have more to read

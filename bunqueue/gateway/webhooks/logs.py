@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 
-from bunqueue.gateway.events.entries import Filter, Places
+from bunqueue.gateway.events.entries import Filter, Positions
 from bunqueue.gateway.events.log_reader import LogReader, LogUnreadable, Page
 
 LOOK_S = 0.25  # between two polls for new events
@@ -22,11 +22,11 @@ class Logs:
 
     def __init__(self, reader: LogReader, shards: int) -> None:
         self._reader = reader
-        self._ends: Places = [-1] * shards
+        self._ends: Positions = [-1] * shards
         self._turn = asyncio.Lock()
         self._look: asyncio.Task[None] | None = None
 
-    async def read(self, after: Places | None, limit: int, wanted: Filter, since: float | None) -> Page:
+    async def read(self, after: Positions | None, limit: int, wanted: Filter, since: float | None) -> Page:
         """Call `LogReader.read`, one courier at a time."""
         async with self._turn:
             loop = asyncio.get_running_loop()
@@ -37,7 +37,7 @@ class Logs:
                 await asyncio.sleep(min((loop.time() - begun) * REST, LONGEST_REST_S))
             return page
 
-    async def changed(self, places: Places) -> None:
+    async def changed(self, places: Positions) -> None:
         """Return when the logs do not end at ``places`` any more."""
         while self._ends == places:
             if self._look is None or self._look.done():

@@ -22,7 +22,7 @@ Headers = dict[str, str]
 def body_of(event: dict[str, Any]) -> bytes:
     """The body for an event of the log."""
     more = {name: value for name, value in event.items() if name not in _OWN}
-    told = {
+    message = {
         "id": delivery_id(event),
         "event": NAMES[event["eventType"]],
         "timestamp": int(event["timestamp"]),
@@ -30,7 +30,7 @@ def body_of(event: dict[str, Any]) -> bytes:
         "jobId": event["jobId"],
         "data": more,
     }
-    return write_json(told)
+    return write_json(message)
 
 
 def delivery_id(event: dict[str, Any]) -> str:

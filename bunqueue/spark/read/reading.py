@@ -53,7 +53,7 @@ class Piece:
 def pieces_of(shard: Shard, table: Table, *, rows: int, skip: bool = False) -> list[Piece]:
     """A shard in pieces of about so many rows.
 
-    With ``skip`` a shard that cannot be read is left out as a whole, and told in the log; else
+    With ``skip`` a shard that cannot be read is left out as a whole, and logged; else
     UnreadableShard.
     """
     if is_remote(shard.path):  # each piece would have to be fetched as a whole

@@ -49,7 +49,7 @@ class EventStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.options = options
         self.stream = stream
         self.target: Offset | None = None  # of a run that is to end there
-        self.told: set[str] = set()
+        self.reported: set[str] = set()
 
     def _shards(self) -> dict[str, Shard]:
         hosts = self.options.hosts
@@ -100,8 +100,8 @@ class EventStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     f"{loss}; to go on without them, set failOnDataLoss=false; to keep events longer, "
                     "start the server with a larger --events-max-age and --events-max-count"
                 )
-            if loss not in self.told:
-                self.told.add(loss)
+            if loss not in self.reported:
+                self.reported.add(loss)
                 logger.warning("%s", loss)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:

@@ -135,7 +135,7 @@ _JOBS = Table(
         Column("custom_id", "string", "its custom id", _extra("custom_id")),
         Column("group_id", "string", "its group", _extra("group_id")),
         Column("parent_id", "string", "the job that waits for it", _extra("parent_id")),
-        Column("progress", "double", "as its worker told it, in percent", _PROGRESS),
+        Column("progress", "double", "as its worker reported it, in percent", _PROGRESS),
         Column("data_bytes", "bigint", "bytes of its data as MessagePack", "length(jobs.data)"),
         Column("tags", "array<string>", "its tags", _option("tags", "'[]'"), True),
         Column(

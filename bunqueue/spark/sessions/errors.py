@@ -64,5 +64,5 @@ def in_a_line(error: BaseException | str) -> str:
 def _first_line(text: str) -> str:
     """The first that says something."""
     lines = [line.strip(" \t:") for line in text.splitlines()]
-    told = [line for line in lines if line and not line.startswith(_CALLING)]
-    return told[0] if told else text.strip()
+    named = [line for line in lines if line and not line.startswith(_CALLING)]
+    return named[0] if named else text.strip()

@@ -44,8 +44,8 @@ def get_deliveries(state: State, client: Client, command: GetDeliveries) -> Deli
 def _untold(state: State) -> list[WantedTrial]:
     found = []
     for number, trial in state.trials.parked.items():
-        if not trial.told:
-            trial.told = True
+        if not trial.reported:
+            trial.reported = True
             found.append(WantedTrial(number, trial.webhook_id))
     return found
 

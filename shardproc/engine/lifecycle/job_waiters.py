@@ -54,8 +54,8 @@ def completed(state: State, job: Job, result: bytes | None, *, kept: bool) -> No
     """``job`` has completed, perhaps without a result, or with one that is not kept."""
     for wait in _waits(state, job):
         if wait.many:
-            told = Ended(id=job.id, state="completed", result=_shown(result), attempts=job.attempts)
-            _answer(state, wait, WaitManyReply(ended=[told]))
+            end = Ended(id=job.id, state="completed", result=_shown(result), attempts=job.attempts)
+            _answer(state, wait, WaitManyReply(ended=[end]))
         else:
             _answer(state, wait, WaitReply(completed=True, result=_shown(result if kept else None)))
 

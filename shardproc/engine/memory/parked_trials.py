@@ -19,12 +19,12 @@ class ParkedTrial(Struct, eq=False):
     req_id: Raw | UnsetType
     webhook_id: str
     timeout: float  # ms
-    told: bool = False  # to the gateway
+    reported: bool = False  # to the gateway
     done: bool = False
 
 
 class Trials:
-    """All of them, and when the gateway last asked for those that it was not told of (epoch ms)."""
+    """All of them, and when the gateway last asked for those that were not reported to it (epoch ms)."""
 
     __slots__ = ("asked_at", "ends", "parked")
 

@@ -1,7 +1,7 @@
 """Jobs that depend on others: they are BLOCKED until the last of these has completed.
 
 ``state.awaited`` knows, for each job that anybody waits for, the jobs here that do, and the other shards
-that want to be told.  It is memory alone: after a restart the shard of the waiting job asks again.
+that want to know.  It is memory alone: after a restart the shard of the waiting job asks again.
 """
 
 from __future__ import annotations

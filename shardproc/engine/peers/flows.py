@@ -1,7 +1,7 @@
 """Flows over several shards: all of a flow appears, or nothing of it.
 
 The shard that gets a PUSHF checks it and has every shard *prepare* the jobs of its queues: their ids are
-claimed and they are stored, but nobody sees them.  When all have, the decision is stored, and told; a
+claimed and they are stored, but nobody sees them.  When all have, the decision is stored, and sent; a
 shard that was killed meanwhile asks for it.  A flow of which no decision is known was given up (presumed
 abort).
 """

@@ -1,6 +1,6 @@
 """The live jobs of a file in which some rows cannot be read, and which of those may have been live.
 
-Whether a job has ended is told by its outcome; where that cannot be read, by the event log.
+Whether a job has ended shows in its outcome; where that cannot be read, by the event log.
 """
 
 from __future__ import annotations

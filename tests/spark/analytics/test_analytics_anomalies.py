@@ -40,7 +40,7 @@ def test_a_bad_afternoon() -> None:
     assert (anomaly.since, anomaly.until) == (BEGIN + timedelta(hours=14), BEGIN + timedelta(hours=18))
     assert (anomaly.worst, anomaly.attempts) == (0.47, 600)
     assert 0.01 <= anomaly.usual < anomaly.bound <= 0.07
-    text = words.told(anomaly, UTC_ZONE, 1, "HTTPError: 503")
+    text = words.describe(anomaly, UTC_ZONE, 1, "HTTPError: 503")
     assert text == (
         "mail failed more than usual: Fri 20 Nov 2026, 14:00 to 18:00, up to 47 % of its attempts failed;"
         " usually 1.1 % do. Most often: HTTPError: 503"
@@ -52,8 +52,8 @@ def test_a_queue_that_waited() -> None:
     rows[9] = hour(9, wait=90_000)
     (anomaly,) = found(rows)
     assert (anomaly.what, anomaly.worst) == ("wait_p95", 90_000)
-    assert "mail on web kept jobs waiting: " in words.told(anomaly, UTC_ZONE, 2)
-    assert "1m 30s or longer; usually that is 112 ms" in words.told(anomaly, UTC_ZONE, 2)
+    assert "mail on web kept jobs waiting: " in words.describe(anomaly, UTC_ZONE, 2)
+    assert "1m 30s or longer; usually that is 112 ms" in words.describe(anomaly, UTC_ZONE, 2)
 
 
 def test_what_is_no_news() -> None:
