@@ -120,7 +120,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         str,
         Option(
             DATA_DIR,
-            "The folder that keeps the jobs, a relative one below the current; :memory: keeps nothing.",
+            "The folder that keeps the jobs, relative to the current one; :memory: keeps nothing.",
             default_text="the folder `bunqueue` in the user's data directory",
         ),
     ] = msgspec.field(default_factory=default_data_dir)
@@ -134,13 +134,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     ] = msgspec.field(default_factory=default_shards)
     sync: Annotated[
         Literal["normal", "full"],
-        Option(SYNC, "What is acknowledged survives any crash; with full, a power loss too."),
+        Option(SYNC, "What is acknowledged survives any crash; with full, also a power loss."),
     ] = "normal"
     damaged_shard: Annotated[
         Literal["isolate", "stop", "serve"],
         Option(
             one_of("isolate", "stop", "serve"),
-            "What a start does with a shard whose file is damaged: isolate it, so that the others serve; "
+            "What to do at a start with a shard whose file is damaged: isolate it, so that the others serve; "
             "stop; or serve without the jobs that cannot be read.",
         ),
     ] = "isolate"
@@ -148,17 +148,17 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         tuple[str, ...],
         Option(
             TOKENS,
-            "A token that clients may show; without any, every client is let in. "
+            "A token that lets clients in; without any, everybody is let in. "
             "Repeat the flag for several, separate them by commas in the variable.",
             other_variables=("AUTH_TOKENS",),
         ),
     ] = ()
     insecure: Annotated[
-        bool, Option(SWITCH, "Start without any token on an address that other machines reach, too.")
+        bool, Option(SWITCH, "Start without a token even on an address that other machines can reach.")
     ] = False
     read_only_token: Annotated[
         tuple[str, ...],
-        Option(TOKENS, "A token that sees everything and changes nothing, over TCP and HTTP."),
+        Option(TOKENS, "A token that may read everything and change nothing, over TCP and HTTP."),
     ] = ()
     http_origin: Annotated[
         tuple[str, ...],
@@ -166,17 +166,20 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     ] = ()
     webhook_addresses: Annotated[
         Literal["public", "any"],
-        Option(one_of("public", "any"), "Where webhooks may lead; any: into the server's own network, too."),
+        Option(one_of("public", "any"), "Where webhooks may go; any: also into the server's own network."),
     ] = "public"
     tls_cert: Annotated[
-        str, Option(PEM, "The certificate, and those between it and its issuer; without: no TLS.")
+        str, Option(PEM, "The certificate and its intermediate certificates; without one there is no TLS.")
     ] = ""
     tls_key: Annotated[str, Option(PEM, "The private key of the certificate, without a password.")] = ""
     tls_client_ca: Annotated[
-        str, Option(PEM, "Clients need a certificate that one of these has signed; without: they need none.")
+        str, Option(PEM, "Require client certificates signed by one of these; without it none are required.")
     ] = ""
     rate_limit: Annotated[
-        int, Option(whole(0, 1_000_000_000), "Commands a minute one connection may send; 0 means no limit.")
+        int,
+        Option(
+            whole(0, 1_000_000_000), "Commands that one connection may send in a minute; 0 means no limit."
+        ),
     ] = 0
     default_protocol: Annotated[
         Literal[2, 3], Option(one_of(2, 3), "The protocol version of clients that do not say Hello.")
@@ -188,13 +191,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         int,
         Option(
             MEMORY_LIMIT,
-            "The memory the server may take; a shard takes no more jobs at its share of it. 0: no limit.",
+            "The memory the server may take; a shard refuses jobs beyond its share of it. 0: no limit.",
             default_text="what the control group allows, or else the machine has",
         ),
     ] = msgspec.field(default_factory=memory_here)
     busy_poll: Annotated[
         int,
-        Option(whole(0, 1000), "For how many us, after prompt requests, to look for more before sleeping."),
+        Option(whole(0, 1000), "For how many us, after prompt requests, to poll for more before sleeping."),
     ] = 200
     events_max_age: Annotated[int, Option(whole(1, 87_600), "How many hours the event log goes back.")] = 168
     events_max_count: Annotated[
@@ -210,7 +213,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         int,
         Option(
             whole(128, 1_000_000),
-            "How many MB the write-ahead log of a shard may reach while somebody reads the file; beyond, "
+            "How many MB a shard's write-ahead log may reach while a reader has the file open; beyond, "
             "pushes are refused.",
         ),
     ] = 1024
