@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from bunqueue.model.admission import RateLimit, token_is_known
+from bunqueue.model.tokens import RateLimit, token_is_known
 from bunqueue.protocol.commands import Spec
 
 from .routing import Peek
@@ -13,7 +13,7 @@ from .routing import Peek
 __all__ = ["MAX_SLOW", "RateLimit", "Tokens", "may_read", "may_wait", "token_is_known"]
 
 WITH_SECRETS = frozenset({"ListWebhooks"})  # in their addresses, which a shard shows to all alike
-MAX_SLOW = 50  # long polls and gathered commands in flight on one connection; the seeds' limit for all
+MAX_SLOW = 50  # long polls and gathered commands in flight on one connection; a limit of the specification
 
 
 class Tokens(NamedTuple):

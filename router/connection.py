@@ -24,8 +24,8 @@ from bunqueue.protocol.lenient import DECODE_ERRORS
 from bunqueue.server_commands.commands import ServerCommands
 
 from .admission import MAX_SLOW, RateLimit, may_wait
+from .backpressure import HELD, SHUTDOWN, SLOW_READER, ReadGate
 from .bounds import longest_frame
-from .flow import HELD, SHUTDOWN, SLOW_READER, ReadGate
 from .local import answer, first_shard, guarded_peek, refusal, second_look
 from .routing import FIRST, HERE, ID, IDS, QUEUE, SLOW, SUBSCRIBE, Peek, peek
 from .subscription import Subscription, subscribe

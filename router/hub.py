@@ -18,10 +18,10 @@ from bunqueue.settings import Settings
 
 from .admission import Tokens
 from .bounds import Bounds
+from .kernel_processes import born
 from .lag import LoopLag
 from .local import now_ms
 from .own_figures import figures
-from .processes import born
 from .routing import Routes
 from .strangers import Strangers
 from .tickets import Tickets

@@ -16,7 +16,7 @@ from bunqueue.protocol.lenient import DECODE_ERRORS
 from bunqueue.server_commands.commands import ServerCommands
 
 from .admission import RateLimit, Tokens, may_read, token_is_known
-from .processes import born
+from .kernel_processes import born
 from .routing import Peek, decode, look_again, peek
 from .subscription import Subscription
 

@@ -30,7 +30,7 @@ from bunqueue.systemd import notify
 from bunqueue.watched_file import WatchedFile
 
 from .errors import BAD_USAGE, FAILED, WRONG_FILES, StartError
-from .gateway import Gateway
+from .gateway_supervisor import Gateway
 from .hub import SWEEP_S, Hub
 from .listener import TcpListener
 from .sockets import BoundSockets

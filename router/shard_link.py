@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 from bunqueue.logs import get_logger
 from bunqueue.protocol import link as link_protocol
 
-from .flow import full_shard
+from .backpressure import full_shard
 
 if TYPE_CHECKING:
     from .connection import ClientConnection

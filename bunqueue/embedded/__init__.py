@@ -3,13 +3,13 @@
 All queues and workers of a process that name the same file share one engine, also from several
 event loops and threads.  The guarantees are the server's: a call returns after its commit.
 
-`files` knows who has which file open, `engine` runs a file's shard, `local_commands` answers
+`open_engines` knows who has which file open, `engine` runs a file's shard, `local_commands` answers
 what the router answers on a server, `session` is the client's end.
 """
 
 from __future__ import annotations
 
-from .files import MEMORY
+from .open_engines import MEMORY
 from .session import EmbeddedTransport, shared_transport
 
 __all__ = ["MEMORY", "EmbeddedTransport", "shared_transport"]

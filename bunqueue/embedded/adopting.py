@@ -23,7 +23,7 @@ from bunqueue.data_folder import (
 from bunqueue.errors import BunqueueError
 from bunqueue.shard_identity import Place
 
-from . import files
+from . import open_engines
 
 LOCK_WAIT_S = 1.0  # for a process that is about to end
 
@@ -50,7 +50,7 @@ def _settle(file: Path, place: Place | None = None) -> None:
     from shardproc.storage.schema import SchemaTooNew
 
     try:
-        files.check(str(file))
+        open_engines.check(str(file))
         database = Database(str(file), full_sync=True, lock_wait_s=LOCK_WAIT_S)
         try:
             if place is not None:

@@ -19,7 +19,7 @@ from bunqueue.client.connection.requests import closed, spec_of
 from bunqueue.errors import ConnectionLost
 from bunqueue.protocol.commands import Route
 
-from . import files
+from . import open_engines
 from .engine import EmbeddedEngine
 from .session import VERSION, encoded, stopped
 
@@ -109,9 +109,9 @@ class DirectSession:
         """End it, and the calls under way; the last session of a file closes it."""
         if self.engine.inherited:
             return
-        with files.lock:
-            if self.engine.leave(self) and files.engines.get(self.engine.path) is self.engine:
-                del files.engines[self.engine.path]
+        with open_engines.lock:
+            if self.engine.leave(self) and open_engines.engines.get(self.engine.path) is self.engine:
+                del open_engines.engines[self.engine.path]
         with self.engine.lock:
             self._left = True
             for answer in self._waiting.values():
@@ -123,7 +123,8 @@ class FileSession:
     fork."""
 
     def __init__(self, data_path: str | os.PathLike[str] | None) -> None:
-        self._path = files.MEMORY if data_path in (None, files.MEMORY) else str(Path(data_path).resolve())
+        in_memory = data_path is None or data_path == open_engines.MEMORY
+        self._path = open_engines.MEMORY if in_memory else str(Path(data_path or "").resolve())
         self._session: DirectSession | None = None
 
     def call(self, command: Struct) -> bytes:
@@ -136,10 +137,10 @@ class FileSession:
         return payload
 
     def _open(self) -> DirectSession:
-        with files.lock:
+        with open_engines.lock:
             session = self._session
             if session is None or session.engine.closed or session.engine.inherited:
-                session = self._session = DirectSession(files.open_engine(self._path))
+                session = self._session = DirectSession(open_engines.open_engine(self._path))
             return session
 
     def close(self) -> None:

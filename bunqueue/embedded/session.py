@@ -21,7 +21,7 @@ from bunqueue.protocol.commands import Route
 from bunqueue.protocol.events import lost_frame
 from bunqueue.protocol.framing import HEADER
 
-from . import files
+from . import open_engines
 from .engine import EmbeddedEngine
 
 VERSION = 2  # of the protocol, unless Hello says otherwise
@@ -103,10 +103,10 @@ class EmbeddedTransport:
         return future
 
     async def _join_again(self) -> None:
-        path = await files.prepared(self.engine.path)
-        with files.lock:
+        path = await open_engines.prepared(self.engine.path)
+        with open_engines.lock:
             if self.engine.closed and not self._closed:  # else somebody else was faster
-                self.engine = files.open_engine(path)
+                self.engine = open_engines.open_engine(path)
                 self.engine.join(self)
 
     def _run(self) -> None:
@@ -121,9 +121,10 @@ class EmbeddedTransport:
         self._run()
         self._closed = True
         if not self.engine.inherited:
-            with files.lock:
-                if self.engine.leave(self, self.loop) and files.engines.get(self.engine.path) is self.engine:
-                    del files.engines[self.engine.path]
+            with open_engines.lock:
+                engines, path = open_engines.engines, self.engine.path
+                if self.engine.leave(self, self.loop) and engines.get(path) is self.engine:
+                    del engines[path]
         self._end_calls(Closed())
 
     # -- what the engine delivers, from any thread
@@ -220,6 +221,6 @@ async def shared_transport(data_path: str | None) -> EmbeddedTransport:
 
     Raises FileInUse when another process has the file open, StorageError when it cannot be read.
     """
-    path = await files.prepared(data_path)
-    with files.lock:
-        return EmbeddedTransport(files.open_engine(path))
+    path = await open_engines.prepared(data_path)
+    with open_engines.lock:
+        return EmbeddedTransport(open_engines.open_engine(path))

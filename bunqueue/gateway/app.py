@@ -33,7 +33,7 @@ from .http.transcode import write_json
 from .http.unknown_fields import check_names
 from .pages import Pages
 from .router_client.backend import Backend
-from .webhooks.deliverer import Deliverer
+from .webhooks.dispatcher import Deliverer
 
 
 class Application:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-MAX_BACKOFF_MS = 3_600_000  # one hour: SEMANTICS.md, "Cap"
+MAX_BACKOFF_MS = 3_600_000  # one hour, as in the reference server
 FIXED = "fixed"
 EXPONENTIAL = "exponential"
 

@@ -5,7 +5,7 @@ The numbers are stored and never change; a new kind gets the next one.
 
 from __future__ import annotations
 
-# Published to subscribers, under the names of SEMANTICS.md, "Events (v3)"
+# Published to subscribers, under the names that version 3 clients know
 PUSHED = 0
 PULLED = 1  # WAITING to ACTIVE
 COMPLETED = 2

@@ -42,7 +42,7 @@ DEFAULT_NAME = "default"
 NIL = b"\xc0"  # MessagePack nil: a payload that is null or absent
 UNDEFINED = b"\xd4\x00\x00"  # what some encoders send for "no value"; as data it is kept as NIL
 
-MAX_TIMELINE = 20  # entries kept of a job's life; SEMANTICS.md, "timeline"
+MAX_TIMELINE = 20  # entries kept of a job's life, as in the reference server
 
 
 class JobOptions(Struct, frozen=True, gc=False):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-MAX_QUEUE_NAME = 256  # characters; the seeds' validation table
+MAX_QUEUE_NAME = 256  # characters; the specification's validation table
 _ALLOWED = re.compile(r"[a-zA-Z0-9_\-.:]+")
 
 

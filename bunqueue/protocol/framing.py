@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-MAX_FRAME = 64 * 1024 * 1024  # bytes of payload; the seeds' limit, above it the connection ends
+MAX_FRAME = 64 * 1024 * 1024  # bytes of payload; the specification's limit, above it the connection ends
 HEADER = 4
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import struct
 
-MAX_DATA = 10 * 1024 * 1024  # characters of JSON text that the data of a job may have; the seeds' limit
+MAX_DATA = 10 * 1024 * 1024  # characters of JSON text that a job's data may have
 MAX_BYTES = 4 * MAX_DATA  # of MessagePack: all that such a text may need, and it fits into an answer
 SURELY_SMALL = MAX_DATA // 6  # bytes of MessagePack: no encoding grows more than sixfold in JSON
 

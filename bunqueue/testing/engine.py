@@ -10,7 +10,7 @@ from msgspec.msgpack import Decoder
 
 from bunqueue.client.models.jobs import Job
 from bunqueue.embedded.engine import EmbeddedEngine, Session
-from bunqueue.embedded.files import MEMORY
+from bunqueue.embedded.open_engines import MEMORY
 from shardproc.clock import Clock
 
 from .errors import SandboxError
@@ -150,7 +150,7 @@ class SandboxEngine(EmbeddedEngine):
         """When a limit lets the next job through.  The engine knows this only for parked pulls, and a drain
         parks none."""
         from shardproc.engine.memory.worker_presence import NEVER
-        from shardproc.engine.ready.gate import opens_at
+        from shardproc.engine.ready.queue_limits import opens_at
 
         state = self._shard.engine.state
         held = [queue for queue in state.queues.values() if queue.waiting and not queue.paused and queue.gate]

@@ -7,15 +7,15 @@ from collections.abc import Iterator
 
 from bunqueue.model.job import DELAYED, WAITING, Extra, Job, Lock
 
-from .background import idempotency, retention
-from .handlers import locks
+from .background import retention
+from .handlers import idempotency, locks
 from .handlers.crons import commands
 from .handlers.views.paging import job_of
 from .lifecycle import repeating
 from .memory import history
 from .memory.clock_correction import SetBack
 from .outbox import ROW
-from .ready import deadlines, gate
+from .ready import deadlines, queue_limits
 from .ready.groups import Groups
 from .state import QueueState, Rates, State
 
@@ -27,7 +27,7 @@ def set_back(state: State, back: SetBack) -> Counter[str]:
     """Move what cannot wait; how many of what.  Live jobs beside the active ones are left to `jobs`."""
     state.now = back.now
     moved = Counter(jobs=_active(state, back), schedules=commands.set_back(state, back))
-    moved["limits"] = gate.set_back(state, back)
+    moved["limits"] = queue_limits.set_back(state, back)
     idempotency.set_back(state, back)
     history.set_back(state, back)
     _rounds(state, back)

@@ -13,11 +13,12 @@ from bunqueue.model.ids import IdFactory
 from bunqueue.model.job import Job
 from bunqueue.protocol.commands import Command
 
-from . import chores, clock_rebase, peer_calls, slices
-from .background import idempotency, retention
+from . import clock_rebase, peer_calls
+from .background import chores, retention, slices
 from .dispatch import carry_out
 from .handlers import (
     disconnects,
+    idempotency,
     locks,
     pull,
     subscriptions,
@@ -30,8 +31,8 @@ from .memory.clock_correction import SetBack
 from .memory.worker_presence import NEVER, SETTLE_MS
 from .outbox import Archive, Outbox, PushedEntry
 from .peers import dependencies, directory, flows, reconcile, roll_call
-from .ready import gate
-from .state import Client, QueueState, State
+from .ready import queue_limits
+from .state import SPARE, Client, QueueState, State
 from .table import RECORDS, TABLES
 
 
@@ -108,12 +109,12 @@ class Engine:
     def tick(self, now: int) -> None:
         """Do what is due, as much as fits into one tick."""
         state = self.state
-        state.now, state.spare = now, chores.SPARE
+        state.now, state.spare = now, SPARE
         self._end_delays()
         if now >= state.hearing.settled_at:
             self._end_timeouts()
             disconnects.end_reconnects(state)
-        gate.ring(state)
+        queue_limits.ring(state)
         due = state.timetable.next_at()
         if due is not None and due <= now:
             runs.run_due(state)
@@ -206,7 +207,7 @@ class Engine:
             queue.jobs[job.seq] = job
             if job.holds_key and job.unique_key is not None:
                 queue.unique[job.unique_key] = job.id
-            gate.join(queue, job)
+            queue_limits.join(queue, job)
             if doubts and job.extra is not None:
                 reconcile.note(state, job)
             if job.extra is not None and (job.extra.pending or job.extra.parked):

@@ -6,7 +6,7 @@ Plain data without rules; the modules beside it change it.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Raw, Struct, UnsetType
@@ -15,10 +15,10 @@ from bunqueue.model.ids import IdFactory, slot_of_queue
 from bunqueue.model.job import Job, JobOptions, SharedOptions
 from bunqueue.model.retention import Retention
 from bunqueue.protocol.codes import Code
-from bunqueue.protocol.commands import CommandError
+from bunqueue.protocol.commands import CommandError, Reply
+from bunqueue.protocol.commands.base import RequestId
 from bunqueue.protocol.job_view import DEFAULT_OPTIONS, MAX_SHARED, share_options
 
-from .chores import SPARE
 from .memory.clock_doubt import Doubt
 from .memory.lazy_heap import LazyHeap
 from .memory.parked_trials import Trials
@@ -32,7 +32,6 @@ from .outbox import Archive, Outbox, QueueRow
 from .peer_calls import Asked
 from .ready import deadlines
 from .ready.ready import ReadyQueue
-from .slices import LongWork
 
 if TYPE_CHECKING:
     from bunqueue.protocol.commands.core import GroupRule
@@ -42,11 +41,20 @@ if TYPE_CHECKING:
     from .handlers.webhooks import Webhook
     from .lifecycle.child_results import ChildResult
     from .memory.history import History
-    from .ready.gate import Gate
     from .ready.groups import Groups
-    from .registry import Tables
+    from .ready.queue_limits import Gate
+    from .table_types import Tables
 
+SPARE = 3_000  # jobs that chores move on in one tick, about 3 µs each
 RELAYED = 0xC000_0000  # connection numbers from here on stand for clients of other shards
+
+
+class LongWork(Struct, eq=False):
+    """A command that is carried out slice by slice; see background/slices.py."""
+
+    req_id: RequestId
+    steps: Generator[None, None, Reply]
+    writes: bool  # it goes on to the end, even when nobody waits for the answer
 
 
 class Client:

@@ -146,6 +146,7 @@ from .handlers import (
     jobs,
     limits,
     locks,
+    logs,
     pull,
     push,
     queues,
@@ -156,13 +157,13 @@ from .handlers import (
 from .handlers.crons import commands as cron_commands
 from .handlers.crons import names as cron_names
 from .handlers.crons import runs as cron_runs
-from .handlers.views import dashboard, event_log, inspection, logs, queries, stats
+from .handlers.views import dashboard, event_log, insight, query, stats
 from .lifecycle import child_results, dedup, job_waiters, outcomes
 from .memory import pointers, queue_configs, timetable
 from .memory import recovery as memory_recovery
 from .peers import dependencies, directory, families, flows, possession, reconcile, roll_call
-from .ready import gate
-from .registry import Apart, Farewell, Handler, PeerAnswer, PeerDeferral, Record, Tables, at_id, at_queue
+from .ready import queue_limits
+from .table_types import Apart, Farewell, Handler, PeerAnswer, PeerDeferral, Record, Tables, at_id, at_queue
 
 HANDLERS: Mapping[type, Handler] = {
     # handlers/ack.py
@@ -256,23 +257,23 @@ HANDLERS: Mapping[type, Handler] = {
     # handlers/views/event_log.py
     GetEvents: event_log.get_events,
     # handlers/views/inspection.py
-    GetAttempts: inspection.get_attempts,
-    WhyWaiting: inspection.why_waiting,
-    ListGroups: inspection.list_groups,
-    ListShards: inspection.list_shards,
+    GetAttempts: insight.get_attempts,
+    WhyWaiting: insight.why_waiting,
+    ListGroups: insight.list_groups,
+    ListShards: insight.list_shards,
     # handlers/views/logs.py
     AddLog: logs.add_log,
     GetLogs: logs.get_logs,
     ClearLogs: logs.clear_logs,
     # handlers/views/queries.py
-    GetJob: queries.get_job,
-    GetState: queries.get_state,
-    GetResult: queries.get_result,
-    GetJobs: queries.get_jobs,
-    GetJobCounts: queries.get_job_counts,
-    Count: queries.count,
-    Progress: queries.progress,
-    GetProgress: queries.get_progress,
+    GetJob: query.get_job,
+    GetState: query.get_state,
+    GetResult: query.get_result,
+    GetJobs: query.get_jobs,
+    GetJobCounts: query.get_job_counts,
+    Count: query.count,
+    Progress: query.progress,
+    GetProgress: query.get_progress,
     # handlers/views/stats.py
     ListQueues: stats.list_queues,
     Stats: stats.stats,
@@ -339,8 +340,8 @@ DEFERRED: Mapping[type, PeerDeferral] = {
 """Messages whose answer is delivered later."""
 
 RECORDS: Mapping[str, Record] = {
-    gate.GROUP_RECORD: Record(group_rules.recover_group, group_rules.slot_of_record),
-    gate.RECORD: Record(limits.recover_limits, at_queue),
+    queue_limits.GROUP_RECORD: Record(group_rules.recover_group, group_rules.slot_of_record),
+    queue_limits.RECORD: Record(limits.recover_limits, at_queue),
     queues.PAUSE: Record(queues.recover_pause, at_queue),
     webhooks.KIND: Record(webhooks.recover, webhooks.slot_of_record),
     timetable.KIND: Record(cron_commands.recover, cron_commands.slot_of_record),

@@ -5,7 +5,7 @@ read up to a number reads on from it in each of them.  Where several become one 
 old ones: whoever has read up to an old number reads the whole log once more, but misses nothing.
 
 With the events stand the pushes with idempotency keys, and a log must show from when on it knows them all:
-its oldest row does, or a row with a list of none (see `shardproc.engine.background.idempotency.recover`).
+its oldest row does, or a row with a list of none (see `shardproc.engine.handlers.idempotency.recover`).
 """
 
 from __future__ import annotations

@@ -191,7 +191,7 @@ where kind = 'cron';
 
 _SECOND = """
 -- The pushes with idempotency keys of the batch: a MessagePack list of [queue and key with a blank between,
--- answer]; null for most.  They are read for some minutes: shardproc.engine.background.idempotency.
+-- answer]; null for most.  They are read for some minutes: shardproc.engine.handlers.idempotency.
 alter table events add column pushed blob;
 """
 

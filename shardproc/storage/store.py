@@ -24,7 +24,7 @@ from shardproc.engine.outbox import Attempt, DeadLetter, Finished, LogEntry, Log
 from . import event_log, lives, rows, statements
 from .database import DISK_ERRORS, Database
 from .event_log import DEFAULT_RETENTION, EventLog, Retention
-from .journal import Journal
+from .job_writes import Journal
 from .rebase import Rebase
 
 MAX_SEQ = 2**63 - 1

@@ -1,8 +1,8 @@
 """What a shard must do, the slow and obvious way.
 
-Written from SEMANTICS.md, not from the engine: plain lists, a sort at every look, no index, no heap, no
-laziness.  Where SEMANTICS.md is silent the line says so.  Ids, tokens and random delays, which the model
-cannot know, are read from the answers of the real shard and only checked for plausibility.
+Written from the description of the reference server, not from the engine: plain lists, a sort at every look,
+no index, no heap, no laziness.  Where that is silent the line says so.  Ids, tokens and random delays, which
+the model cannot know, are read from the answers of the real shard and only checked for plausibility.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Job:
     state: str = QUEUED
     attempts: int = 0
     stalls: int = 0
-    drops: int = 0  # not in SEMANTICS.md: a job that ends its workers again and again has to end, too
+    drops: int = 0  # not in the reference server: a job that ends its workers again and again has to end, too
     has_key: bool = False
     started_at: int | None = None
     finished_at: int | None = None
@@ -85,14 +85,14 @@ class Job:
         return "prioritized" if version >= 3 and self.option("priority", 0) > 0 else "waiting"
 
     def place(self) -> tuple[Any, ...]:
-        """SEMANTICS.md, "Order of delivery"."""
+        """the reference server, "Order of delivery"."""
         priority = self.option("priority", 0)
         if self.option("lifo", False):
             return (-priority, 0, -self.number)
         return (-priority, 1, self.run_at, self.number)
 
     def view(self) -> dict[str, Any]:
-        """The job object, all fields of SEMANTICS.md's table but the timeline."""
+        """The job object, all fields of the reference server's table but the timeline."""
         backoff = self.option("backoff", 1000)
         config = None
         if isinstance(backoff, dict):
@@ -333,7 +333,7 @@ class Model:
             if len(taken) == count:
                 break
             ttl = job.option("ttl")
-            # At the very instant created_at + ttl SEMANTICS.md allows both.
+            # At the very instant created_at + ttl the reference server allows both.
             if ttl is not None and self.now >= job.created_at + ttl:
                 self._leave(job, GONE)
                 continue
@@ -386,7 +386,7 @@ class Model:
         self._forget_progress(job)
 
     def _forget_progress(self, job: Job) -> None:
-        """SEMANTICS.md does not say; a new run starts at nothing."""
+        """the reference server does not say; a new run starts at nothing."""
         if job.progress or job.message is not None:
             job.last_report = {"progress": job.progress, "message": job.message}
         job.progress, job.message = 0, None
@@ -535,7 +535,7 @@ class Model:
         if job is None:
             return False
         if token and token == job.lost_token and job.is_ready(self.now):
-            # Not in SEMANTICS.md: the worker goes on with it, and nobody else has taken it.
+            # Not in the reference server: the worker goes on with it, and nobody else has taken it.
             job.state, job.started_at, job.timed_out, job.lost_token = ACTIVE, self.now, False, None
             job.drops = 0
         if job.state != ACTIVE:
@@ -590,7 +590,7 @@ class Model:
             job.attempts = job.stalls = job.drops = 0
             job.error = job.reason = job.stacktrace = None
             job.timed_out = False
-            # SEMANTICS.md does not say whether it has its key again: it does when nobody else has it.
+            # the reference server does not say whether it has its key again: it does when nobody else has it.
             key = job.option("uniqueKey")
             job.has_key = key is not None and self.key_holder(queue, key) is None
         self.say(conn, req_id, count=len(jobs))
@@ -703,7 +703,7 @@ class Model:
 
 
 def backoff_bounds(backoff: float, config: dict[str, Any] | None, attempts: int) -> tuple[float, float]:
-    """SEMANTICS.md, "Backoff": the smallest and the largest delay."""
+    """the reference server, "Backoff": the smallest and the largest delay."""
     if config is not None and config["type"] == "fixed":
         low, high = backoff * 0.8, backoff * 1.2
     else:

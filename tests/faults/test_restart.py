@@ -220,7 +220,7 @@ async def test_locks_run_anew_after_a_restart(server: Server, end: End) -> None:
 
 @ends
 async def test_the_token_of_a_lost_lock_still_completes_the_waiting_job(server: Server, end: End) -> None:
-    """SEMANTICS.md, Restart; here the lock had been taken back before the end."""
+    """the reference server, Restart; here the lock had been taken back before the end."""
     async with await Wire.open(server.address) as wire:
         job_id = await push(wire)
         token = (await pull(wire, owner="w", lockTtl=1))["token"]
@@ -285,7 +285,7 @@ async def test_a_locked_job_returns_when_the_surviving_connection_closes(server:
 
 
 async def test_a_renewed_lock_outlives_a_crash_and_then_its_connection(server: Server) -> None:
-    """SEMANTICS.md, Disconnect: a lock that was renewed stays, as its worker lives on another connection."""
+    """Disconnect: a lock that was renewed stays, as its worker lives on another connection."""
     async with await Wire.open(server.address) as wire:
         job_id = await push(wire)
         token = (await pull(wire, owner="w", lockTtl=LONG_MS))["token"]
@@ -466,7 +466,7 @@ async def test_unique_keys_still_hold(server: Server, end: End) -> None:
 
 @ends
 async def test_a_late_answer_after_a_timeout_is_still_ignored(server: Server, end: End) -> None:
-    """SEMANTICS.md, Retry: ok with ``applied: false``, whether a retry waits or the job is dead."""
+    """the reference server, Retry: ok with ``applied: false``, whether a retry waits or the job is dead."""
     async with await Wire.open(server.address) as wire:
         tokens = {}
         for attempts in (1, 3):

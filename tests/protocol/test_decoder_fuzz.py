@@ -303,7 +303,7 @@ def refusal(payload: bytes) -> str:
 
 
 def test_the_bounds_of_the_seeds_are_declared() -> None:
-    """The validation table of the seeds, so that a bound that vanishes is noticed."""
+    """The validation table of the specification, so that a bound that vanishes is noticed."""
     day, year = 86_400_000, 365 * 86_400_000
     expected = {
         "priority": (-(2**31), 2**31 - 1),  # the shard has tighter bounds, which depend on the version
@@ -418,7 +418,7 @@ def test_a_field_with_a_text_of_its_own(spec: Spec, name: str, told: str, value:
 
 
 def test_the_first_wrong_field_is_told() -> None:
-    """Order of checks: SEMANTICS.md, "Order of checks (PUSH)"."""
+    """Order of checks: the reference server, "Order of checks (PUSH)"."""
     wrong: dict[str, Any] = {
         "ttl": -1,
         "backoff": -1,
@@ -551,7 +551,7 @@ def pending(out: Outbox) -> tuple[int, int, int, int, bool]:
 
 
 def parts_done(request: dict[str, Any], error: str) -> bool:
-    """ACKB completes the known jobs when others are unknown; its error says so (SEMANTICS.md)."""
+    """ACKB completes the known jobs when others are unknown; its error says so (the reference server)."""
     return request.get("cmd") == "ACKB" and error.startswith("Job not found or not in processing state")
 
 

@@ -1,4 +1,4 @@
-"""Delays before a retry: SEMANTICS.md, "Retry, timeouts, dead letters"."""
+"""Delays before a retry: the reference server, "Retry, timeouts, dead letters"."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ from bunqueue.protocol.job_view import (
 NOW = 1_700_000_000_000
 ID = "018bcfe5-6800-725c-8aaa-000000000001"
 
-# SEMANTICS.md, "Job object": the fields and their defaults; those of a job that was just pushed.
+# the reference server, "Job object": the fields and their defaults; those of a job that was just pushed.
 DEFAULTS: dict[str, Any] = {
     "id": ID,
     "queue": "q",

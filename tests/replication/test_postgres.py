@@ -53,9 +53,8 @@ class Shard:
         if answer is None:
             number = self.link.fileno
             if number is None:
-                time.sleep(
-                    min(timeout, self.owner.wait_s(time.monotonic()) or timeout)
-                )  # before it connects again
+                pause = self.owner.wait_s(time.monotonic()) or timeout
+                time.sleep(min(timeout, pause))  # the owner's own, before it connects again
                 return
             writes = [number] if self.link.wants_write else []
             ready = select.select([number], writes, [], timeout)

@@ -15,7 +15,7 @@ from support.waiting import eventually
 
 from bunqueue import ActiveJob, AsyncQueue, CommandFailed, JobCounts, Queue, StorageError, Worker
 from bunqueue.client.connection.endpoint_options import EndpointOptions
-from bunqueue.embedded import files, shared_transport
+from bunqueue.embedded import open_engines, shared_transport
 from bunqueue.protocol.commands import core, query
 
 BIG = "x" * 200_000
@@ -24,7 +24,7 @@ QUICK = 2.0  # seconds; a session that hangs takes for ever, a forgotten deadlin
 
 def fill_the_disk(path: str) -> None:
     """Have SQLite believe that the disk is full, until the file is opened anew."""
-    engine = files.engines[path]
+    engine = open_engines.engines[path]
     database = engine._shard.store.database.connection
     (pages,) = database.execute("pragma page_count").fetchone()
     database.execute(f"pragma max_page_count = {pages}")
@@ -203,7 +203,7 @@ async def test_a_deleted_file_is_written_anew(
     async with AsyncQueue("q", embedded=True, data_path=path) as queue:
         await queue.add("first")
         remove(path)
-        engine = files.engines[str(path)]
+        engine = open_engines.engines[str(path)]
         await eventually(lambda: engine.closed, "the loss is noticed")
         await queue.add("second")
         assert await queue.counts() == JobCounts(waiting=2)
@@ -217,7 +217,7 @@ async def test_a_worker_goes_on_when_its_file_was_deleted(tmp_path: Path) -> Non
     where = EndpointOptions(embedded=True, data_path=path)
     async with AsyncQueue("q", **where) as queue, Worker("q", lambda job: None, **where) as worker:
         path.unlink()
-        engine = files.engines[str(path)]
+        engine = open_engines.engines[str(path)]
         await eventually(lambda: engine.closed, "the loss is noticed")
         await queue.add("one")
         await eventually(lambda: worker.stats.completed == 1, "it is done")
@@ -232,7 +232,7 @@ async def test_nothing_is_added_while_another_file_is_in_the_way(tmp_path: Path)
         own = tmp_path / "own.db"
         path.rename(own)
         other.rename(path)
-        watch = files.engines[str(path)]._watch
+        watch = open_engines.engines[str(path)]._watch
         await eventually(lambda: watch.refusal is not None, "the exchange is noticed")
         for _ in range(2):
             with pytest.raises(CommandFailed, match="was replaced by another file") as refused:

@@ -136,8 +136,8 @@ _TIMES = (
     "max_reconnect_delay",
 )
 
-BASE_DELAY = 0.1  # seconds before the first attempt to reconnect; the seeds' number
-MAX_DELAY = 30.0  # seconds; the seeds' number
+BASE_DELAY = 0.1  # seconds before the first attempt to reconnect; the specification's number
+MAX_DELAY = 30.0  # seconds; the specification's number
 JITTER = 0.3  # so that the clients of a restarted server do not all come at the same moment
 
 

@@ -1,6 +1,6 @@
 """One run of a worker, from its start to its end.
 
-The order of stopping is the seeds': take no more jobs, keep renewing, wait for what runs, report it, close.
+It stops in this order: take no more jobs, keep renewing, wait for what runs, report it, close.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from bunqueue.guesses import DELAY_S, Guesses
-from bunqueue.model.admission import RateLimit, token_is_known
+from bunqueue.model.tokens import RateLimit, token_is_known
 from bunqueue.settings import Settings
 
 from . import status

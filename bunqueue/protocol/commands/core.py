@@ -88,7 +88,7 @@ class JobFields(Struct, kw_only=True, rename="camel", omit_defaults=True, gc=Fal
 
     data: Raw = Raw(NIL)
     name: JobName | None = None
-    group_id: GroupId | None = None  # checked before the others: SEMANTICS.md, "Order of checks"
+    group_id: GroupId | None = None  # checked before the others, as in the reference server
     priority: AnyPriority = 0
     delay: Delay = 0
     timeout: Timeout | None = None

@@ -1,1 +1,1 @@
-"""Work that no command asked for: retention, forgetting old pushes, whether workers can be heard."""
+"""Work that is done in pieces between commands: retention, chores of a tick, slices of long commands."""

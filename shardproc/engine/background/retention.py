@@ -17,7 +17,7 @@ from ..memory.queue_configs import of_queue
 from ..state import QueueState, State
 
 ROUND_MS = 10_000  # from the end of a round to the next
-DEAD_MS = 60_000  # the same for dead letters: the seeds' interval
+DEAD_MS = 60_000  # the same for dead letters: the specification's interval
 PACE_MS = 10  # between two pieces of a round
 HURRY_MS = 1  # the same, where far too much is kept
 PIECE = 250  # jobs removed, or looked at; 2 ms

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator
 
 from bunqueue.model.job import ACTIVE, DEFAULT_LOCK_TTL_MS, WAITING, Job, Lock
 
-from .. import chores
+from ..background import chores
 from ..lifecycle import job_waiters, transitions
 from ..outbox import ROW
 from ..peers.dependencies import extra_of

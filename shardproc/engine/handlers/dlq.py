@@ -35,13 +35,13 @@ from bunqueue.protocol.commands.query import CountReply
 from bunqueue.protocol.configuration import changed
 from bunqueue.protocol.job_view import job_list
 
+from ..background.slices import Steps, sliced
 from ..lifecycle import removal, transitions
 from ..lookup import known_queue
 from ..memory.queue_configs import of_queue, store
 from ..outbox import Attempt, DeadLetter
-from ..slices import Steps, sliced
 from ..state import Client, QueueState, State
-from .views.queries import SLICE, Shown
+from .views.query import SLICE, Shown
 
 ROWS = 1000  # dead letters looked at in one step, without their jobs
 

@@ -42,11 +42,11 @@ from bunqueue.protocol.commands.groups import (
 from bunqueue.protocol.numbers import number
 
 from ..lookup import known_queue
-from ..ready import gate as gates
+from ..ready import queue_limits
 from ..ready.group import Group, GroupRecord
 from ..ready.groups import Groups
-from ..registry import at_queue
 from ..state import Client, QueueState, State
+from ..table_types import at_queue
 from .limits import named_queue
 
 NO_WINDOW = -2  # what GetGroupRateLimitTtl says when none runs
@@ -169,14 +169,14 @@ def recover_group(state: State, key: str, value: str) -> None:
     name, group_id = _names(key)
     queue = state.queues.get(name)
     if queue is not None:
-        gates.groups_of(queue).recover(group_id, _decode(value))
+        queue_limits.groups_of(queue).recover(group_id, _decode(value))
 
 
 def forget_groups(state: State, queue: QueueState) -> None:
     groups = _groups(queue)
     if groups is not None:
         groups.reset(state.now)
-        gates.keep_groups(state, queue, groups)
+        queue_limits.keep_groups(state, queue, groups)
 
 
 def _groups(queue: QueueState | None) -> Groups | None:
@@ -202,13 +202,13 @@ def _pause(state: State, command: OfGroup, *, paused: bool) -> ChangeReply:
 def _change(state: State, command: OfGroup, **changes: bool | int | None) -> None:
     """Give a group other limits, and parked pulls what these let through."""
     queue = named_queue(state, command.queue)
-    groups = gates.groups_of(queue)
+    groups = queue_limits.groups_of(queue)
     group = groups.group(command.group_id)
     for name, value in changes.items():
         setattr(group.record, name, value)
     groups.changed[group.id] = group
     groups.offer(group)
     groups.drop_if_idle(group, state.now)
-    gates.keep_groups(state, queue, groups)
+    queue_limits.keep_groups(state, queue, groups)
     if queue.waiters:
         state.woken[queue] = None

@@ -21,8 +21,8 @@ from bunqueue.protocol.commands.limits import (
 from bunqueue.protocol.numbers import number
 
 from ..lookup import known_queue
-from ..ready import gate as gates
-from ..ready.gate import Limits, TokenBucket
+from ..ready import queue_limits
+from ..ready.queue_limits import Limits, TokenBucket
 from ..state import Client, QueueState, State
 
 NO_LIMIT = -2  # what rateLimitTtl says without one
@@ -63,7 +63,7 @@ def get_queue_limits(state: State, client: Client, command: GetQueueLimits) -> L
     found = requests.Limits(None, NO_LIMIT, None, False)
     if queue is not None and queue.gate is not None:
         gate = queue.gate
-        bucket, most = gates.bucket_of(state, queue, gate), gate.limits.concurrency
+        bucket, most = queue_limits.bucket_of(state, queue, gate), gate.limits.concurrency
         if bucket is not None:
             found.rate_limit = Rate(number(bucket.max), number(bucket.duration))
             at = bucket.until or bucket.next_token_at(state.now)
@@ -76,7 +76,7 @@ def get_queue_limits(state: State, client: Client, command: GetQueueLimits) -> L
 def recover_limits(state: State, key: str, value: str) -> None:
     queue = state.queues.get(key)
     if queue is not None:
-        gates.gate_of(queue).limits = _decode(value)
+        queue_limits.gate_of(queue).limits = _decode(value)
 
 
 def forget_limits(state: State, queue: QueueState) -> None:
@@ -97,10 +97,10 @@ def _change(state: State, queue: QueueState | None, **changes: TokenBucket | flo
     """Give a queue other limits, and parked pulls what these let through."""
     if queue is None:
         return Ok()
-    gate = gates.gate_of(queue)
+    gate = queue_limits.gate_of(queue)
     for name, value in changes.items():
         setattr(gate.limits, name, value)
-    gates.keep(state, queue, gate)
+    queue_limits.keep(state, queue, gate)
     if queue.waiters:
         state.woken[queue] = None
     return Ok()

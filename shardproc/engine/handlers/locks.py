@@ -25,7 +25,7 @@ from bunqueue.protocol.commands.core import (
 from bunqueue.protocol.commands.stall import GetStallConfig, SetStallConfig, StallConfigReply
 from bunqueue.protocol.configuration import changed
 
-from .. import chores
+from ..background import chores
 from ..lifecycle import transitions
 from ..lookup import known_queue
 from ..memory.queue_configs import of_queue, store
@@ -34,7 +34,7 @@ from . import disconnects
 from .ack import check_lengths
 from .cancel import notice_of
 
-SWEEP_MS = 5_000  # the seeds' interval of lock expiry and stall checks
+SWEEP_MS = 5_000  # the specification's interval of lock expiry and stall checks
 SWEEP = "sweep"  # the chore of taking back
 BY_SEQ = attrgetter("seq")
 ORPHAN_MS = 30 * 60_000  # silence after which a job that nobody holds is suspect, even where stalls are not

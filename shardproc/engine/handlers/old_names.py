@@ -1,4 +1,4 @@
-"""Names of jobs as older clients of version 3 push them: within the data (DIFFERENCES.md, 10)."""
+"""Names of jobs as older clients of version 3 push them: within the data."""
 
 from __future__ import annotations
 

@@ -12,11 +12,11 @@ from bunqueue.protocol.commands import Reply
 from bunqueue.protocol.commands.core import GroupRule, Pull, PullBatch, PullBatchReply, PullReply
 from bunqueue.protocol.job_view import DEFAULT_OPTIONS, job_list, pulled_job, size_beside_data
 
-from .. import chores
+from ..background import chores
 from ..dispatch import answer_late
 from ..lifecycle import transitions
 from ..lookup import known_queue
-from ..ready import gate
+from ..ready import queue_limits
 from ..ready.group import Policy, policy_of
 from ..state import Client, QueueState, State, Waiter
 from . import disconnects
@@ -70,7 +70,7 @@ def serve(state: State, queue: QueueState) -> None:
     if (held := queue.gate) is not None and waiters:
         if (groups := held.groups) is not None and groups.mixed:
             _serve_others(state, queue)
-        gate.arm(state, queue, held)
+        queue_limits.arm(state, queue, held)
 
 
 def _serve_others(state: State, queue: QueueState) -> None:
@@ -119,7 +119,7 @@ def _next(state: State, queue: QueueState, client: Client, group: GroupRule | No
         return None
     pop: Callable[[], Job | None] = queue.ready.pop
     if (held := queue.gate) is not None:
-        if not gate.is_open(state, queue, held):
+        if not queue_limits.is_open(state, queue, held):
             return None
         if (groups := held.groups) is not None:
             pop = partial(groups.pop, policy_of(client.version, group), state.now)
@@ -203,7 +203,7 @@ def _park(state: State, client: Client, command: Pull | PullBatch, count: int | 
     state.waiters(command.queue).append(waiter)
     queue = state.queues.get(command.queue)
     if queue is not None and queue.gate is not None:
-        gate.arm(state, queue, queue.gate)
+        queue_limits.arm(state, queue, queue.gate)
     state.poll_ends.add(deadline, waiter)
     return waiter
 

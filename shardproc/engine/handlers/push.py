@@ -27,13 +27,13 @@ from bunqueue.protocol.json_size import MAX_BYTES, MAX_DATA, SURELY_SMALL, json_
 from bunqueue.protocol.peers import DEAD_REMOVED, UNKNOWN, Outcome
 from bunqueue.protocol.readable import check_readable, is_readable
 
-from ..background import idempotency
 from ..lifecycle import events, repeating, transitions
 from ..lifecycle.dedup import NO_DEDUP, Claims
 from ..lookup import known_queue
 from ..peer_calls import Steps, across
 from ..peers import dependencies, directory, families
 from ..state import DEFAULT_OPTIONS, Client, QueueState, State
+from . import idempotency
 from .group_rules import GroupSpace
 from .old_names import lift_name
 

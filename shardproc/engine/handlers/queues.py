@@ -28,14 +28,14 @@ from bunqueue.protocol.commands.queues import (
     Resume,
 )
 
+from ..background.slices import Steps, sliced
 from ..lifecycle import events, removal, transitions
 from ..lifecycle.events import emit_queue
 from ..lookup import known_queue
 from ..memory import queue_configs
-from ..slices import Steps, sliced
 from ..state import Client, QueueState, State
 from .views.paging import job_of
-from .views.queries import listed_state
+from .views.query import listed_state
 
 SLICE = 500  # jobs changed in one slice
 SCAN = 4_000  # jobs looked at in one slice

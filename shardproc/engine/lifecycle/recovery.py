@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bunqueue.model.job import ACTIVE, Job
 
-from ..ready import deadlines, gate
+from ..ready import deadlines, queue_limits
 from ..state import QueueState, State
 
 
@@ -16,6 +16,6 @@ def recover_active(state: State, queue: QueueState, job: Job) -> None:
     lock.until = max(lock.until, state.now + lock.ttl)
     lock.heartbeat_at = state.now
     queue.active[job.seq] = job
-    gate.readopt(queue, job)
+    queue_limits.readopt(queue, job)
     state.orphans.add(job)
     deadlines.watch(state, job)

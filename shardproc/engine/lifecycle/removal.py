@@ -16,7 +16,7 @@ from . import events
 from .events import emit
 
 EVICTED = 250  # dead letters removed in one go; 2 ms
-EVICTION = 3  # what removing one costs, in units of `chores.SPARE`
+EVICTION = 3  # what removing one costs, in units of `state.SPARE`
 
 
 def forget(state: State, job: Job) -> None:

@@ -38,7 +38,7 @@ from ..memory.queue_configs import of_queue
 from ..memory.unique_keys import release_key, retake_key
 from ..memory.worker_presence import remember
 from ..outbox import CLEAN, ROW, STATE, Attempt
-from ..ready import deadlines, gate
+from ..ready import deadlines, queue_limits
 from ..state import Client, QueueState, State
 from . import child_results, dlq_retries, events, job_waiters, last_runs, outcomes, progress, removal
 from .dedup import living_holder
@@ -47,7 +47,7 @@ from .last_runs import ended as run_ended
 from .repeating import successor
 from .timeline import attempt_number, note, planned
 
-DISCARDED = "unknown"  # the reason of a dead letter: SEMANTICS.md, "DLQ reasons"
+DISCARDED = "unknown"  # the reason of a dead letter, as in the reference server
 MAX_ERROR = 65_536  # characters of an error text that are kept
 
 
@@ -68,7 +68,7 @@ def enqueue(state: State, queue: QueueState, job: Job) -> None:
 def add(state: State, queue: QueueState, jobs: list[Job], kind: int = events.PUSHED) -> None:
     """Jobs become live: pushed, or with another ``kind`` of event brought back."""
     for job in jobs:
-        gate.join(queue, job)
+        queue_limits.join(queue, job)
     add_plain(state, queue, jobs, kind)
 
 
@@ -125,7 +125,7 @@ def activate(state: State, queue: QueueState, job: Job, client: Client, owner: s
     queue.waiting -= 1
     queue.active[job.seq] = job
     if queue.gate is not None:
-        gate.passed(state, queue, queue.gate, job)
+        queue_limits.passed(state, queue, queue.gate, job)
     state.out.events.append((events.PULLED, queue.id, job.id))
     if queue.listeners:
         events.publish(state, queue, events.PULLED, job)
@@ -191,7 +191,7 @@ def fail(
     options = job.shared.options
     job.attempts += 1
     _end_attempt(state, queue, job, error, reason)
-    release_key(queue, job)  # every FAIL gives the key up: SEMANTICS.md, "Life of a key"
+    release_key(queue, job)  # every FAIL gives the key up, as in the reference server
     final = final or job.attempts >= options.max_attempts
     emit(state, events.FAILED, job, error=job.error or "", terminal=final)
     if final:
@@ -347,7 +347,7 @@ def let_go(state: State, queue: QueueState, job: Job) -> None:
     job.lock = None
     del queue.active[job.seq]
     if queue.gate is not None:
-        gate.freed(state, queue, queue.gate, job)
+        queue_limits.freed(state, queue, queue.gate, job)
 
 
 # -- by command: to another time, to another place in the order, to the dead letters, and back
@@ -476,7 +476,7 @@ def stand_in(state: State, queue: QueueState, job: Job) -> Job:
 
 def add_blocked(state: State, queue: QueueState, job: Job) -> None:
     """A job becomes live that has to wait for others."""
-    gate.join(queue, job)
+    queue_limits.join(queue, job)
     state.jobs[job.id] = job
     queue.jobs[job.seq] = job
     emit(state, PUSHED, job)
@@ -564,7 +564,7 @@ def _retire(state: State, queue: QueueState, job: Job) -> None:
     if job.holds_key:
         release_key(queue, job)
     if job.extra is not None:
-        gate.left(state, queue, job)
+        queue_limits.left(state, queue, job)
         if job.state == REMOVED and job.extra.own_id and not _is_remembered(state, job.id):
             state.freed_ids.append(job.id)
     del state.jobs[job.id]

@@ -23,7 +23,7 @@ from bunqueue.protocol.gather import Gather, split
 
 from .. import peer_calls
 from ..dispatch import answer, carry_out, is_slow, send
-from ..handlers.views.queries import Shown
+from ..handlers.views.query import Shown
 from ..lifecycle import child_results, outcomes, removal
 from ..memory.pointers import enter, pointer
 from ..peer_calls import Deliver, Steps
@@ -250,7 +250,7 @@ def forget(state: State, source: int, message: messages.Forget) -> None:
 
 
 def get_job_by_custom_id(state: State, client: Client, command: GetJobByCustomId) -> JobReply:
-    """Of unfinished jobs only (SEMANTICS.md, "GetJobByCustomId of a finished job")."""
+    """Of unfinished jobs only, as in the reference server."""
     job = state.jobs.get(command.custom_id)
     if job is None:
         raise CommandError("Job not found", Code.JOB_NOT_FOUND)

@@ -1,7 +1,7 @@
 """The order in which the ready jobs of one queue are delivered.
 
 1. higher priority; 2. ``lifo`` jobs before others, newest first; 3. earlier ``run_at``; 4. earlier
-arrival (SEMANTICS.md, "Order").
+arrival.
 
 The seeds keep a 4-ary indexed heap.  In CPython that order is had several times cheaper: jobs of
 one priority nearly always arrive in the order in which they leave, so they stand in a deque (0.1 µs

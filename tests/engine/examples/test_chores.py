@@ -9,7 +9,7 @@ import msgpack
 import pytest
 from shard_driver import Driver
 
-from shardproc.engine.chores import SPARE
+from shardproc.engine.state import SPARE
 
 MANY = 2 * SPARE + 500
 

@@ -9,7 +9,7 @@ import msgpack
 import pytest
 from engine.shard_driver import Driver
 
-from shardproc.engine.background import idempotency
+from shardproc.engine.handlers import idempotency
 
 KEY = "add-1"
 

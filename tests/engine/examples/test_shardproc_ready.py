@@ -22,7 +22,7 @@ def make(seq: int, priority: int = 0, run_at: int = 0, *, lifo: bool = False) ->
 
 
 def place(job: Job) -> tuple[int, ...]:
-    """SEMANTICS.md, "Order of delivery"."""
+    """the reference server, "Order of delivery"."""
     if job.options.lifo:
         return (-job.priority, 0, -job.seq)
     return (-job.priority, 1, job.run_at, job.seq)

@@ -636,7 +636,7 @@ def model_after_restart(model: Model, now: int, live: list[int]) -> Model:
 
 
 def check_timeline(timeline: list[dict[str, Any]], job: Job | None) -> None:
-    """SEMANTICS.md, "timeline"; what it says of every job's life."""
+    """the reference server, "timeline"; what it says of every job's life."""
     assert job is not None
     assert 1 <= len(timeline) <= 20
     first = "waiting" if int(job.option("delay", 0)) == 0 else "delayed"

@@ -32,11 +32,11 @@ from bunqueue.protocol.commands.cron import (
 )
 from bunqueue.protocol.numbers import number
 
+from ...background.slices import Steps as Slices
+from ...background.slices import sliced
 from ...memory.clock_correction import SetBack
 from ...memory.timetable import KIND, Schedule
 from ...peer_calls import Steps, across
-from ...slices import Steps as Slices
-from ...slices import sliced
 from ...state import Client, State
 from .. import old_names, push
 from . import names

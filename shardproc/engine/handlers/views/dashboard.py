@@ -32,14 +32,14 @@ from bunqueue.protocol.commands.monitoring import (
 )
 from bunqueue.protocol.job_view import queried_job, state_name
 
+from ...background.slices import Steps, sliced
 from ...lookup import known_queue
 from ...memory.history import lately
 from ...memory.sums import of_queues
 from ...memory.vitals import MB
-from ...slices import Steps, sliced
 from ...state import Client, QueueState, State
 from ..crons.commands import next_ones
-from .queries import counts_of
+from .query import counts_of
 from .stats import storage_state
 
 PREVIEW = 10  # dead letters shown with a queue

@@ -35,10 +35,10 @@ from bunqueue.protocol.commands.server import (
 )
 from bunqueue.protocol.job_view import job_list
 
+from ...background.slices import Steps, sliced
 from ...memory.history import MINUTE_MS, by_minute
 from ...memory.sums import QUEUES_A_SLICE, Sums, of_queues
 from ...memory.vitals import MB, Disk, Vitals
-from ...slices import Steps, sliced
 from ...state import Client, QueueState, State
 
 _encode = Encoder().encode

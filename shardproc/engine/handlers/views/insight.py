@@ -27,11 +27,11 @@ from bunqueue.protocol.commands.insight import (
 )
 from bunqueue.protocol.job_view import state_name
 
+from ...background.slices import Steps, sliced
 from ...lookup import find, known_queue
 from ...memory.vitals import MB
 from ...outbox import Attempt
 from ...ready.group import Group
-from ...slices import Steps, sliced
 from ...state import Client, State
 from .wait_reasons import reasons_of
 

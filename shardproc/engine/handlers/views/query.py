@@ -30,10 +30,10 @@ from bunqueue.protocol.commands.query import (
 )
 from bunqueue.protocol.job_view import job_list, queried_job, state_name, unreadable_job
 
+from ...background.slices import Steps, sliced
 from ...lifecycle import events
 from ...lookup import find, known_queue
 from ...outbox import Remains
-from ...slices import Steps, sliced
 from ...state import Client, QueueState, State
 from .paging import FINISHED, LIVE, Wanted, job_of, page
 

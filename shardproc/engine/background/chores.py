@@ -7,12 +7,9 @@ tick goes on with it.  Between the two anything may have happened to its jobs.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from .state import State
+from ..state import State
 
-SPARE = 3_000  # jobs moved on in one tick, about 3 µs each
 LOSS = 5  # what ending an attempt costs, in such jobs
 
 

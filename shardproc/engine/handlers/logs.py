@@ -17,9 +17,9 @@ from bunqueue.protocol.commands.jobs import (
     LogLine,
 )
 
-from ...lookup import find
-from ...outbox import LogEntry
-from ...state import Client, State
+from ..lookup import find
+from ..outbox import LogEntry
+from ..state import Client, State
 
 MAX_MESSAGE = 65_536  # characters of a line that are kept
 

@@ -8,27 +8,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Generator
-from typing import TYPE_CHECKING, Any
-
-from msgspec import Struct
+from typing import Any
 
 from bunqueue.protocol.commands import COMMANDS, Command, CommandError, Reply, refused
-from bunqueue.protocol.commands.base import RequestId
 
-from .dispatch import answer_late
-
-if TYPE_CHECKING:
-    from .state import Client, State
+from ..dispatch import answer_late
+from ..state import Client, LongWork, State
 
 Steps = Generator[None, None, Reply]
-
-
-class LongWork(Struct, eq=False):
-    """A command that is being worked on."""
-
-    req_id: RequestId
-    steps: Steps
-    writes: bool  # it goes on to the end, even when nobody waits for the answer
 
 
 def sliced(
