@@ -34,7 +34,7 @@ _SUMS = (*_COUNTS, "failed_attempts", "run_total", "run_wasted")
 
 
 class Range(NamedTuple):
-    """What is looked at: from ``since`` to before ``until`` (epoch ms), cut into ``unit`` of ``zone``."""
+    """The range of a report: from ``since`` to before ``until`` (epoch ms), cut into ``unit`` of ``zone``."""
 
     since: int
     until: int
@@ -42,7 +42,7 @@ class Range(NamedTuple):
     zone: str
 
     def covers(self, ms: Column) -> Column:
-        """Whether a moment is in it."""
+        """Whether a moment is in the range."""
         return (ms >= self.since) & (ms < self.until)
 
     def bucket(self, ms: Column) -> Column:
@@ -50,7 +50,7 @@ class Range(NamedTuple):
         return bucket_of(ms, self.unit, self.zone)
 
     def seconds(self, bucket: Column) -> Column:
-        """How much of the range is in a bucket; in all of it, where there is no bucket."""
+        """Seconds of the range in a bucket; without a bucket, those of the whole range."""
         begin = F.greatest(bucket, F.lit(self.since))
         end = F.least(end_of(bucket, self.unit, self.zone), F.lit(self.until))
         whole = F.lit(self.until - self.since)
@@ -91,7 +91,7 @@ def _with_rates(sums: DataFrame, span: Range) -> DataFrame:
 
 
 def _rate(part: Column, whole: Column) -> Column:
-    """Null where there is nothing to have a rate of."""
+    """A ratio; null where the denominator is 0."""
     return F.when(whole > 0, part / whole)
 
 
@@ -150,7 +150,7 @@ def _percentiles(durations: DataFrame, what: str) -> DataFrame:
 def _grouped(frame: DataFrame, numbers_of_group: Sequence[Column]) -> DataFrame:
     """A frame by the keys of each of GROUPS, all in one; ``grouping`` is the table's place there."""
     sets = [[F.col(key) for key in _keys(table)] for table in GROUPS]
-    # Bit by bit from the left: 1 where a key is not part of the group.
+    # One bit a key, from the left: 1 where it is not part of the group.
     ids = [sum((key not in _keys(table)) << 3 - bit for bit, key in enumerate(FINEST)) for table in GROUPS]
     found = frame.groupingSets(sets, *(F.col(key) for key in FINEST)).agg(
         F.grouping_id().alias("mask"), *numbers_of_group
@@ -160,7 +160,7 @@ def _grouped(frame: DataFrame, numbers_of_group: Sequence[Column]) -> DataFrame:
 
 
 def comings_and_goings(facts: Facts, span: Range) -> DataFrame:
-    """By how much the backlog of each queue changes in each bucket."""
+    """How much the backlog of each queue changes in each bucket."""
     taken = F.coalesce("started", "ended")
     due = F.when(F.col("due").isNotNull(), F.least("due", taken))
     moments = F.array(

@@ -3,7 +3,7 @@ waiting longer.
 
 The band is robust: its middle is the median over the queue's buckets, its width the median distance from it
 (MAD), so that a bad afternoon does not make bad afternoons usual.  Buckets in which little happened say
-nothing.  Nothing here knows of weekdays: a queue that is always slow on Mondays is flagged on Mondays.
+nothing.  Weekdays are not considered: a queue that is always slow on Mondays is flagged on Mondays.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 
 Row = Mapping[str, Any]
 
-MIN_BUCKETS = 8  # fewer with enough attempts tell nothing of what is usual
-MIN_ATTEMPTS = 20  # in a bucket; of fewer, one failure more is no news
+MIN_BUCKETS = 8  # fewer with enough attempts do not show what is usual
+MIN_ATTEMPTS = 20  # in a bucket; with fewer, one more failure means nothing
 MIN_FAILED = 5  # failed attempts in a bucket that is flagged for them
 WIDTH = 5.0  # scaled MADs from the median to the end of the band
 SCALE = 1.4826  # times the MAD is the standard deviation, if values are spread as usual
@@ -29,7 +29,7 @@ WATCHED_QUEUES = 500  # the busiest ones, in which anomalies are looked for
 
 
 class Anomaly(NamedTuple):
-    """A row of the table of anomalies, but for its text."""
+    """A row of the table of anomalies, without its text."""
 
     host: str
     queue: str
@@ -70,7 +70,7 @@ MEASURES = (
 def find(rows: Iterable[Row], after: Callable[[datetime], datetime]) -> list[Anomaly]:
     """What is unusual in rows of `numbers.QUEUES_OVER_TIME`, the worst first within a measure.
 
-    ``after`` gives the begin of the bucket that follows one.
+    ``after`` gives the start of the next bucket.
     """
     key = itemgetter("host", "queue")
     found: list[Anomaly] = []
@@ -106,7 +106,7 @@ def _unusual(
 
 
 def _neighbours(rows: list[Row], after: Callable[[datetime], datetime]) -> Iterator[list[Row]]:
-    """Rows in runs without a gap; one quiet bucket between two is no end of an incident."""
+    """Rows in runs without a gap; one quiet bucket between two does not end an incident."""
     run: list[Row] = []
     for row in rows:
         if run and row["bucket"] > after(after(run[-1]["bucket"])):

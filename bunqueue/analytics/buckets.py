@@ -19,20 +19,20 @@ _HOURS_UP_TO = timedelta(days=14)
 
 
 def unit_for(since: datetime, until: datetime) -> str:
-    """The unit in which a chart of that range has between some dozens and some hundreds of buckets."""
+    """The unit that cuts the range into some dozens to some hundreds of buckets."""
     if until - since <= _MINUTES_UP_TO:
         return "minute"
     return "hour" if until - since <= _HOURS_UP_TO else "day"
 
 
 class Buckets(NamedTuple):
-    """How time is cut."""
+    """Cuts time into buckets of one unit in one time zone."""
 
     unit: str
     zone: ZoneInfo
 
     def start(self, moment: datetime) -> datetime:
-        """The begin of the bucket that an aware moment is in; UTC."""
+        """The start of the bucket that contains an aware moment; UTC."""
         local = moment.astimezone(self.zone)
         if self.unit == "day":
             return self._midnight(local)
@@ -42,21 +42,21 @@ class Buckets(NamedTuple):
         return moment.astimezone(UTC) - past
 
     def next(self, start: datetime) -> datetime:
-        """The begin of the next bucket, which is the end of the one that begins at ``start``; UTC."""
+        """The start of the next bucket, which is the end of the one that begins at ``start``; UTC."""
         if self.unit != "day":
             return start.astimezone(UTC) + _LENGTH[self.unit]
         noon = start.astimezone(self.zone).replace(hour=12, fold=0)
         return self._midnight(noon + timedelta(days=1))
 
     def between(self, since: datetime, until: datetime) -> Iterator[datetime]:
-        """The begins of all buckets that have a part of the range from ``since`` to before ``until``."""
+        """The starts of all buckets that overlap the range from ``since`` to before ``until``."""
         start = self.start(since)
         while start < until:
             yield start
             start = self.next(start)
 
     def how_many(self, since: datetime, until: datetime) -> int:
-        """How many these are."""
+        """The number of buckets that `between` returns."""
         if self.unit == "day":
             last = until.astimezone(UTC) - timedelta(microseconds=1)
             return (last.astimezone(self.zone).date() - since.astimezone(self.zone).date()).days + 1

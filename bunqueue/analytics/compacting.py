@@ -1,4 +1,4 @@
-"""A lake in fewer files: each run adds one for each queue, day and table, and a day may have had many runs.
+"""Merges the files of a lake: each run adds one for each queue, day and table, and a day may have many runs.
 
 A commit like any other replaces the files of days that are over by one for each queue, if it is not large.
 """
@@ -21,7 +21,7 @@ from bunqueue.analytics.lake_log import TABLES, LakeLog
 
 
 def compact(spark: SparkSession, lake: Path) -> tuple[int, int]:
-    """Merge what several runs have added to a day that is over (UTC); how many files have become how many.
+    """Merge what several runs have added to past days (UTC); the number of files before and after.
 
     Safe to kill at any moment.  NotReadable when another run is at work on the lake.
     """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-MAX_PATTERN = 200  # characters of the first line that are looked at
+MAX_PATTERN = 200  # characters of the first line that are compared
 
 # UUIDs, hexadecimal numbers, and decimal ones, but for those that look like the status of an HTTP response:
 # 404 and 503 are different failures, 404 ms and 503 ms are not.  Java and Python read it alike.

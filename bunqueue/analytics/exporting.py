@@ -1,7 +1,7 @@
-"""From data folders to a lake: what has happened since the last run, and what has been missed meanwhile.
+"""Exports data folders to a lake: what has happened since the last run, and what was missed since then.
 
 Events are read from the number that the last run had reached in their shard.  Jobs and attempts are read from
-some time before that, and those that the lake has are left out, so it does no harm to read too much.
+some time before that, and those that the lake has already are left out, so reading too much does no harm.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def _from(
     each = ((F.col("shard") == shard) & (F.col(column) >= literal(value)) for shard, value in first.items())
     if len(first) < shards:
         return _any([~F.col("shard").isin(*first) & rest, *each])
-    # The lowest again, as that is what a shard can be asked for.
+    # The lowest, as that is what a shard can be asked for.
     return _any(each) & (F.col(column) >= literal(min(first.values())))
 
 
@@ -109,7 +109,7 @@ def export(
         begun = before.begun | ({} if since is None else _begin(names, before.shards, since))
         where = dict(zip(names, folders, strict=True))
         run = _Run(spark, log, where, shards, before.reached, begun, payload, skip_unreadable)
-        # Events first: a job that ends meanwhile is then in the table of jobs, and not missing.
+        # Events first: a job that ends after that is then in the table of jobs, and not missing.
         rows = {}
         for step, table in enumerate(TABLES):
             on_step(step, STEPS[step])
@@ -133,7 +133,7 @@ def _by_host(shards: Iterable[Shard]) -> dict[str, list[Shard]]:
 
 
 def _begin(names: Iterable[str], known: Mapping[str, int], since: int) -> dict[str, int]:
-    """From when on hosts are taken.  BadOption when a lake has one of them."""
+    """The time from which each host is exported.  BadOption when the lake has one of them already."""
     for name in names:
         if name in known:
             raise BadOption(
@@ -144,8 +144,8 @@ def _begin(names: Iterable[str], known: Mapping[str, int], since: int) -> dict[s
 
 
 def _check_known(names: Iterable[str], known: Mapping[str, int]) -> None:
-    """BadOption when a name that nobody gave is new to a lake: a container has another one each time, and all
-    that a lake has of a host would be added to it again."""
+    """Raise BadOption when a default host name is new to a lake: a container has a new name each time, and
+    all rows that the lake has of the host would be added again."""
     new = next((name for name in names if known and name not in known), None)
     if new is not None:
         raise BadOption(
@@ -170,7 +170,7 @@ def _any(conditions: Iterable[Column]) -> Column:
 
 
 def _write(run: _Run, table: str) -> int:
-    """Write the new rows of a table aside; how many they are."""
+    """Write the new rows of a table to the staging folder; the number of rows."""
     parts = [_new_of_host(run, table, host) for host in run.folders]
     whole = parts[0]
     for part in parts[1:]:
@@ -184,7 +184,7 @@ def _write(run: _Run, table: str) -> int:
 
 
 def write_aside(log: LakeLog, table: str, rows: DataFrame) -> int:
-    """Write rows of a table to where commits take them from; how many they are.
+    """Write rows of a table to the staging folder, from which commits take them; the number of rows.
 
     One file for each folder of the lake, unless it would be a large one.
     """
@@ -217,7 +217,7 @@ def _staged(run: _Run, table: str) -> DataFrame:
 
 
 def _places(run: _Run, events: DataFrame) -> tuple[Places, list[Gap]]:
-    """How far the events have been read now, and which had been forgotten before."""
+    """How far the events have been read now, and which were removed before they were read."""
     reached = {host: dict(shards) for host, shards in run.reached.items()}
     gaps = []
     ends = events.groupBy("host", "shard").agg(
@@ -229,7 +229,7 @@ def _places(run: _Run, events: DataFrame) -> tuple[Places, list[Gap]]:
         whole = row["host"] in run.reached and row["host"] not in run.begun
         known = shards.get(row["shard"], _NOTHING if whole else None)
         if known is not None and row["seq"] > known.seq + 1:
-            # Some may have been forgotten because that was asked for: they are missing nowhere.
+            # Some may have been deleted on request: those do not count as missing.
             oldest = min(row["seq"], _oldest(run.shards[row["host"]], row["shard"]))
             if oldest > known.seq + 1:
                 numbers = known.seq + 1, oldest - 1

@@ -1,4 +1,4 @@
-"""What is known of each job and each attempt, as two narrow tables: all numbers come from them.
+"""All jobs and attempts as two narrow tables, from which all numbers are computed.
 
 Jobs come from the table of jobs.  Those that are gone (removed on completion, expired, drained) come from the
 event log: see `bunqueue.analytics.lives`.
@@ -37,7 +37,7 @@ class Begin(NamedTuple):
 class Source(NamedTuple):
     """What is read: tables with the columns of the Spark source ``bunqueue``, jobs with `JOB_COLUMNS`.
 
-    ``events`` gives those of some kinds, ``begins`` where the logs begin that hold them.  ``keeps_gone``:
+    ``events`` gives those of some kinds, ``begins`` where their logs begin.  ``keeps_gone``:
     there may be rows of jobs that are gone from their server by now.
     """
 
@@ -49,7 +49,7 @@ class Source(NamedTuple):
 
 
 class Log(NamedTuple):
-    """What there is in the event logs: how many jobs left (``gone``), and how many became free (``back``)."""
+    """What the event logs hold: how many jobs left (``gone``), and how many became free (``back``)."""
 
     begins: tuple[Begin, ...]
     gone: int
@@ -68,7 +68,7 @@ class Facts(NamedTuple):
     kept: tuple[DataFrame, ...]
 
     def release(self) -> None:
-        """Let go of what is kept in memory or on disk."""
+        """Release what is kept in memory or on disk."""
         for frame in self.kept:
             frame.unpersist()
 
@@ -115,7 +115,7 @@ def facts(source: Source, until: int) -> Facts:
 
 
 def look_at(moves: DataFrame, begins: Iterable[Begin]) -> Log:
-    """How much there is of what has to be looked up in the event logs.  In most it is little or nothing."""
+    """How much has to be looked up in the event logs: in most, little or nothing."""
     kind = F.col("kind")
     counts = moves.agg(F.count_if(~kind.isin(*_BACK)), F.count_if(kind.isin(*_BACK))).first()
     gone, back = counts if counts is not None else (0, 0)
@@ -123,13 +123,13 @@ def look_at(moves: DataFrame, begins: Iterable[Begin]) -> Log:
 
 
 def _unknown(gone: DataFrame, stored: DataFrame) -> DataFrame:
-    """Those that are not stored as well."""
+    """Jobs of the event log that are not stored as well."""
     key = ["host", "id", "ended"]
     return gone.join(stored.select(*key), key, "left_anti")
 
 
 def _stored_jobs(jobs: DataFrame, moves: DataFrame, log: Log) -> DataFrame:
-    """Those of the table of jobs."""
+    """Jobs from the table of jobs."""
     flat = jobs.select(
         "host",
         "shard",
@@ -167,14 +167,14 @@ def _back(moves: DataFrame, log: Log) -> DataFrame:
 
 
 def _due_again(due: Column) -> Column:
-    """Of a job that a worker had to let go of: not before that."""
+    """When a job that a worker returned was due again: not before that."""
     back = F.col("back")
     taken = F.coalesce("started", "ended")  # before that, it was of another job that had this id
     return F.when(due.isNotNull() & (back <= F.coalesce(taken, back)), F.greatest(due, back)).otherwise(due)
 
 
 def _oldest(begins: Iterable[Begin]) -> Column:
-    """When the oldest event happened that the log of a job's shard has."""
+    """The time of the oldest event in the log of a job's shard."""
     at = {f"{each.shard} {each.host}": each.at for each in begins}
     known = F.create_map(*(F.lit(value) for value in chain.from_iterable(at.items())))
     return F.try_element_at(known.cast("map<string, bigint>"), F.concat_ws(" ", "shard", "host"))

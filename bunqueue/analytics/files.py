@@ -1,6 +1,6 @@
 """The tables as files: one Parquet and one CSV file each, and ``about.json``, which says what they are about.
 
-A file is there whole or not at all.
+A file is complete, or does not exist.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def shaped(table: numbers.Table, data: pa.Table) -> pa.Table:
 
 
 def write(folder: Path, about: About, tables: Mapping[str, pa.Table]) -> None:
-    """Write all tables, over what may be there."""
+    """Write all tables, and replace existing ones."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, table in tables.items():
         write_whole(folder / f"{name}.parquet", partial(parquet.write_table, table))
@@ -59,7 +59,7 @@ def write(folder: Path, about: About, tables: Mapping[str, pa.Table]) -> None:
 
 
 def as_text(table: pa.Table) -> pa.Table:
-    """With texts that no spreadsheet takes for a formula: names and errors are what others have written."""
+    """Escape texts so that no spreadsheet takes them for a formula: names and errors come from others."""
     for place, field in enumerate(table.schema):
         if pa.types.is_string(field.type):
             table = table.set_column(place, field, pc.replace_substring_regex(table[place], _FORMULA, r"'\1"))
@@ -67,15 +67,15 @@ def as_text(table: pa.Table) -> pa.Table:
 
 
 def write_whole(path: Path, write: Callable[[Path], object]) -> None:
-    """Have a file written under another name, and then give it its own."""
+    """Write a file under a temporary name, and then rename it."""
     temporary = path.with_name(f".{path.name}.new")
     write(temporary)
     temporary.replace(path)
 
 
 def read(folder: Path) -> Figures:
-    """What a report is made of; of queues and workers over time only those that it shows, of the backlog how
-    it was in the end."""
+    """The figures of a report: of queues and workers over time only those that it shows, of the backlog its
+    last state."""
     fields = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
     about = About(
         datetime.fromisoformat(fields["since"]),
@@ -102,7 +102,7 @@ def read(folder: Path) -> Figures:
 
 
 def _judged(over_time: pa.Table) -> int:
-    """Of how many queues it can be said what is usual."""
+    """The number of queues with enough attempts to know what is usual."""
     busy = over_time.filter(pc.greater_equal(over_time["attempts"], MIN_ATTEMPTS))
     counts = busy.group_by(["host", "queue"]).aggregate([("attempts", "count")])["attempts_count"]
     return min(pc.sum(pc.greater_equal(counts, MIN_BUCKETS)).as_py() or 0, WATCHED_QUEUES)

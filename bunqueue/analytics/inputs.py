@@ -45,7 +45,7 @@ def at_rest(
     folders: Sequence[str], scratch: str | None = None, *, skip_unreadable: bool = False
 ) -> Iterator[list[str]]:
     """The folders, with copies in the place of those that a server is writing to, for as long as the block
-    runs: so all tables are of one moment, and nobody's log grows while they are read.
+    runs, so that all tables are of one moment, and no log grows while they are read.
 
     ``scratch`` is where copies are made, by default the system's temporary folder.  NotReadable when there is
     no such folder, or no room.
@@ -85,7 +85,7 @@ def from_folders(
         return _begins(spark, shards, skip=skip_unreadable)
 
     jobs = table("jobs", JOB_COLUMNS)
-    attempts = table("attempts", ATTEMPT_COLUMNS, pushFilters=True)  # few failed, and are asked in one way
+    attempts = table("attempts", ATTEMPT_COLUMNS, pushFilters=True)  # few failed; filtered in one way only
     if since is not None:
         begin, ended = F.timestamp_millis(F.lit(since)), F.col("finished_at")
         jobs = jobs.where(ended.isNull() | (ended >= begin))

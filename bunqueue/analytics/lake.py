@@ -34,13 +34,13 @@ PAYLOAD = ("data", "data_error", "result", "result_error")
 
 
 def columns_of(table: str, *, payload: bool = False) -> list[str]:
-    """The columns that a lake has of a table."""
+    """The columns of a table in a lake."""
     found = [column.name for column in TABLES[table].default_columns]
     return [*found, *_MORE[table], *(PAYLOAD if payload and table == "jobs" else ())]
 
 
 def dated(table: str, frame: DataFrame) -> DataFrame:
-    """With the column by which the lake is cut."""
+    """Add the column by which the lake is partitioned."""
     return frame.withColumn(
         "date", F.date_format(F.to_utc_timestamp(ENDS[table], F.current_timezone()), "yyyy-MM-dd")
     )
@@ -78,7 +78,7 @@ def spark_path(place: Path) -> str:
 
 
 def check(folder: Path) -> None:
-    """NotReadable unless something has been exported to a folder."""
+    """Raise NotReadable unless something has been exported to a folder."""
     if LakeLog(folder).last() is None:
         raise NotReadable(
             f"{folder} is no lake: nothing has been exported to it; run bunqueue analytics export"
@@ -131,7 +131,7 @@ def _last_ends(jobs: DataFrame, revived: DataFrame) -> DataFrame:
 
 
 def notes_of(folder: Path, since: int | None = None, until: int | None = None) -> tuple[str, ...]:
-    """What is not in a lake of a range, in words; epoch ms."""
+    """What the lake lacks of a range (epoch ms), in words."""
     first, last = since or 0, until or sys.maxsize
     events: Counter[tuple[str, int]] = Counter()
     jobs: Counter[str] = Counter()

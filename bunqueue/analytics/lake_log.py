@@ -1,9 +1,9 @@
 """The commits of a lake: which files each run added, and how far it had read.
 
-A run writes its files aside, commits by writing one small file, and then moves the files to their places.
-A run that is killed before the commit has done nothing; after it, the next one finishes the moving.  So no
-row is ever there twice, or lost, not by a power loss either, and who reads the Parquet files need not know
-of commits.
+A run writes to a staging folder, commits by writing one small file, and then moves its files into the lake.
+A run that is killed before the commit has done nothing; after it, the next run finishes the moves.  So no
+row is ever duplicated or lost, not even in a power cut, and readers of the Parquet files need not know about
+commits.
 
 ::
 
@@ -42,7 +42,7 @@ class Reached(msgspec.Struct):
 
 
 class Gap(msgspec.Struct):
-    """Events that were forgotten before they were read: numbers ``first`` to ``last`` of a shard."""
+    """Events that were removed before they were read: numbers ``first`` to ``last`` of a shard."""
 
     host: str
     shard: int
@@ -80,7 +80,7 @@ class LakeLog:
 
     @contextmanager
     def opened(self) -> Iterator[Commit | None]:
-        """Finish what an interrupted run had committed, forget what it had not; the last commit.
+        """Finish what an interrupted run had committed, discard the rest, and yield the last commit.
 
         NotReadable when another run is at work, a file is missing, or a newer version wrote the lake.
         """
@@ -99,7 +99,7 @@ class LakeLog:
             shutil.rmtree(self.staging, ignore_errors=True)
 
     def check_placed(self) -> None:
-        """NotReadable unless the files of the last commit are all in their places."""
+        """Raise NotReadable unless all files of the last commit are in the lake."""
         last = self.last()
         if last is None:
             return
@@ -134,7 +134,7 @@ class LakeLog:
         return commit
 
     def commit(self, commit: Commit) -> None:
-        """Have all files of the staging folder be part of the lake."""
+        """Make all files of the staging folder part of the lake."""
         for path in sorted(self.staging.rglob("*.parquet")):
             place = path.relative_to(self.staging)
             target = place.with_name(f"{commit.number:06}-{place.name}")
@@ -150,7 +150,7 @@ class LakeLog:
         self._place(commit)
 
     def _place(self, commit: Commit) -> None:
-        """Move the files of a commit that are still aside, and then remove those that they replace: rows may
+        """Move the files of a commit that are still staged, and then remove those that they replace: rows may
         be there twice for a moment, but never gone."""
         moved = []
         for source, target in commit.files.items():
@@ -180,7 +180,7 @@ class LakeLog:
         return [path for path, number in numbers if number.isdecimal() and int(number) < commit.number]
 
     def _sync_folders(self, paths: Iterable[Path]) -> None:
-        """Have the names of files survive a power loss, with the folders that they are in."""
+        """Sync the folders, so that the names of files survive a power cut."""
         for folder in {folder for path in paths for folder in path.parents}:
             if folder.is_relative_to(self.folder):
                 sync(folder)

@@ -1,6 +1,6 @@
 """Jobs that are gone, and their attempts, from the event log, as far as that goes back.
 
-Their names and workers are not known any more.
+Their names and workers are no longer known.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-# What happened to a job, of all events: enough to tell its life.
+# The kinds of events that are enough to reconstruct a job's life.
 STARTS = ("pushed", "ready", "retried", "revived", "released", "waiting")  # then it may be taken
 ENDS = ("completed", "failed", "stalled", "released")  # an attempt is over
 GONE = ("removed", "dropped")
@@ -18,7 +18,7 @@ _ID = "[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}"  # o
 
 
 def purges_logged(events: DataFrame) -> DataFrame:
-    """The events with one of the kind ``purged`` for each purged job, as far as the log has its begin."""
+    """The events with one of the kind ``purged`` for each purged job, if the log still has its start."""
     fields = F.from_json("fields", "seqs array<bigint>, ids array<string>")
     purged = events.where(F.col("kind") == PURGED).withColumn("purged", fields)
     named = purged.withColumn("job_id", F.explode("purged.ids")).drop("purged")
@@ -31,7 +31,7 @@ def purges_logged(events: DataFrame) -> DataFrame:
 
 
 def lives_of(events: DataFrame) -> DataFrame:
-    """The events of jobs that are gone, with the number of the life that each belongs to, as an id may be
+    """The events of jobs that are gone, each with the number of its life, as an id may be
     used again; and when the job was pulled last before, and last let go."""
     gone = events.where(F.col("kind").isin(*GONE, PURGED)).select("host", "job_id").distinct()
     mine = events.join(gone, ["host", "job_id"], "left_semi")

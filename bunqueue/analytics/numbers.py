@@ -1,7 +1,7 @@
 """Every table of the analytics and every number in them: name, unit, and how it is computed.
 
 The page docs/analytics.md prints these tables, and the tests compute each number from them again.  A job is
-told by what is stored of it, an attempt by when a worker had it; ``due`` is the moment from which a worker
+described by its stored fields, an attempt by when a worker had it; ``due`` is the moment from which a worker
 might have taken the job: its run time, when the last job it depended on had completed, or when a worker had
 let go of it.
 """
@@ -31,7 +31,7 @@ class Table(NamedTuple):
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Their names, in order."""
+        """Names of the columns, in order."""
         return tuple(column.name for column in (*self.keys, *self.numbers))
 
 

@@ -1,4 +1,4 @@
-"""From a source to all tables: what is asked of Spark, in which order, and how far it is."""
+"""Computes all tables of a source: the order of Spark's jobs, and their progress."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ class Result(NamedTuple):
 def wanted(
     since: str | None = None, until: str | None = None, bucket: str | None = None, zone: str = "UTC"
 ) -> Wanted:
-    """Options as texts.  ``since`` and ``until``: ISO 8601, in the zone unless they have an offset, or a span
-    before now such as 24h or 7d.  BadOption when something is wrong."""
+    """Parse options given as texts.  ``since`` and ``until``: ISO 8601, in the zone unless they have an
+    offset, or a span before now such as 24h or 7d.  BadOption when something is wrong."""
     try:
         place = ZoneInfo(zone)
     except (ZoneInfoNotFoundError, ValueError):
@@ -97,14 +97,14 @@ def aggregate(
     most: int = MOST_STRETCHES,
 ) -> Result:
     """All tables of a source.  BadOption when the range is cut into more than ``most`` stretches of time."""
-    if asked.since is not None and asked.until is not None:  # else it takes the jobs to tell
+    if asked.since is not None and asked.until is not None:  # else the jobs are needed to know
         check_stretches(asked.unit, asked.since, asked.until, asked.zone, most)
     with few_partitions(source.jobs.sparkSession):
         return _aggregate(source, asked, notes, on_step, most)
 
 
 def check_stretches(asked: str | None, since: datetime, until: datetime, zone: ZoneInfo, most: int) -> None:
-    """BadOption when a range has more stretches of time than that."""
+    """Raise BadOption when a range has more than ``most`` stretches of time."""
     unit = asked or unit_for(since, until)
     count = Buckets(unit, zone).how_many(since, until)
     if count <= most:
@@ -179,7 +179,7 @@ def _nothing() -> pa.Table:
 
 
 def _range(known: Facts, asked: Wanted, now: datetime) -> tuple[Range, tuple[str, ...]]:
-    """What is looked at, and the hosts that there are."""
+    """The range of the report, and the hosts in it."""
     jobs = known.jobs.agg(
         F.min("ended"),
         F.min("created"),
@@ -203,7 +203,7 @@ def _range(known: Facts, asked: Wanted, now: datetime) -> tuple[Range, tuple[str
 
 
 def _forgotten(known: Facts, span: Range) -> tuple[str, ...]:
-    """What is to be known where the event log does not go back to the begin of the range."""
+    """Notes for the reader where the event log does not reach back to the start of the range."""
     begun = max((each.at for each in known.log.begins if each.seq > 1), default=span.since)
     if begun <= span.since:
         return ()
@@ -228,7 +228,7 @@ def _anomalies(tables: dict[str, pa.Table], about: About) -> pa.Table:
 
 
 def _reason(failed: list[Row], anomaly: anomalies.Anomaly) -> str | None:
-    """What the attempts of an anomaly mostly failed with."""
+    """The most common error among the attempts of an anomaly."""
     key = itemgetter("pattern")
     during = [
         row

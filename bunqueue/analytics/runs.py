@@ -1,4 +1,4 @@
-"""What people call: each of these starts Spark if need be, and does one thing from beginning to end."""
+"""The public functions: each starts Spark if needed, and does one thing from beginning to end."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class From(NamedTuple):
     scratch: str | None = None  # where folders that a server writes to are copied to; see `at_rest`
 
     def check(self) -> None:
-        """BadOption unless there is one place, whose hosts have names."""
+        """Raise BadOption unless there is one place, whose hosts have names."""
         if bool(self.folders) == bool(self.lake):
             raise BadOption("data_dir: give data folders, or a lake, and not both")
         inputs.host_names(self.folders, self.hosts if self.folders else ())
@@ -48,7 +48,7 @@ class From(NamedTuple):
 
     @contextmanager
     def at_rest(self, master: str = "local") -> Iterator[From]:
-        """The same place, where nobody writes: see `inputs.at_rest`.
+        """The same place, with no server writing to it: see `inputs.at_rest`.
 
         A cluster sees no temporary folder of this machine: BadOption where a copy is needed, and no
         ``scratch`` is given.  A task that was repeated there would see another moment.
@@ -91,7 +91,7 @@ def local(option: str, path: str | Path) -> Path:
 
 
 def writable(option: str, path: str | Path) -> Path:
-    """A folder of this machine to write to, which need not be there yet.  BadOption when that cannot be."""
+    """A folder of this machine to write to, which need not exist yet.  BadOption if it cannot be one."""
     folder = local(option, path)
     if (folder / MANIFEST).exists():
         raise BadOption(f"{option}: {folder} is a server's data folder; give another one")
@@ -162,7 +162,7 @@ def export(
     """Add to a lake what has happened in data folders since the last time; ``payload``: also their data.
 
     ``since``: of hosts that are new to the lake, only what was over then or later.  ``compact``: afterwards
-    have days that are over in fewer files, which disturbs those who read them meanwhile.
+    merge the files of past days, which disturbs readers of these files.
     """
     if not place.folders or place.lake:
         raise BadOption("data_dir: give the data folders to export")

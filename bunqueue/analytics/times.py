@@ -1,6 +1,6 @@
-"""Moments in Spark's columns: epoch ms as whole numbers, and the buckets they are in.
+"""Moments in Spark's columns: epoch ms as whole numbers, and their buckets.
 
-The same cut as in `bunqueue.analytics.buckets`, whatever time zone the session has.
+The same buckets as in `bunqueue.analytics.buckets`, whatever time zone the session has.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def time_of(ms: Column) -> Column:
 
 
 def _local(ms: Column, zone: str) -> Column:
-    """The wall clock's time, as if it were UTC; ms."""
+    """Local wall-clock time, as if it were UTC; ms."""
     if zone == "UTC":  # what is asked for most, and costs nothing
         return ms
     return F.unix_millis(F.from_utc_timestamp(F.timestamp_millis(ms), zone))
@@ -38,14 +38,14 @@ def _day(ms: Column, zone: str) -> Column:
 
 
 def bucket_of(ms: Column, unit: str, zone: str) -> Column:
-    """The begin of the bucket that a moment is in; ms."""
+    """The start of the bucket that contains a moment; ms."""
     if unit == "day":
         return _midnight(_day(ms, zone), zone)
     return ms - F.pmod(_local(ms, zone), F.lit(_MS[unit]))
 
 
 def end_of(bucket: Column, unit: str, zone: str) -> Column:
-    """The begin of the bucket after the one that begins then; ms."""
+    """The end of the bucket that starts then; ms."""
     if unit == "day":
         noon = bucket + F.lit(_MS["day"] // 2)
         return _midnight(_day(noon, zone) + F.lit(1), zone)
@@ -53,7 +53,7 @@ def end_of(bucket: Column, unit: str, zone: str) -> Column:
 
 
 def buckets_of(since: Column, until: Column, unit: str, zone: str) -> Column:
-    """An array with the begins of all buckets from that of one moment to that of another; ms."""
+    """An array with the starts of all buckets, from one moment's to another's; ms."""
     if unit == "day":
         days = F.sequence(_day(since, zone), _day(until, zone))
         return F.transform(days, lambda day: _midnight(day, zone))

@@ -1,4 +1,4 @@
-"""Spark as the analytics want it, for as long as they run."""
+"""Settings of Spark for the analytics, for as long as they run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PER_CORE = 2
 
 
 def partitions_for(master: str, cores: int) -> int | None:
-    """In how many parts a shuffle is best cut on a machine with so many cores; None: as Spark does."""
+    """The best number of shuffle partitions on a machine with so many cores; None: Spark's default."""
     found = _LOCAL.fullmatch(master)
     if found is None:
         return None
@@ -26,7 +26,7 @@ def partitions_for(master: str, cores: int) -> int | None:
 
 @contextmanager
 def few_partitions(spark: SparkSession) -> Iterator[None]:
-    """Cut shuffles as fits this machine, unless the session is on a cluster, or somebody chose a number."""
+    """Set shuffle partitions for this machine, unless the session is on a cluster, or a number was chosen."""
     before = spark.conf.get(_PARTITIONS, _SPARKS_OWN)
     better = partitions_for(spark.conf.get("spark.master", "") or "", os.cpu_count() or 1)
     if before != _SPARKS_OWN or better is None:

@@ -1,4 +1,4 @@
-"""Numbers and moments as a report says them."""
+"""Numbers and moments as a report writes them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def things(value: float, name: str) -> str:
 
 
 def share(value: float | None) -> str:
-    """0.02 % or 3.4 % or 56 %; what is not nothing is never 0 %, nor what is not all 100 %."""
+    """0.02 % or 3.4 % or 56 %; only 0 is 0 %, and only 1 is 100 %."""
     if value is None:
         return DASH
     percent = value * 100
@@ -67,7 +67,7 @@ def label(at: datetime, zone: ZoneInfo, unit: str) -> str:
 
 
 def stretch(since: datetime, until: datetime, zone: ZoneInfo) -> str:
-    """From and until, the day said once if it is one."""
+    """From and until, with the day only once if both are on it."""
     first, last = since.astimezone(zone), until.astimezone(zone)
     if first.date() == last.date():
         return f"{moment(since, zone)} to {last:%H:%M}"

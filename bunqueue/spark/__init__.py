@@ -1,7 +1,7 @@
 """bunqueue for Spark: ``spark.read.format("bunqueue")`` on data folders.  It comes with ``bunqueue[spark]``.
 
-Importing this package is cheap, and works without Spark: the modules `tables`, `reading` and what these
-stand on know nothing of it.
+Importing this package is cheap and works without Spark: `read.tables`, `read.reading` and the modules that
+they import do not depend on it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ __all__ = [
     "standing_back",
 ]
 
-_LATER = {  # need Arrow, or Spark
+_LATER = {  # these need Arrow or Spark
     "copy": "read.snapshots",
     "snapshot": "read.snapshots",
     "spark_session": "sessions.start",
@@ -46,7 +46,7 @@ _LATER = {  # need Arrow, or Spark
 
 
 def register(spark: SparkSession) -> None:
-    """Make the format ``bunqueue`` known to a session.  One that `spark_session` made knows it already."""
+    """Register the format ``bunqueue`` in a session.  Sessions made by `spark_session` have it already."""
     from .source import BunqueueDataSource
 
     spark.dataSource.register(BunqueueDataSource)

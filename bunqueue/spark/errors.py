@@ -1,4 +1,4 @@
-"""What can be wrong with what is to be read; each text is one line that says what to do."""
+"""Errors of reading; each text is one line that says what to do."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ class NotReadable(Exception):
 
 
 class NoRoom(NotReadable):
-    """The disk has no room for a copy."""
+    """The disk has too little free space for a copy."""
 
 
 class UnreadableShard(NotReadable):
-    """One shard of a folder."""
+    """One shard of a folder that cannot be read."""
 
 
 class EventsLost(Exception):
-    """A stream cannot go on without leaving events out."""
+    """A stream cannot continue without skipping events."""

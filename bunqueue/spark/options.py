@@ -1,4 +1,4 @@
-"""The options of the source: what they are called, what they may be, and what they ask for.
+"""The options of the source: their names, their allowed values, and what they select.
 
 Spark's readers ignore the case of options and give all values as text.
 """
@@ -49,7 +49,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """What is to be read."""
+    """What to read."""
 
     paths: tuple[str, ...]
     table: Table
@@ -63,7 +63,7 @@ class ReadOptions:
 
 @dataclass(frozen=True, slots=True)
 class StreamOptions:
-    """How a stream goes on; ``start`` is "earliest", "latest" or a time."""
+    """How a stream reads; ``start`` is "earliest", "latest" or a time."""
 
     max_events: int = EVENTS_PER_BATCH
     start: str | datetime = "earliest"
@@ -71,7 +71,7 @@ class StreamOptions:
 
 
 def read_options(given: Mapping[str, str]) -> ReadOptions:
-    """What options ask for.  BadOption names the one that is wrong."""
+    """Parse the options of a read.  BadOption names the one that is wrong."""
     options = {name.lower(): value for name, value in given.items()}
     _check_known(options)
     table = _table(options.get("table", DEFAULT_TABLE))
@@ -88,7 +88,7 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
 
 
 def refuse(given: Mapping[str, str], names: Iterable[str], why: str) -> None:
-    """BadOption if one of these options is there."""
+    """Raise BadOption if one of these options is given."""
     for name in given:
         if name.lower() in names:
             raise BadOption(f"{name}: {why}; leave it out")
@@ -194,7 +194,7 @@ def _names(option: str, options: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _split(option: str, text: str) -> tuple[str, ...]:
-    """Names with commas between; a JSON list, where a name has commas itself."""
+    """Names separated by commas, or a JSON list if a name contains a comma."""
     if text.lstrip().startswith("["):
         try:
             parts = json.loads(text)
@@ -210,8 +210,8 @@ def _split(option: str, text: str) -> tuple[str, ...]:
 
 
 def moment(option: str, text: str, zone: tzinfo = UTC, more: str = "") -> datetime:
-    """A time in ISO 8601, in ``zone`` unless it has an offset.  BadOption if it is not; ``more`` says what
-    else was possible."""
+    """Parse a time in ISO 8601, in ``zone`` unless it has an offset.  BadOption if it is not one; ``more``
+    names other allowed forms for the error."""
     try:
         found = datetime.fromisoformat(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""The data source ``bunqueue``: what Spark calls, and nothing that can be said without Spark.
+"""The data source ``bunqueue``: the classes that Spark calls, and nothing that works without Spark.
 
 Instances are pickled and sent to workers, so they hold plain values and open nothing.
 """
@@ -96,7 +96,7 @@ class Part(InputPartition):
 
 
 class _Push:
-    """The reader's method `pushFilters`, without looking like one.
+    """The reader's method `pushFilters`, hidden from Spark's check for it.
 
     Spark refuses to use a reader that has this method while spark.sql.python.filterPushdown.enabled is false,
     its default.  It compares functions to find out; calling this one works when the setting is true.
@@ -115,8 +115,8 @@ class _Push:
 class BatchReader(DataSourceReader):
     """Reads a table as it is now, each shard as of one moment.
 
-    It takes filters from Spark on request only.  Spark keeps what a reader makes of them once for each
-    loaded frame, so where a query filters one frame in two ways, both get the rows of the last filter.
+    It accepts filters from Spark only on request.  Spark keeps a reader's filters once for each loaded
+    frame, so if a query filters one frame in two ways, both get the rows of the last filter.
     """
 
     def __init__(self, options: ReadOptions) -> None:
@@ -144,7 +144,7 @@ class BatchReader(DataSourceReader):
         )
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
-        if not isinstance(partition, Part):  # Spark makes one of none
+        if not isinstance(partition, Part):  # Spark makes one when there are none
             return iter(())
         options = self.options
         wanted = (*options.conditions, *self.pushed)

@@ -1,1 +1,1 @@
-"""The report as one HTML file: what it says, its charts, how it looks.  Knows rows of tables, not Spark."""
+"""The report as one HTML file: its text, charts and style.  Knows rows of tables, not Spark."""

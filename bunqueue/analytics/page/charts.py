@@ -1,5 +1,5 @@
-"""Charts as inline SVG.  Lines and bars are drawn in coordinates that stretch with the page, texts stand
-beside them as HTML, so that both are sharp at any width and on paper."""
+"""Charts as inline SVG.  Lines and bars have coordinates that stretch with the page; texts are HTML beside
+them, so that both are sharp at any width and on paper."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 HEIGHT = 100.0
 _NICE = (1, 2, 2.5, 5, 10)
-MAX_BARS = 400  # more are thinner than a pixel
+MAX_BARS = 400  # more would be thinner than a pixel
 MARKS = 7  # at most, along the foot
 
 
@@ -147,7 +147,7 @@ def bar(parts: Sequence[tuple[str, float]], whole: float, label: str) -> str:
 
 
 def foot(axis: Axis) -> str:
-    """Some of the buckets' names, where they are."""
+    """Some of the buckets' names, each at its position."""
     places = [place for place, mark in enumerate(axis.marks) if mark]
     spans = []
     for place in places[:: max(1, math.ceil(len(places) / MARKS))]:
@@ -158,7 +158,7 @@ def foot(axis: Axis) -> str:
 
 
 def _runs(flags: Sequence[bool]) -> Iterator[tuple[int, int]]:
-    """Where they are set: begin and end of each run."""
+    """The runs of set values: start and end of each."""
     begin = None
     for place, flag in enumerate([*flags, False]):
         if flag and begin is None:
@@ -173,7 +173,7 @@ def _rect(kind: str, x: float, y: float, width: float, height: float) -> str:
 
 
 def _line(series: Series, top: float, *, filled: bool) -> str:
-    """A path in steps of one through the middles of the buckets, with gaps where nothing is known."""
+    """A path through the middles of the buckets, in steps of one, with gaps where values are missing."""
     runs: list[list[tuple[float, float]]] = [[]]
     for place, value in enumerate(series.values):
         if value is None:

@@ -1,4 +1,4 @@
-"""What a report is made of: rows of the tables in `bunqueue.analytics.numbers`, and what they are about."""
+"""The data of a report: rows of the tables in `bunqueue.analytics.numbers`, and what they are about."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ NOTHING_LEFT = Left(0, 0)
 
 @dataclass(frozen=True)
 class Figures:
-    """The tables by name, a list of rows each; of how many queues it can be said what is usual."""
+    """The tables by name, a list of rows each; and the number of queues with enough attempts to judge."""
 
     about: About
     tables: Mapping[str, list[Row]]
@@ -98,7 +98,7 @@ class Figures:
         return [known.get(at, missing) for at in self.buckets]
 
     def carried(self, rows: Iterable[Row], number: str) -> list[float]:
-        """The same of a table in which a missing row means: as before."""
+        """The same for a table in which a missing row means no change."""
         known = {row["bucket"]: float(row[number]) for row in rows}
         values, last = [], 0.0
         for at in self.buckets:
@@ -108,6 +108,6 @@ class Figures:
 
 
 def left_out(rows: Sequence[Row], shown: int, table: str) -> str:
-    """Says where the rows are for which a part of the page has no room; empty if it shows all."""
+    """Says where to find the rows that a part of the page leaves out; empty if it shows all."""
     more = len(rows) - shown
     return f"<p class=range>{more} more in {table}.csv.</p>" if more > 0 else ""

@@ -1,4 +1,4 @@
-"""How the report begins: what it is about, what matters most, and what stood out."""
+"""The top of the report: its subject, what matters most, and what stood out."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _numbers(figures: Figures, number: str) -> dict[tuple[str, str], int]:
 
 
 def _most(figures: Figures, counts: dict[tuple[str, str], int]) -> str:
-    """Which queue has most of what is counted, where there are several queues; as the end of a sentence."""
+    """The queue with the highest count, if there are several queues; as the end of a sentence."""
     queues = {(row["host"], row["queue"]) for row in figures.tables["queues"]} | figures.left.keys()
     if not counts or len(queues) < 2:
         return ""
@@ -140,7 +140,7 @@ def _stuck(figures: Figures) -> list[str]:
 
 
 def _calm(figures: Figures) -> str:
-    """Why there is nothing: there was nothing, or too little to tell."""
+    """Why nothing is listed: nothing stood out, or there was too little data."""
     unit = figures.about.unit
     if len(figures.buckets) < MIN_BUCKETS:
         text = f"The time is too short to say what is usual: less than {MIN_BUCKETS} {unit}s."

@@ -23,7 +23,7 @@ _ENDS = {  # how attempts end, in a reader's words
 
 
 def over_time(figures: Figures) -> str:
-    """All queues together, over time."""
+    """All queues combined, over time."""
     rows, anomalies = figures.tables["over_time"], figures.tables["anomalies"]
     axis = figures.axis(anomalies)
     used = [outcome for outcome in OUTCOMES if figures.totals[outcome] or outcome in ("completed", "failed")]
@@ -125,7 +125,7 @@ def _left(figures: Figures, row: Row) -> str:
 
 
 def _small(figures: Figures, name: str, over: list[Row], number: str, kind: str) -> str:
-    """A small line with what it is, and the highest that it gets."""
+    """A small chart with its name and its highest value."""
     values, what = figures.over_time(over, number), number.replace("_", " ")
     drawn = charts.spark(values, kind, f"{name}: {what}")
     most = max((value or 0 for value in values), default=0)

@@ -92,8 +92,8 @@ def workers(figures: Figures) -> str:
 
 
 def _busy(row: Row) -> str:
-    """How long a worker worked, and how full it was, if it did more than to fill each place once: of a single
-    attempt the time from its begin to its end is all."""
+    """How long a worker worked, and its utilisation if it had more attempts than slots: a slot's only
+    attempt always fills it."""
     text = f"<b>{words.hours(row['busy'])}</b> of work, {words.things(row['attempts'], 'attempt')}"
     if row["attempts"] <= row["slots"]:
         return text
@@ -147,7 +147,7 @@ def fine_print(figures: Figures) -> str:
 
 
 def _whole(known: dict[tuple[str, str], str], kind: str, name: str) -> str:
-    """A formula that stands on its own."""
+    """A formula in full: one of a p95 refers to that of the p50."""
     if name.endswith("_p95"):
         return known[kind, name.replace("_p95", "_p50")].replace("median of ", "")
     return known[kind, name]

@@ -45,7 +45,7 @@ Batcher = Callable[[Sequence[tuple[Any, ...]]], pa.RecordBatch]
 
 
 def batcher(columns: Sequence[Column], given: dict[str, Any]) -> Batcher:
-    """A function from rows to a batch.  ``given`` has the value of each column that the rows do not."""
+    """A function from rows to a batch.  ``given`` has the value of each column that the rows lack."""
     schema = schema_of(columns)
 
     def batch(rows: Sequence[tuple[Any, ...]]) -> pa.RecordBatch:
@@ -62,8 +62,8 @@ def batcher(columns: Sequence[Column], given: dict[str, Any]) -> Batcher:
 
 
 def kept(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """The same batches, once all of them are there: who consumes them slowly does not hold up where they come
-    from.  Beyond MEMORY they wait in a temporary file."""
+    """The same batches, after all of them have been read, so that a slow consumer does not hold up their
+    source.  Beyond MEMORY they wait in a temporary file."""
     with tempfile.SpooledTemporaryFile(MEMORY) as waiting:
         sink = cast(Any, waiting)
         with pa.ipc.new_stream(sink, schema, options=pa.ipc.IpcWriteOptions(compression="lz4")) as writer:

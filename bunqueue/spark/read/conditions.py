@@ -1,6 +1,6 @@
-"""Conditions on rows, as SQL of SQLite: what it can narrow down, so that others need not look at it.
+"""Conditions on rows as SQLite's SQL, so that it reads fewer rows.
 
-Whoever asks checks the rows once more: a condition that has no equal in SQL is left out.
+The caller checks the rows again: a condition that has no equivalent in SQL is left out.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Clause = tuple[str, list[Any]]  # SQL and its parameters
 
 
 def where(table: Table, conditions: Sequence[Condition]) -> Clause:
-    """All conditions together, as far as SQLite can tell."""
+    """All conditions combined, as far as SQL can express them."""
     parts: list[str] = []
     parameters: list[Any] = []
     for condition in conditions:
@@ -73,18 +73,18 @@ def _among(column: Column, sql: str, values: Sequence[Any]) -> Clause | None:
 
 
 def _is_comparable(column: Column, value: Any) -> bool:
-    """Whether SQLite compares it with the column as others do."""
+    """Whether SQLite compares the value with the column as Spark does."""
     if column.type == "string":
         return isinstance(value, str)
     if column.type == "boolean":
         return isinstance(value, bool)
     if column.type in ("int", "bigint"):
         return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63
-    return False  # of doubles, NaN and -0.0 have orders of their own
+    return False  # doubles: SQLite orders NaN and -0.0 differently
 
 
 def _moment(sql: str, operator: str, value: Any) -> Clause | None:
-    """Compare epoch ms with a time of microseconds, without losing what is between."""
+    """Compare epoch ms with a time of microseconds, without losing the microseconds."""
     if not isinstance(value, datetime):
         return None
     low, beyond = divmod(microseconds(value), 1000)

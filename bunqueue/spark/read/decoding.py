@@ -1,7 +1,7 @@
-"""What shards keep as MessagePack, in words that SQL and people can read.
+"""MessagePack values of a shard, decoded to forms that SQL and people can read.
 
 Payloads may hold anything: bytes become base64, NaN and the infinities null, keys text, times ISO 8601, and
-extension types null.  What cannot be decoded is null, and there is a reason; it never fails a query.
+extension types null.  What cannot be decoded is null, with a reason; it never fails a query.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def _converted(raw: bytes) -> tuple[str | None, str | None]:
 
 
 def to_json(value: Any) -> str:
-    """JSON of what MessagePack was decoded to.  TypeError when it is nested too deeply."""
+    """A decoded MessagePack value as JSON.  TypeError when it is nested too deeply."""
     try:  # most values are plain
         return orjson.dumps(value).decode()
     except TypeError:
@@ -51,7 +51,7 @@ def to_json(value: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """What JSON can say of a value."""
+    """A value with only the types that JSON has."""
     if isinstance(value, dict):
         return {_key(key): _plain(entry) for key, entry in value.items()}
     if isinstance(value, list | tuple):
@@ -76,7 +76,7 @@ def job_options(stored: bytes | None) -> str:
 
 
 def job_extra(stored: bytes, name: str) -> Scalar:
-    """One of the things that few jobs have."""
+    """One of the fields that few jobs have."""
     return _scalar(getattr(_decode_extra(stored), name))
 
 
@@ -94,4 +94,4 @@ FUNCTIONS: Mapping[str, Callable[..., Scalar]] = {
     function.__name__: function
     for function in (payload_json, payload_error, job_option, job_options, job_extra, is_blocked)
 }
-"""What the SQL of `tables` calls; all are deterministic."""
+"""SQL functions used by `tables`; all are deterministic."""

@@ -1,6 +1,6 @@
 """The event log of a shard, unpacked: its rows hold up to a thousand events each.
 
-Events have numbers that ascend with the commits and never come again, so "after number N" is all that a
+Event numbers ascend with the commits and are never reused, so "after number N" is all that a
 reader has to remember.
 """
 
@@ -16,7 +16,7 @@ from bunqueue.model.events import NAMES, OBLITERATED
 from .decoding import to_json
 from .shard_file import ShardFile
 
-_decode: Any = Decoder(list[list[Any] | None]).decode  # null: was forgotten on request
+_decode: Any = Decoder(list[list[Any] | None]).decode  # null: deleted on request
 _NAMED = b"\xa5queue"  # the key of the field with the queue's name, as MessagePack
 UNKNOWN = "unknown"  # a kind that a newer version wrote
 
@@ -28,7 +28,7 @@ order by first_seq
 
 
 class EventRow(NamedTuple):
-    """An event: the columns of the table ``events`` behind host and shard; ``at`` in epoch ms."""
+    """An event: the columns of the table ``events`` after host and shard; ``at`` in epoch ms."""
 
     seq: int
     at: int
@@ -48,7 +48,7 @@ class Bounds(NamedTuple):
 
 
 def bounds(file: ShardFile) -> Bounds:
-    """What the log holds."""
+    """The range of event numbers in the log."""
     if file.is_empty:
         return Bounds(1, 0)
     oldest = file.one("select min(first_seq) from events")
@@ -65,7 +65,7 @@ def oldest(file: ShardFile) -> tuple[int, int] | None:
 
 
 def first_since(file: ShardFile, at: int) -> int:
-    """The number of the first event at ``at``, epoch ms, or later; without one, of the next event to come."""
+    """The number of the first event at ``at`` (epoch ms) or later; without one, that of the next event."""
     found = None if file.is_empty else file.one("select min(first_seq) from events where at >= ?", at)
     if found is None or found[0] is None:
         return bounds(file).last + 1
@@ -77,7 +77,7 @@ def events(
 ) -> Iterator[EventRow]:
     """The events with numbers above ``after``, up to ``until``, in order; only those of ``kinds``, if given.
 
-    The others cost next to nothing, as no row is made of them.
+    The others cost almost nothing, as no row is built for them.
     """
     if file.is_empty:
         return
@@ -103,14 +103,14 @@ def _event(seq: int, at: int, entry: list[Any], names: _Names) -> EventRow:
 
 
 class _Names:
-    """Names of queues, also of those obliterated since: that event carries the name.
+    """Names of queues, including those obliterated since, whose last event carries the name.
 
     An obliterated queue's number may have become that of another one, which is younger than the event.
     """
 
     def __init__(self, file: ShardFile) -> None:
         self._file = file
-        self._known: dict[int, tuple[str, int]] = {}  # name and time of its making
+        self._known: dict[int, tuple[str, int]] = {}  # name and creation time, epoch ms
         for rows in file.chunks("select id, name, created_at from queues"):
             self._known.update((queue_id, (name, made)) for queue_id, name, made in rows)
         self._gone: dict[int, list[tuple[int, str]]] | None = None  # number of the event, name

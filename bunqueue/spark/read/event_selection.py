@@ -1,4 +1,4 @@
-"""Conditions on events, which SQLite cannot see into: where in the log to begin, and which of them match."""
+"""Conditions on events, which SQLite cannot look into: where in the log to start, and which events match."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
 def selected(
     file: ShardFile, conditions: Sequence[Condition], after: int = 0, until: int | None = None
 ) -> Iterator[EventRow]:
-    """The events that match with numbers above ``after``, up to ``until``, in order; also others, where a
-    condition is of a kind that is not looked at."""
+    """The matching events with numbers above ``after``, up to ``until``, in order.  Conditions of a kind that
+    cannot be checked here are ignored."""
     first = max([after + 1, *(_first(file, condition) for condition in conditions)])
     last = min([bounds(file).last if until is None else until, *_lasts(conditions)])
     tests = [test for condition in conditions if (test := _test(condition)) is not None]
@@ -39,8 +39,8 @@ def selected(
 
 
 def gap(file: ShardFile, after: int, until: int) -> EventRow | None:
-    """What stands for the events above ``after`` that the log has no longer; None when it has all.  What was
-    forgotten on request is not missing."""
+    """An event of the kind ``lost`` for those above ``after`` that the log no longer has; None if it has all.
+    Events deleted on request do not count as missing."""
     oldest = bounds(file).first
     found = None if file.is_empty else file.one("select at from events order by first_seq limit 1")
     if oldest <= after + 1 or found is None:

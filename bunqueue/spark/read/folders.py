@@ -1,4 +1,4 @@
-"""What there is to read at a path: the shards of a server's folder, of a copy of it, or one embedded file."""
+"""The shards at a path: those of a server's folder or of a copy of it, or one embedded file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .remote import is_remote, remote_shards
 
 
 class Shard(NamedTuple):
-    """A shard's file, on this machine or at an address, and of which machine it is."""
+    """A shard's file, on this machine or at an address, and the machine that it came from."""
 
     host: str
     number: int

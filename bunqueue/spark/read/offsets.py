@@ -1,4 +1,4 @@
-"""How far a stream has read: a number of an event for each shard.  Pure.
+"""How far a stream has read: an event number for each shard.  Pure.
 
 An offset is a plain dict, as it goes into the checkpoint as JSON: ``{"00": 4711, "01": 98}``, with several
 machines ``{"web-1/00": 4711}``.  A stream has read the events up to these numbers.
@@ -15,17 +15,17 @@ Offset = dict[str, int]
 
 
 def key_of(shard: Shard, several: bool) -> str:
-    """What a shard is called in an offset."""
+    """The name of a shard in an offset."""
     return f"{shard.host}/{shard.number:02d}" if several else f"{shard.number:02d}"
 
 
 def reached(start: Mapping[str, int], found: Mapping[str, Bounds]) -> Offset:
-    """How far a stream has come, what is there no longer left aside."""
+    """How far a stream has read, not counting events that are gone."""
     return {key: max(start.get(key, 0), bounds.first - 1) for key, bounds in found.items()}
 
 
 def limited(start: Mapping[str, int], latest: Mapping[str, int], most: int) -> Offset:
-    """As far as a batch of at most so many events goes, with a fair share for each shard; never back."""
+    """The end of a batch of about ``most`` events, shared fairly by the shards; never before ``start``."""
     behind = {key: last - start.get(key, 0) for key, last in latest.items() if last > start.get(key, 0)}
     end = {key: max(start.get(key, 0), last) for key, last in latest.items()}
     left = most
@@ -37,8 +37,8 @@ def limited(start: Mapping[str, int], latest: Mapping[str, int], most: int) -> O
 
 
 def losses(start: Mapping[str, int], found: Mapping[str, Bounds]) -> list[str]:
-    """What retention has removed between where a stream has come and what there is.  A shard that is new to
-    the stream lacks nothing."""
+    """The events that retention removed before the stream read them, in words.  A shard that is new to the
+    stream has lost none."""
     return [
         f"events {read + 1} to {bounds.first - 1} of shard {key} are gone, as retention has passed them"
         for key, bounds in found.items()

@@ -1,6 +1,6 @@
-"""Filters that Spark offers to a source, as conditions of ours.
+"""Filters that Spark offers to a source, as `Condition` objects.
 
-Spark applies all of them once more, so what cannot be said is left out.
+Spark applies all of them again, so those without an equivalent are left out.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ _COMPARISONS: tuple[tuple[type[Filter], Operator], ...] = (
 
 
 def conditions(filters: Iterable[Filter]) -> list[Condition]:
-    """What these filters say, as far as there are words for it."""
+    """The conditions of those filters that have an equivalent."""
     return [condition for one in filters if (condition := _condition(one)) is not None]
 
 
 def _condition(one: Filter) -> Condition | None:
     attribute: tuple[str, ...] = getattr(one, "attribute", ())
-    if len(attribute) != 1:  # of `Not`, which has another filter in it, or a field of a struct
+    if len(attribute) != 1:  # a `Not`, which contains another filter, or a field of a struct
         return None
     column = attribute[0]
     if isinstance(one, IsNull):

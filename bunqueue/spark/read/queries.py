@@ -1,4 +1,4 @@
-"""What is asked of a shard's file for some columns of a table, as SQL."""
+"""SQL that reads some columns of a table from a shard's file."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class Query(NamedTuple):
 def query(
     table: Table, columns: Sequence[Column], conditions: Sequence[Condition], span: Span | None, now: int
 ) -> Query:
-    """The rows of a table, those of ``span`` at most; ``now`` in epoch ms says what is delayed.
+    """The rows of a table, only those of ``span`` if given; ``now`` (epoch ms) says which jobs are delayed.
 
-    ``columns`` are such as SQLite knows; without any, a row has a null for each row of the table.
+    ``columns`` are those that SQLite can compute; without any, each row is a single null.
     """
     chosen = ", ".join(column.sql for column in columns) or "null"
     clause, parameters = where(table, conditions)
@@ -44,7 +44,7 @@ def query(
 
 
 def spans(first: int, last: int, keys: int) -> list[Span]:
-    """The keys ``first`` to ``last`` in ranges of about so many keys, and of no less."""
+    """Split the keys ``first`` to ``last`` into ranges of about ``keys`` keys, never fewer."""
     count = last - first + 1
     pieces = max(1, count // keys)
     edges = [first + count * number // pieces for number in range(pieces + 1)]

@@ -1,8 +1,8 @@
-"""Rows of a shard as Arrow batches: what a task of Spark does, and what plain Python can do as well.
+"""Rows of a shard as Arrow batches: used by Spark's tasks, and usable from plain Python.
 
 A file that a server writes to is read in one go, in one transaction, so that all rows are of one moment.
-While that lasts, SQLite cannot reset the server's log, which grows; therefore nobody else is waited for
-meanwhile: batches are collected first and handed out afterwards.
+Meanwhile SQLite cannot reset the server's log, which grows; so a slow consumer must not prolong the read:
+batches are collected first and handed out afterwards.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Selection:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """What is read at once: a shard, or of a file that nobody writes to a range of the table's key."""
+    """What one task reads: a shard, or a range of the table's key if nothing writes to the file."""
 
     shard: Shard
     identity: Identity | None = None
@@ -51,9 +51,9 @@ class Piece:
 
 
 def pieces_of(shard: Shard, table: Table, *, rows: int, skip: bool = False) -> list[Piece]:
-    """A shard in pieces of about so many rows.
+    """Split a shard into pieces of about ``rows`` rows.
 
-    With ``skip`` a shard that cannot be read is left out as a whole, and logged; else
+    With ``skip``, a shard that cannot be read is left out as a whole, and logged; otherwise it raises
     UnreadableShard.
     """
     if is_remote(shard.path):  # each piece would have to be fetched as a whole
@@ -87,7 +87,7 @@ def read(piece: Piece, selection: Selection) -> Iterator[pa.RecordBatch]:
 
 
 def _readable(whole: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """All batches; none when the shard cannot be read, which shows before there is a first."""
+    """All batches; none if the shard cannot be read, which is known before the first batch."""
     try:
         yield from whole
     except UnreadableShard as error:
@@ -114,7 +114,7 @@ def read_events(
 ) -> Iterator[pa.RecordBatch]:
     """The events with numbers above ``after`` (None: from the oldest), up to ``until``.
 
-    Where retention was faster: EventsLost if ``strict``, else an event of the kind ``lost`` that says which.
+    If retention removed some: EventsLost if ``strict``, else an event of the kind ``lost`` that says which.
     """
     return kept(_read_events(shard, selection, after, until, strict), schema_of(selection.columns))
 

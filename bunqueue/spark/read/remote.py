@@ -1,4 +1,4 @@
-"""Copies of data folders in object stores: ``s3://bucket/backup``, and whatever else Arrow can open.
+"""Copies of data folders in object stores: ``s3://bucket/backup``, and any other store that Arrow can open.
 
 SQLite needs a file, so each task fetches the shard that it reads.
 """
@@ -20,7 +20,7 @@ from ..errors import NotReadable, UnreadableShard
 
 
 def is_remote(path: str) -> bool:
-    """Whether a path is the address of something elsewhere."""
+    """Whether a path is an address rather than a file path."""
     return "://" in path
 
 
@@ -37,20 +37,20 @@ def remote_shards(uri: str) -> list[str]:
         except DataFolderError as error:
             raise NotReadable(str(error).replace(scratch, shown(uri))) from None
         except (OSError, pa.ArrowException) as error:
-            # Not from the error, which has the address as well.
+            # No chained error: it contains the address, with its keys.
             raise NotReadable(f"{shown(uri)} cannot be reached: {_line(error, uri)}") from None
     return [_within(uri, f"shard-{number:02d}.db") for number in range(count)]
 
 
 def shown(uri: str) -> str:
-    """An address as people may see it: without the keys, and the options behind the path."""
+    """An address that is safe to show: without its keys and the options after the path."""
     parts = urlsplit(uri)
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path.rstrip('/')}"
 
 
 @contextmanager
 def fetched(path: str) -> Iterator[Path]:
-    """A shard's file on this machine, for as long as it is used.  UnreadableShard when it cannot be had."""
+    """A shard's file on this machine, while it is used.  UnreadableShard when it cannot be fetched."""
     if not is_remote(path):
         yield Path(path)
         return
@@ -70,7 +70,7 @@ def fetched(path: str) -> Iterator[Path]:
 
 
 def _within(uri: str, name: str) -> str:
-    """The address of a file in a folder; options of the store, behind the path, stay there."""
+    """The address of a file in a folder; the store's options stay after the path."""
     parts = urlsplit(uri)
     return urlunsplit(parts._replace(path=f"{parts.path.rstrip('/')}/{name}"))
 
@@ -85,7 +85,7 @@ def _exists(uri: str) -> bool:
 
 
 def _fetch(uri: str, folder: Path) -> bool:
-    """Put a file into a folder; whether there is one."""
+    """Copy a file into a folder; return whether the file exists."""
     if not _exists(uri):
         return False
     fs.copy_files(uri, (folder / _file_name(uri)).as_uri())
@@ -93,7 +93,7 @@ def _fetch(uri: str, folder: Path) -> bool:
 
 
 def _line(error: Exception, *uris: str) -> str:
-    """What an error says, in one line, with addresses as they may be seen."""
+    """An error's text in one line, with addresses that are safe to show."""
     text = " ".join(str(error).split())
     for uri in uris:
         parts = urlsplit(uri)

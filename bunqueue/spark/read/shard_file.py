@@ -1,7 +1,7 @@
 """The file of a shard, read as it was at one moment, while its server may go on writing.
 
-Never writes to it, nor beside it where that could be in a server's way.  The only place of this package that
-opens SQLite.
+Never writes to it, nor beside it where that could get in a server's way.  The only module of this package
+that opens SQLite.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from ..errors import NoRoom, UnreadableShard
 from .decoding import FUNCTIONS
 
 SCHEMA = 3  # the newest that `tables` describes; older ones have all of it, too
-ROWS = 8192  # fetched at once: more is not faster
+ROWS = 8192  # fetched at a time: more is not faster
 STEP = 4096  # pages that are copied at a time, 16 MiB
-KEPT_FREE = 16 << 20  # bytes: a server on the same disk shall not run out of room because of a copy
+KEPT_FREE = 16 << 20  # bytes: a copy must not make a server on the same disk run out of space
 _CACHE_KIB = 16_384
 _DAMAGE = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 
@@ -30,16 +30,16 @@ Row = tuple[Any, ...]
 
 
 class Identity(NamedTuple):
-    """By which a file that nobody writes to is known: as long as it is the same, it can be read in pieces."""
+    """Identifies a file that nothing writes to: while this stays the same, the file can be read in pieces."""
 
     size: int
     modified_ns: int
 
 
 def identity(path: Path) -> Identity | None:
-    """Of a file that is complete in itself; None when there is more in the log beside it, or somebody writes.
+    """The identity of a complete file; None when the log beside it has more, or a server writes to it.
 
-    UnreadableShard when there is no file, or it cannot be looked at.
+    UnreadableShard when there is no file, or it cannot be accessed.
     """
     try:
         status = path.stat()
@@ -64,7 +64,7 @@ def _is_owned(path: Path) -> bool:
 
 
 class ShardFile:
-    """An open file: all that is asked of it sees the same moment."""
+    """An open file: all queries see the same moment."""
 
     def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
         self.path = path
@@ -72,7 +72,7 @@ class ShardFile:
         self.is_empty = False  # it has no tables yet
 
     def check(self) -> None:
-        """UnreadableShard unless it is of a version that is known; from here on the moment is fixed."""
+        """Raise UnreadableShard unless the version is known; this fixes the moment that queries see."""
         self._db.execute("begin")
         version = self._db.execute("pragma user_version").fetchone()[0]
         if version > SCHEMA:
@@ -86,7 +86,7 @@ class ShardFile:
             raise UnreadableShard(f"{self.path} is a database, but not one of bunqueue: check the path")
 
     def chunks(self, sql: str, parameters: Sequence[Any] = (), size: int = ROWS) -> Iterator[list[Row]]:
-        """The rows of a query, so many at a time."""
+        """The rows of a query, ``size`` at a time."""
         cursor = self._db.execute(sql, parameters)
         while rows := cursor.fetchmany(size):
             yield rows
@@ -97,8 +97,8 @@ class ShardFile:
         return found
 
     def copy_to(self, target: Path) -> None:
-        """Write all of it into a new file that nobody else may read.  NoRoom when the disk is about to be
-        full; what was written is the caller's to remove."""
+        """Write all of it into a new file that only this user may read.  NoRoom when the disk is about to be
+        full; the caller removes what was written."""
         os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
         with closing(sqlite3.connect(target, isolation_level=None)) as copy:
             copy.execute("pragma synchronous = off")
@@ -150,7 +150,7 @@ def _check_same(path: Path, expected: Identity | None, found: Identity | None) -
 
 
 def _uri(path: Path, found: Identity | None, stack: ExitStack) -> str:
-    """How to open it without a trace.
+    """The URI that opens the file and leaves nothing behind.
 
     Without a log, SQLite need not make files beside it.  With the log of a crash it has to; as a server could
     not use those of another user, only its own user makes them, and all others read a copy.
@@ -170,7 +170,7 @@ def _is_ours(path: Path) -> bool:
 
 
 def _problem(path: Path, error: sqlite3.Error | OSError) -> UnreadableShard:
-    """An error in words that say what to do."""
+    """An error as a text that says what to do."""
     otherwise = "restore it from a backup, or leave it out with the option unreadable=skip"
     if isinstance(error, FileNotFoundError):
         return UnreadableShard(f"{path} is missing; {otherwise}")

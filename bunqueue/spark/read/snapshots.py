@@ -1,7 +1,7 @@
-"""Copies of data folders, made while a server works: what one reads again and again stays the same.
+"""Copies of data folders, made while a server runs, so that repeated reads see the same data.
 
-A copy is a data folder itself.  It holds up nobody; the log of each shard grows by what is written while that
-shard is copied.
+A copy is itself a data folder.  Making it blocks no client; while a shard is copied, its log grows by what is
+written to it.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ def is_live(path: str | os.PathLike[str]) -> bool:
 def _is_live(file: Path) -> bool:
     try:
         return identity(file) is None
-    except UnreadableShard:  # told when it is read
+    except UnreadableShard:  # reported when it is read
         return False
 
 
 def copy(
     path: str | os.PathLike[str], target: str | os.PathLike[str], *, skip_unreadable: bool = False
 ) -> Path:
-    """Copy a data folder into the new folder ``target``, each shard as it is at one moment; ``target``.
+    """Copy a data folder into the new folder ``target``, each shard as of one moment; return ``target``.
 
     NotReadable when ``path`` cannot be read or ``target`` exists; then there is no copy.  With
-    ``skip_unreadable`` shards that cannot be read are left out, and named in the log.
+    ``skip_unreadable`` shards that cannot be read are left out and logged.
     """
     place, folder = Path(path), Path(target)
     shards = find_shards([str(place)], ["copied"])
@@ -70,7 +70,7 @@ def copy(
 
 
 def _check_room(shards: Sequence[Shard], folder: Path) -> None:
-    """NotReadable where shards find no room."""
+    """Raise NotReadable if the disk has too little free space."""
     needed = sum(Path(shard.path).stat().st_size for shard in shards if Path(shard.path).exists())
     needed += KEPT_FREE
     free = shutil.disk_usage(folder).free
@@ -102,8 +102,8 @@ def snapshot(
 ) -> Iterator[str]:
     """A copy of a data folder for as long as it is used: ``with snapshot(folder) as still: ...``.
 
-    ``scratch`` is where it is made, by default the system's temporary folder; it takes as much room as the
-    shards.  NotReadable as of `copy`.
+    ``scratch`` is where it is made, by default the system's temporary folder; it takes as much space as the
+    shards.  NotReadable as for `copy`.
     """
     name = Path(path).absolute().name or "data"
     with _temporary(scratch) as folder:

@@ -1,7 +1,7 @@
-"""Events as a stream: each exactly once for as long as the checkpoint is kept.
+"""Events as a stream: each exactly once, as long as the checkpoint is kept.
 
-Spark asks how far the log goes, writes that down, and has the events up to there read; after a crash the same
-numbers again.  An event's number never changes, so the same numbers are the same events.
+Spark asks how far the log goes, stores that number, and reads the events up to it; after a crash it reads
+the same numbers again.  An event's number never changes, so the same numbers are the same events.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ logger = logging.getLogger("bunqueue.spark")
 
 
 class EventPart(InputPartition):
-    """The events that one task reads: those of a shard with numbers above ``after``, or from the oldest on,
+    """The events that one task reads: those of a shard with numbers above ``after``, or from the oldest,
     up to ``until``."""
 
     def __init__(self, shard: Shard, after: int | None, until: int) -> None:
@@ -48,7 +48,7 @@ class EventStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: ReadOptions, stream: StreamOptions) -> None:
         self.options = options
         self.stream = stream
-        self.target: Offset | None = None  # of a run that is to end there
+        self.target: Offset | None = None  # where a run with availableNow ends
         self.reported: set[str] = set()
 
     def _shards(self) -> dict[str, Shard]:
@@ -65,7 +65,7 @@ class EventStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> dict[str, Any]:
         start = self.stream.start
         if start == "earliest":
-            return {}  # no numbers: retention may pass the oldest of now before the first batch is read
+            return {}  # no numbers: retention may remove the oldest event before the first batch
         if isinstance(start, str):
             return {key: found.last for key, found in self._bounds().items()}
         at = -(-microseconds(start) // 1000)
@@ -119,7 +119,7 @@ class EventStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read_events(partition.shard, selection, partition.after, partition.until, strict=strict)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Nothing: the server forgets events by their age, whoever reads them."""
+        """Does nothing: the server removes events by age, whether or not they were read."""
 
     def stop(self) -> None:
-        """Nothing is held open."""
+        """Does nothing: nothing is held open."""

@@ -1,1 +1,1 @@
-"""Spark sessions: Java, and standing back for a server on the same machine."""
+"""Spark sessions: finding Java, and yielding to a server on the same machine."""

@@ -1,6 +1,6 @@
-"""What went wrong in Spark, in one line: its errors come with the traces of two languages.
+"""Errors of Spark in one line: they come with tracebacks of two languages.
 
-Knows what people get wrong most, and what machines run out of.  Pure.
+Knows the most common mistakes, and the resources that run out.  Pure.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 
 _OURS = re.compile(r"bunqueue\.\S+\.\w+: (.+)")
-_CALLING = "An error occurred while calling"  # how Py4J begins, whatever has happened
+_CALLING = "An error occurred while calling"  # how Py4J's errors begin, whatever happened
 
 _KNOWN = (
     (
@@ -47,7 +47,7 @@ _KNOWN = (
 
 
 def in_a_line(error: BaseException | str) -> str:
-    """An error of Spark in words that say what to do: ours, if it is one of ours within."""
+    """An error of Spark as a text that says what to do: the bunqueue error inside it, if there is one."""
     text = str(error)
     ours = _OURS.search(text)
     if ours:
@@ -62,7 +62,7 @@ def in_a_line(error: BaseException | str) -> str:
 
 
 def _first_line(text: str) -> str:
-    """The first that says something."""
+    """The first line that carries information."""
     lines = [line.strip(" \t:") for line in text.splitlines()]
     named = [line for line in lines if line and not line.startswith(_CALLING)]
     return named[0] if named else text.strip()

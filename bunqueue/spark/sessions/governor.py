@@ -1,10 +1,10 @@
-"""A process of its own that stops others for most of the time while the machine has better things to do.
+"""A separate process that suspends others for most of the time while the machine is busy.
 
     python -m bunqueue.spark.sessions.governor PID
 
-Those are the descendants of PID, such as the Java and Python of Spark, but not PID itself: a shell would take
-it for put aside.  Ends when its standard input does, and lets all of them go on then, whatever became of PID.
-Knows only what Linux shows in /proc.
+It suspends the descendants of PID, such as Spark's Java and Python, but not PID itself: a shell would treat
+it as a stopped job.  When standard input ends, it resumes all of them and exits, whatever happened to PID.
+Needs /proc, so Linux.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-PERIOD_S = 1.0  # of going on and being stopped
+PERIOD_S = 1.0  # one cycle of running and being suspended
 LEAST, MOST = 0.15, 0.9  # the part of it to go on for; in the rest the others are looked at
 QUIET, BUSY = (
     0.25,
@@ -27,13 +27,13 @@ QUIET, BUSY = (
 
 
 def share_for(load: float) -> float:
-    """For how much of the time to go on, while others take so much of all cores; both 0 to 1."""
+    """The part of the time to run, while others use ``load`` of all cores; both 0 to 1."""
     way = (load - QUIET) / (BUSY - QUIET)
     return MOST - (MOST - LEAST) * min(max(way, 0.0), 1.0)
 
 
 def descendants(pid: int) -> list[int]:
-    """All processes that it has started, and those that these have; parents first."""
+    """All descendants of a process; parents first."""
     children: dict[int, list[int]] = defaultdict(list)
     for place in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):  # it has just ended
@@ -41,30 +41,30 @@ def descendants(pid: int) -> list[int]:
             parent = (place / "stat").read_text().rpartition(")")[2].split()[1]
             children[int(parent)].append(int(place.name))
     found = [pid]
-    for one in found:  # grows meanwhile
+    for one in found:  # grows during the loop
         found += children[one]
     return found[1:]
 
 
 def signal_all(pids: Iterable[int], what: signal.Signals) -> None:
-    """Send a signal to all that are still there."""
+    """Send a signal to all that still exist."""
     for pid in pids:
         with suppress(ProcessLookupError):
             os.kill(pid, what)
 
 
 class Cores:
-    """How busy all cores were since the last look."""
+    """How busy all cores were since the last call."""
 
     def __init__(self) -> None:
         self._busy, self._total = self._look()
 
     def _look(self) -> tuple[int, int]:
         times = [int(time) for time in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
-        return sum(times) - times[3] - times[4], sum(times)  # but for idle, and waiting for disks
+        return sum(times) - times[3] - times[4], sum(times)  # without idle and I/O wait
 
     def load(self) -> float:
-        """0 to 1."""
+        """The load since the last call, 0 to 1."""
         busy, total = self._look()
         passed = total - self._total
         load = (busy - self._busy) / passed if passed else 0.0
@@ -73,12 +73,12 @@ class Cores:
 
 
 def is_over(seconds: float) -> bool:
-    """Wait for so long; whether standard input has ended meanwhile."""
+    """Wait up to ``seconds``; return whether standard input has ended."""
     return bool(select.select([0], [], [], seconds)[0])
 
 
 def govern(root: int) -> None:
-    """Stop and let go, until standard input ends."""
+    """Suspend and resume the descendants of ``root``, until standard input ends."""
     share, stopped, cores = LEAST, list[int](), Cores()
     try:
         while not is_over(PERIOD_S * share):

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 MIN_VERSION = 17
-# Spark speeds up linear algebra with it where it is there; its launcher always adds it, and Java refuses to
+# Spark uses it, where present, to speed up linear algebra; its launcher always adds it, and Java refuses to
 # start when it is missing.
 OPTIONAL_MODULE = "jdk.incubator.vector"
 

@@ -1,4 +1,4 @@
-"""How Spark stands back for a server on the same machine."""
+"""Low priority for Spark, for the sake of a server on the same machine."""
 
 from __future__ import annotations
 

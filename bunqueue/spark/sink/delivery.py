@@ -1,9 +1,9 @@
-"""Jobs of one task on their way to the server: in batches, so many under way at a time, each of them once.
+"""Sends the jobs of one task to the server: in batches, several in flight at a time, each job added once.
 
 A job that is there already, waiting or running, is known to the server by its id when it is pushed again. One
 that has ended would make way for the new one, so before a batch is pushed the server is asked which of its
-jobs it knows; these are left out. A task that is run again so adds only what is missing, even when workers
-have done half of it meanwhile.
+jobs it knows; these are left out. So a task that runs again adds only the missing jobs, even when workers
+have finished half of them in between.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from bunqueue.protocol.commands.events import WaitJobs, WaitManyReply
 from .rows import RowJob
 from .settings import SinkSettings
 
-ASKED = 100  # jobs whose outcomes the server gives in one answer
+ASKED = 100  # jobs in one request for outcomes
 MAX_BYTES = 4 << 20  # of data in one batch
-BUFFERED = 8  # batches of all queues together that wait to be full, in rows or in bytes
+BUFFERED = 8  # batches in all, of all queues, that wait to be full, in rows or in bytes
 
 _OF_A_ROW = ("jobs[", "dependsOn", "parentId", "groupMaxSize")
-"""How the fields begin of refusals that are about a job, and not about the server."""
+"""Prefixes of the field of a refusal that is about a job, not about the server."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class Sent:
 
 
 class _Batch:
-    """Jobs of one queue that wait to be sent together."""
+    """Jobs of one queue that wait to be sent in one batch."""
 
     def __init__(self) -> None:
         self.jobs: list[RowJob] = []
@@ -58,8 +58,8 @@ class _Batch:
 
 
 class Delivery:
-    """Takes the jobs of a task one by one. At most `in_flight` batches are under way: `add` waits for the
-    server when it is slower than the rows come, and so do the rows."""
+    """Takes the jobs of a task one by one. At most `in_flight` batches are in flight: when the server is
+    slower than the rows arrive, `add` waits for it."""
 
     def __init__(self, settings: SinkSettings, write_id: str, done: Callable[[Sent], None]) -> None:
         """``done`` is called after each batch, in the thread that adds the jobs, and may raise."""
@@ -120,7 +120,7 @@ class Delivery:
         return there + self._push(queue, new) if new else there
 
     def _known(self, queue: str, ids: list[str]) -> set[str]:
-        """Those of these jobs that the server knows, whatever has become of them."""
+        """The ids that the server knows, whatever the state of their jobs."""
         unknown: set[str] = set()
         for start in range(0, len(ids), ASKED):
             asked = ids[start : start + ASKED]
@@ -134,7 +134,7 @@ class Delivery:
         return set(ids) - unknown
 
     def _push(self, queue: str, jobs: list[RowJob]) -> Sent:
-        """Add jobs. When the server refuses some, it has added none: these are found by halves."""
+        """Add jobs. When the server refuses some, it has added none; bisecting finds them."""
         command = PushBatch(queue=queue, jobs=[job.fields for job in jobs], idempotency_key=self._key(jobs))
         try:
             reply = self._caller.call(command, PushBatchReply)
@@ -150,8 +150,8 @@ class Delivery:
         return Sent(accepted=len(jobs) - existing, duplicates=existing)
 
     def _key(self, jobs: list[RowJob]) -> str:
-        """By which the server knows a batch again that is repeated because its answer was lost; also one of
-        jobs that leave nothing behind when they are done, as long as a task is run again soon."""
+        """The idempotency key of a batch, by which the server recognizes one repeated after a lost reply.  It
+        also covers jobs removed on completion, if their task runs again soon."""
         digest = blake2b(digest_size=16)
         digest.update(self._write_id.encode())
         for job in jobs:
@@ -160,7 +160,7 @@ class Delivery:
 
 
 class Pace:
-    """Lets so many jobs a second go, evenly."""
+    """Limits the rate of jobs per second, evenly."""
 
     def __init__(
         self,
@@ -173,7 +173,7 @@ class Pace:
         self._next = clock()
 
     def wait(self, jobs: int) -> None:
-        """Until so many may go."""
+        """Wait until ``jobs`` more may be sent."""
         if self._rate is None:
             return
         now = self._clock()

@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 
 def enqueue(df: DataFrame, queue: str | None = None, **options: str | int | float) -> WriteSummary:
-    """Add a job for each row of ``df``, and tell what became of the rows.
+    """Add a job for each row of ``df``, and return a summary of what became of the rows.
 
         summary = enqueue(df.select(F.struct("*").alias("data")), "emails", name="welcome")
 
-    The options are those of ``df.write.format("bunqueue")``, which this is but for the summary. Spark raises
-    what went wrong; jobs may have been added then. The driver must be on this machine.
+    The options are those of ``df.write.format("bunqueue")``; this only adds the summary. Spark raises errors;
+    some jobs may have been added by then. The driver must be on this machine.
     """
     given = {name.lower(): str(value) for name, value in options.items()}
     if queue is not None:
@@ -29,7 +29,7 @@ def enqueue(df: DataFrame, queue: str | None = None, **options: str | int | floa
         sink_settings(given)  # refuses addresses
         check_path(wanted)
     with TemporaryDirectory(prefix="bunqueue-") as folder:
-        mine = Path(folder, "summary.jsonl")  # in the one that is wanted other writes may end meanwhile
+        mine = Path(folder, "summary.jsonl")  # other writes may append to the requested file
         mine.touch()
         given["summarypath"] = str(mine)
         try:

@@ -1,7 +1,7 @@
-"""The id of a row that brings none: the same one each time the row is written in one write.
+"""The id of a row without one: always the same for the same row within one write.
 
-It is made of what the row says and of nothing else, neither its place nor the attempt of a task: Spark may
-have a task run again elsewhere, with its rows in another order.
+It is made of the row's content alone, not of its position or of the task's attempt: Spark may run a task
+again elsewhere, with its rows in another order.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ _canonical = Encoder(order="deterministic").encode
 def row_id(write_id: str, queue: str, name: str, options: dict[str, object], data: object) -> str:
     """An id for a job of this content.
 
-    It has the slot of its queue where the server's own ids have theirs, so that the job and its id are the
-    same shard's business. What follows there is no variant of UUIDs, so it is never taken for one of these.
+    It has the slot of its queue where the server's own ids have theirs, so that the job and its id belong
+    to the same shard. The digit after it is no UUID variant, so the id is never taken for a UUID.
     """
     content = _canonical([write_id, queue, name, options, data])
     text = blake2b(content, digest_size=16).hexdigest()

@@ -1,4 +1,4 @@
-"""A row as a job: which column says what, and what is wrong with a row."""
+"""Converts rows to jobs: the meaning of each column, and what is wrong with a row."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Row = Mapping[str, Any]
 
 
 class RowJob(NamedTuple):
-    """A job that a row has become."""
+    """A job made from a row."""
 
     queue: str
     fields: JobFields
@@ -41,7 +41,7 @@ class RowJob(NamedTuple):
 
 
 def check_columns(columns: Collection[str], settings: SinkSettings) -> None:
-    """OptionError for columns of which no jobs can be made."""
+    """Raise OptionError if no jobs can be made of these columns."""
     if DATA not in columns:
         raise OptionError(
             f"there is no column data for the data of the jobs, but {', '.join(columns) or 'no column'}; "
@@ -82,7 +82,7 @@ class RowPlan:
         return RowJob(queue, JobFields(name=name, data=payload, **fields), row)
 
     def _text(self, row: Row, column: str) -> str:
-        """A column for which an option may stand in."""
+        """The value of a column, or of the option that replaces it."""
         value = row.get(column)
         if value is None:
             value = getattr(self._settings, column)
@@ -96,7 +96,7 @@ class RowPlan:
         try:
             if self._settings.data_format == "json":
                 return msgspec.json.decode(value)
-            msgspec.msgpack.decode(value)  # what the server takes as it comes must be whole
+            msgspec.msgpack.decode(value)  # the server stores it unchecked, so check it here
         except (msgspec.MsgspecError, TypeError, ValueError) as error:
             what = "JSON" if self._settings.data_format == "json" else "MessagePack"
             raise PayloadError(f"data: {shown(value)} is no {what} ({error})") from None

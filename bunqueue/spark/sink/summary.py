@@ -1,4 +1,4 @@
-"""What became of the rows of a write: counted by each task, added up by the driver, kept as lines of JSON."""
+"""Summaries of writes: counted by each task, added up by the driver, stored as lines of JSON."""
 
 from __future__ import annotations
 
@@ -55,10 +55,10 @@ class WriteSummary(Struct, kw_only=True):
 
     write_id: str | None
     batch_id: int | None = None
-    """Of a stream."""
+    """The micro-batch, for a stream."""
     state: Literal["done", "failed"]
     tasks: int
-    """Those that were done."""
+    """Tasks that were done."""
     repeated_tasks: int
     """Those of them that were tried more than once: part of their duplicates are jobs of this very write."""
     accepted: int
@@ -68,7 +68,7 @@ class WriteSummary(Struct, kw_only=True):
 
     @property
     def rows(self) -> int:
-        """All that were read."""
+        """All rows that were read."""
         return self.accepted + self.duplicates + self.rejected
 
     def __str__(self) -> str:
@@ -102,7 +102,7 @@ def add_up(
 
 
 def check_path(path: str) -> None:
-    """Make the file of summaries if need be.  OptionError when it cannot be written to."""
+    """Create the summary file if needed.  OptionError when it cannot be written to."""
     try:
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         with open(path, "ab"):
@@ -114,8 +114,8 @@ def check_path(path: str) -> None:
 
 
 def keep(path: str, summary: WriteSummary) -> None:
-    """Add a line to a file.  When that fails the log says so: the jobs are stored, and who saw the write fail
-    would add them again."""
+    """Append a summary to a file.  A failure is only logged: the jobs are stored, and a caller that saw the
+    write fail would add them again."""
     try:
         _append(path, summary)
     except OSError as error:

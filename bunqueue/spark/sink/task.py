@@ -20,7 +20,7 @@ from .summary import MAX_ROW, BadRow, TaskSummary, as_text
 
 _log = logging.getLogger("bunqueue.spark")
 
-_NO_NAME = re.compile(r"[^A-Za-z0-9_.-]")  # what a user's id of a write may have, and a file should not
+_NO_NAME = re.compile(r"[^A-Za-z0-9_.-]")  # characters allowed in a write id, but not in a file name
 
 
 def write_rows(
@@ -66,13 +66,13 @@ def made(plan: RowPlan, row: Row) -> RowJob | BadRow:
 
 
 class BadRows(BunqueueError):
-    """A row of which no job can be made, in a write that is to have none such."""
+    """A row of which no job can be made, in a write that does not skip such rows."""
 
     code = "bad_row"
 
 
 class Rejects:
-    """Where bad rows go: into the summary, and into a file of the task if they are wanted."""
+    """Collects bad rows: in the summary, and in a file of the task if rejectsPath is given."""
 
     def __init__(self, settings: SinkSettings, write_id: str, summary: TaskSummary) -> None:
         self._skip = settings.skip_bad_rows
@@ -85,7 +85,7 @@ class Rejects:
         self._begun = False
 
     def add(self, bad: BadRow) -> None:
-        """Raises BadRows if there may be none."""
+        """Raises BadRows unless bad rows are skipped."""
         if not self._skip:
             shown = bad.row if len(bad.row) <= MAX_ROW else bad.row[:MAX_ROW] + "..."
             raise BadRows(
@@ -98,7 +98,7 @@ class Rejects:
                 self._write()
 
     def _write(self) -> None:
-        """Into a file of its own until the end: what an attempt that failed has written is no result."""
+        """Append to a temporary file until the end: what a failed attempt has written is no result."""
         if self._file is None or not self._lines:
             return
         self._file.parent.mkdir(parents=True, exist_ok=True)

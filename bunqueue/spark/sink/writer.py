@@ -1,4 +1,4 @@
-"""Spark's side of writing: what the driver and the tasks of a write are asked to do.
+"""Spark's side of writing: the methods that Spark calls on the driver and in tasks.
 
 Nothing is rolled back: a job that was added may be running. So a failed write is repeated, not undone, and
 ids make sure that it adds what is missing.
