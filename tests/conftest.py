@@ -1,13 +1,36 @@
-"""Running servers, and a shard that is driven by hand, for tests that need one."""
+"""Running servers, a shard that is driven by hand, and how hard hypothesis tries.
+
+Hypothesis gives the same examples each time (``quick``, the default), so that a change is blamed for what it
+broke.  ``HYPOTHESIS_PROFILE=search`` tries many new ones, for minutes.
+"""
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from engine.shard_driver import Driver
+from hypothesis import HealthCheck, settings
 from support.server import Server, StartServer, dispose, quiet_port
+
+# Some machines forbid Python to keep what it has compiled. The processes that tests start, some thousands,
+# would each compile everything that they import: half of the time that a server takes to start.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
+settings.register_profile(
+    "quick",
+    max_examples=100,
+    derandomize=True,
+    database=None,
+    deadline=None,  # CI machines pause as they like
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+settings.register_profile("search", settings.get_profile("quick"), max_examples=2000, derandomize=False)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 
 
 @pytest.fixture

@@ -868,7 +868,7 @@ def commands(draw: st.DrawFn) -> dict[str, Any]:
     return message
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(data=st.binary(max_size=2000), cut=st.integers(1, 2000))
 def test_random_bytes(fuzzed: Server, data: bytes, cut: int) -> None:
     """As a stream: the first four are a length, mostly one that is too large."""
@@ -883,7 +883,7 @@ def test_random_bytes(fuzzed: Server, data: bytes, cut: int) -> None:
         assert _snapshot(witness) == before
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(payloads=st.lists(st.binary(max_size=200), min_size=1, max_size=20))
 def test_random_frames(fuzzed: Server, payloads: list[bytes]) -> None:
     """Each gets one error, and the connection goes on."""
@@ -899,7 +899,7 @@ def test_random_frames(fuzzed: Server, payloads: list[bytes]) -> None:
         assert _snapshot(witness) == before
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(messages=st.lists(commands(), min_size=1, max_size=10), flip=st.none() | st.integers(0, 10_000))
 def test_random_commands(fuzzed: Server, messages: list[dict[str, Any]], flip: int | None) -> None:
     """Commands as they should not be, one with a bit flipped: each gets one reply, and no shard dies."""

@@ -151,7 +151,7 @@ steps = st.lists(
 
 
 @pytest.mark.usefixtures("quiet")
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(
     st.lists(st.tuples(st.sampled_from([1, 2, 4]), steps), min_size=2, max_size=4), st.sampled_from([1, 2, 8])
 )

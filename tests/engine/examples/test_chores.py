@@ -7,7 +7,7 @@ from typing import Any
 
 import msgpack
 import pytest
-from shard_driver import Driver
+from engine.shard_driver import Driver
 
 from shardproc.engine.state import SPARE
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from shard_driver import Driver
+from engine.shard_driver import Driver
 
 
 def delivered(driver: Driver, **push: Any) -> tuple[str, str]:

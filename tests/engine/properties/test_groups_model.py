@@ -461,4 +461,4 @@ class GroupsMachine(RuleBasedStateMachine):
 
 
 TestGroups = GroupsMachine.TestCase
-TestGroups.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
+TestGroups.settings = settings(max_examples=200, stateful_step_count=40)

@@ -195,7 +195,7 @@ steps = st.lists(st.tuples(st.integers(0, 700), st.integers(1, 9)), max_size=30)
 
 
 @given(most=st.integers(1, 7), duration=st.integers(1, 1500), steps=steps)
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_never_more_than_the_rate_allows(most: int, duration: int, steps: list[tuple[int, int]]) -> None:
     """After every step: the jobs taken are min over all starts of (burst + what was earned since)."""
     driver = Driver()
