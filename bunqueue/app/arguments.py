@@ -14,20 +14,19 @@ from typing import Any, NoReturn, get_type_hints
 
 import msgspec
 from msgspec import UNSET, Struct
-from msgspec.msgpack import Decoder, Encoder
+from msgspec.msgpack import Decoder
 
-from bunqueue.app.carriable import check_carriable
 from bunqueue.client.connection.options import shown
+from bunqueue.client.conversion.converter import Converter, changed
+from bunqueue.client.conversion.mismatch import WRONG, Mismatch, below, mismatch
 from bunqueue.client.options.job import encode_data
-from bunqueue.client.options.plain_data import Declared
+from bunqueue.client.options.plain_data import Declared, check_plain
 from bunqueue.client.worker.results import encode_result
 from bunqueue.errors import ArgumentsError, ResultError
 
 _VARIABLE = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-_WHERE = re.compile(r"^(?P<problem>.*?)(?: - at `\$(?P<path>.*)`)?$", re.DOTALL)
 _MISSING = re.compile(r"Object missing required field `(.*)`")
 _STEP = re.compile(r"\.(\w+)|\[(\d+)\]")
-_encode = Encoder().encode
 
 
 class Arguments:
@@ -58,30 +57,48 @@ class Arguments:
     def _hints(self) -> dict[str, Any]:
         """The annotations; late, so that they may name what is defined further down in a module."""
         try:
-            hints = get_type_hints(self._function, include_extras=True)
+            return get_type_hints(self._function, include_extras=True)
         except NameError as error:
             raise TypeError(
                 f"job {self.name!r}: an annotation names {error.name!r}, which the module of "
                 f"{self._function.__qualname__} does not know when jobs run; import it outside TYPE_CHECKING"
             ) from None
-        for parameter, hint in hints.items():
-            what = "its result" if parameter == "return" else f"its parameter {parameter!r}"
-            check_carriable(hint, f"job {self.name!r}: {what}")
-        return hints
+
+    @cached_property
+    def _converters(self) -> dict[str, Converter]:
+        """Those of the parameters that are annotated."""
+        return {
+            name: Converter(self._hints[name], f"job {self.name!r}: its parameter {name!r}")
+            for name in self._signature.parameters
+            if self._hints.get(name, Any) is not Any
+        }
+
+    @cached_property
+    def _pydantics(self) -> dict[str, Converter]:
+        """Of these, those that Pydantic checks."""
+        return {name: each for name, each in self._converters.items() if each.by_pydantic}
+
+    @cached_property
+    def _records(self) -> dict[str, Converter]:
+        """And those whose values have declared fields."""
+        return {name: each for name, each in self._converters.items() if each.records}
+
+    @cached_property
+    def _untyped(self) -> tuple[str, ...]:
+        """Parameters whose values may be anything."""
+        return tuple(
+            name for name in self._signature.parameters if self._hints.get(name, Any) in (Any, object)
+        )
 
     @cached_property
     def _shape(self) -> type[Struct]:
         """A struct with the parameters as fields; those with a default may be left out."""
         fields: list[Any] = []
         for name, parameter in self._signature.parameters.items():
-            kind = self._hints.get(name, Any)
+            converter = self._converters.get(name)
+            kind = Any if converter is None or converter.by_pydantic else converter.hint
             fields.append((name, kind) if parameter.default is parameter.empty else (name, kind, UNSET))
-        try:
-            shape = msgspec.defstruct(f"Arguments of {self.name}", fields, kw_only=True)
-            Decoder(shape)
-        except TypeError as error:
-            raise TypeError(f"job {self.name!r}: its annotations cannot be checked: {error}") from None
-        return shape
+        return msgspec.defstruct(f"Arguments of {self.name}", fields, kw_only=True)
 
     @cached_property
     def result_type(self) -> Any:
@@ -99,8 +116,8 @@ class Arguments:
 
     def check_annotations(self) -> None:
         """TypeError if one cannot be used; else that would be found out with the first job."""
-        self._shape  # noqa: B018  # made when it is first looked at
-        self._result_decoder  # noqa: B018
+        self._decoder  # noqa: B018  # made when it is first looked at
+        self._result_converter  # noqa: B018
 
     # -- adding
 
@@ -123,34 +140,77 @@ class Arguments:
         except TypeError as error:
             raise ArgumentsError(f"job {self.name!r}: {error}; it takes {self.shown}") from None
 
-    def check(self, data: object) -> None:
+    def check(self, data: Mapping[str, Any]) -> None:
         """Whether a job with this data could run. Raises ArgumentsError or PayloadError."""
+        for name in self._untyped:
+            if name in data:
+                check_plain(data[name], f"the argument {name!r} of job {self.name!r}")
         payload = encode_data(data, f"an argument of job {self.name!r}")
         try:
-            self._decoder.decode(payload)
-        except msgspec.ValidationError as error:
-            raise self._wrong(error, data) from None
+            found = self._decoder.decode(payload)
+            if self._pydantics:
+                self._convert(found)
+            if self._records:
+                self._check_records(data, found)
+        except WRONG as error:
+            raise self._wrong(mismatch(error), data) from None
+
+    def _check_records(self, data: Mapping[str, Any], found: Struct) -> None:
+        for name, converter in self._records.items():
+            if converter.may_change and name in data:
+                self._check_unchanged(name, data[name], getattr(found, name))
+
+    def _check_unchanged(self, name: str, given: Any, arrived: Any) -> None:
+        if (found := changed(given, arrived)) is not None:
+            path, before, after = found
+            raise ArgumentsError(
+                f"job {self.name!r}: argument {name}{path}: {shown(before)} would arrive as a "
+                f"{type(after).__qualname__}: declare {type(before).__qualname__}, or give the classes "
+                f"something that tells them apart (a tag of msgspec, a discriminator of Pydantic)",
+                argument=f"{name}{path}",
+            )
 
     @cached_property
     def _decoder(self) -> Decoder[Struct]:
-        return Decoder(self._shape)
+        return Decoder(self._shape, dec_hook=self._hook)
+
+    @cached_property
+    def _hook(self) -> Callable[[Any, Any], Any] | None:
+        """What msgspec has to ask."""
+        return next((each.hook for each in self._converters.values() if each.hook is not None), None)
 
     # -- running
 
     def of(self, data: object) -> dict[str, Any]:
         """The arguments for a run, from the data of a job. Raises ArgumentsError."""
         try:
-            values = msgspec.convert({} if data is None else data, self._shape)
-        except msgspec.ValidationError as error:
-            raise self._wrong(error, data) from None
+            plain = {} if data is None else data
+            found = (
+                msgspec.convert(plain, self._shape)
+                if self._hook is None  # which costs as much to be given as everything else
+                else msgspec.convert(plain, self._shape, dec_hook=self._hook)
+            )
+            if self._pydantics:
+                self._convert(found)
+        except WRONG as error:
+            raise self._wrong(mismatch(error), data) from None
         return {
             name: value
             for name in self._shape.__struct_fields__
-            if (value := getattr(values, name)) is not UNSET
+            if (value := getattr(found, name)) is not UNSET
         }
 
-    def _wrong(self, error: msgspec.ValidationError, data: object) -> ArgumentsError:
-        problem, path = _parts(error)
+    def _convert(self, found: Struct) -> None:
+        """Have Pydantic make its objects. Raises Mismatch."""
+        for name, converter in self._pydantics.items():
+            if (value := getattr(found, name)) is not UNSET:
+                try:
+                    setattr(found, name, converter.convert(value))
+                except Mismatch as error:
+                    raise below(name, error) from None
+
+    def _wrong(self, error: Mismatch, data: object) -> ArgumentsError:
+        problem, path = error.problem, error.path
         if not path:
             missing = _MISSING.fullmatch(problem)
             what = f"missing a required argument: {missing[1]!r}" if missing else f"its data: {problem}"
@@ -163,27 +223,33 @@ class Arguments:
     # -- results
 
     @cached_property
-    def _result_decoder(self) -> Decoder[Any] | None:
+    def _result_converter(self) -> Converter | None:
         if self.result_type is Any:
             return None
-        try:
-            return Decoder(self.result_type)
-        except TypeError as error:
-            raise TypeError(f"job {self.name!r}: its result cannot be checked: {error}") from None
+        return Converter(self.result_type, f"job {self.name!r}: its result")
 
     def check_result(self, result: object) -> None:
         """Whether a result is what the function says it gives. Raises ResultError."""
-        if self._result_decoder is None or (result is None and self.result_type is type(None)):
+        converter = self._result_converter
+        if converter is None or (result is None and self.result_type is type(None)):
             return
         try:
-            self._result_decoder.decode(encode_result(result, f"the result of job {self.name!r}"))
-        except msgspec.ValidationError as error:
-            problem, path = _parts(error)
-            place = f" at {path}" if path else ""
-            value = shown(_at(result, path))
+            arrived = converter.decode(encode_result(result, f"the result of job {self.name!r}"))
+        except WRONG as error:
+            raise self._wrong_result(result, mismatch(error)) from None
+        if converter.records and converter.may_change and (found := changed(result, arrived)) is not None:
+            path, before, after = found
             raise ResultError(
-                f"job {self.name!r}: its result{place} is {value}, its annotation says otherwise: {problem}"
-            ) from None
+                f"job {self.name!r}: its result{path} is {shown(before)}, and would arrive as a "
+                f"{type(after).__qualname__}; declare {type(before).__qualname__}"
+            )
+
+    def _wrong_result(self, result: object, error: Mismatch) -> ResultError:
+        place = f" at {error.path}" if error.path else ""
+        value = shown(_at(result, error.path))
+        return ResultError(
+            f"job {self.name!r}: its result{place} is {value}, its annotation says otherwise: {error.problem}"
+        )
 
 
 def _shown(parameter: inspect.Parameter) -> str:
@@ -191,13 +257,6 @@ def _shown(parameter: inspect.Parameter) -> str:
     if kind is not parameter.empty:
         text += f": {kind if isinstance(kind, str) else inspect.formatannotation(kind)}"
     return text if parameter.default is parameter.empty else f"{text} = {shown(parameter.default)}"
-
-
-def _parts(error: msgspec.ValidationError) -> tuple[str, str]:
-    """What is wrong, and where: `to`, or `items[0].name`."""
-    match = _WHERE.match(str(error))
-    assert match is not None
-    return match["problem"], (match["path"] or "").removeprefix(".")
 
 
 def _at(value: Any, path: str) -> Any:

@@ -189,8 +189,8 @@ class Bunqueue:
         options are those of every job of this kind, unless it says otherwise when it is added.
 
         Raises TypeError for functions with *args, **kwargs or positional-only parameters, and for types that
-        jobs cannot carry, as Pydantic models; those that are defined further down are looked at when the app
-        starts, or a job is added.
+        jobs cannot carry (docs/types.md), naming the parameter; those that are defined further down are
+        looked at when the app starts, or a job is added.
         """
 
         def make(function: Callable[..., Any]) -> Task[..., Any]:

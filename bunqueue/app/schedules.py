@@ -66,7 +66,7 @@ class Schedule:
             **self.policy,
         }
         try:
-            return cron_command(self.queue, self.name, dict(self.data), said, app)
+            return cron_command(self.queue, self.name, self.data, said, app)
         except OptionError as error:
             raise OptionError(f"schedule {self.name!r}: {error}") from None
 

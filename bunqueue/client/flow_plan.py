@@ -41,7 +41,8 @@ class FlowJob(NewJob, Generic[R]):
             FlowJob("fetch", {"source": "b"}, queue="fetches", on_failure="ignore"),
         )
 
-    `data` is a map, as flows need it. `on_failure` says what its own failure means for its parent, see
+    `data` is a map, as flows need it: a dict, a dataclass, a model. With a `result_type` its handle converts
+    its result to that. `on_failure` says what its own failure means for its parent, see
     `OnFailure`. The options are those of any job, but for `unique_key`.
     """
 
@@ -57,13 +58,14 @@ class FlowJob(NewJob, Generic[R]):
         queue: str,
         children: Iterable[FlowJob[Any]] = (),
         on_failure: OnFailure = "fail",
+        result_type: type[R] | None = None,
         **options: Unpack[JobOptions],
     ) -> None:
         super().__init__(checks.job_name(name), {} if data is None else data, **options)
         self.queue = checks.queue_name(queue)
         self.children: list[FlowJob[Any]] = [checked(child) for child in children]
         self.on_failure = _policy(on_failure)
-        self.result_type: Any = Any
+        self.result_type: Any = Any if result_type is None else result_type
         """What its result is converted to, when a handle of it is asked."""
 
     def __repr__(self) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, assert_type
 
 import msgspec
+import pydantic
 
 from bunqueue import (
     AsyncFlowProducer,
@@ -26,6 +27,10 @@ class Receipt(msgspec.Struct):
     to: str
 
 
+class Order(pydantic.BaseModel):
+    number: int
+
+
 @app.job
 async def send(to: str, copies: int = 1) -> Receipt:
     return Receipt(to)
@@ -34,6 +39,11 @@ async def send(to: str, copies: int = 1) -> Receipt:
 @app.job(queue="numbers", max_attempts=5, backoff=1000)
 def total(numbers: list[int], *, scale: float = 1.0) -> float:
     return sum(numbers) * scale
+
+
+@app.job
+async def price(order: Order) -> Order:
+    return order
 
 
 @app.cron("0 9 * * *", tz="Europe/Rome", immediately=True)
@@ -58,6 +68,8 @@ async def adding() -> None:
     assert_type(send.add("ada", copies=2), JobHandle[Receipt])
     assert_type(await send.add_async("ada"), AsyncJobHandle[Receipt])
     assert_type(send.add("ada").result(), Receipt)
+    assert_type(price.add(Order(number=1)).result(), Order)
+    price.add({"number": 1})  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     assert_type(await (await total.add_async([1])).result(), float)
     assert_type(report.add().result(), None)
     assert_type(send.options(delay=5000).add("ada"), JobHandle[Receipt])

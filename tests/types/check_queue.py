@@ -83,6 +83,10 @@ async def asynchronous(queue: AsyncQueue) -> None:
     assert_type(handle, AsyncJobHandle[Any])
     assert_type(await queue.handle(handle.id, Receipt).result(), Receipt)
     assert_type(await handle.wait(), JobOutcome[Any])
+    assert_type(handle.returning(Receipt), AsyncJobHandle[Receipt])
+    assert_type(await handle.returning(Receipt).result(), Receipt)
+    assert_type((await handle.job()).data_as(Receipt), Receipt)
+    assert_type((await handle.job()).result_as(Receipt), Receipt)
     assert_type(queue.iter_jobs("failed"), AsyncIterator[Job])
     assert_type(queue.group("acme"), AsyncJobGroup)
     async for job in queue.iter_jobs():

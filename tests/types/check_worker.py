@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Generator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, assert_type
 
@@ -43,6 +44,11 @@ from bunqueue.integrations.opentelemetry import OpenTelemetry
 from bunqueue.integrations.structlog import JobContext
 
 
+@dataclass
+class Address:
+    to: str
+
+
 async def handler(job: ActiveJob) -> dict[str, int]:
     assert_type(job.id, str)
     assert_type(job.data, Any)
@@ -56,7 +62,16 @@ async def handler(job: ActiveJob) -> dict[str, int]:
     await job.log("a line", "warn")
     assert_type(current_job(), ActiveJob)
     assert_type(current_job(None), ActiveJob | None)
+    assert_type(job.data_as(Address), Address)
     raise Postpone(timedelta(minutes=1))
+
+
+async def typed(job: ActiveJob[Address]) -> str:
+    assert_type(job.data, Address)
+    return job.data.to
+
+
+Worker("emails", typed)
 
 
 def plain(job: ActiveJob) -> int:

@@ -3,12 +3,14 @@ ms; spans are ms."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 from msgspec import Raw, Struct
 
-from bunqueue.errors import ResultError
+from bunqueue.client.conversion.converter import converted
+from bunqueue.client.conversion.mismatch import Mismatch
+from bunqueue.errors import ArgumentsError, ResultError
 from bunqueue.protocol.commands import Reply
 from bunqueue.protocol.lenient import DECODE_ERRORS
 from bunqueue.protocol.moments import MaybeMoment, Moment
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
 else:
     # On the wire times are floats, as JavaScript has no other numbers; `__post_init__` makes them whole.
     Millis = int | float
+
+T = TypeVar("T")
 
 _TIMES = (
     "created_at_ms",
@@ -119,6 +123,16 @@ class Job(Struct, rename="camel", kw_only=True):
     started_at = MaybeMoment("started_at_ms")
     completed_at = MaybeMoment("completed_at_ms")
     last_heartbeat = MaybeMoment("last_heartbeat_ms")
+
+    def data_as(self, kind: type[T]) -> T:
+        """The data as a dataclass, an attrs class, a Pydantic model, a msgspec struct, or any other type that
+        jobs can carry. Raises ArgumentsError."""
+        return as_data(self.data, kind, self.id)
+
+    def result_as(self, kind: type[T]) -> T:
+        """The result, in the same way. Raises ResultError."""
+        converted_result: T = as_result(self.result, kind, self.id)
+        return converted_result
 
     def __post_init__(self) -> None:
         for name in _TIMES:
@@ -239,6 +253,17 @@ def as_result(result: Any, kind: Any, job_id: str) -> Any:
     if kind is Any:
         return result
     try:
-        return msgspec.convert(result, kind)
-    except msgspec.ValidationError as error:
+        return converted(result, kind)
+    except Mismatch as error:
         raise ResultError(f"the result of job {job_id} is not what was expected: {error}") from None
+
+
+def as_data(data: Any, kind: type[T], job_id: str) -> T:
+    """The data of a job as a type. Raises ArgumentsError."""
+    try:
+        found: T = converted(data, kind)
+    except Mismatch as error:
+        raise ArgumentsError(
+            f"the data of job {job_id} is not what was expected: {error}", argument=error.path
+        ) from None
+    return found

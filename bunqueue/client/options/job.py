@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from bunqueue.client.connection.options import Duration, milliseconds, shown, unknown_option
+from bunqueue.client.conversion.encoding import encode
 from bunqueue.client.options import checks
 from bunqueue.client.options.moments import PastMoment, When, epoch_ms, past_moment, time_left
 from bunqueue.client.options.plain_data import check_plain
@@ -17,8 +18,6 @@ from bunqueue.client.options.types import POLICIES, Backoff, Debounce, Dedup, Jo
 from bunqueue.errors import OptionError, PayloadError
 from bunqueue.protocol.commands import core, times
 from bunqueue.protocol.json_size import MAX_BYTES, MAX_DATA, SURELY_SMALL, json_size
-
-_encode = msgspec.msgpack.Encoder().encode
 
 
 class JobOptions(TypedDict, total=False):
@@ -356,9 +355,9 @@ def encode_data(data: object, what: str) -> Raw:
 
 def _encoded(data: object, what: str) -> bytes:
     try:
-        return _encode(data)
+        return encode(data)
     except Exception as error:  # conversions of foreign types may raise anything
         raise PayloadError(
             f"{what} cannot be encoded as MessagePack ({type(error).__name__}: {error}); use dicts, lists, "
-            f"text, numbers, bytes, dates, dataclasses or msgspec structs"
+            f"text, numbers, bytes, dates, dataclasses, attrs classes, Pydantic models or msgspec structs"
         ) from error

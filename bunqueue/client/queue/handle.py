@@ -25,6 +25,7 @@ from bunqueue.protocol.commands.insight import AttemptView, WaitReason
 from bunqueue.protocol.commands.jobs import LogLine
 
 R = TypeVar("R")
+K = TypeVar("K")
 A = TypeVar("A", bound=Reply)
 
 
@@ -63,6 +64,12 @@ class AsyncJobHandle(Generic[R]):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(queue={self.queue!r}, id={self.id!r})"
+
+    def returning(self, kind: type[K]) -> AsyncJobHandle[K]:
+        """The same job, whose result is converted to a type: `handle.returning(Receipt)`. It may be a
+        dataclass, an attrs class, a Pydantic model, a msgspec struct, or any other type that jobs can carry.
+        """
+        return AsyncJobHandle(self._caller, self.queue, self.id, kind, created=self.created)
 
     async def _ask(self, command: Struct, reply: type[A]) -> A:
         """The reply to a command about this job; errors name its queue, which the command does not."""

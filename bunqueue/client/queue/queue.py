@@ -174,7 +174,8 @@ class AsyncQueue(AsyncNamedCrons, AsyncServerWebhooks):
     def handle(self, job_id: str, result_type: Any = Any) -> AsyncJobHandle[Any]:
         """A handle for a job whose id is known; the server is not asked whether it exists.
 
-        With a `result_type` its result is converted to that: a dataclass, a msgspec struct, a plain type.
+        With a `result_type` its result is converted to that: a dataclass, an attrs class, a Pydantic model, a
+        msgspec struct, a plain type. What `add` gives has `returning` for that.
         """
         return AsyncJobHandle(self._caller, self.name, job_id, result_type)
 

@@ -4,21 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
-from typing import Any, NamedTuple, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar, overload
 
 from msgspec import Raw, Struct
 from msgspec.msgpack import Decoder
 
-from bunqueue.client.models.jobs import Job
+from bunqueue.client.models.jobs import Job, as_data
 from bunqueue.client.options import checks
 from bunqueue.client.options.job import encode_data
 from bunqueue.errors import JobCancelled, JobInterrupted, JobStopped, JobTimeout
 from bunqueue.protocol.commands import jobs, query
 
-Handler = Callable[["ActiveJob"], Any]
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar as TypeVarWithDefault
+
+    T = TypeVarWithDefault("T", default=Any)
+else:
+    T = TypeVar("T")
+
+Handler = Callable[["ActiveJob[Any]"], Any]
 """A coroutine function, which runs in the event loop, or a plain one, which runs in a thread."""
 
 D = TypeVar("D")
+K = TypeVar("K")
 
 CANCELLED, TIMED_OUT, INTERRUPTED = "cancelled", "timed out", "interrupted"
 
@@ -65,8 +73,9 @@ _decode_data = Decoder().decode
 _decode_job = Decoder(Job).decode
 
 
-class ActiveJob:
-    """The job that a handler works on.
+class ActiveJob(Generic[T]):
+    """The job that a handler works on. A handler whose job is an `ActiveJob[Order]` gets its `data` as an
+    Order: see `data_as` for what that may be.
 
     `attempts` counts the failures before this run, `max_attempts` is how often it may run in all, `timeout`
     how many ms a run may take, if that is bounded, `postponed` how often handlers put it back with Postpone.
@@ -100,7 +109,7 @@ class ActiveJob:
         self.id = pulled.id
         self.queue = pulled.queue
         self.name = pulled.name
-        self.data: Any = pulled.data
+        self.data: T = pulled.data  # type: ignore[assignment]  # until it is opened
         self.attempts = pulled.attempts
         self.max_attempts = pulled.max_attempts
         self.remove_on_complete = pulled.remove_on_complete
@@ -132,26 +141,31 @@ class ActiveJob:
 
     def open(self) -> None:
         """Decode the data. Raises MsgspecError, or what a wrong payload makes Python raise."""
-        self.data = _decode_data(self.data)
+        self.data = _decode_data(self.data)  # type: ignore[arg-type]
 
     def is_of(self, channel: JobChannel) -> bool:
         """For the worker: whether what it says goes that way."""
         return self._channel is channel
 
-    def is_same_run(self, other: ActiveJob) -> bool:
+    def is_same_run(self, other: ActiveJob[Any]) -> bool:
         """For the worker, which was given the job once more: whether that is for the run that it has in hand,
         or for another attempt."""
         if self.ending is not None and self.ending.why == TIMED_OUT:
             return False
         return not self.failing or other.attempts == self.attempts
 
-    def go_on(self, other: ActiveJob) -> None:
+    def go_on(self, other: ActiveJob[Any]) -> None:
         """For the worker: the run goes on under the lock of `other`, as that of before was lost."""
         self.token, self.attempts, self.raw = other.token, other.attempts, other.raw
 
     def job(self) -> Job:
         """Everything about the job, as it was when it was pulled."""
         return _decode_job(self.raw)
+
+    def data_as(self, kind: type[K]) -> K:
+        """The data as a dataclass, an attrs class, a Pydantic model, a msgspec struct, or any other type that
+        jobs can carry. Raises ArgumentsError, which makes the job a dead letter at once."""
+        return as_data(self.data, kind, self.id)
 
     def carry(self, path: str, **values: object) -> None:
         """For middleware: have what it sets around a run be there in a process of its own, too.
@@ -210,7 +224,7 @@ class ActiveJob:
             raise stopped(self, self.ending)
 
 
-def stopped(job: ActiveJob, ending: Ending) -> JobStopped:
+def stopped(job: ActiveJob[Any], ending: Ending) -> JobStopped:
     """An ending as an error."""
     what = f"job {job.id} ({job.name})"
     if ending.why == CANCELLED:
@@ -222,7 +236,7 @@ def stopped(job: ActiveJob, ending: Ending) -> JobStopped:
     return JobInterrupted(f"{what} goes back: its worker stopped", queue=job.queue, job_id=job.id)
 
 
-current: ContextVar[ActiveJob] = ContextVar("bunqueue.current_job")
+current: ContextVar[ActiveJob[Any]] = ContextVar("bunqueue.current_job")
 """For the worker: set while a handler runs."""
 
 
@@ -230,11 +244,11 @@ _MISSING: Any = object()
 
 
 @overload
-def current_job() -> ActiveJob: ...
+def current_job() -> ActiveJob[Any]: ...
 
 
 @overload
-def current_job(default: D) -> ActiveJob | D: ...
+def current_job(default: D) -> ActiveJob[Any] | D: ...
 
 
 def current_job(default: Any = _MISSING) -> Any:

@@ -6,29 +6,29 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from msgspec import Raw
-from msgspec.msgpack import Decoder, Encoder
+from msgspec.msgpack import Decoder
 
+from bunqueue.client.conversion.encoding import encode
 from bunqueue.errors import ResultError
 from bunqueue.protocol.framing import MAX_FRAME
 from bunqueue.protocol.lenient import DECODE_ERRORS
 
 MAX_STEPS = 100  # of the way to a wrong value: an object that contains itself has no end
 
-_encode = Encoder().encode
 _decode = Decoder().decode
 
 
 def encode_result(value: object, what: str = "the result of the handler") -> Raw:
     """A result as MessagePack. Raises ResultError, which begins with `what`: the job dies at once."""
     try:
-        encoded = _encode(value)
+        encoded = encode(value)
     except Exception as error:  # conversions of foreign types may raise anything
         path, wrong = _find(value)
         where = f" at {path}" if path else ""
         raise ResultError(
             f"{what} cannot be encoded: {type(wrong).__name__}{where} ({type(error).__name__}: {error}). The "
             f"handler has run, so the job is not tried again; return dicts, lists, text, numbers, bytes, "
-            f"dates, dataclasses or msgspec structs"
+            f"dates, dataclasses, attrs classes, Pydantic models or msgspec structs"
         ) from error
     if len(encoded) > MAX_FRAME:
         raise ResultError(
@@ -64,7 +64,7 @@ def _find(value: object) -> tuple[str, object]:
 
 def _is_encodable(value: object) -> bool:
     try:
-        _encode(value)
+        encode(value)
     except Exception:
         return False
     return True

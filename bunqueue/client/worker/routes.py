@@ -12,6 +12,7 @@ from bunqueue.client.connection.options import shown
 from bunqueue.client.options import checks
 from bunqueue.client.worker.active_job import ActiveJob, Handler
 from bunqueue.client.worker.processes.handler_path import path_of
+from bunqueue.client.worker.typed_data import with_typed_data
 from bunqueue.errors import OptionError, Postpone
 
 logger = logging.getLogger("bunqueue.worker")
@@ -101,12 +102,13 @@ def _plan(route: Handler | Route, run_in: RunIn | None, once: bool) -> Plan:
     own = route.run_in if isinstance(route, Route) else None
     once = once or (isinstance(route, Route) and route.at_most_once)
     handler = checked(route.handler if isinstance(route, Route) else route)
+    called = with_typed_data(handler)
     if is_async(handler):
         if own is not None:
             raise TypeError(f"handler: {shown(handler)} is a coroutine function: it runs in the event loop")
-        return Plan(handler, LOOP, at_most_once=once)
+        return Plan(called, LOOP, at_most_once=once)
     executor = own or run_in or THREAD
-    return Plan(handler, executor, path_of(handler) if executor == PROCESS else "", once)
+    return Plan(called, executor, path_of(handler) if executor == PROCESS else "", once)
 
 
 def checked(handler: Handler) -> Handler:

@@ -171,7 +171,8 @@ class Queue(NamedCrons, ServerWebhooks):
     def handle(self, job_id: str, result_type: Any = Any) -> JobHandle[Any]:
         """A handle for a job whose id is known; the server is not asked whether it exists.
 
-        With a `result_type` its result is converted to that: a dataclass, a msgspec struct, a plain type.
+        With a `result_type` its result is converted to that: a dataclass, an attrs class, a Pydantic model, a
+        msgspec struct, a plain type. What `add` gives has `returning` for that.
         """
         return JobHandle(self._caller, self.name, job_id, result_type)
 

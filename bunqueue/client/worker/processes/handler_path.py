@@ -11,6 +11,7 @@ from typing import Any
 
 from bunqueue.client.connection.options import shown
 from bunqueue.client.worker.active_job import Handler
+from bunqueue.client.worker.typed_data import with_typed_data
 
 MAIN = "__bunqueue_main__"
 """The name under which a program's own file is run in another process: there it is no program."""
@@ -89,7 +90,7 @@ def handler_at(path: str) -> Handler:
     handler: Any = found if make is None else make()
     if not callable(handler):
         raise TypeError(f"there is no handler at {path}")
-    return handler  # type: ignore[no-any-return]
+    return with_typed_data(handler)
 
 
 def imported(paths: list[str]) -> dict[str, Handler]:

@@ -1,0 +1,80 @@
+"""Handlers that say what the data of their jobs is: `async def ship(job: ActiveJob[Order])`."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from functools import partial, wraps
+from typing import Any, get_args, get_origin, get_type_hints
+
+from bunqueue.client.connection.options import shown
+from bunqueue.client.conversion.converter import Converter
+from bunqueue.client.conversion.mismatch import Mismatch
+from bunqueue.client.worker.active_job import ActiveJob, Handler
+from bunqueue.errors import ArgumentsError
+
+
+def with_typed_data(handler: Handler) -> Handler:
+    """A handler that gets the data of its jobs as the type that its annotation says; the same handler if it
+    says none. TypeError for a type that jobs cannot carry."""
+    kind = _data_type(handler)
+    if kind is Any:
+        return handler
+    converter = Converter(kind, f"handler {_name(handler)}: the data of its jobs")
+    if inspect.iscoroutinefunction(handler):
+
+        @wraps(handler)
+        async def run_coroutine(job: ActiveJob[Any]) -> Any:
+            _convert(job, converter)
+            return await handler(job)
+
+        return run_coroutine
+
+    @wraps(handler)
+    def run(job: ActiveJob[Any]) -> Any:
+        _convert(job, converter)
+        return handler(job)
+
+    return run
+
+
+def _convert(job: ActiveJob[Any], converter: Converter) -> None:
+    """ArgumentsError, so that the job is a dead letter at once: no other attempt would change its data."""
+    try:
+        job.data = converter.convert(job.data)
+    except Mismatch as error:
+        raise ArgumentsError(
+            f"job {job.name!r}: its data is not what its handler takes: {error}",
+            argument=error.path,
+            queue=job.queue,
+        ) from None
+
+
+def _data_type(handler: Handler) -> Any:
+    """X of a handler whose job is an `ActiveJob[X]`; else Any."""
+    function: Any = handler.func if isinstance(handler, partial) else handler
+    if not inspect.isroutine(function):  # an object that can be called
+        function = getattr(function, "__call__", function)  # noqa: B004
+    annotations = getattr(function, "__annotations__", {})
+    written = next((each for name, each in annotations.items() if name != "return"), None)
+    if written is None or (isinstance(written, str) and "ActiveJob[" not in written):
+        return Any
+    hint = _resolved(function, written, handler)
+    return get_args(hint)[0] if get_origin(hint) is ActiveJob else Any
+
+
+def _resolved(function: Callable[..., Any], written: object, handler: Handler) -> Any:
+    try:
+        hints = get_type_hints(function, include_extras=True)
+    except NameError as error:
+        if not isinstance(written, str):
+            return written
+        raise TypeError(
+            f"handler {_name(handler)}: its annotation {written} names {error.name!r}, which its module does "
+            f"not know when jobs run; define it at the top of a module, outside TYPE_CHECKING"
+        ) from None
+    return next(hint for name, hint in hints.items() if name != "return")
+
+
+def _name(handler: Handler) -> str:
+    return getattr(handler, "__qualname__", None) or shown(handler)
