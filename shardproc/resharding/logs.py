@@ -58,9 +58,7 @@ def shared_out(
     """
     batch, number = None, 0
     parts: dict[int, Part] = {}
-    for batch in merge(*logs, key=attrgetter("at")):
-        if len(logs) > 1 and batch.is_oldest and batch.first_seq > 1:
-            batch.pushed = []  # other logs have older rows, but this one does not know what was before
+    for batch in _showing_gaps(merge(*logs, key=attrgetter("at")), several=len(logs) > 1):
         parts = _split(batch, numbers, new)
         if batch.is_oldest or batch.pushed == []:
             _complete(parts, batch, family)
@@ -74,6 +72,16 @@ def shared_out(
         _complete(parts, batch, family)
         for target in parts.keys() - had:
             yield target, parts[target].row(number)
+
+
+def _showing_gaps(batches: Iterable[Batch], *, several: bool) -> Iterator[Batch]:
+    """Where ``several`` logs become one: the others may have older rows than a log whose own are forgotten, and
+    that log does not know what was pushed before.  A row of its own says so, with one forgotten event."""
+    for batch in batches:
+        if several and batch.is_oldest and batch.first_seq > 1:
+            yield Batch(batch.source, batch.first_seq, batch.at, [None], [], is_oldest=True)
+            batch.is_oldest = False
+        yield batch
 
 
 class Part:
