@@ -137,7 +137,8 @@ class CommandFailed(BunqueueError):
 
     `server_code` is the code of the refusal, see docs/errors.md; `code` is the same where this exception has
     none of its own. `field`, `value` and `bound` say which field of the command is wrong, what it was and
-    what it may be, as far as the refusal is about one.
+    what it may be, as far as the refusal is about one. `retry_after` are the ms until the same command may
+    succeed, where the server can say so.
     """
 
     code = "command_failed"
@@ -145,6 +146,7 @@ class CommandFailed(BunqueueError):
     field: str | None = None
     value: object = None
     bound: object = None
+    retry_after: int | None = None
 
     def __init__(
         self,

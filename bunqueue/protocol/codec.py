@@ -49,7 +49,12 @@ class InvalidCommand(CommandError):
 
     def __init__(self, problem: CommandError, req_id: RequestId = UNSET) -> None:
         super().__init__(
-            str(problem), problem.code, field=problem.field, value=problem.value, bound=problem.bound
+            str(problem),
+            problem.code,
+            field=problem.field,
+            value=problem.value,
+            bound=problem.bound,
+            retry_after=problem.retry_after,
         )
         self.req_id = req_id
 

@@ -70,7 +70,7 @@ def json_of(error: BunqueueError) -> str:
     report: dict[str, object] = {"ok": False, "error": words_of(error), "code": error.code}
     if isinstance(error, CommandFailed):
         details = {"serverCode": error.server_code, "field": error.field, "value": error.value}
-        details["bound"] = error.bound
+        details |= {"bound": error.bound, "retryAfter": error.retry_after}
         report |= {name: value for name, value in details.items() if value is not None}
     return encoded(report)
 

@@ -25,6 +25,7 @@ ERROR: Schema = {
         "field": {"type": "string", "description": "the field that is refused, as in jobs[3].priority"},
         "value": {"description": "what it was, as far as that is short"},
         "bound": {"description": "what it may be: a number, or the values that are allowed"},
+        "retryAfter": {"type": "integer", "description": "ms until the same request may succeed"},
     },
 }
 INTRODUCTION = """\

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -195,4 +196,6 @@ async def _until_gone(request: Request) -> None:
 def shown(reply: dict[str, Any]) -> Response:
     """A reply as an answer."""
     code = 200 if reply.get("ok") else status.status_of(str(reply.get("code")))
-    return answer(write_json(reply), code)
+    wait = reply.get("retryAfter")
+    headers = {"Retry-After": str(max(1, math.ceil(wait / 1000)))} if isinstance(wait, int) else None
+    return answer(write_json(reply), code, headers)

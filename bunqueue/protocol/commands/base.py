@@ -53,12 +53,14 @@ class ErrorReply(Reply, kw_only=True):
     field: str | UnsetType = UNSET  # the refused field, as in "jobs[3].priority"
     value: str | float | bool | UnsetType | None = UNSET  # the refused value, if it is short
     bound: str | float | UnsetType = UNSET  # what is allowed: a number, or a list of values
+    retry_after: int | UnsetType = UNSET  # ms until the same command may succeed
 
 
 class CommandError(Exception):
     """A refused command; everything in it goes into the error reply.
 
     ``field`` is the path of the wrong field, ``value`` what it held, ``bound`` what is allowed.
+    ``retry_after`` are the ms until the same command may succeed.
     """
 
     def __init__(
@@ -69,15 +71,19 @@ class CommandError(Exception):
         field: str | UnsetType = UNSET,
         value: object = UNSET,
         bound: str | float | UnsetType = UNSET,
+        retry_after: int | UnsetType = UNSET,
     ) -> None:
         super().__init__(text)
+        self.retry_after = retry_after
         self.code, self.field, self.value = code, field, _short(value)
         self.bound = _portable(bound)
 
     def within(self, text: str, path: str) -> CommandError:
         """The same refusal for a nested field, with this text and path."""
         code = code_of_field(path) if self.code == Code.INVALID_FIELD else self.code
-        return CommandError(text, code, field=path, value=self.value, bound=self.bound)
+        return CommandError(
+            text, code, field=path, value=self.value, bound=self.bound, retry_after=self.retry_after
+        )
 
 
 def invalid(
@@ -116,6 +122,7 @@ def refused(error: CommandError, req_id: RequestId = UNSET) -> ErrorReply:
         field=error.field,
         value=error.value,
         bound=error.bound,
+        retry_after=error.retry_after,
         req_id=req_id,
     )
 
@@ -175,6 +182,7 @@ class Spec:
     partial: bool = False  # the reachable shards answer for all
     grows: bool = False  # needs more space on the disk than it frees: refused while the disk is full
     internal: bool = False  # only for the HTTP gateway; for all other clients it does not exist
+    operational: bool = False  # about the server itself: answered even while its store is away
 
     @cached_property  # read for every pull
     def default_timeout(self) -> float:
@@ -212,6 +220,7 @@ def command(
     partial: bool = False,
     grows: bool = False,
     internal: bool = False,
+    operational: bool = False,
 ) -> Callable[[C], C]:
     """Add a command class to the table.  Commands that only read are repeatable."""
 
@@ -235,6 +244,7 @@ def command(
             partial,
             grows,
             internal,
+            operational,
         )
         return cls
 
