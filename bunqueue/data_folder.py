@@ -28,6 +28,7 @@ from .shard_identity import Identity, Place, file_name, identity_of, misfit
 NAME = "manifest.json"
 LOCK = "server.lock"
 FORMAT = 1
+FORMAT_WITH_STORE = 2  # an older version would serve such a folder without its store
 REPAIR = ".repair"  # where `bunqueue doctor --repair` makes new files
 RESHARD = ".reshard"  # where `bunqueue reshard` makes new files; without `COMPLETE` in it nobody needs it
 DATABASE = b"SQLite format 3\0"  # how every file of jobs begins, unless it is empty
@@ -72,14 +73,16 @@ class Manifest(msgspec.Struct, omit_defaults=True):
     created: list[int] = []  # the shards that have a file with an identity
     unmarked: list[int] = []  # those whose file may be from before there were identities
     losses: list[Loss] = []
+    store: str = ""  # the id of the store that keeps the jobs; the files here are copies then
 
     def places(self) -> list[Place]:
-        """What is expected of the file of each shard."""
+        """What is expected of the file of each shard.  One that a store keeps may be missing."""
+        known = not self.store
         return [
             Place(
                 Identity(self.id, shard, self.shards, self.generation),
-                filled=shard in self.created or shard in self.unmarked,
-                marked=shard in self.created,
+                filled=known and (shard in self.created or shard in self.unmarked),
+                marked=known and shard in self.created,
             )
             for shard in range(self.shards)
         ]
@@ -89,11 +92,12 @@ class Manifest(msgspec.Struct, omit_defaults=True):
         return Manifest(FORMAT, shards, self.id, self.generation + 1, list(range(shards)))
 
 
-def open_data_folder(folder: Path, shards: int, *, is_new: bool = False) -> None:
+def open_data_folder(folder: Path, shards: int, *, is_new: bool = False, store: str = "") -> None:
     """Make ``folder`` and its manifest if need be.  DataFolderError unless it is a folder for ``shards``, and
     its files can be what they should be; then nothing has changed.
 
-    ``is_new``: it has no files yet, even if the manifest of an older version does not say so.
+    ``is_new``: it has no files yet, even if the manifest of an older version does not say so.  ``store``: the
+    id of the store that keeps the jobs; "" without one.
     """
     with _usable(folder):
         if is_resharded(folder):
@@ -111,10 +115,32 @@ def open_data_folder(folder: Path, shards: int, *, is_new: bool = False) -> None
             manifest = Manifest(FORMAT, shards, _new_id())
         else:
             manifest = found if found.id else _identified(folder, found, [] if is_new else range(shards))
+        manifest = _with_store(folder, manifest, store)
         check_places(folder, manifest)
         _check_files(folder)
         if manifest is not found:
             save_manifest(folder, manifest)
+
+
+def _with_store(folder: Path, manifest: Manifest, store: str) -> Manifest:
+    """The manifest of a folder for that store; refuses to mix jobs of a folder with those of a store."""
+    if manifest.store == store:
+        return manifest
+    if manifest.store and not store:
+        refuse(
+            folder,
+            "is a copy of what a store keeps: start with --store, or take the jobs out of it with bunqueue "
+            "store leave",
+        )
+    if manifest.store:
+        refuse(folder, f"belongs to the store {manifest.store}, not to {store}; give another --data-dir")
+    if manifest.created or manifest.unmarked:
+        refuse(
+            folder,
+            "has jobs of its own: take it into the store with bunqueue store adopt, or give another "
+            "--data-dir",
+        )
+    return msgspec.structs.replace(manifest, format=FORMAT_WITH_STORE, store=store)
 
 
 def _new_id() -> str:
@@ -323,7 +349,7 @@ def _read(folder: Path) -> Manifest | None:
         return None
     except msgspec.DecodeError as error:
         refuse(folder, f"has a damaged {NAME} ({error}); restore that file from a backup of the folder")
-    if found.format > FORMAT:
+    if found.format > (FORMAT_WITH_STORE if found.store else FORMAT):
         newer = f"a newer version of bunqueue (format {found.format})"
         refuse(folder, f"was written by {newer}; upgrade bunqueue")
     if found.shards < 1:

@@ -17,6 +17,7 @@ from bunqueue.model.ids import is_power_of_two
 MEMORY = ":memory:"  # the ``data_dir`` that keeps nothing
 MAX_TOKENS, MAX_TOKEN_CHARS = 64, 512  # together half of what may go through the pipe to the child process
 MAX_ORIGINS = 16
+STORE_SCHEMES = ("postgresql://", "postgres://")
 
 _SIZE = re.compile(r"([0-9]{1,18})([KMGT]?)")
 _TOKEN = re.compile(r"[!-+\--~]+")  # printable ASCII but space and comma
@@ -150,6 +151,15 @@ PEM = Kind(
     bound="the path of a PEM file", allows=lambda value: value == "" or is_path(value), settle=_settle_file
 )
 MEMORY_LIMIT = byte_size(LEAST)
+STORE = Kind(
+    bound="a URL of PostgreSQL, such as postgresql://user@host/database",
+    allows=lambda value: value == "" or (is_path(value) and str(value).startswith(STORE_SCHEMES)),
+    secret=True,
+)
+SNAPSHOTS = Kind(
+    bound="an absolute path, s3://bucket/prefix, or nothing for the store itself",
+    allows=lambda value: value == "" or (is_path(value) and str(value).startswith(("/", "s3://"))),
+)
 SWITCH = Kind(
     bound="true or false",
     allows=lambda value: isinstance(value, bool),

@@ -29,6 +29,8 @@ from bunqueue.setting_kinds import (
     ORIGINS,
     PEM,
     PORT,
+    SNAPSHOTS,
+    STORE,
     SWITCH,
     SYNC,
     TOKENS,
@@ -136,6 +138,17 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         Literal["normal", "full"],
         Option(SYNC, "What is acknowledged survives any crash; with full, also a power loss."),
     ] = "normal"
+    store: Annotated[
+        str,
+        Option(
+            STORE,
+            "Where the jobs are kept beside the data folder, so that they outlive this machine.",
+            default_text="none: the data folder alone",
+        ),
+    ] = ""
+    store_snapshots: Annotated[
+        str, Option(SNAPSHOTS, "Where snapshots of the store's shards are kept.", default_text="the store")
+    ] = ""
     damaged_shard: Annotated[
         Literal["isolate", "stop", "serve"],
         Option(
@@ -229,6 +242,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             option.check(getattr(self, option.name), option.name)
         _check_ports(self.tcp_port, self.http_port, "tcp_port", "http_port")
         _check_tls(self.tls_cert, self.tls_key, self.tls_client_ca)
+        if self.store and self.in_memory:
+            raise SettingsError("store: give a data_dir that is a folder, not :memory:")
+        if self.store_snapshots and not self.store:
+            raise SettingsError("store_snapshots: only with a store; give store, too")
         if self.read_only_token and not self.auth_token:
             raise SettingsError(
                 "read_only_token: give auth_token, too; without one everybody may do everything"

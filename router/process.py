@@ -34,11 +34,12 @@ from .gateway_supervisor import Gateway
 from .hub import SWEEP_S, Hub
 from .listener import TcpListener
 from .sockets import BoundSockets
-from .supervisor import COMMAND, Supervisor
+from .supervisor import COMMAND, WAIT_USEC, Supervisor
 from .tls import server_context
 
 SIBLINGS = ("bunqueue", "shardproc")  # generic names: another module of the user's may answer to them
 CLOSE_S = 2.0  # for clients to take their last replies
+STORE_AGAIN_S = 2.0  # between two looks for a store that is away
 AGAIN_S = 0.5  # a signal that follows the first one sooner is the same wish: timeout(1) sends two, say
 
 _log = get_logger("router")
@@ -149,8 +150,9 @@ class RouterProcess:
         self._sockets.bind()
         self._gateway.bind()
         self._check_door()
+        store = await self._store()
         if self._data is not None:  # last: a start that fails must not settle the number of shards
-            open_data_folder(folder, settings.shards)
+            open_data_folder(folder, settings.shards, store=store)
             for loss in losses_ahead(folder):
                 _log.warning("a shard begins empty, as its loss was accepted", shard=loss.shard, at=loss.at)
         self._check_readers()
@@ -170,6 +172,33 @@ class RouterProcess:
         gc.set_threshold(50_000, 20, 100)
         self._announce()
         await asyncio.Event().wait()
+
+    async def _store(self) -> str:
+        """The id of the store, "" without one; waits until it answers.  StartError if it is none for us."""
+        if not self._settings.store:
+            return ""
+        # Not needed by those that have no store, where it may not be installed.
+        from bunqueue.store.database import StoreError, StoreUnavailable
+
+        while True:
+            try:
+                return await asyncio.to_thread(self._read_store)
+            except StoreUnavailable as error:
+                _log.warning("waits for the store", reason=str(error))
+                notify(f"STATUS={error}\nEXTEND_TIMEOUT_USEC={WAIT_USEC}")
+                await asyncio.sleep(STORE_AGAIN_S)
+            except StoreError as error:
+                raise StartError(f"store: {error}", BAD_USAGE) from error
+
+    def _read_store(self) -> str:
+        from bunqueue.store.check import problems, standbys
+        from bunqueue.store.database import connected, usable
+
+        with connected(self._settings.store) as connection:
+            store = usable(connection, self._settings.shards)
+            for problem in [] if store.replicates else problems(standbys(connection)):
+                _log.error("the store does not replicate", problem=problem.text, cure=problem.cure)
+        return store.id
 
     @property
     def _is_open(self) -> bool:

@@ -40,6 +40,9 @@ class Owner(Protocol):
     def recovered(self, link: ShardLink) -> None:
         """It wants commands."""
 
+    def waiting(self, link: ShardLink, text: str) -> None:
+        """It waits for the store, or for the end of another owner."""
+
     def damaged(self, link: ShardLink, text: str) -> None:
         """It cannot serve before somebody has repaired its file."""
 
@@ -175,6 +178,8 @@ class ShardLink(asyncio.Protocol):
             self._hub.answers_lost(self.shard, link_protocol.unpack_connections(body))
         elif kind == link_protocol.READY:
             self._owner.recovered(self)
+        elif kind == link_protocol.WAITING:
+            self._owner.waiting(self, body.decode())
         elif kind == link_protocol.DAMAGED:
             self._owner.damaged(self, body.decode())
         elif kind == link_protocol.EVENTS:

@@ -17,6 +17,7 @@ import msgspec
 from bunqueue.logs import get_logger
 from bunqueue.protocol import link as link_protocol
 from bunqueue.settings import Settings
+from bunqueue.systemd import notify
 
 from .errors import StartError
 from .hub import Hub
@@ -33,6 +34,8 @@ STOOD_STILL_S = 2.5  # between two pings: the router was stopped, and could hear
 EXIT_S = 1.0  # for a process to end after it has closed its link
 DRAIN_S = 10.0  # to answer, commit and exit; then it is killed, which loses nothing
 REPORT_S = 1.0  # between two lines about the progress of loading
+WAIT_REPORT_S = 5.0  # and about what a shard waits for
+WAIT_USEC = 30_000_000  # by which systemd waits longer for a start that waits for the store
 
 _log = get_logger("router")
 
@@ -263,6 +266,13 @@ class Supervisor:
         took = asyncio.get_running_loop().time() - shard.started_at
         _log.info("shard ready", shard=shard.index, took_ms=round(took * 1000))
         self._begin()
+
+    def waiting(self, link: ShardLink, text: str) -> None:
+        shard, now = self._shards[link.shard], asyncio.get_running_loop().time()
+        notify(f"STATUS=shard {shard.index} waits: {text}\nEXTEND_TIMEOUT_USEC={WAIT_USEC}")
+        if now - shard.reported_at >= WAIT_REPORT_S:
+            shard.reported_at = now
+            _log.warning("shard waits", shard=shard.index, reason=text)
 
     def damaged(self, link: ShardLink, text: str) -> None:
         shard = self._shards[link.shard]

@@ -71,24 +71,29 @@ class Shard:
         chance: Callable[[], float] = random.random,
         prepare: Callable[[State], None] = lambda state: None,
         factory: type[sqlite3.Connection] = sqlite3.Connection,
+        opened: Database | None = None,
     ) -> None:
         """``clock`` and ``chance`` are for those who want the same to happen each time; ``prepare`` tells a
-        new engine what the settings say; ``factory`` as of `Database`."""
+        new engine what the settings say; ``factory`` as of `Database`.  ``opened`` is the file at ``path`` if
+        it is open already."""
         self._chance = chance
         self._prepare = prepare
         self._clock = clock or Clock()
-        database = Database(path, full_sync=full_sync, lock_wait_s=lock_wait_s, factory=factory)
-        self.store = CarefulStore(database, retention)
+        database = opened or Database(path, full_sync=full_sync, lock_wait_s=lock_wait_s, factory=factory)
+        self._place, self._retention = (shard, shards), retention
+        self.store = self._new_store(database)
         self.restriction: Callable[[Spec], CommandError | None] | None = None
         """Why a command is refused at present, if it is; None while every command is carried out."""
         self.published: dict[str, Published] = {}  # events for subscribers, of the last commit
         self.notices: list[tuple[int, bytes]] = []  # frames for connections that did not ask for them
-        self._place, self._retention = (shard, shards), retention
         self._time = Timekeeping(self._clock)
         self.engine = self._new_engine()
         self._ticked_at = self._clock.now_ms()
         self._heard_at: int | None = None  # when the router last spoke; None: there is no router
         self._hears = False  # the router has said something since the last tick
+
+    def _new_store(self, database: Database) -> CarefulStore:
+        return CarefulStore(database, self._retention)
 
     def _new_engine(self) -> Engine:
         engine = Engine(self.store, secrets.randbits, self._chance, *self._place)
@@ -115,6 +120,10 @@ class Shard:
         """The router has said something, which is carried out after the next tick.  From the first time on,
         workers are not to blame for its silence."""
         self._hears = True
+
+    def stood_still(self) -> None:
+        """Nothing could be carried out for a while: the next tick gives everybody time again."""
+        self._ticked_at = 0
 
     def tick(self) -> int:
         """Begin a batch: do what is due; the time of the batch.  Call it AWAY_MS apart at most."""
@@ -208,8 +217,8 @@ class Shard:
 
     def commit(self) -> list[tuple[int, Reply | Raw]]:
         """Commit; after that the replies, with their connections, and the peer messages may leave."""
+        self._store()
         out, state = self.engine.out, self.engine.state
-        self.store.commit(out, state.next_seq, len(state.jobs))
         self.published = out.published
         if out.published:
             out.published = {}
@@ -221,6 +230,11 @@ class Shard:
         replies, out.replies = out.replies, []
         out.size = 0
         return self._relay(replies) if state.relays else replies
+
+    def _store(self) -> None:
+        """Make what the batch has changed durable."""
+        out, state = self.engine.out, self.engine.state
+        self.store.commit(out, state.next_seq, len(state.jobs))
 
     def _warn_of_half_flows(self) -> None:
         """Some were removed, and that is committed."""

@@ -9,6 +9,7 @@ import socket
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -76,6 +77,8 @@ def _run(start: Start, settings: Settings, sock: socket.socket) -> int:
     """Open the file, serve.  ConnectionError when the router goes before everything is ready."""
     hello = link.ShardHello(start.shard, os.getpid(), start.secret)
     sock.sendall(link.answer(link.CONTROL, link.HELLO, link.encode(hello)))
+    if settings.store:
+        return _run_replicated(start, settings, sock)
     try:
         shard = _open(start, settings, sock)
     except (ShardDamaged, *DISK_ERRORS) as error:
@@ -90,10 +93,14 @@ def _run(start: Start, settings: Settings, sock: socket.socket) -> int:
         return 1
     except (DatabaseBusy, SchemaTooNew, DatabaseError, DataFolderError) as error:
         return _refused(start, settings, error)
+    return _serve(shard, Server(shard, sock, settings.busy_poll), sock)
+
+
+def _serve(shard: ResilientShard, server: Server, sock: socket.socket) -> int:
+    """Until the router goes, or wants the end; the exit status."""
     shard.files.goes_on = lambda: sock.sendall(link.answer(link.CONTROL, link.PONG))
     try:
         sock.sendall(link.answer(link.CONTROL, link.READY))
-        server = Server(shard, sock, settings.busy_poll)
         server.run()
         if server.draining:
             shard.compact()
@@ -113,6 +120,25 @@ def _run(start: Start, settings: Settings, sock: socket.socket) -> int:
     return 0
 
 
+def _run_replicated(start: Start, settings: Settings, sock: socket.socket) -> int:
+    """As `_run`, with a log: wait for it, own the shard, have the file hold all of it, serve."""
+    # Not needed by those that have no store, where it may not be installed.
+    from .replication.process import LOST, REFUSED, open_shard, server_of
+
+    def report(text: str) -> None:
+        sock.sendall(link.answer(link.CONTROL, link.WAITING, text.encode()))
+
+    try:
+        shard = open_shard(start, settings, sock, report, _options(start, settings))
+    except REFUSED as error:
+        return _refused(start, settings, error)
+    except LOST as error:
+        _log.error("stopped before it was ready, to begin again", error=str(error))
+        return 1
+    _recover(shard, start, sock)
+    return _serve(shard, server_of(shard, sock, settings), sock)
+
+
 def _refused(start: Start, settings: Settings, error: Exception) -> int:
     where = shard_file(Path(settings.data_dir), start.shard).name
     _log.error("cannot open the data", file=where, error=str(error))
@@ -123,9 +149,14 @@ def _open(start: Start, settings: Settings, sock: socket.socket) -> ResilientSha
     """Open the shard's file and recover, reporting progress to the router."""
     memory = settings.in_memory
     path = ":memory:" if memory else str(shard_file(Path(settings.data_dir), start.shard))
-    begun = time.monotonic()
-    retention = Retention(settings.events_max_age * HOUR_MS, settings.events_max_count)
-    full_sync = settings.sync == "full"
+    shard = ResilientShard(path, **_options(start, settings))
+    shard.store.damage.serve = settings.damaged_shard == "serve"
+    _recover(shard, start, sock)
+    return shard
+
+
+def _options(start: Start, settings: Settings) -> dict[str, Any]:
+    """What the settings say of a shard."""
 
     def prepare(state: State) -> None:
         state.upkeep.retention = finished.Retention(
@@ -133,18 +164,20 @@ def _open(start: Start, settings: Settings, sock: socket.socket) -> ResilientSha
         )
         state.webhooks_anywhere = settings.webhook_addresses == "any"
 
-    shard = ResilientShard(
-        path,
-        full_sync=full_sync,
-        shard=start.shard,
-        shards=start.shards,
-        retention=retention,
-        prepare=prepare,
-        wal_limit=settings.wal_limit * MB,
-        memory=share_of(settings.memory_limit, start.shards),
-    )
+    return {
+        "full_sync": settings.sync == "full",
+        "shard": start.shard,
+        "shards": start.shards,
+        "retention": Retention(settings.events_max_age * HOUR_MS, settings.events_max_count),
+        "prepare": prepare,
+        "wal_limit": settings.wal_limit * MB,
+        "memory": share_of(settings.memory_limit, start.shards),
+    }
 
-    shard.store.damage.serve = settings.damaged_shard == "serve"
+
+def _recover(shard: ResilientShard, start: Start, sock: socket.socket) -> None:
+    """Read the file, and report the progress to the router."""
+    begun = time.monotonic()
 
     def progress(loaded: int, total: int) -> None:
         report = link.encode(link.ShardProgress(loaded, total))
@@ -158,4 +191,3 @@ def _open(start: Start, settings: Settings, sock: socket.socket) -> ResilientSha
     gc.set_threshold(50_000, 20, 100)
     took = int((time.monotonic() - begun) * 1000)
     _log.info("recovered", jobs=count, took_ms=took)
-    return shard

@@ -42,7 +42,6 @@ from .engine.peers.carried_state import CarriedState, entangled, parked
 from .engine.state import Client
 from .file_watch import FileWatch
 from .pressure import Pressure
-from .storage.careful import CarefulStore
 from .storage.database import DISK_ERRORS, disk_problem
 from .storage.disk_space import DEFAULT_WAL_LIMIT, DiskSpace
 from .storage.event_log import DEFAULT_RETENTION, Retention
@@ -115,7 +114,7 @@ class ResilientShard(Shard):
                 raise
             self._reserve.release()
             self.store.database.rollback()
-            self.store = CarefulStore(self.store.database, self._retention)
+            self.store = self._new_store(self.store.database)
             self.engine = self._new_engine()
             count = super().recover(now, epoch, progress)
         if self._disk_space is not None:
@@ -351,7 +350,7 @@ class ResilientShard(Shard):
         """Read the state of the shard from its file."""
         carried, now = CarriedState(self.engine.state), self._clock.now_ms()
         self.store.database.rollback()
-        self.store = CarefulStore(self.store.database, self._retention)
+        self.store = self._new_store(self.store.database)
         self.engine = self._new_engine()
         gc.disable()  # as at the start
         try:

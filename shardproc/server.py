@@ -10,6 +10,7 @@ import select
 import socket
 import time
 from collections import deque
+from collections.abc import Iterable
 
 from bunqueue.busy_poll import SMALL, give_way
 from bunqueue.logs import get_logger
@@ -29,6 +30,7 @@ ENDS = frozenset({link.CLOSED, link.SEVERED, link.BROKEN})  # of a connection
 _log = get_logger("shard")
 
 Item = tuple[int, bytes]  # kind and body of an envelope
+Envelope = tuple[tuple[int, ...], bytes]  # connection and kind, and the body
 
 
 class Server:
@@ -81,33 +83,42 @@ class Server:
         shard = self._shard
         data = None
         if self._wait(0 if self._backlog else shard.wait_ms()):
-            size = self._sock.recv_into(self._buffer)
-            self._prompt = size <= SMALL and time.monotonic_ns() - self._answered_at < self._window
-            data = bytes(self._buffer[:size])
+            data = self._read()
             if not data:
-                _log.info("router is gone")
                 return False
             shard.hear()
-        now = shard.tick()
-        self._until = time.monotonic() + TURN_S
-        if data:
-            for (conn, kind), body in self._splitter.feed(data):
-                if kind == link.PING:
-                    self._control.append(link.answer(link.CONTROL, link.PONG))
-                elif kind == link.DRAIN:
-                    self.draining = True
-                elif self._backlog:
-                    self._backlog.setdefault(conn, deque()).append((kind, body))
-                else:
-                    self._receive(conn, kind, body, now)
-        if self._backlog:
-            self._work_off(now)
-        if shard.engine.state.works:
-            shard.work()
+        self._carry_out(self._splitter.feed(data) if data else ())
         self._commit_and_send()
         if data:
             self._answered_at = time.monotonic_ns()
         return True
+
+    def _read(self) -> bytes:
+        """What has arrived; nothing when the router has gone."""
+        size = self._sock.recv_into(self._buffer)
+        self._prompt = size <= SMALL and time.monotonic_ns() - self._answered_at < self._window
+        if not size:
+            _log.info("router is gone")
+        return bytes(self._buffer[:size])
+
+    def _carry_out(self, envelopes: Iterable[Envelope]) -> None:
+        """A batch, up to its commit: what is due, what has arrived, and some of what had to wait."""
+        shard = self._shard
+        now = shard.tick()
+        self._until = time.monotonic() + TURN_S
+        for (conn, kind), body in envelopes:
+            if kind == link.PING:
+                self._control.append(link.answer(link.CONTROL, link.PONG))
+            elif kind == link.DRAIN:
+                self.draining = True
+            elif self._backlog:
+                self._backlog.setdefault(conn, deque()).append((kind, body))
+            else:
+                self._receive(conn, kind, body, now)
+        if self._backlog:
+            self._work_off(now)
+        if shard.engine.state.works:
+            shard.work()
 
     def _receive(self, conn: int, kind: int, body: bytes, now: int) -> None:
         shard = self._shard
@@ -201,9 +212,13 @@ class Server:
             parts.append(link.answer(conn, link.REPLIES, notice))
         if lost := self._shard.lost():
             parts.append(link.answer(link.CONTROL, link.LOST, link.pack_connections(lost)))
-        if parts:
-            self._sock.sendall(b"".join(parts))
-            parts.clear()
+        self._send()
+
+    def _send(self) -> None:
+        """Let go what is to go."""
+        if self._control:
+            self._sock.sendall(b"".join(self._control))
+            self._control.clear()
 
     def _publish(self, parts: list[bytes]) -> None:
         """Send events to their subscribers."""

@@ -88,6 +88,7 @@ class Code(enum.StrEnum):
     STORAGE_FAILED = "STORAGE_FAILED"
     STORAGE_DAMAGED = "STORAGE_DAMAGED"
     MEMORY_LIMIT = "MEMORY_LIMIT"
+    STORE_UNAVAILABLE = "STORE_UNAVAILABLE"
     # of HTTP alone
     INVALID_REQUEST = "INVALID_REQUEST"
     UNKNOWN_PATH = "UNKNOWN_PATH"
@@ -153,6 +154,11 @@ TABLE: dict[Code, Row] = {
     Code.STORAGE_FAILED: Row("the disk failed to write or to read", 503),
     Code.STORAGE_DAMAGED: Row("the data is in a damaged part of a shard's file", 500, Kind.DAMAGED),
     Code.MEMORY_LIMIT: Row("the shard is near its memory limit and takes no more jobs", 503),
+    Code.STORE_UNAVAILABLE: Row(
+        "the store does not acknowledge at present; nothing was changed: ask again in a moment",
+        503,
+        Kind.UNAVAILABLE,
+    ),
     Code.INVALID_REQUEST: Row("the request or its body cannot be read", 400),
     Code.UNKNOWN_PATH: Row("there is nothing at this path", 404),
     Code.METHOD_NOT_ALLOWED: Row("the path does not support this method", 405),

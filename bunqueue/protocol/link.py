@@ -45,6 +45,7 @@ EVENTS = 5  # for connection CONTROL; body: connections and event frames (`pack_
 TO_PEER = 6  # a peer message: the body is the number of the shard and the message
 LOST = 7  # nobody can say any more what became of what these connections asked (body: packed u32)
 DAMAGED = 8  # it ends, and is not to be started again before its file is repaired: the body says so
+WAITING = 9  # not ready yet, and not to blame for it: the body says what it waits for
 
 CONTROL = 0  # the "connection" of messages that concern no client
 TICKET = 0x8000_0000  # connection numbers from here on are tickets of gathered commands

@@ -79,7 +79,14 @@ class Beat:
     token: str
 
 
-Request = Connect | Look | Claim | Tail | Append | Beat
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Own the shard no more, if the epoch is the current one.  Answer: `Done`, or `Refused`."""
+
+    epoch: int
+
+
+Request = Connect | Look | Claim | Tail | Append | Beat | Release
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +143,7 @@ class Phase(enum.Enum):
     CLAIMING = "claiming"
     READING = "reading"
     OWNING = "owning"
+    RELEASED = "released"  # on purpose: another one need not wait for it
     FENCED = "fenced"
 
 
@@ -174,6 +182,7 @@ class Owner:
         self._not_before = 0.0
         self._pause = FIRST_PAUSE_S
         self._has_owned = False
+        self._releases = False
         self._seen: tuple[str, int, int] | None = None  # token, epoch, beat of another owner
         self._seen_at = 0.0
         self._holder_epoch = 0
@@ -191,19 +200,24 @@ class Owner:
         assert body
         self._pending = body
 
+    def release(self) -> None:
+        """Give the shard up, once nothing is under way.  Nothing is appended any more."""
+        assert self.is_idle
+        self._releases = True
+
     def owns(self, now: float) -> bool:
         """Whether the last answer of the log is so new that nobody else can have the shard yet."""
-        return self.phase is not Phase.FENCED and now - self._proven_at < PROOF_S
+        return self.phase not in (Phase.FENCED, Phase.RELEASED) and now - self._proven_at < PROOF_S
 
     # -- what the connection asks
 
     def wait_s(self, now: float) -> float | None:
         """Seconds until `next_request` may have something; None: an answer or a record has to come first."""
-        if self._asked is not None or self.phase is Phase.FENCED:
+        if self._asked is not None or self.phase in (Phase.FENCED, Phase.RELEASED):
             return None
         if self.phase in (Phase.AWAY, Phase.WAITING):
             return max(0.0, self._not_before - now)
-        if self._pending is None and self.phase is Phase.OWNING:
+        if self._pending is None and self.phase is Phase.OWNING and not self._releases:
             return max(0.0, self._proven_at + PROOF_S / 2 - now)
         return 0.0
 
@@ -225,6 +239,8 @@ class Owner:
             return Claim(self._holder_epoch, self.token)
         if self.phase is Phase.READING:
             return Tail(self.position)
+        if self._releases:
+            return Release(self.epoch)
         if self._pending is None:
             return Beat(self.epoch, self.token)
         return Append(self.position + 1, self.epoch, self._pending)
@@ -248,6 +264,8 @@ class Owner:
         elif isinstance(answer, Refused):
             self._doubt("the epoch is another one", now)
             self._not_before = now
+        elif isinstance(asked, Release):
+            self.phase = Phase.RELEASED
         else:
             self._proven_at = self._asked_at
             if isinstance(asked, Append):
@@ -283,7 +301,7 @@ class Owner:
         else:
             self.phase = Phase.WAITING
             self._not_before = min(now + LOOK_S, self._seen_at + TTL_S)
-            self.trouble = f"{holder.token} owns the shard"
+            self.trouble = f"another server has the shard: {holder.token}"
 
     def _claimed(self, asked: Claim, answer: Answer) -> None:
         if isinstance(answer, Refused):

@@ -11,12 +11,11 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from psycopg import OperationalError, pq
-from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from bunqueue.store.database import FORMAT, SESSION, StoreNotReady, conninfo
 
 from .owner import (
     Answer,
@@ -32,33 +31,10 @@ from .owner import (
     Look,
     Records,
     Refused,
+    Release,
     Request,
     Tail,
 )
-
-SCHEMA = Path(__file__).with_name("schema.sql")
-FORMAT = 1  # of the tables
-
-_DEFAULTS = {
-    "application_name": "bunqueue",
-    "connect_timeout": "5",
-    # A host that is gone without a word is noticed within some ten seconds.
-    "keepalives_idle": "3",
-    "keepalives_interval": "2",
-    "keepalives_count": "3",
-    "tcp_user_timeout": "10000",
-    # With several hosts in the URL: the one that can be written to.
-    "target_session_attrs": "read-write",
-}
-
-_SESSION = """
-    set synchronous_commit = on;
-    set client_min_messages = warning;
-    set statement_timeout = 0;
-    set lock_timeout = 0;
-    set idle_session_timeout = 0
-"""
-"""Whatever the role's settings say: commits wait for the standby, and warnings about that are sent."""
 
 _LOOK = """
     select shards.epoch, shards.owner, coalesce(hosts.beat, 0)
@@ -77,6 +53,8 @@ _BEAT = f"""
     on conflict (id) do update set beat = hosts.beat + 1
 """
 
+_RELEASE = "update bunqueue.shards set owner = '' where id = $1 and epoch = $2"
+
 _INT, _LONG, _TEXT, _BYTES = 23, 20, 25, 17  # types of PostgreSQL
 
 _STATEMENTS: dict[type, tuple[bytes, str, Sequence[int]]] = {
@@ -85,6 +63,7 @@ _STATEMENTS: dict[type, tuple[bytes, str, Sequence[int]]] = {
     Tail: (b"tail", _TAIL, (_INT, _LONG, _LONG)),
     Append: (b"append", _APPEND, (_INT, _LONG, _LONG, _BYTES)),
     Beat: (b"beat", _BEAT, (_INT, _LONG, _TEXT)),
+    Release: (b"release", _RELEASE, (_INT, _LONG)),
 }
 
 
@@ -98,33 +77,55 @@ _PARAMETERS: dict[type, Callable[[Any], list[bytes]]] = {
     Tail: lambda request: [_long(request.after), _long(request.most)],
     Append: lambda request: [_long(request.epoch), _long(request.position), request.body],
     Beat: lambda request: [_long(request.epoch), request.token.encode()],
+    Release: lambda request: [_long(request.epoch)],
 }
 """The parameters of a request after the shard, in PostgreSQL's binary format."""
 
 
-class StoreNotReady(Exception):
-    """The database has no tables for this server, or others than it expects; the text says what to do."""
-
-
-@dataclass
 class _Connecting:
     """A connection that is being made, in a thread: looking up a host's name blocks."""
 
-    reader: int
-    writer: int
-    made: pq.abc.PGconn | None = None
-    problem: str = ""
+    def __init__(self, conninfo: bytes) -> None:
+        self._conninfo = conninfo
+        self._lock = threading.Lock()
+        self._abandoned = False
+        self.reader, self._writer = os.pipe()
+        os.set_blocking(self.reader, False)
+        self.made: pq.abc.PGconn | None = None
+        self.problem = ""
+        threading.Thread(target=self._run, name="bunqueue-store", daemon=True).start()
 
-    def run(self, conninfo: bytes) -> None:
+    def _run(self) -> None:
         try:
-            self.made = _connected(conninfo)
+            self.made = _connected(self._conninfo)
         except (OperationalError, StoreNotReady) as error:
             self.problem = str(error)
-        os.write(self.writer, b".")
+        with self._lock:
+            if not self._abandoned:
+                os.write(self._writer, b".")
+            elif self.made is not None:
+                self.made.finish()  # twice does no harm
+            os.close(self._writer)
 
-    def close(self) -> None:
+    @property
+    def is_done(self) -> bool:
+        try:
+            return bool(os.read(self.reader, 1))
+        except BlockingIOError:
+            return False
+
+    def take(self) -> pq.abc.PGconn | None:
+        """What was made, once it is done; None if that failed: see `problem`."""
         os.close(self.reader)
-        os.close(self.writer)
+        return self.made
+
+    def abandon(self) -> None:
+        """Nobody waits any more: what was made is dropped, also if that comes later."""
+        with self._lock:
+            self._abandoned = True
+            if self.made is not None:
+                self.made.finish()
+        os.close(self.reader)
 
 
 class PostgresLink:
@@ -134,7 +135,7 @@ class PostgresLink:
     """
 
     def __init__(self, url: str, shard: int) -> None:
-        self._conninfo = _with_defaults(url)
+        self._conninfo = conninfo(url).encode()
         self._shard = shard.to_bytes(4, "big", signed=True)
         self._conn: pq.abc.PGconn | None = None
         self._connecting: _Connecting | None = None
@@ -153,7 +154,7 @@ class PostgresLink:
         """Begin a request.  An answer comes at once if it cannot be sent."""
         if isinstance(request, Connect):
             self.close()
-            self._begin()
+            self._connecting = _Connecting(self._conninfo)
             return None
         name, _, types = _STATEMENTS[type(request)]
         self._asked = request
@@ -169,7 +170,7 @@ class PostgresLink:
     def receive(self) -> Answer | None:
         """Take what has come; the answer, once it is whole."""
         if self._connecting is not None:
-            return self._end_connecting()
+            return self._end_connecting() if self._connecting.is_done else None
         if self._conn is None:
             return None
         try:
@@ -189,24 +190,19 @@ class PostgresLink:
 
     def close(self) -> None:
         """Drop the connection.  What is under way may still be carried out."""
+        if self._connecting is not None:
+            self._connecting.abandon()
         if self._conn is not None:
             self._conn.finish()
+        self._connecting = None
         self._conn, self._asked, self.wants_write, self._notice = None, None, False, ""
 
     # -- connecting
 
-    def _begin(self) -> None:
-        if self._connecting is not None:
-            return
-        self._connecting = _Connecting(*os.pipe())
-        threading.Thread(target=self._connecting.run, args=(self._conninfo,), daemon=True).start()
-
     def _end_connecting(self) -> Answer:
         connecting, self._connecting = self._connecting, None
         assert connecting is not None
-        os.read(connecting.reader, 1)
-        connecting.close()
-        self._conn = connecting.made
+        self._conn = connecting.take()
         if self._conn is None:
             return Doubt(connecting.problem)
         self._conn.notice_handler = self._note
@@ -237,36 +233,11 @@ class PostgresLink:
         return Done() if result.command_tuples == 1 else Refused()
 
 
-def init(url: str, shards: int) -> None:
-    """Make the tables for so many shards.  Raises StoreNotReady if that fails, or they are there already."""
-    try:
-        conn = _opened(_with_defaults(url))
-        result = conn.exec_(
-            b"begin;"
-            + SCHEMA.read_bytes()
-            + f"""
-            insert into bunqueue.store (format, shards) values ({FORMAT}, {shards});
-            insert into bunqueue.shards (id) select generate_series(0, {shards - 1});
-            commit
-            """.encode()
-        )
-    except OperationalError as error:
-        raise StoreNotReady(str(error).strip()) from error
-    if result.status != pq.ExecStatus.COMMAND_OK:
-        raise StoreNotReady(_problem(result))
-    conn.finish()
-
-
-def _with_defaults(url: str) -> bytes:
-    given = conninfo_to_dict(url)
-    return make_conninfo(**{**_DEFAULTS, **{key: str(value) for key, value in given.items()}}).encode()
-
-
 def _opened(conninfo: bytes) -> pq.abc.PGconn:
     conn = pq.PGconn.connect(conninfo)
     if conn.status != pq.ConnStatus.OK:
         raise OperationalError(conn.get_error_message())
-    result = conn.exec_(_SESSION.encode())
+    result = conn.exec_(SESSION.encode())
     if result.status != pq.ExecStatus.COMMAND_OK:
         raise OperationalError(_problem(result))
     return conn

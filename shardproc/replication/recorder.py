@@ -11,20 +11,11 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from shardproc.storage.statements import NUMBER_OF
+from shardproc.storage.statements import LOCAL, NUMBER_OF
 
 from .record import FORMAT, Change, Record, encode
 
 _READS = frozenset({"select", "with", "pragma", "explain", "begin", "commit", "vacuum"})
-# About this file, not about the shard: another host's file has its own.
-_LOCAL = frozenset(
-    {
-        "insert or replace into meta values (?, ?)",  # which data folder the file belongs to
-        "insert or replace into meta values ('probe', zeroblob(?))",
-        "delete from meta where key = 'probe'",
-        "insert or replace into meta values ('applied', ?)",
-    }
-)
 
 
 class Unnumbered(Exception):
@@ -60,7 +51,7 @@ class Recorder:
         """Any other statement is about to be carried out: `Unnumbered` if it changes the shard."""
         words = sql.split(None, 2)
         verb = words[0].lower()
-        if verb in _READS or sql in _LOCAL:
+        if verb in _READS or sql in LOCAL:
             return
         if verb == "savepoint":
             self._marks.append((words[1], len(self._changes)))

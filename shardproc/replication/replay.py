@@ -3,41 +3,57 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from operator import itemgetter
 
 from shardproc.storage.schema import CURRENT, migrate
-from shardproc.storage.statements import BY_NUMBER
+from shardproc.storage.statements import BY_NUMBER, PUT_APPLIED
 
+from .owner import Entry
 from .record import Record, RecordTooNew, decode
 
-PUT_APPLIED = "insert or replace into meta values ('applied', ?)"
 READ_APPLIED = "select value from meta where key = 'applied'"
 LOCAL_META = frozenset({"applied", "identity", "probe"})  # keys that say something about one file
 
 
 def applied(connection: sqlite3.Connection) -> int:
     """The position of the last record that the file holds; 0 for a new file."""
+    if not connection.execute("pragma user_version").fetchone()[0]:
+        return 0
     row = connection.execute(READ_APPLIED).fetchone()
     return 0 if row is None else int(row[0])
 
 
-def apply(connection: sqlite3.Connection, position: int, body: bytes) -> Record:
-    """Carry out one record, as one transaction.  Raises `RecordTooNew`, `RecordDamaged`, and what SQLite
-    raises; the file is as it was then."""
-    record = decode(body, CURRENT)
-    if connection.execute("pragma user_version").fetchone()[0] < record.schema:
-        migrate(connection, record.schema)
+def apply(connection: sqlite3.Connection, entries: Sequence[Entry]) -> None:
+    """Carry out records that follow each other, as one transaction where no migration comes between.
+
+    Raises `RecordTooNew`, `RecordDamaged`, and what SQLite raises; the file then holds all or none of the
+    records since the last migration."""
+    schema = connection.execute("pragma user_version").fetchone()[0]
+    run: list[tuple[Entry, Record]] = []
+    for entry in entries:
+        record = decode(entry.body, CURRENT)
+        if record.schema > schema:
+            _apply_run(connection, run)
+            migrate(connection, record.schema)
+            run, schema = [], record.schema
+        run.append((entry, record))
+    _apply_run(connection, run)
+
+
+def _apply_run(connection: sqlite3.Connection, run: list[tuple[Entry, Record]]) -> None:
+    if not run:
+        return
     connection.execute("begin immediate")
     try:
-        _carry_out(connection, record)
-        connection.execute(PUT_APPLIED, (str(position),))
+        for _, record in run:
+            _carry_out(connection, record)
+        connection.execute(PUT_APPLIED, (str(run[-1][0].position),))
         connection.execute("commit")
     except BaseException:
         if connection.in_transaction:
             connection.execute("rollback")
         raise
-    return record
 
 
 def _carry_out(connection: sqlite3.Connection, record: Record) -> None:

@@ -63,6 +63,7 @@ class Damage:
         self.seqs: dict[int, str] = {}  # number of a job -> the table in which it cannot be read
         self.tables: dict[str, str] = {}  # table -> the error
         self.serve = False  # whether to serve without live jobs that cannot be read
+        self.intolerable: type[Exception] | None = None  # raised instead: the file can be built anew
 
     def __bool__(self) -> bool:
         return bool(self.tables)
@@ -79,6 +80,8 @@ class Damage:
 
     def note(self, table: str, error: str) -> None:
         """Something in a table cannot be read or written."""
+        if self.intolerable is not None:
+            raise self.intolerable(f"{self._file.name} is damaged in {table}: {error}")
         if table not in self.tables:
             self.tables[table] = error
             _log.error("the file is damaged", file=self._file.name, table=table, error=error, cure=self.cure)

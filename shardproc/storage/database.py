@@ -60,9 +60,11 @@ class Database:
         full_sync: bool,
         lock_wait_s: float | None = None,
         factory: type[sqlite3.Connection] = sqlite3.Connection,
+        migrates: bool = True,
     ) -> None:
         """Waits for the file's owner to leave, LOCK_WAIT_S unless told otherwise; then DatabaseBusy.
-        ``factory`` makes the connection: a class of the caller's sees what is written.
+        ``factory`` makes the connection: a class of the caller's sees what is written.  A file that follows a
+        log is not migrated here (``migrates`` false), as its log says when: call `take_place` afterwards.
 
         FilesMismatch when it is in a data folder that expects another file there, or had one."""
         self.path = path
@@ -89,6 +91,9 @@ class Database:
             raise
         try:
             self._prepare()
+            if migrates:
+                migrate(self.connection)
+                self.take_place()
         except BaseException:
             self.close()
             raise
@@ -102,7 +107,9 @@ class Database:
         execute(f"pragma cache_size = -{CACHE_KIB}")
         execute("pragma temp_store = memory")
         execute(f"pragma synchronous = {'full' if self._full_sync else 'normal'}")
-        migrate(self.connection)
+
+    def take_place(self) -> None:
+        """Write into the file which data folder it belongs to, unless it says so, and watch its name."""
         if self._place is not None:
             mark(self.connection, self._place.identity)
         if self._lock is not None:

@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
+import sqlite3
+from collections.abc import Callable
+
 import msgspec
 
 from shardproc.engine.memory.recovery import DOUBTS, GAP, KIND, SEEK, Gap
 
 from . import statements
-from .database import Database
 
 
-def enter(database: Database, epoch: str, last: int | None, *, others: bool) -> bool:
+def enter(
+    db: sqlite3.Connection, begin: Callable[[], None], epoch: str, last: int | None, *, others: bool
+) -> bool:
     """Begin, or go on with, the life of a router; whether it is a new one.
 
     The connections of another one are gone for good.  With ``others``, other shards may know more, or less,
-    than this one by now, which knows what happened until ``last``.
+    than this one by now, which knows what happened until ``last``.  What is written is part of the
+    transaction that ``begin`` opens.
     """
-    db = database.connection
     stored = dict(db.execute("select key, value from meta where key in ('epoch', 'closed')"))
     if stored == {"epoch": epoch}:
         return False
-    db.execute("begin immediate")
+    begin()
     db.execute(statements.FORGET_CONNECTIONS)
     db.execute(statements.PUT_META, ("epoch", epoch))
     db.execute(statements.DELETE_META, ("closed",))
@@ -30,7 +34,4 @@ def enter(database: Database, epoch: str, last: int | None, *, others: bool) -> 
         gap = (KIND, GAP, msgspec.json.encode(Gap(last)).decode())
         db.execute(statements.PUT_RECORD, SEEK)
         db.execute(statements.ADD_RECORD, gap)  # an older one stays
-    db.execute("commit")
-    if "closed" in stored:  # after a power cut the file must not pass for one that was closed since
-        database.flush()
     return True

@@ -135,3 +135,14 @@ MOVE_COMPLETED = _numbered(
     "where queue_id = :queue and seq > :after and seq <= :until and finished_at > :now and "
     "finished_at <= :last",
 )
+
+# About the file alone, and so not numbered: another file of the same shard has its own.
+PUT_APPLIED = "insert or replace into meta values ('applied', ?)"  # the last record of the log that it holds
+LOCAL = frozenset(
+    {
+        "insert or replace into meta values (?, ?)",  # which data folder the file belongs to
+        "insert or replace into meta values ('probe', zeroblob(?))",
+        "delete from meta where key = 'probe'",
+        PUT_APPLIED,
+    }
+)

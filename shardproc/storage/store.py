@@ -49,6 +49,8 @@ class Store:
         self._events = EventLog(self._db, retention)
         self._time: Callable[[], int] = lambda: 0  # of the batch, epoch ms
         self._in_transaction = False
+        self.replicated = False
+        """Whether a transaction ends only after a log has acknowledged its record: see `applied`."""
         self.mark = ""  # of the clock, to be stored with the next batch
         self._cleaned = 0  # up to which number stragglers were looked at
 
@@ -69,7 +71,8 @@ class Store:
         self.attach(engine.out)
         engine.state.now = now  # records may be too old to be kept
         last = self._events.recover()
-        if lives.enter(self.database, epoch, last, others=engine.state.shards > 1):
+        if lives.enter(self._db, self._open, epoch, last, others=engine.state.shards > 1):
+            self.end_transaction(flush=True)  # after a power cut the file must not pass for one in order
             engine.new_life(now)
         self._time = lambda: engine.state.now
         engine.recover_pushed(self._events.pushed(), believed)
@@ -130,16 +133,41 @@ class Store:
 
         The next start shall look at no more than about twice the ``live`` jobs: the number of the next one
         tells how many there were."""
+        self.write(out, next_seq, live)
+        self.end_transaction(flush=out.durable)
+        out.durable = False
+
+    def write(self, out: Outbox, next_seq: int, live: int) -> None:
+        """Write all that `commit` commits into the open transaction."""
         if out.writes:
             self._write(out)
         if next_seq - self._journal.live_from >= 2 * live + MANY:
             self._settle()
+
+    def end_transaction(self, *, flush: bool = False) -> None:
+        """Commit what is written, if anything is; ``flush``: so that it survives a power cut.
+
+        A replicated file waits: what is written now is part of the next record."""
+        if self.replicated:
+            return
         if self._in_transaction:
             self._db.execute("commit")
             self._in_transaction = False
-        if out.durable:
+        if flush:
             self.database.flush()
-            out.durable = False
+
+    def write_nothing(self) -> None:
+        """End a transaction that has changed nothing of the shard."""
+        if self._in_transaction:
+            self._db.execute("commit")
+            self._in_transaction = False
+
+    def applied(self, position: int) -> None:
+        """The log has the record of what is written: commit it, as the record at this position."""
+        self._open()
+        self._db.execute(statements.PUT_APPLIED, (str(position),))
+        self._db.execute("commit")
+        self._in_transaction = False
 
     def _settle(self) -> None:
         """Have the next start pass over some more finished jobs.  Part of the batch's transaction: if this
@@ -375,8 +403,14 @@ class Store:
     def end(self) -> None:
         """Close in order: the next start need not doubt that it knows all that this shard knew."""
         with suppress(*DISK_ERRORS):
-            self._db.execute(statements.PUT_META, ("closed", "1"))
+            self.mark_closed()
+            self.end_transaction()
         self.close()
+
+    def mark_closed(self) -> None:
+        """Write that the file is closed in order."""
+        self._open()
+        self._db.execute(statements.PUT_META, ("closed", "1"))
 
     def close(self) -> None:
         self.database.close()

@@ -10,6 +10,8 @@ from typing import ClassVar
 
 from shardproc.core import Shard
 from shardproc.replication import replay
+from shardproc.replication.owner import Entry
+from shardproc.replication.record import decode
 from shardproc.replication.recorder import Recorder
 from shardproc.storage.schema import CURRENT
 
@@ -41,10 +43,11 @@ class Follower:
         if self._is_closed():
             return  # by the test
         self.follow()
+        entries = [Entry(self._at + place, 1, body) for place, body in enumerate(self._log, 1)]
+        replay.apply(self._twin, entries)
+        self._at += len(entries)
         for body in self._log:
-            self._at += 1
-            record = replay.apply(self._twin, self._at, body)
-            self.numbers.update(number for number, _ in record.changes)
+            self.numbers.update(number for number, _ in decode(body, CURRENT).changes)
         self._log.clear()
         if self._source.in_transaction:
             self._source.execute("rollback")  # the test ends here, as by a crash

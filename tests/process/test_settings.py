@@ -91,6 +91,8 @@ def test_all_options_from_all_sources(tmp_path: Path) -> None:
         "data_dir": "/somewhere",
         "shards": "64",
         "sync": "full",
+        "store": "postgresql://user@host/jobs",
+        "store_snapshots": "s3://bucket/jobs",
         "damaged_shard": "serve",
         "auth_token": "a,b",
         "insecure": "true",

@@ -12,8 +12,10 @@ import pytest
 from support.postgres import Postgres
 from support.waiting import wait_until
 
+from bunqueue.store.database import StoreNotReady, StoreUnavailable
+from bunqueue.store.setup import init
 from shardproc.replication.owner import Doubt, Entry, Fenced, Owner, Phase
-from shardproc.replication.postgres import PostgresLink, StoreNotReady, init
+from shardproc.replication.postgres import PostgresLink
 
 SHARDS = 4
 PATIENCE_S = 60.0
@@ -210,7 +212,7 @@ def test_a_store_that_is_away_is_waited_for(postgres: Postgres) -> None:
 
 
 def test_tables_are_made_once(postgres: Postgres) -> None:
-    with pytest.raises(StoreNotReady, match='schema "bunqueue" already exists'):
+    with pytest.raises(StoreNotReady, match=f"has a store already, made for {SHARDS} shards"):
         init(postgres.url, SHARDS)
 
 
@@ -246,7 +248,7 @@ def test_a_server_that_does_not_exist() -> None:
     shard = Shard("postgresql://postgres@127.0.0.1:1/postgres")
     shard.until(lambda: shard.doubts, "nobody is there")
     assert "Connection refused" in shard.doubts[0]
-    with pytest.raises(StoreNotReady, match="Connection refused"):
+    with pytest.raises(StoreUnavailable, match="Connection refused"):
         init("postgresql://postgres@127.0.0.1:1/postgres", 2)
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from shardproc.replication import replay
+from shardproc.replication.owner import Entry
 from shardproc.replication.record import FORMAT, Record, RecordDamaged, RecordTooNew, decode, encode
 from shardproc.replication.recorder import Recorder, Unnumbered, recording
 from shardproc.storage import statements
@@ -79,7 +80,7 @@ def test_a_parameter_is_the_same_in_the_other_file(
     owner: sqlite3.Connection, twin: sqlite3.Connection, recorder: Recorder, value: Any
 ) -> None:
     owner.execute(statements.PUT_LARGE, (7, value, value))
-    replay.apply(twin, 1, recorder.take(CURRENT, 0))
+    replay.apply(twin, [Entry(1, 1, recorder.take(CURRENT, 0))])
     query = "select typeof(timeline), timeline, typeof(result), result from large_outcomes"
     assert twin.execute(query).fetchall() == owner.execute(query).fetchall()
     assert replay.differences(owner, twin) == []
@@ -98,17 +99,17 @@ def test_what_was_rolled_back_is_not_recorded(
     owner.execute(statements.PUT_META, ("again", "value"))
     owner.execute("release settle")
     owner.execute("commit")
-    replay.apply(twin, 1, recorder.take(CURRENT, 0))
+    replay.apply(twin, [Entry(1, 1, recorder.take(CURRENT, 0))])
     assert replay.differences(owner, twin) == []
     keys = [key for (key,) in twin.execute("select key from meta order by key")]
     assert keys == ["again", "applied", "kept"]
 
 
 def test_a_record_is_applied_whole_or_not_at_all(twin: sqlite3.Connection) -> None:
-    replay.apply(twin, 1, record())
+    replay.apply(twin, [Entry(1, 1, record())])
     put_meta = statements.NUMBER_OF[statements.PUT_META]
     with pytest.raises(RecordTooNew, match="statement 9999"):
-        replay.apply(twin, 2, record((put_meta, [("half", "value")]), (9999, [()])))
+        replay.apply(twin, [Entry(2, 1, record((put_meta, [("half", "value")]), (9999, [()])))])
     assert replay.applied(twin) == 1
     assert twin.execute("select count(*) from meta where key = 'half'").fetchone() == (0,)
 
@@ -118,7 +119,7 @@ def test_a_record_is_applied_whole_or_not_at_all(twin: sqlite3.Connection) -> No
 )
 def test_a_record_of_a_newer_version_says_what_to_do(twin: sqlite3.Connection, body: bytes) -> None:
     with pytest.raises(RecordTooNew, match="upgrade"):
-        replay.apply(twin, 1, body)
+        replay.apply(twin, [Entry(1, 1, body)])
 
 
 @pytest.mark.parametrize("body", [b"", b"\xc1", b"\x93", b"\x80", encode([FORMAT, "3", 0, []])])
@@ -130,7 +131,7 @@ def test_junk_is_no_record(body: bytes) -> None:
 def test_a_follower_with_an_older_schema_migrates_first(tmp_path: Path) -> None:
     old = sqlite3.connect(tmp_path / "old.db", isolation_level=None)
     migrate(old, 1)
-    replay.apply(old, 1, record((statements.NUMBER_OF[statements.PUT_META], [("key", "value")])))
+    replay.apply(old, [Entry(1, 1, record((statements.NUMBER_OF[statements.PUT_META], [("key", "value")])))])
     assert old.execute("pragma user_version").fetchone() == (CURRENT,)
     assert replay.differences(old, memory()) == ["meta, row 1: ('key', 'value') and no row"]
     old.close()

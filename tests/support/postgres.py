@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pwd
+import secrets
 import shutil
 import signal
 import subprocess
@@ -161,3 +162,9 @@ class Postgres:
     @property
     def url(self) -> str:
         return self.leader.url
+
+    def new_database(self) -> str:
+        """The URL of a new, empty database."""
+        name = f"test_{secrets.token_hex(6)}"
+        self.leader.ask(f"create database {name}")
+        return self.leader.url.removesuffix("/postgres") + f"/{name}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any, TypeVar
 
+import msgspec
 from msgspec import Struct
 from msgspec.msgpack import Decoder, Encoder, Ext
 
@@ -28,6 +29,9 @@ from bunqueue.protocol.lenient import DECODE_ERRORS, UNDEFINED
 from bunqueue.protocol.readable import MARK, salvaged
 
 R = TypeVar("R", bound=Reply)
+
+PASSING = frozenset({Code.SHARD_UNAVAILABLE, Code.STORE_UNAVAILABLE})
+"""Nothing was changed, and the same command may succeed in a moment: it is sent again while there is time."""
 
 _IDS_OF_OTHERS = (webhooks.SetWebhookEnabled, workers.Heartbeat)  # their `id` is not a job's
 _KINDS: dict[Kind, type[CommandFailed]] = {
@@ -60,7 +64,7 @@ class Head(Struct, rename="camel", gc=False):
         """Whether the command was not carried out because its shard is away, but for a moment only."""
         if self.error is None:
             return False
-        return (self.code or codeless.code_of(self.error)) == Code.SHARD_UNAVAILABLE
+        return (self.code or codeless.code_of(self.error)) in PASSING
 
 
 class Refusal(Struct, gc=False):
@@ -72,6 +76,7 @@ class Refusal(Struct, gc=False):
     field: str | None = None
     value: Any = None
     bound: Any = None
+    retry_after: int | None = msgspec.field(name="retryAfter", default=None)
 
 
 peek = Decoder(Head).decode
@@ -157,6 +162,7 @@ def refusal(refused: Refusal, command: Struct, address: str) -> BunqueueError:
     if made is CommandFailed and refused.code is not None:
         error.code = refused.code
     error.field, error.value, error.bound = refused.field, refused.value, refused.bound
+    error.retry_after = refused.retry_after
     if code is not None:
         error.server_code = code
     return error

@@ -52,6 +52,7 @@ _PASSING = frozenset(
         Code.STORAGE_FAILED,
         Code.MEMORY_LIMIT,
         Code.SHARD_UNAVAILABLE,
+        Code.STORE_UNAVAILABLE,
     }
 )
 TOO_LATE = "something else, usually its timeout, had decided the job before"

@@ -146,6 +146,6 @@ class ListGroups(Command, tag="ListGroups"):
     offset: Offset = 0
 
 
-@command(Route.ALL, ShardViewsReply, merge=Merge.SUM, partial=True)
+@command(Route.ALL, ShardViewsReply, merge=Merge.SUM, partial=True, operational=True)
 class ListShards(Command, tag="ListShards"):
     """Get the state of each shard."""

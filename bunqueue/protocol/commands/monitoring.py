@@ -309,7 +309,7 @@ class DashboardQueueReply(Reply, kw_only=True):
     data: QueueDetails
 
 
-@command(Route.ALL, MetricsReply, merge=Merge.SUM)
+@command(Route.ALL, MetricsReply, merge=Merge.SUM, operational=True)
 class Metrics(Command, tag="Metrics"):
     """Get the totals of the server; with ``queue`` and ``type`` (completed or failed), a queue's jobs per
     minute.
@@ -319,17 +319,17 @@ class Metrics(Command, tag="Metrics"):
     type: str | None = None
 
 
-@command(Route.ALL, PrometheusReply, merge=Merge.SUM, heavy=True, partial=True)
+@command(Route.ALL, PrometheusReply, merge=Merge.SUM, heavy=True, partial=True, operational=True)
 class Prometheus(Command, tag="Prometheus"):
     """Get all metrics in Prometheus' text format."""
 
 
-@command(Route.ALL, StorageStatusReply, merge=Merge.SUM)
+@command(Route.ALL, StorageStatusReply, merge=Merge.SUM, operational=True)
 class StorageStatus(Command, tag="StorageStatus"):
     """Get whether the server can store everything, and its disk space."""
 
 
-@command(Route.ALL, DashboardOverviewReply, merge=Merge.SUM, heavy=True, since=3)
+@command(Route.ALL, DashboardOverviewReply, merge=Merge.SUM, heavy=True, since=3, operational=True)
 class DashboardOverview(Command, tag="DashboardOverview"):
     """Get what the front page of a dashboard shows."""
 

@@ -40,6 +40,18 @@ class ClockNews(Struct, frozen=True):
     doubt: int = 0  # by which it may be ahead; retention does not believe it
 
 
+class LogVitals(Struct, frozen=True):
+    """Where a shard stands in its log.  Sizes in bytes."""
+
+    position: int  # of the last record that is acknowledged
+    epoch: int
+    phase: str  # of `shardproc.replication.owner.Phase`
+    held: int  # of the batch that waits for its acknowledgement
+    round_trip_ms: float  # the mean time of a commit, the latest counting most
+    appended: int  # since the process started
+    away_since: int | None  # epoch ms; None while the log answers
+
+
 class Vitals(Struct, frozen=True):
     """Sizes in bytes."""
 
@@ -54,3 +66,4 @@ class Vitals(Struct, frozen=True):
     warnings: tuple[str, ...] = ()  # what will be trouble soon
     memory_limit: int = 0  # none
     memory_full: bool = False  # jobs are refused because of it
+    log: LogVitals | None = None  # none without a store

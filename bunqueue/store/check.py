@@ -1,0 +1,159 @@
+"""Whether a PostgreSQL keeps what it has acknowledged when its machine dies, and is set up for a store.
+
+The promise of a store is that of its database: a commit is answered when a synchronous standby has it.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+from .database import StoreNotReady, connected, read
+
+OLDEST = 130000  # of PostgreSQL's versions
+SLOW_MS = 20.0  # a commit that takes longer limits what a shard can do
+COMMITS = 20  # that are tried
+
+
+class Level(StrEnum):
+    OK = "ok"
+    WARNING = "warning"
+    PROBLEM = "problem"
+
+
+class Finding(NamedTuple):
+    """One thing that was looked at; ``cure`` says what to do about it, "" where nothing has to be done."""
+
+    level: Level
+    text: str
+    cure: str = ""
+
+
+def check(url: str, *, replicates: bool = False) -> list[Finding]:
+    """Look at everything that the store's promise depends on.  StoreUnavailable where nobody answers.
+
+    ``replicates``: the storage of the database keeps copies, so that it needs no standby."""
+    with connected(url) as connection:
+        found = [_version(connection), *_written(connection)]
+        found += _tables(connection)
+        said = _says_so(connection)
+        found += [_replicated()] if replicates or said else standbys(connection)
+        found.append(_connections(connection))
+        if not problems(found):  # else it may wait for ever
+            found.append(_commits(connection))
+        return found
+
+
+def problems(found: list[Finding]) -> list[Finding]:
+    """Those that a store must not be used with."""
+    return [one for one in found if one.level is Level.PROBLEM]
+
+
+def _setting(connection: Any, name: str) -> str:
+    return str(connection.execute("select current_setting(%s)", (name,)).fetchone()[0])
+
+
+def _version(connection: Any) -> Finding:
+    version = connection.info.server_version
+    text = f"PostgreSQL {_setting(connection, 'server_version')}"
+    if version < OLDEST:
+        return Finding(Level.PROBLEM, f"{text} is too old", f"upgrade it to {OLDEST // 10_000} or newer")
+    return Finding(Level.OK, text)
+
+
+def _written(connection: Any) -> list[Finding]:
+    """Whether a commit is on the disk."""
+    found = []
+    for name in ("fsync", "full_page_writes"):
+        if _setting(connection, name) != "on":
+            text = f"{name} is off: a crash of the machine may damage the database"
+            found.append(Finding(Level.PROBLEM, text, f"alter system set {name} = on, then reload"))
+    return found or [Finding(Level.OK, "commits are written to the disk (fsync, full_page_writes)")]
+
+
+def _tables(connection: Any) -> list[Finding]:
+    try:
+        store = read(connection)
+    except StoreNotReady as error:
+        return [Finding(Level.WARNING, str(error), "bunqueue store init --store URL --shards N")]
+    found = [Finding(Level.OK, f"store {store.id} for {store.shards} shards")]
+    query = "select has_table_privilege('bunqueue.log', 'insert'), has_schema_privilege('bunqueue', 'create')"
+    may_insert, may_create = connection.execute(query).fetchone()
+    if not may_insert:
+        cure = "grant all on all tables in schema bunqueue to the role of the URL"
+        found.append(Finding(Level.PROBLEM, "the role may not write the log", cure))
+    if not may_create:
+        text = "the role may not make partitions, so the log is never trimmed"
+        found.append(Finding(Level.WARNING, text, "let the role own the schema bunqueue and its tables"))
+    return found
+
+
+def _says_so(connection: Any) -> bool:
+    """Whether the store was made with --storage-replicates."""
+    try:
+        return read(connection).replicates
+    except StoreNotReady:
+        return False
+
+
+def _replicated() -> Finding:
+    return Finding(Level.OK, "its storage replicates, as was said: no synchronous standby is needed")
+
+
+def standbys(connection: Any) -> list[Finding]:
+    """Whether what is committed is on another machine, too."""
+    names = _setting(connection, "synchronous_standby_names").strip()
+    if not names:
+        text = "no synchronous standby: what is acknowledged is lost with this one machine"
+        cure = (
+            "set synchronous_standby_names, such as 'ANY 1 (*)' (with Patroni: synchronous_mode: quorum and "
+            "synchronous_mode_strict: true); if the storage itself keeps copies, as that of a managed "
+            "Multi-AZ database does, give --storage-replicates"
+        )
+        return [Finding(Level.PROBLEM, text, cure)]
+    rows = connection.execute(
+        "select application_name, state, sync_state from pg_stat_replication"
+    ).fetchall()
+    if rows and all(sync is None for _, _, sync in rows):
+        text = "the role may not see the standbys, so it is not known whether one is synchronous"
+        return [Finding(Level.WARNING, text, "grant pg_monitor to the role of the URL, and check again")]
+    good = [name for name, state, sync in rows if sync in ("sync", "quorum") and state == "streaming"]
+    if not good:
+        text = f"synchronous_standby_names is {names!r}, and no such standby is connected: commits wait"
+        return [Finding(Level.PROBLEM, text, "start the standbys, and look at their logs")]
+    found = [Finding(Level.OK, f"synchronous standbys: {', '.join(sorted(good))} ({names})")]
+    if len(good) == 1:
+        text = "only one synchronous standby: while it is away, nothing can be acknowledged"
+        found.append(Finding(Level.WARNING, text, "add a second one"))
+    return found
+
+
+def _connections(connection: Any) -> Finding:
+    most = int(_setting(connection, "max_connections"))
+    (used,) = connection.execute("select count(*) from pg_stat_activity").fetchone()
+    text = f"{used} of {most} connections are in use"
+    try:
+        shards = read(connection).shards
+    except StoreNotReady:
+        return Finding(Level.OK, text)
+    needed = 2 * shards + 4
+    if most - used < needed:
+        cure = f"raise max_connections: {shards} shards take up to {needed}"
+        return Finding(Level.WARNING, text, cure)
+    return Finding(Level.OK, text)
+
+
+def _commits(connection: Any) -> Finding:
+    """How long a commit takes that waits for its standby."""
+    times = []
+    for _ in range(COMMITS):
+        begun = time.perf_counter()
+        connection.execute("select pg_logical_emit_message(true, 'bunqueue', 'check')")
+        times.append((time.perf_counter() - begun) * 1000)
+    median = statistics.median(times)
+    text = f"a commit takes {median:.1f} ms (median of {COMMITS})"
+    if median > SLOW_MS:
+        return Finding(Level.WARNING, text, "put the standbys nearer, or on faster disks")
+    return Finding(Level.OK, text)

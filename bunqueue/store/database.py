@@ -1,0 +1,146 @@
+"""Connecting to the store, and what its one row says of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    import psycopg
+
+FORMAT = 1  # of the tables
+TABLES = Path(__file__).with_name("tables.sql")
+
+_DEFAULTS = {
+    "application_name": "bunqueue",
+    "connect_timeout": "5",
+    # A host that is gone without a word is noticed within some ten seconds.
+    "keepalives_idle": "3",
+    "keepalives_interval": "2",
+    "keepalives_count": "3",
+    "tcp_user_timeout": "10000",
+    # With several hosts in the URL: the one that can be written to.
+    "target_session_attrs": "read-write",
+}
+
+SESSION = """
+    set synchronous_commit = on;
+    set client_min_messages = warning;
+    set statement_timeout = 0;
+    set lock_timeout = 0;
+    set idle_session_timeout = 0
+"""
+"""Whatever the role's settings say: commits wait for the standby, and warnings about that are sent."""
+
+
+class StoreError(Exception):
+    """The store cannot be used like that; the text says what to do."""
+
+
+class StoreUnavailable(StoreError):
+    """Nobody answers there, or not now."""
+
+
+class StoreNotReady(StoreError):
+    """The database has no tables for this server, or others than it expects."""
+
+
+class Store(NamedTuple):
+    """What the store says of itself."""
+
+    format: int
+    id: str
+    shards: int
+    gen: int
+    replicates: bool
+    use: str
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether servers may work on it."""
+        return not self.use
+
+
+def conninfo(url: str) -> str:
+    """The URL with our defaults for what it leaves open.  StoreError for one that libpq cannot read."""
+    import psycopg
+    from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+    try:
+        given = conninfo_to_dict(url)
+    except psycopg.Error as error:
+        raise StoreError(
+            f"store: {_line(error)}; give a URL such as postgresql://user@host/database"
+        ) from None
+    return make_conninfo(**{**_DEFAULTS, **{key: str(value) for key, value in given.items()}})
+
+
+def shown(url: str) -> str:
+    """The URL's host and database, without the password, for people."""
+    from psycopg.conninfo import conninfo_to_dict
+
+    given = conninfo_to_dict(url)
+    hosts, ports = (str(given.get(name) or "").split(",") for name in ("host", "port"))
+    ports += [""] * len(hosts)
+    where = ",".join(f"{host}:{port}" if port else host for host, port in zip(hosts, ports, strict=False))
+    return f"{where or 'the local socket'}/{given.get('dbname') or given.get('user') or ''}"
+
+
+@contextmanager
+def connected(url: str) -> Iterator[psycopg.Connection[tuple[Any, ...]]]:
+    """A connection in autocommit mode.  Raises StoreUnavailable, also for one that breaks in the block."""
+    import psycopg
+
+    try:
+        with psycopg.connect(conninfo(url), autocommit=True) as connection:
+            connection.execute(SESSION)
+            yield connection
+    except psycopg.OperationalError as error:
+        raise StoreUnavailable(f"the store at {shown(url)} does not answer: {_line(error)}") from error
+
+
+def read(connection: psycopg.Connection[tuple[Any, ...]]) -> Store:
+    """Its row.  StoreNotReady where there is none, or that of a newer version."""
+    import psycopg
+
+    try:
+        row = connection.execute("select format from bunqueue.store").fetchone()
+    except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName):
+        row = None
+    except psycopg.errors.InsufficientPrivilege as error:
+        raise StoreNotReady(f"the role may not read the store's tables: {_line(error)}") from None
+    if row is None:
+        raise StoreNotReady("the database has no store of bunqueue yet: run 'bunqueue store init'")
+    if row[0] != FORMAT:
+        raise StoreNotReady(f"the store has format {row[0]}, and this version knows {FORMAT}: upgrade it")
+    columns = ", ".join(Store._fields)
+    (found,) = connection.execute(f"select {columns} from bunqueue.store").fetchall()
+    return Store(*found)
+
+
+def usable(connection: psycopg.Connection[tuple[Any, ...]], shards: int) -> Store:
+    """Its row, if a server with so many shards may work on it; else StoreNotReady."""
+    store = read(connection)
+    if store.shards != shards:
+        raise StoreNotReady(
+            f"the store was made for {store.shards} shards, not {shards}: start with --shards {store.shards}"
+        )
+    kind, _, folder = store.use.partition(" ")
+    if kind == "adopting":
+        raise StoreNotReady(
+            f"the store is taking over the data folder {folder}, which was interrupted: run 'bunqueue store "
+            "adopt' there again"
+        )
+    if kind == "left":
+        raise StoreNotReady(
+            f"the jobs of the store were taken out of it into the data folder {folder}: start that one "
+            "without --store, or make another store"
+        )
+    return store
+
+
+def _line(error: Exception) -> str:
+    """What PostgreSQL says, in one line."""
+    return " ".join(str(error).split())

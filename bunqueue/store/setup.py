@@ -1,0 +1,40 @@
+"""Making the tables of a store."""
+
+from __future__ import annotations
+
+import secrets
+
+from .database import FORMAT, TABLES, StoreNotReady, connected, read
+
+
+def init(url: str, shards: int, *, replicates: bool = False) -> str:
+    """Make the tables for so many shards; the new store's id.
+
+    ``replicates``: the storage of the database keeps copies by itself.  StoreNotReady if the tables are
+    there already, or may not be made; then nothing has changed."""
+    import psycopg
+
+    with connected(url) as connection:
+        try:
+            there = read(connection)
+        except StoreNotReady:
+            there = None
+        if there is not None:
+            raise StoreNotReady(
+                f"the database has a store already, made for {there.shards} shards: start with --store, or "
+                "give another database"
+            )
+        number = secrets.token_hex(8)
+        try:
+            with connection.transaction():
+                connection.execute(TABLES.read_bytes())
+                connection.execute(
+                    "insert into bunqueue.store (format, id, shards, replicates) values (%s, %s, %s, %s)",
+                    (FORMAT, number, shards, replicates),
+                )
+                connection.execute(
+                    "insert into bunqueue.shards (id) select generate_series(0, %s)", (shards - 1,)
+                )
+        except psycopg.Error as error:
+            raise StoreNotReady(" ".join(str(error).split())) from error
+    return number

@@ -1,0 +1,59 @@
+"""What the process of a shard does differently when the shard has a log."""
+
+from __future__ import annotations
+
+import secrets
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bunqueue.data_folder import DataFolderError, read_manifest, shard_file
+from bunqueue.settings import Settings
+from bunqueue.store.database import StoreError, StoreNotReady
+from shardproc.storage.database import DISK_ERRORS, DatabaseBusy
+from shardproc.storage.schema import SchemaTooNew
+
+from .owner import Fenced, LogDamaged
+from .record import RecordDamaged, RecordTooNew
+from .server import ReplicatedServer
+from .shard import ReplicatedShard
+from .snapshot_maker import maker
+from .start import bring_up
+
+if TYPE_CHECKING:
+    from shardproc.process import Start
+
+REFUSED = (StoreNotReady, RecordTooNew, RecordDamaged, SchemaTooNew, DataFolderError, DatabaseBusy)
+"""A new process would meet the same: somebody has to do something."""
+LOST = (StoreError, Fenced, LogDamaged, *DISK_ERRORS)
+"""A new process finds its way, with a snapshot or another file."""
+
+
+def open_shard(
+    start: Start,
+    settings: Settings,
+    sock: socket.socket,
+    report: Callable[[str], None],
+    options: dict[str, Any],
+) -> ReplicatedShard:
+    """Own the shard; its file holds all of its log.  Raises one of REFUSED and LOST."""
+    folder = Path(settings.data_dir)
+    file = shard_file(folder, start.shard)
+    opened = bring_up(
+        settings.store,
+        file=file,
+        shard=start.shard,
+        shards=start.shards,
+        token=f"{read_manifest(folder).id}/{secrets.token_hex(6)}",
+        sock=sock,
+        report=report,
+    )
+    return ReplicatedShard(opened.database, opened.recorder, opened.log, **options)
+
+
+def server_of(shard: ReplicatedShard, sock: socket.socket, settings: Settings) -> ReplicatedServer:
+    """The loop that serves it, and has snapshots made."""
+    file = Path(shard.store.database.path)
+    snapshots = maker(settings.store, shard.engine.state.shard, file, settings.store_snapshots)
+    return ReplicatedServer(shard, sock, snapshots)

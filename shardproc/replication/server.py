@@ -1,0 +1,270 @@
+"""The loop of a shard process that has a log.
+
+As `shardproc.server`, but a batch is released only when the log has its record, and the next one begins after
+that; what arrives in the meantime waits, so that nothing is ever carried out on top of what may be lost.
+
+    arrived ─► a batch is carried out ─► sealed ─► appended ─► acknowledged ─► committed, replies leave
+
+A batch that changes nothing needs no record: its replies leave while the last answer of the log is so new
+that nobody else can have the shard yet.
+
+While the log is away, time stands still for the engine.  After AWAY_S what arrives is refused, so that
+clients need not wait; only questions about the server itself are answered.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import time
+from collections import deque
+
+from msgspec import Raw
+from msgspec.msgpack import Decoder
+
+from bunqueue.logs import get_logger
+from bunqueue.protocol import link
+from bunqueue.protocol.codec import InvalidCommand, decode_command, encode_frame
+from bunqueue.protocol.commands import Reply, is_slow
+from bunqueue.protocol.commands.base import CommandError, Slow, refused
+from bunqueue.protocol.lenient import DECODE_ERRORS
+from shardproc.core import spec_of
+from shardproc.engine.memory.vitals import Trouble
+from shardproc.engine.state import Client
+from shardproc.server import ENDS, READ_SIZE, Envelope, Server
+
+from .owner import LogDamaged, Phase
+from .shard import RETRY_AFTER_MS, ReplicatedShard
+from .snapshot_maker import SnapshotMaker
+
+AWAY_S = 1.0  # without a proof that the shard is owned: then what arrives is refused
+MAX_ARRIVED = 32 << 20  # bytes that wait for the next batch; beyond, the router has to wait
+PONG_S = 1.0  # the router hears that often from a shard that does not read
+CLOSE_S = 3.0  # for the last record, when the server stops
+STOOD_STILL_S = 2.0  # the log was away for longer: nobody could renew a lock meanwhile
+IDLE_MS = 1_000
+
+_COMMANDS = (link.COMMANDS_V2, link.COMMANDS_V3)
+_decode_slow = Decoder(Slow).decode
+_log = get_logger("shard")
+
+
+class ReplicatedServer(Server):
+    """Serves one shard that has a log over its link to the router."""
+
+    def __init__(self, shard: ReplicatedShard, sock: socket.socket, snapshots: SnapshotMaker) -> None:
+        super().__init__(shard, sock)
+        self._snapshots = snapshots
+        self._shard: ReplicatedShard = shard
+        self._log = shard.log
+        self._arrived: deque[Envelope] = deque()
+        self._arrived_bytes = 0
+        self._record = b""  # sealed; the log does not have it yet
+        self._position = 0  # of the record that is being appended; 0: none is
+        self._holds = False  # a batch waits for the log
+        self._doubted_at: float | None = None  # since when there has been no proof that the shard is owned
+        self._spoken_at = 0.0
+        self._polled: dict[int, int] = {}  # descriptor -> what it is polled for
+
+    @property
+    def _busy(self) -> bool:
+        return self._holds or bool(self._arrived) or super()._busy
+
+    # -- the loop ------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Until the end of the link.  Everything that was answered is in the log by then."""
+        super().run()
+        if self.draining and not self._holds:
+            self._close_in_order()
+
+    def _turn(self) -> bool:
+        if self._poll_both(self._pause_ms()) and not self._hear():
+            return False
+        now = time.monotonic()
+        self._advance(now)
+        if self._holds:
+            self._look_at_batch(now)
+        if not self._holds and self._may_begin(now):
+            self._begin_batch(now)
+        self._look_whether_away(now)
+        self._send()
+        return True
+
+    def _poll_both(self, limit_ms: float) -> bool:
+        """Wait for the router, the log or the time; whether there is something to read from the router."""
+        wanted = {} if self._arrived_bytes > MAX_ARRIVED else {self._sock.fileno(): select.POLLIN}
+        if (number := self._log.link.fileno) is not None:
+            wanted[number] = select.POLLIN | (select.POLLOUT if self._log.link.wants_write else 0)
+        if wanted != self._polled:
+            self._poll = select.poll()
+            for descriptor, what in wanted.items():
+                self._poll.register(descriptor, what)
+            self._polled = wanted
+        ready = self._poll.poll(limit_ms)
+        return any(descriptor == self._sock.fileno() for descriptor, _ in ready)
+
+    def _pause_ms(self) -> float:
+        now = time.monotonic()
+        waits = [IDLE_MS / 1000]
+        if (wait := self._log.wait_s(now)) is not None:
+            waits.append(wait)
+        if self._doubted_at is not None:
+            waits.append(max(0.05, self._doubted_at + AWAY_S - now))
+        elif not self._holds and self._may_begin(now):
+            waits.append(0 if self._has_work else self._shard.wait_ms() / 1000)
+        return max(0.0, min(waits)) * 1000
+
+    @property
+    def _has_work(self) -> bool:
+        return bool(self._arrived or self._backlog or self._shard.engine.state.works)
+
+    def _hear(self) -> bool:
+        """Take what the router has sent; False when it has gone."""
+        data = self._read()
+        if not data:
+            return False
+        for envelope in self._splitter.feed(data):
+            (_, kind), body = envelope
+            if kind == link.PING:
+                self._control.append(link.answer(link.CONTROL, link.PONG))
+            elif kind == link.DRAIN:
+                self.draining = True
+            else:
+                self._arrived.append(envelope)
+                self._arrived_bytes += len(body)
+        return True
+
+    def _advance(self, now: float) -> None:
+        """Let the log go on."""
+        if self._log.turn(now):
+            raise LogDamaged("another owner has written to the log of a shard that is still this one's")
+        if self._arrived_bytes > MAX_ARRIVED and now - self._spoken_at > PONG_S:
+            self._spoken_at = now
+            self._control.append(link.answer(link.CONTROL, link.PONG))
+
+    # -- a batch -------------------------------------------------------------------------------
+
+    def _may_begin(self, now: float) -> bool:
+        return self._log.is_owned or self._log.owner.owns(now)
+
+    def _begin_batch(self, now: float) -> None:
+        if not self._has_work and self._shard.wait_ms() > 0:
+            return
+        if self._arrived:
+            self._shard.hear()
+        self._carry_out(self._next_arrived())
+        self._seal(self._shard.seal(), now)
+
+    def _next_arrived(self) -> list[Envelope]:
+        """As much as one read from the router would bring."""
+        some: list[Envelope] = []
+        size = 0
+        while self._arrived and size < READ_SIZE:
+            envelope = self._arrived.popleft()
+            size += len(envelope[1])
+            some.append(envelope)
+        self._arrived_bytes -= size
+        return some
+
+    def _seal(self, record: bytes, now: float) -> None:
+        self._record, self._holds = record, True
+        self._look_at_batch(now)
+
+    def _look_at_batch(self, now: float) -> None:
+        """Append the batch's record, and release the batch once it may be released."""
+        owner = self._log.owner
+        if self._record and owner.is_idle:
+            self._position = owner.position + 1
+            owner.append(self._record)
+            self._record = b""
+            self._advance(now)
+        if self._record:
+            return
+        if owner.position >= self._position if self._position else owner.owns(now):
+            self._position, self._holds = 0, False
+            self._commit_and_send()
+            self._snapshots.look(self._log.appended)
+
+    def _close_in_order(self) -> None:
+        """The last record: the next start need not doubt that it knows all, or wait for this one's end."""
+        end = time.monotonic() + CLOSE_S
+        owner = self._log.owner
+        self._seal(self._shard.mark_closed(), time.monotonic())
+        while owner.phase is not Phase.RELEASED and (now := time.monotonic()) < end:
+            self._poll_both(100)
+            self._advance(now)
+            if self._holds:
+                self._look_at_batch(now)
+            elif owner.is_idle:
+                owner.release()
+                self._advance(now)
+
+    # -- while the log is away -----------------------------------------------------------------
+
+    def _look_whether_away(self, now: float) -> None:
+        if self._log.owner.owns(now):
+            if self._doubted_at is not None:
+                self._is_back(now - self._doubted_at)
+            return
+        if self._doubted_at is None:
+            self._doubted_at = now
+        if now - self._doubted_at < AWAY_S:
+            return
+        shard = self._shard
+        if shard.away_since is None:
+            shard.away_since = shard.now() - int((now - self._doubted_at) * 1000)
+            _log.error(
+                "the store is away: commands are refused until it is back",
+                error=self._log.owner.trouble or "it does not acknowledge",
+            )
+        trouble = shard.store_is_away()
+        if self._arrived and trouble is not None:
+            self._refuse_arrived(trouble)
+
+    def _is_back(self, away_s: float) -> None:
+        self._doubted_at = None
+        shard = self._shard
+        if shard.away_since is not None:
+            shard.away_since = None
+            _log.info("the store is back", after_ms=int(away_s * 1000))
+        if away_s > STOOD_STILL_S:
+            shard.stood_still()
+
+    def _refuse_arrived(self, trouble: Trouble) -> None:
+        """Answer the commands that have arrived.  All else waits: connections that ended, other shards."""
+        kept: deque[Envelope] = deque()
+        for envelope in self._arrived:
+            (conn, kind), body = envelope
+            if kind in _COMMANDS:
+                self._answer_while_away(conn, kind, link.split_frames(body), trouble)
+            elif kind not in ENDS or conn in self._shard.engine.state.clients:
+                kept.append(envelope)
+        self._arrived = kept
+        self._arrived_bytes = sum(len(body) for _, body in kept)
+
+    def _answer_while_away(self, conn: int, version: int, payloads: list[bytes], trouble: Trouble) -> None:
+        client = Client(conn, version)  # not that of the shard, whose replies wait
+        frames = [encode_frame(self._reply_while_away(client, payload, trouble)) for payload in payloads]
+        slow = sum(map(_is_slow, payloads))
+        self._control.append(link.answer(conn, link.REPLIES, b"".join(frames), len(frames), slow))
+
+    def _reply_while_away(self, client: Client, payload: bytes, trouble: Trouble) -> Reply | Raw:
+        try:
+            command = decode_command(payload)
+            if spec_of(command).operational:
+                return self._shard.ask_about_server(client, command)
+            problem = CommandError(trouble.error, trouble.code, retry_after=RETRY_AFTER_MS)
+            error = InvalidCommand(problem, command.req_id)
+        except InvalidCommand as invalid:
+            error = invalid
+        return refused(error, error.req_id)
+
+
+def _is_slow(payload: bytes) -> bool:
+    """Whether the router counts a command among those that may be answered late."""
+    try:
+        fields = _decode_slow(payload)
+    except DECODE_ERRORS:
+        return False
+    return is_slow(fields.cmd, fields.timeout)

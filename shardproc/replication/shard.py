@@ -1,0 +1,165 @@
+"""A shard whose batches are in a log before their replies leave.
+
+A batch is *sealed* when its rows are written into the file's transaction, which stays open, and its record is
+made.  Once the log has acknowledged the record, the batch is committed and its replies leave.  So the file is
+never ahead of the log, and nobody hears of what is not replicated.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import Raw
+
+from bunqueue.protocol.codes import Code
+from bunqueue.protocol.commands import Command, Reply
+from shardproc.core import StorageFailed
+from shardproc.engine.background.slices import Steps
+from shardproc.engine.dispatch import answer_late
+from shardproc.engine.memory.vitals import LogVitals, Trouble, Vitals
+from shardproc.engine.state import Client
+from shardproc.resilient import Mode, ResilientShard
+from shardproc.storage.careful import CarefulStore
+from shardproc.storage.database import DISK_ERRORS, Database, disk_problem
+from shardproc.storage.schema import CURRENT
+
+from .log import ShardLog
+from .recorder import Recorder
+
+RETRY_AFTER_MS = 1_000  # for clients, while the store is away
+
+
+class FileDamaged(StorageFailed):
+    """The file cannot be read or written any more.  It is built anew from the log."""
+
+
+class ReplicatedShard(ResilientShard):
+    """See above.  ``database`` holds all that the log does, and its connection records into ``recorder``."""
+
+    def __init__(self, database: Database, recorder: Recorder, log: ShardLog, **options: Any) -> None:
+        self.log = log
+        self._recorder = recorder
+        self._sealed = False
+        self.held = 0
+        """Bytes of the batch that waits for its acknowledgement."""
+        self.away_since: int | None = None  # epoch ms
+        self.unprotected = False
+        """Whether the store has no synchronous standby, although it needs one."""
+        super().__init__(database.path, opened=database, **options)
+
+    def _new_store(self, database: Database) -> CarefulStore:
+        store = super()._new_store(database)
+        store.replicated = True
+        store.damage.intolerable = FileDamaged
+        return store
+
+    # -- a batch -------------------------------------------------------------------------------
+
+    def seal(self) -> bytes:
+        """Write the batch into the file's open transaction; its record, b"" if it changes nothing."""
+        if self._mode in (Mode.READ_ONLY, Mode.FAILED):
+            return b""
+        out, state = self.engine.out, self.engine.state
+        try:
+            self.store.write(out, state.next_seq, len(state.jobs))
+        except DISK_ERRORS as error:
+            self._fail(error)
+            return b""
+        self._sealed = bool(self._recorder)
+        record = self._recorder.take(CURRENT, state.now) if self._sealed else b""
+        self.held = len(record) + out.size
+        return record
+
+    def _store(self) -> None:
+        """The log has the record of the batch, if it has one."""
+        self.held = 0
+        if not self._sealed:
+            self.store.write_nothing()
+            return
+        self._sealed = False
+        try:
+            self.store.applied(self.log.position)
+        except DISK_ERRORS as error:  # the batch is acknowledged: a new process reads it from the log
+            raise StorageFailed(f"what the log has acknowledged cannot be stored: {error}") from error
+
+    def mark_closed(self) -> bytes:
+        """The record that says that the shard was closed in order."""
+        self.store.mark_closed()
+        return self.seal()
+
+    def ask_about_server(self, client: Client, command: Command) -> Reply | Raw:
+        """The reply to a question that needs nothing of the log.  ``client`` is not one of the shard's."""
+        state, out = self.engine.state, self.engine.out
+        before, size = len(out.replies), out.size
+        self.engine.handle(client, command, state.now)
+        for work in state.works.pop(client, ()):
+            answer_late(state, client, work.req_id, _whole(work.steps))
+        ((_, reply),) = out.replies[before:]
+        del out.replies[before:]
+        out.size = size
+        return reply
+
+    # -- trouble -------------------------------------------------------------------------------
+
+    def _fail(self, error: Exception) -> None:
+        if disk_problem(error) == "damaged":
+            raise FileDamaged(str(error)) from error
+        super()._fail(error)
+
+    def store_is_away(self) -> Trouble | None:
+        """Why commands are refused; None while the log answers."""
+        if self.away_since is None:
+            return None
+        why = self.log.owner.trouble or "it does not acknowledge"
+        text = (
+            f"The store is away ({why}): nothing was changed; ask again in {RETRY_AFTER_MS / 1000:.0f} s. "
+            "See bunqueue store check"
+        )
+        return Trouble(text, self.away_since, False, Code.STORE_UNAVAILABLE)
+
+    def _vitals(self) -> Vitals:
+        found, log = super()._vitals(), self.log
+        owner = log.owner
+        figures = LogVitals(
+            position=owner.position,
+            epoch=owner.epoch,
+            phase=owner.phase.value,
+            held=self.held,
+            round_trip_ms=log.round_trip_s * 1000,
+            appended=log.appended,
+            away_since=self.away_since,
+        )
+        warnings = found.warnings
+        if self.unprotected:
+            text = "the store has no synchronous standby: what is acknowledged is on one machine only"
+            warnings = (*warnings, f"{text}; see bunqueue store check")
+        trouble = self.store_is_away() or found.trouble
+        return msgspec.structs.replace(found, log=figures, trouble=trouble, warnings=warnings)
+
+    def set_aside(self) -> Path:
+        """Close the damaged file, and move it out of the way; where it is now."""
+        self.close()
+        return set_aside(Path(self.store.database.path))
+
+
+def _whole(steps: Steps) -> Reply:
+    """What work in slices comes to."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            reply: Reply = done.value
+            return reply
+
+
+def set_aside(file: Path) -> Path:
+    """Move a damaged file out of the way, so that the next start builds another; where it is now."""
+    aside = file.with_name(f"{file.name}.damaged")
+    file.replace(aside)
+    for suffix in ("-wal", "-shm"):
+        log = file.with_name(file.name + suffix)
+        if log.exists():
+            log.replace(aside.with_name(aside.name + suffix))
+    return aside

@@ -1,0 +1,174 @@
+"""Bringing a shard's file up to its log: the newest snapshot, the claim, the tail, the migration."""
+
+from __future__ import annotations
+
+import select
+import socket
+import sqlite3
+import time
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+from bunqueue.data_folder import place_of
+from bunqueue.logs import get_logger
+from bunqueue.store import snapshots
+from bunqueue.store.database import StoreUnavailable, connected, usable
+from bunqueue.store.places import PlaceError
+from shardproc.storage.database import Database
+from shardproc.storage.marking import put_mark
+from shardproc.storage.schema import CURRENT
+
+from . import replay
+from .log import ShardLog
+from .owner import Entry, Owner, Phase
+from .postgres import PostgresLink
+from .record import FORMAT, Record, encode
+from .recorder import Recorder, recording
+from .shard import set_aside
+
+AGAIN_S = 1.0  # between two tries while the store is away
+SAY_S = 1.0  # between two reports of what is waited for
+
+Report = Callable[[str], None]
+_log = get_logger("shard")
+
+
+class RouterGone(ConnectionError):
+    """The router has ended while the shard was starting."""
+
+
+class Opened:
+    """The file, its recorder and its log, once the shard is owned and the file holds all of the log."""
+
+    def __init__(self, database: Database, recorder: Recorder, log: ShardLog) -> None:
+        self.database, self.recorder, self.log = database, recorder, log
+
+
+def bring_up(
+    url: str, *, file: Path, shard: int, shards: int, token: str, sock: socket.socket, report: Report
+) -> Opened:
+    """Own the shard, and have its file hold all that its log does.  Waits for the store, and for another
+    owner's end, however long that takes; ``report`` is called with what is waited for.
+
+    StoreNotReady, RecordTooNew, RecordDamaged, LogDamaged, FilesMismatch, SQLite's errors, and RouterGone."""
+    fetch_snapshot(url, file=file, shard=shard, shards=shards, sock=sock, report=report)
+    recorder = Recorder()
+    database = Database(str(file), full_sync=False, factory=recording(recorder), migrates=False)
+    try:
+        log = ShardLog(Owner(token, replay.applied(database.connection)), PostgresLink(url, shard))
+        _Catching(database.connection, log, sock, report).run()
+        database.take_place()
+    except BaseException:
+        database.close()
+        raise
+    recorder.clear()  # what came from the log
+    return Opened(database, recorder, log)
+
+
+def fetch_snapshot(
+    url: str, *, file: Path, shard: int, shards: int, sock: socket.socket, report: Report
+) -> None:
+    """Put a snapshot in the place of a file that lacks what it holds, and whose log is gone."""
+    while True:
+        try:
+            with connected(url) as connection:
+                usable(connection, shards)
+                found = snapshots.newest(connection, shard)
+            break
+        except StoreUnavailable as error:
+            report(str(error))
+            _pause(sock, AGAIN_S)
+    position = _position(file)
+    if not found or found[0].seq <= position:
+        return
+    for snapshot in found:
+        report(f"reading the snapshot at position {snapshot.seq} ({snapshot.bytes / 1e6:,.1f} MB)")
+        try:
+            snapshots.restore(snapshot, url, file, prepare=lambda new: _mark_as(file, new))
+        except (PlaceError, StoreUnavailable) as error:
+            _log.error("a snapshot cannot be read", error=str(error))
+        else:
+            _log.info("begins with a snapshot", position=snapshot.seq, had=position)
+            return
+    raise PlaceError(f"no snapshot of shard {shard} can be read: see the lines above")
+
+
+def _mark_as(file: Path, new: Path) -> None:
+    """Have a new file say that it belongs where ``file`` is: it comes from another folder."""
+    place = place_of(file)
+    if place is not None:
+        with closing(sqlite3.connect(new, isolation_level=None)) as connection:
+            put_mark(connection, place.identity)
+
+
+def _position(file: Path) -> int:
+    """That of a file, which is set aside if it cannot be read; -1 without one."""
+    if not file.exists():
+        return -1
+    try:
+        with closing(sqlite3.connect(file)) as connection:
+            return replay.applied(connection)
+    except sqlite3.DatabaseError as error:
+        _log.error("the file is damaged and is built anew", error=str(error), kept=str(set_aside(file)))
+        return -1
+
+
+def _pause(sock: socket.socket, seconds: float) -> None:
+    poll = select.poll()
+    poll.register(sock, select.POLLIN)
+    if poll.poll(seconds * 1000) and not sock.recv(1, socket.MSG_PEEK):
+        raise RouterGone("the router is gone")
+
+
+class _Catching:
+    """Drives a log until its shard is owned, and the file holds all of it, in this version's schema."""
+
+    def __init__(
+        self, connection: sqlite3.Connection, log: ShardLog, sock: socket.socket, report: Report
+    ) -> None:
+        self._connection, self._log, self._sock, self._report = connection, log, sock, report
+        self._said_at = float("-inf")
+
+    def run(self) -> None:
+        self._until_idle()
+        (schema,) = self._connection.execute("pragma user_version").fetchone()
+        if schema < CURRENT:
+            # A record of its own, so that every file migrates at the same position.
+            body = encode(Record(FORMAT, CURRENT, int(time.time() * 1000), []))
+            position = self._log.position + 1
+            self._log.owner.append(body)
+            self._until_idle()
+            replay.apply(self._connection, [Entry(position, self._log.owner.epoch, body)])
+
+    def _until_idle(self) -> None:
+        log, owner = self._log, self._log.owner
+        while True:
+            now = time.monotonic()
+            if entries := log.turn(now):
+                replay.apply(self._connection, entries)
+            if owner.is_idle:
+                return
+            if now - self._said_at > SAY_S:
+                self._said_at = now
+                self._report(_waiting_for(owner))
+            self._wait(now)
+
+    def _wait(self, now: float) -> None:
+        poll = select.poll()
+        poll.register(self._sock, select.POLLIN)
+        link = self._log.link
+        if (number := link.fileno) is not None:
+            poll.register(number, select.POLLIN | (select.POLLOUT if link.wants_write else 0))
+        wait = self._log.wait_s(now)
+        ready = dict(poll.poll((SAY_S if wait is None else min(wait, SAY_S)) * 1000))
+        if self._sock.fileno() in ready and not self._sock.recv(1, socket.MSG_PEEK):
+            raise RouterGone("the router is gone")
+
+
+def _waiting_for(owner: Owner) -> str:
+    if owner.phase is Phase.AWAY:
+        return f"the store is away: {owner.trouble}"
+    if owner.phase is Phase.READING:
+        return f"reading the log, at position {owner.position}"
+    return owner.trouble or "claiming the shard"
