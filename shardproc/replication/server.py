@@ -85,7 +85,7 @@ class ReplicatedServer(Server):
         self._advance(now)
         if self._holds:
             self._look_at_batch(now)
-        if not self._holds and self._may_begin(now):
+        if not self._holds and self._log.owner.owns(now):
             self._begin_batch(now)
         self._look_whether_away(now)
         self._send()
@@ -111,7 +111,7 @@ class ReplicatedServer(Server):
             waits.append(wait)
         if self._doubted_at is not None:
             waits.append(max(0.05, self._doubted_at + AWAY_S - now))
-        elif not self._holds and self._may_begin(now):
+        elif not self._holds and self._log.owner.owns(now):
             waits.append(0 if self._has_work else self._shard.wait_ms() / 1000)
         return max(0.0, min(waits)) * 1000
 
@@ -145,10 +145,8 @@ class ReplicatedServer(Server):
 
     # -- a batch -------------------------------------------------------------------------------
 
-    def _may_begin(self, now: float) -> bool:
-        return self._log.is_owned or self._log.owner.owns(now)
-
     def _begin_batch(self, now: float) -> None:
+        """While there is proof that the shard is owned: so what only reads never has to wait."""
         if not self._has_work and self._shard.wait_ms() > 0:
             return
         if self._arrived:
@@ -218,6 +216,8 @@ class ReplicatedServer(Server):
                 "the store is away: commands are refused until it is back",
                 error=self._log.owner.trouble or "it does not acknowledge",
             )
+            for conn, reply in shard.take_operational():
+                self._control.append(link.answer(conn, link.REPLIES, encode_frame(reply), 1))
         trouble = shard.store_is_away()
         if self._arrived and trouble is not None:
             self._refuse_arrived(trouble)

@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Raw
 
 from bunqueue.protocol.codes import Code
-from bunqueue.protocol.commands import Command, Reply
+from bunqueue.protocol.commands import COMMANDS, Command, Reply
 from shardproc.core import StorageFailed
 from shardproc.engine.background.slices import Steps
 from shardproc.engine.dispatch import answer_late
@@ -28,6 +28,7 @@ from shardproc.storage.schema import CURRENT
 from .log import ShardLog
 from .recorder import Recorder
 
+_OPERATIONAL = tuple({spec.reply for spec in COMMANDS.values() if spec.operational})
 RETRY_AFTER_MS = 1_000  # for clients, while the store is away
 
 
@@ -100,6 +101,14 @@ class ReplicatedShard(ResilientShard):
         del out.replies[before:]
         out.size = size
         return reply
+
+    def take_operational(self) -> list[tuple[int, Reply | Raw]]:
+        """Take the replies about the server itself out of a batch that has to wait."""
+        out = self.engine.out
+        found = [entry for entry in out.replies if isinstance(entry[1], _OPERATIONAL)]
+        if found:
+            out.replies = [entry for entry in out.replies if not isinstance(entry[1], _OPERATIONAL)]
+        return found
 
     # -- trouble -------------------------------------------------------------------------------
 

@@ -75,8 +75,8 @@ def shared_out(
 
 
 def _showing_gaps(batches: Iterable[Batch], *, several: bool) -> Iterator[Batch]:
-    """Where ``several`` logs become one: the others may have older rows than a log whose own are forgotten, and
-    that log does not know what was pushed before.  A row of its own says so, with one forgotten event."""
+    """Where ``several`` logs become one, others may have older rows than a log whose own are forgotten, and
+    which does not know what was pushed before.  A row of its own says so, with one forgotten event."""
     for batch in batches:
         if several and batch.is_oldest and batch.first_seq > 1:
             yield Batch(batch.source, batch.first_seq, batch.at, [None], [], is_oldest=True)
