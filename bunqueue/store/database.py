@@ -54,6 +54,7 @@ class Store(NamedTuple):
     id: str
     shards: int
     gen: int
+    cluster: str
     replicates: bool
     use: str
 

@@ -29,8 +29,9 @@ def init(url: str, shards: int, *, replicates: bool = False) -> str:
             with connection.transaction():
                 connection.execute(TABLES.read_bytes())
                 connection.execute(
-                    "insert into bunqueue.store (format, id, shards, replicates) values (%s, %s, %s, %s)",
-                    (FORMAT, number, shards, replicates),
+                    "insert into bunqueue.store (format, id, shards, secret, replicates) "
+                    "values (%s, %s, %s, %s, %s)",
+                    (FORMAT, number, shards, secrets.token_hex(32), replicates),
                 )
                 connection.execute(
                     "insert into bunqueue.shards (id) select generate_series(0, %s)", (shards - 1,)

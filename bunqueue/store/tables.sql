@@ -7,6 +7,8 @@ create table bunqueue.store (
     id       text    not null,               -- of this store; a data folder says which one it belongs to
     shards   int     not null,               -- how many there are, for ever
     gen      int     not null default 0,     -- the partition that is written to
+    cluster  text    not null default '',    -- its name, if several hosts share the shards
+    secret   text    not null,               -- by which hosts know each other
     replicates boolean not null,             -- its storage keeps copies, so no standby is asked for
     use      text    not null default ''     -- '': by servers; 'adopting FOLDER', 'left FOLDER': by none
 );
@@ -14,14 +16,38 @@ create table bunqueue.store (
 create table bunqueue.shards (
     id           int primary key,
     epoch        bigint not null default 0,  -- raised by every claim; appends check it
-    owner        text   not null default '', -- its token
-    snapshot_seq bigint not null default 0   -- the newest snapshot holds all up to this position
-);
+    owner        text   not null default '', -- its token: the id of its data folder, "/", and of its process
+    beat         bigint not null default 0,  -- changes while the owner lives
+    snapshot_seq bigint not null default 0,  -- the newest snapshot holds all up to this position
+    schema       int    not null default 0,  -- that its records are written for: an older host cannot own it
+    -- Of a cluster of hosts: who is to own it, and who keeps a copy that is up to date.
+    home         text   not null default '', -- the id of a host; '': nobody has said so yet
+    follower     text   not null default ''
+) with (fillfactor = 50);                    -- rows that change each second stay where they are
 
+-- The hosts of a cluster.
 create table bunqueue.hosts (
-    id   text primary key,                   -- an owner's token
-    beat bigint not null                     -- changes while it lives
-);
+    id        text primary key,              -- of its data folder
+    name      text     not null unique,      -- for people
+    number    smallint not null unique check (number between 1 and 31),  -- in its connections' numbers
+    link      text     not null,             -- where other hosts reach it
+    certificate text   not null,             -- that it shows there, PEM
+    clients   text     not null,             -- where clients reach it, for people
+    version   text     not null,             -- of its program
+    schema    int      not null,             -- the newest that it knows
+    link_versions int4range not null,        -- of the protocol between hosts
+    beat      bigint   not null default 0,   -- changes while it lives
+    draining  boolean  not null default false,
+    joined_at timestamptz not null default now()
+) with (fillfactor = 50);
+
+-- How far the copies are.
+create table bunqueue.followers (
+    shard int    not null,
+    host  text   not null references bunqueue.hosts (id) on delete cascade,
+    seq   bigint not null,
+    primary key (shard, host)
+) with (fillfactor = 50);
 
 -- Insert only.  A partition is dropped as a whole when all its records are in snapshots.
 create table bunqueue.log (

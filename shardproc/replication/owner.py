@@ -71,12 +71,11 @@ class Append:
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """Change the owner's beat, if the epoch is the current one.  Answer: `Done`, or `Refused`.
+    """Change the shard's beat, if the epoch is the current one.  Answer: `Done`, or `Refused`.
 
     It has to be a replicated commit like an append: it proves that the shard is still owned."""
 
     epoch: int
-    token: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,7 +241,7 @@ class Owner:
         if self._releases:
             return Release(self.epoch)
         if self._pending is None:
-            return Beat(self.epoch, self.token)
+            return Beat(self.epoch)
         return Append(self.position + 1, self.epoch, self._pending)
 
     def answered(self, answer: Answer, now: float) -> Sequence[Entry]:

@@ -37,9 +37,7 @@ from .owner import (
 )
 
 _LOOK = """
-    select shards.epoch, shards.owner, coalesce(hosts.beat, 0)
-    from bunqueue.shards left join bunqueue.hosts on hosts.id = shards.owner
-    where shards.id = $1
+    select epoch, owner, beat from bunqueue.shards where id = $1
 """
 _CLAIM = "update bunqueue.shards set epoch = epoch + 1, owner = $3 where id = $1 and epoch = $2"
 _TAIL = "select seq, epoch, body from bunqueue.log where shard = $1 and seq > $2 order by seq limit $3"
@@ -48,10 +46,7 @@ _APPEND = f"""
     insert into bunqueue.log (gen, shard, seq, epoch, body)
     select store.gen, $1, $3, $2, $4 from bunqueue.store, {_OWNED}
 """
-_BEAT = f"""
-    insert into bunqueue.hosts (id, beat) select $3, 1 from {_OWNED}
-    on conflict (id) do update set beat = hosts.beat + 1
-"""
+_BEAT = "update bunqueue.shards set beat = beat + 1 where id = $1 and epoch = $2"
 
 _RELEASE = "update bunqueue.shards set owner = '' where id = $1 and epoch = $2"
 
@@ -62,7 +57,7 @@ _STATEMENTS: dict[type, tuple[bytes, str, Sequence[int]]] = {
     Claim: (b"claim", _CLAIM, (_INT, _LONG, _TEXT)),
     Tail: (b"tail", _TAIL, (_INT, _LONG, _LONG)),
     Append: (b"append", _APPEND, (_INT, _LONG, _LONG, _BYTES)),
-    Beat: (b"beat", _BEAT, (_INT, _LONG, _TEXT)),
+    Beat: (b"beat", _BEAT, (_INT, _LONG)),
     Release: (b"release", _RELEASE, (_INT, _LONG)),
 }
 
@@ -76,7 +71,7 @@ _PARAMETERS: dict[type, Callable[[Any], list[bytes]]] = {
     Claim: lambda request: [_long(request.epoch), request.token.encode()],
     Tail: lambda request: [_long(request.after), _long(request.most)],
     Append: lambda request: [_long(request.epoch), _long(request.position), request.body],
-    Beat: lambda request: [_long(request.epoch), request.token.encode()],
+    Beat: lambda request: [_long(request.epoch)],
     Release: lambda request: [_long(request.epoch)],
 }
 """The parameters of a request after the shard, in PostgreSQL's binary format."""

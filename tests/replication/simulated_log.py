@@ -37,7 +37,7 @@ class State:
     epoch: int = 0
     token: str = ""
     records: list[Entry] = field(default_factory=list)
-    beats: dict[str, int] = field(default_factory=dict)
+    beat: int = 0
 
 
 Change = Callable[[State], None]
@@ -120,7 +120,7 @@ class SimulatedLog:
         elif isinstance(request, Look):
             link.request = None
             holder = self.visible
-            self._answer(link, Holder(holder.epoch, holder.token, holder.beats.get(holder.token, 0)))
+            self._answer(link, Holder(holder.epoch, holder.token, holder.beat))
         elif isinstance(request, Tail):
             link.request = None
             found = [entry for entry in self.visible.records if entry.position > request.after]
@@ -154,7 +154,7 @@ class SimulatedLog:
         if isinstance(request, Beat):
 
             def beat(state: State) -> None:
-                state.beats[request.token] = state.beats.get(request.token, 0) + 1
+                state.beat += 1
 
             return beat
         if any(entry.position == request.position for entry in now.records):

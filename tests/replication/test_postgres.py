@@ -30,7 +30,7 @@ def postgres() -> Iterator[Postgres]:
 
 @pytest.fixture(autouse=True)
 def empty(postgres: Postgres) -> Iterator[None]:
-    postgres.leader.ask("truncate bunqueue.log, bunqueue.hosts")
+    postgres.leader.ask("truncate bunqueue.log")
     postgres.leader.ask("update bunqueue.shards set epoch = 0, owner = ''")
     yield
     while Shard.made:
