@@ -12,7 +12,6 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from bunqueue.app.bunqueue import Bunqueue
-    from bunqueue.app.queue_config import RateLimit
     from bunqueue.app.task import AsyncTask, PlainTask, Task
     from bunqueue.client.admin import AsyncAdmin
     from bunqueue.client.blocking.admin import Admin
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from bunqueue.client.models.jobs import Job, JobCounts, JobProgress, QueueInfo, ServerStats
     from bunqueue.client.models.views import DeadLetter, FailedAttempt, JobOutcome
     from bunqueue.client.options.job import JobOptions, NewJob
+    from bunqueue.client.options.rates import RateLimit
     from bunqueue.client.options.types import Backoff, Debounce, Dedup, Repeat
     from bunqueue.client.queue import AsyncJobGroup, AsyncJobHandle, AsyncQueue
     from bunqueue.client.worker.active_job import ActiveJob, current_job
@@ -82,7 +82,6 @@ _WHERE = {
     "bunqueue.client.worker.routes": ("Route",),
     "bunqueue.client.worker.options": ("WorkerOptions",),
     "bunqueue.app.bunqueue": ("Bunqueue",),
-    "bunqueue.app.queue_config": ("RateLimit",),
     "bunqueue.app.task": ("AsyncTask", "PlainTask", "Task"),
     "bunqueue.client.admin": ("AsyncAdmin",),
     "bunqueue.client.blocking.admin": ("Admin",),
@@ -97,6 +96,7 @@ _WHERE = {
     "bunqueue.client.flow_plan": ("FlowJob", "FlowNode", "FlowTree"),
     "bunqueue.client.group": ("AsyncQueueGroup",),
     "bunqueue.client.options.job": ("JobOptions", "NewJob"),
+    "bunqueue.client.options.rates": ("RateLimit",),
     "bunqueue.client.options.types": ("Backoff", "Debounce", "Dedup", "Repeat"),
     "bunqueue.client.models.views": ("DeadLetter", "FailedAttempt", "JobOutcome"),
     "bunqueue.client.models.jobs": ("Job", "JobCounts", "JobProgress", "QueueInfo", "ServerStats"),

@@ -12,10 +12,12 @@ from bunqueue.app.batches import Batch, BatchHandler
 from bunqueue.app.clients import Clients
 from bunqueue.app.decorators import CronDecorator, JobDecorator, SchedulePolicy
 from bunqueue.app.hooks import Hook, Hooks, Occasion
-from bunqueue.app.queue_config import QueueConfig, RateLimit
+from bunqueue.app.queue_config import QueueConfig
+from bunqueue.app.queue_settings import AppOptions, QueueSettings
 from bunqueue.app.schedules import Schedule, stale_of
 from bunqueue.app.service import Service
 from bunqueue.app.task import AsyncTask, PlainTask, Task
+from bunqueue.app.task_options import TaskOptions
 from bunqueue.client.admin import AsyncAdmin
 from bunqueue.client.blocking.admin import Admin
 from bunqueue.client.blocking.events import QueueEvents
@@ -46,14 +48,7 @@ K = TypeVar("K", bound=Hook)
 RunMiddleware = Callable[[ActiveJob, CallNext], Awaitable[Any]]
 """What `Bunqueue.use` takes instead of an object: a coroutine function around runs."""
 M = TypeVar("M", bound=Middleware | RunMiddleware)
-_OWN = (
-    "concurrency",
-    "rate_limit",
-    "global_concurrency",
-    "default_job_options",
-    "middleware",
-    "worker",
-)
+_OWN = ("concurrency", "default_job_options", "middleware", "worker")
 
 
 class Bunqueue:
@@ -71,10 +66,10 @@ class Bunqueue:
         app.run()  # works until SIGTERM or SIGINT
 
     `name` is the app's own queue, in which its jobs are unless they say otherwise. `concurrency` is how many
-    jobs of a queue this process runs at a time; `rate_limit` and `global_concurrency` hold for all workers of
-    the app's own queue together (`add_queue` says it for others). `default_job_options` and `middleware` are
-    for all of its queues, `worker` has more options of `Worker`. Where the server is, or
-    `embedded=True`, is given as in `EndpointOptions`. See docs/app.md.
+    jobs of a queue this process runs at a time. What is in `QueueSettings`, such as `rate_limit` and
+    `group_concurrency`, holds for all workers of the app's own queue together (`add_queue` says it for
+    others). `default_job_options` and `middleware` are for all of its queues, `worker` has more options of
+    `Worker`. Where the server is, or `embedded=True`, is given as in `EndpointOptions`. See docs/app.md.
     """
 
     def __init__(
@@ -82,17 +77,13 @@ class Bunqueue:
         name: str = "default",
         *,
         concurrency: int = 10,
-        rate_limit: RateLimit | None = None,
-        global_concurrency: int | None = None,
         default_job_options: JobOptions | None = None,
         middleware: Iterable[Middleware] = (),
         worker: WorkerOptions | None = None,
-        **endpoint: Unpack[EndpointOptions],
+        **options: Unpack[AppOptions],
     ) -> None:
         default_fields(default_job_options)
-        for option in endpoint:
-            if option not in EndpointOptions.__annotations__:
-                raise unknown_option("an app", option, [*_OWN, *EndpointOptions.__annotations__])
+        settings, endpoint = _sorted(options)
         self.name = checks.queue_name(name)
         self._default_job_options = default_job_options
         self._middleware = list(checked(middleware))
@@ -105,7 +96,7 @@ class Bunqueue:
         self._schedules: dict[str, Schedule] = {}
         self._hooks = Hooks()
         self._service: Service | None = None
-        self.add_queue(name, rate_limit=rate_limit, global_concurrency=global_concurrency)
+        self.add_queue(name, **settings)
 
     def __repr__(self) -> str:
         return f"Bunqueue({self.name!r} at {self._endpoint.address})"
@@ -118,26 +109,17 @@ class Bunqueue:
     # -- queues
 
     def add_queue(
-        self,
-        name: str,
-        *,
-        concurrency: int | None = None,
-        rate_limit: RateLimit | None = None,
-        global_concurrency: int | None = None,
+        self, name: str, *, concurrency: int | None = None, **settings: Unpack[QueueSettings]
     ) -> None:
         """Say how a queue is worked; what jobs name without that is worked as the app's own.
 
-        `concurrency` is how many of its jobs this process runs at a time; `rate_limit` and
-        `global_concurrency` hold for all workers together, and are sent to the server when this app starts to
-        work.
+        `concurrency` is how many of its jobs this process runs at a time; the settings hold for all workers
+        together, and are sent to the server when this app starts to work.
         """
         config = self._queue_config(name)
         if concurrency is not None:
             config.concurrency = checks.whole("concurrency", concurrency)
-        if rate_limit is not None:
-            config.rate_limit = checks.one("rate_limit", rate_limit, RateLimit)
-        if global_concurrency is not None:
-            config.global_concurrency = checks.whole("global_concurrency", global_concurrency)
+        config.declare(settings)
 
     def _queue_config(self, name: str | None) -> QueueConfig:
         name = name or self.name
@@ -163,7 +145,7 @@ class Bunqueue:
         unrecoverable: Iterable[type[BaseException]] = (),
         run_in: RunIn | None = None,
         at_most_once: bool = False,
-        **options: Unpack[JobOptions],
+        **options: Unpack[TaskOptions],
     ) -> JobDecorator: ...
 
     def job(  # type: ignore[misc]  # mypy does not see that it takes what the third overload does
@@ -177,7 +159,7 @@ class Bunqueue:
         unrecoverable: Iterable[type[BaseException]] = (),
         run_in: RunIn | None = None,
         at_most_once: bool = False,
-        **options: Unpack[JobOptions],
+        **options: Unpack[TaskOptions],
     ) -> Any:
         """Make a function a job; with or without options: `@app.job`, `@app.job(max_attempts=5)`.
 
@@ -185,8 +167,8 @@ class Bunqueue:
         was added earlier. Its queue is the app's own unless `queue` names another one. What is in
         `unrecoverable` and raised makes it a dead letter without another attempt. A plain function runs in a
         thread, or with `run_in="process"` in a process of its own. With `at_most_once` a job is completed
-        before the function is called: it never runs twice, and its result is not kept. All other
-        options are those of every job of this kind, unless it says otherwise when it is added.
+        before the function is called: it never runs twice, and its result is not kept. All other options are
+        `TaskOptions`.
 
         Raises TypeError for functions with *args, **kwargs or positional-only parameters, and for types that
         jobs cannot carry (docs/types.md), naming the parameter; those that are defined further down are
@@ -209,7 +191,7 @@ class Bunqueue:
                 unrecoverable=tuple(unrecoverable),
                 run_in=run_in,
                 at_most_once=at_most_once,
-                options=options,
+                options=config.declare_for_task(options),
             )
             for each in (task.name, *task.aliases):
                 config.enter(config.tasks, each, task)
@@ -277,7 +259,7 @@ class Bunqueue:
             task: Task[..., Any] = job if isinstance(job, Task) else self.job(job)
             given = {**(data or {})}
             task.check_names(given)
-            planned: FlowJob[Any] = FlowJob(task.name, given, queue=task.queue, **task.own_options)
+            planned: FlowJob[Any] = FlowJob(task.name, given, queue=task.queue, **task.options_of((), given))
             self.add_schedule(planned, expression, every=every, tz=tz, name=name, **policy)
             return task
 
@@ -548,6 +530,17 @@ class _Function(Middleware):
 
     async def running(self, job: ActiveJob, call_next: CallNext) -> Any:
         return await self._function(job, call_next)
+
+
+def _sorted(options: AppOptions) -> tuple[QueueSettings, EndpointOptions]:
+    """What holds for the app's own queue, and where the server is. OptionError for what is neither."""
+    settings: dict[str, Any] = {}
+    endpoint: dict[str, Any] = {}
+    for name, value in options.items():
+        if name not in AppOptions.__annotations__:
+            raise unknown_option("an app", name, [*_OWN, *AppOptions.__annotations__])
+        (settings if name in QueueSettings.__annotations__ else endpoint)[name] = value
+    return cast(QueueSettings, settings), cast(EndpointOptions, endpoint)
 
 
 def _is_coroutine(function: Any) -> bool:

@@ -2,48 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from bunqueue.app import queue_settings
 from bunqueue.app.batches import Batch
 from bunqueue.app.task import Task
-from bunqueue.client.connection.options import Duration, whole_milliseconds
-from bunqueue.client.options import checks
+from bunqueue.app.task_options import TaskOptions, split
+from bunqueue.client.options.rates import RateLimit as RateLimit  # it was here before
 from bunqueue.client.worker.active_job import Handler
 from bunqueue.client.worker.routes import Handlers
 from bunqueue.errors import OptionError
-from bunqueue.protocol.commands import limits
 from bunqueue.protocol.commands.base import Command
-
-
-@dataclass(frozen=True, slots=True)
-class RateLimit:
-    """`max` jobs in every `per` (ms or a timedelta), over all workers of the queue.
-
-    A token bucket, see `Queue.set_rate_limit`: after a rest `max` at once, then one every `per / max`.
-    """
-
-    max: int
-    per: Duration = 1000
-
-    def __post_init__(self) -> None:
-        self.command("any")
-
-    def command(self, queue: str) -> limits.RateLimit:
-        """The command that sets it. OptionError."""
-        most, per = checks.whole("rate_limit: max", self.max), whole_milliseconds(self.per, "rate_limit: per")
-        return checks.checked(limits.RateLimit(queue=queue, limit=most, duration=per), duration="per")
 
 
 @dataclass(slots=True)
 class QueueConfig:
-    """What an app declares of a queue. None: not given, so the server's setting stays."""
+    """What an app declares of a queue. A setting that is not given stays as the server has it."""
 
     queue: str
     concurrency: int
-    rate_limit: RateLimit | None = None
-    global_concurrency: int | None = None
+    settings: dict[str, Any] = field(default_factory=dict)
     tasks: dict[str, Task[..., Any]] = field(default_factory=dict)
     routes: dict[str, Handler] = field(default_factory=dict)
     batches: dict[str, Batch] = field(default_factory=dict)
@@ -71,14 +51,29 @@ class QueueConfig:
         )
         return others + sum(batch.size for batch in self.batches.values())
 
+    def declare(self, settings: Mapping[str, Any]) -> None:
+        """Settings of the queue; the last word counts. OptionError."""
+        self.settings |= queue_settings.checked(settings)
+
+    def declare_for_task(self, options: TaskOptions) -> TaskOptions:
+        """Take the settings of the queue out of the options of a function. OptionError, too, when another
+        one says otherwise."""
+        settings, rest = split(options)
+        for name, value in queue_settings.checked(settings).items():
+            known = self.settings.setdefault(name, value)
+            if isinstance(value, dict) and not any(
+                known.get(key, each) != each for key, each in value.items()
+            ):
+                self.settings[name] = {**known, **value}
+            elif known != value:
+                raise OptionError(
+                    f"queue {self.queue!r}: {name} is {known!r} already, and not {value!r}; say it once"
+                )
+        return rest
+
     def commands(self) -> list[Command]:
         """The commands that set its limits on the server."""
-        commands: list[Command] = []
-        if self.rate_limit is not None:
-            commands.append(self.rate_limit.command(self.queue))
-        if self.global_concurrency is not None:
-            commands.append(limits.SetConcurrency(queue=self.queue, limit=self.global_concurrency))
-        return commands
+        return list(queue_settings.commands(self.queue, self.settings))
 
 
 def _origin(entry: Any) -> tuple[object, object]:

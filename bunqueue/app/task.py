@@ -9,6 +9,8 @@ from functools import update_wrapper
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, ParamSpec, Self, TypeVar, Unpack, cast
 
 from bunqueue.app.arguments import Arguments
+from bunqueue.app.per_call import Computed, group_of
+from bunqueue.app.task_options import TaskOptions
 from bunqueue.client.flow_plan import FlowJob
 from bunqueue.client.options import checks
 from bunqueue.client.options.job import JobOptions, wire_fields
@@ -46,7 +48,7 @@ class Task(Generic[P, R]):
         unrecoverable: tuple[type[BaseException], ...],
         run_in: RunIn | None,
         at_most_once: bool,
-        options: JobOptions,
+        options: TaskOptions,
     ) -> None:
         update_wrapper(cast(Callable[..., Any], self), function)
         self.name = checks.job_name(name)
@@ -56,10 +58,9 @@ class Task(Generic[P, R]):
         self._run_in: RunIn | None = run_in
         self._at_most_once = checks.one("at_most_once", at_most_once, bool)
         self._unrecoverable = unrecoverable
-        self._options: JobOptions = options
         self._arguments = Arguments(function, name)
         self._arguments.check_known()
-        wire_fields(options, {})  # raises for a mistake here, where it is written
+        self._set_options(options)
 
     def __repr__(self) -> str:
         return f"<job {self.name!r} of queue {self.queue!r}>"
@@ -73,7 +74,7 @@ class Task(Generic[P, R]):
         """
         data = self._arguments.data(args, kwargs)
         queue = self._clients.get_queue(self.queue)
-        handle = queue.add(self.name, data, **self._options)
+        handle = queue.add(self.name, data, **self.options_of(args, kwargs))
         handle.result_type = self._arguments.result_type
         return handle
 
@@ -81,23 +82,39 @@ class Task(Generic[P, R]):
         """As `add`, for coroutines."""
         data = self._arguments.data(args, kwargs)
         queue = self._clients.get_async_queue(self.queue)
-        handle = await queue.add(self.name, data, **self._options)
+        handle = await queue.add(self.name, data, **self.options_of(args, kwargs))
         handle.result_type = self._arguments.result_type
         return handle
 
     def job(self, *args: P.args, **kwargs: P.kwargs) -> FlowJob[R]:
         """What `add` would add: for `app.add_bulk`, flows and schedules. Raises ArgumentsError."""
         data = self._arguments.data(args, kwargs)
-        job: FlowJob[R] = FlowJob(self.name, data, queue=self.queue, **self._options)
+        job: FlowJob[R] = FlowJob(self.name, data, queue=self.queue, **self.options_of(args, kwargs))
         job.result_type = self._arguments.result_type
         return job
 
-    def options(self, **options: Unpack[JobOptions]) -> Self:
+    def options(self, **options: Unpack[TaskOptions]) -> Self:
         """The same job with other options: `send.options(delay=5_000).add("ada@example.com")`."""
+        given = (
+            {"group": self._group, **self._options, **options}
+            if self._group
+            else {**self._options, **options}
+        )
         other = copy.copy(self)
-        other._options = cast(JobOptions, {**self._options, **options})
-        wire_fields(other._options, {})
+        other._set_options(cast(TaskOptions, given))
         return other
+
+    def _set_options(self, options: TaskOptions) -> None:
+        """Options of every job of this kind. Raises for a mistake here, where it is written."""
+        group = options.get("group")
+        self._group: Callable[..., object] | None = group if callable(group) else None
+        self._compute_group: Computed | None = None
+        plain = {**options}
+        if self._group is not None:
+            del plain["group"]
+            self._compute_group = Computed(self._group, self.__wrapped__, f"job {self.name!r}: group")
+        self._options = cast(JobOptions, plain)
+        wire_fields(self._options, {})
 
     def handle(self, job_id: str) -> JobHandle[R]:
         """A handle for a job of this kind whose id is known; the server is not asked whether it exists."""
@@ -109,10 +126,11 @@ class Task(Generic[P, R]):
 
     # -- running
 
-    @property
-    def own_options(self) -> JobOptions:
-        """Of every job of this kind."""
-        return self._options
+    def options_of(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> JobOptions:
+        """The options of a job with these arguments, which have been checked. Raises OptionError."""
+        if self._compute_group is None:
+            return self._options
+        return {**self._options, "group": group_of(self._compute_group.of(args, kwargs))}
 
     def check(self) -> None:
         """TypeError if its annotations cannot be used."""

@@ -80,7 +80,7 @@ class AsyncQueueGroup(AsyncClient):
 
     async def list_queues(self) -> list[QueueInfo]:
         """The queues of this namespace that the server has, by name."""
-        reply = await self._caller.call(server.ListQueues(), replies.NamesOfQueues)
+        reply = await self._caller.call(server.ListQueues(details=True), replies.NamesOfQueues)
         found = [QueueInfo(queue) if isinstance(queue, str) else queue for queue in reply.queues]
         mine = [queue for queue in found if queue.name.startswith(self.full_name(""))]
         return sorted(mine, key=lambda queue: queue.name)

@@ -39,7 +39,7 @@ class AsyncServerCalls:
 
     async def info(self) -> ServerInfo:
         """The version of the server, and the time on its clock."""
-        hello = await self._caller.call(server.Hello(protocol_version=server.OLDEST), server.HelloReply)
+        hello = await self._caller.call(server.Hello(protocol_version=server.NEWEST), server.HelloReply)
         pong = await self._caller.call(server.Ping(), server.PingReply)
         return ServerInfo(hello.version, pong.data.time)
 
@@ -71,7 +71,7 @@ class AsyncServerCalls:
 
     async def list_queues(self) -> list[QueueInfo]:
         """All queues of the server."""
-        reply = await self._caller.call(server.ListQueues(), replies.NamesOfQueues)
+        reply = await self._caller.call(server.ListQueues(details=True), replies.NamesOfQueues)
         return [QueueInfo(queue) if isinstance(queue, str) else queue for queue in reply.queues]
 
     async def list_workers(self, queue: str | None = None) -> list[WorkerInfo]:

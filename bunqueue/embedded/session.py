@@ -18,13 +18,14 @@ from bunqueue.client.connection.requests import closed, spec_of, unencodable
 from bunqueue.client.connection.transport import Hear
 from bunqueue.errors import ConnectionLost, StorageError
 from bunqueue.protocol.commands import Route
+from bunqueue.protocol.commands.server import NEWEST
 from bunqueue.protocol.events import lost_frame
 from bunqueue.protocol.framing import HEADER
 
 from . import open_engines
 from .engine import EmbeddedEngine
 
-VERSION = 2  # of the protocol, unless Hello says otherwise
+VERSION = NEWEST  # of the protocol, unless Hello says otherwise
 MAX_UNHEARD = 100_000  # events that wait for a loop which does not turn; what is more is counted only
 
 _encode = Encoder().encode

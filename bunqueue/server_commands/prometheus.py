@@ -133,6 +133,15 @@ _BY_QUEUE: tuple[tuple[str, str, Callable[[QueueFigures], float]], ...] = (
         lambda queue: queue.oldest_ms / 1000,
     ),
 )
+# Only of queues that have any: a series for each of all queues costs time at each scrape.
+_OF_SOME_QUEUES: tuple[tuple[str, type[Metric], str, Callable[[QueueFigures], float]], ...] = (
+    (
+        "queue_groups",
+        GAUGE,
+        "Groups of the queue that have jobs or settings",
+        lambda queue: queue.groups or 0,
+    ),
+)
 _OF_WORKERS: tuple[tuple[str, type[Metric], str, Callable[[WorkerStats], float]], ...] = (
     ("workers_registered", GAUGE, "Registered workers", lambda workers: workers.total),
     ("workers_active", GAUGE, "Registered workers that were heard lately", lambda workers: workers.active),
@@ -228,6 +237,12 @@ def _queues(figures: Figures) -> Iterator[Metric]:
         family = _family(GAUGE, name, text, ["queue"])
         for queue in largest:
             family.add_metric([queue.name], value(queue))
+        yield family
+    for name, kind, text, value in _OF_SOME_QUEUES:
+        family = _family(kind, name, text, ["queue"])
+        for queue in largest:
+            if number := value(queue):
+                family.add_metric([queue.name], number)
         yield family
     total = sum(shard.queues for shard in figures.shards)
     text = "Queues with series of their own"

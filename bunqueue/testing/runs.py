@@ -137,7 +137,7 @@ class Runs:
             )
 
     def _pull(self, queue: str) -> ActiveJob | None:
-        command = core.PullBatch(queue=queue, count=1, timeout=0, owner=OWNER, signals=True)
+        command = core.PullBatch(queue=queue, count=1, timeout=0, owner=OWNER, signals=True, group=core.FAIR)
         reply = self._call(command, PulledJobs)
         for raw, token in zip(reply.jobs, reply.tokens, strict=True):
             job = ActiveJob(raw, token, self)

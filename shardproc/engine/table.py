@@ -60,18 +60,24 @@ from bunqueue.protocol.commands.flows import (
 from bunqueue.protocol.commands.groups import (
     GetGroupActiveCount,
     GetGroupConcurrency,
+    GetGroupDefaults,
+    GetGroupJobs,
     GetGroupJobsCount,
     GetGroupRateLimit,
     GetGroupRateLimitTtl,
     GetGroupsJobsCount,
+    GetGroupWeight,
     IsGroupPaused,
     PauseGroup,
     RateLimitGroup,
     RemoveGroupConcurrency,
     RemoveGroupRateLimit,
+    RemoveGroupWeight,
     ResumeGroup,
     SetGroupConcurrency,
+    SetGroupDefaults,
     SetGroupRateLimit,
+    SetGroupWeight,
 )
 from bunqueue.protocol.commands.insight import GetAttempts, ListGroups, ListShards, WhyWaiting
 from bunqueue.protocol.commands.jobs import (
@@ -157,7 +163,7 @@ from .handlers import (
 from .handlers.crons import commands as cron_commands
 from .handlers.crons import names as cron_names
 from .handlers.crons import runs as cron_runs
-from .handlers.views import dashboard, event_log, insight, query, stats
+from .handlers.views import dashboard, event_log, group_jobs, insight, query, stats
 from .lifecycle import child_results, dedup, job_waiters, outcomes
 from .memory import pointers, queue_configs, timetable
 from .memory import recovery as memory_recovery
@@ -202,6 +208,11 @@ HANDLERS: Mapping[type, Handler] = {
     GetGroupRateLimitTtl: group_rules.get_group_rate_limit_ttl,
     SetGroupConcurrency: group_rules.set_group_concurrency,
     GetGroupConcurrency: group_rules.get_group_concurrency,
+    SetGroupDefaults: group_rules.set_group_defaults,
+    GetGroupDefaults: group_rules.get_group_defaults,
+    SetGroupWeight: group_rules.set_group_weight,
+    GetGroupWeight: group_rules.get_group_weight,
+    RemoveGroupWeight: group_rules.remove_group_weight,
     RemoveGroupConcurrency: group_rules.remove_group_concurrency,
     PauseGroup: group_rules.pause_group,
     ResumeGroup: group_rules.resume_group,
@@ -256,7 +267,9 @@ HANDLERS: Mapping[type, Handler] = {
     CompactMemory: dashboard.compact_memory,
     # handlers/views/event_log.py
     GetEvents: event_log.get_events,
-    # handlers/views/inspection.py
+    # handlers/views/group_jobs.py
+    GetGroupJobs: group_jobs.get_group_jobs,
+    # handlers/views/insight.py
     GetAttempts: insight.get_attempts,
     WhyWaiting: insight.why_waiting,
     ListGroups: insight.list_groups,
@@ -341,6 +354,7 @@ DEFERRED: Mapping[type, PeerDeferral] = {
 
 RECORDS: Mapping[str, Record] = {
     queue_limits.GROUP_RECORD: Record(group_rules.recover_group, group_rules.slot_of_record),
+    queue_limits.DEFAULTS_RECORD: Record(group_rules.recover_defaults, at_queue),
     queue_limits.RECORD: Record(limits.recover_limits, at_queue),
     queues.PAUSE: Record(queues.recover_pause, at_queue),
     webhooks.KIND: Record(webhooks.recover, webhooks.slot_of_record),

@@ -53,10 +53,10 @@ def test_a_flow_is_added_and_shown(cli: Cli, tmp_path: Path, terminals: list[Ter
         ("2", "fl-deep", "deep"),
     ]
     root, one = rows[0][1], rows[1][1]
-    assert cli("job", "state", root).value == "waiting"
+    assert cli("job", "state", root).value == "waiting-children"
     shown = cli.json("flow", "show", root)
     assert [(row["depth"], row["name"], row["state"]) for row in shown][:2] == [
-        (0, "sum", "waiting"), (1, "one", "waiting")
+        (0, "sum", "waiting-children"), (1, "one", "waiting")
     ]  # fmt: skip
     assert shown[0]["data"] == {"month": "May"}
     assert shown[1]["maxAttempts"] == 1
@@ -65,7 +65,7 @@ def test_a_flow_is_added_and_shown(cli: Cli, tmp_path: Path, terminals: list[Ter
     cli("ack", one)
     terminals.append(cli.terminal("flow", "show", root))
     drawn = re.sub(r"\x1b\[[0-9;]*m", "", terminals[0].end().out)
-    assert re.search(r"^sum  waiting  fl-sums", drawn)
+    assert re.search(r"^sum  waiting-children  fl-sums", drawn)
     assert re.search(r"├── one  completed", drawn)
     assert re.search(r"    └── deep  waiting", drawn)
     assert "1 of 4 jobs completed" in drawn

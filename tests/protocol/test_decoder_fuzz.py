@@ -242,6 +242,7 @@ MINIMAL: dict[str, Any] = {
     "groupId": "g",
     "max": 1,
     "concurrency": 1,
+    "weight": 1,
     "trial": "1",
     "data": {"delivered": True, "status": 200, "error": None, "durationMs": 1.0},
 }

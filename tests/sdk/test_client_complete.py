@@ -68,6 +68,7 @@ def test_every_field_of_a_push_is_an_option() -> None:
         **dict.fromkeys(["debounce_id", "debounce_ttl"], "debounce"),
         "custom_id": "job_id",
         "children_ids": "",  # flows say it
+        "fair": "",  # follows from group and priority
         **dict.fromkeys(set(job.POLICIES.values()) - {""}, "failure_policy"),
     }
     fields = {renamed.get(name, spread.get(name, name)) for name in JobFields.__struct_fields__}

@@ -30,13 +30,13 @@ def queue(shared_server: Server) -> Iterator[Queue]:
 def test_the_whole_way(queue: Queue) -> None:
     handle = queue.add("n", {"x": 1}, priority=2)
     assert isinstance(handle, JobHandle)
-    assert (handle.state(), queue.get_result(handle.id)) == ("waiting", None)
+    assert (handle.state(), queue.get_result(handle.id)) == ("prioritized", None)
     assert handle.job().data == {"x": 1}
     assert queue.get_job("nothing") is None
     many = queue.add_bulk([("a", 1), NewJob("b", 2, delay=60_000)])
     assert [each.state() for each in many] == ["waiting", "delayed"]
-    assert queue.counts() == JobCounts(waiting=2, delayed=1)
-    assert (queue.count(), len(queue.get_jobs("waiting")), queue.dlq(), queue.retry_dlq()) == (3, 2, [], 0)
+    assert queue.counts() == JobCounts(waiting=1, prioritized=1, delayed=1)
+    assert (queue.count(), len(queue.get_jobs("waiting")), queue.dlq(), queue.retry_dlq()) == (3, 1, [], 0)
 
 
 def test_errors_are_raised_where_the_call_is(queue: Queue) -> None:

@@ -117,6 +117,8 @@ async def _settings(wire: Wire, made: Made, number: int) -> None:
         await push(wire, made, queue, groupId=group)
     await wire.ok("SetGroupConcurrency", queue=queue, groupId="b/c", concurrency=number + 1)
     await wire.ok("SetGroupRateLimit", queue=queue, groupId="a", max=5, duration=HOUR_MS)
+    await wire.ok("SetGroupWeight", queue=queue, groupId="a", weight=3)
+    await wire.ok("SetGroupDefaults", queue=queue, config={"concurrency": 60 + number})
     await wire.ok("PauseGroup", queue=queue, groupId="b")
     await wire.ok("SetConcurrency", queue=queue, limit=number + 2)
     await wire.ok("RateLimit", queue=queue, limit=100 + number, duration=HOUR_MS)
@@ -226,7 +228,7 @@ def _extra(name: str) -> list[dict[str, Any]]:
         return [{}, {"asc": False, "limit": 3, "offset": 2}, *({"state": state} for state in states)]
     if name == "GetDeduplicationJobId":
         return [{"deduplicationId": key} for key in ("held", "waiting", "nobody")]
-    if "Group" in name and name != "GetGroupsJobsCount":
+    if "Group" in name and name not in ("GetGroupsJobsCount", "GetGroupDefaults"):
         return [{"groupId": group} for group in ("a", "b", "b/c")]
     return [{}]
 

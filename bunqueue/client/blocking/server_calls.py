@@ -36,7 +36,7 @@ class ServerCalls:
 
     def info(self) -> ServerInfo:
         """The version of the server, and the time on its clock."""
-        hello = self._caller.call(server.Hello(protocol_version=server.OLDEST), server.HelloReply)
+        hello = self._caller.call(server.Hello(protocol_version=server.NEWEST), server.HelloReply)
         pong = self._caller.call(server.Ping(), server.PingReply)
         return ServerInfo(hello.version, pong.data.time)
 
@@ -68,7 +68,7 @@ class ServerCalls:
 
     def list_queues(self) -> list[QueueInfo]:
         """All queues of the server."""
-        reply = self._caller.call(server.ListQueues(), replies.NamesOfQueues)
+        reply = self._caller.call(server.ListQueues(details=True), replies.NamesOfQueues)
         return [QueueInfo(queue) if isinstance(queue, str) else queue for queue in reply.queues]
 
     def list_workers(self, queue: str | None = None) -> list[WorkerInfo]:

@@ -9,15 +9,13 @@ from msgspec import Struct
 from bunqueue.errors import AuthError, BunqueueError, CommandFailed
 from bunqueue.protocol.commands import Ok, Reply, server
 
-PROTOCOL = 2
-
 
 def greetings(token: str | None) -> Iterator[tuple[Struct, type[Reply]]]:
     """The commands in their order, and what answers them: before Auth a server answers nothing else."""
     if token is not None:
         yield server.Auth(token=token), Ok
     wanted = ["pipelining", server.IDEMPOTENT_PUSH]
-    yield server.Hello(protocol_version=PROTOCOL, capabilities=wanted), server.HelloReply
+    yield server.Hello(protocol_version=server.NEWEST, capabilities=wanted), server.HelloReply
 
 
 def knows_pushes(reply: Reply) -> bool:

@@ -62,7 +62,7 @@ class Job(Struct, rename="camel", kw_only=True):
     name: str = "default"
     data: Any = None
     state: str | None = None
-    """waiting, delayed, active, completed, failed or cancelled; None in lists of dead letters."""
+    """As `JobHandle.state` has it; None in lists of dead letters."""
     priority: int = 0
     """Higher is taken first."""
     created_at_ms: Millis = msgspec.field(name="createdAt")

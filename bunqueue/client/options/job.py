@@ -20,11 +20,8 @@ from bunqueue.protocol.commands import core, times
 from bunqueue.protocol.json_size import MAX_BYTES, MAX_DATA, SURELY_SMALL, json_size
 
 
-class JobOptions(TypedDict, total=False):
-    """Options of a job. What is left out or None is not sent, and the server's default holds.
-
-    Times are a number of milliseconds or a timedelta.
-    """
+class CommonJobOptions(TypedDict, total=False):
+    """Options of a job but for its group, which `@app.job` may compute."""
 
     priority: int | None
     """Higher is taken first; -1,000,000 to 1,000,000, default 0."""
@@ -66,9 +63,6 @@ class JobOptions(TypedDict, total=False):
     """The job whose child it is; `JobHandle.set_parent` has that one wait for it, flows do both at once."""
     failure_policy: OnFailure | None
     """What its failure for good means for its parent; unless said otherwise that one waits on."""
-    group: str | None
-    """Jobs of a group have limits of their own, and run one at a time unless the group is given another
-    concurrency, see `JobGroup.set_concurrency`."""
     group_max_size: int | None
     """Refused while so many jobs of its group are queued."""
     repeat: Duration | Repeat | None
@@ -86,6 +80,17 @@ class JobOptions(TypedDict, total=False):
     since the epoch. A `delay` and a `ttl` that are spans count from then."""
     headers: Mapping[str, str] | None
     """For those on the way, such as a trace context; not part of the data. At most 16."""
+
+
+class JobOptions(CommonJobOptions, total=False):
+    """Options of a job. What is left out or None is not sent, and the server's default holds.
+
+    Times are a number of milliseconds or a timedelta.
+    """
+
+    group: str | None
+    """Groups take turns, and jobs of a group share limits: those of `Queue.set_group_defaults`, or its own,
+    see `JobGroup`."""
 
 
 class NewJob:
@@ -262,6 +267,8 @@ def wire_fields(options: Mapping[str, object], defaults: Mapping[str, object]) -
         if name in given:
             given[wire_name] = given.pop(name)
     fields = {**defaults, **given}
+    if fields.get("priority", 0) < 0 and fields.get("group_id"):
+        fields["fair"] = True  # else it would be the priority of a BullMQ group, where lower is earlier
     if "dedup" in given and not fields.get("unique_key"):
         raise OptionError("dedup: it says what becomes of a taken unique_key; give that, too")
     if "group_max_size" in given and not fields.get("group_id"):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 
 from bunqueue.client.connection.caller import AsyncCaller
 from bunqueue.client.connection.options import Duration, whole_milliseconds
+from bunqueue.client.models.jobs import Job, JobCounts, ManyJobs
 from bunqueue.client.options import checks
 from bunqueue.client.options.moments import When, time_left
 from bunqueue.protocol.commands import Ok, groups
@@ -87,6 +89,34 @@ class AsyncJobGroup:
         command = groups.GetGroupRateLimitTtl(queue=self.queue, group_id=self.id)
         ttl = (await self._caller.call(command, groups.GroupTtlReply)).data.ttl
         return None if ttl < 0 else int(ttl)
+
+    async def set_weight(self, weight: int) -> None:
+        """Give it a larger share of the turns: `weight` for each one of a group without a weight, which has
+        1. From 1 to 1000."""
+        command = groups.SetGroupWeight(queue=self.queue, group_id=self.id, weight=weight)
+        await self._caller.call(checks.checked(command), Ok)
+
+    async def weight(self) -> int | None:
+        """The weight that was set; None when there is none, which counts as 1."""
+        command = groups.GetGroupWeight(queue=self.queue, group_id=self.id)
+        return (await self._caller.call(command, groups.GroupWeightReply)).data.weight
+
+    async def clear_weight(self) -> bool:
+        """Take the weight away; whether there was one."""
+        command = groups.RemoveGroupWeight(queue=self.queue, group_id=self.id)
+        return bool((await self._caller.call(command, groups.RemovedLimitReply)).data.removed)
+
+    async def jobs(
+        self, state: str | Sequence[str] | None = None, *, limit: int = 100, offset: int = 0
+    ) -> list[Job]:
+        """Its jobs that have not ended, in the order in which they were added: those of one state, of
+        several, or all. `limit` is at most 10,000; states are those of `JobCounts`."""
+        states = [state] if isinstance(state, str) else list(state or ())
+        checks.states(JobCounts.__struct_encode_fields__, states)
+        command = groups.GetGroupJobs(
+            queue=self.queue, group_id=self.id, state=states or None, limit=limit, offset=offset
+        )
+        return (await self._caller.call(checks.checked(command), ManyJobs)).jobs
 
     async def hold(self, duration: When) -> None:
         """Give out none of its jobs for so long, or until that moment: a service that they use asked for a

@@ -43,6 +43,7 @@ from bunqueue.client.options.moments import PastMoment, When, age, past_moment, 
 from bunqueue.client.queue.crons import AsyncNamedCrons
 from bunqueue.client.queue.groups import AsyncJobGroup
 from bunqueue.client.queue.handle import AsyncJobHandle
+from bunqueue.client.queue.settings import AsyncQueueSettings
 from bunqueue.client.queue.webhooks import AsyncServerWebhooks, WebhookEvent
 from bunqueue.client.server_calls import AsyncServerCalls
 from bunqueue.client.worker.middleware import AsyncAround, Middleware, around_adding
@@ -112,7 +113,7 @@ class DlqFilter(TypedDict, total=False):
     """Those that the next maintenance will remove."""
 
 
-class AsyncQueue(AsyncNamedCrons, AsyncServerWebhooks):
+class AsyncQueue(AsyncNamedCrons, AsyncQueueSettings, AsyncServerWebhooks):
     """A queue on a server, or in this process with `embedded=True`.
 
         async with AsyncQueue("emails") as queue:
@@ -318,6 +319,7 @@ class AsyncQueue(AsyncNamedCrons, AsyncServerWebhooks):
             owner=owner,
             lock_ttl=whole_milliseconds(lock, "lock"),
             detach=True,
+            group=core.FAIR,
         )
         reply = await self._caller.call(checks.checked(command, lock_ttl="lock"), PulledJob)
         job = reply.job
@@ -388,8 +390,7 @@ class AsyncQueue(AsyncNamedCrons, AsyncServerWebhooks):
             offset += page
 
     async def get_state(self, job_id: str) -> str:
-        """waiting, delayed, active, completed, failed, cancelled, expired, or unknown when there is no such
-        job; see `JobHandle.state`."""
+        """The state of a job, unknown when there is no such job; see `JobHandle.state`."""
         return await self.handle(job_id).state()
 
     async def get_result(self, job_id: str) -> Any:
@@ -411,8 +412,8 @@ class AsyncQueue(AsyncNamedCrons, AsyncServerWebhooks):
 
     async def count(self) -> int:
         """How many jobs the queue has, in all states."""
-        reply = await self._caller.call(query.Count(queue=self.name), query.CountReply)
-        return reply.count
+        command = query.Count(queue=self.name, everything=True)
+        return (await self._caller.call(command, query.CountReply)).count
 
     async def counts_per_priority(self) -> dict[int, int]:
         """How many jobs wait for their turn or their time, by priority."""

@@ -17,7 +17,7 @@ from bunqueue.client.models.jobs import PulledJobs
 from bunqueue.client.worker.intake import Intake
 from bunqueue.client.worker.stats import RunStats
 from bunqueue.errors import AuthError, BunqueueError
-from bunqueue.protocol.commands.core import PullBatch
+from bunqueue.protocol.commands.core import FAIR, GroupRule, PullBatch
 
 logger = logging.getLogger("bunqueue.worker")
 
@@ -34,6 +34,7 @@ class FetchConfig:
     pull_size: int
     lock_ttl: int
     poll_timeout: float
+    group: GroupRule = FAIR
 
 
 class Fetcher:
@@ -137,6 +138,7 @@ class Fetcher:
             owner=config.owner,
             lock_ttl=config.lock_ttl,
             signals=True,
+            group=config.group,
         )
         assert self._transport is not None
         return decode_reply(await self._transport.call(command), PulledJobs, command, self._address)

@@ -11,6 +11,7 @@ from typing import Any
 from bunqueue.client.connection.endpoint_options import EndpointOptions
 from bunqueue.client.connection.options import Duration, milliseconds, shown, span, unknown_option
 from bunqueue.client.options import checks
+from bunqueue.client.options.rates import Rate, rate_limit
 from bunqueue.client.worker.active_job import ActiveJob
 from bunqueue.client.worker.fetcher import FetchConfig
 from bunqueue.client.worker.job_logging import level_of
@@ -22,6 +23,7 @@ from bunqueue.client.worker.run import WorkerConfig
 from bunqueue.client.worker.stats import Callbacks
 from bunqueue.errors import JobStopped, OptionError
 from bunqueue.model.durations import DAY_MS
+from bunqueue.protocol.commands.core import GroupLimit, GroupRule
 
 MAX_NAME = 200
 MAX_PULL = 1000  # jobs in one answer; the protocol's limit
@@ -55,6 +57,11 @@ class WorkerOptions(EndpointOptions, total=False):
     too; None: none."""
     grace: Duration
     """How long handlers may take to end after `stop`, before they are cancelled; 30 s unless given."""
+    group_concurrency: int | None
+    """Take jobs of a group only while fewer of them run than these, over all workers; what is set for the
+    group or its queue comes first. None: no limit."""
+    group_rate: Rate | None
+    """The same for how many start in a time: "100/min"."""
     name: str
     """Begins the name under which the server knows who holds a job; the host's name unless given."""
     middleware: Iterable[Middleware]
@@ -135,6 +142,7 @@ def config_of(queues: tuple[str, ...], handlers: Work, options: WorkerOptions) -
         pull_size=min(checks.whole("pull_size", concurrency if pull_size is None else pull_size), MAX_PULL),
         lock_ttl=lock_ttl,
         poll_timeout=_poll_timeout(options.get("poll_timeout", 5_000)),
+        group=_group_rule(options.get("group_concurrency"), options.get("group_rate")),
     )
     return WorkerConfig(
         name=name_of(queues, options),
@@ -153,6 +161,15 @@ def config_of(queues: tuple[str, ...], handlers: Work, options: WorkerOptions) -
             on_error=checks.function("on_error", options.get("on_error")),
         ),
     )
+
+
+def _group_rule(concurrency: int | None, rate: Rate | None) -> GroupRule:
+    """What the worker's pulls may take of a group."""
+    rule = GroupRule(concurrency=_limit("group_concurrency", concurrency), fair=True)
+    if rate is not None:
+        found = rate_limit(rate, "group_rate")
+        rule.limit = GroupLimit(found.max, found.window)
+    return rule
 
 
 def _limit(name: str, value: int | None) -> int | None:

@@ -22,7 +22,7 @@ from .access import Role, is_lured, need
 from .arguments import from_texts
 from .bodies import Bodies, MemoryBudget
 from .problems import Problem, answer
-from .resources import DEFAULTS, OF_A_CONNECTION, OFFERED, Resource
+from .resources import OF_A_CONNECTION, OFFERED, Resource, with_defaults
 from .segments import decoded
 from .transcode import NotJson, read_packed, write_json
 from .unknown_fields import MAX_SHOWN, check_fields
@@ -91,7 +91,7 @@ class CommandEndpoint:
         If the client disconnects while the command waits, the server drops the command.
         """
         check_fields(spec.request, fields)
-        fields = {**DEFAULTS.get(spec.name, {}), **fields}
+        fields = with_defaults(spec.name, fields)
         try:
             payload = await self._call(spec, fields, request, role)
             reply: dict[str, Any] = read_packed(payload)

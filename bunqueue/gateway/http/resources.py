@@ -20,9 +20,19 @@ OFFERED: Mapping[str, Spec] = {
 }
 
 
-DEFAULTS: Mapping[str, Mapping[str, Any]] = {"PULL": {"detach": True}, "PULLB": {"detach": True}}
+_PULL: Mapping[str, Any] = {"detach": True, "group": {"fair": True}}
+DEFAULTS: Mapping[str, Mapping[str, Any]] = {"PULL": _PULL, "PULLB": _PULL}
 """Defaults of commands over HTTP: a pulled job stays with its worker, because there is no connection whose
-end could release it."""
+end could release it; and groups take turns by their weights, as for workers of this package."""
+
+
+def with_defaults(command: str, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a request, with the defaults for what is left out, also within `group`."""
+    found = {**DEFAULTS.get(command, {}), **fields}
+    for name, default in DEFAULTS.get(command, {}).items():
+        if isinstance(default, Mapping) and isinstance(found[name], Mapping):
+            found[name] = {**default, **found[name]}
+    return found
 
 
 @dataclass(frozen=True)
@@ -160,6 +170,9 @@ RESOURCES: tuple[Resource, ...] = (
         "/queues/{queue}/groups",
         ("GET", "", "ListGroups"),
         ("GET", "/count", "GetGroupsJobsCount"),
+        ("GET", "/defaults", "GetGroupDefaults"),
+        ("PUT", "/defaults", "SetGroupDefaults"),
+        ("GET", "/{groupId}/jobs", "GetGroupJobs"),
         ("GET", "/{groupId}/count", "GetGroupJobsCount"),
         ("GET", "/{groupId}/active", "GetGroupActiveCount"),
         ("POST", "/{groupId}/pause", "PauseGroup"),
@@ -173,6 +186,9 @@ RESOURCES: tuple[Resource, ...] = (
         ("GET", "/{groupId}/concurrency", "GetGroupConcurrency"),
         ("PUT", "/{groupId}/concurrency", "SetGroupConcurrency"),
         ("DELETE", "/{groupId}/concurrency", "RemoveGroupConcurrency"),
+        ("GET", "/{groupId}/weight", "GetGroupWeight"),
+        ("PUT", "/{groupId}/weight", "SetGroupWeight"),
+        ("DELETE", "/{groupId}/weight", "RemoveGroupWeight"),
     ),
     *_group(
         "Cron",

@@ -9,9 +9,10 @@ from typing import Any
 from msgspec.msgpack import Encoder
 
 from bunqueue.client.connection.wire import WireConnection, WireRequest, next_number
+from bunqueue.protocol.commands.server import NEWEST
 from bunqueue.protocol.framing import frame
 
-PROTOCOL = 3  # the dialect of the answers that HTTP gives
+PROTOCOL = NEWEST  # the dialect of the answers that HTTP gives
 HELLO_S = 10.0  # for the answer to Hello
 
 

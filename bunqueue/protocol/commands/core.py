@@ -107,6 +107,7 @@ class JobFields(Struct, kw_only=True, rename="camel", omit_defaults=True, gc=Fal
     parent_id: Key | None = None
     children_ids: KeptIds | None = None
     group_max_size: Annotated[int, Meta(ge=1)] | None = None  # the push is refused when this many are queued
+    fair: bool = False  # its priority within its group is as in the queue, the higher first: for fair pulls
     repeat: Repeat | None = None
     dedup: Dedup | None = None
     debounce_id: Key | None = None
@@ -264,13 +265,23 @@ class GroupRule(Struct, gc=False):
     """The limits under which a pull takes jobs of a group that has none of its own: at most ``concurrency``
     active ones, and at most the rate ``limit``.
 
-    The default ``concurrency`` is 1 in version 2 and unlimited in version 3.
+    The default ``concurrency`` is 1 in version 2 and unlimited in version 3.  What SetGroupDefaults says of
+    the queue comes before both.
+
+    With ``fair`` the groups take turns in proportion to their weights, and the jobs without a group take
+    theirs as one group more; within a group the order is that of the queue, the higher priority first; and a
+    group's own limits hold for every pull.
     """
 
     CALLED: ClassVar[str] = "an object"  # in errors
 
     concurrency: PositiveInt | None = None
     limit: GroupLimit | None = None
+    fair: bool = False
+
+
+FAIR = GroupRule(fair=True)
+"""Of the pulls of this package."""
 
 
 @command(Route.QUEUE, PullReply, writes=True, parks=True)

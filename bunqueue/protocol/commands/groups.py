@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
-from bunqueue.protocol.commands.base import Command, QueueName, Reply, Route, command
+from bunqueue.model.groups import GroupDefaults, Weight
+from bunqueue.protocol.commands.base import (
+    Command,
+    Number,
+    Offset,
+    PageSize,
+    QueueName,
+    Reply,
+    Route,
+    command,
+)
 from bunqueue.protocol.commands.core import GroupId, PositiveInt
+from bunqueue.protocol.commands.query import DataLimit, JobsReply, StateNames
 
 
 class CountOf(Struct, gc=False):
@@ -157,3 +168,73 @@ class RateLimitGroup(OfGroup, tag="RateLimitGroup"):
     """Deliver no jobs of a group for the next ``duration`` ms."""
 
     duration: PositiveInt
+
+
+class GroupSettings(Struct, rename="camel", omit_defaults=True, forbid_unknown_fields=True, gc=False):
+    """The changes to a queue's GroupDefaults.  Numbers may be given as text; null takes a limit away."""
+
+    concurrency: Number | UnsetType | None = UNSET
+    max: Number | UnsetType | None = UNSET
+    duration: Number | UnsetType = UNSET
+
+
+@command(Route.QUEUE, writes=True, repeatable=True)
+class SetGroupDefaults(Command, tag="SetGroupDefaults"):
+    """Change the limits of each group of a queue that has none of its own; absent fields keep their values.
+
+    They hold for groups that are there and for all that come.  A pull that names limits gets these instead.
+    """
+
+    queue: QueueName
+    config: GroupSettings
+
+
+class GroupDefaultsReply(Reply, kw_only=True):
+    config: GroupDefaults
+
+
+@command(Route.QUEUE, GroupDefaultsReply)
+class GetGroupDefaults(Command, tag="GetGroupDefaults"):
+    """Get the limits of each group of a queue that has none of its own."""
+
+    queue: QueueName
+
+
+@command(Route.QUEUE, writes=True, repeatable=True)
+class SetGroupWeight(OfGroup, tag="SetGroupWeight"):
+    """Give a group a larger share of the turns of fair pulls: with a weight of 3, three turns for each one of
+    a group with a weight of 1.
+    """
+
+    weight: Weight
+
+
+class WeightOf(Struct, gc=False):
+    weight: int | None
+
+
+class GroupWeightReply(Reply, kw_only=True):
+    data: WeightOf
+
+
+@command(Route.QUEUE, GroupWeightReply)
+class GetGroupWeight(OfGroup, tag="GetGroupWeight"):
+    """Get the weight that was set for a group; null: it has that of all others, 1."""
+
+
+@command(Route.QUEUE, RemovedLimitReply, writes=True, repeatable=True)
+class RemoveGroupWeight(OfGroup, tag="RemoveGroupWeight"):
+    """Remove the weight of a group: from now on it is 1."""
+
+
+@command(Route.QUEUE, JobsReply, heavy=True)
+class GetGroupJobs(OfGroup, tag="GetGroupJobs"):
+    """Get the unfinished jobs of a group, in the order in which they were added.
+
+    ``state`` and ``dataLimit`` are those of GetJobs.
+    """
+
+    state: StateNames | None = None
+    limit: PageSize = 100
+    offset: Offset = 0
+    data_limit: DataLimit | None = None

@@ -77,8 +77,8 @@ class WaitingReply(Reply, kw_only=True):
     data: Waiting
 
 
-class GroupView(Struct, rename="camel", gc=False):
-    """A group as it is shown; ``max`` jobs per ``duration`` ms is its own rate limit."""
+class GroupView(Struct, rename="camel", omit_defaults=True, gc=False):
+    """A group as it is shown, with its own limits; ``max`` jobs per ``duration`` ms is its rate."""
 
     id: str
     waiting: int
@@ -87,6 +87,7 @@ class GroupView(Struct, rename="camel", gc=False):
     concurrency: int | None
     max: int | None
     duration: int | None
+    weight: int | None = None
 
 
 class GroupViews(Struct, gc=False):

@@ -96,13 +96,15 @@ class MoveToDelayed(Command, tag="MoveToDelayed"):
 
     With ``postponed``, an active job's field of that name, which counts its postponements, grows by one.
 
-    A job that was pulled with an owner needs its token; version 2 checks the token only if one is given.
+    A job that was pulled with an owner needs its token; version 2 checks the token only if one is given, and
+    so does version 3 with ``force``, for people who move a job by hand.
     """
 
     id: JobId
     delay: Delay
     token: Token | None = None
     postponed: bool = False
+    force: bool = False
 
 
 @command(Route.ID, writes=True, since=3)
@@ -111,6 +113,7 @@ class MoveToWait(Command, tag="MoveToWait"):
 
     id: JobId
     token: Token | None = None
+    force: bool = False
 
 
 @command(Route.ID, writes=True, since=3)
@@ -120,6 +123,7 @@ class ChangeDelay(Command, tag="ChangeDelay"):
     id: JobId
     delay: Delay
     token: Token | None = None
+    force: bool = False
 
 
 @command(Route.ID, writes=True)
@@ -128,6 +132,7 @@ class Discard(Command, tag="Discard"):
 
     id: JobId
     token: Token | None = None
+    force: bool = False
 
 
 class Added(Struct, gc=False):

@@ -86,6 +86,7 @@ class QueueFigures(Struct, gc=False):
     active: int
     dlq: int
     oldest_ms: float  # how long the oldest ready job has been ready
+    groups: int | UnsetType = UNSET  # those that have jobs or settings, if there are any
 
 
 class ShardFigures(Struct, gc=False):

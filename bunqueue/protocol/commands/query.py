@@ -19,6 +19,9 @@ from bunqueue.protocol.commands.base import (
     command,
 )
 
+StateNames = str | Annotated[list[str], Meta(max_length=16)]
+DataLimit = Annotated[int, Meta(ge=0, le=MAX_SAFE)]
+
 
 class JobReply(Reply, kw_only=True):
     job: Raw
@@ -104,11 +107,11 @@ class GetJobs(Command, tag="GetJobs"):
     """
 
     queue: QueueName
-    state: str | Annotated[list[str], Meta(max_length=16)] | None = None
+    state: StateNames | None = None
     limit: PageSize = 100
     offset: Offset = 0
     asc: bool = True
-    data_limit: Annotated[int, Meta(ge=0, le=MAX_SAFE)] | None = None
+    data_limit: DataLimit | None = None
 
 
 @command(Route.QUEUE, JobCountsReply)
@@ -120,9 +123,12 @@ class GetJobCounts(Command, tag="GetJobCounts"):
 
 @command(Route.QUEUE, CountReply)
 class Count(Command, tag="Count"):
-    """Count the jobs of a queue: those in all states (version 2), or the queued ones (version 3)."""
+    """Count the jobs of a queue: those in all states (version 2, or with ``everything``), or the queued ones
+    (version 3).
+    """
 
     queue: QueueName
+    everything: bool = False
 
 
 @command(Route.ID, writes=True, repeatable=True)

@@ -39,7 +39,8 @@ class QueueInfo(Struct, gc=False):
 
 
 class ListQueuesReply(Reply, kw_only=True):
-    """``queues`` holds QueueInfo maps in version 2, and only names in version 3."""
+    """``queues`` holds QueueInfo maps in version 2, and only names in version 3 unless ``details`` are asked
+    for."""
 
     queues: Raw  # a list, encoded entry by entry
 
@@ -101,7 +102,9 @@ class Ping(Command, tag="Ping"):
 
 @command(Route.ALL, ListQueuesReply, merge=Merge.CONCAT, heavy=True)
 class ListQueues(Command, tag="ListQueues"):
-    """List all queues."""
+    """List all queues; with ``details``, version 3 gets the maps of version 2."""
+
+    details: bool = False
 
 
 @command(Route.ALL, StatsReply, merge=Merge.SUM, heavy=True)

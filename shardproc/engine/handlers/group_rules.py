@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec.json import Decoder
 
+from bunqueue.model.groups import NO_DEFAULTS, GroupDefaults
 from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import CommandError, Ok
 from bunqueue.protocol.commands.core import JobFields, Push
@@ -14,16 +15,20 @@ from bunqueue.protocol.commands.groups import (
     CountOf,
     GetGroupActiveCount,
     GetGroupConcurrency,
+    GetGroupDefaults,
     GetGroupJobsCount,
     GetGroupRateLimit,
     GetGroupRateLimitTtl,
     GetGroupsJobsCount,
+    GetGroupWeight,
     GroupConcurrencyReply,
     GroupCountReply,
+    GroupDefaultsReply,
     GroupPausedReply,
     GroupRate,
     GroupRateReply,
     GroupTtlReply,
+    GroupWeightReply,
     IsGroupPaused,
     OfGroup,
     Pause,
@@ -34,11 +39,16 @@ from bunqueue.protocol.commands.groups import (
     RemovedLimits,
     RemoveGroupConcurrency,
     RemoveGroupRateLimit,
+    RemoveGroupWeight,
     ResumeGroup,
     SetGroupConcurrency,
+    SetGroupDefaults,
     SetGroupRateLimit,
+    SetGroupWeight,
     TtlOf,
+    WeightOf,
 )
+from bunqueue.protocol.configuration import changed
 from bunqueue.protocol.numbers import number
 
 from ..lookup import known_queue
@@ -52,6 +62,7 @@ from .limits import named_queue
 NO_WINDOW = -2  # what GetGroupRateLimitTtl says when none runs
 
 _decode = Decoder(GroupRecord).decode
+_decode_defaults = Decoder(GroupDefaults).decode
 _UNKNOWN = Group("")
 
 
@@ -137,6 +148,40 @@ def remove_group_concurrency(
     return RemovedLimitReply(data=RemovedLimits(int(removed)))
 
 
+def set_group_defaults(state: State, client: Client, command: SetGroupDefaults) -> Ok:
+    defaults = changed(queue_limits.group_defaults(known_queue(state, command.queue)), command.config)
+    _store_defaults(state, named_queue(state, command.queue), defaults)
+    return Ok()
+
+
+def get_group_defaults(state: State, client: Client, command: GetGroupDefaults) -> GroupDefaultsReply:
+    return GroupDefaultsReply(config=queue_limits.group_defaults(known_queue(state, command.queue)))
+
+
+def _store_defaults(state: State, queue: QueueState, defaults: GroupDefaults) -> None:
+    queue_limits.set_group_defaults(queue, defaults)
+    is_usual = defaults == NO_DEFAULTS
+    state.out.keep(queue_limits.DEFAULTS_RECORD, queue.name, None if is_usual else defaults)
+    if queue.waiters:
+        state.woken[queue] = None
+
+
+def set_group_weight(state: State, client: Client, command: SetGroupWeight) -> Ok:
+    _change(state, command, weight=command.weight)
+    return Ok()
+
+
+def get_group_weight(state: State, client: Client, command: GetGroupWeight) -> GroupWeightReply:
+    return GroupWeightReply(data=WeightOf(_asked(state, command).record.weight))
+
+
+def remove_group_weight(state: State, client: Client, command: RemoveGroupWeight) -> RemovedLimitReply:
+    removed = _asked(state, command).record.weight is not None
+    if removed:
+        _change(state, command, weight=None)
+    return RemovedLimitReply(data=RemovedLimits(int(removed)))
+
+
 def pause_group(state: State, client: Client, command: PauseGroup) -> ChangeReply:
     return _pause(state, command, paused=True)
 
@@ -172,7 +217,15 @@ def recover_group(state: State, key: str, value: str) -> None:
         queue_limits.groups_of(queue).recover(group_id, _decode(value))
 
 
+def recover_defaults(state: State, key: str, value: str) -> None:
+    queue = state.queues.get(key)
+    if queue is not None:
+        queue_limits.set_group_defaults(queue, _decode_defaults(value))
+
+
 def forget_groups(state: State, queue: QueueState) -> None:
+    if queue_limits.group_defaults(queue) != NO_DEFAULTS:
+        _store_defaults(state, queue, NO_DEFAULTS)
     groups = _groups(queue)
     if groups is not None:
         groups.reset(state.now)

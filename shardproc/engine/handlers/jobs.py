@@ -94,7 +94,7 @@ def move_to_delayed(state: State, client: Client, command: MoveToDelayed) -> Ok:
         raise CommandError("Job not found", Code.JOB_NOT_FOUND)
     if job.state not in MOVABLE:
         raise CommandError(f"Job is not active (current state: {STATE_NAMES[job.state]})", Code.JOB_STATE)
-    check_token(job, command.token, required=client.version >= 3)
+    check_token(job, command.token, required=client.version >= 3 and not command.force)
     counts = command.postponed and job.state == ACTIVE
     _move(state, job, command.delay)
     if counts:
@@ -107,7 +107,7 @@ def change_delay(state: State, client: Client, command: ChangeDelay) -> Ok:
     job = state.jobs.get(command.id)
     if job is None or job.state not in MOVABLE:
         raise CommandError("Job not found or cannot change delay", Code.JOB_STATE)
-    check_token(job, command.token, required=client.version >= 3)
+    check_token(job, command.token, required=client.version >= 3 and not command.force)
     _move(state, job, command.delay)
     return Ok()
 
@@ -127,7 +127,7 @@ def move_to_wait(state: State, client: Client, command: MoveToWait) -> Ok:
         transitions.revive(state, queue, job)
         return Ok()
     if job.state != WAITING:
-        check_token(job, command.token, required=client.version >= 3)
+        check_token(job, command.token, required=client.version >= 3 and not command.force)
         _move(state, job, 0)
     return Ok()
 
@@ -138,7 +138,7 @@ def discard(state: State, client: Client, command: Discard) -> Ok:
         raise CommandError(
             "Job is waiting for its dependencies and cannot be discarded, cancel it instead", Code.JOB_STATE
         )
-    check_token(job, command.token, required=client.version >= 3)
+    check_token(job, command.token, required=client.version >= 3 and not command.force)
     transitions.discard(state, state.queues[job.queue], job)
     return Ok()
 

@@ -322,7 +322,7 @@ def new_job(
 def check_fields(fields: JobFields | Push, version: int, now: int, where: str = "") -> None:
     """CommandError for what the types cannot say.  Within a group version 3 has other bounds of priority."""
     priority = fields.priority
-    if fields.group_id is not None and version >= 3:
+    if fields.group_id is not None and version >= 3 and not fields.fair:
         if not 0 <= priority <= MAX_GROUP_PRIORITY:
             raise CommandError(
                 f"{where}group.priority must be between 0 and {MAX_GROUP_PRIORITY}",

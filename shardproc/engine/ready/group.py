@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
+from bunqueue.model.groups import GroupDefaults
 from bunqueue.model.job import Job
 from bunqueue.protocol.commands.core import GroupRule
 
@@ -19,10 +20,17 @@ class Policy(NamedTuple):
     concurrency: int | None
     max: int | None  # jobs in a window of ``duration`` ms; None: any number
     duration: int
+    fair: bool = False  # turns are shared out by weight, and a group's own limits hold in any case
+
+    @property
+    def as_pushed(self) -> bool:
+        """Whether the jobs of a group stand in the order of `group_order`, else in that of the queue."""
+        return self.turns and not self.fair
 
 
 FIFO = Policy(False, 1, None, 0)  # of a pull of version 2 that says nothing about groups
 FREE = Policy(True, None, None, 0)  # of version 3
+FAIR = Policy(True, None, None, 0, True)  # of one that asks for it
 
 
 def policy_of(version: int, rule: GroupRule | None) -> Policy:
@@ -30,11 +38,24 @@ def policy_of(version: int, rule: GroupRule | None) -> Policy:
     usual = FREE if version >= 3 else FIFO
     if rule is None:
         return usual
-    limit = rule.limit
-    concurrency = rule.concurrency or usual.concurrency
-    if limit is None:
-        return Policy(usual.turns, concurrency, None, 0)
-    return Policy(usual.turns, concurrency, limit.max, limit.duration)
+    if rule.fair:
+        usual = FAIR
+    if rule.concurrency is None and rule.limit is None:
+        return usual
+    limit = rule.limit or NO_LIMIT
+    return usual._replace(
+        concurrency=rule.concurrency or usual.concurrency, max=limit.max, duration=limit.duration
+    )
+
+
+class Window(NamedTuple):
+    """A rate limit: ``max`` jobs within ``duration`` ms from the first of them on; None: any number."""
+
+    max: int | None
+    duration: int
+
+
+NO_LIMIT = Window(None, 0)
 
 
 class GroupRecord(Struct, omit_defaults=True):
@@ -49,11 +70,13 @@ class GroupRecord(Struct, omit_defaults=True):
     window_until: int = 0  # the window in which starts are counted
     window_from: int = 0
     started: int = 0  # jobs in that window
+    weight: int | None = None  # its share of the turns, in relation to those of the others; None: 1
 
     def is_over(self, now: int) -> bool:
         """Whether nothing is left that makes a difference."""
-        limited = self.paused or self.concurrency is not None or self.max is not None
-        return not limited and max(self.held_until, self.window_until) <= now
+        is_limited = self.paused or self.concurrency is not None or self.max is not None
+        is_set = is_limited or self.weight is not None
+        return not is_set and max(self.held_until, self.window_until) <= now
 
 
 def queue_order(job: Job) -> tuple[int, ...]:
@@ -91,15 +114,15 @@ class Group:
 
     def push(self, job: Job, ticket: int) -> None:
         self.waiting[job.seq] = (ticket, job)
-        for turns, heap in self.heaps.items():
-            heap.push(group_order(job) if turns else queue_order(job), ticket, job)
+        for as_pushed, heap in self.heaps.items():
+            heap.push(group_order(job) if as_pushed else queue_order(job), ticket, job)
 
-    def best(self, turns: bool) -> Entry | None:
+    def best(self, as_pushed: bool) -> Entry | None:
         """The first job in an order."""
-        heap = self.heaps.get(turns)
+        heap = self.heaps.get(as_pushed)
         if heap is None:
-            order = group_order if turns else queue_order
-            heap = self.heaps[turns] = LazyHeap(self._waits)
+            order = group_order if as_pushed else queue_order
+            heap = self.heaps[as_pushed] = LazyHeap(self._waits)
             heap.replace((order(job), ticket, job) for ticket, job in self.waiting.values())
         return heap.first()
 
@@ -107,13 +130,13 @@ class Group:
         _, ticket, job = entry
         return self.waiting.get(job.seq, (0, None))[0] == ticket
 
-    def blocked(self, policy: Policy, now: int) -> int | None:
+    def blocked(self, policy: Policy, usual: GroupDefaults, now: int) -> int | None:
         """Until when no job may be taken: 0 when one may, None when no time will change that."""
         state = self.record
-        most = self.most_active(policy)
+        most = self.most_active(policy, usual)
         if state.paused or (most is not None and self.active >= most):
             return None
-        at_most, self.window = self.rate(policy)
+        at_most, self.window = self.rate(policy, usual)
         until = state.held_until
         if at_most is None:
             self.window = 0
@@ -121,19 +144,23 @@ class Group:
             until = max(until, state.window_until)
         return until if until > now else 0
 
-    def most_active(self, policy: Policy) -> int | None:
-        """How many of its jobs may be active.
+    def most_active(self, policy: Policy, usual: GroupDefaults) -> int | None:
+        """How many of its jobs may be active: its own limit comes first, then its queue's, then the pull's.
 
-        In version 3 the group's own limit counts only for pulls that name a default."""
-        if policy.turns and policy.concurrency is None:
+        In version 3 the group's own limit counts only where there is another one, unless a pull is fair."""
+        default = usual.concurrency or policy.concurrency
+        if policy.as_pushed and default is None:
             return None
-        return self.record.concurrency or policy.concurrency
+        return self.record.concurrency or default
 
-    def rate(self, policy: Policy) -> tuple[int | None, int]:
-        """How many of its jobs may start in how many ms; its own limit counts as in `most_active`."""
-        if self.record.max is None or (policy.turns and policy.max is None):
-            return policy.max, policy.duration
-        return self.record.max, self.record.duration
+    def rate(self, policy: Policy, usual: GroupDefaults) -> Window:
+        """How many of its jobs may start in how many ms; as for `most_active`."""
+        default = Window(policy.max, policy.duration)
+        if usual.max is not None:
+            default = Window(usual.max, usual.duration)
+        if self.record.max is None or (policy.as_pushed and default.max is None):
+            return default
+        return Window(self.record.max, self.record.duration)
 
     @property
     def queued(self) -> int:

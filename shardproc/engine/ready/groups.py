@@ -12,13 +12,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
+from bunqueue.model.groups import NO_DEFAULTS, GroupDefaults
 from bunqueue.model.job import Job
 
 from ..memory.clock_correction import SetBack
 from ..memory.lazy_heap import LazyHeap
 from .group import FIFO, Entry, Group, GroupRecord, Policy
-from .lanes import Heads, Turns
+from .lanes import Heads, Lane, Turns
 from .ready import ReadyQueue
+from .shares import Shares
 
 MAX_LANES = 8  # beyond, the lane that was made first is dropped
 
@@ -38,10 +40,12 @@ class Groups:
         "priorities",
         "queued",
         "used",
+        "usual",
     )
 
-    def __init__(self, plain: ReadyQueue) -> None:
+    def __init__(self, plain: ReadyQueue, usual: GroupDefaults = NO_DEFAULTS) -> None:
         self.plain = plain
+        self.usual = usual
         self.by_id: dict[str, Group] = {}
         self.queued = 0  # live jobs of all groups that are not active
         self.priorities: Counter[int] = Counter()  # of ready jobs with a group
@@ -51,7 +55,7 @@ class Groups:
         # By since when they are ready.  No group's own order shows that, and asking each of 100,000 groups in
         # turn was measured at a third of a second.
         self._ages: LazyHeap[int, Job] = LazyHeap(self._waits)
-        self._lanes: dict[Policy, Turns | Heads] = {}
+        self._lanes: dict[Policy, Lane] = {}
         self._timers: LazyHeap[int, Group] = LazyHeap(self._is_set)  # when to look at a group again
         self._ticket = 0
 
@@ -181,13 +185,19 @@ class Groups:
 
     def free(self, group: Group, policy: Policy, now: int) -> Entry | None:
         """The first job of ``group``, unless it has none or is blocked."""
-        entry = group.best(policy.turns)
-        until = None if entry is None else group.blocked(policy, now)
+        entry = group.best(policy.as_pushed)
+        until = None if entry is None else group.blocked(policy, self.usual, now)
         if until == 0:
             return entry
         if until is not None:
             self._look_at(group, until)
         return None
+
+    def set_defaults(self, usual: GroupDefaults) -> None:
+        """Other limits hold from now on for the groups without their own."""
+        self.usual = usual
+        for group in self.by_id.values():
+            self.offer(group)
 
     def drop_if_idle(self, group: Group, now: int) -> None:
         """Forget a group without jobs and limits, at the latest when its window has ended."""
@@ -267,10 +277,11 @@ class Groups:
         at, _, group = timer
         return group.timer == at and self.by_id.get(group.id) is group
 
-    def _new_lane(self, policy: Policy) -> Turns | Heads:
+    def _new_lane(self, policy: Policy) -> Lane:
         if len(self._lanes) >= MAX_LANES:
             del self._lanes[next(iter(self._lanes))]
-        lane = self._lanes[policy] = Turns(self, policy) if policy.turns else Heads(self, policy)
+        kind = Shares if policy.fair else Turns if policy.turns else Heads
+        lane = self._lanes[policy] = kind(self, policy)
         for group in self.by_id.values():
             lane.offer(group)
         return lane

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from bunqueue.model.job import Job
 
@@ -12,6 +12,19 @@ from .group import Entry, Group, Policy, queue_order
 
 if TYPE_CHECKING:
     from .groups import Groups
+
+
+class Lane(Protocol):
+    """The groups that may be free for a policy."""
+
+    def offer(self, group: Group) -> None:
+        """Something has happened to ``group``; it may be free now, or have another first job."""
+
+    def drop(self, group: Group) -> None:
+        """``group`` is no more."""
+
+    def take(self, now: int) -> Job | None:
+        """The next job, which stays unless it has no group."""
 
 
 class Turns:

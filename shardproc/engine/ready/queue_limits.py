@@ -9,6 +9,7 @@ from math import ceil
 
 from msgspec import Struct
 
+from bunqueue.model.groups import NO_DEFAULTS, GroupDefaults
 from bunqueue.model.job import Job
 
 from ..memory.clock_correction import SetBack
@@ -16,7 +17,7 @@ from ..state import QueueState, State
 from .group import policy_of
 from .groups import Groups
 
-RECORD, GROUP_RECORD = "limits", "group"
+RECORD, GROUP_RECORD, DEFAULTS_RECORD = "limits", "group", "group-defaults"
 
 
 class TokenBucket(Struct):
@@ -59,10 +60,11 @@ class Limits(Struct, omit_defaults=True):
 class Gate:
     """What holds the jobs of one queue back."""
 
-    __slots__ = ("alarm", "groups", "limits")
+    __slots__ = ("alarm", "group_defaults", "groups", "limits")
 
     def __init__(self) -> None:
         self.limits = Limits()
+        self.group_defaults = NO_DEFAULTS
         self.groups: Groups | None = None  # once a job or a command has named a group
         self.alarm = 0  # when the engine will look at the parked pulls; 0: not by itself
 
@@ -80,7 +82,7 @@ def groups_of(queue: QueueState) -> Groups:
     groups = gate.groups
     if groups is None:
         assert not isinstance(queue.ready, Groups)
-        groups = gate.groups = queue.ready = Groups(queue.ready)
+        groups = gate.groups = queue.ready = Groups(queue.ready, gate.group_defaults)
         for waiter in queue.waiters:
             groups.note(policy_of(waiter.client.version, waiter.group))
     return groups
@@ -89,12 +91,32 @@ def groups_of(queue: QueueState) -> Groups:
 def keep(state: State, queue: QueueState, gate: Gate) -> None:
     """Store the limits; a gate that holds nothing back any more is taken away."""
     limits = gate.limits
-    if limits.bucket is None and limits.concurrency is None:
-        if gate.groups is None:
-            queue.gate = None
-        state.out.keep(RECORD, queue.name, None)
-    else:
-        state.out.keep(RECORD, queue.name, limits)
+    has_none = limits.bucket is None and limits.concurrency is None
+    if has_none:
+        drop_if_open(queue, gate)
+    state.out.keep(RECORD, queue.name, None if has_none else limits)
+
+
+def drop_if_open(queue: QueueState, gate: Gate) -> None:
+    """A gate that holds nothing back any more is taken away."""
+    limits = gate.limits
+    is_needed = gate.groups is not None or gate.group_defaults != NO_DEFAULTS
+    if not is_needed and limits.bucket is None and limits.concurrency is None:
+        queue.gate = None
+
+
+def group_defaults(queue: QueueState | None) -> GroupDefaults:
+    """The limits of the groups of a queue without one of their own."""
+    return NO_DEFAULTS if queue is None or queue.gate is None else queue.gate.group_defaults
+
+
+def set_group_defaults(queue: QueueState, defaults: GroupDefaults) -> None:
+    """Other limits hold from now on for the groups without one of their own."""
+    gate = gate_of(queue)
+    gate.group_defaults = defaults
+    if gate.groups is not None:
+        gate.groups.set_defaults(defaults)
+    drop_if_open(queue, gate)
 
 
 def bucket_of(state: State, queue: QueueState, gate: Gate) -> TokenBucket | None:

@@ -122,6 +122,11 @@ class ReadyQueue:
         if self._stale > MIN_STALE and self._stale * 5 > self._size:
             self.compact()
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether no job is ready."""
+        return self._size == self._stale
+
     def jobs(self) -> Iterator[Job]:
         """All ready jobs, in no order."""
         for bucket in self._buckets.values():

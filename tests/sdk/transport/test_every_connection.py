@@ -26,6 +26,7 @@ from bunqueue import (
 )
 from bunqueue.client.connection.transport import Endpoint
 from bunqueue.protocol.commands import core, dlq, query
+from bunqueue.protocol.commands.server import NEWEST
 
 Make = Callable[..., Client]
 
@@ -64,7 +65,7 @@ async def test_the_greeting_comes_first_and_once(fake: FakeServer, make: Make) -
         assert await push(way) == "job-1"
     assert fake.names() == ["Auth", "Hello", *["PUSH"] * 3]
     auth, hello = fake.commands[:2]
-    assert (auth["token"], hello["protocolVersion"]) == ("secret", 2)
+    assert (auth["token"], hello["protocolVersion"]) == ("secret", NEWEST)
     assert hello["capabilities"] == ["pipelining", "idempotent-push"]
 
 

@@ -325,7 +325,7 @@ async def test_what_cannot_be_encoded_is_a_payload_error(
 async def test_commands_about_the_server_are_answered(way: Client, queue: str) -> None:
     assert (await way.call(server.Ping(), server.PingReply)).data.pong
     await push(way, queue)
-    listed = decode((await way.call(server.ListQueues(), server.ListQueuesReply)).queues)
+    listed = decode((await way.call(server.ListQueues(details=True), server.ListQueuesReply)).queues)
     assert queue in [each["name"] for each in listed]
     assert (await way.call(server.Stats(), server.StatsReply)).stats.waiting >= 1
 

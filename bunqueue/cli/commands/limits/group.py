@@ -10,6 +10,7 @@ from ...framework.session import Session
 from ...framework.shared import noun, verb
 from ...framework.values import SPAN, QueueName, argument, option, span, span_or_moment
 from ...output.output import Column, Kind, plain
+from ..queue import JOBS, State
 
 app = noun("Groups of jobs: list, pause or limit them.")
 
@@ -20,6 +21,7 @@ GROUP = (
     Column("active", Kind.NUMBER),
     Column("paused", Kind.FLAG),
     Column("concurrency", Kind.NUMBER),
+    Column("weight", Kind.NUMBER),
     Column("rateLimit", Kind.DATA),
     Column("rateLimitTtl", Kind.SPAN, "window ends in"),
 )
@@ -32,6 +34,13 @@ GROUPS = (
     Column("concurrency", Kind.NUMBER),
     Column("max", Kind.NUMBER, "rate"),
     Column("duration", Kind.SPAN, "within"),
+    Column("weight", Kind.NUMBER),
+)
+
+DEFAULTS = (
+    Column("concurrency", Kind.NUMBER),
+    Column("max", Kind.NUMBER, "rate"),
+    Column("duration", Kind.SPAN, "within"),
 )
 
 GroupId = Annotated[str, argument("GROUP", "The group: the --group of its jobs.")]
@@ -40,6 +49,15 @@ Most = Annotated[int, option("--limit", "-n", about="The maximum number. Default
 Offset = Annotated[int, option("--offset", about="Skip this many.", metavar="N")]
 Clear = Annotated[bool, option("--clear", about="Remove the limit.")]
 Per = Annotated[float, option("--per", about="The time window. Default: 1s.", metavar=SPAN, parser=span)]
+Weight = Annotated[int | None, argument("[N]", "Its turns for each one of other groups, from 1 to 1000.")]
+Concurrency = Annotated[
+    int | None, option("--concurrency", about="How many jobs of a group may run at a time.", metavar="N")
+]
+Rate = Annotated[
+    str | None, option("--rate", about="How many may start in which time, such as 100/min.", metavar="RATE")
+]
+NoConcurrency = Annotated[bool, option("--no-concurrency", about="Remove that limit.")]
+NoRate = Annotated[bool, option("--no-rate", about="Remove the rate.")]
 Time = Annotated[Any, argument("TIME", "How long, or until when.", parser=span_or_moment)]
 
 
@@ -61,10 +79,70 @@ def get(session: Session, queue: QueueName, group: GroupId) -> None:
         "active": found.active_count(),
         "paused": found.is_paused(),
         "concurrency": found.concurrency(),
+        "weight": found.weight(),
         "rateLimit": plain(found.rate_limit()),
         "rateLimitTtl": found.rate_limit_ttl(),
     }
     session.out.record(row, GROUP)
+
+
+@verb(app, "bunqueue group jobs emails acme", "bunqueue group jobs emails acme --state waiting")
+def jobs(
+    session: Session,
+    queue: QueueName,
+    group: GroupId,
+    state: State = None,
+    limit: Most = 100,
+    offset: Offset = 0,
+) -> None:
+    """List the jobs of a group that have not ended, in the order in which they were added."""
+    found = session.queue(queue).group(group).jobs(state or None, limit=limit, offset=offset)
+    session.out.rows(found, JOBS, none="it has no such jobs")
+
+
+@verb(
+    app,
+    "bunqueue group defaults emails",
+    "bunqueue group defaults emails --concurrency 5 --rate 100/min",
+    "bunqueue group defaults emails --no-rate",
+)
+def defaults(
+    session: Session,
+    queue: QueueName,
+    concurrency: Concurrency = None,
+    rate: Rate = None,
+    no_concurrency: NoConcurrency = False,
+    no_rate: NoRate = False,
+) -> None:
+    """Print the limits of groups of a queue that have none of their own. With options, change that first."""
+    changes: dict[str, Any] = {}
+    for name, value, none in (("concurrency", concurrency, no_concurrency), ("rate", rate, no_rate)):
+        if value is not None and none:
+            raise SettingsError(f"--no-{name}: give that or --{name}")
+        if value is not None or none:
+            changes[name] = value
+    found = session.queue(queue)
+    if changes:
+        found.set_group_defaults(**changes)
+    usual = plain(found.group_defaults())
+    session.out.record({**usual, "duration": None if usual["max"] is None else usual["duration"]}, DEFAULTS)
+
+
+@verb(app, "bunqueue group weight emails acme 5", "bunqueue group weight emails acme --clear")
+def weight(
+    session: Session, queue: QueueName, group: GroupId, number: Weight = None, clear: Clear = False
+) -> None:
+    """Give a group a larger share of the turns than others."""
+    _either(number, clear)
+    found = session.queue(queue).group(group)
+    if number is None:
+        found.clear_weight()
+    else:
+        found.set_weight(number)
+    said = "has the weight of all others" if number is None else f"has a weight of {number:,}"
+    session.out.done(
+        f"group {group} of queue {queue} {said}", {"queue": queue, "group": group, "weight": number}
+    )
 
 
 @verb(app, "bunqueue group count emails")

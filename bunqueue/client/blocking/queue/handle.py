@@ -82,8 +82,9 @@ class JobHandle(Generic[R]):
     # -- what it is, and how it ends
 
     def state(self) -> str:
-        """waiting, delayed, active, completed, failed, cancelled, expired (nobody took it within its `ttl`),
-        or unknown when it is no longer there.
+        """waiting, prioritized (waiting with a priority above 0), waiting-children (for other jobs), delayed,
+        active, completed, failed, cancelled, expired (nobody took it within its `ttl`), or unknown when it is
+        not there any more.
 
         A job that was cancelled before it began, or that expired, is gone, but the server remembers for a
         while how it ended: the last 10,000 of each shard, until it restarts.
@@ -194,7 +195,7 @@ class JobHandle(Generic[R]):
 
     def discard(self) -> None:
         """Make a waiting, delayed or active job a dead letter."""
-        self._ask(jobs.Discard(id=self.id), Ok)
+        self._ask(jobs.Discard(id=self.id, force=True), Ok)
 
     def promote(self) -> None:
         """Let a delayed job, or a retry that waits, run now."""
@@ -203,18 +204,18 @@ class JobHandle(Generic[R]):
     def move_to_delayed(self, delay: When) -> None:
         """Have a waiting, delayed or active job run `delay` from now, or at that moment. No attempt is
         counted."""
-        command = jobs.MoveToDelayed(id=self.id, delay=time_left(delay, "delay"))
+        command = jobs.MoveToDelayed(id=self.id, delay=time_left(delay, "delay"), force=True)
         self._ask(checks.checked(command), Ok)
 
     def move_to_wait(self) -> None:
         """Let a waiting, delayed, active or failed job run now. An active one goes back to its queue; its
         worker goes on with it if it is the one to get it again."""
-        self._ask(jobs.MoveToWait(id=self.id), Ok)
+        self._ask(jobs.MoveToWait(id=self.id, force=True), Ok)
 
     def change_delay(self, delay: When) -> None:
         """Have a waiting or delayed job run `delay` from now, or at that moment; an active one as
         `move_to_delayed` does."""
-        command = jobs.ChangeDelay(id=self.id, delay=time_left(delay, "delay"))
+        command = jobs.ChangeDelay(id=self.id, delay=time_left(delay, "delay"), force=True)
         self._ask(checks.checked(command), Ok)
 
     def change_priority(self, priority: int, *, lifo: bool | None = None) -> None:

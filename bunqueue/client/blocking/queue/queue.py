@@ -12,6 +12,7 @@ from msgspec import UNSET, UnsetType
 from bunqueue.client.blocking.queue.crons import NamedCrons
 from bunqueue.client.blocking.queue.groups import JobGroup
 from bunqueue.client.blocking.queue.handle import JobHandle
+from bunqueue.client.blocking.queue.settings import QueueSettings
 from bunqueue.client.blocking.queue.webhooks import ServerWebhooks, WebhookEvent
 from bunqueue.client.blocking.server_calls import ServerCalls
 from bunqueue.client.connection import requests
@@ -109,7 +110,7 @@ class DlqFilter(TypedDict, total=False):
     """Those that the next maintenance will remove."""
 
 
-class Queue(NamedCrons, ServerWebhooks):
+class Queue(NamedCrons, QueueSettings, ServerWebhooks):
     """A queue on a server, or in this process with `embedded=True`.
 
         with Queue("emails") as queue:
@@ -312,6 +313,7 @@ class Queue(NamedCrons, ServerWebhooks):
             owner=owner,
             lock_ttl=whole_milliseconds(lock, "lock"),
             detach=True,
+            group=core.FAIR,
         )
         reply = self._caller.call(checks.checked(command, lock_ttl="lock"), PulledJob)
         job = reply.job
@@ -380,8 +382,7 @@ class Queue(NamedCrons, ServerWebhooks):
             offset += page
 
     def get_state(self, job_id: str) -> str:
-        """waiting, delayed, active, completed, failed, cancelled, expired, or unknown when there is no such
-        job; see `JobHandle.state`."""
+        """The state of a job, unknown when there is no such job; see `JobHandle.state`."""
         return self.handle(job_id).state()
 
     def get_result(self, job_id: str) -> Any:
@@ -401,8 +402,8 @@ class Queue(NamedCrons, ServerWebhooks):
 
     def count(self) -> int:
         """How many jobs the queue has, in all states."""
-        reply = self._caller.call(query.Count(queue=self.name), query.CountReply)
-        return reply.count
+        command = query.Count(queue=self.name, everything=True)
+        return (self._caller.call(command, query.CountReply)).count
 
     def counts_per_priority(self) -> dict[int, int]:
         """How many jobs wait for their turn or their time, by priority."""

@@ -99,7 +99,14 @@ def _group(group: Group) -> GroupView:
     record = group.record
     duration = None if record.max is None else record.duration
     return GroupView(
-        group.id, group.queued, group.active, record.paused, record.concurrency, record.max, duration
+        group.id,
+        group.queued,
+        group.active,
+        record.paused,
+        record.concurrency,
+        record.max,
+        duration,
+        record.weight,
     )
 
 

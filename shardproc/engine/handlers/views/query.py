@@ -124,16 +124,7 @@ def get_result(state: State, client: Client, command: GetResult) -> ResultReply:
 @sliced
 def get_jobs(state: State, client: Client, command: GetJobs) -> Steps:
     queue = known_queue(state, command.queue)
-    names = [command.state] if isinstance(command.state, str) else command.state
-    for name in names or ():
-        if name not in STATES:
-            raise CommandError(
-                f"state {name[:64]!r} is unknown; there are {', '.join(STATES)}",
-                Code.INVALID_FIELD,
-                field="state",
-                value=name,
-                bound=", ".join(STATES),
-            )
+    names = check_states(command.state)
     if queue is None:
         return JobsReply(jobs=job_list([]))
     states = _states(queue, names, client.version)
@@ -160,6 +151,21 @@ def get_jobs(state: State, client: Client, command: GetJobs) -> Steps:
             elif seq in remains:
                 answer.add_unreadable(queue.name, remains[seq])
     return answer.reply()
+
+
+def check_states(wanted: str | list[str] | None) -> list[str]:
+    """The names of the states that are asked for; empty for all.  CommandError for one that there is not."""
+    names = [wanted] if isinstance(wanted, str) else wanted or []
+    for name in names:
+        if name not in STATES:
+            raise CommandError(
+                f"state {name[:64]!r} is unknown; there are {', '.join(STATES)}",
+                Code.INVALID_FIELD,
+                field="state",
+                value=name,
+                bound=", ".join(STATES),
+            )
+    return names
 
 
 def _states(queue: QueueState, names: list[str] | None, version: int) -> frozenset[int]:
@@ -212,7 +218,7 @@ def count(state: State, client: Client, command: Count) -> CountReply:
     if queue is None:
         return CountReply(count=0)
     queued = queue.waiting + len(queue.delayed)
-    if client.version >= 3:
+    if client.version >= 3 and not command.everything:
         return CountReply(count=queued)
     return CountReply(count=queued + len(queue.blocked) + len(queue.active) + queue.completed + queue.failed)
 

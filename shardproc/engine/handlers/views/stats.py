@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from heapq import nlargest
 
+from msgspec import UNSET
 from msgspec.msgpack import Encoder
 
 from bunqueue.protocol.codes import Code
@@ -49,7 +50,7 @@ MAX_QUEUES = 200  # that get series of their own in Prometheus, over all shards:
 @sliced
 def list_queues(state: State, client: Client, command: ListQueues) -> Steps:
     found: list[bytes] = []
-    names_only = client.version >= 3
+    names_only = client.version >= 3 and not command.details
     for number, queue in enumerate(list(state.queues.values())):
         if number and number % QUEUES_A_SLICE == 0:
             yield
@@ -149,6 +150,7 @@ def _size(queue: QueueState) -> int:
 
 def _of_queue(queue: QueueState, now: int) -> QueueFigures:
     oldest = queue.ready.oldest()
+    groups = queue.gate.groups if queue.gate is not None else None
     return QueueFigures(
         queue.name,
         queue.waiting,
@@ -156,6 +158,7 @@ def _of_queue(queue: QueueState, now: int) -> QueueFigures:
         len(queue.active),
         queue.failed,
         0.0 if oldest is None else float(max(0, now - oldest)),
+        UNSET if groups is None or not groups.by_id else len(groups.by_id),
     )
 
 

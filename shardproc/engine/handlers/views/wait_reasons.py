@@ -61,11 +61,12 @@ def _of_group(state: State, queue: QueueState, job: Job) -> Iterator[WaitReason]
     policy, record, now = groups.used or FREE, group.record, state.now
     if record.paused:
         yield WaitReason("group-paused", f"the group {group.id} is paused")
-    most = group.most_active(policy)
+    usual = groups.usual
+    most = group.most_active(policy, usual)
     if most is not None and group.active >= most:
         text = f"{group.active} of at most {most} jobs of the group {group.id} are active"
         yield WaitReason("group-concurrency", text)
-    until = _rate_until(group, group.rate(policy)[0])
+    until = _rate_until(group, group.rate(policy, usual).max)
     if until > now:
         yield WaitReason("group-rate-limit", f"the group {group.id} has reached its rate", float(until))
 

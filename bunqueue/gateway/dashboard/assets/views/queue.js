@@ -65,7 +65,7 @@ function tabs(state) {
 
 export function queue({ params, query, main, signal }) {
   const { name } = params;
-  const state = STATES.some(([key]) => key === query.state) ? query.state : "";
+  const state = STATES.some(([key]) => key === query.state) ? query.state : "", group = query.group || "";
   let page = Math.max(0, Math.floor(Number(query.page))) || 0, oldest = query.order === "oldest";
   const status = h("span");
   const note = h("p", { class: "problem" });
@@ -75,7 +75,7 @@ export function queue({ params, query, main, signal }) {
   const pages = pager((to) => { page = to; address({ page: to || null }, { replace: false }); fresh.refresh(); });
   const word = STATES.find(([key]) => key === state)?.[1].toLowerCase();
   const list = table({ columns: COLUMNS, key: jobKey, label: `Jobs of ${name}`,
-    none: state ? empty(`No ${word === "dead letters" ? word : `${word} jobs`}`) : empty("This queue has no jobs", "Add one, or look whether its name is right.") });
+    none: group ? empty("The group has no unfinished jobs", "Finished jobs are found by their state.") : state ? empty(`No ${word === "dead letters" ? word : `${word} jobs`}`) : empty("This queue has no jobs", "Add one, or look whether its name is right.") });
   const order = h("select", { "aria-label": "Order", onchange: () => {
     [page, oldest] = [0, order.value === "oldest"];
     address({ order: oldest ? "oldest" : null, page: null });
@@ -83,23 +83,25 @@ export function queue({ params, query, main, signal }) {
   } },
     h("option", { value: "newest", selected: !oldest }, "newest first"), h("option", { value: "oldest", selected: oldest }, "oldest first"));
   const extra = limits(name, () => fresh.refresh());
-  fill(main, h("p", { class: "crumbs" }, h("a", { href: "/" }, "Queues")),
+  fill(main, h("p", { class: "crumbs" }, h("a", { href: "/" }, "Queues"), group ? [" / ", h("a", { href: `/queues/${encodeURIComponent(name)}` }, name), ` / group ${group}`] : null),
     h("div", { class: "page-head" }, h("h1", {}, name, " ", status), note, actions),
     card("Finished jobs in the last hour", null, bars),
-    h("section", { class: "card flush" }, h("div", { class: "card-head tabbed" }, strip.element, order), list.element, pages.element), extra.element);
+    h("section", { class: "card flush" }, h("div", { class: "card-head tabbed" }, group ? h("h2", {}, `Unfinished jobs of the group ${group}`) : [strip.element, order]), list.element, pages.element), extra.element);
   const drawActions = queueActions(name, actions, () => fresh.refresh());
 
   async function refresh() {
     const [counts, jobs, paused, done, failed] = await Promise.all([
       call("GetJobCounts", { queue: name }, signal),
-      call("GetJobs", { queue: name, state: state || undefined, limit: SIZE, offset: page * SIZE, asc: oldest, dataLimit: SHOWN_BYTES }, signal),
+      group ? call("GetGroupJobs", { queue: name, groupId: group, limit: SIZE, offset: page * SIZE, dataLimit: SHOWN_BYTES }, signal)
+        : call("GetJobs", { queue: name, state: state || undefined, limit: SIZE, offset: page * SIZE, asc: oldest, dataLimit: SHOWN_BYTES }, signal),
       call("IsPaused", { queue: name }, signal),
       call("Metrics", { queue: name, type: "completed" }, signal),
       call("Metrics", { queue: name, type: "failed" }, signal)]);
     strip.update(counts.counts);
     fill(status, paused.paused ? badge("paused") : null);
     drawActions(counts.counts, paused.paused);
-    const total = state ? counts.counts[state] : Object.values(counts.counts).reduce((sum, count) => sum + count, 0);
+    const total = group ? page * SIZE + jobs.jobs.length + (jobs.jobs.length === SIZE ? 1 : 0)
+      : state ? counts.counts[state] : Object.values(counts.counts).reduce((sum, count) => sum + count, 0);
     const last = Math.max(0, Math.ceil(total / SIZE) - 1);
     if (page > last && !jobs.jobs.length) { // jobs have gone, or an old address: the last page is what there is
       page = last;

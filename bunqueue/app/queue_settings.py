@@ -1,0 +1,90 @@
+"""What an app declares of a queue, as the commands that set it on the server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypedDict
+
+from bunqueue.client.connection.endpoint_options import EndpointOptions
+from bunqueue.client.connection.options import shown, unknown_option
+from bunqueue.client.options import checks
+from bunqueue.client.options.rates import Rate, rate_limit
+from bunqueue.errors import OptionError
+from bunqueue.protocol.commands import groups, limits
+from bunqueue.protocol.commands.base import Command
+
+
+class GroupSettings(TypedDict, total=False):
+    """The limits of the groups of a queue."""
+
+    group_concurrency: int | None
+    """At most so many jobs of each group run at a time."""
+    group_rate: Rate | None
+    """At most so many jobs of each group start in such a time: "100/min"."""
+    group_weights: Mapping[str, int] | None
+    """Larger shares of the turns for single groups: {"acme": 5}; those of all others are 1."""
+
+
+class QueueSettings(GroupSettings, total=False):
+    """What holds for all workers of a queue together. What is not given stays as the server has it."""
+
+    rate_limit: Rate | None
+    """At most so many jobs start in such a time: "100/min", or a `RateLimit`."""
+    global_concurrency: int | None
+    """At most so many jobs run at a time."""
+
+
+class AppOptions(EndpointOptions, QueueSettings, total=False):
+    """Where the server is, and what holds for the app's own queue."""
+
+
+def checked(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that are given, as they are kept. OptionError."""
+    for name in settings:
+        if name not in _CHECKS:
+            raise unknown_option("a queue", name, _CHECKS)
+    return {name: _CHECKS[name](value, name) for name, value in settings.items() if value is not None}
+
+
+def commands(queue: str, settings: Mapping[str, Any]) -> Iterator[Command]:
+    """The commands that set them; repeating these changes nothing."""
+    if "rate_limit" in settings:
+        yield settings["rate_limit"].command(queue)
+    if "global_concurrency" in settings:
+        yield limits.SetConcurrency(queue=queue, limit=settings["global_concurrency"])
+    if "group_concurrency" in settings or "group_rate" in settings:
+        yield groups.SetGroupDefaults(queue=queue, config=_group_defaults(settings))
+    for group, weight in settings.get("group_weights", {}).items():
+        yield groups.SetGroupWeight(queue=queue, group_id=group, weight=weight)
+
+
+def _group_defaults(settings: Mapping[str, Any]) -> groups.GroupSettings:
+    changes = groups.GroupSettings()
+    if "group_concurrency" in settings:
+        changes.concurrency = settings["group_concurrency"]
+    if "group_rate" in settings:
+        rate = settings["group_rate"]
+        changes.max, changes.duration = rate.max, rate.window
+    return changes
+
+
+def _whole(value: int, name: str) -> int:
+    return checks.whole(name, value)
+
+
+def _weights(value: Mapping[str, int], name: str) -> dict[str, int]:
+    if not isinstance(value, Mapping):
+        raise OptionError(f"{name}: {shown(value)} is not allowed; give a dict of weights by group")
+    for group, weight in value.items():
+        command = groups.SetGroupWeight(queue="any", group_id=checks.group_id(group), weight=weight)
+        checks.checked(command, weight=name)
+    return dict(value)
+
+
+_CHECKS: Mapping[str, Callable[[Any, str], Any]] = {
+    "rate_limit": rate_limit,
+    "global_concurrency": _whole,
+    "group_concurrency": _whole,
+    "group_rate": rate_limit,
+    "group_weights": _weights,
+}
