@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 FORMAT = 1  # of the tables
 TABLES = Path(__file__).with_name("tables.sql")
+ADOPTING, LEFT = "adopting", "left"  # see `Use`
 
 _DEFAULTS = {
     "application_name": "bunqueue",
@@ -47,6 +48,24 @@ class StoreNotReady(StoreError):
     """The database has no tables for this server, or others than it expects."""
 
 
+class Use(NamedTuple):
+    """Why no server may work on a store: it is taking over a data folder, or its jobs are in one again."""
+
+    kind: str
+    folder: str  # its id
+    where: str  # for people: host and path
+
+    @classmethod
+    def parse(cls, text: str) -> Use:
+        """That of a store's row, if it has one."""
+        kind, _, rest = text.partition(" ")
+        folder, _, where = rest.partition(" ")
+        return cls(kind, folder, where)
+
+    def __str__(self) -> str:
+        return " ".join(self)
+
+
 class Store(NamedTuple):
     """What the store says of itself."""
 
@@ -66,9 +85,11 @@ class Store(NamedTuple):
 
 def conninfo(url: str) -> str:
     """The URL with our defaults for what it leaves open.  StoreError for one that libpq cannot read."""
-    import psycopg
-    from psycopg.conninfo import conninfo_to_dict, make_conninfo
-
+    try:
+        import psycopg
+        from psycopg.conninfo import conninfo_to_dict, make_conninfo
+    except ImportError:
+        raise StoreError("a store needs psycopg: pip install 'bunqueue[store]'") from None
     try:
         given = conninfo_to_dict(url)
     except psycopg.Error as error:
@@ -92,10 +113,11 @@ def shown(url: str) -> str:
 @contextmanager
 def connected(url: str) -> Iterator[psycopg.Connection[tuple[Any, ...]]]:
     """A connection in autocommit mode.  Raises StoreUnavailable, also for one that breaks in the block."""
+    info = conninfo(url)
     import psycopg
 
     try:
-        with psycopg.connect(conninfo(url), autocommit=True) as connection:
+        with psycopg.connect(info, autocommit=True) as connection:
             connection.execute(SESSION)
             yield connection
     except psycopg.OperationalError as error:
@@ -128,18 +150,23 @@ def usable(connection: psycopg.Connection[tuple[Any, ...]], shards: int) -> Stor
         raise StoreNotReady(
             f"the store was made for {store.shards} shards, not {shards}: start with --shards {store.shards}"
         )
-    kind, _, folder = store.use.partition(" ")
-    if kind == "adopting":
-        raise StoreNotReady(
-            f"the store is taking over the data folder {folder}, which was interrupted: run 'bunqueue store "
+    if store.use:
+        raise StoreNotReady(why_unusable(store.use))
+    return store
+
+
+def why_unusable(use: str) -> str:
+    """Why no server may work on a store that says so of itself, and what to do."""
+    kind, _, where = Use.parse(use)
+    if kind == ADOPTING:
+        return (
+            f"the store is taking over the data folder {where}, which was interrupted: run 'bunqueue store "
             "adopt' there again"
         )
-    if kind == "left":
-        raise StoreNotReady(
-            f"the jobs of the store were taken out of it into the data folder {folder}: start that one "
-            "without --store, or make another store"
-        )
-    return store
+    return (
+        f"the jobs of the store were taken out of it into the data folder {where}: start that one "
+        "without --store, or make another store"
+    )
 
 
 def _line(error: Exception) -> str:

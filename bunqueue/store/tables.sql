@@ -10,7 +10,7 @@ create table bunqueue.store (
     cluster  text    not null default '',    -- its name, if several hosts share the shards
     secret   text    not null,               -- by which hosts know each other
     replicates boolean not null,             -- its storage keeps copies, so no standby is asked for
-    use      text    not null default ''     -- '': by servers; 'adopting FOLDER', 'left FOLDER': by none
+    use      text    not null default ''     -- '': by servers; else by none: 'adopting' or 'left', ID, WHERE
 );
 
 create table bunqueue.shards (
@@ -56,7 +56,7 @@ create table bunqueue.log (
     seq   bigint not null,                   -- the position: 1, 2, 3 ... within a shard
     epoch bigint not null,
     body  bytea  not null,                   -- a record: see shardproc/replication/record.py
-    primary key (gen, shard, seq)
+    primary key (shard, seq, gen)            -- in this order, as the tail of one shard is what is read
 ) partition by list (gen);
 alter table bunqueue.log alter column body set storage external;
 

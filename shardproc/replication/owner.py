@@ -111,8 +111,13 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Records:
+    """``snapshot`` is the position of the newest snapshot, up to which records may be gone; ``end`` that of
+    the last record there has ever been."""
+
     entries: Sequence[Entry]
     is_all: bool
+    snapshot: int
+    end: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +157,10 @@ class Fenced(Exception):
 
 class LogDamaged(Exception):
     """The log contradicts itself, or this shard's file: a position is missing, or holds something else."""
+
+
+class LogShorter(LogDamaged):
+    """The log ends before this shard's file does: it has lost what it had acknowledged."""
 
 
 def identity_of(token: str) -> str:
@@ -323,5 +332,19 @@ class Owner:
                 fresh.append(entry)
             self.position = entry.position
         if tail.is_all:
+            self._check_end(tail)
             self.phase, self.trouble, self._pause = Phase.OWNING, "", FIRST_PAUSE_S
         return fresh
+
+    def _check_end(self, tail: Records) -> None:
+        """Whether the file is where the log is, although there may be no record to tell."""
+        if self.position < tail.snapshot:
+            raise LogDamaged(
+                f"the file ends at position {self.position}, and the records up to {tail.snapshot} are gone: "
+                "they are in a snapshot"
+            )
+        if self.position > tail.end:
+            raise LogShorter(
+                f"the log ends at position {tail.end}, and the file holds {self.position}: the store was put "
+                "back to an older state, or has lost what it had acknowledged; docs/store.md says what to do"
+            )

@@ -15,7 +15,7 @@ from typing import Any
 
 from psycopg import OperationalError, pq
 
-from bunqueue.store.database import FORMAT, SESSION, StoreNotReady, conninfo
+from bunqueue.store.database import FORMAT, SESSION, StoreNotReady, conninfo, why_unusable
 
 from .owner import (
     Answer,
@@ -37,10 +37,17 @@ from .owner import (
 )
 
 _LOOK = """
-    select epoch, owner, beat from bunqueue.shards where id = $1
+    select epoch, owner, beat, use from bunqueue.shards, bunqueue.store where shards.id = $1
 """
 _CLAIM = "update bunqueue.shards set epoch = epoch + 1, owner = $3 where id = $1 and epoch = $2"
-_TAIL = "select seq, epoch, body from bunqueue.log where shard = $1 and seq > $2 order by seq limit $3"
+_TAIL = """
+    select snapshot_seq, coalesce((select max(seq) from bunqueue.log where shard = $1), 0),
+           seq, tail.epoch, body
+    from bunqueue.shards left join lateral (
+        select seq, epoch, body from bunqueue.log where shard = $1 and seq > $2 order by seq limit $3
+    ) tail on true
+    where id = $1 order by seq
+"""
 _OWNED = "(select 1 from bunqueue.shards where id = $1 and epoch = $2 for share) owned"
 _APPEND = f"""
     insert into bunqueue.log (gen, shard, seq, epoch, body)
@@ -219,12 +226,12 @@ class PostgresLink:
         if isinstance(asked, Look):
             if result.ntuples != 1:
                 return self._lost("the store has no such shard: it was made for fewer")
-            epoch, token, beat = (result.get_value(0, column) or b"" for column in range(3))
+            epoch, token, beat, use = (result.get_value(0, column) or b"" for column in range(4))
+            if use:
+                return self._lost(why_unusable(use.decode()))
             return Holder(int.from_bytes(epoch, "big"), token.decode(), int.from_bytes(beat, "big"))
         if isinstance(asked, Tail):
-            return Records(
-                [_entry(result, row) for row in range(result.ntuples)], result.ntuples < asked.most
-            )
+            return _records(result, asked.most)
         return Done() if result.command_tuples == 1 else Refused()
 
 
@@ -254,8 +261,15 @@ def _connected(conninfo: bytes) -> pq.abc.PGconn:
     return conn
 
 
+def _records(result: pq.abc.PGresult, most: int) -> Records:
+    """The tail; a row without a record if there is none."""
+    snapshot, end = (int.from_bytes(result.get_value(0, column) or b"", "big") for column in range(2))
+    rows = [row for row in range(result.ntuples) if result.get_value(row, 2) is not None]
+    return Records([_entry(result, row) for row in rows], len(rows) < most, snapshot, max(snapshot, end))
+
+
 def _entry(result: pq.abc.PGresult, row: int) -> Entry:
-    seq, epoch, body = (result.get_value(row, column) or b"" for column in range(3))
+    seq, epoch, body = (result.get_value(row, column) or b"" for column in range(2, 5))
     return Entry(int.from_bytes(seq, "big"), int.from_bytes(epoch, "big"), body)
 
 

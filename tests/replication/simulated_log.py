@@ -125,7 +125,8 @@ class SimulatedLog:
             link.request = None
             found = [entry for entry in self.visible.records if entry.position > request.after]
             some = found[: self.rng.randint(1, 3)]
-            self._answer(link, Records(some, len(some) == len(found)))
+            end = len(self.visible.records)
+            self._answer(link, Records(some, len(some) == len(found), snapshot=0, end=end))
         elif self._waiting is None:
             link.request = None
             self._write(link, request)

@@ -27,6 +27,7 @@ from shardproc.replication.owner import (
     Fenced,
     Holder,
     LogDamaged,
+    LogShorter,
     Look,
     Owner,
     Phase,
@@ -267,12 +268,16 @@ def reading(position: int = 0) -> Owner:
 
 def owning(position: int = 0) -> Owner:
     owner = reading(position)
-    owner.answered(Records([], is_all=True), 0.0)
+    owner.answered(Records([], is_all=True, snapshot=0, end=position), 0.0)
     return owner
 
 
 def entry(position: int, body: bytes = b"x", epoch: int = 1) -> Entry:
     return Entry(position, epoch, body)
+
+
+def tail(*entries: Entry, is_all: bool = True, snapshot: int = 0) -> Records:
+    return Records(entries, is_all, snapshot, end=entries[-1].position)
 
 
 def test_a_request_is_asked_once() -> None:
@@ -284,10 +289,10 @@ def test_a_request_is_asked_once() -> None:
 
 def test_the_tail_is_read_in_pieces_before_anything_is_appended() -> None:
     owner = reading(position=3)
-    assert owner.answered(Records([entry(4), entry(5)], is_all=False), 0.0) == [entry(4), entry(5)]
+    assert owner.answered(tail(entry(4), entry(5), is_all=False), 0.0) == [entry(4), entry(5)]
     assert not owner.is_idle
     assert owner.next_request(0.0) == Tail(5)
-    assert owner.answered(Records([entry(6)], is_all=True), 0.0) == [entry(6)]
+    assert owner.answered(tail(entry(6)), 0.0) == [entry(6)]
     assert owner.is_idle
     assert owner.position == 6
 
@@ -296,7 +301,20 @@ def test_the_tail_is_read_in_pieces_before_anything_is_appended() -> None:
 def test_a_tail_with_a_gap_is_damage(positions: list[int]) -> None:
     owner = reading(position=3)
     with pytest.raises(LogDamaged, match="missing"):
-        owner.answered(Records([entry(position) for position in positions], is_all=True), 0.0)
+        owner.answered(tail(*map(entry, positions)), 0.0)
+
+
+def test_a_file_that_lacks_what_only_a_snapshot_holds_is_of_no_use() -> None:
+    """Nothing is left in the log that could tell by a gap."""
+    owner = reading(position=3)
+    with pytest.raises(LogDamaged, match="they are in a snapshot"):
+        owner.answered(Records([], is_all=True, snapshot=9, end=9), 0.0)
+
+
+def test_a_log_that_ends_before_the_file_has_lost_something() -> None:
+    owner = reading(position=3)
+    with pytest.raises(LogShorter, match="the log ends at position 2, and the file holds 3"):
+        owner.answered(Records([], is_all=True, snapshot=0, end=2), 0.0)
 
 
 def test_another_owner_is_waited_for_until_its_beat_stands_still() -> None:
@@ -354,7 +372,7 @@ def test_an_append_whose_answer_was_lost_is_found_in_the_tail() -> None:
         assert owner.next_request(2.0) is not None
         owner.answered(answer, 2.0)
     assert owner.next_request(2.0) == Tail(0)
-    assert owner.answered(Records([entry(1, b"x")], is_all=True), 2.0) == []
+    assert owner.answered(tail(entry(1, b"x")), 2.0) == []
     assert (owner.position, owner.epoch, owner.is_idle) == (1, 2, True)
 
 
