@@ -32,6 +32,12 @@ OBLITERATED = 19  # a queue with all its jobs, no job; ``queue`` is its name
 # Finished jobs of a queue, no job: ``finished`` is their state, ``seqs`` what their ids end with; ``ids`` are
 # those that do not end with their number, as clients chose them, say (absent when there are none)
 PURGED = 20
+# Of workflows; published, too
+STEP = 21  # a step has ended: ``step`` is its name, ``status`` how
+SIGNALLED = 22  # a signal came: ``step`` is its name; ``status`` is "taken" or "kept"
+SUSPENDED = 23  # ACTIVE to a state in which it waits: its run has ended, nothing counted
+UNDOING = 24  # it is to fail or to be cancelled: ``reason``; what it has done is undone first
+CONTINUED = 25  # it begins again, as something new
 
 NAMES = (
     "pushed",
@@ -55,7 +61,13 @@ NAMES = (
     "dropped",
     "obliterated",
     "purged",
+    "step",
+    "signalled",
+    "suspended",
+    "undoing",
+    "continued",
 )
-LAST_PUBLISHED = RESUMED  # kinds above it are in the log alone
+UNPUBLISHED = range(READY, PURGED + 1)  # kinds that are in the log alone
 LOST = "lost"  # sent where events are missing; no kind of the log
-PUBLISHED = (*NAMES[: LAST_PUBLISHED + 1], LOST)  # what listeners may receive
+PUBLISHED = (*[name for kind, name in enumerate(NAMES) if kind not in UNPUBLISHED], LOST)
+"""What listeners may receive."""

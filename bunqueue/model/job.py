@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from bunqueue.model.backoff import EXPONENTIAL
 from bunqueue.model.dead_letters import AutoRetries
+from bunqueue.model.workflow import Run
 
 # States are plain ints: they are compared on the hot path and compare faster than enum members.
 WAITING = 0
@@ -21,18 +22,29 @@ COMPLETED = 3
 FAILED = 4
 REMOVED = 5
 BLOCKED = 6  # jobs that it depends on have not completed
+SUSPENDED = 7  # a workflow that waits for signals or for jobs that it has started
 
-STATE_NAMES = ("waiting", "delayed", "active", "completed", "failed", "unknown", "waiting-children")
+STATE_NAMES = (
+    "waiting",
+    "delayed",
+    "active",
+    "completed",
+    "failed",
+    "unknown",
+    "waiting-children",
+    "waiting-signal",
+)
 
 TRANSITIONS: dict[int, frozenset[int]] = {
     # COMPLETED: a late ack after a lost lock
     WAITING: frozenset({DELAYED, ACTIVE, COMPLETED, FAILED, REMOVED, BLOCKED}),
     DELAYED: frozenset({WAITING, FAILED, REMOVED, BLOCKED}),
-    ACTIVE: frozenset({WAITING, DELAYED, COMPLETED, FAILED, REMOVED, BLOCKED}),
+    ACTIVE: frozenset({WAITING, DELAYED, COMPLETED, FAILED, REMOVED, BLOCKED, SUSPENDED}),
     COMPLETED: frozenset({WAITING, REMOVED}),
     FAILED: frozenset({WAITING, REMOVED}),
     REMOVED: frozenset(),
     BLOCKED: frozenset({WAITING, DELAYED, FAILED, REMOVED}),
+    SUSPENDED: frozenset({WAITING, FAILED, REMOVED}),
 }
 
 DEFAULT_MAX_ATTEMPTS = 3
@@ -233,6 +245,7 @@ class Job(Struct, gc=False, eq=False):
     result: bytes | None = None
     timeline: list[Moment] | None = None  # None: the other times describe the whole history
     extra: Extra | None = None
+    run: Run | None = None  # of a workflow, or of another job that has steps
     # bookkeeping of the journal: which rows exist on disk, and what must be written
     stored: int = 0
     dirty: int = 0

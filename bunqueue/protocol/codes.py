@@ -73,6 +73,13 @@ class Code(enum.StrEnum):
     OUTCOME_UNKNOWN = "OUTCOME_UNKNOWN"
     ID_CONTENDED = "ID_CONTENDED"
     GROUP_FULL = "GROUP_FULL"
+    # workflows
+    NOT_A_WORKFLOW = "NOT_A_WORKFLOW"
+    STEP_NOT_FOUND = "STEP_NOT_FOUND"
+    STEP_CONFLICT = "STEP_CONFLICT"
+    STEP_TOO_LARGE = "STEP_TOO_LARGE"
+    TOO_MANY_STEPS = "TOO_MANY_STEPS"
+    TOO_MANY_SIGNALS = "TOO_MANY_SIGNALS"
     # what else there is by name
     SCHEDULE_NOT_FOUND = "SCHEDULE_NOT_FOUND"
     SCHEDULE_CONFLICT = "SCHEDULE_CONFLICT"
@@ -141,6 +148,12 @@ TABLE: dict[Code, Row] = {
     ),
     Code.ID_CONTENDED: Row("other clients are taking the same id: try again", 429),
     Code.GROUP_FULL: Row("the group has as many waiting jobs as the push allows", 409),
+    Code.NOT_A_WORKFLOW: Row("the job is no workflow, so it takes no signals", 409, Kind.WRONG_STATE),
+    Code.STEP_NOT_FOUND: Row("the workflow has recorded no step of this name", 404, Kind.NOT_FOUND),
+    Code.STEP_CONFLICT: Row("the step was recorded as another kind, or with other arguments", 409),
+    Code.STEP_TOO_LARGE: Row("a result, cursor or signal is larger than 1 MB, or a state than 64 KB", 413),
+    Code.TOO_MANY_STEPS: Row("the workflow has 10,000 steps or 100,000 children: continue as new", 409),
+    Code.TOO_MANY_SIGNALS: Row("1,000 signals are kept for the workflow, or 10,000 broadcasts", 409),
     Code.SCHEDULE_NOT_FOUND: Row("there is no schedule of this name", 404, Kind.NOT_FOUND),
     Code.SCHEDULE_CONFLICT: Row("the name belongs to a schedule of another queue or app", 409, Kind.CONFLICT),
     Code.WEBHOOK_NOT_FOUND: Row("there is no webhook with this id", 404, Kind.NOT_FOUND),

@@ -23,8 +23,10 @@ class Event(Struct, kw_only=True, rename="camel", gc=False):
     terminal: bool | UnsetType = UNSET
     prev: str | UnsetType = UNSET
     delay: float | UnsetType = UNSET
-    reason: str | UnsetType = UNSET  # failed: "cancelled", when somebody stopped the job
+    reason: str | UnsetType = UNSET  # failed: "cancelled", when somebody stopped the job; undoing: why
     progress: float | UnsetType = UNSET
+    step: str | UnsetType = UNSET  # step: its name; signalled: that of the signal
+    status: str | UnsetType = UNSET  # step: how it ended; signalled: taken or kept
     count: int | UnsetType = UNSET  # of "lost": how many events were left out here
 
 

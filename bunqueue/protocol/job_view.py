@@ -24,6 +24,7 @@ from bunqueue.model.job import (
     MAX_TIMELINE,
     NIL,
     STATE_NAMES,
+    SUSPENDED,
     WAITING,
     Extra,
     Job,
@@ -32,6 +33,7 @@ from bunqueue.model.job import (
     Report,
     SharedOptions,
 )
+from bunqueue.model.workflow import STEP_ROWS, STUCK, Run
 from bunqueue.protocol.numbers import number
 
 _encode = Encoder().encode
@@ -43,6 +45,22 @@ MAX_SHARED = 1024  # option sets kept; jobs beyond that simply do not share
 _EXTRA_NAMES = tuple(name for name in Extra.__struct_fields__ if name not in Extra.HIDDEN)
 _EXTRA_FIELDS = len(_EXTRA_NAMES) + 1
 _WIRE_NAMES = {field.name: field.encode_name for field in fields(Extra)}
+
+
+class _Undo(Struct, gc=False):
+    """What a workflow that is being undone will have ended with."""
+
+    reason: str
+    error: str | None
+
+
+class _Workflow(Struct, omit_defaults=True, gc=False):
+    """What a worker has to know of a job with steps before it runs it.  ``steps``: some may be recorded."""
+
+    generation: int = 0
+    steps: bool = False
+    undone: bool = False
+    undoing: _Undo | None = None
 
 
 class _Own(Struct, rename="camel", gc=False):
@@ -67,6 +85,7 @@ class _Own(Struct, rename="camel", gc=False):
     # only where there are any
     headers: dict[str, str] | UnsetType = UNSET
     postponed: int | UnsetType = UNSET
+    workflow: _Workflow | UnsetType = UNSET
     # only in answers to queries
     state: str | UnsetType = UNSET
     returnvalue: Raw | UnsetType = UNSET
@@ -191,11 +210,18 @@ def _own(job: Job) -> _Own:
         job.progress_message,
         UNSET if job.extra is None or job.extra.headers is None else job.extra.headers,
         UNSET if job.extra is None or not job.extra.postponed else job.extra.postponed,
+        UNSET if job.run is None else _workflow(job.run, steps=bool(job.stored & STEP_ROWS)),
     )
 
 
+def _workflow(run: Run, *, steps: bool) -> _Workflow:
+    undoing = None if run.undoing is None else _Undo(run.undoing.reason, run.undoing.error)
+    return _Workflow(run.generation, steps, run.undone, undoing)
+
+
 def _fields(own: _Own) -> int:
-    return _OWN_FIELDS + (own.headers is not UNSET) + (own.postponed is not UNSET)
+    more = (own.headers is not UNSET) + (own.postponed is not UNSET) + (own.workflow is not UNSET)
+    return _OWN_FIELDS + more
 
 
 def _assemble(own: bytes, fields: int, job: Job) -> bytes:
@@ -291,6 +317,7 @@ def _is_first_run(job: Job) -> bool:
         job.state == ACTIVE
         and job.timeline is None
         and job.extra is None
+        and job.run is None
         and job.priority == 0
         and job.unique_key is None
         and job.run_at == job.created_at
@@ -334,15 +361,20 @@ def job_list(jobs: list[bytes]) -> Raw:
     return Raw(header + b"".join(jobs))
 
 
+_OWN_NAMES = frozenset({CANCELLED, STUCK})  # reasons of dead letters that are shown as their state
+
+
 def state_name(job: Job, version: int) -> str:
     """The state in the words of a protocol version; 3 has a state of its own for ready jobs with a priority.
 
-    Both distinguish dead letters that were stopped while they ran.
+    Both distinguish dead letters that were stopped while they ran, and workflows whose undo is stuck.
     """
     if version >= 3 and job.state == WAITING and job.priority > 0:
         return "prioritized"
     if version < 3 and job.state == BLOCKED:
         return STATE_NAMES[WAITING]
-    if job.reason == CANCELLED:
-        return CANCELLED
+    if job.reason in _OWN_NAMES:
+        return job.reason
+    if job.state == SUSPENDED and job.run is not None and job.run.waits and not job.run.waits.signal:
+        return STATE_NAMES[BLOCKED]
     return STATE_NAMES[job.state]

@@ -206,6 +206,53 @@ class FamilyChanged(Message):
     state: int = 0
 
 
+# Children of workflows
+
+
+class NewChild(Struct, array_like=True, gc=False):
+    """A job to be started; ``input`` is its JobFields.  ``own``: the user chose the id.  ``detached``: nobody
+    waits for it."""
+
+    id: str
+    queue: str
+    input: Raw
+    own: bool = False
+    detached: bool = False
+
+
+class StartChildren(Message):
+    """Push these jobs for a workflow, each unless it has been before; watch them, but for detached ones."""
+
+    parent: str
+    children: list[NewChild]
+
+
+class Started(Struct, array_like=True, gc=False):
+    """``id`` is that of the job that stands for the child, ``error`` why there is none."""
+
+    id: str
+    error: str = ""
+
+
+class ChildrenStarted(Message):
+    """For each child, in order; ``outcomes`` are those of the jobs that stand for them."""
+
+    started: list[Started]
+    outcomes: list[Outcome]
+
+
+class CancelChildren(Message):
+    """Cancel these jobs, as far as they are children of that workflow and have not ended."""
+
+    parent: str
+    ids: list[str]
+    reason: str
+
+
+class ChildrenCancelled(Message):
+    """They are, or will be."""
+
+
 # Flows
 
 
@@ -292,7 +339,8 @@ class Forwarded(Message):
 _Any = Union[  # noqa: UP007
     Where, Homes, Claim, Claimed, Verify, Verified, Forget, Announce, Announced, Have, Had, Reconciled, Watch,
     Unwatch, Outcomes, Values, ValuesAre, FamilyOperation, FamilyChanged, Prepare, Prepared, Decide, Decided,
-    Recall, Recalled, Forward, Forwarded, Obliterated, CronClaim, CronHolder,
+    Recall, Recalled, Forward, Forwarded, Obliterated, CronClaim, CronHolder, StartChildren, ChildrenStarted,
+    CancelChildren, ChildrenCancelled,
 ]  # fmt: skip
 
 ASKS, ANSWERS, NOTIFIES = range(3)

@@ -244,6 +244,9 @@ MINIMAL: dict[str, Any] = {
     "concurrency": 1,
     "weight": 1,
     "trial": "1",
+    "steps": [],
+    "groups": [{"steps": ["a"]}],
+    "key": "k",
     "data": {"delivered": True, "status": 200, "error": None, "durationMs": 1.0},
 }
 Number = mi.IntType | mi.FloatType
@@ -285,10 +288,19 @@ def with_value(spec: Spec, inside: str, name: str, value: Any) -> tuple[bytes, s
     """A right command but for one value, and what its refusal starts with."""
     info = mi.type_info(spec.request)
     assert isinstance(info, mi.StructType)
-    needed = {f.encode_name: MINIMAL[f.encode_name] for f in info.fields if f.required}
+    needed = _needed(info)
     if not inside:
         return pack({"cmd": spec.name, **needed, name: value}), ""
-    return pack({"cmd": spec.name, **needed, inside: [{}, {name: value}, {}]}), f"{inside}[1]: "
+    (field,) = [field for field in info.fields if field.encode_name == inside]
+    assert isinstance(field.type, mi.ListType)
+    assert isinstance(field.type.item_type, mi.StructType)
+    entry = _needed(field.type.item_type)
+    entries = [entry, {**entry, name: value}, entry]
+    return pack({"cmd": spec.name, **needed, inside: entries}), f"{inside}[1]: "
+
+
+def _needed(info: mi.StructType) -> dict[str, Any]:
+    return {f.encode_name: MINIMAL[f.encode_name] for f in info.fields if f.required}
 
 
 def read_value(command: Command, inside: str, name: str) -> Any:

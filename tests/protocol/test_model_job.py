@@ -139,10 +139,24 @@ def live_through_everything(life: Life) -> None:
     live_with_others(life)
 
 
+def live_as_workflows(life: Life) -> None:
+    """What waiting for signals does to a job."""
+    for end, state in (("Cancel", "cancelled"), ("RemoveJob", "unknown"), ("SendSignal", "waiting")):
+        flow = life.push(priority=100, workflow=True)
+        token = life.pull(owner="w")["token"]
+        wait = {"id": flow, "token": token, "name": "s", "kind": "signal", "status": "waiting", "signal": "s"}
+        life.ask(cmd="RecordSteps", queue="q", steps=[wait])
+        life.ask(cmd="SuspendJob", queue="q", id=flow, token=token, groups=[{"steps": ["s"]}])
+        assert life.state(flow) == "waiting-signal"
+        assert life.ask(cmd=end, id=flow, name="s")["ok"]
+        assert life.state(flow) == state
+
+
 def test_every_change_is_in_the_table_and_every_row_is_used(tmp_path: Path) -> None:
     with watched_jobs() as seen:
         life = Life(str(tmp_path / "one.db"))
         live_through_everything(life)
+        live_as_workflows(life)
         kept = life.push()
         locked = life.pull(owner="w")
         life.push(delay=1000)
@@ -177,6 +191,7 @@ def test_the_names_of_the_states_are_those_of_the_wire() -> None:
         "failed",
         "unknown",
         "waiting-children",
+        "waiting-signal",
     )
 
 

@@ -20,6 +20,7 @@ from bunqueue.protocol.commands import (
     stall,
     webhooks,
     workers,
+    workflows,
 )
 from bunqueue.protocol.commands.base import (
     COMMANDS,
@@ -64,4 +65,5 @@ __all__ = [
     "stall",
     "webhooks",
     "workers",
+    "workflows",
 ]

@@ -118,6 +118,7 @@ class JobFields(Struct, kw_only=True, rename="camel", omit_defaults=True, gc=Fal
     size_limit: Annotated[int, Meta(ge=0)] | None = None
     timestamp: Time | None = None  # of the push
     headers: Headers | None = None  # for middleware, such as W3C's traceparent; not part of the data
+    workflow: bool = False  # it may be signalled, and it is kept when it was cancelled
     fail_parent_on_failure: bool = False
     remove_dependency_on_failure: bool = False
     continue_parent_on_failure: bool = False

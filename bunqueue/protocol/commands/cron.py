@@ -57,6 +57,7 @@ class SpawnOptions(Struct, kw_only=True, rename="camel", omit_defaults=True, gc=
     remove_on_complete: bool = False
     remove_on_fail: bool = False
     durable: bool = False
+    workflow: bool = False
     tags: Annotated[list[Text], Meta(max_length=64)] | None = None
 
 

@@ -49,8 +49,11 @@ class CountReply(Reply, kw_only=True):
     count: int
 
 
-class Counts(Struct, rename={"waiting_children": "waiting-children"}, gc=False):
-    """Jobs by state.  Version 2 counts all ready jobs as waiting."""
+class Counts(
+    Struct, rename={"waiting_children": "waiting-children", "waiting_signal": "waiting-signal"}, gc=False
+):
+    """Jobs by state.  Version 2 counts all ready jobs as waiting.  ``waiting-signal`` is absent if there are
+    none."""
 
     waiting: int
     delayed: int
@@ -60,6 +63,7 @@ class Counts(Struct, rename={"waiting_children": "waiting-children"}, gc=False):
     prioritized: int = 0
     waiting_children: int = 0
     paused: int = 0
+    waiting_signal: int | UnsetType = UNSET
 
 
 class JobCountsReply(Reply, kw_only=True):

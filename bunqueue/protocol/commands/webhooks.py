@@ -7,7 +7,17 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Struct
 
-from bunqueue.protocol.commands.base import Command, Message, Ok, QueueName, Reply, Route, Text, command
+from bunqueue.protocol.commands.base import (
+    MAX_SAFE,
+    Command,
+    Message,
+    Ok,
+    QueueName,
+    Reply,
+    Route,
+    Text,
+    command,
+)
 from bunqueue.protocol.commands.events import Place
 from bunqueue.protocol.commands.times import Time
 from bunqueue.protocol.commands.workers import RemovedReply
@@ -158,8 +168,8 @@ class RecordDelivery(Command, tag="RecordDelivery"):
     webhook_id: Text
     places: Annotated[list[Place], Meta(max_length=64)] | None = None
     until: Time | None = None
-    succeeded: Annotated[int, Meta(ge=0)] = 0
-    failed: Annotated[int, Meta(ge=0)] = 0
+    succeeded: Annotated[int, Meta(ge=0, le=MAX_SAFE)] = 0
+    failed: Annotated[int, Meta(ge=0, le=MAX_SAFE)] = 0
     at: Time | None = None
     error: Message | None = None  # of the last attempt, if it failed
     disable: bool = False

@@ -1,0 +1,315 @@
+"""Workflows: steps that a job stores as they finish, signals, children, undo.
+
+A worker that holds the lock of a job records its steps (RecordSteps), reads what earlier runs have recorded
+(GetSteps) and ends a run in which everything waits (SuspendJob).  All else is for those who look at a
+workflow, or have a say in it.  The states of a step are in docs/workflows.md.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
+
+from bunqueue.model.job import NIL, UNDEFINED
+from bunqueue.model.workflow import MAX_ERROR, MAX_STEP_NAME
+from bunqueue.protocol.commands.base import (
+    MAX_SAFE,
+    Command,
+    Delay,
+    JobId,
+    Key,
+    Merge,
+    QueueName,
+    Reply,
+    Route,
+    Token,
+    Ttl,
+    command,
+)
+from bunqueue.protocol.commands.core import JobFields
+from bunqueue.protocol.commands.query import CountReply
+
+StepName = Annotated[str, Meta(min_length=1, max_length=MAX_STEP_NAME)]
+SignalName = Annotated[str, Meta(min_length=1, max_length=256)]
+SignalKey = Annotated[str, Meta(min_length=1, max_length=1024)]
+Fingerprint = Annotated[str, Meta(max_length=64)]
+Number = Annotated[int, Meta(ge=0, le=MAX_SAFE)]
+Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+
+Kind = Literal["step", "sleep", "signal", "child", "value", "undo", "state"]
+Status = Literal["running", "retrying", "waiting", "completed", "failed", "cancelled"]
+
+
+class ChildJob(Struct, kw_only=True, rename="camel", gc=False):
+    """A job to start; ``input`` has the fields of a push.  With ``detached`` nobody waits for it, and it
+    outlives the workflow."""
+
+    queue: QueueName
+    input: JobFields
+    detached: bool = False
+
+
+class StepRecord(Struct, kw_only=True, rename="camel", omit_defaults=True, gc=False):
+    """One step of the job ``id``, which is locked with ``token``.
+
+    ``arguments`` is a fingerprint of what the step was called with: a recorded step with another one is
+    refused.  ``took`` is how many ms its last attempt has run, ``attempts`` how many there were.  ``delay``
+    is how long to wait (ms): of a sleep, for a signal, or until the next attempt.  ``undo`` says that the
+    step can be undone.  A step of the kind "state" is no step: its result is what GetWorkflow shows as the
+    state of the workflow.
+    """
+
+    id: JobId
+    token: Token
+    name: Annotated[str, Meta(max_length=MAX_STEP_NAME)]
+    kind: Kind = "step"
+    status: Status = "completed"
+    arguments: Fingerprint | None = None
+    attempts: Count = 1
+    took: Delay = 0
+    delay: Delay | None = None
+    result: Raw = Raw(NIL)
+    cursor: Raw = Raw(UNDEFINED)
+    error: Annotated[str, Meta(description=f"cut after {MAX_ERROR} characters")] | None = None
+    signal: SignalName | None = None
+    key: SignalKey | None = None
+    child: ChildJob | None = None
+    undo: bool = False
+
+
+class Refusal(Struct, kw_only=True, omit_defaults=True, gc=False):
+    """Why one step of several was not recorded; the fields are those of an error reply."""
+
+    error: str
+    code: str
+    field: str | UnsetType = UNSET
+    value: str | float | bool | UnsetType | None = UNSET
+    bound: str | float | UnsetType = UNSET
+
+
+class StepAnswer(Struct, kw_only=True, rename="camel", omit_defaults=True, gc=False):
+    """How a step stands now.  ``existing`` is true if it had ended before, and was left as it was;
+    ``leftOut`` if its result would make the answer too large: GetSteps has it."""
+
+    status: str = ""
+    number: int = 0
+    existing: bool = False
+    left_out: bool = False
+    attempts: int | UnsetType = UNSET
+    until: float | UnsetType = UNSET  # epoch ms
+    wait: float | UnsetType = UNSET  # ms that are left until then
+    result: Raw | UnsetType = UNSET
+    error: str | UnsetType = UNSET
+    child: str | UnsetType = UNSET  # the id of the job
+    refused: Refusal | UnsetType = UNSET
+
+
+class RecordStepsReply(Reply, kw_only=True):
+    """One answer per step, in their order; null where the step was recorded as it was given."""
+
+    results: list[StepAnswer | None]
+
+
+class StepView(Struct, kw_only=True, rename="camel", gc=False):
+    """A recorded step.  Times are epoch ms.  A ``result`` or ``cursor`` that is larger than asked for is left
+    out; ``size`` is its length in bytes."""
+
+    number: int
+    name: str
+    kind: str
+    status: str
+    attempts: int
+    started_at: float
+    ended_at: float | None = None
+    until: float | None = None
+    worker: str | None = None
+    arguments: str | None = None
+    signal: str | None = None
+    key: str | None = None
+    child: str | None = None
+    child_queue: str | None = None
+    undo: bool = False
+    error: str | None = None
+    size: int = 0
+    cursor: Raw | UnsetType = UNSET
+    result: Raw | UnsetType = UNSET
+
+
+class Steps(Struct, gc=False):
+    """A page of steps in the order in which they were first recorded; ``next`` is the ``after`` of the next
+    page, null on the last."""
+
+    steps: list[StepView]
+    next: int | None
+
+
+class StepsReply(Reply, kw_only=True):
+    data: Steps
+
+
+class UndoView(Struct, rename="camel", gc=False):
+    """Why a workflow is being undone, since when (epoch ms), and what it will have ended with."""
+
+    reason: str
+    error: str | None
+    at: float
+
+
+class KeptSignal(Struct, rename="camel", omit_defaults=True, gc=False):
+    """A signal that the workflow has not waited for yet."""
+
+    name: str
+    at: float
+    size: int
+    expires_at: float | None = None
+
+
+class WorkflowView(Struct, kw_only=True, rename="camel", gc=False):
+    """A workflow as it is now.  ``generation`` counts how often its steps began again, ``suspended`` how
+    often it has ended a run to wait.  ``value`` is what its code has set as its state; absent if it has set
+    none.  ``steps`` and ``next`` are a page as of GetSteps."""
+
+    id: str
+    queue: str
+    name: str
+    state: str
+    generation: int
+    suspended: int
+    undoable: bool
+    undone: bool
+    undoing: UndoView | None
+    signals: list[KeptSignal]
+    steps: list[StepView]
+    next: int | None
+    value: Raw | UnsetType = UNSET
+
+
+class WorkflowReply(Reply, kw_only=True):
+    data: WorkflowView
+
+
+class Delivered(Struct, gc=False):
+    """``delivered`` is true if a wait took the signal; else it is kept, one of ``kept``."""
+
+    delivered: bool
+    kept: int
+
+
+class SignalReply(Reply, kw_only=True):
+    data: Delivered
+
+
+PageLimit = Annotated[int, Meta(ge=1, le=1000)]
+MaxResult = Annotated[int, Meta(ge=0, le=1 << 20)]
+
+
+@command(Route.QUEUE, RecordStepsReply, writes=True, repeatable=True, grows=True)
+class RecordSteps(Command, tag="RecordSteps"):
+    """Record steps of jobs of a queue that the caller has locked; each is accepted or refused for itself.
+
+    A step that has ended is never changed: the answer has what is stored.  So the command may be repeated.
+    To ask whether a wait is over, record it again.
+    """
+
+    queue: QueueName
+    steps: Annotated[list[StepRecord], Meta(max_length=1000)]
+
+
+@command(Route.QUEUE, StepsReply)
+class GetSteps(Command, tag="GetSteps"):
+    """Get the recorded steps of a job: those with numbers above ``after``, or the named ones.
+
+    Results of more than ``maxResult`` bytes are left out.  A page ends after ``limit`` steps, or some MB.
+    """
+
+    queue: QueueName
+    id: JobId
+    after: Number = 0
+    limit: PageLimit = 1000
+    max_result: MaxResult = 1 << 20
+    names: Annotated[list[StepName], Meta(max_length=1000)] | None = None
+
+
+class WaitGroup(Struct, gc=False):
+    """Steps that are waited for together: until all have ended, or one has failed."""
+
+    steps: Annotated[list[StepName], Meta(max_length=100_000)]
+
+
+@command(Route.QUEUE, writes=True)
+class SuspendJob(Command, tag="SuspendJob"):
+    """End a run in which everything waits: the job goes on when one of these groups of recorded steps is
+    ready, or when the time of one of their steps has come.  Nothing is counted as an attempt."""
+
+    queue: QueueName
+    id: JobId
+    token: Token
+    groups: Annotated[list[WaitGroup], Meta(min_length=1, max_length=100_000)]
+
+
+@command(Route.QUEUE, writes=True, grows=True)
+class ContinueAsNew(Command, tag="ContinueAsNew"):
+    """Begin a workflow again with other data and without its steps.  Its id and the signals that are kept for
+    it stay."""
+
+    queue: QueueName
+    id: JobId
+    token: Token
+    data: Raw = Raw(NIL)
+
+
+@command(Route.ID, SignalReply, writes=True, repeatable=True, grows=True)
+class SendSignal(Command, tag="SendSignal"):
+    """Send a signal to a workflow: the oldest wait for its name takes it, or it is kept for the next one, for
+    ``ttl`` ms if that is given.  One that is sent again with the same ``signalId`` counts once."""
+
+    id: JobId
+    name: SignalName
+    data: Raw = Raw(NIL)
+    ttl: Ttl | None = None
+    signal_id: Key | None = None
+
+
+@command(Route.ALL, CountReply, merge=Merge.COUNT, writes=True, repeatable=True, heavy=True, grows=True)
+class Broadcast(Command, tag="Broadcast"):
+    """Send a signal to every workflow that waits for this name and key, and for ``keep`` ms to those that
+    wait for it later, each once.  ``count`` is how many took it now.  With the same ``broadcastId`` it may be
+    repeated."""
+
+    name: SignalName
+    key: SignalKey
+    data: Raw = Raw(NIL)
+    keep: Ttl | None = None
+    broadcast_id: Key | None = None
+
+
+@command(Route.ID, WorkflowReply)
+class GetWorkflow(Command, tag="GetWorkflow"):
+    """Get a workflow, live or finished, with a page of its steps."""
+
+    id: JobId
+    after: Number = 0
+    limit: PageLimit = 100
+    max_result: MaxResult = 1024
+
+
+@command(Route.ID, writes=True)
+class RetryWorkflow(Command, tag="RetryWorkflow"):
+    """Run a workflow again that is not active: from ``step`` on, without all that was recorded since; or,
+    without ``step``, from where it failed."""
+
+    id: JobId
+    step: StepName | None = None
+
+
+@command(Route.ID, writes=True)
+class UndoWorkflow(Command, tag="UndoWorkflow"):
+    """Undo a workflow that has ended ("start"), or go on with an undo that is stuck: try again ("retry"), go
+    on without undoing ``step`` ("skip"), or give its undo ``data`` instead of the step's result and try again
+    ("edit")."""
+
+    id: JobId
+    action: Literal["start", "retry", "skip", "edit"] = "retry"
+    step: StepName | None = None
+    data: Raw = Raw(NIL)
