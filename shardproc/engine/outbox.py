@@ -14,6 +14,8 @@ from msgspec import Raw, Struct
 from bunqueue.model.job import Job
 from bunqueue.protocol.commands import Reply
 
+from .run_writes import RunArchive, RunWrite
+
 _encode_json = msgspec.json.Encoder().encode
 
 # Job.dirty: what of a job must be written
@@ -27,7 +29,7 @@ Finished = tuple[int, str]  # number and id of a finished job
 JOB_ROW = 1
 LOCK_ROW = 2
 COMPLETED_ROW = 4
-DEAD_ROW = 8
+DEAD_ROW = 8  # the next bit is `bunqueue.model.workflow.STEP_ROWS`
 
 
 class Attempt(Struct, gc=False):
@@ -118,6 +120,7 @@ class Outbox:
         "queues",
         "records",
         "replies",
+        "runs",
         "size",
     )
 
@@ -132,6 +135,7 @@ class Outbox:
         self.logs: list[LogEntry] = []
         self.kept_logs: dict[int, int] = {}  # number of a job -> how many entries are kept, before these
         self.dropped_queues: list[int] = []  # ids of queues whose row goes; they have no other rows any more
+        self.runs: list[RunWrite] = []  # steps and signals
         self.purges: dict[int, list[int]] = {}  # queue id -> numbers of finished jobs that go
         self.events: list[EventEntry] = []
         self.published: dict[str, Published] = {}  # by queue
@@ -150,6 +154,7 @@ class Outbox:
             or self.records
             or self.logs
             or self.kept_logs
+            or self.runs
             or self.purges
             or self.dropped_queues
         )
@@ -211,6 +216,10 @@ class Remains(NamedTuple):
 
 class Archive(Protocol):
     """Finished jobs, which live on disk alone.  Reads see the outbox's writes as done."""
+
+    @property
+    def runs(self) -> RunArchive:
+        """Steps and signals, of live jobs, too."""
 
     def find(self, job_id: str) -> Job | None:
         """A finished job by its id.  CommandError when it is there, but cannot be read."""

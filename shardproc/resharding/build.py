@@ -52,6 +52,7 @@ class _Build:
             self._put_log(family, numbers)
         if self._copied != self._total:
             raise ReshardError(f"only {self._copied} of {self._total} jobs could be copied; {UNCHANGED}")
+        self._put_broadcasts()
         self._put_directory()
         for number, (target, some) in enumerate(zip(self._targets, inventory.records, strict=True)):
             self._report(f"flushing file {number + 1} of {inventory.new}")
@@ -95,6 +96,14 @@ class _Build:
         file = self._inventory.sources[source]
         with explained(file.path):
             yield from logs.read(source, file.events())
+
+    def _put_broadcasts(self) -> None:
+        """Every shard has all of them."""
+        for file in self._inventory.sources:
+            with explained(file.path):
+                for sent in file.broadcasts():
+                    for target in self._targets:
+                        target.put_broadcasts([sent])
 
     def _put_directory(self) -> None:
         """Where jobs are that are elsewhere than their ids say."""

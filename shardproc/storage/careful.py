@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import TypeVar
 
 from msgspec import MsgspecError
@@ -145,6 +145,9 @@ class CarefulStore(Store):
     def log(self, seq: int) -> list[LogEntry]:
         with self._telling("job_logs"):
             return super().log(seq)
+
+    def _guard(self, table: str) -> AbstractContextManager[None]:
+        return self._telling(table)
 
     @contextmanager
     def _telling(self, table: str) -> Iterator[None]:
@@ -389,6 +392,8 @@ _PLACES = {
     "stragglers": "select seq from stragglers where seq = :seq",
     "attempts": "select number from attempts where seq = :seq",
     "job_logs": "select number from job_logs where seq = :seq",
+    "steps": "select * from steps where seq = :seq",
+    "signals": "select * from signals where seq = :seq",
 }
 _ENDS = {
     "events": "select min(first_seq) from events union all select max(first_seq) from events",

@@ -10,11 +10,13 @@ from collections import Counter
 from operator import itemgetter
 
 from bunqueue.model.job import ACTIVE, COMPLETED, DELAYED, FAILED, REMOVED, Job
+from bunqueue.model.workflow import STEP_ROWS
 from shardproc.engine.outbox import CLEAN, COMPLETED_ROW, DEAD_ROW, JOB_ROW, LOCK_ROW, ROW, STATE
 
 from . import rows, statements
 
 PURGE = (statements.PURGE_LARGE, statements.DELETE_JOBS, statements.DELETE_ATTEMPTS, statements.DELETE_LOGS)
+PURGE_RUNS = (statements.DELETE_STEPS, statements.DELETE_SIGNALS)
 
 # An outcome is deleted before another may take its place; a job's other rows go after all that may still
 # be written of it.
@@ -26,6 +28,8 @@ ORDER = (
     statements.INSERT_FRESH,
     statements.INSERT_JOB,
     statements.UPDATE_JOB,
+    statements.INSERT_RUN_JOB,
+    statements.UPDATE_RUN_JOB,
     statements.INSERT_LOCK,
     statements.PUT_LOCK,
     statements.DELETE_LOCKS,
@@ -51,6 +55,8 @@ class Journal:
         self._parameters: dict[str, list[rows.Row]] = {sql: [] for sql in ORDER}
         self._unlocked: list[int] = []
         self._removed: list[int] = []
+        self._without_steps: list[int] = []  # of the removed ones, those whose steps go, too
+        self.has_steps = False  # or signals; else no purge looks for them
         self.live_from = 0  # jobs of lower numbers that are live stand among the stragglers
         self._counts: Counter[tuple[int, int]] = Counter()  # (queue id, kind of row) -> how many more
 
@@ -86,6 +92,11 @@ class Journal:
             for sql in (statements.DELETE_JOBS, statements.DELETE_ATTEMPTS, statements.DELETE_LOGS):
                 self._parameters[sql].extend(gone)
             self._removed.clear()
+        if self._without_steps:
+            gone = runs(self._without_steps)
+            for sql in PURGE_RUNS:
+                connection.executemany(sql, gone)
+            self._without_steps.clear()
         for sql, parameters in self._parameters.items():
             if parameters:
                 connection.executemany(sql, parameters)
@@ -101,7 +112,7 @@ class Journal:
             self._counts[queue_id, COMPLETED_ROW] -= completed.rowcount
             dead = connection.executemany(statements.PURGE_DEAD, gone)
             self._counts[queue_id, DEAD_ROW] -= dead.rowcount
-            for sql in PURGE:
+            for sql in (*PURGE, *PURGE_RUNS) if self.has_steps else PURGE:
                 connection.executemany(sql, gone)
         self._book(connection)
 
@@ -121,16 +132,21 @@ class Journal:
         if job.state == REMOVED:
             self._remove(job, queue_id)
             return
-        if not stored:
-            todo[statements.INSERT_JOB].append(rows.job_row(job, queue_id))
+        if not stored & JOB_ROW:
+            if job.run is None:
+                todo[statements.INSERT_JOB].append(rows.job_row(job, queue_id))
+            else:
+                todo[statements.INSERT_RUN_JOB].append(rows.run_job_row(job, queue_id))
             if job.seq < self.live_from:  # it had to wait for another shard
                 todo[statements.PUT_STRAGGLER].append((job.seq,))
-        elif what & ROW:
+        elif what & ROW and job.run is None:
             todo[statements.UPDATE_JOB].append(rows.job_update(job))
+        elif what & ROW:
+            todo[statements.UPDATE_RUN_JOB].append(rows.run_job_update(job))
         if stored & LOCK_ROW and job.state != ACTIVE:
             self._unlocked.append(job.seq)
         self._forget_outcome(job, queue_id)
-        job.stored = JOB_ROW | self._place(job, queue_id)
+        job.stored = JOB_ROW | (stored & STEP_ROWS) | self._place(job, queue_id)
 
     def _place(self, job: Job, queue_id: int) -> int:
         """The row beside its own that a job has in its state."""
@@ -152,7 +168,9 @@ class Journal:
 
     def _remove(self, job: Job, queue_id: int) -> None:
         self._removed.append(job.seq)
-        if not job.stored:
+        if job.stored & STEP_ROWS:
+            self._without_steps.append(job.seq)
+        if not job.stored & JOB_ROW:
             return
         if job.stored & LOCK_ROW:
             self._unlocked.append(job.seq)
@@ -198,4 +216,10 @@ def _is_success(job: Job) -> bool:
 
 def _is_plain(job: Job) -> bool:
     """Nothing but what a push without options brings."""
-    return job.timeline is None and job.unique_key is None and job.shared.stored is None and job.extra is None
+    return (
+        job.timeline is None
+        and job.unique_key is None
+        and job.shared.stored is None
+        and job.extra is None
+        and job.run is None
+    )

@@ -24,6 +24,8 @@ _MOVES = (
     ("dead_letters", statements.MOVE_DEAD_LETTERS),
     ("attempts", statements.MOVE_ATTEMPTS),
     ("job_logs", statements.MOVE_LOGS),
+    ("steps", statements.MOVE_STEPS),
+    ("signals", statements.MOVE_SIGNALS),
 )
 
 
@@ -83,6 +85,8 @@ class Rebase:
                 )
                 db.execute(move, places)
                 yield retries
+        db.execute(statements.MOVE_BROADCASTS, {**back, "now": self._now()})
+        yield 0
         for (queue_id,) in db.execute("select id from queues").fetchall():
             where = f"queue_id = {queue_id:d} and"
             for after, until in _ranges(db, "completed", "seq", pending.jobs, where):

@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import Any
 
 from msgspec.msgpack import Decoder, Encoder
 
 from bunqueue.model.job import COMPLETED, FAILED, Extra, Job, Lock, Moment
+from bunqueue.model.workflow import STEP_ROWS, Run
 from bunqueue.protocol.job_view import stored_options
 from shardproc.engine.outbox import COMPLETED_ROW, DEAD_ROW, JOB_ROW, LOCK_ROW
 
 Row = tuple[Any, ...]
 
+MAX_PURGE = 1 << 20  # bytes of payload deleted in one go: each page is read, and needs room in the WAL
 MAX_INLINE = 1000  # bytes of a result that are kept in the row of completed
 
 _encode = Encoder().encode
 _decode_timeline = Decoder(list[Moment]).decode
 _decode_extra = Decoder(Extra).decode
+_decode_run = Decoder(Run).decode
 
 JOB_COLUMNS = (
     "seq, id, queue_id, name, priority, created_at, run_at, attempts, stalls, error, unique_key,"
-    " holds_key, timeline, lost_token, timed_out, options, data, extra"
+    " holds_key, timeline, lost_token, timed_out, options, data, extra, run"
 )
 LOG = "select seq, at, level, message from job_logs where seq = ? order by number"
 
@@ -89,6 +93,22 @@ def job_update(job: Job) -> Row:
         _extra(job),
         job.seq,
     )
+
+
+def run_job_row(job: Job, queue_id: int) -> Row:
+    return (*job_row(job, queue_id), *_run(job))
+
+
+def run_job_update(job: Job) -> Row:
+    *given, seq = job_update(job)
+    return (*given, *_run(job), seq)
+
+
+def _run(job: Job) -> Row:
+    """What a job with steps has, and what it waits for."""
+    run = job.run
+    waits = run.waits if run is not None else None
+    return _encode(run), None if waits is None else "signal" if waits.signal else "children"
 
 
 def fresh_lock_row(job: Job, lock: Lock) -> Row:
@@ -221,8 +241,8 @@ order by jobs.seq
 def live_job(row: Row, queues: dict[int, str]) -> Job:
     """A row of LIVE_JOBS as a job."""
     job = _job(row, queues)
-    job.stored = JOB_ROW
-    token, owner, ttl, started_at, conn, progress, message, renewed, until = row[18:27]
+    job.stored |= JOB_ROW
+    token, owner, ttl, started_at, conn, progress, message, renewed, until = row[19:28]
     if token is not None:
         job.stored |= LOCK_ROW
         job.started_at = started_at
@@ -252,6 +272,8 @@ def _job(row: Row, queues: dict[int, str]) -> Job:
         lost_token=row[13],
         timed_out=bool(row[14]),
         extra=None if row[17] is None else _decode_extra(row[17]),
+        run=None if row[18] is None else _decode_run(row[18]),
+        stored=0 if row[18] is None else STEP_ROWS,  # it may have steps: looking for them costs more
     )
 
 
@@ -282,18 +304,30 @@ left join dead_letters on dead_letters.seq = jobs.seq
 def finished_job(row: Row, queues: dict[int, str]) -> Job | None:
     """A row of FINISHED_COLUMNS as a job; None when the job is live."""
     job = _job(row, queues)
-    if row[19] is not None:
-        job.state, job.stored = COMPLETED, JOB_ROW | COMPLETED_ROW
-        job.started_at, job.finished_at, job.attempts, job.worker = row[18:22]
-        job.progress, job.progress_message = row[22:24]
-        timeline, job.result = row[24:26]
-    elif row[27] is not None:
-        job.state, job.stored = FAILED, JOB_ROW | DEAD_ROW
-        job.started_at, job.finished_at, job.attempts, job.stalls = row[26:30]
-        job.worker, job.reason, job.error, timeline = row[30:34]
+    if row[20] is not None:
+        job.state = COMPLETED
+        job.stored |= JOB_ROW | COMPLETED_ROW
+        job.started_at, job.finished_at, job.attempts, job.worker = row[19:23]
+        job.progress, job.progress_message = row[23:25]
+        timeline, job.result = row[25:27]
+    elif row[28] is not None:
+        job.state = FAILED
+        job.stored |= JOB_ROW | DEAD_ROW
+        job.started_at, job.finished_at, job.attempts, job.stalls = row[27:31]
+        job.worker, job.reason, job.error, timeline = row[31:35]
         if job.extra is not None and job.extra.auto_retries is not None:
-            job.extra.auto_retries.next_at = row[34]
+            job.extra.auto_retries.next_at = row[35]
     else:
         return None
     job.timeline = None if timeline is None else _decode_timeline(timeline)
     return job
+
+
+def bounded(found: Iterable[Row]) -> Iterator[Row]:
+    """Rows until their last column, bytes to be deleted, adds up to MAX_PURGE."""
+    size = 0
+    for row in found:
+        yield row
+        size += row[-1] or 0
+        if size > MAX_PURGE:
+            return

@@ -216,7 +216,92 @@ from records
 where kind = 'cron';
 """
 
-MIGRATIONS: tuple[str, ...] = (_FIRST, _SECOND, _THIRD)
+_FOURTH = """
+-- Of workflows, and of other jobs that have steps: bunqueue.model.workflow.Run as MessagePack.
+alter table jobs add column run blob;
+-- What a suspended job waits for: 'signal', or 'children'; null of all others.
+alter table jobs add column waits text;
+
+-- What jobs have recorded, in the order in which each was first recorded.  Times are epoch ms.  Number 0 is
+-- no step: its result is what the workflow has set as its state.
+create table steps (
+    seq integer not null,
+    number integer not null,
+    name text not null,
+    kind text not null default 'step',
+    status text not null default 'completed',
+    attempts integer not null default 1,
+    started_at integer not null,
+    ended_at integer,                   -- null while it is open
+    until integer,                      -- when it is to end, or to be tried again
+    worker text,
+    arguments text,                     -- a fingerprint
+    signal text,                        -- the name that it waits for, or has waited for
+    key text,                           -- the key of broadcasts, if it waits for these, too
+    source text,                        -- the id of the broadcast that it got
+    child text,                         -- the id of the job that it has started
+    child_queue text,
+    undo integer not null default 0,    -- it can be undone
+    error text,
+    cursor blob,                        -- MessagePack
+    input blob,                         -- MessagePack: the child, until its shard has it
+    result blob,                        -- MessagePack
+    primary key (seq, number)
+);
+create index steps_open on steps (seq) where ended_at is null;
+create index steps_by_key on steps (key, signal) where key is not null and ended_at is null;
+create index steps_by_child on steps (child) where child is not null and ended_at is null;
+
+-- Signals to workflows.  Those that were taken stay, without their data, as they may be sent again.
+create table signals (
+    seq integer not null,
+    number integer not null,
+    name text not null,
+    at integer not null,
+    expires_at integer,
+    signal_id text,
+    taken_by integer,                   -- the number of a step
+    data blob,                          -- MessagePack
+    primary key (seq, number)
+);
+
+-- Signals to all that wait for a key, or will; every shard has all of them.
+create table broadcasts (
+    id text primary key,
+    name text not null,
+    key text not null,
+    at integer not null,
+    expires_at integer not null,
+    delivered integer not null default 0,  -- to all that waited for it when it came
+    data blob not null
+);
+create index broadcasts_by_key on broadcasts (key, name, at);
+
+drop view job_history;
+create view job_history as
+select jobs.id, queues.name as queue, jobs.name, jobs.priority,
+       case when completed.seq is not null then 'completed'
+            when dead_letters.reason in ('cancelled', 'stuck') then dead_letters.reason
+            when dead_letters.seq is not null then 'failed'
+            when locks.seq is not null then 'active'
+            when jobs.waits is not null then 'waiting-' || jobs.waits
+            when jobs.run_at > (julianday('now') - 2440587.5) * 86400000 then 'delayed'
+            else 'waiting' end as state,
+       jobs.created_at, jobs.run_at,
+       coalesce(completed.started_at, dead_letters.started_at, locks.started_at) as started_at,
+       coalesce(completed.finished_at, dead_letters.finished_at) as finished_at,
+       coalesce(completed.attempts, dead_letters.attempts, jobs.attempts) as attempts,
+       nullif(coalesce(completed.worker, dead_letters.worker, locks.owner), '') as worker,
+       dead_letters.reason as failure_reason,
+       coalesce(dead_letters.error, jobs.error) as error
+from jobs
+join queues on queues.id = jobs.queue_id
+left join locks on locks.seq = jobs.seq
+left join completed on completed.queue_id = jobs.queue_id and completed.seq = jobs.seq
+left join dead_letters on dead_letters.seq = jobs.seq;
+"""
+
+MIGRATIONS: tuple[str, ...] = (_FIRST, _SECOND, _THIRD, _FOURTH)
 CURRENT = len(MIGRATIONS)
 
 

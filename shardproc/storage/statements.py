@@ -136,6 +136,75 @@ MOVE_COMPLETED = _numbered(
     "finished_at <= :last",
 )
 
+# Workflows: 60 to 79
+INSERT_RUN_JOB = _numbered(
+    60,
+    "insert into jobs (seq, id, queue_id, name, priority, created_at, run_at, attempts, stalls, "
+    "error, unique_key, holds_key, timeline, lost_token, timed_out, options, data, extra, own_id, run, "
+    "waits) values (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
+)
+UPDATE_RUN_JOB = _numbered(
+    61,
+    "update jobs set priority=?, created_at=?, run_at=?, attempts=?, stalls=?, error=?, unique_key=?, "
+    "holds_key=?, timeline=?, lost_token=?, timed_out=?, options=?, data=?, extra=?, run=?, waits=? "
+    "where seq=?",
+)
+# Most steps: they have completed at their first attempt.
+INSERT_STEP = _numbered(
+    62,
+    "insert into steps (seq, number, name, started_at, ended_at, worker, arguments, result) "
+    "values (?,?,?,?,?,?,?,?)",
+)
+PUT_STEP = _numbered(
+    63,
+    "insert into steps (seq, number, name, kind, status, attempts, started_at, ended_at, until, worker, "
+    "arguments, signal, key, source, child, child_queue, undo, error, cursor, input, result) "
+    "values (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
+)
+UPDATE_STEP = _numbered(
+    64,
+    "update steps set status=?, attempts=?, ended_at=?, until=?, worker=?, error=?, "
+    "cursor=coalesce(?, cursor), undo=max(undo, ?), result=? where seq=? and number=?",
+)
+END_STEP = _numbered(
+    65,
+    "update steps set status=?, ended_at=?, error=?, result=?, source=?, input=null "
+    "where seq=? and number=? and ended_at is null",
+)
+SET_CHILD = _numbered(66, "update steps set child=?, input=null where seq=? and number=?")
+MOVE_BROADCASTS = _numbered(
+    67,
+    "update broadcasts set at = min(at - :by, :now), expires_at = expires_at - :by "
+    "where at > :now and at <= :last",
+)
+SET_RESULT = _numbered(68, "update steps set result=? where seq=? and number=?")
+DELETE_STEPS = _numbered(69, "delete from steps where seq between ? and ?")
+DELETE_SOME_STEPS = _numbered(70, "delete from steps where seq=? and number between ? and ?")
+PUT_SIGNAL = _numbered(
+    71,
+    "insert into signals (seq, number, name, at, expires_at, signal_id, data) values (?,?,?,?,?,?,?)",
+)
+TAKE_SIGNAL = _numbered(72, "update signals set taken_by=?, data=null where seq=? and number=?")
+DELETE_SIGNALS = _numbered(73, "delete from signals where seq between ? and ?")
+DELETE_SIGNAL = _numbered(74, "delete from signals where seq=? and number=?")
+PUT_BROADCAST = _numbered(
+    75, "insert into broadcasts (id, name, key, at, expires_at, data) values (?,?,?,?,?,?)"
+)
+DELIVERED = _numbered(76, "update broadcasts set delivered=1 where id=?")
+DELETE_BROADCAST = _numbered(77, "delete from broadcasts where id=?")
+MOVE_STEPS = _numbered(
+    78,
+    "update steps set until = iif(started_at > :now and started_at <= :last, until - :by, until), "
+    "started_at = iif(started_at > :now and started_at <= :last, min(started_at - :by, :now), started_at), "
+    "ended_at = iif(ended_at > :now and ended_at <= :last, min(ended_at - :by, :now), ended_at) "
+    "where seq > :after and seq <= :until and (started_at > :now or ended_at > :now)",
+)
+MOVE_SIGNALS = _numbered(
+    79,
+    "update signals set at = min(at - :by, :now), expires_at = expires_at - :by "
+    "where seq > :after and seq <= :until and at > :now and at <= :last",
+)
+
 # About the file alone, and so not numbered: another file of the same shard has its own.
 PUT_APPLIED = "insert or replace into meta values ('applied', ?)"  # the last record of the log that it holds
 LOCAL = frozenset(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 
 import msgspec
 
@@ -21,14 +21,13 @@ from shardproc.clock import Mark
 from shardproc.engine.engine import Engine
 from shardproc.engine.outbox import Attempt, DeadLetter, Finished, LogEntry, LogRow, Outbox, Remains, Trim
 
-from . import event_log, lives, rows, statements
+from . import event_log, lives, rows, run_rows, statements
 from .database import DISK_ERRORS, Database
 from .event_log import DEFAULT_RETENTION, EventLog, Retention
 from .job_writes import Journal
 from .rebase import Rebase
 
 MAX_SEQ = 2**63 - 1
-MAX_PURGE = 1 << 20  # bytes of payload deleted in one go: each page is read, and needs room in the WAL
 MAX_PAST = 100  # attempts of a job that are shown: the last ones
 SETTLE = 500  # jobs looked at in one go; about 1 ms
 MANY = 100_000  # finished jobs that a start may look at in vain
@@ -47,6 +46,7 @@ class Store:
         self._queue_names: dict[int, str] = {}
         self._journal = Journal(self._queue_ids)
         self._events = EventLog(self._db, retention)
+        self.runs = run_rows.RunReads(self._db, self._see, self._guard)
         self._time: Callable[[], int] = lambda: 0  # of the batch, epoch ms
         self._in_transaction = False
         self.replicated = False
@@ -87,6 +87,7 @@ class Store:
         stored = self._db.execute("select value from meta where key = 'live_from'").fetchone()
         self._journal.live_from = int(stored[0]) if stored else 0
         engine.state.next_seq = max((last or 0) + 1, self._journal.live_from)
+        self._journal.has_steps = bool(self._db.execute(run_rows.ANY).fetchone()[0])
         engine.recover_jobs(self._live_jobs(progress), now)
         return len(engine.state.jobs)
 
@@ -218,6 +219,10 @@ class Store:
             kept = {entry.seq: min(entry.kept, MAX_LOG) for entry in out.logs}
             many(statements.TRIM_LOG, [(seq, seq, most) for seq, most in kept.items()])
             out.logs.clear()
+        if out.runs:  # before jobs that are removed, as their steps go with them
+            run_rows.write(db, out.runs)
+            self._journal.has_steps = True
+            out.runs.clear()
         if out.dirty:
             self._journal.write(out.dirty, db)
             out.dirty.clear()
@@ -272,6 +277,10 @@ class Store:
         """Reads come after the writes of the batch so far."""
         if self._out is not None and self._out.writes:
             self._write(self._out)
+
+    def _guard(self, table: str) -> AbstractContextManager[None]:
+        """Around reads of a table that may be damaged."""
+        return nullcontext()
 
     def find(self, job_id: str) -> Job | None:
         self._see()
@@ -376,13 +385,13 @@ class Store:
     def old_dead_letters(self, queue_id: int, until: int, limit: int) -> list[Finished]:
         self._see()
         found = self._db.execute(rows.OLD_DEAD_LETTERS, (queue_id, until, limit))
-        return [(seq, job_id) for seq, job_id, _, _ in _bounded(found)]
+        return [(seq, job_id) for seq, job_id, _, _ in rows.bounded(found)]
 
     def old_completed(
         self, queue_id: int, until: int, limit: int, after: int
     ) -> tuple[list[Finished], int | None]:
         self._see()
-        looked_at = list(_bounded(self._db.execute(rows.OLD_COMPLETED, (queue_id, after, limit, until))))
+        looked_at = list(rows.bounded(self._db.execute(rows.OLD_COMPLETED, (queue_id, after, limit, until))))
         found = [(seq, job_id) for seq, job_id, finished_at, _ in looked_at if finished_at <= until]
         return found, looked_at[-1][0] if looked_at else None
 
@@ -414,16 +423,6 @@ class Store:
 
     def close(self) -> None:
         self.database.close()
-
-
-def _bounded(found: sqlite3.Cursor) -> Iterator[rows.Row]:
-    """Rows until their last column, bytes to be deleted, adds up to MAX_PURGE."""
-    size = 0
-    for row in found:
-        yield row
-        size += row[-1] or 0
-        if size > MAX_PURGE:
-            return
 
 
 def _write_records(db: sqlite3.Connection, records: dict[tuple[str, str], str | None]) -> None:

@@ -26,16 +26,22 @@ from .schema import CURRENT, SchemaTooNew, migrate
 Record = tuple[str, str, str]  # kind, key, value
 EventRow = tuple[int, int, int, bytes, bytes | None]  # first_seq, at, count, payload, pushed
 
+BroadcastRow = tuple[str, str, str, int, int, int, bytes]  # the columns of broadcasts; each shard has all
+
 TransferError = sqlite3.Error  # what any method here may raise
 _DAMAGE = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT})
 
 # Tables that have rows of a job, the job's own first.
-PER_JOB = ("jobs", "locks", "completed", "large_outcomes", "dead_letters", "attempts", "job_logs")
+PER_JOB = (
+    "jobs", "locks", "completed", "large_outcomes", "dead_letters", "attempts", "job_logs", "steps",
+    "signals",
+)  # fmt: skip
 # The others: stragglers and meta follow from these.
-APART = ("queues", "records", "events", "stragglers", "meta")
+APART = ("queues", "records", "events", "broadcasts", "stragglers", "meta")
 
 CACHE_KIB = 8192  # for each file: there may be 64 at once
 
+_SENT = "id, name, key, at, expires_at, delivered, data"
 _EVENT = "first_seq, at, count, payload, pushed"
 _SIZES = """
 select queues.id, name, created_at, coalesce(held.jobs, 0),
@@ -125,6 +131,10 @@ class Source:
     def records(self) -> Iterator[Record]:
         return self._db.execute("select kind, key, value from records")
 
+    def broadcasts(self) -> Iterator[BroadcastRow]:
+        """Signals to all that wait for a key."""
+        return self._db.execute(f"select {_SENT} from broadcasts")
+
     def events(self) -> Iterator[EventRow]:
         """The log in order."""
         return self._db.execute(f"select {_EVENT} from events order by first_seq")
@@ -210,6 +220,12 @@ class Target:
 
     def put_records(self, records: Iterable[Record]) -> None:
         self._db.executemany(statements.PUT_RECORD, records)
+
+    def put_broadcasts(self, broadcasts: Iterable[BroadcastRow]) -> None:
+        """One that is there already has been delivered only if it was everywhere."""
+        put = f"""insert into broadcasts ({_SENT}) values (?, ?, ?, ?, ?, ?, ?)
+                  on conflict (id) do update set delivered = min(delivered, excluded.delivered)"""
+        self._db.executemany(put, broadcasts)
 
     def put_events(self, events: Iterable[EventRow]) -> None:
         self._db.executemany(f"insert into events ({_EVENT}) values (?, ?, ?, ?, ?)", events)

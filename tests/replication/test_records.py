@@ -61,8 +61,11 @@ def test_released_statements_stay_as_they_are() -> None:
     assert hashlib.sha256(released.encode()).hexdigest() == DIGEST, "give what changes a new number"
 
 
-def test_numbers_have_no_gap() -> None:
-    assert list(statements.BY_NUMBER) == list(range(1, len(statements.BY_NUMBER) + 1))
+def test_numbers_ascend() -> None:
+    """Each room has a range of its own, so there may be gaps between them."""
+    numbers = list(statements.BY_NUMBER)
+    assert numbers == sorted(set(numbers))
+    assert numbers[0] == 1
 
 
 def test_a_statement_without_number_is_refused_and_changes_nothing(owner: sqlite3.Connection) -> None:

@@ -35,6 +35,7 @@ COLUMNS = {
     "queues": {"id", "name", "created_at", "completed", "failed"},
     "records": {"kind", "key", "value"},
     "events": {"first_seq", "at", "count", "payload", "pushed"},
+    "broadcasts": {"id", "name", "key", "at", "expires_at", "delivered", "data"},
     "stragglers": {"seq"},
     "meta": {"key", "value"},
 }

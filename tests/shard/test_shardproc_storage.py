@@ -39,6 +39,9 @@ TABLES = {
     "stragglers",
     "events",
     "job_logs",
+    "steps",
+    "signals",
+    "broadcasts",
 }
 ROOT = Path(schema.__file__).parents[1]
 

@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from .conditions import Condition, where
-from .tables import Column, Table
+from .tables import ADDED, Column, Table
 
 
 class Span(NamedTuple):
@@ -25,11 +25,17 @@ class Query(NamedTuple):
 
 
 def query(
-    table: Table, columns: Sequence[Column], conditions: Sequence[Condition], span: Span | None, now: int
+    table: Table,
+    columns: Sequence[Column],
+    conditions: Sequence[Condition],
+    span: Span | None,
+    now: int,
+    schema: int,
 ) -> Query:
     """The rows of a table, only those of ``span`` if given; ``now`` (epoch ms) says which jobs are delayed.
 
-    ``columns`` are those that SQLite can compute; without any, each row is a single null.
+    ``columns`` are those that SQLite can compute; without any, each row is a single null.  ``schema`` is that
+    of the file.
     """
     chosen = ", ".join(column.sql for column in columns) or "null"
     clause, parameters = where(table, conditions)
@@ -40,6 +46,9 @@ def query(
     sql = f"select {chosen} from {table.source}"
     if clauses:
         sql += f" where {' and '.join(clauses)}"
+    for column, since in ADDED.items():
+        if schema < since:
+            sql = sql.replace(column, "null")
     return Query(sql.replace(":now", str(now)), parameters)
 
 

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from ..errors import NoRoom, UnreadableShard
 from .decoding import FUNCTIONS
 
-SCHEMA = 3  # the newest that `tables` describes; older ones have all of it, too
+SCHEMA = 4  # the newest that `tables` describes, which says what older ones lack
 ROWS = 8192  # fetched at a time: more is not faster
 STEP = 4096  # pages that are copied at a time, 16 MiB
 KEPT_FREE = 16 << 20  # bytes: a copy must not make a server on the same disk run out of space
@@ -70,6 +70,7 @@ class ShardFile:
         self.path = path
         self._db = connection
         self.is_empty = False  # it has no tables yet
+        self.schema = SCHEMA
 
     def check(self) -> None:
         """Raise UnreadableShard unless the version is known; this fixes the moment that queries see."""
@@ -81,7 +82,7 @@ class ShardFile:
                 f"up to {SCHEMA}): upgrade bunqueue"
             )
         tables = self._db.execute("select count(*) from sqlite_schema").fetchone()[0]
-        self.is_empty = version == 0 and not tables
+        self.is_empty, self.schema = version == 0 and not tables, version
         if version == 0 and tables:
             raise UnreadableShard(f"{self.path} is a database, but not one of bunqueue: check the path")
 

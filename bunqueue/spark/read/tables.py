@@ -36,7 +36,8 @@ class Table:
     """A table; ``source`` is what stands behind FROM, ``time`` the column that the option ``since`` is about.
 
     ``key`` is a whole number by whose ranges a copy can be read in pieces, as SQL; its largest value is that
-    of ``seq`` in the table ``key_of``.  Without it the table is too small for that.
+    of ``seq`` in the table ``key_of``.  Without it the table is too small for that.  ``since`` is the schema
+    of the first files that have it.
     """
 
     name: str
@@ -46,6 +47,7 @@ class Table:
     time: str
     key: str = ""
     key_of: str = ""
+    since: int = 1
 
     def column(self, name: str) -> Column | None:
         """The column of that name, whose case does not matter."""
@@ -79,10 +81,11 @@ def _payloads(name: str, sql: str, whose: str) -> tuple[Column, ...]:
 
 
 _STATE = """case when completed.seq is not null then 'completed'
-     when dead_letters.reason = 'cancelled' then 'cancelled'
+     when dead_letters.reason in ('cancelled', 'stuck') then dead_letters.reason
      when dead_letters.seq is not null then 'failed'
      when locks.seq is not null then 'active'
      when jobs.extra is not null and is_blocked(jobs.extra) then 'waiting-children'
+     when jobs.waits is not null then 'waiting-' || jobs.waits
      when jobs.run_at > :now then 'delayed'
      else 'waiting' end"""
 _STARTED = "coalesce(completed.started_at, dead_letters.started_at, locks.started_at)"
@@ -105,7 +108,8 @@ _JOBS = Table(
         Column(
             "state",
             "string",
-            "`waiting`, `delayed`, `active`, `waiting-children`, `completed`, `failed` or `cancelled`",
+            "`waiting`, `delayed`, `active`, `waiting-children`, `waiting-signal`, `completed`, `failed`, "
+            "`cancelled` or `stuck`",
             _STATE,
         ),
         Column("priority", "int", "higher goes first", "jobs.priority"),
@@ -231,6 +235,48 @@ join queues on queues.id = dead_letters.queue_id""",
     "jobs",
 )
 
+_STEPS = Table(
+    "steps",
+    "A row a step of a workflow: what it has recorded, and what it waits for.",
+    (
+        HOST,
+        SHARD,
+        Column("seq", "bigint", "number of the job in its shard", "steps.seq"),
+        Column("job_id", "string", "the workflow", "jobs.id"),
+        Column("queue", "string", "its queue", "queues.name"),
+        Column("workflow", "string", "its name", "jobs.name"),
+        Column("number", "int", "the step's place among those of the job, from 1 on", "steps.number"),
+        Column("step", "string", "its name", "steps.name"),
+        Column("kind", "string", "`step`, `sleep`, `signal`, `child`, `value` or `undo`", "steps.kind"),
+        Column(
+            "status",
+            "string",
+            "`running`, `retrying`, `waiting`, `completed`, `failed`, `timed-out`, `cancelled` or `skipped`",
+            "steps.status",
+        ),
+        Column("attempts", "int", "how often it was tried", "steps.attempts"),
+        Column("started_at", "timestamp", "when its first attempt began", "steps.started_at"),
+        Column("ended_at", "timestamp", "when it ended; null while it is open", "steps.ended_at"),
+        Column("until", "timestamp", "when a wait ends, or the next attempt begins", "steps.until"),
+        Column("worker", "string", "who has recorded it last", "steps.worker"),
+        Column("signal", "string", "the signal that it waits for", "steps.signal"),
+        Column("key", "string", "the key of broadcasts that it waits for", "steps.key"),
+        Column("child", "string", "the id of the job that it has started", "steps.child"),
+        Column("child_queue", "string", "the queue of that job", "steps.child_queue"),
+        Column("undo", "boolean", "whether it can be undone", "steps.undo"),
+        Column("error", "string", "its last error", "steps.error"),
+        Column("result_bytes", "bigint", "how long its result is", "coalesce(length(steps.result), 0)"),
+        *_payloads("result", "steps.result", "its result"),
+    ),
+    """(select * from steps where number > 0) steps
+join jobs on jobs.seq = steps.seq
+join queues on queues.id = jobs.queue_id""",
+    "started_at",
+    "steps.seq",
+    "jobs",
+    since=4,
+)
+
 _EVENTS = Table(
     "events",
     "A row a transition of a job or a queue, from the event log.",
@@ -331,6 +377,8 @@ _CRON = Table(
 )
 
 TABLES: Mapping[str, Table] = {
-    table.name: table for table in (_JOBS, _ATTEMPTS, _EVENTS, _DEAD_LETTERS, _QUEUES, _CRON)
+    table.name: table for table in (_JOBS, _ATTEMPTS, _STEPS, _EVENTS, _DEAD_LETTERS, _QUEUES, _CRON)
 }
+ADDED: Mapping[str, int] = {"jobs.waits": 4}
+"""Columns that older files lack, where they count as null, and the schema of the first that have them."""
 DEFAULT_TABLE = "jobs"

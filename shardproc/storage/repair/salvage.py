@@ -29,9 +29,11 @@ from .live_around import Fates
 from .walking import Row, by_number, walk
 
 BY_NUMBER = {"queues": "id", "jobs": "seq", "locks": "seq", "large_outcomes": "seq", "dead_letters": "seq"}
-SEVERAL = ("attempts", "job_logs")  # several rows a job
+SEVERAL = ("attempts", "job_logs", "steps", "signals")  # several rows a job
 NOT_KEPT = frozenset({"live_from", "probe", PARKED})  # of meta: they follow from the rest
-OF_JOBS = ("completed", "dead_letters", "locks", "large_outcomes", "attempts", "job_logs")
+OF_JOBS = (
+    "completed", "dead_letters", "locks", "large_outcomes", "attempts", "job_logs", "steps", "signals",
+)  # fmt: skip
 BEYOND = 3000  # keys that one unreadable page at the end may have held
 FIRST_FREE = (
     100_000  # numbers of events left out when the newest ones cannot be read: they must not come again
@@ -148,6 +150,7 @@ class _Salvage:
         new.execute("begin")
         self._texts("meta", "key")
         self._texts("records", "kind", "key")
+        self._texts("broadcasts", "id")
         self._last = self._highest()
         for table, key in BY_NUMBER.items():
             self._copy(table, key, self._last)
@@ -363,4 +366,5 @@ _ANY = _AnyQueue()
 _JOB_TABLE = (
     "seq", "id", "queue_id", "name", "priority", "created_at", "run_at", "attempts", "stalls", "error",
     "unique_key", "holds_key", "timeline", "lost_token", "timed_out", "options", "extra", "own_id", "data",
+    "run", "waits",
 )  # fmt: skip

@@ -265,11 +265,16 @@ def test_an_app_deletes_only_what_it_declares(driver: Driver) -> None:
 
 def test_a_file_of_the_version_before_opens(driver: Driver) -> None:
     put(driver, repeatEvery=1000, data=1, preventOverlap=False)
-    connection = driver.shard.store.database.connection
-    connection.executescript(
-        "drop view cron; create view cron as select key as name from records where kind = 'cron';"
-        "pragma user_version = 2;"
-    )
+    for sql in (
+        "drop view cron",
+        "create view cron as select key as name from records where kind = 'cron'",
+        "drop view job_history",
+        *(f"drop table {table}" for table in ("steps", "signals", "broadcasts")),
+        *(f"alter table jobs drop column {column}" for column in ("run", "waits")),
+        "create view job_history as select id from jobs",
+        "pragma user_version = 2",
+    ):
+        driver.tamper(sql)
     before = shown(driver)
     driver.restart()
     assert shown(driver) == before

@@ -1,0 +1,180 @@
+"""Steps and signals as the rules ask for them: what is to be written, in order, and what can be read.
+
+Steps live on disk alone.  Of an active job the shard knows the heads of its steps (`memory.runs`), so that
+recording one needs no read.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum, auto
+from typing import Any, Protocol
+
+from msgspec import Struct
+
+
+class Op(IntEnum):
+    """What to do; the parameters are those of the statement of the same name in `storage.statements`."""
+
+    INSERT_STEP = 0
+    PUT_STEP = auto()
+    UPDATE_STEP = auto()
+    END_STEP = auto()
+    SET_CHILD = auto()
+    SET_RESULT = auto()
+    DELETE_STEPS = auto()
+    DELETE_SOME_STEPS = auto()
+    PUT_SIGNAL = auto()
+    TAKE_SIGNAL = auto()
+    DELETE_SIGNALS = auto()
+    DELETE_SIGNAL = auto()
+    PUT_BROADCAST = auto()
+    DELIVERED = auto()
+    DELETE_BROADCAST = auto()
+
+
+RunWrite = tuple[Op, tuple[Any, ...]]
+
+
+class StepHead(Struct, gc=False):
+    """What has to be known of a step to decide about it.  Times are epoch ms."""
+
+    number: int
+    name: str
+    kind: str
+    status: str
+    attempts: int = 1
+    until: int | None = None
+    arguments: str | None = None
+    signal: str | None = None
+    key: str | None = None
+    child: str | None = None
+    undo: bool = False
+
+
+class StoredStep(Struct, gc=False):
+    """A whole row of steps, but for a result or cursor that is larger than asked for."""
+
+    number: int
+    name: str
+    kind: str
+    status: str
+    attempts: int
+    started_at: int
+    ended_at: int | None
+    until: int | None
+    worker: str | None
+    arguments: str | None
+    signal: str | None
+    key: str | None
+    child: str | None
+    child_queue: str | None
+    undo: bool
+    error: str | None
+    size: int
+    cursor: bytes | None
+    result: bytes | None
+
+
+class KeptSignal(Struct, gc=False):
+    """A signal that was not taken, but for its data."""
+
+    name: str
+    at: int
+    expires_at: int | None
+    size: int
+
+
+class NextSignal(Struct, gc=False):
+    """A signal that can be taken."""
+
+    number: int
+    at: int
+    data: bytes
+
+
+class StoredBroadcast(Struct, gc=False):
+    id: str
+    name: str
+    key: str
+    at: int
+    expires_at: int
+    data: bytes
+
+
+class WaitingRun(Struct, gc=False):
+    """A step that waits for a broadcast: the job's number and id, the step's number, until when."""
+
+    seq: int
+    job_id: str
+    number: int
+    until: int | None
+
+
+class OpenChild(Struct, gc=False):
+    """A child that has not ended, as stored: the parent's id, the number of its step."""
+
+    job_id: str
+    number: int
+    child: str
+    queue: str
+    input: bytes | None  # a NewChild of the peer messages; None: its shard has it
+
+
+class RunArchive(Protocol):
+    """Reads of steps and signals.  They see the outbox's writes as done."""
+
+    def heads(self, seq: int) -> list[StepHead]:
+        """All steps of a job, in order."""
+
+    def page(self, seq: int, after: int, limit: int, max_result: int) -> tuple[list[StoredStep], int | None]:
+        """Steps with numbers above ``after``, at most so many, fewer when they are large; and the number
+        after which to go on, None at the end.  Results and cursors above ``max_result`` bytes are left out.
+        """
+
+    def named(self, seq: int, names: list[str], max_result: int) -> list[StoredStep]:
+        """These steps of a job, as many as fit into one answer."""
+
+    def result(self, seq: int, number: int) -> tuple[bytes | None, str | None]:
+        """The result and the error of a step."""
+
+    def open_in(self, seq: int, first: int, last: int) -> int:
+        """How many steps with these numbers have not ended."""
+
+    def undo_left(self, seq: int) -> list[str]:
+        """Completed steps that can be undone and have not been, the last first."""
+
+    def signals(self, seq: int, now: int) -> list[KeptSignal]:
+        """Those that were not taken and have not expired, in order."""
+
+    def expired_signals(self, seq: int, now: int) -> list[int]:
+        """The numbers of those that nobody has taken in time."""
+
+    def next_signal(self, seq: int, name: str, now: int) -> NextSignal | None:
+        """The oldest of that name that was not taken and has not expired."""
+
+    def counted(self, seq: int, signal_id: str | None) -> tuple[int, int, bool]:
+        """The last number of a signal, how many were not taken, and whether there was one of this id."""
+
+    def waiting(self, seq: int, signal: str) -> list[StepHead]:
+        """Open waits of a job for a signal, the oldest first."""
+
+    def waiting_for(self, sent: StoredBroadcast, after: tuple[int, int], limit: int) -> list[WaitingRun]:
+        """Open waits, by the numbers of job and step, of all jobs that have not got this broadcast."""
+
+    def next_broadcast(self, seq: int, name: str, key: str, now: int) -> StoredBroadcast | None:
+        """The oldest that this job has not got."""
+
+    def broadcast(self, broadcast_id: str) -> StoredBroadcast | None:
+        """A broadcast by its id, as long as it is known."""
+
+    def broadcasts(self) -> int:
+        """How many there are."""
+
+    def old_broadcasts(self, now: int, remembered: int, limit: int) -> list[str]:
+        """Ids of those that have expired, and came longer than ``remembered`` ms ago."""
+
+    def undelivered(self) -> list[StoredBroadcast]:
+        """Those of which it is not known that all who waited have got them."""
+
+    def open_children(self) -> list[OpenChild]:
+        """Of all jobs that are live."""

@@ -1,0 +1,201 @@
+"""Steps, signals and broadcasts: their writes in order, and their reads."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from itertools import groupby
+from operator import itemgetter
+from typing import Any
+
+from shardproc.engine.run_writes import (
+    KeptSignal,
+    NextSignal,
+    Op,
+    OpenChild,
+    RunWrite,
+    StepHead,
+    StoredBroadcast,
+    StoredStep,
+    WaitingRun,
+)
+
+from . import statements
+from .rows import Row
+
+MAX_PAGE = 8 << 20  # bytes of results and cursors in one page of steps
+ANY = "select exists(select 1 from steps) or exists(select 1 from signals)"
+_SQL = tuple(getattr(statements, op.name) for op in Op)
+_FIRST = itemgetter(0)
+
+_HEAD = "number, name, kind, status, attempts, until, arguments, signal, key, child, undo"
+_STEP = """number, name, kind, status, attempts, started_at, ended_at, until, worker, arguments, signal, key,
+    child, child_queue, undo, error, coalesce(length(result), 0),
+    iif(length(cursor) <= :most, cursor, null), iif(length(result) <= :most, result, null)"""
+_ENDED = "('completed', 'skipped')"
+_UNDO_LEFT = f"""
+select name from steps where seq = ?1 and undo = 1 and status = 'completed' and number > 0
+and not exists (select 1 from steps other where other.seq = ?1 and other.name = 'undo:' || steps.name
+                and other.status in {_ENDED})
+order by number desc
+"""
+_KEPT = "seq = ? and taken_by is null and (expires_at is null or expires_at > ?)"
+_BROADCAST = "id, name, key, at, expires_at, data"
+_OPEN_CHILDREN = """
+select jobs.id, steps.number, steps.child, steps.child_queue, steps.input from steps
+join jobs on jobs.seq = steps.seq
+where steps.child is not null and steps.ended_at is null
+order by steps.seq, steps.number
+"""
+_WAITING_FOR = """
+select steps.seq, jobs.id, steps.number, steps.until from steps join jobs on jobs.seq = steps.seq
+where steps.key = ? and steps.signal = ? and steps.ended_at is null and (steps.seq, steps.number) > (?, ?)
+and not exists (select 1 from steps got where got.seq = steps.seq and got.source = ?)
+order by steps.seq, steps.number limit ?
+"""
+
+
+def write(db: sqlite3.Connection, writes: list[RunWrite]) -> None:
+    """Carry these out in order, those of one kind that follow each other in one go."""
+    for op, some in groupby(writes, key=_FIRST):
+        db.executemany(_SQL[op], [parameters for _, parameters in some])
+
+
+class RunReads:
+    """Implements `shardproc.engine.run_writes.RunArchive`."""
+
+    def __init__(
+        self,
+        db: sqlite3.Connection,
+        see: Callable[[], None],
+        guard: Callable[[str], AbstractContextManager[None]],
+    ) -> None:
+        """``see`` has what was asked for written; ``guard`` wraps the reads of a table."""
+        self._db, self._see, self._guard = db, see, guard
+
+    def _rows(self, table: str, query: str, parameters: Any = ()) -> list[Row]:
+        self._see()
+        with self._guard(table):
+            return self._db.execute(query, parameters).fetchall()
+
+    # -- steps
+
+    def heads(self, seq: int) -> list[StepHead]:
+        query = f"select {_HEAD} from steps where seq = ? and number > 0 order by number"
+        return [_head(row) for row in self._rows("steps", query, (seq,))]
+
+    def page(self, seq: int, after: int, limit: int, max_result: int) -> tuple[list[StoredStep], int | None]:
+        query = f"""select {_STEP} from steps where seq = :seq and number > :after
+                    order by number limit :limit"""
+        self._see()
+        found: list[StoredStep] = []
+        size = 0
+        places = {"seq": seq, "after": max(after, 0), "limit": limit, "most": max_result}
+        with self._guard("steps"):
+            for row in self._db.execute(query, places):
+                step = _step(row)
+                size += len(step.result or b"") + len(step.cursor or b"")
+                if size > MAX_PAGE and found:
+                    return found, found[-1].number
+                found.append(step)
+        return found, found[-1].number if len(found) == limit else None
+
+    def named(self, seq: int, names: list[str], max_result: int) -> list[StoredStep]:
+        query = f"select {_STEP} from steps where seq = :seq and name = :name and number > 0"
+        self._see()
+        found: list[StoredStep] = []
+        size = 0
+        with self._guard("steps"):
+            for name in names:
+                row = self._db.execute(query, {"seq": seq, "name": name, "most": max_result}).fetchone()
+                if row is not None:
+                    step = _step(row)
+                    size += len(step.result or b"") + len(step.cursor or b"")
+                    if size > MAX_PAGE and found:
+                        break
+                    found.append(step)
+        return found
+
+    def result(self, seq: int, number: int) -> tuple[bytes | None, str | None]:
+        query = "select result, error from steps where seq = ? and number = ?"
+        rows = self._rows("steps", query, (seq, number))
+        return rows[0] if rows else (None, None)
+
+    def open_in(self, seq: int, first: int, last: int) -> int:
+        query = """select count(*) from steps where seq = ? and ended_at is null
+                   and number between ? and ?"""
+        return int(self._rows("steps", query, (seq, first, last))[0][0])
+
+    def undo_left(self, seq: int) -> list[str]:
+        return [str(name) for (name,) in self._rows("steps", _UNDO_LEFT, (seq,))]
+
+    def waiting(self, seq: int, signal: str) -> list[StepHead]:
+        query = f"""select {_HEAD} from steps where seq = ? and ended_at is null and signal = ?
+                    order by number"""
+        return [_head(row) for row in self._rows("steps", query, (seq, signal))]
+
+    def open_children(self) -> list[OpenChild]:
+        return [OpenChild(*row) for row in self._rows("steps", _OPEN_CHILDREN)]
+
+    # -- signals
+
+    def signals(self, seq: int, now: int) -> list[KeptSignal]:
+        query = f"select name, at, expires_at, length(data) from signals where {_KEPT} order by number"
+        return [KeptSignal(*row) for row in self._rows("signals", query, (seq, now))]
+
+    def expired_signals(self, seq: int, now: int) -> list[int]:
+        query = "select number from signals where seq = ? and taken_by is null and expires_at <= ?"
+        return [number for (number,) in self._rows("signals", query, (seq, now))]
+
+    def next_signal(self, seq: int, name: str, now: int) -> NextSignal | None:
+        query = f"select number, at, data from signals where {_KEPT} and name = ? order by number limit 1"
+        rows = self._rows("signals", query, (seq, now, name))
+        return NextSignal(*rows[0]) if rows else None
+
+    def counted(self, seq: int, signal_id: str | None) -> tuple[int, int, bool]:
+        query = """select coalesce(max(number), 0), count(*) - count(taken_by),
+                          coalesce(max(signal_id = ?), 0) from signals where seq = ?"""
+        last, kept, known = self._rows("signals", query, (signal_id, seq))[0]
+        return int(last), int(kept), bool(known)
+
+    # -- broadcasts
+
+    def waiting_for(self, sent: StoredBroadcast, after: tuple[int, int], limit: int) -> list[WaitingRun]:
+        rows = self._rows("steps", _WAITING_FOR, (sent.key, sent.name, *after, sent.id, limit))
+        return [WaitingRun(*row) for row in rows]
+
+    def next_broadcast(self, seq: int, name: str, key: str, now: int) -> StoredBroadcast | None:
+        query = f"""select {_BROADCAST} from broadcasts where key = ? and name = ? and expires_at > ?
+                    and not exists (select 1 from steps where steps.seq = ? and steps.source = broadcasts.id)
+                    order by at, id limit 1"""
+        rows = self._rows("broadcasts", query, (key, name, now, seq))
+        return StoredBroadcast(*rows[0]) if rows else None
+
+    def broadcast(self, broadcast_id: str) -> StoredBroadcast | None:
+        rows = self._rows("broadcasts", f"select {_BROADCAST} from broadcasts where id = ?", (broadcast_id,))
+        return StoredBroadcast(*rows[0]) if rows else None
+
+    def broadcasts(self) -> int:
+        return int(self._rows("broadcasts", "select count(*) from broadcasts")[0][0])
+
+    def old_broadcasts(self, now: int, remembered: int, limit: int) -> list[str]:
+        query = "select id from broadcasts where expires_at <= ? and at <= ? order by at limit ?"
+        rows = self._rows("broadcasts", query, (now, now - remembered, limit))
+        return [str(row[0]) for row in rows]
+
+    def undelivered(self) -> list[StoredBroadcast]:
+        query = f"select {_BROADCAST} from broadcasts where delivered = 0 order by at"
+        return [StoredBroadcast(*row) for row in self._rows("broadcasts", query)]
+
+
+def _head(row: Row) -> StepHead:
+    head = StepHead(*row)
+    head.undo = bool(head.undo)
+    return head
+
+
+def _step(row: Row) -> StoredStep:
+    step = StoredStep(*row)
+    step.undo = bool(step.undo)
+    return step
