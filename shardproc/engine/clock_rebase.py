@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from bunqueue.model.job import DELAYED, WAITING, Extra, Job, Lock
+from bunqueue.model.job import DELAYED, SUSPENDED, WAITING, Extra, Job, Lock
+from bunqueue.model.workflow import Run
 
 from .background import retention
 from .handlers import idempotency, locks
@@ -98,7 +99,7 @@ def _job(state: State, job: Job, back: SetBack) -> bool:
     extra, later = job.extra, back._replace(now=state.now)  # true times lie before now
     if job.run_at > back.now and _is_wrongly_planned(job, back, later):
         job.run_at = job.run_at - back.by if extra is None else repeating.set_back(job, extra, back)
-        if job.state == DELAYED and job.run_at != before[1]:
+        if job.state in (DELAYED, SUSPENDED) and job.run_at != before[1]:
             state.delays.push(job.run_at, job.seq, job)
             state.delays.forget()
     job.created_at = back.moment(job.created_at)
@@ -109,6 +110,8 @@ def _job(state: State, job: Job, back: SetBack) -> bool:
     changed = before != (job.created_at, job.run_at, job.started_at)
     if extra is not None:
         changed |= _extra(extra, back, later)
+    if job.run is not None:
+        changed |= _run(job.run, job, later)
     if changed:
         state.out.touch(job, ROW)
     return changed
@@ -121,6 +124,16 @@ def _is_wrongly_planned(job: Job, back: SetBack, later: SetBack) -> bool:
     if job.extra is not None and job.extra.planned_at is not None:
         planned.append(job.extra.planned_at)
     return later.is_wrong(max(planned)) if planned else back.is_wrong(job.created_at)
+
+
+def _run(run: Run, job: Job, later: SetBack) -> bool:
+    """What a workflow waits for, and since when it is being undone."""
+    before = run.undoing and run.undoing.at
+    if run.waits is not None and run.waits.until is not None:
+        run.waits.until = job.run_at
+    if run.undoing is not None:
+        run.undoing.at = later.moment(run.undoing.at)
+    return before != (run.undoing and run.undoing.at)
 
 
 def _extra(extra: Extra, back: SetBack, later: SetBack) -> bool:

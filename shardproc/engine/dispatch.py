@@ -29,6 +29,7 @@ from bunqueue.protocol.commands.monitoring import DashboardQueueReply
 from bunqueue.protocol.commands.query import JobReply, JobsReply, ResultReply
 from bunqueue.protocol.commands.queues import CleanReply, PriorityCountsReply
 from bunqueue.protocol.commands.server import ListQueuesReply
+from bunqueue.protocol.commands.workflows import RecordStepsReply, StepsReply, StepView, WorkflowReply
 
 if TYPE_CHECKING:
     from .state import Client, State
@@ -38,10 +39,17 @@ def _bytes(raw: Raw | UnsetType | None) -> int:
     return 0 if raw is None or raw is UNSET else len(memoryview(raw))
 
 
+def _bytes_of_step(step: StepView) -> int:
+    return _bytes(step.result) + _bytes(step.cursor) + len(step.error or "")
+
+
 _SIZES: Mapping[type, Callable[[Any], int]] = {
     Raw: _bytes,  # a whole reply that another shard has encoded
     JobReply: lambda reply: _bytes(reply.job),
     JobsReply: lambda reply: _bytes(reply.jobs),
+    RecordStepsReply: lambda reply: sum(_bytes(each.result) for each in reply.results if each is not None),
+    StepsReply: lambda reply: sum(map(_bytes_of_step, reply.data.steps)),
+    WorkflowReply: lambda reply: _bytes(reply.data.value) + sum(map(_bytes_of_step, reply.data.steps)),
     ResultReply: lambda reply: _bytes(reply.result),
     WaitReply: lambda reply: _bytes(reply.result),
     WaitManyReply: lambda reply: sum(_bytes(end.result) + len(end.error or "") for end in reply.ended),

@@ -25,12 +25,13 @@ from .handlers import (
     webhook_trials,
 )
 from .handlers.crons import runs
+from .handlers.workflows import signals
 from .lifecycle import job_waiters, recovery, transitions
 from .memory import history
 from .memory.clock_correction import SetBack
 from .memory.worker_presence import NEVER, SETTLE_MS
 from .outbox import Archive, Outbox, PushedEntry
-from .peers import dependencies, directory, flows, reconcile, roll_call
+from .peers import children, dependencies, directory, flows, reconcile, roll_call
 from .ready import queue_limits
 from .state import SPARE, Client, QueueState, State
 from .table import RECORDS, TABLES
@@ -67,6 +68,8 @@ class Engine:
         state.upkeep.dlq_at = now + retention.DEAD_MS
         state.minute = now // history.MINUTE_MS
         flows.recovered(state)
+        children.recovered(state)
+        signals.recovered(state)
         dependencies.ask_again(state)
         reconcile.begin(state)
         roll_call.begin(state)
@@ -80,7 +83,7 @@ class Engine:
         if not (elsewhere and self._sent_elsewhere(client, command)):
             carry_out(state, client, command)
         # As `_serve` begins; asked here as well, because the call costs something for every command.
-        if state.woken or state.settled or state.freed_ids or state.unblocked:
+        if state.woken or state.settled or state.freed_ids or state.unblocked or state.run_ends:
             self._serve()
 
     def _sent_elsewhere(self, client: Client, command: Command) -> bool:
@@ -213,6 +216,8 @@ class Engine:
             if job.extra is not None and (job.extra.pending or job.extra.parked):
                 transitions.recover_blocked(queue, job)
                 dependencies.wait_for_pending(state, job)
+            elif job.run is not None and job.run.waits is not None and job.lock is None:
+                transitions.recover_suspended(state, queue, job)
             elif job.lock is None:
                 transitions.enqueue(state, queue, job)
             else:
@@ -282,12 +287,14 @@ class Engine:
     def _serve(self) -> None:
         """Answer pulls and settle dependencies that waited for what just happened, or for its effects."""
         state = self.state
-        while state.woken or state.settled or state.freed_ids or state.unblocked:
+        while state.woken or state.settled or state.freed_ids or state.unblocked or state.run_ends:
             if state.freed_ids:
                 directory.announce_dropped(state)
             while state.unblocked:
                 dependencies.forget(state, state.unblocked.pop())
             dependencies.settle(state)
+            if state.run_ends:
+                children.settle(state)
             if state.woken:
                 queue = next(iter(state.woken))
                 del state.woken[queue]

@@ -24,6 +24,7 @@ from .memory.lazy_heap import LazyHeap
 from .memory.parked_trials import Trials
 from .memory.push_memory import PushMemory
 from .memory.recovery import Recovery
+from .memory.runs import Children, OpenRun
 from .memory.timetable import Timetable
 from .memory.totals import Totals
 from .memory.vitals import Vitals
@@ -102,15 +103,23 @@ class JobWait(Struct, eq=False):
 class Awaited:
     """A job that others wait for."""
 
-    __slots__ = ("done", "is_watched", "jobs", "lookers", "shard", "shards")
+    __slots__ = ("done", "is_watched", "jobs", "lookers", "parents", "shard", "shards")
 
     def __init__(self) -> None:
         self.jobs: dict[Job, None] = {}  # blocked ones of this shard
+        self.parents: dict[str, int] = {}  # workflows of this shard that have started it -> their step
         self.shards: set[int] = set()  # other shards that want its outcome
         self.lookers = 0  # tasks that have asked for its outcome
         self.shard = -1  # where it is, as far as is known
         self.is_watched = False  # that shard will send its outcome
         self.done = False  # has completed since it was looked up
+
+
+class ChildEnd(Struct, eq=False):
+    """What became of a child, for the workflows that have started it and their steps."""
+
+    outcome: Outcome
+    parents: dict[str, int]
 
 
 class QueueState:
@@ -133,11 +142,13 @@ class QueueState:
         "paused",
         "ready",
         "slot",
+        "suspended",
         "total_completed",
         "total_failed",
         "unique",
         "waiters",
         "waiting",
+        "waiting_signal",
     )
 
     def __init__(self, queue_id: int, name: str) -> None:
@@ -150,6 +161,8 @@ class QueueState:
         self.active: dict[int, Job] = {}  # of both, those that are active
         self.delayed: dict[int, Job] = {}  # of both, those that are delayed
         self.blocked: dict[int, Job] = {}  # of both, those that depend on others
+        self.suspended: dict[int, Job] = {}  # of both, workflows that wait for signals or children
+        self.waiting_signal = 0  # of these, those that wait for a signal
         self.unique: dict[str, str] = {}  # unique key -> id of the job that holds it
         self.waiters: deque[Waiter] = deque()
         self.listeners: Collection[int] = ()  # connections that subscribed to its events
@@ -220,8 +233,10 @@ class State:
         "asked_size",
         "awaited",
         "away_until",
+        "cancels",
         "chance",
         "child_results",
+        "children",
         "chores",
         "clients",
         "configs",
@@ -256,6 +271,9 @@ class State:
         "rates",
         "recovery",
         "relays",
+        "remaining",
+        "run_ends",
+        "runs",
         "serial",
         "settled",
         "shard",
@@ -310,6 +328,7 @@ class State:
         self.woken: dict[QueueState, None] = {}  # queues with waiters that got a job, in that order
         self._know_others()
         self._know_listeners()
+        self._know_workflows()
         self.works: dict[Client, deque[LongWork]] = {}  # whose turn it is stands first
         self.chores: dict[object, Iterator[None]] = {}  # the oldest stands first
         self.spare = SPARE  # what is left of this tick for work that no command asked for
@@ -355,6 +374,15 @@ class State:
         self.asked_size = 0  # bytes of these, about
         self.answering: set[tuple[int, int]] = set()  # questions of others: shard and number
         self.relays: dict[int, Callable[[Any], None]] = {}  # connection -> takes a forwarded reply
+
+    def _know_workflows(self) -> None:
+        """What concerns jobs with steps."""
+        self.runs: dict[str, OpenRun] = {}  # active jobs whose steps are known, by id
+        self.remaining: dict[str, list[int]] = {}  # suspended jobs -> open steps of each group, once counted
+        self.children: Children = {}
+        self.cancels: dict[str, Any] = {}  # ids of children to be cancelled -> children.Order; stored
+        # Not yet handled: workflows that have ended, and children of which that is news.
+        self.run_ends: list[Job | ChildEnd] = []
 
     def client(self, conn: int, version: int) -> Client:
         """The client of a connection, made when it is first heard of."""

@@ -143,6 +143,17 @@ from bunqueue.protocol.commands.webhooks import (
     SetWebhookEnabled,
     TryWebhook,
 )
+from bunqueue.protocol.commands.workflows import (
+    Broadcast,
+    ContinueAsNew,
+    GetSteps,
+    GetWorkflow,
+    RecordSteps,
+    RetryWorkflow,
+    SendSignal,
+    SuspendJob,
+    UndoWorkflow,
+)
 
 from .handlers import (
     ack,
@@ -164,10 +175,12 @@ from .handlers.crons import commands as cron_commands
 from .handlers.crons import names as cron_names
 from .handlers.crons import runs as cron_runs
 from .handlers.views import dashboard, event_log, group_jobs, insight, query, stats
+from .handlers.workflows import operate, record, signals, suspend
+from .handlers.workflows import view as workflow_view
 from .lifecycle import child_results, dedup, job_waiters, outcomes
 from .memory import pointers, queue_configs, timetable
 from .memory import recovery as memory_recovery
-from .peers import dependencies, directory, families, flows, possession, reconcile, roll_call
+from .peers import children, dependencies, directory, families, flows, possession, reconcile, roll_call
 from .ready import queue_limits
 from .table_types import Apart, Farewell, Handler, PeerAnswer, PeerDeferral, Record, Tables, at_id, at_queue
 
@@ -303,6 +316,16 @@ HANDLERS: Mapping[type, Handler] = {
     SetWebhookEnabled: webhooks.set_webhook_enabled,
     ListWebhooks: webhooks.list_webhooks,
     RecordDelivery: webhooks.record_delivery,
+    # handlers/workflows
+    RecordSteps: record.record_steps,
+    GetSteps: workflow_view.get_steps,
+    GetWorkflow: workflow_view.get_workflow,
+    SuspendJob: suspend.suspend_job,
+    ContinueAsNew: suspend.continue_as_new,
+    SendSignal: signals.send_signal,
+    Broadcast: signals.broadcast,
+    RetryWorkflow: operate.retry_workflow,
+    UndoWorkflow: operate.undo_workflow,
     # lifecycle/dedup.py
     GetDeduplicationJobId: dedup.holder_of,
     RemoveDeduplicationKey: dedup.remove_key,
@@ -337,6 +360,8 @@ ANSWERS: Mapping[type, PeerAnswer] = {
     messages.Claim: directory.answer_claim,
     messages.Verify: directory.verified,
     messages.Forget: directory.forget,
+    messages.StartChildren: children.start_children,
+    messages.CancelChildren: children.cancel_children,
     messages.FamilyOperation: families.operate,
     messages.Prepare: flows.prepare,
     messages.Decide: flows.decide,
@@ -360,6 +385,7 @@ RECORDS: Mapping[str, Record] = {
     webhooks.KIND: Record(webhooks.recover, webhooks.slot_of_record),
     timetable.KIND: Record(cron_commands.recover, cron_commands.slot_of_record),
     child_results.KIND: Record(child_results.recover, at_id),
+    children.KIND: Record(children.recover, children.slot_of_record),
     outcomes.KIND: Record(outcomes.recover, at_id),
     pointers.KIND: Record(pointers.recover, Apart.DERIVED),
     "dlq": Record(queue_configs.recover_dlq, at_queue),

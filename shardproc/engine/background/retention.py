@@ -11,9 +11,11 @@ from collections.abc import Iterator
 
 from bunqueue.model.dead_letters import DlqConfig
 from bunqueue.model.job import COMPLETED, FAILED
+from bunqueue.model.workflow import REMEMBERED_MS
 
 from ..lifecycle import dlq_retries, removal, transitions
 from ..memory.queue_configs import of_queue
+from ..run_writes import Op
 from ..state import QueueState, State
 
 ROUND_MS = 10_000  # from the end of a round to the next
@@ -42,6 +44,7 @@ def _round(state: State) -> Pieces:
     dead = state.now >= state.upkeep.dlq_at
     if dead:
         state.upkeep.dlq_at = state.now + DEAD_MS
+        forget_broadcasts(state)
     for number, queue in enumerate(list(state.queues.values()), 1):
         if queue.completed:
             yield from _too_many(state, queue)
@@ -50,6 +53,12 @@ def _round(state: State) -> Pieces:
             yield from _dead_letters(state, queue)
         if number % QUEUES == 0:
             yield PACE_MS
+
+
+def forget_broadcasts(state: State) -> None:
+    """Remove signals to all that nobody is to get any more."""
+    for broadcast_id in state.archive.runs.old_broadcasts(state.now, REMEMBERED_MS, PIECE):
+        state.out.runs.append((Op.DELETE_BROADCAST, (broadcast_id,)))
 
 
 def _too_many(state: State, queue: QueueState) -> Pieces:

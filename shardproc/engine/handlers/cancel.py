@@ -1,4 +1,5 @@
-"""Cancel: a job that has not begun goes at once, one that runs is asked to stop.
+"""Cancel: a job that has not begun goes at once, one that runs is asked to stop, and a workflow that waits
+between two runs ends as one that ran.
 
 The request is stored with the job, so it holds after a restart.  From then on the job leaves ACTIVE in one
 way only, `lifecycle.transitions.cancel`, whatever outcome is reported.  The worker gets a notice on the
@@ -8,7 +9,7 @@ connection that pulled the job or, if that is gone, the answer to its next heart
 from __future__ import annotations
 
 from bunqueue.model.dead_letters import CANCELLED
-from bunqueue.model.job import ACTIVE, Cancellation, Job
+from bunqueue.model.job import ACTIVE, BLOCKED, Cancellation, Job
 from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import CommandError
 from bunqueue.protocol.commands.jobs import Cancel, CancelReply
@@ -25,16 +26,24 @@ def cancel(state: State, client: Client, command: Cancel) -> CancelReply:
     job = state.jobs.get(command.id)
     if job is None or (job.state == ACTIVE and not command.running):
         raise CommandError("Job not found or cannot be cancelled", Code.JOB_STATE)
-    if job.state != ACTIVE:
-        job.reason, job.error = CANCELLED, transitions.cancelled(command.reason)
+    goes_on = stop(state, job, command.reason, int(command.grace))
+    return CancelReply(running=True) if goes_on else CancelReply()
+
+
+def stop(state: State, job: Job, reason: str | None, grace: int) -> bool:
+    """Cancel a live job; whether it goes on for a while, as its worker has to end it, or it is undone."""
+    if job.state == ACTIVE:
+        _ask(state, job, reason, grace)
+        _tell(state, job)
+        if grace:
+            return True
+        transitions.cancel(state, job)
+    elif job.run is not None and job.run.suspended + job.attempts and job.state != BLOCKED:
+        transitions.cancel_begun(state, job, reason)
+    else:
+        job.reason, job.error = CANCELLED, transitions.cancelled(reason)
         transitions.remove(state, state.queues[job.queue], job, events.REMOVED)
-        return CancelReply()
-    _ask(state, job, command.reason, int(command.grace))
-    _tell(state, job)
-    if command.grace:
-        return CancelReply(running=True)
-    transitions.cancel(state, job)
-    return CancelReply()
+    return job.id in state.jobs
 
 
 def notice_of(job: Job, token: str, now: int) -> CancelNotice | None:

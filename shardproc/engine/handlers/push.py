@@ -9,6 +9,7 @@ from msgspec import UNSET
 
 from bunqueue.model.backoff import EXPONENTIAL
 from bunqueue.model.job import DEFAULT_NAME, NIL, UNDEFINED, Extra, Job, JobOptions
+from bunqueue.model.workflow import Run
 from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import CommandError, Reply
 from bunqueue.protocol.commands.base import path_of
@@ -80,7 +81,7 @@ def push(state: State, client: Client, command: Push) -> Reply | None:
     if is_linked(command):
         return push_linked(state, client, command)
     queue = state.queues.get(command.queue) or new_queue(state, command.queue)
-    return _added(state, command, *_add(state, queue, [command], [data]))
+    return _added(state, command, *add(state, queue, [command], [data]))
 
 
 def push_batch(state: State, client: Client, command: PushBatch) -> Reply | None:
@@ -93,7 +94,7 @@ def push_batch(state: State, client: Client, command: PushBatch) -> Reply | None
     if any(map(is_linked, command.jobs)):
         return push_linked(state, client, command)
     queue = _queue_of_batch(state, command.queue, payloads)
-    added = _add(state, queue, command.jobs, payloads) if queue is not None else ([], [])
+    added = add(state, queue, command.jobs, payloads) if queue is not None else ([], [])
     return _added(state, command, *added)
 
 
@@ -114,7 +115,7 @@ def _reply(command: idempotency.AnyPush, ids: list[str], existing: list[int]) ->
 def push_fields(state: State, queue_name: str, fields: JobFields) -> tuple[str, bool]:
     """Push a job that the server itself makes; its id as a client would see it, and whether it is new."""
     queue = state.queues.get(queue_name) or new_queue(state, queue_name)
-    ids, existing = _add(state, queue, [fields], [bytes(fields.data)])
+    ids, existing = add(state, queue, [fields], [bytes(fields.data)])
     return ids[0], not existing
 
 
@@ -148,7 +149,7 @@ def push_linked(state: State, client: Client, command: Push | PushBatch) -> Step
         taken = yield from directory.claim(state, list(own), durable=durable)
         places.update({parent: shard for parent, shard in taken.items() if parent in places})
         queue = state.queues.get(command.queue) or new_queue(state, command.queue)
-        added = _add(state, queue, entries, [bytes(fields.data) for fields in entries], taken, outcomes)
+        added = add(state, queue, entries, [bytes(fields.data) for fields in entries], taken, outcomes)
     finally:
         dependencies.looked(state, wanted)
         state.pushed.underway.discard(key)
@@ -221,7 +222,7 @@ def new_queue(state: State, name: str) -> QueueState:
 def _add_plain(
     state: State, queue: QueueState, pushed: Sequence[PlainFields | PlainPush], payloads: Sequence[bytes]
 ) -> list[str]:
-    """`_add` for jobs without options: the hot path."""
+    """`add` for jobs without options: the hot path."""
     now, seq, name = state.now, state.next_seq, queue.name
     prefix = state.ids.prefix(queue.slot, now)
     ids: list[str] = []
@@ -249,7 +250,7 @@ def _add_plain(
     return ids
 
 
-def _add(
+def add(
     state: State,
     queue: QueueState,
     pushed: Sequence[JobFields | Push],
@@ -316,6 +317,7 @@ def new_job(
         created + int(fields.delay) if fields.delay else created,
         unique_key=fields.unique_key or None,
         extra=extra,
+        run=Run(declared=True) if fields.workflow else None,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bunqueue.model.dead_letters import CANCELLED, AutoRetries, DlqConfig
 from bunqueue.model.job import Extra, Job
+from bunqueue.model.workflow import STUCK
 
 from ..memory.queue_configs import of_queue
 from ..outbox import ROW
@@ -19,7 +20,7 @@ def plan(state: State, job: Job) -> None:
         job.extra = job.extra or Extra()
         retries = job.extra.auto_retries = retries or AutoRetries()
         again = config.auto_retry and retries.count < config.max_auto_retries
-        again = again and job.reason != CANCELLED and not job.extra.pending
+        again = again and job.reason not in (CANCELLED, STUCK) and not job.extra.pending
         retries.next_at = state.now + int(config.auto_retry_interval) if again else None
         state.out.touch(job, ROW)
 

@@ -14,12 +14,12 @@ from msgspec.msgpack import Encoder
 
 from bunqueue.model.events import (
     COMPLETED,
+    CONTINUED,
     DELAYED,
     DISCARDED,
     DROPPED,
     DUPLICATED,
     FAILED,
-    LAST_PUBLISHED,
     NAMES,
     OBLITERATED,
     PAUSED,
@@ -33,7 +33,12 @@ from bunqueue.model.events import (
     RESUMED,
     RETRIED,
     REVIVED,
+    SIGNALLED,
     STALLED,
+    STEP,
+    SUSPENDED,
+    UNDOING,
+    UNPUBLISHED,
     WAITING,
     WAITING_CHILDREN,
 )
@@ -44,6 +49,7 @@ from ..state import QueueState, State
 
 __all__ = [
     "COMPLETED",
+    "CONTINUED",
     "DELAYED",
     "DISCARDED",
     "DROPPED",
@@ -61,7 +67,11 @@ __all__ = [
     "RESUMED",
     "RETRIED",
     "REVIVED",
+    "SIGNALLED",
     "STALLED",
+    "STEP",
+    "SUSPENDED",
+    "UNDOING",
     "WAITING",
     "WAITING_CHILDREN",
     "emit",
@@ -79,7 +89,8 @@ _encode = Encoder().encode
 def emit(state: State, kind: int, job: Job, **fields: Any) -> None:
     """``kind`` happened to ``job``.  ``fields`` are of `bunqueue.protocol.events.Event`:
 
-    FAILED: error, terminal; RETRIED: prev; DELAYED: delay; PROGRESS: progress, message.
+    FAILED: error, terminal; RETRIED: prev; DELAYED: delay; PROGRESS: progress, message; STEP and SIGNALLED:
+    step, status; UNDOING: reason.
     """
     queue = state.queues[job.queue]
     _log(state, kind, queue, job.id, fields)
@@ -92,7 +103,7 @@ def emit_queue(state: State, kind: int, queue: QueueState, **fields: Any) -> Non
     if kind == OBLITERATED:  # its row goes, so nobody else will know its name
         fields["queue"] = queue.name
     _log(state, kind, queue, "", fields)
-    if queue.listeners and kind <= LAST_PUBLISHED:
+    if queue.listeners and kind not in UNPUBLISHED:
         publish(state, queue, kind, None, **fields)
 
 
@@ -109,7 +120,7 @@ def publish(
     state: State, queue: QueueState, kind: int, job: Job | None, *, message: str | None = None, **fields: Any
 ) -> None:
     """Have an event sent to the subscribers of its queue once it is committed."""
-    if kind > LAST_PUBLISHED:
+    if kind in UNPUBLISHED:
         return
     if kind == FAILED and job is not None:
         fields["data"] = Raw(job.data)

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from bunqueue.model.job import Extra, Job
 from bunqueue.model.schedule import ScheduleError, next_run
+from bunqueue.model.workflow import Run
 from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import CommandError
 from bunqueue.protocol.commands.base import MAX_SAFE, path_of
@@ -116,23 +117,8 @@ def successor(state: State, queue: QueueState, job: Job, extra: Extra) -> Job | 
         job.priority,
         state.now,
         run_at,
-        extra=replace(
-            extra,
-            custom_id=None,
-            parent_id=None,
-            depends_on=[],
-            children_ids=[],
-            stacktrace=None,
-            own_id=False,
-            failures=None,
-            ignored=None,
-            auto_retries=None,
-            watched=False,
-            drops=0,
-            planned_at=None,
-            repeat={**(extra.repeat or {}), "count": min(repeat.count + 1, MAX_SAFE)},
-            key_until=None if key_ttl is None else state.now + int(key_ttl),
-        ),
+        extra=_repeated(extra, repeat, None if key_ttl is None else state.now + int(key_ttl)),
+        run=Run(declared=True) if job.run is not None and job.run.declared else None,
     )
     extra.repeated_by = again.id
     state.out.touch(job, ROW)
@@ -141,3 +127,24 @@ def successor(state: State, queue: QueueState, job: Job, extra: Extra) -> Job | 
         again.holds_key = job.unique_key not in queue.unique
         queue.unique.setdefault(job.unique_key, again.id)
     return again
+
+
+def _repeated(extra: Extra, repeat: Repeat, key_until: int | None) -> Extra:
+    """What the next run has of the one before it."""
+    return replace(
+        extra,
+        custom_id=None,
+        parent_id=None,
+        depends_on=[],
+        children_ids=[],
+        stacktrace=None,
+        own_id=False,
+        failures=None,
+        ignored=None,
+        auto_retries=None,
+        watched=False,
+        drops=0,
+        planned_at=None,
+        repeat={**(extra.repeat or {}), "count": min(repeat.count + 1, MAX_SAFE)},
+        key_until=key_until,
+    )

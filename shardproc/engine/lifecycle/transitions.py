@@ -26,12 +26,14 @@ from bunqueue.model.job import (
     FAILED,
     NIL,
     REMOVED,
+    SUSPENDED,
     WAITING,
     Job,
     Lock,
     Moment,
 )
 from bunqueue.model.stall import StallConfig
+from bunqueue.model.workflow import Waits
 from bunqueue.protocol.job_view import timeline
 
 from ..memory.queue_configs import of_queue
@@ -40,7 +42,7 @@ from ..memory.worker_presence import remember
 from ..outbox import CLEAN, ROW, STATE, Attempt
 from ..ready import deadlines, queue_limits
 from ..state import Client, QueueState, State
-from . import child_results, dlq_retries, events, job_waiters, last_runs, outcomes, progress, removal
+from . import child_results, dlq_retries, events, job_waiters, last_runs, outcomes, progress, removal, undo
 from .dedup import living_holder
 from .events import PUSHED, READY, WAITING_CHILDREN, emit
 from .last_runs import ended as run_ended
@@ -100,9 +102,13 @@ def add_plain(state: State, queue: QueueState, jobs: list[Job], kind: int = even
 
 
 def due(state: State, job: Job) -> None:
-    """DELAYED to WAITING: its time has come."""
+    """DELAYED to WAITING: its time has come.  SUSPENDED to WAITING: it has waited long enough."""
     queue = state.queues[job.queue]
-    del queue.delayed[job.seq]
+    if job.state == SUSPENDED:
+        leave_suspended(state, queue, job)
+        state.out.touch(job, ROW)
+    else:
+        del queue.delayed[job.seq]
     enqueue(state, queue, job)
     emit(state, events.READY, job)
 
@@ -193,15 +199,20 @@ def fail(
     _end_attempt(state, queue, job, error, reason)
     release_key(queue, job)  # every FAIL gives the key up, as in the reference server
     final = final or job.attempts >= options.max_attempts
-    emit(state, events.FAILED, job, error=job.error or "", terminal=final)
-    if final:
+    undoes = final and undo.comes_first(job)
+    emit(state, events.FAILED, job, error=job.error or "", terminal=final and not undoes)
+    if undoes:
+        begin_undo(state, queue, job, MAX_ATTEMPTS if reason == EXPLICIT_FAIL else reason)
+    elif final and undo.is_underway(job):
+        dead_letter(state, queue, job, undo.end(state, job))
+    elif final:
         dead_letter(state, queue, job, MAX_ATTEMPTS if reason == EXPLICIT_FAIL else reason, remove=remove)
-        return
-    if delay is None:
-        kind, backoff, jitter = options.backoff_kind, options.backoff, options.backoff_jitter
-        delay = retry_delay(kind, backoff, job.attempts, state.chance(), jitter)
-    _again(state, queue, job, state.now + int(delay))
-    emit(state, events.RETRIED, job, prev="failed")
+    else:
+        if delay is None:
+            kind, backoff, jitter = options.backoff_kind, options.backoff, options.backoff_jitter
+            delay = retry_delay(kind, backoff, job.attempts, state.chance(), jitter)
+        _again(state, queue, job, state.now + int(delay))
+        emit(state, events.RETRIED, job, prev="failed")
 
 
 def stall(state: State, job: Job, error: str) -> None:
@@ -216,8 +227,14 @@ def stall(state: State, job: Job, error: str) -> None:
     emit(state, events.STALLED, job)
     stalled = job.stalls >= of_queue(state, job.queue, StallConfig).max_stalls
     if stalled or job.attempts >= job.shared.options.max_attempts:
-        emit(state, events.FAILED, job, error=error, terminal=True)
-        dead_letter(state, queue, job, STALLED if stalled else MAX_ATTEMPTS)
+        undoes = undo.comes_first(job)
+        emit(state, events.FAILED, job, error=error, terminal=not undoes)
+        if undoes:
+            begin_undo(state, queue, job, STALLED if stalled else MAX_ATTEMPTS)
+        elif undo.is_underway(job):
+            dead_letter(state, queue, job, undo.end(state, job))
+        else:
+            dead_letter(state, queue, job, STALLED if stalled else MAX_ATTEMPTS)
     else:
         remember(job, lock)
         _again(state, queue, job, state.now)
@@ -247,8 +264,29 @@ def cancel(state: State, job: Job) -> None:
     note(job, Moment(CANCELLED, state.now, text, attempt_number(job, number)))
     let_go(state, queue, job)
     job.error = text
-    emit(state, events.FAILED, job, error=text, terminal=True, reason=CANCELLED)
-    dead_letter(state, queue, job, CANCELLED)
+    _cancelled(state, queue, job)
+
+
+def cancel_begun(state: State, job: Job, why: str | None) -> None:
+    """WAITING, DELAYED or SUSPENDED to FAILED: a workflow was cancelled between two runs.  Other jobs are
+    removed, as nothing of them has happened."""
+    queue = state.queues[job.queue]
+    withdraw(state, queue, job, FAILED)
+    job.error = cancelled(why)
+    note(job, Moment(CANCELLED, state.now, job.error))
+    _cancelled(state, queue, job)
+
+
+def _cancelled(state: State, queue: QueueState, job: Job) -> None:
+    """A cancelled job has left its place: it ends, or what it has done is undone first."""
+    undoes = undo.comes_first(job)
+    emit(state, events.FAILED, job, error=job.error or "", terminal=not undoes, reason=CANCELLED)
+    if undoes:
+        begin_undo(state, queue, job, CANCELLED)
+    elif undo.is_underway(job):
+        dead_letter(state, queue, job, undo.end(state, job))
+    else:
+        dead_letter(state, queue, job, CANCELLED)
     state.out.touch(job, ROW)
 
 
@@ -304,6 +342,8 @@ def withdraw(state: State, queue: QueueState, job: Job, to: int) -> None:
         state.delays.forget()
     elif was == ACTIVE:
         let_go(state, queue, job)
+    elif was == SUSPENDED:
+        leave_suspended(state, queue, job)
     else:
         del queue.blocked[job.seq]
         state.unblocked.append(job)
@@ -346,6 +386,8 @@ def let_go(state: State, queue: QueueState, job: Job) -> None:
     job.worker = lock.owner
     job.lock = None
     del queue.active[job.seq]
+    if state.runs:
+        state.runs.pop(job.id, None)
     if queue.gate is not None:
         queue_limits.freed(state, queue, queue.gate, job)
 
@@ -362,10 +404,13 @@ def discard(state: State, queue: QueueState, job: Job) -> None:
     dead_letter(state, queue, job, DISCARDED, keep=True)
 
 
-def revive(state: State, queue: QueueState, job: Job, *, by_itself: bool = False) -> None:
+def revive(
+    state: State, queue: QueueState, job: Job, *, by_itself: bool = False, keeps_steps: bool = False
+) -> None:
     """FAILED or COMPLETED to WAITING with all its attempts, as RetryDlq and RetryCompleted ask, or by
     itself; ``job`` is from the archive.  If it was a child's failure that made it a dead letter, it waits for
-    its children no more: it was asked to run."""
+    its children no more: it was asked to run.  Of a workflow, unless it ``keeps_steps``, those go that
+    another run must not take for done."""
     note(job, Moment("waiting", state.now))
     if job.extra is not None:
         job.extra.pending, job.extra.parked = [], False
@@ -380,6 +425,8 @@ def revive(state: State, queue: QueueState, job: Job, *, by_itself: bool = False
             job.extra.repeat = None  # the job that follows it is there already
     dlq_retries.forget(state, job, by_itself=by_itself)
     last_runs.reopened(state, job)
+    if not keeps_steps:
+        undo.revived(state, job)
     job.attempts = job.stalls = 0
     job.run_at = state.now
     job.started_at = job.finished_at = None
@@ -535,6 +582,75 @@ def fail_blocked(state: State, job: Job, error: str) -> None:
     dead_letter(state, queue, job, EXPLICIT_FAIL)
 
 
+# -- workflows: into SUSPENDED and out of it, and undone before they end
+
+
+def begin_undo(state: State, queue: QueueState, job: Job, reason: str) -> None:
+    """To WAITING, of a job that has left its place to end for good: it runs again, to be undone first."""
+    undo.mark(state, job, reason)
+    job.run_at, job.started_at, job.timed_out, job.reason = state.now, None, False, None
+    state.run_ends.append(job)
+    note(job, Moment("waiting", state.now))
+    enqueue(state, queue, job)
+    emit(state, events.UNDOING, job, reason=reason)
+
+
+def suspend(state: State, job: Job, waits: Waits | None, until: int | None) -> None:
+    """ACTIVE to SUSPENDED, until it is woken or that time has come; without ``waits`` to DELAYED, or to
+    WAITING if it has come."""
+    queue, run = state.queues[job.queue], job.run
+    assert run is not None
+    let_go(state, queue, job)
+    job.started_at = None
+    progress.forget(state, job)
+    job.run_at = state.now if until is None else until
+    run.suspended += 1
+    run.waits = waits
+    if waits is None:
+        note(job, Moment("delayed" if job.run_at > state.now else "waiting", state.now))
+        enqueue(state, queue, job)
+    else:
+        note(job, Moment("waiting-signal" if waits.signal else "waiting-children", state.now))
+        recover_suspended(state, queue, job)
+    emit(state, events.SUSPENDED, job)
+    state.out.touch(job, ROW)
+
+
+def recover_suspended(state: State, queue: QueueState, job: Job) -> None:
+    """A job becomes SUSPENDED, or was stored so.  One whose time is not after its last run has none."""
+    assert job.run is not None
+    assert job.run.waits is not None
+    job.state = SUSPENDED
+    queue.suspended[job.seq] = job
+    queue.waiting_signal += job.run.waits.signal
+    if job.run.waits.until is not None:
+        job.run_at = job.run.waits.until
+        state.delays.push(job.run_at, job.seq, job)
+
+
+def leave_suspended(state: State, queue: QueueState, job: Job) -> None:
+    """It waits no longer; whoever calls this says what becomes of it."""
+    assert job.run is not None
+    assert job.run.waits is not None
+    del queue.suspended[job.seq]
+    queue.waiting_signal -= job.run.waits.signal
+    if job.run.waits.until is not None:
+        state.delays.forget()
+    job.run.waits = None
+    state.remaining.pop(job.id, None)
+
+
+def wake(state: State, job: Job) -> None:
+    """SUSPENDED to WAITING: something that it waited for has happened."""
+    queue = state.queues[job.queue]
+    leave_suspended(state, queue, job)
+    job.run_at = state.now
+    note(job, Moment("waiting", state.now))
+    enqueue(state, queue, job)
+    emit(state, READY, job)
+    state.out.touch(job, ROW)
+
+
 # -- what several of these share
 
 
@@ -567,6 +683,8 @@ def _retire(state: State, queue: QueueState, job: Job) -> None:
         queue_limits.left(state, queue, job)
         if job.state == REMOVED and job.extra.own_id and not _is_remembered(state, job.id):
             state.freed_ids.append(job.id)
+    if job.run is not None:
+        state.run_ends.append(job)
     del state.jobs[job.id]
     if state.waits:
         job_waiters.ended(state, job)

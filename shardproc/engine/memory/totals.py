@@ -15,6 +15,7 @@ class Totals:
         "pulled",
         "pushed",
         "runs",
+        "steps",
         "waited_ms",
         "waits",
         "worked_ms",
@@ -22,6 +23,7 @@ class Totals:
 
     def __init__(self) -> None:
         self.pushed = self.pulled = self.completed = self.failed = 0
+        self.steps = 0  # recorded, each as often as it has changed
         self.cron_missed = 0  # times of schedules that passed while the server was away
         self.waited_ms = self.worked_ms = 0  # by all completed jobs: until they were pulled, and from then
         self.waits, self.runs = [0] * (STEPS + 1), [0] * (STEPS + 1)  # of these: up to 1, 2, 4, ... ms

@@ -18,7 +18,7 @@ from ..lifecycle import child_results, transitions
 from ..lifecycle.outcomes import outcome_of, outcome_of_ended, watch
 from ..outbox import ROW
 from ..peer_calls import Steps
-from ..state import Awaited, State
+from ..state import Awaited, ChildEnd, State
 from .directory import flows_decided, locate
 
 
@@ -59,7 +59,7 @@ def looked(state: State, ids: Iterable[str]) -> None:
         awaited = state.awaited.get(job_id)
         if awaited is not None:
             awaited.lookers -= 1
-            _drop_idle(state, job_id, awaited)
+            drop_idle(state, job_id, awaited)
 
 
 def answer_watch(state: State, source: int, message: messages.Watch) -> Steps:
@@ -84,7 +84,7 @@ def _forget_watcher(state: State, job_id: str, shard: int) -> None:
     awaited = state.awaited.get(job_id)
     if awaited is not None:
         awaited.shards.discard(shard)
-        _drop_idle(state, job_id, awaited)
+        drop_idle(state, job_id, awaited)
 
 
 def _outcome(state: State, job_id: str) -> messages.Outcome:
@@ -131,12 +131,13 @@ def _wait_no_more(state: State, job: Job, dep: str) -> None:
     awaited = state.awaited.get(dep)
     if awaited is not None:
         awaited.jobs.pop(job, None)
-        _drop_idle(state, dep, awaited)
+        drop_idle(state, dep, awaited)
 
 
-def _drop_idle(state: State, job_id: str, awaited: Awaited) -> None:
+def drop_idle(state: State, job_id: str, awaited: Awaited) -> None:
     """Forget that somebody waited for a job, if nobody does; its shard need not tell us any more."""
-    if awaited.jobs or awaited.shards or awaited.lookers or state.awaited.pop(job_id, None) is None:
+    waited_for = awaited.jobs or awaited.parents or awaited.shards or awaited.lookers
+    if waited_for or state.awaited.pop(job_id, None) is None:
         return
     if awaited.is_watched and awaited.shard != state.shard:
         peer_calls.notify(state, awaited.shard, messages.Unwatch([job_id]))
@@ -172,10 +173,18 @@ def hear(state: State, outcome: messages.Outcome) -> None:
         return
     awaited.done = outcome.word == messages.DONE
     awaited.is_watched &= not awaited.done
+    _report_child(state, awaited, outcome)
     for job in list(awaited.jobs):
         if job.state == BLOCKED and _apply(state, job, outcome):
             awaited.jobs.pop(job, None)
-    _drop_idle(state, outcome.id, awaited)
+    drop_idle(state, outcome.id, awaited)
+
+
+def _report_child(state: State, awaited: Awaited, outcome: messages.Outcome) -> None:
+    """Workflows that have started the job are to know; see `children`."""
+    if awaited.parents:
+        state.run_ends.append(ChildEnd(outcome, awaited.parents))
+        awaited.parents = {}
 
 
 def _apply(state: State, job: Job, outcome: messages.Outcome) -> bool:
@@ -220,7 +229,7 @@ def ask_again(state: State, ids: Iterable[str] | None = None) -> None:
     wanted = [
         job_id
         for job_id in (state.awaited if ids is None else ids)
-        if state.awaited[job_id].jobs or state.awaited[job_id].lookers
+        if state.awaited[job_id].jobs or state.awaited[job_id].parents or state.awaited[job_id].lookers
     ]
     if wanted:
         peer_calls.start(state, _ask_again(state, wanted))
@@ -230,6 +239,8 @@ def _ask_again(state: State, ids: list[str]) -> Steps:
     outcomes = yield from look_up(state, ids)
     for outcome in outcomes.values():
         hear(state, outcome)
+        if outcome.word == messages.UNKNOWN:
+            _report_child(state, state.awaited[outcome.id], outcome)
     looked(state, ids)
 
 

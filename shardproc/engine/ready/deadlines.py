@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from bunqueue.model.job import ACTIVE, DELAYED, Job
+from bunqueue.model.job import ACTIVE, DELAYED, SUSPENDED, Job
 
 from ..memory.lazy_heap import LazyHeap
 
@@ -28,13 +28,14 @@ Deadlines = LazyHeap[int, P]  # until when commands are parked
 
 
 def delays() -> Delays:
-    """A heap of delayed jobs.  `forget` is called for each job that leaves DELAYED before its time."""
+    """A heap of delayed jobs, and of suspended ones that do not wait for ever.  `forget` is called for each
+    job that leaves these states before its time."""
     return LazyHeap(_is_delayed, reported=True)
 
 
 def _is_delayed(entry: tuple[int, int, Job]) -> bool:
     run_at, _, job = entry
-    return job.state == DELAYED and job.run_at == run_at
+    return job.run_at == run_at and (job.state == DELAYED or job.state == SUSPENDED)
 
 
 def timeouts(jobs: dict[str, Job]) -> Timeouts:

@@ -13,7 +13,7 @@ from bunqueue.model import job as model
 from shardproc.engine import lifecycle
 
 ROW = re.compile(r"^(\(none\)|[A-Z]+) +([A-Z]+) +\S.*?  (\S.*)$")
-NAMES = ("WAITING", "DELAYED", "ACTIVE", "COMPLETED", "FAILED", "REMOVED", "BLOCKED")
+NAMES = ("WAITING", "DELAYED", "ACTIVE", "COMPLETED", "FAILED", "REMOVED", "BLOCKED", "SUSPENDED")
 
 
 def rows() -> list[tuple[str, str]]:

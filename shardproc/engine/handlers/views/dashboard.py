@@ -120,7 +120,7 @@ def _overview_of(state: State, queue: QueueState) -> QueueOverview:
         queue.total_failed,
         *lately(state, queue, RATE_MINUTES),
         0.0 if oldest is None else float(max(0, state.now - oldest)),
-        len(queue.blocked),
+        len(queue.blocked) + len(queue.suspended),
     )
 
 
@@ -136,6 +136,8 @@ def dashboard_queue(state: State, client: Client, command: DashboardQueue) -> St
             yield
     counts = asdict(counts_of(queue, 3))
     counts["waiting-children"] = counts.pop("waiting_children")
+    if counts.pop("waiting_signal") is not UNSET:
+        counts["waiting-signal"] = queue.waiting_signal
     return DashboardQueueReply(
         data=QueueDetails(
             queue.name,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from itertools import islice
 
-from bunqueue.model.job import ACTIVE, BLOCKED, COMPLETED, DELAYED, FAILED, WAITING, Job
+from bunqueue.model.job import ACTIVE, BLOCKED, COMPLETED, DELAYED, FAILED, SUSPENDED, WAITING, Job
 
 from ...outbox import Archive
 from ...state import QueueState
@@ -18,7 +18,7 @@ SCAN = 4_000  # jobs looked at in one step
 STEPS = 5  # in one slice; a page of a short queue takes fewer
 FEW = 10  # an index is used when it is this many times shorter than the list of all
 
-LIVE = frozenset({WAITING, DELAYED, ACTIVE, BLOCKED})
+LIVE = frozenset({WAITING, DELAYED, ACTIVE, BLOCKED, SUSPENDED})
 FINISHED = frozenset({COMPLETED, FAILED})
 
 Chunk = list[int]  # numbers of jobs, in order
@@ -82,6 +82,10 @@ def _few(queue: QueueState, states: frozenset[int], wanted: Wanted) -> Chunk | N
         if len(queue.blocked) > many:
             return None
         found += queue.blocked
+    if SUSPENDED in states:
+        if len(queue.suspended) > many:
+            return None
+        found += (seq for seq, job in queue.suspended.items() if wanted(job))
     if WAITING in states:
         if queue.waiting > many:
             return None

@@ -7,7 +7,17 @@ from functools import partial
 
 from msgspec import UNSET, Raw
 
-from bunqueue.model.job import ACTIVE, BLOCKED, COMPLETED, DELAYED, FAILED, STATE_NAMES, WAITING, Job
+from bunqueue.model.job import (
+    ACTIVE,
+    BLOCKED,
+    COMPLETED,
+    DELAYED,
+    FAILED,
+    STATE_NAMES,
+    SUSPENDED,
+    WAITING,
+    Job,
+)
 from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import CommandError, Ok
 from bunqueue.protocol.commands.query import (
@@ -47,7 +57,8 @@ STATES = {
     "active": frozenset({ACTIVE}),
     "completed": frozenset({COMPLETED}),
     "failed": frozenset({FAILED}),
-    "waiting-children": frozenset({BLOCKED}),
+    "waiting-children": frozenset({BLOCKED, SUSPENDED}),
+    "waiting-signal": frozenset({SUSPENDED}),
     "paused": frozenset({WAITING}),
 }
 
@@ -181,6 +192,8 @@ def _wanted(queue: QueueState, states: frozenset[int], names: list[str] | None, 
     """Whether a live job is in one of the states asked for."""
     if version >= 3 and names:
         return lambda job: job.state in states and listed_state(queue, job, version) in names
+    if names and SUSPENDED in states:  # by what they wait for, in any version
+        return lambda job: job.state in states and (job.state != SUSPENDED or state_name(job, 3) in names)
     return lambda job: job.state in states
 
 
@@ -201,10 +214,13 @@ def get_job_counts(state: State, client: Client, command: GetJobCounts) -> JobCo
 def counts_of(queue: QueueState, version: int) -> Counts:
     """Jobs by state, as a connection of that version counts them."""
     counts = Counts(queue.waiting, len(queue.delayed), len(queue.active), queue.completed, queue.failed)
+    children = len(queue.blocked) + len(queue.suspended) - queue.waiting_signal
+    if queue.waiting_signal:
+        counts.waiting_signal = queue.waiting_signal
     if version < 3:
-        counts.waiting += len(queue.blocked)
+        counts.waiting += children
     else:
-        counts.waiting_children = len(queue.blocked)
+        counts.waiting_children = children
         if queue.paused:
             counts.waiting, counts.paused = 0, queue.waiting
         else:
@@ -220,7 +236,8 @@ def count(state: State, client: Client, command: Count) -> CountReply:
     queued = queue.waiting + len(queue.delayed)
     if client.version >= 3 and not command.everything:
         return CountReply(count=queued)
-    return CountReply(count=queued + len(queue.blocked) + len(queue.active) + queue.completed + queue.failed)
+    waiting = len(queue.blocked) + len(queue.suspended)
+    return CountReply(count=queued + waiting + len(queue.active) + queue.completed + queue.failed)
 
 
 def _active(state: State, job_id: str) -> Job:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from bunqueue.model.job import BLOCKED, DELAYED, WAITING, Job
+from bunqueue.model.job import BLOCKED, DELAYED, SUSPENDED, WAITING, Job
+from bunqueue.model.workflow import SIGNAL
 from bunqueue.protocol.commands.insight import WaitReason
 
 from ...ready.group import FREE, Group
@@ -12,13 +13,16 @@ from ...state import QueueState, State
 from ..crons.runs import has_worker
 
 MAX_IDS = 100
+WAIT_STATES = (WAITING, DELAYED, BLOCKED, SUSPENDED)
 
 
 def reasons_of(state: State, job: Job) -> list[WaitReason]:
     """All reasons, the one that lasts longest not necessarily first; none of a job that does not wait."""
     queue = state.queues.get(job.queue)
-    if queue is None or job.id not in state.jobs or job.state not in (WAITING, DELAYED, BLOCKED):
+    if queue is None or job.id not in state.jobs or job.state not in WAIT_STATES:
         return []
+    if job.state == SUSPENDED:
+        return list(_of_workflow(state, job))
     return [*_own(job), *_of_queue(state, queue), *_of_group(state, queue, job)] or [_turn(queue)]
 
 
@@ -32,6 +36,20 @@ def _own(job: Job) -> Iterator[WaitReason]:
         yield WaitReason("retry", f"attempt {job.attempts} failed, the next one waits", float(job.run_at))
     elif job.state == DELAYED:
         yield WaitReason("delay", "its time has not come", float(job.run_at))
+
+
+def _of_workflow(state: State, job: Job) -> Iterator[WaitReason]:
+    """What a suspended workflow waits for."""
+    open_ = [head for head in state.archive.runs.heads(job.seq) if head.status == "waiting"]
+    for head in open_:
+        if head.kind == SIGNAL:
+            key = f" with the key {head.key!r}" if head.key is not None else ""
+            until = None if head.until is None else float(head.until)
+            yield WaitReason("signal", f"it waits for the signal {head.signal!r}{key}", until)
+    children = [head.child for head in open_ if head.child is not None]
+    if children:
+        text = f"it waits for {_count(len(children), 'job')} that it has started"
+        yield WaitReason("children", text, None, children[:MAX_IDS])
 
 
 def _of_queue(state: State, queue: QueueState) -> Iterator[WaitReason]:

@@ -1,0 +1,1 @@
+"""Commands of workflows: steps, signals, suspension, retries, undo, and what is shown of them."""

@@ -1,0 +1,106 @@
+"""RetryWorkflow and UndoWorkflow: what an operator makes of a workflow."""
+
+from __future__ import annotations
+
+from bunqueue.model.job import ACTIVE, BLOCKED, COMPLETED, DELAYED, FAILED, STATE_NAMES, SUSPENDED, Job
+from bunqueue.model.workflow import SKIPPED, UNDO, UNDO_MARK, UNDONE, Undoing
+from bunqueue.protocol.codes import Code
+from bunqueue.protocol.commands import CommandError, Ok
+from bunqueue.protocol.commands.workflows import RetryWorkflow, UndoWorkflow
+
+from ...lifecycle import transitions, undo
+from ...peers import children
+from ...run_writes import Op, StepHead
+from ...state import Client, State
+from .runs import payload, workflow
+
+FINISHED = (FAILED, COMPLETED)
+
+
+def retry_workflow(state: State, client: Client, command: RetryWorkflow) -> Ok:
+    job = workflow(state, command.id)
+    if job.state in (ACTIVE, BLOCKED):
+        raise _wrong_state(job, "be retried: cancel it first" if job.state == ACTIVE else "be retried")
+    if command.step is None:
+        if job.state != FAILED:
+            raise _wrong_state(job, "be retried: it has not failed; name a step to retry it from")
+        _revive(state, job)
+        return Ok()
+    head = _step(state, job, command.step)
+    children.cancel_all(state, job, f"its workflow {job.id} is retried", head.number)
+    undo.forget_steps(state, job, head.number)
+    if job.state in FINISHED:
+        _revive(state, job, keeps_steps=True)
+    elif job.state == SUSPENDED:
+        transitions.wake(state, job)
+    elif job.state == DELAYED:
+        transitions.move(state, state.queues[job.queue], job, state.now)
+    return Ok()
+
+
+def undo_workflow(state: State, client: Client, command: UndoWorkflow) -> Ok:
+    job = workflow(state, command.id)
+    run = job.run
+    assert run is not None
+    if command.action == "start":
+        if job.state not in FINISHED or run.undoing is not None:
+            raise _wrong_state(job, "be undone: cancel it, and it is undone")
+        if not run.undoable or run.undone:
+            text = f"Workflow {job.id} has no finished steps that can be undone"
+            raise CommandError(text, Code.JOB_STATE, field="id")
+        reason = UNDONE if job.state == COMPLETED else job.reason or UNDONE
+        run.undoing = Undoing(state.now, reason, job.error or "it was undone by request")
+    elif job.state != FAILED or run.undoing is None:
+        raise _wrong_state(job, "go on with its undo: it is not stuck")
+    elif command.action == "skip":
+        _skip(state, job, _named(state, job, command))
+    elif command.action == "edit":
+        head = _named(state, job, command)
+        state.out.runs.append((Op.SET_RESULT, (payload(command.data, "data"), job.seq, head.number)))
+    _revive(state, job, keeps_steps=True)
+    return Ok()
+
+
+def _named(state: State, job: Job, command: UndoWorkflow) -> StepHead:
+    """The step that an action is about."""
+    if command.step is None:
+        text = f"step is missing: the action {command.action} needs one"
+        raise CommandError(text, Code.INVALID_FIELD, field="step")
+    return _step(state, job, command.step.removeprefix(UNDO_MARK))
+
+
+def _step(state: State, job: Job, name: str) -> StepHead:
+    found = next((head for head in state.archive.runs.heads(job.seq) if head.name == name), None)
+    if found is None:
+        text = f"Workflow {job.id} has recorded no step {name!r}"
+        raise CommandError(text, Code.STEP_NOT_FOUND, field="step", value=name)
+    return found
+
+
+def _skip(state: State, job: Job, head: StepHead) -> None:
+    """The undo of a step counts as done, though it is not."""
+    heads = state.archive.runs.heads(job.seq)
+    name, now = UNDO_MARK + head.name, state.now
+    known = next((each for each in heads if each.name == name), None)
+    if known is not None:
+        changed = (SKIPPED, known.attempts, now, None, None, None, None, 0, None, job.seq, known.number)
+        state.out.runs.append((Op.UPDATE_STEP, changed))
+        return
+    step = (job.seq, heads[-1].number + 1, name, UNDO, SKIPPED, 0, now, now)
+    unused = (None,) * 8  # until, worker, arguments, signal, key, source, child and its queue
+    state.out.runs.append((Op.PUT_STEP, (*step, *unused, 0, None, None, None, None)))
+
+
+def _revive(state: State, job: Job, *, keeps_steps: bool = False) -> None:
+    queue = state.queues[job.queue]
+    if not transitions.can_retake_key(state, queue, job):
+        holder = queue.unique[job.unique_key or ""]
+        raise CommandError(
+            f"Cannot move job {job.id} to waiting: job {holder} has its unique key", Code.JOB_STATE
+        )
+    transitions.revive(state, queue, job, keeps_steps=keeps_steps)
+
+
+def _wrong_state(job: Job, cannot: str) -> CommandError:
+    text = f"Workflow {job.id} is {STATE_NAMES[job.state]} and cannot {cannot}"
+    return CommandError(text, Code.JOB_STATE, field="id")

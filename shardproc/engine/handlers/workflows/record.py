@@ -1,0 +1,228 @@
+"""RecordSteps: what a run has done, and what it asks to wait for.
+
+The moves of a step are those of `bunqueue.model.workflow.MOVES`.  A step that has ended is never changed; the
+answer has what is stored, so a repeated command does no harm.
+"""
+
+from __future__ import annotations
+
+from msgspec import UNSET, Raw
+
+from bunqueue.model.job import Job
+from bunqueue.model.workflow import (
+    CHILD,
+    COMPLETED,
+    FAILED,
+    MAX_CHILDREN,
+    MAX_ERROR,
+    MAX_STATE_BYTES,
+    MAX_STEPS,
+    MOVES,
+    OPEN,
+    RETRYING,
+    SIGNAL,
+    SLEEP,
+    UNDO,
+    WAITING,
+    WAITS,
+)
+from bunqueue.protocol.codes import Code
+from bunqueue.protocol.commands import CommandError
+from bunqueue.protocol.commands.workflows import (
+    RecordSteps,
+    RecordStepsReply,
+    Refusal,
+    StepAnswer,
+    StepRecord,
+)
+
+from ...lookup import known_queue
+from ...memory.runs import OpenRun
+from ...peers import children
+from ...run_writes import Op, StepHead
+from ...state import Client, State
+from . import step_rows, waits
+from .runs import held, open_run, payload, with_run
+
+MAX_REPLY = 16 << 20  # bytes of results in one answer
+STATE = "state"  # the kind of what is no step
+
+
+def record_steps(state: State, client: Client, command: RecordSteps) -> RecordStepsReply:
+    known_queue(state, command.queue)
+    started: waits.Started = {}
+    results = [_recorded(state, record, started) for record in command.steps]
+    _bound(results)
+    for job, some in started.values():
+        children.begin(state, job, some)
+    return RecordStepsReply(results=results)
+
+
+def _bound(results: list[StepAnswer | None]) -> None:
+    """Keep the answer small enough for a frame."""
+    size = 0
+    for answer in results:
+        if answer is not None and isinstance(answer.result, Raw):
+            size += len(memoryview(answer.result))
+            if size > MAX_REPLY:
+                answer.result, answer.left_out = UNSET, True
+
+
+def _recorded(state: State, record: StepRecord, started: waits.Started) -> StepAnswer | None:
+    try:
+        return _record(state, record, started)
+    except CommandError as error:
+        return StepAnswer(
+            refused=Refusal(
+                error=str(error), code=error.code, field=error.field, value=error.value, bound=error.bound
+            )
+        )
+
+
+def _record(state: State, record: StepRecord, started: waits.Started) -> StepAnswer | None:
+    job = held(state, record.id, record.token)
+    if record.kind == STATE:
+        _set_state(state, job, record)
+        return None
+    _check(record)
+    run = open_run(state, job)
+    head = run.heads.get(record.name)
+    if head is not None:
+        _check_same(record, head)
+        return _again(state, job, head, record)
+    _check_move(record, None)
+    _check_room(run, record)
+    number = run.last + 1
+    if record.kind in WAITS:
+        return waits.begin(state, job, run, number, record, started)
+    _enter(state, job, run, number, record)
+    return None
+
+
+def _set_state(state: State, job: Job, record: StepRecord) -> None:
+    """What the workflow shows of itself, kept as a row that is no step."""
+    value = payload(record.result, "state", MAX_STATE_BYTES)
+    with_run(state, job)
+    state.out.runs.append((Op.DELETE_SOME_STEPS, (job.seq, 0, 0)))
+    state.out.runs.append(
+        (Op.PUT_STEP, step_rows.row(state, job, 0, record, ended_at=state.now, result=value))
+    )
+
+
+# -- what is refused
+
+
+def _check(record: StepRecord) -> None:
+    payload(record.result, "result")
+    if (cursor := step_rows.cursor_of(record)) is not None:
+        payload(Raw(cursor), "cursor")
+    if not record.name:
+        raise CommandError("name must not be empty", Code.INVALID_FIELD, field="name")
+    missing = {SLEEP: ("delay",), SIGNAL: ("signal",), CHILD: ("child",)}.get(record.kind, ())
+    for field in missing:
+        if getattr(record, field) is None:
+            text = f"{field} is missing: a step of the kind {record.kind} has one"
+            raise CommandError(text, Code.INVALID_FIELD, field=field)
+
+
+def _check_room(run: OpenRun, record: StepRecord) -> None:
+    if record.kind == CHILD:
+        full, most, what = run.children >= MAX_CHILDREN, MAX_CHILDREN, "children"
+    else:
+        full, most, what = run.steps >= MAX_STEPS and record.kind != UNDO, MAX_STEPS, "steps"
+    if full:
+        text = f"the workflow has {most} {what}: begin it again with ContinueAsNew, or use children"
+        raise CommandError(text, Code.TOO_MANY_STEPS, field="name", value=record.name, bound=most)
+
+
+def _check_same(record: StepRecord, head: StepHead) -> None:
+    other = record.arguments is not None and head.arguments not in (None, record.arguments)
+    if record.kind != head.kind or other:
+        what = "with other arguments" if other else f"as a {head.kind}, not as a {record.kind}"
+        text = f"step {head.name} was recorded {what}"
+        raise CommandError(text, Code.STEP_CONFLICT, field="name", value=record.name)
+
+
+def _check_move(record: StepRecord, before: str | None) -> None:
+    waits = record.kind in WAITS
+    other = waits != (record.status == WAITING) if before is None else record.status == WAITING and not waits
+    if record.status not in MOVES[before] or other:
+        was = f"is {before}" if before else "is new"
+        text = f"status: step {record.name} {was}, and cannot become {record.status}"
+        raise CommandError(text, Code.INVALID_FIELD, field="status", value=record.status)
+
+
+# -- a step that is new
+
+
+def _enter(state: State, job: Job, run: OpenRun, number: int, record: StepRecord) -> None:
+    """A function has begun or ended, a value was decided."""
+    with_run(state, job)
+    now, result = state.now, bytes(record.result)
+    open_, lock = record.status in OPEN, job.lock
+    usual = record.kind == "step" and record.status == COMPLETED and not record.undo
+    if usual and record.attempts == 1 and lock is not None and step_rows.cursor_of(record) is None:
+        row = (
+            job.seq,
+            number,
+            record.name,
+            now - int(record.took),
+            now,
+            lock.owner,
+            record.arguments,
+            result,
+        )
+        state.out.runs.append((Op.INSERT_STEP, row))
+        head = StepHead(number, record.name, record.kind, COMPLETED, 1, None, record.arguments)
+    else:
+        until = now + int(record.delay) if open_ and record.delay is not None else None
+        kept = result if record.status == COMPLETED else None
+        ended_at = None if open_ else now
+        full = step_rows.row(state, job, number, record, ended_at=ended_at, until=until, result=kept)
+        state.out.runs.append((Op.PUT_STEP, full))
+        head = step_rows.head_of(number, record, until)
+    run.enter(head)
+    step_rows.note(state, job, record, head)
+
+
+# -- a step that was recorded before
+
+
+def _again(state: State, job: Job, head: StepHead, record: StepRecord) -> StepAnswer | None:
+    if record.kind == UNDO and head.status == FAILED:
+        head.status = RETRYING  # it is tried again, as somebody has asked for that
+    if head.status not in OPEN and record.status not in MOVES[head.status]:
+        return _stored(state, job, head)
+    if record.status == WAITING:
+        return waits.look(state, job, head)
+    _check_move(record, head.status)
+    if head.kind in WAITS:
+        return waits.give_up(state, job, head, record)
+    now, open_ = state.now, record.status in OPEN
+    head.status, head.attempts = record.status, record.attempts
+    head.until = now + int(record.delay) if open_ and record.delay is not None else None
+    head.undo |= record.undo
+    changed = (
+        record.status,
+        record.attempts,
+        None if open_ else now,
+        head.until,
+        job.lock.owner if job.lock is not None else None,
+        None if record.error is None else record.error[:MAX_ERROR],
+        step_rows.cursor_of(record),
+        int(record.undo),
+        bytes(record.result) if record.status == COMPLETED else None,
+        job.seq,
+        head.number,
+    )
+    state.out.runs.append((Op.UPDATE_STEP, changed))
+    step_rows.note(state, job, record, head)
+    return None
+
+
+def _stored(state: State, job: Job, head: StepHead) -> StepAnswer:
+    """How a step has ended before."""
+    result, error = state.archive.runs.result(job.seq, head.number)
+    answer = step_rows.answer(state, head, result=result, error=error)
+    answer.existing = True
+    return answer

@@ -1,0 +1,84 @@
+"""What the commands about one run share: the job under its lock, and the heads of its steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from msgspec import Raw
+
+from bunqueue.model.job import ACTIVE, Job
+from bunqueue.model.workflow import MAX_BYTES, STEP_ROWS, Run
+from bunqueue.protocol.codes import Code
+from bunqueue.protocol.commands import CommandError
+from bunqueue.protocol.readable import check_readable, is_readable
+
+from ...lifecycle import run_steps
+from ...lookup import find
+from ...memory.runs import OpenRun
+from ...outbox import ROW
+from ...run_writes import StepHead
+from ...state import State
+from .. import disconnects
+
+
+def held(state: State, job_id: str, token: str) -> Job:
+    """The active job that the caller has locked with this token.
+
+    One that was returned to its queue is locked again, unless somebody else has taken it, as by a heartbeat.
+    """
+    job = state.jobs.get(job_id)
+    if job is not None and job.lock is None and disconnects.retake(state, job, token, None):
+        job = state.jobs[job_id]
+    if job is None or job.state != ACTIVE or job.lock is None or not token or job.lock.token != token:
+        raise CommandError(f"Invalid or expired lock token for job {job_id}", Code.LOCK_LOST, field="token")
+    return job
+
+
+def open_run(state: State, job: Job) -> OpenRun:
+    """The steps of an active job: as they are known, or as they are stored."""
+    run = state.runs.get(job.id)
+    if run is None:
+        run = state.runs[job.id] = OpenRun()
+        if job.stored & STEP_ROWS:
+            enter(run, state.archive.runs.heads(job.seq))
+    return run
+
+
+def enter(run: OpenRun, heads: Iterable[StepHead]) -> None:
+    for head in heads:
+        run.enter(head)
+
+
+def with_run(state: State, job: Job) -> Run:
+    """What the job has beside its steps; one that is no workflow gets it with its first step."""
+    run_steps.has_steps(job)
+    if job.run is None:
+        job.run = Run()
+        state.out.touch(job, ROW)
+    return job.run
+
+
+def workflow(state: State, job_id: str) -> Job:
+    """A live or finished job that has, or may have, steps.  CommandError."""
+    job = find(state, job_id)
+    if job is None:
+        raise CommandError("Job not found", Code.JOB_NOT_FOUND)
+    if job.run is None:
+        raise CommandError(f"Job {job_id} is no workflow, and has no steps", Code.NOT_A_WORKFLOW, field="id")
+    return job
+
+
+def payload(raw: Raw, field: str, most: int = MAX_BYTES) -> bytes:
+    """What a user gives, if it can be read and is not too large.  CommandError."""
+    data = bytes(raw)
+    if len(data) > most:
+        raise CommandError(
+            f"{field} has {len(data)} bytes, at most {most} are allowed",
+            Code.STEP_TOO_LARGE,
+            field=field,
+            value=len(data),
+            bound=most,
+        )
+    if not is_readable(data):
+        check_readable(data, field)
+    return data

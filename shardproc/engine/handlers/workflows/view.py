@@ -1,0 +1,98 @@
+"""GetSteps and GetWorkflow: what is shown of a workflow, live or finished."""
+
+from __future__ import annotations
+
+from msgspec import UNSET, Raw
+
+from bunqueue.model.workflow import STEP_ROWS
+from bunqueue.protocol.codes import Code
+from bunqueue.protocol.commands import CommandError
+from bunqueue.protocol.commands.workflows import (
+    GetSteps,
+    GetWorkflow,
+    KeptSignal,
+    Steps,
+    StepsReply,
+    StepView,
+    UndoView,
+    WorkflowReply,
+    WorkflowView,
+)
+from bunqueue.protocol.job_view import state_name
+
+from ...lookup import find, known_queue
+from ...run_writes import StoredStep
+from ...state import Client, State
+from .runs import workflow
+
+
+def get_steps(state: State, client: Client, command: GetSteps) -> StepsReply:
+    known_queue(state, command.queue)
+    job = find(state, command.id)
+    if job is None or job.queue != command.queue:
+        raise CommandError("Job not found", Code.JOB_NOT_FOUND)
+    if not job.stored & STEP_ROWS:
+        return StepsReply(data=Steps([], None))
+    reads = state.archive.runs
+    if command.names is not None:
+        found = reads.named(job.seq, command.names, command.max_result)
+        return StepsReply(data=Steps([_view(step) for step in found], None))
+    page, after = reads.page(job.seq, command.after, command.limit, command.max_result)
+    return StepsReply(data=Steps([_view(step) for step in page], after))
+
+
+def get_workflow(state: State, client: Client, command: GetWorkflow) -> WorkflowReply:
+    job = workflow(state, command.id)
+    run, reads = job.run, state.archive.runs
+    assert run is not None
+    page, after = reads.page(job.seq, command.after, command.limit, command.max_result)
+    value, _ = reads.result(job.seq, 0)
+    undoing = run.undoing
+    return WorkflowReply(
+        data=WorkflowView(
+            id=job.id,
+            queue=job.queue,
+            name=job.name,
+            state=state_name(job, 3),
+            generation=run.generation,
+            suspended=run.suspended,
+            undoable=run.undoable,
+            undone=run.undone,
+            undoing=None if undoing is None else UndoView(undoing.reason, undoing.error, float(undoing.at)),
+            signals=[
+                KeptSignal(kept.name, float(kept.at), kept.size, _time(kept.expires_at))
+                for kept in reads.signals(job.seq, state.now)
+            ],
+            steps=[_view(step) for step in page],
+            next=after,
+            value=UNSET if value is None else Raw(value),
+        )
+    )
+
+
+def _time(at: int | None) -> float | None:
+    return None if at is None else float(at)
+
+
+def _view(step: StoredStep) -> StepView:
+    return StepView(
+        number=step.number,
+        name=step.name,
+        kind=step.kind,
+        status=step.status,
+        attempts=step.attempts,
+        started_at=float(step.started_at),
+        ended_at=_time(step.ended_at),
+        until=_time(step.until),
+        worker=step.worker or None,
+        arguments=step.arguments,
+        signal=step.signal,
+        key=step.key,
+        child=step.child,
+        child_queue=step.child_queue,
+        undo=step.undo,
+        error=step.error,
+        size=step.size,
+        cursor=UNSET if step.cursor is None else Raw(step.cursor),
+        result=UNSET if step.result is None else Raw(step.result),
+    )

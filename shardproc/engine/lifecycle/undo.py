@@ -1,0 +1,93 @@
+"""Undoing a workflow: whether that comes before its end, how it ends, and what a retry makes of it.
+
+A workflow that is to end as failed or cancelled, and has steps that can be undone, runs again instead, marked
+as `Undoing`: its worker undoes them, the last first.  Only then it ends, with the reason it would have ended
+with before; or, if something could not be undone, as STUCK, and the mark stays for the next try.
+"""
+
+from __future__ import annotations
+
+from bunqueue.model.job import COMPLETED, Job
+from bunqueue.model.workflow import COMPLETED as DONE
+from bunqueue.model.workflow import STUCK, UNDO_MARK, Undoing
+
+from ..outbox import ROW
+from ..run_writes import Op
+from ..state import State
+
+EVER = 2**53
+
+
+def comes_first(job: Job) -> bool:
+    """Whether a job that is to end for good has to be undone before."""
+    run = job.run
+    return run is not None and run.undoable and run.undoing is None and not run.undone
+
+
+def is_underway(job: Job) -> bool:
+    """Whether it runs only to be undone."""
+    return job.run is not None and job.run.undoing is not None
+
+
+def mark(state: State, job: Job, reason: str) -> None:
+    """From now on it runs only to be undone."""
+    assert job.run is not None
+    job.run.undoing = Undoing(state.now, reason, job.error)
+    job.attempts = job.stalls = 0
+    state.out.touch(job, ROW)
+
+
+def end(state: State, job: Job) -> str:
+    """No more runs follow: the reason of the dead letter that it becomes."""
+    run = job.run
+    assert run is not None
+    assert run.undoing is not None
+    left = state.archive.runs.undo_left(job.seq)
+    state.out.touch(job, ROW)  # not before that, as a read has what was touched written
+    if left:
+        job.error = f"Step {left[0]} could not be undone: {job.error or 'its worker did not say why'}"
+        return STUCK
+    undoing, run.undoing, run.undone = run.undoing, None, True
+    job.error = undoing.error
+    return undoing.reason
+
+
+def revived(state: State, job: Job) -> None:
+    """A finished job is to run again.  What was undone has to be done again, and one that had completed
+    begins anew; an undo that was stuck goes on."""
+    run = job.run
+    if run is None or run.undoing is not None:
+        return
+    if job.state == COMPLETED:
+        forget_steps(state, job, 1)
+    elif run.undone:
+        _forget_undone(state, job)
+
+
+def forget_steps(state: State, job: Job, first: int) -> None:
+    """Remove the steps from this number on: they run again, as something new for the outside world."""
+    run = job.run
+    assert run is not None
+    kept = [head for head in state.archive.runs.heads(job.seq) if head.number < first]
+    state.out.runs.append((Op.DELETE_SOME_STEPS, (job.seq, first, EVER)))
+    run.generation += 1
+    run.undoable = any(head.undo for head in kept)
+    run.undone, run.undoing = False, None
+    state.out.touch(job, ROW)
+
+
+def _forget_undone(state: State, job: Job) -> None:
+    run = job.run
+    assert run is not None
+    heads = {head.name: head for head in state.archive.runs.heads(job.seq)}
+    gone: list[int] = []
+    for head in heads.values():
+        undo = heads.get(UNDO_MARK + head.name)
+        if undo is not None:
+            gone.append(undo.number)
+            if undo.status == DONE:
+                gone.append(head.number)
+    state.out.runs += [(Op.DELETE_SOME_STEPS, (job.seq, number, number)) for number in gone]
+    run.generation += 1
+    run.undoable = any(head.undo for head in heads.values() if head.number not in gone)
+    run.undone = False

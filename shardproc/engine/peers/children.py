@@ -1,0 +1,292 @@
+"""Jobs that workflows start: started once, watched until they have ended, cancelled with their parent.
+
+The step of a child is stored before its shard is asked to start it, with all that this needs; it is asked
+again after a restart, and starts no child that it has or has had.  A child that is to be cancelled is
+remembered in a record until its shard has answered.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct, json
+from msgspec.msgpack import Decoder
+
+from bunqueue.model.ids import slot_of_queue
+from bunqueue.model.job import REMOVED, Job
+from bunqueue.model.workflow import CANCELLED, COMPLETED, FAILED
+from bunqueue.protocol import peers as messages
+from bunqueue.protocol.commands import CommandError
+from bunqueue.protocol.commands.core import JobFields
+
+from .. import peer_calls
+from ..handlers import cancel, push
+from ..lifecycle import outcomes, run_steps
+from ..memory.runs import Child
+from ..peer_calls import Steps
+from ..run_writes import Op
+from ..state import Awaited, ChildEnd, State
+from . import dependencies, directory
+
+KIND = "child_cancel"
+GRACE_MS = 10_000  # for the worker of a child that is cancelled with its parent
+GONE = "the child is not there any more"
+A_TIME = 1_000  # children in one message
+
+_decode_fields = Decoder(JobFields).decode
+_decode_new = Decoder(messages.NewChild).decode
+
+
+class Order(Struct):
+    """A record: this child of that workflow is to be cancelled; it is in this queue."""
+
+    parent: str
+    queue: str
+    reason: str
+
+
+_decode_order = json.Decoder(Order).decode
+
+
+# The shard of the parent
+
+
+def begin(state: State, job: Job, children: list[tuple[int, messages.NewChild]]) -> None:
+    """Have children started whose steps are stored in this batch."""
+    for number, child in children:
+        state.children.setdefault(job.id, {})[number] = Child(child.id, child.queue, starting=True)
+    for start in range(0, len(children), A_TIME):
+        peer_calls.start(state, _start(state, job.id, job.seq, children[start : start + A_TIME]))
+
+
+def recovered(state: State) -> None:
+    """After a start: ask for all children that have not ended, and cancel those that are to be."""
+    unstarted: dict[str, list[tuple[int, messages.NewChild]]] = {}
+    for child in state.archive.runs.open_children():
+        if child.job_id not in state.jobs:
+            continue
+        of_parent = state.children.setdefault(child.job_id, {})
+        of_parent[child.number] = Child(child.child, child.queue, starting=child.input is not None)
+        if child.input is not None:
+            unstarted.setdefault(child.job_id, []).append((child.number, _decode_new(child.input)))
+        else:
+            _watch(state, child.job_id, child.number, child.child, child.queue)
+    for parent, children in unstarted.items():
+        for start in range(0, len(children), A_TIME):
+            some = children[start : start + A_TIME]
+            peer_calls.start(state, _start(state, parent, state.jobs[parent].seq, some))
+    for child_id, order in list(state.cancels.items()):
+        _send_cancel(state, child_id, order)
+
+
+def _shard_of(state: State, queue: str) -> int:
+    return slot_of_queue(queue) & (state.shards - 1)
+
+
+def _start(state: State, parent: str, seq: int, children: list[tuple[int, messages.NewChild]]) -> Steps:
+    groups: dict[int, list[tuple[int, messages.NewChild]]] = {}
+    for number, child in children:
+        groups.setdefault(_shard_of(state, child.queue), []).append((number, child))
+    found = yield [
+        (shard, messages.StartChildren(parent, [child for _, child in some]))
+        for shard, some in groups.items()
+    ]
+    for some, answer in zip(groups.values(), found, strict=True):
+        known = {outcome.id: outcome for outcome in answer.outcomes}
+        for (number, child), started in zip(some, answer.started, strict=True):
+            _started(state, parent, seq, number, child, started, known.get(started.id))
+
+
+def _started(
+    state: State,
+    parent: str,
+    seq: int,
+    number: int,
+    child: messages.NewChild,
+    started: messages.Started,
+    outcome: messages.Outcome | None,
+) -> None:
+    """A shard has said what became of the order to start a child."""
+    known = state.children.get(parent, {}).get(number)
+    if known is None or known.id != child.id:  # its step has ended meanwhile, or is gone
+        if child.id in state.cancels:
+            _send_cancel(state, child.id, state.cancels[child.id])
+        return
+    job = state.jobs[parent]
+    known.starting = False
+    if started.error:
+        _end(state, job, number, FAILED, error=started.error)
+        return
+    state.out.runs.append((Op.SET_CHILD, (started.id, seq, number)))
+    known.id = started.id
+    if child.detached:
+        _end(state, job, number, COMPLETED)
+        return
+    awaited = _watch(state, parent, number, started.id, child.queue)
+    if outcome is not None and outcome.word != messages.PENDING:
+        state.run_ends.append(ChildEnd(outcome, awaited.parents))
+        awaited.parents = {}
+        dependencies.drop_idle(state, started.id, awaited)
+
+
+def _watch(state: State, parent: str, number: int, child: str, queue: str) -> Awaited:
+    """Its shard will say when the child has ended."""
+    awaited = state.awaited.setdefault(child, Awaited())
+    awaited.parents[parent] = number
+    awaited.shard, awaited.is_watched = _shard_of(state, queue), True
+    return awaited
+
+
+def settle(state: State) -> None:
+    """Handle what is new of workflows that have ended, and of children."""
+    while state.run_ends:
+        news = state.run_ends.pop()
+        if isinstance(news, ChildEnd):
+            _ended(state, news.outcome, news.parents)
+        else:
+            cancel_all(state, news, f"its workflow {news.id} has ended")
+
+
+def _ended(state: State, outcome: messages.Outcome, parents: dict[str, int]) -> None:
+    """A child has ended: so do the steps that stand for it."""
+    for parent, number in parents.items():
+        job = state.jobs.get(parent)
+        known = state.children.get(parent, {}).get(number)
+        if job is None or known is None or known.id != outcome.id:
+            continue
+        if outcome.word == messages.DONE:
+            peer_calls.start(state, _take_result(state, parent, number, known))
+        elif outcome.word == messages.UNKNOWN:
+            _end(state, job, number, FAILED, error=GONE)
+        else:
+            _end(state, job, number, FAILED, error=outcome.error)
+
+
+def _take_result(state: State, parent: str, number: int, child: Child) -> Steps:
+    (found,) = yield [(_shard_of(state, child.queue), messages.Values([child.id]))]
+    job = state.jobs.get(parent)
+    if job is not None and state.children.get(parent, {}).get(number) is child:
+        value = found.values[0]
+        _end(state, job, number, COMPLETED, result=None if value is None else bytes(value.result))
+
+
+def _end(
+    state: State, job: Job, number: int, status: str, *, result: bytes | None = None, error: str | None = None
+) -> None:
+    _forget(state, job.id, number)
+    run_steps.end(state, job, number, status, result=result, error=error)
+
+
+def _forget(state: State, parent: str, number: int) -> Child | None:
+    of_parent = state.children.get(parent)
+    if of_parent is None:
+        return None
+    child = of_parent.pop(number, None)
+    if not of_parent:
+        del state.children[parent]
+    return child
+
+
+# Cancelling
+
+
+def cancel_all(state: State, job: Job, why: str, first: int = 0) -> None:
+    """Cancel the children of a workflow, those with steps from a number on."""
+    for number in [number for number in state.children.get(job.id, ()) if number >= first]:
+        cancel_child(state, job, number, why)
+
+
+def cancel_child(state: State, job: Job, number: int, why: str) -> None:
+    """Have a child cancelled; its step has ended when this returns."""
+    child = _forget(state, job.id, number)
+    if child is None:
+        return
+    awaited = state.awaited.get(child.id)
+    if awaited is not None and awaited.parents.pop(job.id, None) is not None:
+        dependencies.drop_idle(state, child.id, awaited)
+    if job.state != REMOVED:
+        run_steps.end(state, job, number, CANCELLED, error=why)
+    order = state.cancels[child.id] = Order(job.id, child.queue, why)
+    state.out.keep(KIND, child.id, order)
+    if not child.starting:  # else it might come after this
+        _send_cancel(state, child.id, order)
+
+
+def _send_cancel(state: State, child_id: str, order: Order) -> None:
+    peer_calls.start(state, _until_cancelled(state, child_id, order))
+
+
+def _until_cancelled(state: State, child_id: str, order: Order) -> Steps:
+    yield [(_shard_of(state, order.queue), messages.CancelChildren(order.parent, [child_id], order.reason))]
+    if state.cancels.pop(child_id, None) is not None:
+        state.out.keep(KIND, child_id, None)
+
+
+def recover(state: State, key: str, value: str) -> None:
+    state.cancels[key] = _decode_order(value)
+
+
+def slot_of_record(key: str, value: str) -> int:
+    return slot_of_queue(_decode_order(value).queue)
+
+
+# The shard of the child
+
+
+def start_children(state: State, source: int, message: messages.StartChildren) -> Steps:
+    life = state.lives[source]
+    new = [child for child in message.children if not _is_known(state, child, message.parent)]
+    errors: dict[str, str] = {}
+    try:
+        taken = yield from directory.claim(state, [child.id for child in new])
+    except CommandError as error:
+        errors, taken = {child.id: str(error) for child in new}, {}
+    if life != state.lives[source] and source != state.shard:
+        return messages.ChildrenStarted([], [])  # who asked is gone, and asks again
+    ids: dict[str, str] = {}
+    for child in new:
+        if child.id in errors or _is_known(state, child, message.parent):
+            continue
+        if child.id in taken:
+            errors[child.id] = f"another job has the id {child.id}"
+            continue
+        try:
+            ids[child.id] = _push(state, child, message.parent)
+        except CommandError as error:
+            errors[child.id] = str(error)
+    started = [
+        messages.Started(ids.get(child.id, child.id), errors.get(child.id, "")) for child in message.children
+    ]
+    pairs = zip(message.children, started, strict=True)
+    watched = [each.id for child, each in pairs if not each.error and not child.detached]
+    found = yield from dependencies.answer_watch(state, source, messages.Watch(watched))
+    return messages.ChildrenStarted(started, found.jobs)
+
+
+def _is_known(state: State, child: messages.NewChild, parent: str) -> bool:
+    """Whether a job with this id is, or was, the child of that workflow."""
+    job = state.jobs.get(child.id) or state.archive.known(child.id)
+    if job is not None:
+        return job.extra is not None and job.extra.parent_id == parent
+    # An id that the user chose may have been another job's.
+    return not child.own and outcomes.outcome_of_ended(state, child.id).word != messages.UNKNOWN
+
+
+def _push(state: State, child: messages.NewChild, parent: str) -> str:
+    """The id of the job: its own, or that of the one which has its unique key."""
+    fields = _decode_fields(child.input)
+    fields.job_id, fields.parent_id = child.id, parent
+    queue = state.queues.get(child.queue) or push.new_queue(state, child.queue)
+    ids, _ = push.add(state, queue, [fields], [bytes(fields.data)])
+    job = state.jobs.get(ids[0])
+    if job is not None:
+        outcomes.watch(state, job)
+    return ids[0]
+
+
+def cancel_children(
+    state: State, source: int, message: messages.CancelChildren
+) -> messages.ChildrenCancelled:
+    for child_id in message.ids:
+        job = state.jobs.get(child_id)
+        if job is not None and job.extra is not None and job.extra.parent_id == message.parent:
+            cancel.stop(state, job, message.reason, GRACE_MS)
+    return messages.ChildrenCancelled()
