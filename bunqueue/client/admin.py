@@ -6,21 +6,26 @@ What is about one queue belongs to `client/queue`. `blocking/admin.py` is made f
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterable
 from typing import Any
 
 from bunqueue.client.base import AsyncClient
+from bunqueue.client.connection.options import Duration, milliseconds
 from bunqueue.client.models import jobs as replies
 from bunqueue.client.models.jobs import Job
 from bunqueue.client.options import checks
+from bunqueue.client.options.job import encode_data
 from bunqueue.client.queue.crons import AsyncNamedCrons
 from bunqueue.client.queue.handle import AsyncJobHandle
 from bunqueue.client.queue.webhooks import AsyncServerWebhooks, WebhookEvent
+from bunqueue.client.queue.workflow import AsyncWorkflowHandle
 from bunqueue.client.server_calls import AsyncServerCalls
 from bunqueue.errors import JobNotFound
 from bunqueue.protocol.commands import query
 from bunqueue.protocol.commands.cron import CronView
 from bunqueue.protocol.commands.webhooks import WebhookInfo
+from bunqueue.protocol.commands.workflows import Broadcast
 
 
 class AsyncAdmin(AsyncClient, AsyncServerCalls, AsyncNamedCrons, AsyncServerWebhooks):
@@ -68,6 +73,34 @@ class AsyncAdmin(AsyncClient, AsyncServerCalls, AsyncNamedCrons, AsyncServerWebh
         """The state of a job; unknown when there is no such job."""
         command = checks.checked(query.GetState(id=job_id), id="job_id")
         return (await self._caller.call(command, query.StateReply)).state
+
+    async def broadcast(
+        self,
+        name: str,
+        key: str,
+        data: object = None,
+        *,
+        keep: Duration | None = None,
+        broadcast_id: str | None = None,
+    ) -> int:
+        """Send a signal to every workflow of any queue that waits for this name and key; how many took it.
+
+        For a day, or for `keep`, workflows that wait for it later get it, too, each once. With the same
+        `broadcast_id` it may be sent again, and counts once.
+        """
+        command = Broadcast(
+            name=name,
+            key=key,
+            data=encode_data(data, f"the data of signal {name!r}"),
+            keep=None if keep is None else milliseconds(keep, "keep"),
+            broadcast_id=broadcast_id or str(uuid.uuid4()),  # so that the client may repeat it
+        )
+        return (await self._caller.call(checks.checked(command), query.CountReply)).count
+
+    async def find_workflow(self, job_id: str) -> AsyncWorkflowHandle[Any]:
+        """As `find_job`, for a workflow."""
+        found = await self.find_job(job_id)
+        return AsyncWorkflowHandle(self._caller, found.queue, found.id)
 
     async def find_job(self, job_id: str) -> AsyncJobHandle[Any]:
         """The handle of a job; the server is asked for its queue. Raises JobNotFound."""

@@ -28,6 +28,11 @@ EventType = Literal[
     "stalled",
     "paused",
     "resumed",
+    "step",
+    "signalled",
+    "suspended",
+    "undoing",
+    "continued",
     "lost",
 ]
 assert get_args(EventType) == PUBLISHED

@@ -15,7 +15,7 @@ from support.server import Server
 from support.web import client
 
 from bunqueue.gateway.http.resources import RESOURCES
-from bunqueue.model.events import LAST_PUBLISHED, NAMES
+from bunqueue.model.events import NAMES, UNPUBLISHED
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "http.md").read_text(encoding="utf-8")
@@ -50,7 +50,7 @@ def test_programs_run(web_server: Server, tmp_path: Path) -> None:
 
 
 def test_every_kind_of_event_is_told() -> None:
-    assert {f"`{name}`" for name in NAMES[LAST_PUBLISHED + 1 :]} <= set(re.findall(r"`[\w-]+`", PAGE))
+    assert {f"`{NAMES[kind]}`" for kind in UNPUBLISHED} <= set(re.findall(r"`[\w-]+`", PAGE))
 
 
 async def test_every_resource_is_documented(web_server: Server) -> None:

@@ -29,6 +29,7 @@ ELSEWHERE = {
     **dict.fromkeys(["PULLB", "ACKB"], "Worker"),
     **dict.fromkeys(["JobHeartbeatB", "ExtendLock", "ExtendLocks"], "Worker"),
     **dict.fromkeys(["RegisterWorker", "UnregisterWorker", "Heartbeat"], "Worker"),
+    **dict.fromkeys(["RecordSteps", "GetSteps", "SuspendJob", "ContinueAsNew"], "Worker"),
     "Auth": "each connection",
     "PUSHF": "FlowProducer",
     **dict.fromkeys(["SubscribeEvents", "UnsubscribeEvents"], "QueueEvents"),
@@ -98,6 +99,7 @@ PAIRS = [
     (queue.AsyncQueue, blocking.Queue),
     (queue.AsyncJobHandle, blocking.JobHandle),
     (queue.AsyncJobGroup, blocking.JobGroup),
+    (queue.AsyncWorkflowHandle, blocking.WorkflowHandle),
 ]
 
 

@@ -18,7 +18,9 @@ SPREAD = 8
 QUEUES = [queue_on(number, "main", SPREAD) for number in range(SPREAD)]
 SIDE = [queue_on(number, "side", SPREAD) for number in range(SPREAD)]  # with limits, pauses and groups
 ORDER = [queue_on(number, "order", SPREAD) for number in range(SPREAD)]  # of which nothing is pulled
-ALL = [*QUEUES, *SIDE, *ORDER]
+FLOWS = [queue_on(number, "flows", SPREAD) for number in range(SPREAD)]  # workflows that wait
+CHILDREN = [queue_on(number, "children", SPREAD) for number in range(SPREAD)]  # for jobs that nobody takes
+ALL = [*QUEUES, *SIDE, *ORDER, *FLOWS, *CHILDREN]
 HOUR_MS = 3_600_000
 LONG = {"delay": 24 * HOUR_MS}
 
@@ -54,6 +56,9 @@ async def fill(wire: Wire) -> Made:
     for number in range(SPREAD):
         await _dependent(wire, made, number)
     await _families(wire, made)
+    for number in range(SPREAD):
+        await _workflows(wire, made, number)
+    await wire.ok("Broadcast", name="paid", key="k", data={"eur": 5}, keep=24 * HOUR_MS)
     await wire.ok("AddWebhook", url="https://example.com/a", events=["job.completed"], queue=QUEUES[3])
     hook = await wire.ok("AddWebhook", url="https://example.com/b", events=["job.failed"], secret="s")
     await wire.ok("SetWebhookEnabled", id=hook["data"]["webhookId"], enabled=False)
@@ -190,6 +195,28 @@ async def _families(wire: Wire, made: Made) -> None:
     made.needs["own-later-6"] = ["own-waiting-2"]
 
 
+async def _workflows(wire: Wire, made: Made, number: int) -> None:
+    """A workflow that sleeps, one that waits for a signal and one that waits for jobs of other queues; each
+    with steps. What they wait for does not come while the rest is worked off."""
+    queue = FLOWS[number]
+    for kind in ("sleep", "signal", "child"):
+        job_id = f"workflow-{kind}-{number}"
+        await push(wire, made, queue, jobId=job_id, workflow=True)
+        token = (await wire.ok("PULL", queue=queue, owner="w"))["token"]
+        wait = {"name": "wait", "kind": kind, "status": "waiting", "signal": "go", "delay": 1000 * HOUR_MS}
+        if kind == "child":
+            child = f"own-started-{number}"
+            order = {"queue": CHILDREN[(number + 3) % SPREAD], "input": {"data": number, "jobId": child}}
+            made.ids.append(child)
+            wait = {"name": "wait", "kind": kind, "status": "waiting", "child": order}
+        steps = [{"name": "charge", "result": {"paid": 5}, "undo": True}, {"name": "", "kind": "state"}, wait]
+        records = [{"id": job_id, "token": token, **step} for step in steps]
+        answers = (await wire.ok("RecordSteps", queue=queue, steps=records))["results"]
+        assert all(answer is None or "refused" not in answer for answer in answers), answers
+        await wire.ok("SendSignal", id=job_id, name="kept", data=[1], signalId="once")
+        await wire.ok("SuspendJob", queue=queue, id=job_id, token=token, groups=[{"steps": ["wait"]}])
+
+
 # Questions
 
 
@@ -261,12 +288,20 @@ async def work_off(wire: Wire, made: Made) -> list[str]:
         for command in ("Resume", "ClearConcurrency", "RateLimitClear"):
             await wire.ok(command, queue=queue)
         await wire.ok("ResumeGroup", queue=queue, groupId="b")
+    for number in range(SPREAD):
+        signal = {"id": f"workflow-signal-{number}", "name": "go", "data": number}
+        assert (await wire.ok("SendSignal", **signal))["data"]["delivered"]
+        await wire.ok("PromoteJobs", queue=FLOWS[number])
     before = -1
     while before < len(done):  # what was done may have let others go on
         before = len(done)
-        for queue in (*QUEUES, *SIDE):
-            await wire.ok("PromoteJobs", queue=queue)
+        for queue in (*QUEUES, *SIDE, *CHILDREN, *FLOWS):
+            if queue not in FLOWS:
+                await wire.ok("PromoteJobs", queue=queue)
             await _work(wire, queue, done)
+    for number in range(SPREAD):
+        steps = (await wire.ok("GetWorkflow", id=f"workflow-child-{number}"))["data"]["steps"]
+        assert [step["status"] for step in steps] == ["completed"] * 2
     return done
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterable
 from typing import Any
 
@@ -9,14 +10,18 @@ from bunqueue.client.blocking.base import Client
 from bunqueue.client.blocking.queue.crons import NamedCrons
 from bunqueue.client.blocking.queue.handle import JobHandle
 from bunqueue.client.blocking.queue.webhooks import ServerWebhooks, WebhookEvent
+from bunqueue.client.blocking.queue.workflow import WorkflowHandle
 from bunqueue.client.blocking.server_calls import ServerCalls
+from bunqueue.client.connection.options import Duration, milliseconds
 from bunqueue.client.models import jobs as replies
 from bunqueue.client.models.jobs import Job
 from bunqueue.client.options import checks
+from bunqueue.client.options.job import encode_data
 from bunqueue.errors import JobNotFound
 from bunqueue.protocol.commands import query
 from bunqueue.protocol.commands.cron import CronView
 from bunqueue.protocol.commands.webhooks import WebhookInfo
+from bunqueue.protocol.commands.workflows import Broadcast
 
 
 class Admin(Client, ServerCalls, NamedCrons, ServerWebhooks):
@@ -64,6 +69,34 @@ class Admin(Client, ServerCalls, NamedCrons, ServerWebhooks):
         """The state of a job; unknown when there is no such job."""
         command = checks.checked(query.GetState(id=job_id), id="job_id")
         return (self._caller.call(command, query.StateReply)).state
+
+    def broadcast(
+        self,
+        name: str,
+        key: str,
+        data: object = None,
+        *,
+        keep: Duration | None = None,
+        broadcast_id: str | None = None,
+    ) -> int:
+        """Send a signal to every workflow of any queue that waits for this name and key; how many took it.
+
+        For a day, or for `keep`, workflows that wait for it later get it, too, each once. With the same
+        `broadcast_id` it may be sent again, and counts once.
+        """
+        command = Broadcast(
+            name=name,
+            key=key,
+            data=encode_data(data, f"the data of signal {name!r}"),
+            keep=None if keep is None else milliseconds(keep, "keep"),
+            broadcast_id=broadcast_id or str(uuid.uuid4()),  # so that the client may repeat it
+        )
+        return (self._caller.call(checks.checked(command), query.CountReply)).count
+
+    def find_workflow(self, job_id: str) -> WorkflowHandle[Any]:
+        """As `find_job`, for a workflow."""
+        found = self.find_job(job_id)
+        return WorkflowHandle(self._caller, found.queue, found.id)
 
     def find_job(self, job_id: str) -> JobHandle[Any]:
         """The handle of a job; the server is asked for its queue. Raises JobNotFound."""

@@ -78,6 +78,8 @@ class CommonJobOptions(TypedDict, total=False):
     timestamp: PastMoment | None
     """When it was made, if that is not now: a datetime with a time zone, a timedelta for so long ago, or ms
     since the epoch. A `delay` and a `ttl` that are spans count from then."""
+    workflow: bool | None
+    """It is a workflow: it takes signals, and is kept when it was cancelled. `@app.workflow` says so."""
     headers: Mapping[str, str] | None
     """For those on the way, such as a trace context; not part of the data. At most 16."""
 

@@ -5,5 +5,6 @@ from __future__ import annotations
 from bunqueue.client.queue.groups import AsyncJobGroup
 from bunqueue.client.queue.handle import AsyncJobHandle
 from bunqueue.client.queue.queue import AsyncQueue
+from bunqueue.client.queue.workflow import AsyncWorkflowHandle
 
-__all__ = ["AsyncJobGroup", "AsyncJobHandle", "AsyncQueue"]
+__all__ = ["AsyncJobGroup", "AsyncJobHandle", "AsyncQueue", "AsyncWorkflowHandle"]

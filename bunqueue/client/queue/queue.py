@@ -45,6 +45,7 @@ from bunqueue.client.queue.groups import AsyncJobGroup
 from bunqueue.client.queue.handle import AsyncJobHandle
 from bunqueue.client.queue.settings import AsyncQueueSettings
 from bunqueue.client.queue.webhooks import AsyncServerWebhooks, WebhookEvent
+from bunqueue.client.queue.workflow import AsyncWorkflowHandle
 from bunqueue.client.server_calls import AsyncServerCalls
 from bunqueue.client.worker.middleware import AsyncAround, Middleware, around_adding
 from bunqueue.errors import BunqueueError, CommandFailed, JobNotFound, OptionError
@@ -179,6 +180,10 @@ class AsyncQueue(AsyncNamedCrons, AsyncQueueSettings, AsyncServerWebhooks):
         msgspec struct, a plain type. What `add` gives has `returning` for that.
         """
         return AsyncJobHandle(self._caller, self.name, job_id, result_type)
+
+    def workflow(self, job_id: str, result_type: Any = Any) -> AsyncWorkflowHandle[Any]:
+        """As `handle`, for a workflow: its handle has signals, steps and undo, too."""
+        return AsyncWorkflowHandle(self._caller, self.name, job_id, result_type)
 
     # -- adding jobs
 

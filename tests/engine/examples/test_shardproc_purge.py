@@ -9,7 +9,7 @@ from bunqueue.model.job import COMPLETED, FAILED
 from shardproc.engine.lifecycle import removal
 from shardproc.engine.outbox import LogEntry
 from shardproc.engine.state import QueueState
-from shardproc.storage import store
+from shardproc.storage import rows as stored
 from shardproc.storage.event_log import read
 
 TABLES = ("jobs", "locks", "completed", "large_outcomes", "dead_letters", "attempts", "job_logs")
@@ -120,7 +120,7 @@ def test_looking_goes_on_behind_the_last_job_looked_at(driver: Driver) -> None:
 
 
 def test_large_payloads_are_found_few_at_a_time(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store, "MAX_PURGE", 15)
+    monkeypatch.setattr(stored, "MAX_PURGE", 15)
     ids = [complete(driver) for _ in range(3)]
     dead = [die(driver) for _ in range(3)]
     assert purge_completed(driver, START) == ids[:2]

@@ -14,6 +14,7 @@ from bunqueue.client.blocking.queue.groups import JobGroup
 from bunqueue.client.blocking.queue.handle import JobHandle
 from bunqueue.client.blocking.queue.settings import QueueSettings
 from bunqueue.client.blocking.queue.webhooks import ServerWebhooks, WebhookEvent
+from bunqueue.client.blocking.queue.workflow import WorkflowHandle
 from bunqueue.client.blocking.server_calls import ServerCalls
 from bunqueue.client.connection import requests
 from bunqueue.client.connection.caller import Caller
@@ -176,6 +177,10 @@ class Queue(NamedCrons, QueueSettings, ServerWebhooks):
         msgspec struct, a plain type. What `add` gives has `returning` for that.
         """
         return JobHandle(self._caller, self.name, job_id, result_type)
+
+    def workflow(self, job_id: str, result_type: Any = Any) -> WorkflowHandle[Any]:
+        """As `handle`, for a workflow: its handle has signals, steps and undo, too."""
+        return WorkflowHandle(self._caller, self.name, job_id, result_type)
 
     # -- adding jobs
 

@@ -1,0 +1,105 @@
+"""Made by scripts/unasync.py from client/queue/workflow.py; do not edit."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any, TypeVar
+
+from bunqueue.client.blocking.queue.handle import JobHandle
+from bunqueue.client.connection.options import Duration, milliseconds
+from bunqueue.client.models.workflows import OneWorkflow, Step, WorkflowInfo
+from bunqueue.client.options import checks
+from bunqueue.client.options.job import encode_data
+from bunqueue.protocol.commands import Ok
+from bunqueue.protocol.commands.workflows import (
+    GetWorkflow,
+    RetryWorkflow,
+    SendSignal,
+    SignalReply,
+    UndoWorkflow,
+)
+
+R = TypeVar("R")
+
+PAGE = 500  # steps read at once
+
+
+class WorkflowHandle(JobHandle[R]):
+    """A workflow: everything that a job has, and its steps, signals and undo.
+
+    R is the type of its result.
+    """
+
+    __slots__ = ()
+
+    def info(self) -> WorkflowInfo:
+        """What it does and waits for, with its first steps; `history` has all of them. Raises JobNotFound."""
+        return self._page(0, 100, 1024)
+
+    def query(self) -> Any:
+        """What its code has last set as `flow.state`; None if it has set nothing. Raises JobNotFound."""
+        return (self._page(0, 1, 0)).value
+
+    def history(self, *, max_result: int = 1 << 20) -> list[Step]:
+        """All its recorded steps, in the order in which they were first recorded.
+
+        Results of more than `max_result` bytes are left out. Raises JobNotFound.
+        """
+        steps: list[Step] = []
+        after: int | None = 0
+        while after is not None:
+            page = self._page(after, PAGE, max_result)
+            steps += page.steps
+            after = page.next
+        return steps
+
+    def _page(self, after: int, limit: int, max_result: int) -> WorkflowInfo:
+        command = GetWorkflow(id=self.id, after=after, limit=limit, max_result=max_result)
+        return (self._ask(checks.checked(command), OneWorkflow)).data
+
+    def signal(
+        self, name: str, data: object = None, *, ttl: Duration | None = None, signal_id: str | None = None
+    ) -> bool:
+        """Send it a signal: the oldest wait for this name takes it. True: one has. False: none was there, and
+        the signal is kept for the next one; for `ttl`, if that is given.
+
+        With the same `signal_id` it may be sent again, and counts once. Raises JobNotFound, or WrongState
+        when the workflow has ended or is none.
+        """
+        command = SendSignal(
+            id=self.id,
+            name=name,
+            data=encode_data(data, f"the data of signal {name!r}"),
+            ttl=None if ttl is None else milliseconds(ttl, "ttl"),
+            signal_id=signal_id or str(uuid.uuid4()),  # so that the client may repeat it
+        )
+        return (self._ask(checks.checked(command), SignalReply)).data.delivered
+
+    def retry_from(self, step: str) -> None:
+        """Run it again from a step: that step and everything that was recorded after it is removed.
+
+        Raises NotFound when it has recorded no such step, WrongState while it is active.
+        """
+        self._ask(checks.checked(RetryWorkflow(id=self.id, step=step)), Ok)
+
+    def undo(self) -> None:
+        """Undo its finished steps, the last first, after it has completed or failed. `cancel` does so, too.
+
+        Raises WrongState when it has not ended, or nothing can be undone.
+        """
+        self._ask(UndoWorkflow(id=self.id, action="start"), Ok)
+
+    def resume_undo(self) -> None:
+        """Try again to undo what could not be undone. Raises WrongState when it is not stuck."""
+        self._ask(UndoWorkflow(id=self.id, action="retry"), Ok)
+
+    def skip_undo(self, step: str) -> None:
+        """Go on with a stuck undo, without undoing this step. Raises WrongState, or NotFound."""
+        self._ask(checks.checked(UndoWorkflow(id=self.id, action="skip", step=step)), Ok)
+
+    def edit_undo(self, step: str, value: object) -> None:
+        """Go on with a stuck undo: undo this step with `value` instead of its result. Raises WrongState, or
+        NotFound."""
+        data = encode_data(value, f"the value for step {step!r}")
+        command = UndoWorkflow(id=self.id, action="edit", step=step, data=data)
+        self._ask(checks.checked(command), Ok)

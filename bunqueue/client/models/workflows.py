@@ -1,0 +1,134 @@
+"""A workflow as the server has it: its steps, and what it waits for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, Raw, Struct, UnsetType
+
+from bunqueue.errors import ResultError
+from bunqueue.protocol.commands import Reply
+from bunqueue.protocol.lenient import DECODE_ERRORS
+from bunqueue.protocol.moments import MaybeMoment, Moment
+from bunqueue.protocol.readable import reason
+
+_decode = msgspec.msgpack.Decoder().decode
+
+
+class Step(Struct, rename="camel", kw_only=True, frozen=True):
+    """A recorded step of a workflow. `docs/workflows.md` has its kinds and states."""
+
+    number: int
+    """1, 2, ... in the order in which steps were first recorded."""
+    name: str
+    kind: str
+    """step, sleep, signal, child, value or undo."""
+    status: str
+    """running, retrying, waiting, completed, failed, timed-out, cancelled or skipped."""
+    attempts: int = 1
+    started_at_ms: float = msgspec.field(name="startedAt")
+    ended_at_ms: float | None = msgspec.field(default=None, name="endedAt")
+    until_ms: float | None = msgspec.field(default=None, name="until")
+    worker: str | None = None
+    """Who has recorded it last."""
+    arguments: str | None = None
+    """A fingerprint of what it was called with."""
+    signal: str | None = None
+    key: str | None = None
+    child: str | None = None
+    """The id of the job that it has started."""
+    child_queue: str | None = None
+    undo: bool = False
+    """It can be undone."""
+    error: str | None = None
+    size: int = 0
+    """Bytes of its result."""
+    raw_result: Raw | UnsetType = msgspec.field(default=UNSET, name="result")
+    raw_cursor: Raw | UnsetType = msgspec.field(default=UNSET, name="cursor")
+
+    started_at = Moment("started_at_ms")
+    """When its first attempt began."""
+    ended_at = MaybeMoment("ended_at_ms")
+    until = MaybeMoment("until_ms")
+    """When a wait ends by itself, or the next attempt begins."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it has not ended."""
+        return self.ended_at_ms is None
+
+    @property
+    def result(self) -> Any:
+        """What it gave; None, too, if that was left out as it is large (`size` says so). Raises
+        ResultError."""
+        return decode(self.raw_result, self.name)
+
+    @property
+    def cursor(self) -> Any:
+        """What it has saved to go on from. Raises ResultError."""
+        return decode(self.raw_cursor, self.name)
+
+
+def decode(raw: Raw | UnsetType, step: str) -> Any:
+    """A stored value. Raises ResultError."""
+    if raw is UNSET:
+        return None
+    try:
+        return _decode(raw)
+    except DECODE_ERRORS as error:
+        raise ResultError(f"what step {step!r} has stored cannot be read: {reason(error)}") from None
+
+
+class UndoReason(Struct, frozen=True):
+    """Why a workflow is being undone, and what it will have ended with."""
+
+    reason: str
+    error: str | None
+    at_ms: float = msgspec.field(name="at")
+
+    at = Moment("at_ms")
+
+
+class KeptSignal(Struct, rename="camel", frozen=True):
+    """A signal that the workflow has not waited for yet."""
+
+    name: str
+    at_ms: float = msgspec.field(name="at")
+    size: int = 0
+    expires_at_ms: float | None = msgspec.field(default=None, name="expiresAt")
+
+    at = Moment("at_ms")
+    expires_at = MaybeMoment("expires_at_ms")
+
+
+class WorkflowInfo(Struct, rename="camel", kw_only=True, frozen=True):
+    """A workflow as it is now."""
+
+    id: str
+    queue: str
+    name: str
+    state: str
+    """As of any job, and waiting-signal, waiting-children, or stuck."""
+    generation: int = 0
+    """How often its steps began again: continued as new, retried from a step, or after an undo."""
+    suspended: int = 0
+    """How often it has ended a run to wait."""
+    undoable: bool = False
+    undone: bool = False
+    undoing: UndoReason | None = None
+    signals: list[KeptSignal] = []
+    """Those that it has not waited for yet, the oldest first."""
+    steps: list[Step] = []
+    next: int | None = None
+    """For the next page of steps."""
+    raw_value: Raw | UnsetType = msgspec.field(default=UNSET, name="value")
+
+    @property
+    def value(self) -> Any:
+        """What its code has set as `flow.state`; None if it has set nothing."""
+        return decode(self.raw_value, "state")
+
+
+class OneWorkflow(Reply, kw_only=True):
+    data: WorkflowInfo
