@@ -1,7 +1,8 @@
 """Flows, dependents and races for ids over four shards, under load, while processes are killed at random.
 
 What the server has said must be so in the end: every id once, flows whole, parents after their children and
-with their results, nothing waits for ever.  ``KILL_SEED=...`` repeats the choices of a run (not its timing).
+with their results, nothing waits for ever.  ``KILL_SEED=...`` repeats the choices of a run (not its timing),
+and ``KILLS=1000`` kills that often.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ from collections import Counter
 from itertools import islice
 from pathlib import Path
 
-import pytest
 from support.actors import Actor, Watcher
 from support.aftermath import check_files, drain, read_all
 from support.flow_actors import RIVALS, FamilyWorker, FlowAuthor, Follower, Race, Racer
@@ -44,10 +44,8 @@ def cast(address: Address, ledger: FlowLedger, seed: str, queues: list[str]) -> 
     return [*actors, Watcher("watcher", address, ledger, seed)]
 
 
-@pytest.mark.parametrize("kills", [8, pytest.param(14, marks=pytest.mark.slow)])
-async def test_what_belongs_together_stays_together(
-    kills: int, make_server: StartServer, tmp_path: Path
-) -> None:
+async def test_what_belongs_together_stays_together(make_server: StartServer, tmp_path: Path) -> None:
+    kills = int(os.environ.get("KILLS", "10"))
     seed = os.environ.get("KILL_SEED") or secrets.token_hex(4)
     queues = [name for shard in range(SHARDS) for name in islice(queues_on(shard, "q", SHARDS), 2)]
     server = make_server("--log-level", "warning", shards=SHARDS, port=quiet_port())

@@ -3,7 +3,8 @@
 What is acknowledged must be there in the end, once, and as it was acknowledged; what a worker holds
 must stay its own.  The books are in `support.ledger`, the clients in `support.actors`.
 
-``KILL_SEED=... pytest tests/faults/test_kill.py`` repeats the choices of a run (not its timing).
+``KILL_SEED=... pytest tests/faults/test_kill.py`` repeats the choices of a run (not its timing), and
+``KILLS=1000`` kills that often.
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import pytest
 from support.actors import Actor, Pusher, Watcher, Worker
 from support.aftermath import PAGE, check_files, drain, read_all
 from support.killer import Killer
@@ -91,8 +91,8 @@ async def check_one_by_one(wire: Wire, ledger: Ledger, found: list[dict[str, Any
     return problems
 
 
-@pytest.mark.parametrize("kills", [8, pytest.param(30, marks=pytest.mark.slow)])
-async def test_no_kill_loses_or_repeats_a_job(kills: int, make_server: StartServer, tmp_path: Path) -> None:
+async def test_no_kill_loses_or_repeats_a_job(make_server: StartServer, tmp_path: Path) -> None:
+    kills = int(os.environ.get("KILLS", "14"))
     seed = os.environ.get("KILL_SEED") or secrets.token_hex(4)
     queues, doomed = on_both_shards("q", 4), on_both_shards("doomed", 2)
     server = make_server("--log-level", "warning", port=quiet_port())
