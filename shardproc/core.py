@@ -112,6 +112,9 @@ class Shard:
         self._time.started(self.engine, self.store, now)
         return count
 
+    def keep_alive(self) -> None:
+        """Recovery takes long: do what may not wait for its end."""
+
     def now(self) -> int:
         """The present time, epoch ms."""
         return self._clock.now_ms()

@@ -34,6 +34,15 @@ HOUR_MS = 3_600_000
 _log = get_logger("shard")
 
 
+class SeenOwner(msgspec.Struct):
+    """What this host's follower knows of the shard's owner: its beat has been unchanged for so long."""
+
+    token: str
+    epoch: int
+    beat: int
+    unchanged_s: float
+
+
 class Start(msgspec.Struct):
     """What the router hands over on standard input."""
 
@@ -43,6 +52,8 @@ class Start(msgspec.Struct):
     secret: str
     epoch: str
     settings: str
+    seen: SeenOwner | None = None
+    in_cluster: bool = False
 
 
 def main() -> int:
@@ -130,13 +141,13 @@ def _run_replicated(start: Start, settings: Settings, sock: socket.socket) -> in
 
     try:
         shard = open_shard(start, settings, sock, report, _options(start, settings))
+        _recover(shard, start, sock)
     except REFUSED as error:
         return _refused(start, settings, error)
     except LOST as error:
         _log.error("stopped before it was ready, to begin again", error=str(error))
         return 1
-    _recover(shard, start, sock)
-    return _serve(shard, server_of(shard, sock, settings), sock)
+    return _serve(shard, server_of(shard, sock, start, settings), sock)
 
 
 def _refused(start: Start, settings: Settings, error: Exception) -> int:
@@ -182,6 +193,7 @@ def _recover(shard: ResilientShard, start: Start, sock: socket.socket) -> None:
     def progress(loaded: int, total: int) -> None:
         report = link.encode(link.ShardProgress(loaded, total))
         sock.sendall(link.answer(link.CONTROL, link.PROGRESS, report))
+        shard.keep_alive()
 
     # Recovery makes millions of objects and no garbage.
     gc.disable()

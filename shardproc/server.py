@@ -138,7 +138,12 @@ class Server:
             shard.engine.unsubscribe(conn)
         elif kind == link.WORKER_PRESENCE:
             presence = link.decode_worker_presence(body)
-            shard.engine.worker_presence(presence.queues, present=presence.present)
+            origin = link.origin_of(conn)
+            shard.engine.worker_presence(presence.queues, present=presence.present, origin=origin)
+        elif kind == link.SUBSCRIBE:
+            shard.engine.subscribe(conn, body.decode())
+        elif kind == link.ORIGIN_GONE:
+            shard.engine.router_gone(link.origin_of(conn))
         elif kind == link.LIVE:
             shard.engine.adopt(frozenset(link.unpack_connections(body)), now)
 

@@ -34,6 +34,10 @@ UNSUBSCRIBE = 9  # the connection wants no more events
 WORKER_PRESENCE = 10  # a queue got its first registered worker, or lost its last: the body is WorkerPresence
 BROKEN = 11  # the connection broke: its locked jobs wait for their worker to connect again
 GONE = 12  # the process of a worker on this machine has ended: the body is the worker's id
+HANDOVER = 13  # another host takes the shard over: answer what is here, give up the shard, exit
+SUBSCRIBE = 15  # a connection goes on with the events of a queue: the body is its name
+ORIGIN_GONE = 16  # the router of this origin, which the connection's number has, is gone with all its workers
+LOOK = 14  # before READY: the owner that is waited for has given the shard up
 
 # Kinds, shard to router.
 REPLIES = 0
@@ -46,9 +50,23 @@ TO_PEER = 6  # a peer message: the body is the number of the shard and the messa
 LOST = 7  # nobody can say any more what became of what these connections asked (body: packed u32)
 DAMAGED = 8  # it ends, and is not to be started again before its file is repaired: the body says so
 WAITING = 9  # not ready yet, and not to blame for it: the body says what it waits for
+STANDBY = 10  # not ready yet: the file is up to date, and only the owner's end is waited for
+RETURNED = 11  # with HANDOVER: commands of a connection that waited here; its next owner is to be asked
+RELEASED = 12  # with HANDOVER: the shard has no owner now
 
 CONTROL = 0  # the "connection" of messages that concern no client
-TICKET = 0x8000_0000  # connection numbers from here on are tickets of gathered commands
+
+# A connection's number: a bit for tickets, eight bits that tell the router (its *origin*, 0 for the only
+# one), and the number that this router gave it.
+TICKET = 0x8000_0000  # numbers from here on are tickets of gathered commands
+ORIGIN_SHIFT = 23
+MAX_NUMBER = (1 << ORIGIN_SHIFT) - 1
+MAX_ORIGIN = 255
+
+
+def origin_of(conn: int) -> int:
+    """The router that a connection, or a ticket, belongs to."""
+    return (conn >> ORIGIN_SHIFT) & MAX_ORIGIN
 
 
 class ShardHello(Struct):

@@ -18,6 +18,7 @@ from .background import chores, retention, slices
 from .dispatch import carry_out
 from .handlers import (
     disconnects,
+    handing_over,
     idempotency,
     locks,
     pull,
@@ -266,12 +267,32 @@ class Engine:
             if conn in self.state.clients:
                 locks.renew(self.state, self.state.clients[conn].held)
 
-    def worker_presence(self, queues: Collection[str], *, present: bool) -> None:
-        """Registered workers work on these queues from now on, or no longer."""
-        if present:
-            self.state.queues_with_workers.update(queues)
-        else:
-            self.state.queues_with_workers.difference_update(queues)
+    def worker_presence(self, queues: Collection[str], *, present: bool, origin: int = 0) -> None:
+        """Workers that are registered with a router work on these queues from now on, or no longer."""
+        known = self.state.queues_with_workers
+        for queue in queues:
+            if present:
+                known.setdefault(queue, set()).add(origin)
+            elif queue in known:
+                known[queue].discard(origin)
+                if not known[queue]:
+                    del known[queue]
+
+    def router_gone(self, origin: int) -> None:
+        """A router has ended, and the registrations of its workers with it."""
+        known = self.state.queues_with_workers
+        self.worker_presence(
+            [queue for queue, origins in known.items() if origin in origins], present=False, origin=origin
+        )
+
+    def subscribe(self, conn: int, queue: str) -> None:
+        """A connection goes on with events that it had from another process of this shard."""
+        subscriptions.resume(self.state, self.state.client(conn, 3), queue)
+
+    def parked(self, now: int) -> list[tuple[Client, bytes]]:
+        """The commands that wait here, for the next owner; see `handing_over`."""
+        self.state.now = now
+        return list(handing_over.parked(self.state))
 
     def desert(self, now: int) -> None:
         """All clients that held jobs are gone for good."""

@@ -168,6 +168,16 @@ def identity_of(token: str) -> str:
     return token.partition("/")[0]
 
 
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """Another owner's beat, and since when it has been that, on this machine's monotonic clock."""
+
+    token: str
+    epoch: int
+    beat: int
+    since: float
+
+
 class Owner:
     """One shard's claim to its log.
 
@@ -175,7 +185,8 @@ class Owner:
     ``position`` is that of the last record in the shard's file.
     """
 
-    def __init__(self, token: str, position: int) -> None:
+    def __init__(self, token: str, position: int, seen: Seen | None = None) -> None:
+        """``seen``: what is known of another owner already."""
         self.token = token
         self.position = position
         """The last record that is acknowledged, or was read."""
@@ -193,6 +204,8 @@ class Owner:
         self._releases = False
         self._seen: tuple[str, int, int] | None = None  # token, epoch, beat of another owner
         self._seen_at = 0.0
+        if seen is not None:
+            self._seen, self._seen_at = (seen.token, seen.epoch, seen.beat), seen.since
         self._holder_epoch = 0
 
     # -- what the shard asks
@@ -216,6 +229,11 @@ class Owner:
     def owns(self, now: float) -> bool:
         """Whether the last answer of the log is so new that nobody else can have the shard yet."""
         return self.phase not in (Phase.FENCED, Phase.RELEASED) and now - self._proven_at < PROOF_S
+
+    def look_now(self) -> None:
+        """The owner that is waited for has given the shard up."""
+        if self.phase is Phase.WAITING:
+            self._not_before = 0.0
 
     # -- what the connection asks
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import socket
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,7 @@ from bunqueue.store.database import StoreError, StoreNotReady
 from shardproc.storage.database import DISK_ERRORS, DatabaseBusy
 from shardproc.storage.schema import SchemaTooNew
 
-from .owner import Fenced, LogDamaged
+from .owner import Fenced, LogDamaged, Seen
 from .record import RecordDamaged, RecordTooNew
 from .server import ReplicatedServer
 from .shard import ReplicatedShard
@@ -48,12 +49,24 @@ def open_shard(
         token=f"{read_manifest(folder).id}/{secrets.token_hex(6)}",
         sock=sock,
         report=report,
+        seen=_seen(start),
     )
     return ReplicatedShard(opened.database, opened.recorder, opened.log, **options)
 
 
-def server_of(shard: ReplicatedShard, sock: socket.socket, settings: Settings) -> ReplicatedServer:
-    """The loop that serves it, and has snapshots made."""
+def _seen(start: Start) -> Seen | None:
+    known = start.seen
+    if known is None:
+        return None
+    return Seen(known.token, known.epoch, known.beat, time.monotonic() - known.unchanged_s)
+
+
+def server_of(
+    shard: ReplicatedShard, sock: socket.socket, start: Start, settings: Settings
+) -> ReplicatedServer:
+    """The loop that serves it, and has snapshots made; in a cluster the shard's followers make them."""
     file = Path(shard.store.database.path)
+    if start.in_cluster:
+        return ReplicatedServer(shard, sock, None)
     snapshots = maker(settings.store, shard.engine.state.shard, file, settings.store_snapshots)
     return ReplicatedServer(shard, sock, snapshots)

@@ -27,6 +27,7 @@ from bunqueue.protocol import link
 from bunqueue.protocol.codec import InvalidCommand, decode_command, encode_frame
 from bunqueue.protocol.commands import Reply, is_slow
 from bunqueue.protocol.commands.base import CommandError, Slow, refused
+from bunqueue.protocol.framing import frame
 from bunqueue.protocol.lenient import DECODE_ERRORS
 from shardproc.core import spec_of
 from shardproc.engine.memory.vitals import Trouble
@@ -40,6 +41,7 @@ from .snapshot_maker import SnapshotMaker
 AWAY_S = 1.0  # without a proof that the shard is owned: then what arrives is refused
 MAX_ARRIVED = 32 << 20  # bytes that wait for the next batch; beyond, the router has to wait
 PONG_S = 1.0  # the router hears that often from a shard that does not read
+LEAVE_S = 2.0  # for what is under way between shards, before another host takes the shard over
 CLOSE_S = 3.0  # for the last record, when the server stops
 STOOD_STILL_S = 2.0  # the log was away for longer: nobody could renew a lock meanwhile
 IDLE_MS = 1_000
@@ -52,7 +54,7 @@ _log = get_logger("shard")
 class ReplicatedServer(Server):
     """Serves one shard that has a log over its link to the router."""
 
-    def __init__(self, shard: ReplicatedShard, sock: socket.socket, snapshots: SnapshotMaker) -> None:
+    def __init__(self, shard: ReplicatedShard, sock: socket.socket, snapshots: SnapshotMaker | None) -> None:
         super().__init__(shard, sock)
         self._snapshots = snapshots
         self._shard: ReplicatedShard = shard
@@ -62,6 +64,7 @@ class ReplicatedServer(Server):
         self._record = b""  # sealed; the log does not have it yet
         self._position = 0  # of the record that is being appended; 0: none is
         self._holds = False  # a batch waits for the log
+        self._leaves_at: float | None = None  # another host takes the shard over: by when at the latest
         self._doubted_at: float | None = None  # since when there has been no proof that the shard is owned
         self._spoken_at = 0.0
         self._polled: dict[int, int] = {}  # descriptor -> what it is polled for
@@ -75,7 +78,9 @@ class ReplicatedServer(Server):
     def run(self) -> None:
         """Until the end of the link.  Everything that was answered is in the log by then."""
         super().run()
-        if self.draining and not self._holds:
+        if self._leaves_at is not None:
+            self._hand_over()
+        elif self.draining and not self._holds:
             self._close_in_order()
 
     def _turn(self) -> bool:
@@ -89,7 +94,15 @@ class ReplicatedServer(Server):
             self._begin_batch(now)
         self._look_whether_away(now)
         self._send()
-        return True
+        return self._leaves_at is None or not self._may_leave(now)
+
+    def _may_leave(self, now: float) -> bool:
+        """Whether all that has arrived is answered, and nothing is under way between shards."""
+        if self._holds or self._arrived or self._backlog:
+            return False
+        state = self._shard.engine.state
+        assert self._leaves_at is not None
+        return not (state.works or state.asked) or now > self._leaves_at
 
     def _poll_both(self, limit_ms: float) -> bool:
         """Wait for the router, the log or the time; whether there is something to read from the router."""
@@ -130,6 +143,8 @@ class ReplicatedServer(Server):
                 self._control.append(link.answer(link.CONTROL, link.PONG))
             elif kind == link.DRAIN:
                 self.draining = True
+            elif kind == link.HANDOVER:
+                self._leaves_at = time.monotonic() + LEAVE_S
             else:
                 self._arrived.append(envelope)
                 self._arrived_bytes += len(body)
@@ -182,7 +197,8 @@ class ReplicatedServer(Server):
         if owner.position >= self._position if self._position else owner.owns(now):
             self._position, self._holds = 0, False
             self._commit_and_send()
-            self._snapshots.look(self._log.appended)
+            if self._snapshots is not None:
+                self._snapshots.look(self._log.appended)
 
     def _close_in_order(self) -> None:
         """The last record: the next start need not doubt that it knows all, or wait for this one's end."""
@@ -197,6 +213,21 @@ class ReplicatedServer(Server):
             elif owner.is_idle:
                 owner.release()
                 self._advance(now)
+
+    def _hand_over(self) -> None:
+        """Give back the commands that wait here, and the shard.  What waits for other shards is lost: its clients
+        are told that nobody knows what became of it."""
+        shard = self._shard
+        returned: dict[tuple[int, int], list[bytes]] = {}
+        for client, payload in shard.engine.parked(shard.now()):
+            returned.setdefault((client.conn, client.version), []).append(frame(payload))
+        for (conn, version), frames in returned.items():
+            body = bytes((version,)) + b"".join(frames)
+            self._control.append(link.answer(conn, link.RETURNED, body, len(frames)))
+        self._close_in_order()
+        if self._log.owner.phase is Phase.RELEASED:
+            self._control.append(link.answer(link.CONTROL, link.RELEASED))
+        self._send()
 
     # -- while the log is away -----------------------------------------------------------------
 

@@ -7,6 +7,7 @@ never ahead of the log, and nobody hears of what is not replicated.
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from .log import ShardLog
 from .recorder import Recorder
 
 _OPERATIONAL = tuple({spec.reply for spec in COMMANDS.values() if spec.operational})
+EPOCH_BYTES = 8
 RETRY_AFTER_MS = 1_000  # for clients, while the store is away
 
 
@@ -43,6 +45,7 @@ class ReplicatedShard(ResilientShard):
         self.log = log
         self._recorder = recorder
         self._sealed = False
+        self._epochs: dict[int, int] = {}  # of the other shards' owners: the highest that was heard of
         self.held = 0
         """Bytes of the batch that waits for its acknowledgement."""
         self.away_since: int | None = None  # epoch ms
@@ -55,6 +58,10 @@ class ReplicatedShard(ResilientShard):
         store.replicated = True
         store.damage.intolerable = FileDamaged
         return store
+
+    def keep_alive(self) -> None:
+        """Others take a shard over whose owner is not heard of."""
+        self.log.turn(time.monotonic())
 
     # -- a batch -------------------------------------------------------------------------------
 
@@ -109,6 +116,20 @@ class ReplicatedShard(ResilientShard):
         if found:
             out.replies = [entry for entry in out.replies if not isinstance(entry[1], _OPERATIONAL)]
         return found
+
+    # -- other shards --------------------------------------------------------------------------
+
+    def peer_messages(self) -> list[tuple[int, bytes]]:
+        """With the epoch of their sender before them, so that those of a former owner can be told."""
+        epoch = self.log.owner.epoch.to_bytes(EPOCH_BYTES)
+        return [(shard, epoch + message) for shard, message in super().peer_messages()]
+
+    def receive(self, source: int, body: bytes, now: int) -> None:
+        epoch = int.from_bytes(body[:EPOCH_BYTES])
+        if epoch < self._epochs.get(source, 0):
+            return  # of a process that has lost its shard, and does not know it yet
+        self._epochs[source] = epoch
+        super().receive(source, body[EPOCH_BYTES:], now)
 
     # -- trouble -------------------------------------------------------------------------------
 

@@ -9,9 +9,11 @@ import time
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 from bunqueue.data_folder import place_of
 from bunqueue.logs import get_logger
+from bunqueue.protocol import link
 from bunqueue.store import snapshots
 from bunqueue.store.database import StoreUnavailable, connected, usable
 from bunqueue.store.places import PlaceError
@@ -21,7 +23,7 @@ from shardproc.storage.schema import CURRENT
 
 from . import replay
 from .log import ShardLog
-from .owner import Entry, Owner, Phase
+from .owner import Entry, Owner, Phase, Seen
 from .postgres import PostgresLink
 from .record import FORMAT, Record, encode
 from .recorder import Recorder, recording
@@ -46,17 +48,27 @@ class Opened:
 
 
 def bring_up(
-    url: str, *, file: Path, shard: int, shards: int, token: str, sock: socket.socket, report: Report
+    url: str,
+    *,
+    file: Path,
+    shard: int,
+    shards: int,
+    token: str,
+    sock: socket.socket,
+    report: Report,
+    seen: Seen | None = None,
 ) -> Opened:
     """Own the shard, and have its file hold all that its log does.  Waits for the store, and for another
-    owner's end, however long that takes; ``report`` is called with what is waited for.
+    owner's end, however long that takes; ``report`` is called with what is waited for.  ``seen`` is what is
+    known of another owner already.
 
     StoreNotReady, RecordTooNew, RecordDamaged, LogDamaged, FilesMismatch, SQLite's errors, and RouterGone."""
     fetch_snapshot(url, file=file, shard=shard, shards=shards, sock=sock, report=report)
     recorder = Recorder()
     database = Database(str(file), full_sync=False, factory=recording(recorder), migrates=False)
     try:
-        log = ShardLog(Owner(token, replay.applied(database.connection)), PostgresLink(url, shard))
+        owner = Owner(token, replay.applied(database.connection), seen)
+        log = ShardLog(owner, PostgresLink(url, shard))
         _Catching(database.connection, log, sock, report).run()
         database.take_place()
     except BaseException:
@@ -74,11 +86,18 @@ def fetch_snapshot(
         try:
             with connected(url) as connection:
                 usable(connection, shards)
-                found = snapshots.newest(connection, shard)
-            break
+                bring_snapshot(connection, url, file, shard, report)
+            return
         except StoreUnavailable as error:
             report(str(error))
             _pause(sock, AGAIN_S)
+
+
+def bring_snapshot(
+    connection: Any, url: str, file: Path, shard: int, report: Report = lambda text: None
+) -> None:
+    """As `fetch_snapshot`, without waiting.  PlaceError if no snapshot can be read."""
+    found = snapshots.newest(connection, shard)
     position = _position(file)
     if not found or found[0].seq <= position:
         return
@@ -129,6 +148,8 @@ class _Catching:
     ) -> None:
         self._connection, self._log, self._sock, self._report = connection, log, sock, report
         self._said_at = float("-inf")
+        self._splitter = link.EnvelopeSplitter(link.TO_SHARD)
+        self._stands_by = False
 
     def run(self) -> None:
         self._until_idle()
@@ -149,6 +170,9 @@ class _Catching:
                 replay.apply(self._connection, entries)
             if owner.is_idle:
                 return
+            if owner.phase is Phase.WAITING and not self._stands_by:
+                self._stands_by = True
+                self._sock.sendall(link.answer(link.CONTROL, link.STANDBY))
             if now - self._said_at > SAY_S:
                 self._said_at = now
                 self._report(_waiting_for(owner))
@@ -157,13 +181,21 @@ class _Catching:
     def _wait(self, now: float) -> None:
         poll = select.poll()
         poll.register(self._sock, select.POLLIN)
-        link = self._log.link
-        if (number := link.fileno) is not None:
-            poll.register(number, select.POLLIN | (select.POLLOUT if link.wants_write else 0))
+        store = self._log.link
+        if (number := store.fileno) is not None:
+            poll.register(number, select.POLLIN | (select.POLLOUT if store.wants_write else 0))
         wait = self._log.wait_s(now)
         ready = dict(poll.poll((SAY_S if wait is None else min(wait, SAY_S)) * 1000))
-        if self._sock.fileno() in ready and not self._sock.recv(1, socket.MSG_PEEK):
+        if self._sock.fileno() in ready:
+            self._hear()
+
+    def _hear(self) -> None:
+        """All that a router says to a shard that is not ready: that its owner has given it up."""
+        data = self._sock.recv(1 << 16)
+        if not data:
             raise RouterGone("the router is gone")
+        if any(kind == link.LOOK for (_, kind), _ in self._splitter.feed(data)):
+            self._log.owner.look_now()
 
 
 def _waiting_for(owner: Owner) -> str:

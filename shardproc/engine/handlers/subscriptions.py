@@ -13,16 +13,20 @@ from ..state import Client, State
 
 
 def subscribe(state: State, client: Client, command: SubscribeEvents) -> Ok:
-    name = command.queue
-    if problem := queue_name_problem(name):
+    if problem := queue_name_problem(command.queue):
         raise CommandError(problem, Code.INVALID_QUEUE, field="queue")
+    resume(state, client, command.queue)
+    return Ok()
+
+
+def resume(state: State, client: Client, name: str) -> None:
+    """Send it the events of this queue from now on, and of no other."""
     unsubscribe(state, client)
     client.listens_to = name
     listeners = state.listeners.setdefault(name, set())
     listeners.add(client.conn)
     if name in state.queues:
         state.queues[name].listeners = listeners
-    return Ok()
 
 
 @sliced

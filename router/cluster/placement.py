@@ -1,0 +1,216 @@
+"""Which host is to own a shard, and which hosts follow it.  Pure.
+
+- A shard stays where it is, as long as its host lives and no host has two shards more than another.
+- A shard whose host is dead goes to a follower of it, as that has its file.
+- A shard that is to move is followed by its new host first, and moves when that has caught up.
+- Which of several equal hosts is taken is decided by rendezvous hashing, so that all hosts say the same.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from hashlib import blake2b
+
+MAX_LAG = 50  # records by which a follower may be behind when its shard moves to it
+MOVES = 2  # shards that move at the same time: a host that comes back must not be buried in them
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """A host that lives."""
+
+    id: str
+    schema: int
+    draining: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """A shard as the store has it."""
+
+    id: int
+    home: str  # the host that is to own it; "": nobody has said so yet
+    owner: str  # the host that owns it; "": none
+    position: int = 0
+    schema: int = 0
+    followers: Mapping[str, int] = field(default_factory=dict)  # host -> the position of its copy
+
+    @property
+    def is_moving(self) -> bool:
+        return bool(self.owner) and self.owner != self.home
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What is to become of a shard: another home, more or fewer followers."""
+
+    shard: int
+    home: str | None = None  # None: it stays
+    follow: tuple[str, ...] = ()
+    unfollow: tuple[str, ...] = ()
+
+
+def rank(host: str, shard: int) -> bytes:
+    """The host with the highest rank is preferred for a shard."""
+    return blake2b(f"{host}/{shard}".encode(), digest_size=8).digest()
+
+
+def plan(
+    hosts: Sequence[Host],
+    shards: Sequence[Shard],
+    *,
+    copies: int = 1,
+    moves: int = MOVES,
+    wanted: Mapping[int, str] | None = None,
+) -> list[Change]:
+    """The changes that are due.  ``copies``: followers of each shard.  ``wanted``: shards that an operator
+    moves, and where to; these come before what balance asks for."""
+    return _Plan(hosts, shards, copies, moves, wanted or {}).made()
+
+
+class _Plan:
+    def __init__(
+        self,
+        hosts: Sequence[Host],
+        shards: Sequence[Shard],
+        copies: int,
+        moves: int,
+        wanted: Mapping[int, str],
+    ) -> None:
+        self._hosts = {host.id: host for host in hosts}
+        self._shards = {shard.id: shard for shard in shards}
+        self._copies = copies
+        self._moves = moves - sum(shard.is_moving for shard in shards)
+        self._wanted = wanted
+        self._homes: dict[int, str] = {}  # as they are to be
+        self._targets: dict[int, str] = {}  # hosts that shards are to move to, once they have caught up
+
+    def made(self) -> list[Change]:
+        for shard in self._shards.values():
+            self._homes[shard.id] = self._home_of(shard)
+        self._choose_targets()
+        self._move()
+        return [change for shard in self._shards.values() if (change := self._change(shard)) is not None]
+
+    # -- homes
+
+    def _able(self, shard: Shard) -> list[str]:
+        """The hosts that may own a shard: those that stay, if there are any."""
+        able = [host for host in self._hosts.values() if host.schema >= shard.schema]
+        return [host.id for host in able if not host.draining] or [host.id for host in able]
+
+    def _home_of(self, shard: Shard) -> str:
+        """Where a shard is to be if it does not move: where it is, or with one that can take it over."""
+        if shard.home in self._hosts:
+            return shard.home
+        able = self._able(shard)
+        followers = [host for host in able if host in shard.followers]
+        if followers:
+            return max(followers, key=lambda host: (shard.followers[host], rank(host, shard.id)))
+        load = Counter(self._homes.values())
+        return max(able, key=lambda host: (-load[host], rank(host, shard.id)), default=shard.home)
+
+    def _choose_targets(self) -> None:
+        """Where shards are to go to: what an operator wants, away from hosts that drain, and balance."""
+        for number, host in self._wanted.items():
+            shard = self._shards.get(number)
+            if shard is not None and host in self._able(shard) and self._homes[number] != host:
+                self._targets[number] = host
+        for shard in self._shards.values():
+            home = self._hosts.get(self._homes[shard.id])
+            if shard.id not in self._targets and home is not None and home.draining:
+                self._leave(shard)
+        while self._balance():
+            pass
+
+    def _load(self) -> Counter[str]:
+        """Shards by host, once all have moved to where they are to go."""
+        return Counter({**self._homes, **self._targets}.values())
+
+    def _leave(self, shard: Shard) -> None:
+        load = self._load()
+        able = [host for host in self._able(shard) if not self._hosts[host].draining]
+        if able:
+            self._targets[shard.id] = max(able, key=lambda host: (-load[host], rank(host, shard.id)))
+
+    def _balance(self) -> bool:
+        """Move one shard from the host with the most to that with the fewest; whether that was called for."""
+        load = self._load()
+        staying = [host.id for host in self._hosts.values() if not host.draining]
+        pairs = sorted(
+            ((load[giver] - load[taker], giver, taker) for giver in staying for taker in staying),
+            reverse=True,
+        )
+        for difference, giver, taker in pairs:
+            if difference < 2:
+                return False
+            movable = [
+                shard
+                for shard in self._shards.values()
+                if self._homes[shard.id] == giver
+                and shard.id not in self._targets
+                and shard.id not in self._wanted
+                and taker in self._able(shard)
+            ]
+            if movable:
+                best = max(movable, key=lambda shard: rank(taker, shard.id))
+                self._targets[best.id] = taker
+                return True
+        return False
+
+    def _move(self) -> None:
+        """Have as many shards move as may, of those whose new host has caught up."""
+        for number, host in sorted(self._targets.items()):
+            shard = self._shards[number]
+            behind = shard.position - shard.followers.get(host, -MAX_LAG - 1)
+            if self._moves > 0 and shard.owner == shard.home and behind <= MAX_LAG:
+                self._homes[number] = host
+                self._moves -= 1
+
+    # -- followers
+
+    def _change(self, shard: Shard) -> Change | None:
+        home = self._homes[shard.id]
+        wanted = self._followers(shard, home)
+        change = Change(
+            shard.id,
+            home if home != shard.home else None,
+            tuple(sorted(wanted - shard.followers.keys())),
+            tuple(sorted(shard.followers.keys() - wanted)),
+        )
+        return change if change != Change(shard.id) else None
+
+    def _followers(self, shard: Shard, home: str) -> frozenset[str]:
+        """The hosts that are to follow a shard: those that do, and others up to the number of copies."""
+        able = [host for host in self._able(shard) if host != home]
+        load = self._following()
+        kept = sorted(
+            (host for host in shard.followers if host in able),
+            key=lambda host: (shard.followers[host], rank(host, shard.id)),
+            reverse=True,
+        )[: self._copies]
+        others = sorted(
+            (host for host in able if host not in kept), key=lambda host: (load[host], rank(host, shard.id))
+        )
+        chosen = {*kept, *others[: self._copies - len(kept)]}
+        target = self._targets.get(shard.id)
+        if target is not None and target != home:
+            chosen.add(target)
+        return frozenset(chosen)
+
+    def _following(self) -> Counter[str]:
+        return Counter(host for shard in self._shards.values() for host in shard.followers)
+
+
+def applied(shards: Iterable[Shard], changes: Iterable[Change]) -> list[Shard]:
+    """The shards after changes, as the store will show them: for those who look ahead."""
+    by_shard = {change.shard: change for change in changes}
+    after = []
+    for shard in shards:
+        change = by_shard.get(shard.id, Change(shard.id))
+        followers = {host: seq for host, seq in shard.followers.items() if host not in change.unfollow}
+        followers |= dict.fromkeys(change.follow, 0)
+        after.append(replace(shard, home=change.home or shard.home, followers=followers))
+    return after

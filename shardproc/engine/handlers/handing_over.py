@@ -1,0 +1,57 @@
+"""When another host takes the shard over: the commands that wait here are asked again there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from bunqueue.protocol.codec import encode_reply
+from bunqueue.protocol.commands import Command
+from bunqueue.protocol.commands.core import Pull, PullBatch
+from bunqueue.protocol.commands.events import WaitJob, WaitJobs
+
+from ..state import Client, JobWait, State, Waiter
+
+
+def parked(state: State) -> Iterator[tuple[Client, bytes]]:
+    """The commands that wait for a job, or for a job's end, with what is left of their time; whose they are.
+    They are not answered here any more."""
+    for until, _, waiter in sorted(state.poll_ends.entries, key=lambda entry: entry[:2]):
+        if not waiter.done and not waiter.client.closed:
+            waiter.done = True
+            yield waiter.client, encode_reply(_pull(waiter, max(1, until - state.now)))
+    for until, _, wait in sorted(state.wait_ends.entries, key=lambda entry: entry[:2]):
+        if not wait.done and not wait.client.closed:
+            wait.done = True
+            yield wait.client, encode_reply(_wait(state, wait, max(1, until - state.now)))
+
+
+def _pull(waiter: Waiter, timeout: int) -> Command:
+    if waiter.count is None:
+        return Pull(
+            queue=waiter.queue,
+            timeout=timeout,
+            owner=waiter.owner or None,
+            lock_ttl=waiter.lock_ttl,
+            detach=waiter.detach,
+            group=waiter.group,
+            signals=waiter.client.signals,
+            req_id=waiter.req_id,
+        )
+    return PullBatch(
+        queue=waiter.queue,
+        count=waiter.count,
+        timeout=timeout,
+        owner=waiter.owner or None,
+        lock_ttl=waiter.lock_ttl,
+        detach=waiter.detach,
+        group=waiter.group,
+        signals=waiter.client.signals,
+        req_id=waiter.req_id,
+    )
+
+
+def _wait(state: State, wait: JobWait, timeout: int) -> Command:
+    if not wait.many:
+        return WaitJob(id=wait.job_ids[0], timeout=timeout, req_id=wait.req_id)
+    queue = state.jobs[wait.job_ids[0]].queue
+    return WaitJobs(queue=queue, ids=list(wait.job_ids), timeout=timeout, req_id=wait.req_id)

@@ -1,0 +1,283 @@
+"""Follows the logs of shards that other hosts own: their files here are up to date, ready to be taken over.
+
+One process for all of them.  It reads lines of JSON from its standard input, `Orders`, and writes one with
+each look at the store, `Report`.  When its input ends, it ends.
+
+A file that is let go of (no longer in the orders) is closed before the report that leaves it out: then a
+shard's process may open it.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import sqlite3
+import sys
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from bunqueue.data_folder import DataFolderError, shard_file
+from bunqueue.logs import configure_logging, get_logger
+from bunqueue.settings import Settings
+from bunqueue.store.database import StoreError, connected
+from shardproc.storage.database import Database, DatabaseBusy
+
+from . import replay
+from .owner import Entry, LogDamaged
+from .record import RecordDamaged, RecordTooNew
+from .shard import set_aside
+from .snapshot_maker import SnapshotMaker, maker
+from .start import bring_snapshot
+
+LOOK_S = 0.25  # between two looks at the store
+AGAIN_S = 1.0  # while the store is away
+BATCH = 500  # records of a shard that are read at once
+SHUT_OUT_S = 5.0  # before a file is tried again that could not be followed
+
+_SHARDS = "select id, epoch, owner, beat from bunqueue.shards where id = any(%s)"
+_RECORDS = """
+    select wanted.shard, found.seq, found.epoch, found.body
+    from unnest(%s::int[], %s::bigint[]) as wanted (shard, seq)
+    cross join lateral (
+        select seq, epoch, body from bunqueue.log
+        where log.shard = wanted.shard and log.seq > wanted.seq order by log.seq limit %s
+    ) as found
+    order by wanted.shard, found.seq
+"""
+_POSITIONS = """
+    update bunqueue.followers set seq = said.seq
+    from unnest(%s::int[], %s::bigint[]) as said (shard, seq)
+    where followers.shard = said.shard and followers.host = %s and followers.seq <> said.seq
+"""
+
+_log = get_logger("follower")
+
+
+class Orders(msgspec.Struct):
+    """What to follow from now on."""
+
+    follow: list[int]
+
+
+class Sight(msgspec.Struct):
+    """What is known of a shard that is followed."""
+
+    shard: int
+    position: int
+    token: str
+    epoch: int
+    beat: int
+    unchanged_s: float  # since when the beat has been that
+
+
+class Report(msgspec.Struct):
+    """The shards whose files are open here, after each look.  ``away_s``: the store has not answered for that
+    long."""
+
+    sights: list[Sight]
+    away_s: float = 0.0
+
+
+class Begin(msgspec.Struct):
+    """The first line of the input."""
+
+    host: str
+    settings: str
+
+
+_decode_orders = msgspec.json.Decoder(Orders).decode
+_encode = msgspec.json.Encoder().encode
+
+
+@dataclass
+class Followed:
+    """One shard's file."""
+
+    shard: int
+    file: Path
+    database: Database
+    position: int
+    beat: tuple[str, int, int] | None = None  # token, epoch, beat
+    beat_since: float = 0.0
+    snapshots: SnapshotMaker | None = None
+    applied: int = field(default=0)  # bytes
+
+
+class Follower:
+    """Follows what it is ordered to; call `look` again and again."""
+
+    def __init__(self, host: str, settings: Settings) -> None:
+        self._host, self._settings = host, settings
+        self._folder = Path(settings.data_dir)
+        self.wanted: set[int] = set()
+        self._open: dict[int, Followed] = {}
+        self._not_before: dict[int, float] = {}
+        self._connection: Any = None
+        self._context: Any = None
+        self._answered_at = time.monotonic()
+
+    def look(self) -> Report:
+        """Close what is not wanted any more, open what is, and bring all files up to date."""
+        for shard in self._open.keys() - self.wanted:
+            self._close(shard)
+        try:
+            self._connect()
+            for shard in sorted(self.wanted - self._open.keys()):
+                if time.monotonic() >= self._not_before.get(shard, 0.0):
+                    self._begin(shard)
+            more = True
+            while more:
+                more = self._read()
+            self._see()
+            self._answered_at = time.monotonic()
+        except StoreError as error:
+            self._disconnect()
+            _log.warning("the store is away", error=str(error))
+        return self._report()
+
+    def close(self) -> None:
+        for shard in list(self._open):
+            self._close(shard)
+        self._disconnect()
+
+    # -- the store
+
+    def _connect(self) -> None:
+        if self._connection is None:
+            self._context = connected(self._settings.store)
+            self._connection = self._context.__enter__()
+
+    def _disconnect(self) -> None:
+        context, self._connection, self._context = self._context, None, None
+        if context is not None:
+            with suppress(Exception):
+                context.__exit__(None, None, None)
+
+    def _ask(self, query: str, *values: object) -> list[tuple[Any, ...]]:
+        """Rows; StoreError if the store does not answer."""
+        import psycopg
+
+        try:
+            cursor = self._connection.execute(query, values, binary=True)
+            return list(cursor.fetchall()) if cursor.description else []
+        except psycopg.Error as error:
+            raise StoreError(" ".join(str(error).split())) from error
+
+    # -- files
+
+    def _begin(self, shard: int) -> None:
+        """Open a shard's file, with a snapshot in it if its log does not go back so far."""
+        file = shard_file(self._folder, shard)
+        try:
+            bring_snapshot(self._connection, self._settings.store, file, shard)
+            database = Database(str(file), full_sync=False, migrates=False, lock_wait_s=0.0)
+        except (DatabaseBusy, DataFolderError, OSError, sqlite3.Error, StoreError) as error:
+            self._shut_out(shard, error)
+            return
+        self._open[shard] = Followed(shard, file, database, replay.applied(database.connection))
+        self._not_before.pop(shard, None)
+
+    def _shut_out(self, shard: int, error: Exception) -> None:
+        self._not_before[shard] = time.monotonic() + SHUT_OUT_S
+        _log.warning("a shard cannot be followed now", shard=shard, error=str(error))
+
+    def _close(self, shard: int) -> None:
+        followed = self._open.pop(shard)
+        followed.database.close()
+
+    def _read(self) -> bool:
+        """Apply the records that are new; whether there may be more."""
+        shards = list(self._open)
+        positions = [self._open[shard].position for shard in shards]
+        found: dict[int, list[Entry]] = {}
+        for shard, seq, epoch, body in self._ask(_RECORDS, shards, positions, BATCH):
+            found.setdefault(shard, []).append(Entry(seq, epoch, body))
+        for shard, entries in found.items():
+            self._apply(self._open[shard], entries)
+        return any(len(entries) == BATCH for entries in found.values())
+
+    def _apply(self, followed: Followed, entries: list[Entry]) -> None:
+        try:
+            if entries[0].position != followed.position + 1:
+                raise LogDamaged(f"position {followed.position + 1} is missing")
+            replay.apply(followed.database.connection, entries)
+        except (LogDamaged, RecordDamaged, RecordTooNew, sqlite3.Error) as error:
+            self._close(followed.shard)
+            if isinstance(error, sqlite3.DatabaseError) and not isinstance(error, sqlite3.OperationalError):
+                set_aside(followed.file)
+            self._shut_out(followed.shard, error)
+            return
+        followed.position = entries[-1].position
+        followed.applied += sum(len(entry.body) for entry in entries)
+        if followed.database.presence is None and followed.position:
+            followed.database.take_place()
+        if followed.snapshots is None:
+            followed.snapshots = maker(
+                self._settings.store, followed.shard, followed.file, self._settings.store_snapshots
+            )
+            followed.applied = 0
+        followed.snapshots.look(followed.applied)
+
+    # -- owners
+
+    def _see(self) -> None:
+        """Look whether the owners live, and say how far the files are."""
+        now = time.monotonic()
+        for shard, epoch, owner, beat in self._ask(_SHARDS, list(self._open)):
+            followed = self._open[shard]
+            if followed.beat != (owner, epoch, beat):
+                followed.beat, followed.beat_since = (owner, epoch, beat), now
+        if self._open:
+            positions = [followed.position for followed in self._open.values()]
+            self._ask(_POSITIONS, list(self._open), positions, self._host)
+
+    def _report(self) -> Report:
+        now = time.monotonic()
+        sights = [
+            Sight(
+                followed.shard, followed.position, *(followed.beat or ("", 0, 0)), now - followed.beat_since
+            )
+            for followed in self._open.values()
+        ]
+        return Report(sights, now - self._answered_at)
+
+
+def main() -> int:
+    """Run until standard input ends; the exit status."""
+    begin = msgspec.json.decode(sys.stdin.buffer.readline(), type=Begin)
+    settings = Settings.from_json(begin.settings)
+    os.umask(0o077)
+    configure_logging(settings.log_level, settings.log_format)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    follower = Follower(begin.host, settings)
+    poll = select.poll()
+    poll.register(0, select.POLLIN)
+    pending = b""
+    try:
+        while True:
+            report = follower.look()
+            sys.stdout.buffer.write(_encode(report) + b"\n")
+            sys.stdout.buffer.flush()
+            if not poll.poll((AGAIN_S if report.away_s > AGAIN_S else LOOK_S) * 1000):
+                continue
+            data = os.read(0, 1 << 16)
+            if not data:
+                return 0
+            *lines, pending = (pending + data).split(b"\n")
+            if lines:
+                follower.wanted = set(_decode_orders(lines[-1]).follow)
+    except BrokenPipeError:
+        return 0
+    finally:
+        follower.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
