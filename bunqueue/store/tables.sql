@@ -17,12 +17,13 @@ create table bunqueue.shards (
     id           int primary key,
     epoch        bigint not null default 0,  -- raised by every claim; appends check it
     owner        text   not null default '', -- its token: the id of its data folder, "/", and of its process
-    beat         bigint not null default 0,  -- changes while the owner lives
+    beat         bigint not null default 0,  -- changes while the owner lives, with each append
+    position     bigint not null default 0,  -- of the last record
     snapshot_seq bigint not null default 0,  -- the newest snapshot holds all up to this position
     schema       int    not null default 0,  -- that its records are written for: an older host cannot own it
-    -- Of a cluster of hosts: who is to own it, and who keeps a copy that is up to date.
+    -- Of a cluster of hosts: who is to own it.
     home         text   not null default '', -- the id of a host; '': nobody has said so yet
-    follower     text   not null default ''
+    wanted       text   not null default ''  -- the host that an operator moves it to
 ) with (fillfactor = 50);                    -- rows that change each second stay where they are
 
 -- The hosts of a cluster.
@@ -41,7 +42,7 @@ create table bunqueue.hosts (
     joined_at timestamptz not null default now()
 ) with (fillfactor = 50);
 
--- How far the copies are.
+-- Who keeps copies of a shard that are up to date, and how far these are.
 create table bunqueue.followers (
     shard int    not null,
     host  text   not null references bunqueue.hosts (id) on delete cascade,

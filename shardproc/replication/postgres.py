@@ -16,6 +16,7 @@ from typing import Any
 from psycopg import OperationalError, pq
 
 from bunqueue.store.database import FORMAT, SESSION, StoreNotReady, conninfo, why_unusable
+from shardproc.storage.schema import CURRENT
 
 from .owner import (
     Answer,
@@ -39,7 +40,10 @@ from .owner import (
 _LOOK = """
     select epoch, owner, beat, use from bunqueue.shards, bunqueue.store where shards.id = $1
 """
-_CLAIM = "update bunqueue.shards set epoch = epoch + 1, owner = $3 where id = $1 and epoch = $2"
+_CLAIM = """
+    update bunqueue.shards set epoch = epoch + 1, owner = $3, schema = greatest(schema, $4)
+    where id = $1 and epoch = $2
+"""
 _TAIL = """
     select snapshot_seq, coalesce((select max(seq) from bunqueue.log where shard = $1), 0),
            seq, tail.epoch, body
@@ -48,10 +52,12 @@ _TAIL = """
     ) tail on true
     where id = $1 order by seq
 """
-_OWNED = "(select 1 from bunqueue.shards where id = $1 and epoch = $2 for share) owned"
-_APPEND = f"""
+_APPEND = """
+    with owned as (
+        update bunqueue.shards set beat = beat + 1, position = $3 where id = $1 and epoch = $2 returning 1
+    )
     insert into bunqueue.log (gen, shard, seq, epoch, body)
-    select store.gen, $1, $3, $2, $4 from bunqueue.store, {_OWNED}
+    select store.gen, $1, $3, $2, $4 from bunqueue.store, owned
 """
 _BEAT = "update bunqueue.shards set beat = beat + 1 where id = $1 and epoch = $2"
 
@@ -61,12 +67,16 @@ _INT, _LONG, _TEXT, _BYTES = 23, 20, 25, 17  # types of PostgreSQL
 
 _STATEMENTS: dict[type, tuple[bytes, str, Sequence[int]]] = {
     Look: (b"look", _LOOK, (_INT,)),
-    Claim: (b"claim", _CLAIM, (_INT, _LONG, _TEXT)),
+    Claim: (b"claim", _CLAIM, (_INT, _LONG, _TEXT, _INT)),
     Tail: (b"tail", _TAIL, (_INT, _LONG, _LONG)),
     Append: (b"append", _APPEND, (_INT, _LONG, _LONG, _BYTES)),
     Beat: (b"beat", _BEAT, (_INT, _LONG)),
     Release: (b"release", _RELEASE, (_INT, _LONG)),
 }
+
+
+def _int(value: int) -> bytes:
+    return value.to_bytes(4, "big", signed=True)
 
 
 def _long(value: int) -> bytes:
@@ -75,7 +85,7 @@ def _long(value: int) -> bytes:
 
 _PARAMETERS: dict[type, Callable[[Any], list[bytes]]] = {
     Look: lambda request: [],
-    Claim: lambda request: [_long(request.epoch), request.token.encode()],
+    Claim: lambda request: [_long(request.epoch), request.token.encode(), _int(CURRENT)],
     Tail: lambda request: [_long(request.after), _long(request.most)],
     Append: lambda request: [_long(request.epoch), _long(request.position), request.body],
     Beat: lambda request: [_long(request.epoch)],
@@ -138,7 +148,7 @@ class PostgresLink:
 
     def __init__(self, url: str, shard: int) -> None:
         self._conninfo = conninfo(url).encode()
-        self._shard = shard.to_bytes(4, "big", signed=True)
+        self._shard = _int(shard)
         self._conn: pq.abc.PGconn | None = None
         self._connecting: _Connecting | None = None
         self._asked: Request | None = None

@@ -215,8 +215,7 @@ class ReplicatedServer(Server):
                 self._advance(now)
 
     def _hand_over(self) -> None:
-        """Give back the commands that wait here, and the shard.  What waits for other shards is lost: its clients
-        are told that nobody knows what became of it."""
+        """Give back the commands that wait here, and the shard."""
         shard = self._shard
         returned: dict[tuple[int, int], list[bytes]] = {}
         for client, payload in shard.engine.parked(shard.now()):

@@ -162,6 +162,7 @@ class SimulatedLog:
             return None  # a unique violation
 
         def append(state: State) -> None:
+            state.beat += 1
             state.records.append(Entry(request.position, request.epoch, request.body))
 
         return append

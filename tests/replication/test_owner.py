@@ -217,7 +217,7 @@ def test_nothing_acknowledged_is_lost_whatever_happens(part: int) -> None:
 
 def test_the_runs_have_what_they_are_for() -> None:
     """Take-overs, faults of every kind, and work in between: or the runs would show nothing."""
-    worlds = [run(seed) for seed in range(200)]
+    worlds = [run(seed) for seed in range(300)]
     happened = {what for world in worlds for what in world.log.happened}
     assert happened == {"cut", "cancel", "restart", "failover"}
     assert sum(world.log.final.epoch for world in worlds) > 5 * len(worlds)

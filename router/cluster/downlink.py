@@ -1,0 +1,154 @@
+"""From another host: its router has dialled this one, and uses the shards that are owned here."""
+
+from __future__ import annotations
+
+import secrets
+import ssl
+from typing import TYPE_CHECKING
+
+from msgspec import MsgspecError
+from msgspec.msgpack import Decoder
+
+from bunqueue.logs import get_logger
+from bunqueue.protocol import host_link
+from bunqueue.protocol import link as link_protocol
+from bunqueue.protocol.commands import is_slow
+from bunqueue.protocol.commands.base import Slow
+from bunqueue.protocol.lenient import DECODE_ERRORS
+
+from .wire import HostConnection
+
+if TYPE_CHECKING:
+    from .cluster import Cluster
+
+_COMMANDS = (link_protocol.COMMANDS_V2, link_protocol.COMMANDS_V3)
+_ENDS = (link_protocol.CLOSED, link_protocol.SEVERED, link_protocol.BROKEN)
+_decode_slow = Decoder(Slow).decode
+_log = get_logger("cluster")
+
+
+class Downlink(HostConnection):
+    """One connection of one host."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        super().__init__()
+        self._cluster = cluster
+        self._challenge = secrets.token_bytes(host_link.SECRET_BYTES)
+        self._hello: host_link.Hello | None = None
+        self.origin = 0  # of the connections that it has
+        self.life = ""
+        self.is_holding: set[int] = set()  # shards that are given up here, for which it sends no more
+
+    # -- the greeting
+
+    def greet(self, kind: int, body: bytes) -> None:
+        if kind == host_link.HELLO and self._hello is None:
+            self._hear_hello(body)
+        elif kind == host_link.PROOF and self._hello is not None:
+            self._hear_proof(self._hello, body)
+        else:
+            self.abort("it does not speak this protocol")
+
+    def _hear_hello(self, body: bytes) -> None:
+        try:
+            hello = host_link.decode_hello(body)
+        except MsgspecError:
+            self.abort("it does not speak this protocol")
+            return
+        problem = self._cluster.problem_of(hello)
+        shown = self.certificate()
+        known = self._cluster.hosts.get(hello.host)
+        if problem is None and known is None:
+            self._cluster.look_soon()  # it may be new
+            problem = "this host is not in the store yet: try again"
+        if problem is None and known is not None and shown is not None:
+            if shown != ssl.PEM_cert_to_DER_cert(known.certificate):
+                problem = "the certificate is not the one that this host has in the store"
+        if problem is not None:
+            self._refuse(problem)
+            return
+        self._hello = hello
+        self.say(host_link.CHALLENGE, self._challenge)
+
+    def _hear_proof(self, hello: host_link.Hello, proof: bytes) -> None:
+        if not self._cluster.proves(hello.host, self._challenge, proof):
+            self._refuse("the proof is wrong: the store's secret is another one")
+            return
+        version = host_link.agree(hello.oldest, hello.newest)
+        assert version is not None  # else it was refused
+        self.peer, self.origin, self.life = hello.host, hello.number, hello.life
+        self.say(host_link.WELCOME, host_link.encode(self._cluster.welcome(version)))
+        self.begin_watching()
+        self._cluster.downlink_made(self)
+
+    def _refuse(self, why: str) -> None:
+        _log.warning("refused another host", reason=why)
+        self.say(host_link.REFUSED, why.encode())
+        self._flush()
+        self._transport.close()
+
+    # -- what comes
+
+    def heard(
+        self, channel: int, shard: int, conn: int, kind: int, replies: int, slow: int, body: bytes
+    ) -> None:
+        if channel == host_link.TO_SHARD:
+            self._to_shard(shard, conn, kind, body)
+        elif kind == host_link.HOLDING:
+            self.is_holding.add(shard)
+            self._cluster.holding(shard)
+        elif kind == host_link.LIVE:
+            self._cluster.lives(self, frozenset(link_protocol.unpack_connections(body)))
+        elif kind == host_link.PING:
+            self.say(host_link.PONG)
+        else:
+            self._cluster.heard(self, kind, shard, conn, body)
+
+    def _to_shard(self, shard: int, conn: int, kind: int, body: bytes) -> None:
+        link = self._cluster.local(shard)
+        if kind in _COMMANDS and conn < link_protocol.TICKET:
+            self._cluster.known_of(self).add(conn)
+        elif kind in _ENDS:
+            self._cluster.known_of(self).discard(conn)
+        if link is None:
+            if kind in _COMMANDS:
+                self._refuse_commands(shard, conn, body)
+            return
+        link.control(kind, conn, body)
+        if link.full:
+            link.hold_back_host(self)
+
+    def _refuse_commands(self, shard: int, conn: int, body: bytes) -> None:
+        """The shard is not here: its owner is another one, as the other host is about to hear."""
+        payloads = link_protocol.split_frames(body)
+        frames = self._cluster.hub.tickets.unavailable_all(shard, payloads)
+        self.from_shard(
+            shard, conn, link_protocol.REPLIES, len(frames), sum(map(_is_slow, payloads)), b"".join(frames)
+        )
+
+    # -- what goes
+
+    def from_shard(self, shard: int, conn: int, kind: int, replies: int, slow: int, body: bytes) -> None:
+        """What a shard of this host answers to a connection, or a ticket, of the other one."""
+        channel = host_link.FROM_SHARD
+        self.put(host_link.envelope(channel, kind, body, shard=shard, conn=conn, replies=replies, slow=slow))
+
+    def pause_reading(self) -> None:
+        if not self._transport.is_closing():
+            self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        if not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    def ended(self) -> None:
+        if self.greeted:
+            self._cluster.downlink_lost(self)
+
+
+def _is_slow(payload: bytes) -> bool:
+    try:
+        fields = _decode_slow(payload)
+    except DECODE_ERRORS:
+        return False
+    return is_slow(fields.cmd, fields.timeout)

@@ -1,0 +1,129 @@
+"""Commands for a shard that has no owner at the moment: they wait, for seconds, instead of being refused.
+
+To its client a command that waits here is under way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from msgspec.msgpack import Decoder
+
+from bunqueue.protocol import link as link_protocol
+from bunqueue.protocol.codec import request_id
+from bunqueue.protocol.commands import is_slow
+from bunqueue.protocol.commands.base import Slow
+from bunqueue.protocol.lenient import DECODE_ERRORS
+
+if TYPE_CHECKING:
+    from ..connection import ClientConnection
+
+HOLD_S = 15.0  # longer than a take-over takes; then they are refused
+MAX_BYTES = 32 << 20  # over all shards; beyond, they are refused at once
+
+Buffer = bytes | memoryview
+_decode_slow = Decoder(Slow).decode
+
+
+class Link(Protocol):
+    """Where they go to, once there is an owner."""
+
+    @property
+    def full(self) -> bool: ...
+
+    def send(self, conn: int, kind: int, frames: Sequence[Buffer]) -> None: ...
+
+    def hold_back(self, client: ClientConnection) -> None: ...
+
+
+@dataclass(slots=True)
+class Held:
+    """Frames of one client."""
+
+    client: ClientConnection
+    kind: int
+    frames: list[bytes]
+    until: float
+
+
+class Holds:
+    """All that waits, by shard."""
+
+    def __init__(self, refusal: Callable[[int, object], bytes]) -> None:
+        """``refusal``: the frame that refuses a command for this shard, with that request id."""
+        self._refusal = refusal
+        self._held: dict[int, deque[Held]] = {}
+        self._bytes = 0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def has_room(self) -> bool:
+        return self._bytes < MAX_BYTES
+
+    def add(self, shard: int, client: ClientConnection, kind: int, frames: Sequence[Buffer]) -> None:
+        """Keep frames; the caller has counted them as under way."""
+        loop = asyncio.get_running_loop()
+        held = Held(client, kind, [bytes(part) for part in frames], loop.time() + HOLD_S)
+        self._held.setdefault(shard, deque()).append(held)
+        self._bytes += sum(map(len, held.frames))
+        if self._timer is None:
+            self._timer = loop.call_later(1.0, self._sweep)
+
+    def count(self, shard: int, client: ClientConnection) -> int:
+        """How many commands of a client wait for a shard."""
+        return sum(_count(held.frames) for held in self._held.get(shard, ()) if held.client is client)
+
+    def release(self, shard: int, link: Link) -> None:
+        """The shard has an owner: send what waits, in the order in which it came."""
+        clients = self._of_shard(shard)
+        for held in clients:
+            if held.client.number and not held.client.finished:
+                link.send(held.client.number, held.kind, held.frames)
+                if link.full:
+                    link.hold_back(held.client)
+
+    def _of_shard(self, shard: int) -> deque[Held]:
+        found = self._held.pop(shard, deque())
+        self._bytes -= sum(len(part) for held in found for part in held.frames)
+        return found
+
+    def refuse(self, shard: int) -> None:
+        """Nobody will serve the shard soon."""
+        for held in self._of_shard(shard):
+            self._answer(shard, held)
+
+    def _answer(self, shard: int, held: Held) -> None:
+        if held.client.finished:
+            return
+        payloads = [payload for part in held.frames for payload in link_protocol.split_frames(part)]
+        refusals = [self._refusal(shard, request_id(payload)) for payload in payloads]
+        slow = sum(map(_is_slow, payloads))
+        held.client.deliver(shard, len(refusals), slow, b"".join(refusals))
+
+    def _sweep(self) -> None:
+        """Each second: refuse what has waited for too long."""
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        for shard, waiting in list(self._held.items()):
+            while waiting and (waiting[0].until <= now or waiting[0].client.finished):
+                held = waiting.popleft()
+                self._bytes -= sum(map(len, held.frames))
+                self._answer(shard, held)
+            if not waiting:
+                del self._held[shard]
+        self._timer = loop.call_later(1.0, self._sweep) if self._held else None
+
+
+def _count(frames: Sequence[bytes]) -> int:
+    return sum(len(link_protocol.split_frames(part)) for part in frames)
+
+
+def _is_slow(payload: bytes) -> bool:
+    try:
+        fields = _decode_slow(payload)
+    except DECODE_ERRORS:
+        return False
+    return is_slow(fields.cmd, fields.timeout)

@@ -1,0 +1,61 @@
+"""A shard of another host, with the methods of `router.shard_link.ShardLink`: who uses it need not know."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from bunqueue.protocol import host_link
+from bunqueue.protocol import link as link_protocol
+
+from ..backpressure import full_shard
+
+if TYPE_CHECKING:
+    from ..connection import ClientConnection
+    from .uplink import Uplink
+
+Buffer = bytes | memoryview
+
+
+class RemoteShard:
+    """Reached over the uplink to its owner's host."""
+
+    is_local = False
+
+    def __init__(self, shard: int, epoch: int, uplink: Uplink) -> None:
+        self.shard = shard
+        self.epoch = epoch
+        self._uplink = uplink
+        self._feeders: set[ClientConnection] = set()
+
+    @property
+    def host(self) -> str:
+        return self._uplink.peer
+
+    @property
+    def full(self) -> bool:
+        return self._uplink.full
+
+    def send(self, conn: int, kind: int, frames: Sequence[Buffer]) -> None:
+        """Whole frames of one connection, or ticket."""
+        self._put(kind, b"".join(frames), conn)
+
+    def control(self, kind: int, conn: int = link_protocol.CONTROL, body: bytes = b"") -> None:
+        """A message that is no command.  Which shards are up its own router says."""
+        if kind != link_protocol.PEER:
+            self._put(kind, body, conn)
+
+    def _put(self, kind: int, body: bytes, conn: int) -> None:
+        channel = host_link.TO_SHARD
+        self._uplink.put(host_link.envelope(channel, kind, body, shard=self.shard, conn=conn))
+
+    def hold_back(self, client: ClientConnection) -> None:
+        """Stop reading a client that fed this shard while the connection to its host was full."""
+        self._feeders.add(client)
+        client.gate.close(full_shard(self.shard))
+
+    def emptied(self) -> None:
+        """The host has taken what it was sent, or is gone."""
+        feeders, self._feeders = self._feeders, set()
+        for client in feeders:
+            client.gate.open(full_shard(self.shard))

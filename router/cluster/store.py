@@ -1,0 +1,281 @@
+"""What the hosts of a cluster say to each other through the store: who is there, and what each is to own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from bunqueue import __version__
+from bunqueue.protocol import host_link
+from bunqueue.store.database import SESSION, StoreError, StoreNotReady, StoreUnavailable, conninfo, shown
+
+from ..errors import StartError
+from .placement import Change, Shard
+
+MAX_HOSTS = 16
+_LOCK = 0x62756E72  # of an advisory lock: one host at a time changes the placement
+
+_HOSTS = """
+    select id, name, number, link, certificate, clients, version, schema, lower(link_versions),
+           upper(link_versions) - 1, beat, draining
+    from bunqueue.hosts order by number
+"""
+_SHARDS = """
+    select id, home, owner, epoch, beat, position, schema, wanted, snapshot_seq
+    from bunqueue.shards order by id
+"""
+_FOLLOWERS = "select shard, host, seq from bunqueue.followers"
+
+
+@dataclass(frozen=True, slots=True)
+class HostRow:
+    """A host as it has entered itself."""
+
+    id: str
+    name: str
+    number: int
+    link: str
+    certificate: str
+    clients: str
+    version: str
+    schema: int
+    oldest: int
+    newest: int
+    beat: int
+    draining: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ShardRow:
+    """A shard, and who owns it."""
+
+    id: int
+    home: str
+    token: str
+    epoch: int
+    beat: int
+    position: int
+    schema: int
+    wanted: str
+    snapshot: int
+    followers: Mapping[str, int]
+
+    @property
+    def owner(self) -> str:
+        """The host that owns it; "" without one."""
+        return self.token.partition("/")[0]
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """All of it, at one moment."""
+
+    hosts: Sequence[HostRow]
+    shards: Sequence[ShardRow]
+
+
+def for_plan(shard: ShardRow) -> Shard:
+    """A shard as the plan wants it."""
+    return Shard(shard.id, shard.home, shard.owner, shard.position, shard.schema, shard.followers)
+
+
+class ClusterStore:
+    """One host's connection to the store.  Every call may raise StoreError."""
+
+    def __init__(self, url: str, host: HostRow) -> None:
+        self._url = url
+        self._host = host
+        self._connection: Any = None
+        self.secret = ""
+
+    @property
+    def me(self) -> HostRow:
+        return self._host
+
+    async def join(self, cluster: str) -> None:
+        """Enter this host.  StartError if it may not be one of the cluster's."""
+        async with _Asking(self) as connection, connection.transaction():
+            await connection.execute("select pg_advisory_xact_lock(%s)", (_LOCK,))
+            await self._check_name(connection, cluster)
+            rows = await _rows(connection, "select id, name, number from bunqueue.hosts")
+            taken = {number for number_id, _, number in rows if number_id != self._host.id}
+            for other, name, _ in rows:
+                if name == self._host.name and other != self._host.id:
+                    raise StartError(
+                        f"cluster_host: another data folder ({other}) is the host {name!r} already: give "
+                        "another name, or remove that one with bunqueue cluster forget"
+                    )
+            free = [number for number in range(1, MAX_HOSTS + 1) if number not in taken]
+            if not free:
+                raise StartError(f"cluster: {MAX_HOSTS} hosts are in it already, which is the most")
+            known = {other: number for other, _, number in rows}
+            self._host = replace(self._host, number=known.get(self._host.id, free[0]))
+            await connection.execute(_ENTER, self._values())
+            self.secret = (await _rows(connection, "select secret from bunqueue.store"))[0][0]
+
+    async def _check_name(self, connection: Any, cluster: str) -> None:
+        ((there,),) = await _rows(connection, "select cluster from bunqueue.store")
+        if there and there != cluster:
+            raise StartError(f"cluster: the store is that of the cluster {there!r}, not of {cluster!r}")
+        await connection.execute("update bunqueue.store set cluster = %s where cluster = ''", (cluster,))
+
+    def _values(self) -> dict[str, object]:
+        host = self._host
+        return {
+            "id": host.id,
+            "name": host.name,
+            "number": host.number,
+            "link": host.link,
+            "certificate": host.certificate,
+            "clients": host.clients,
+            "version": __version__,
+            "schema": host.schema,
+            "oldest": host_link.VERSIONS[0],
+            "newest": host_link.VERSIONS[1] + 1,
+        }
+
+    async def look(self) -> View:
+        """Say that this host lives, and see who else does."""
+        async with _Asking(self) as connection:
+            beat = "update bunqueue.hosts set beat = beat + 1 where id = %s"
+            cursor = await connection.execute(beat, (self._host.id,))
+            if cursor.rowcount != 1:
+                raise StoreNotReady("this host was removed from the cluster")
+            hosts = [HostRow(*row) for row in await _rows(connection, _HOSTS)]
+            followers: dict[int, dict[str, int]] = {}
+            for shard, host, seq in await _rows(connection, _FOLLOWERS):
+                followers.setdefault(shard, {})[host] = seq
+            shards = [
+                ShardRow(*row, followers=followers.get(row[0], {}))
+                for row in await _rows(connection, _SHARDS)
+            ]
+            return View(hosts, shards)
+
+    async def change(self, changes: Sequence[Change], before: View) -> bool:
+        """Enter changes of the placement, unless another host does so now, or it has changed since."""
+        homes = {shard.id: shard.home for shard in before.shards}
+        async with _Asking(self) as connection, connection.transaction():
+            if not (await _rows(connection, "select pg_try_advisory_xact_lock(%s)", _LOCK))[0][0]:
+                return False
+            for change in changes:
+                if change.home is not None:
+                    await connection.execute(
+                        "update bunqueue.shards set home = %s, wanted = case when wanted = %s then '' else "
+                        "wanted end where id = %s and home = %s",
+                        (change.home, change.home, change.shard, homes[change.shard]),
+                    )
+                for host in change.follow:
+                    await connection.execute(
+                        "insert into bunqueue.followers (shard, host, seq) select %s, id, 0 from "
+                        "bunqueue.hosts where id = %s on conflict do nothing",
+                        (change.shard, host),
+                    )
+                for host in change.unfollow:
+                    await connection.execute(
+                        "delete from bunqueue.followers where shard = %s and host = %s", (change.shard, host)
+                    )
+            return True
+
+    async def owns(self, shard: int) -> None:
+        """This host owns a shard, which it took over: it is its home from now on."""
+        async with _Asking(self) as connection:
+            await connection.execute(
+                "update bunqueue.shards set home = %s where id = %s and home <> %s",
+                (self._host.id, shard, self._host.id),
+            )
+            await connection.execute(
+                "delete from bunqueue.followers where shard = %s and host = %s", (shard, self._host.id)
+            )
+
+    async def leave(self) -> None:
+        """This host ends in order."""
+        async with _Asking(self) as connection:
+            await connection.execute("delete from bunqueue.hosts where id = %s", (self._host.id,))
+
+    # -- what operators want
+
+    async def drain(self, host: str, *, draining: bool) -> bool:
+        """Have all shards leave a host, or let it have some again; whether there is such a host."""
+        async with _Asking(self) as connection:
+            cursor = await connection.execute(
+                "update bunqueue.hosts set draining = %s where id = %s", (draining, host)
+            )
+            return bool(cursor.rowcount == 1)
+
+    async def want(self, shard: int, host: str) -> None:
+        """Have a shard move to a host, and stay there; "": where balance has it."""
+        async with _Asking(self) as connection:
+            await connection.execute("update bunqueue.shards set wanted = %s where id = %s", (host, shard))
+
+    async def forget(self, host: str) -> bool:
+        """Remove a host that will not come back; whether it was there."""
+        async with _Asking(self) as connection:
+            cursor = await connection.execute("delete from bunqueue.hosts where id = %s", (host,))
+            return bool(cursor.rowcount == 1)
+
+    async def close(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await connection.close()
+
+    async def connected(self) -> Any:
+        import psycopg
+
+        if self._connection is None or self._connection.closed:
+            self._connection = await psycopg.AsyncConnection.connect(conninfo(self._url), autocommit=True)
+            await self._connection.execute(SESSION)
+        return self._connection
+
+    async def broken(self) -> None:
+        with_connection, self._connection = self._connection, None
+        if with_connection is not None:
+            await with_connection.close()
+
+    @property
+    def shown(self) -> str:
+        return shown(self._url)
+
+
+class _Asking:
+    """The connection; what goes wrong with it is a StoreError."""
+
+    def __init__(self, store: ClusterStore) -> None:
+        self._store = store
+
+    async def __aenter__(self) -> Any:
+        import psycopg
+
+        try:
+            return await self._store.connected()
+        except psycopg.Error as error:
+            raise self._unavailable(error) from error
+
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        import psycopg
+
+        if error is None or isinstance(error, StartError | StoreError):
+            return
+        await self._store.broken()
+        if isinstance(error, psycopg.Error):
+            raise self._unavailable(error) from error
+
+    def _unavailable(self, error: Exception) -> StoreUnavailable:
+        return StoreUnavailable(
+            f"the store at {self._store.shown} does not answer: {' '.join(str(error).split())}"
+        )
+
+
+async def _rows(connection: Any, query: str, *values: object) -> list[tuple[Any, ...]]:
+    return list(await (await connection.execute(query, values or None)).fetchall())
+
+
+_ENTER = """
+    insert into bunqueue.hosts (id, name, number, link, certificate, clients, version, schema, link_versions)
+    values (%(id)s, %(name)s, %(number)s, %(link)s, %(certificate)s, %(clients)s, %(version)s, %(schema)s,
+            int4range(%(oldest)s, %(newest)s))
+    on conflict (id) do update set name = excluded.name, link = excluded.link,
+        certificate = excluded.certificate, clients = excluded.clients, version = excluded.version,
+        schema = excluded.schema, link_versions = excluded.link_versions, beat = hosts.beat + 1,
+        draining = false
+"""

@@ -1,0 +1,127 @@
+"""To another host: this router has dialled it, and uses the shards that it owns."""
+
+from __future__ import annotations
+
+import ssl
+from typing import TYPE_CHECKING
+
+from bunqueue.logs import get_logger
+from bunqueue.protocol import host_link
+from bunqueue.protocol import link as link_protocol
+
+from .remote_shard import RemoteShard
+from .wire import HostConnection
+
+if TYPE_CHECKING:
+    from .cluster import Cluster
+    from .store import HostRow
+
+_log = get_logger("cluster")
+
+
+class Uplink(HostConnection):
+    """One connection to one host."""
+
+    def __init__(self, cluster: Cluster, host: HostRow) -> None:
+        super().__init__()
+        self._cluster = cluster
+        self._host = host
+        self.peer = host.id
+        self.shards: dict[int, RemoteShard] = {}  # those that it owns, and those that it is giving up
+
+    # -- the greeting
+
+    def connection_made(self, transport: object) -> None:
+        super().connection_made(transport)  # type: ignore[arg-type]
+        shown = self.certificate()
+        if shown is not None and shown != ssl.PEM_cert_to_DER_cert(self._host.certificate):
+            self.abort("its certificate is not the one that it has in the store")
+            return
+        self.say(host_link.HELLO, host_link.encode(self._cluster.hello()))
+
+    def greet(self, kind: int, body: bytes) -> None:
+        if kind == host_link.CHALLENGE:
+            self.say(host_link.PROOF, self._cluster.prove(body))
+        elif kind == host_link.WELCOME:
+            self._welcomed(body)
+        elif kind == host_link.REFUSED:
+            self.abort(body.decode(errors="replace"))
+        else:
+            self.abort("it does not speak this protocol")
+
+    def _welcomed(self, body: bytes) -> None:
+        welcome = host_link.decode_welcome(body)
+        if welcome.host != self._host.id:
+            self.abort("another host answers there")
+            return
+        self.begin_watching()
+        self._cluster.uplink_made(self)
+
+    # -- what comes
+
+    def heard(
+        self, channel: int, shard: int, conn: int, kind: int, replies: int, slow: int, body: bytes
+    ) -> None:
+        if channel == host_link.FROM_SHARD:
+            self._from_shard(shard, conn, kind, replies, slow, body)
+        elif kind == host_link.UP:
+            self._up(shard, int.from_bytes(body))
+        elif kind == host_link.DOWN:
+            self._down(shard)
+        elif kind == host_link.MOVING:
+            self._moving(shard)
+        elif kind == host_link.RELEASED:
+            self._released(shard)
+        elif kind == host_link.RETURNED:
+            self._cluster.returned(shard, conn, body)
+        elif kind == host_link.LIVE:  # it asks who is there
+            self.say(host_link.LIVE, self._cluster.live())
+        elif kind == host_link.PING:
+            self.say(host_link.PONG)
+        else:
+            self._cluster.heard(self, kind, shard, conn, body)
+
+    def _from_shard(self, shard: int, conn: int, kind: int, replies: int, slow: int, body: bytes) -> None:
+        hub = self._cluster.hub
+        client = hub.clients.get(conn)
+        if client is not None:
+            client.deliver(shard, replies, slow, body)
+        elif conn >= link_protocol.TICKET:
+            hub.tickets.answer(conn, shard, body)
+        elif kind == link_protocol.EVENTS:
+            hub.deliver_events(shard, body)
+        elif kind == link_protocol.LOST:
+            hub.answers_lost(shard, link_protocol.unpack_connections(body))
+
+    def _up(self, shard: int, epoch: int) -> None:
+        remote = self.shards[shard] = RemoteShard(shard, epoch, self)
+        self.say(host_link.LIVE, self._cluster.live())  # connections may have ended since it asked
+        self._cluster.remote_up(remote)
+
+    def _down(self, shard: int) -> None:
+        remote = self.shards.pop(shard, None)
+        if remote is not None:
+            remote.emptied()
+            self._cluster.hub.link_down(remote)
+
+    def _moving(self, shard: int) -> None:
+        """It is about to give the shard up: what is under way there is still answered."""
+        remote = self.shards.get(shard)
+        if remote is not None:
+            remote.emptied()
+            self._cluster.hub.pause(remote)
+        self.say(host_link.HOLDING, shard=shard)
+
+    def _released(self, shard: int) -> None:
+        self.shards.pop(shard, None)
+        self._cluster.released(shard)
+
+    def emptied(self) -> None:
+        for remote in self.shards.values():
+            remote.emptied()
+
+    def ended(self) -> None:
+        """Nobody knows what became of what was under way there."""
+        for shard in list(self.shards):
+            self._down(shard)
+        self._cluster.uplink_lost(self)
