@@ -156,6 +156,17 @@ STORE = Kind(
     allows=lambda value: value == "" or (is_path(value) and str(value).startswith(STORE_SCHEMES)),
     secret=True,
 )
+CLUSTER = Kind(
+    bound="up to 63 letters, digits and . _ -",
+    allows=lambda value: isinstance(value, str) and re.fullmatch(r"[A-Za-z0-9._-]{0,63}", value) is not None,
+)
+ADDRESS = Kind(
+    bound="host:port",
+    allows=lambda value: (
+        isinstance(value, str)
+        and re.fullmatch(r"(\[?[A-Za-z0-9._:%-]{1,255}\]?:[0-9]{1,5})?", value) is not None
+    ),
+)
 SNAPSHOTS = Kind(
     bound="an absolute path, s3://bucket/prefix, or nothing for the store itself",
     allows=lambda value: value == "" or (is_path(value) and str(value).startswith(("/", "s3://"))),

@@ -21,6 +21,8 @@ import msgspec
 from bunqueue.machine_memory import memory_here
 from bunqueue.model.names import hint
 from bunqueue.setting_kinds import (
+    ADDRESS,
+    CLUSTER,
     DATA_DIR,
     HOST,
     LEVEL,
@@ -149,6 +151,21 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     store_snapshots: Annotated[
         str, Option(SNAPSHOTS, "Where snapshots of the store's shards are kept.", default_text="the store")
     ] = ""
+    cluster: Annotated[
+        str,
+        Option(
+            CLUSTER, "The name of the cluster of hosts that share the store's shards.", default_text="none"
+        ),
+    ] = ""
+    cluster_address: Annotated[
+        str, Option(ADDRESS, "Where the other hosts of the cluster reach this one.", default_text="none")
+    ] = ""
+    cluster_host: Annotated[
+        str, Option(CLUSTER, "The name of this host in its cluster.", default_text="the machine's name")
+    ] = ""
+    cluster_copies: Annotated[
+        int, Option(whole(0, 15), "How many other hosts of the cluster keep a copy of each shard up to date.")
+    ] = 1
     damaged_shard: Annotated[
         Literal["isolate", "stop", "serve"],
         Option(
@@ -246,6 +263,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             raise SettingsError("store: give a data_dir that is a folder, not :memory:")
         if self.store_snapshots and not self.store:
             raise SettingsError("store_snapshots: only with a store; give store, too")
+        _check_cluster(self)
         if self.read_only_token and not self.auth_token:
             raise SettingsError(
                 "read_only_token: give auth_token, too; without one everybody may do everything"
@@ -328,6 +346,17 @@ def _check_tls(cert: str, key: str, client_ca: str) -> None:
         raise SettingsError(f"{given}: give {missing}, too; a certificate and its key belong together")
     if client_ca and not cert:
         raise SettingsError("tls_client_ca: only with TLS; give tls_cert and tls_key")
+
+
+def _check_cluster(settings: Settings) -> None:
+    if not settings.cluster:
+        for name in ("cluster_address", "cluster_host"):
+            if getattr(settings, name):
+                raise SettingsError(f"{name}: only in a cluster; give cluster, too")
+    elif not settings.store:
+        raise SettingsError("cluster: give store, too; its hosts share what is there")
+    elif not settings.cluster_address:
+        raise SettingsError("cluster: give cluster_address, too: where the other hosts reach this one")
 
 
 def _from_flags(flags: Mapping[str, object], environ: Mapping[str, str]) -> dict[str, _Given]:

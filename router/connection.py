@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from bunqueue.acceptor import Counted
@@ -152,6 +152,11 @@ class ClientConnection(asyncio.Protocol):
         """The reply to a gathered command."""
         self.write(reply)
         self._relieve(1)
+
+    @property
+    def finished(self) -> bool:
+        """No longer there for anybody."""
+        return self._finished
 
     @property
     def stuck(self) -> bool:
@@ -297,20 +302,30 @@ class ClientConnection(asyncio.Protocol):
         links, in_flight = self._hub.links, self.in_flight
         for shard, batch in batches.items():
             link = links[shard]
-            if link is None:
+            if link is None and not self._hold_for_owner(shard, batch):
                 out += self._hub.tickets.refusals(shard, batch)
+            if link is None:
                 continue
             in_flight[shard] = in_flight.get(shard, 0) + len(batch)
             link.send(self.number, self.kind, batch)
             if link.full:
                 link.hold_back(self)
 
+    def _hold_for_owner(self, shard: int, batch: Sequence[Buffer]) -> bool:
+        """In a cluster a shard has another owner in seconds: whether its commands wait for that."""
+        cluster = self._hub.cluster
+        if cluster is None:
+            return False
+        self.in_flight[shard] = self.in_flight.get(shard, 0) + len(batch)
+        cluster.holds.add(shard, self, self.kind, batch)
+        return True
+
     def _route(self, look: Peek, payload: Buffer, batches: Batches, out: list[bytes]) -> int | None:
         """The shard of a command that is not of the plain kinds; None if it has been dealt with."""
         routes, handling = self._hub.routes, look.handling
         if handling == SLOW:
             shard = routes.of_look(look)
-            if may_wait(look) and self._hub.links[shard] is not None:
+            if may_wait(look) and (self._hub.links[shard] is not None or self._hub.cluster is not None):
                 self.slow += 1
             return shard
         if handling == FIRST:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, cast
 
 from bunqueue.busy_poll import LoopPoll
 from bunqueue.descriptors import MAX_LINGERING
@@ -28,6 +28,9 @@ from .tickets import Tickets
 from .turns import Turns
 
 if TYPE_CHECKING:
+    from .cluster.cluster import Cluster
+    from .cluster.links import Links
+    from .cluster.remote_shard import RemoteShard
     from .connection import ClientConnection
     from .shard_link import ShardLink
 
@@ -51,7 +54,9 @@ class Hub:
         self.routes = Routes(self.shards)
         self.clients: dict[int, ClientConnection] = {}
         self.bounds = Bounds(self.clients)
-        self.links: list[ShardLink | None] = [None] * self.shards  # None: down, or not ready
+        self.links: list[ShardLink | RemoteShard | None] = [None] * self.shards  # None: down, or not ready
+        self.origin = 0  # of this router's connections; another one in each host of a cluster
+        self.cluster: Cluster | None = None
         self.damaged: dict[int, str] = {}  # shards that stay down, and what is to be done about it
         self.exposed: dict[str, str] = {}  # what other users of the machine can read, and what to do about it
         self.strangers = Strangers()
@@ -69,15 +74,16 @@ class Hub:
         self.lingering: dict[ClientConnection, int] = {}  # ended by us -> sweeps since
         self.open = 0  # sockets of clients, those that linger and those that are being closed among them
         self._last_number = 0
+        self._leaving: dict[int, ShardLink] = {}  # shards that are given up, and still answer
         self._emptied = asyncio.Event()
 
     # Clients
 
     def add(self, client: ClientConnection) -> int:
         """Enter a client; its number, which is not used again before all others were."""
-        number = self._last_number
+        number, base = self._last_number, self.origin << link_protocol.ORIGIN_SHIFT
         while number in self.clients or number == self._last_number:
-            number = number % (link_protocol.TICKET - 1) + 1  # 1 .. TICKET - 1
+            number = base + (number - base) % link_protocol.MAX_NUMBER + 1  # 1 .. MAX_NUMBER
         self._last_number = number
         self.clients[number] = client
         return number
@@ -147,37 +153,114 @@ class Hub:
             client = self.clients.get(conn)
             if client is not None and client.subscription is not None:
                 client.subscription.deliver(shard, frames)
+        if elsewhere := self._elsewhere(connections):
+            self.others.events(shard, elsewhere, frames)
+
+    # Other hosts
+
+    def join_cluster(self, cluster: Cluster, origin: int) -> None:
+        """This router is one of several, and its connections have numbers of their own."""
+        self.cluster, self.origin = cluster, origin
+        self.tickets.origin = origin
+        self._last_number = origin << link_protocol.ORIGIN_SHIFT
+
+    @property
+    def others(self) -> Links:
+        """The connections to the other hosts of the cluster."""
+        assert self.cluster is not None
+        return self.cluster.links
+
+    def _elsewhere(self, connections: Iterable[int]) -> list[int]:
+        """Those that other routers have."""
+        if self.cluster is None:
+            return []
+        return [conn for conn in connections if link_protocol.origin_of(conn) != self.origin]
+
+    def answer_elsewhere(
+        self, shard: int, conn: int, kind: int, replies: int, slow: int, body: bytes
+    ) -> None:
+        """What a shard here says to a connection, or a ticket, of another router."""
+        if self.cluster is not None:
+            self.others.answer(shard, conn, kind, replies, slow, body)
+
+    def local_link(self, shard: int) -> ShardLink | None:
+        """The shard's process on this host, while it serves, or answers what it still has."""
+        link = self.links[shard]
+        if link is not None and link.is_local:
+            return cast("ShardLink", link)
+        return self._leaving.get(shard)
+
+    def local_links(self) -> list[ShardLink]:
+        """The shards that are owned here."""
+        return [cast("ShardLink", link) for link in self.links if link is not None and link.is_local]
+
+    def remote_up(self, remote: RemoteShard) -> None:
+        """Another host says that it owns a shard.  Of two that say so the later owner is right."""
+        known = self.links[remote.shard]
+        if known is not None and known.epoch > remote.epoch:
+            return
+        if known is not None and known.is_local:
+            self.link_down(known)  # this host has lost it, and does not know it yet
+        self.links[remote.shard] = remote
+        for link in self.local_links():
+            link.control(link_protocol.PEER, link_protocol.CONTROL, bytes((remote.shard,)))
+        self._say_presence(remote)
+        self._resume_subscriptions(remote)
+        assert self.cluster is not None
+        self.cluster.holds.release(remote.shard, remote)
+        self.cluster.changed()
+
+    def pause(self, link: ShardLink | RemoteShard) -> None:
+        """A shard is about to move: nothing more is sent to it, and what is under way is still answered."""
+        if self.links[link.shard] is link:
+            self.links[link.shard] = None
+            if link.is_local:
+                self._leaving[link.shard] = cast("ShardLink", link)
+
+    def _resume_subscriptions(self, link: ShardLink | RemoteShard) -> None:
+        """Clients go on with the events of a shard that had another process before; some may be missing."""
+        for client in self.clients.values():
+            subscription = client.subscription
+            if subscription is not None and subscription.shard == link.shard:
+                subscription.resume(link)
 
     # Shards
 
-    def link_up(self, link: ShardLink) -> None:
-        """A shard has recovered: from now on it gets commands."""
-        link.control(
-            link_protocol.LIVE, link_protocol.CONTROL, link_protocol.pack_connections(list(self.clients))
-        )
+    def link_up(self, link: ShardLink, others: Sequence[int] = ()) -> None:
+        """A shard has recovered: from now on it gets commands.  ``others``: connections of other hosts."""
+        live = link_protocol.pack_connections([*self.clients, *others])
+        link.control(link_protocol.LIVE, link_protocol.CONTROL, live)
+        before = self.links[link.shard]
+        if before is not None and before is not link:  # another host had it
+            self.link_down(before)
         self.links[link.shard] = link
+        self._leaving.pop(link.shard, None)
         for other in self.links:
             if other is not None and other is not link:
                 other.control(link_protocol.PEER, link_protocol.CONTROL, bytes((link.shard,)))
                 link.control(link_protocol.PEER, link_protocol.CONTROL, bytes((other.shard,)))
+        self._say_presence(link)
+        if self.cluster is not None:
+            self._resume_subscriptions(link)
 
+    def _say_presence(self, link: ShardLink | RemoteShard) -> None:
+        """Tell a shard which of its queues have workers that are registered here."""
         mine = [queue for queue in self.workers.by_queue if self.routes.of_queue(queue) == link.shard]
         if mine:
-            link.control(
-                link_protocol.WORKER_PRESENCE,
-                link_protocol.CONTROL,
-                link_protocol.encode(link_protocol.WorkerPresence(mine, True)),
-            )
+            presence = link_protocol.encode(link_protocol.WorkerPresence(mine, True))
+            link.control(link_protocol.WORKER_PRESENCE, self._base, presence)
+
+    @property
+    def _base(self) -> int:
+        """In place of a connection's number: only which router says so."""
+        return self.origin << link_protocol.ORIGIN_SHIFT
 
     def _worker_presence(self, queue: str, present: bool) -> None:
         """A queue has its first worker, or has lost its last one."""
         link = self.links[self.routes.of_queue(queue)]
         if link is not None and not self.draining:
-            link.control(
-                link_protocol.WORKER_PRESENCE,
-                link_protocol.CONTROL,
-                link_protocol.encode(link_protocol.WorkerPresence([queue], present)),
-            )
+            presence_of = link_protocol.encode(link_protocol.WorkerPresence([queue], present))
+            link.control(link_protocol.WORKER_PRESENCE, self._base, presence_of)
 
     def peer_message(self, source: int, body: bytes) -> None:
         """One shard says something to another; when that is down, it asks again by itself."""
@@ -193,25 +276,38 @@ class Hub:
                 self.tickets.lost(number, shard)
             elif client is not None:
                 client.finish(link_protocol.SEVERED)
+        if elsewhere := self._elsewhere(numbers):
+            self.others.lost(shard, elsewhere)
 
-    def link_down(self, link: ShardLink) -> None:
+    def link_down(self, link: ShardLink | RemoteShard) -> None:
         """A shard died: what was in flight there may or may not have happened, so nobody is answered.
 
         The connections are closed instead, those that get its events among them, as some may be missing.
         To the other shards they are SEVERED: the client is still there, and its locked jobs stay its own.
         """
         shard = link.shard
-        if self.links[shard] is not link:
+        if self.links[shard] is link:
+            self.links[shard] = None
+        elif self._leaving.get(shard) is not link and link.is_local:
             return
-        self.links[shard] = None
-        victims = [
-            client
-            for client in self.clients.values()
-            if client.in_flight.get(shard)
-            or (client.subscription is not None and client.subscription.shard == shard)
-        ]
+        self.settle(shard)
+        if self.cluster is not None and link.is_local:
+            self.cluster.lost(shard)
+
+    def settle(self, shard: int) -> None:
+        """An owner of a shard answers nothing any more: cut off those that still wait for its answers."""
+        self._leaving.pop(shard, None)
+        victims = [client for client in self.clients.values() if self._is_victim(client, shard)]
         for client in victims:
             client.finish(link_protocol.SEVERED)
         self.tickets.shard_lost(shard)
         if victims and not self.draining:
             _log.warning("closed connections with commands in flight", shard=shard, connections=len(victims))
+
+    def _is_victim(self, client: ClientConnection, shard: int) -> bool:
+        """Whether nobody knows what became of something that a client has asked a shard.  In a cluster events
+        go on by themselves, and what waits for the next owner was not asked yet."""
+        under_way = client.in_flight.get(shard, 0)
+        if self.cluster is not None:
+            return under_way > self.cluster.holds.count(shard, client)
+        return bool(under_way) or (client.subscription is not None and client.subscription.shard == shard)

@@ -8,10 +8,14 @@ import importlib.util
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from socket import gethostname
+from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from bunqueue.data_folder import (
     DataFolderError,
@@ -21,6 +25,7 @@ from bunqueue.data_folder import (
     note_files,
     open_data_folder,
     own_data_folder,
+    read_manifest,
 )
 from bunqueue.descriptors import files_left, raise_file_limit, share
 from bunqueue.exposure import exposed
@@ -37,8 +42,14 @@ from .sockets import BoundSockets
 from .supervisor import COMMAND, WAIT_USEC, Supervisor
 from .tls import server_context
 
+if TYPE_CHECKING:
+    from bunqueue.store.database import Store
+
+    from .cluster.cluster import Cluster
+
 SIBLINGS = ("bunqueue", "shardproc")  # generic names: another module of the user's may answer to them
 CLOSE_S = 2.0  # for clients to take their last replies
+SERVED_S = 30.0  # for the shards of a cluster to have owners, before this host says that it is ready
 STORE_AGAIN_S = 2.0  # between two looks for a store that is away
 AGAIN_S = 0.5  # a signal that follows the first one sooner is the same wish: timeout(1) sends two, say
 
@@ -66,7 +77,30 @@ def main(arguments: Sequence[str], command: Sequence[str] | None = None) -> int:
 
 def run(settings: Settings, command: Sequence[str] = COMMAND, secrets_in: str = "") -> int:
     """Run the server with these settings until a signal ends it.  ``secrets_in``: see `exposed`."""
+    if settings.cluster:
+        settings = msgspec.structs.replace(settings, shards=store_of(settings).shards)
     return _event_loop()(RouterProcess(settings, command, secrets_in).run())
+
+
+def store_of(settings: Settings) -> Store:
+    """What the store says of itself; waits until it answers.  StartError if this server may not use it."""
+    # Not needed by those that have no store, where it may not be installed.
+    from bunqueue.store.check import problems, standbys
+    from bunqueue.store.database import StoreError, StoreUnavailable, connected, usable
+
+    while True:
+        try:
+            with connected(settings.store) as connection:
+                store = usable(connection, None if settings.cluster else settings.shards)
+                for problem in [] if store.replicates else problems(standbys(connection)):
+                    _log.error("the store does not replicate", problem=problem.text, cure=problem.cure)
+                return store
+        except StoreUnavailable as error:
+            _log.warning("waits for the store", reason=str(error))
+            notify(f"STATUS={error}\nEXTEND_TIMEOUT_USEC={WAIT_USEC}")
+            time.sleep(STORE_AGAIN_S)
+        except StoreError as error:
+            raise StartError(f"store: {error}", BAD_USAGE) from error
 
 
 def read_settings(arguments: Sequence[str]) -> Settings:
@@ -127,6 +161,7 @@ class RouterProcess:
         self._measurer: asyncio.Task[None] | None = None
         self._client_ca = WatchedFile(settings.tls_client_ca)
         self._data: FolderLock | None = None  # its lock
+        self._cluster: Cluster | None = None
 
     async def run(self) -> int:
         """Start, serve until a signal comes, stop."""
@@ -156,6 +191,7 @@ class RouterProcess:
             for loss in losses_ahead(folder):
                 _log.warning("a shard begins empty, as its loss was accepted", shard=loss.shard, at=loss.at)
         self._check_readers()
+        await self._join(store)
         await self._supervisor.start()
         if self._data is not None:  # before any job is taken
             note_files(Path(settings.data_dir))
@@ -177,28 +213,38 @@ class RouterProcess:
         """The id of the store, "" without one; waits until it answers.  StartError if it is none for us."""
         if not self._settings.store:
             return ""
-        # Not needed by those that have no store, where it may not be installed.
-        from bunqueue.store.database import StoreError, StoreUnavailable
+        return (await asyncio.to_thread(store_of, self._settings)).id
 
-        while True:
-            try:
-                return await asyncio.to_thread(self._read_store)
-            except StoreUnavailable as error:
-                _log.warning("waits for the store", reason=str(error))
-                notify(f"STATUS={error}\nEXTEND_TIMEOUT_USEC={WAIT_USEC}")
-                await asyncio.sleep(STORE_AGAIN_S)
-            except StoreError as error:
-                raise StartError(f"store: {error}", BAD_USAGE) from error
+    async def _join(self, store: str) -> None:
+        """Be one of several hosts, if the settings say so."""
+        settings = self._settings
+        if not settings.cluster:
+            return
+        from bunqueue.spark.read.shard_file import SCHEMA
 
-    def _read_store(self) -> str:
-        from bunqueue.store.check import problems, standbys
-        from bunqueue.store.database import connected, usable
+        from .cluster.cluster import Cluster
+        from .cluster.store import HostRow
 
-        with connected(self._settings.store) as connection:
-            store = usable(connection, self._settings.shards)
-            for problem in [] if store.replicates else problems(standbys(connection)):
-                _log.error("the store does not replicate", problem=problem.text, cure=problem.cure)
-        return store.id
+        host, _, port = settings.cluster_address.rpartition(":")
+        row = HostRow(
+            id=read_manifest(Path(settings.data_dir)).id,
+            name=settings.cluster_host or gethostname(),
+            number=0,
+            link=settings.cluster_address,
+            certificate="",
+            clients=self._sockets.address,
+            version="",
+            schema=SCHEMA,
+            oldest=0,
+            newest=0,
+            beat=0,
+            draining=False,
+        )
+        self._cluster = self._supervisor.cluster = Cluster(self._hub, self._supervisor, settings, row, store)
+        await self._supervisor.start()
+        await self._cluster.start(host.strip("[]"), int(port))
+        if not await self._cluster.until_served(SERVED_S):
+            _log.warning("not all shards have an owner yet")
 
     @property
     def _is_open(self) -> bool:
@@ -268,12 +314,16 @@ class RouterProcess:
         if served:
             _log.info("stopping", connections=len(hub.clients))
         notify("STOPPING=1")
+        if served and self._cluster is not None:
+            await self._cluster.withdraw()
         self._listener.close()
         await self._gateway.stop()  # first, while there is somebody to answer what it still asks
         hub.draining = True
         for client in hub.clients.values():
             client.stop_reading()
         await self._supervisor.stop()
+        if self._cluster is not None:
+            await self._cluster.stop()
         for task in (self._sweeper, self._measurer):
             if task is not None:
                 task.cancel()

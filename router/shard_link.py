@@ -12,6 +12,7 @@ from bunqueue.protocol import link as link_protocol
 from .backpressure import full_shard
 
 if TYPE_CHECKING:
+    from .cluster.downlink import Downlink
     from .connection import ClientConnection
     from .hub import Hub
 
@@ -43,6 +44,15 @@ class Owner(Protocol):
     def waiting(self, link: ShardLink, text: str) -> None:
         """It waits for the store, or for the end of another owner."""
 
+    def stands_by(self, link: ShardLink) -> None:
+        """Its file is up to date, and it waits for nothing but the owner's end."""
+
+    def returned(self, link: ShardLink, conn: int, body: bytes) -> None:
+        """It gives itself up: these commands wait for its next owner; a byte for the version comes first."""
+
+    def released(self, link: ShardLink) -> None:
+        """It has given itself up: another host may own it."""
+
     def damaged(self, link: ShardLink, text: str) -> None:
         """It cannot serve before somebody has repaired its file."""
 
@@ -53,6 +63,8 @@ class Owner(Protocol):
 class ShardLink(asyncio.Protocol):
     """One connection of a shard.  Before its HELLO nothing else is heard."""
 
+    is_local = True
+
     def __init__(self, hub: Hub, owner: Owner) -> None:
         self._hub = hub
         self._owner = owner
@@ -61,7 +73,9 @@ class ShardLink(asyncio.Protocol):
         self._carry: bytearray | None = None  # the beginning of an envelope
         self._need = 0
         self._feeders: set[ClientConnection] = set()  # they wait until the shard has taken what it has
+        self._held_hosts: set[Downlink] = set()  # the same of other hosts
         self.shard = -1  # known from the HELLO on
+        self.epoch = 0  # known from READY on; 0 without a log
         self.full = False
         self.heard = True  # since the last look; the owner resets it
 
@@ -95,7 +109,7 @@ class ShardLink(asyncio.Protocol):
             if client is not None:
                 client.deliver(self.shard, replies, slow, data[body:end])
             else:
-                self._other(conn, kind, data[body:end])
+                self._other(conn, kind, replies, slow, data[body:end])
             start = end
         if start < size:
             self._carry = bytearray(data[start:])
@@ -116,6 +130,9 @@ class ShardLink(asyncio.Protocol):
         feeders, self._feeders = self._feeders, set()
         for client in feeders:
             client.gate.open(full_shard(self.shard))
+        hosts, self._held_hosts = self._held_hosts, set()
+        for host in hosts:
+            host.resume_reading()
 
     # To the shard
 
@@ -152,16 +169,23 @@ class ShardLink(asyncio.Protocol):
         self._feeders.add(client)
         client.gate.close(full_shard(self.shard))
 
+    def hold_back_host(self, host: Downlink) -> None:
+        """The same of another host, with all its clients."""
+        self._held_hosts.add(host)
+        host.pause_reading()
+
     def abort(self) -> None:
         """Drop the connection."""
         self._transport.abort()
 
     # From the shard
 
-    def _other(self, conn: int, kind: int, body: bytes) -> None:
+    def _other(self, conn: int, kind: int, replies: int, slow: int, body: bytes) -> None:
         """An envelope that is for no client that is there."""
         if self.shard < 0 and kind != link_protocol.HELLO:
             self.abort()
+        elif link_protocol.origin_of(conn) != self._hub.origin and conn != link_protocol.CONTROL:
+            self._hub.answer_elsewhere(self.shard, conn, kind, replies, slow, body)
         elif conn >= link_protocol.TICKET:
             self._hub.tickets.answer(conn, self.shard, body)
         elif conn == link_protocol.CONTROL:
@@ -177,7 +201,14 @@ class ShardLink(asyncio.Protocol):
         elif kind == link_protocol.LOST:
             self._hub.answers_lost(self.shard, link_protocol.unpack_connections(body))
         elif kind == link_protocol.READY:
+            self.epoch = int.from_bytes(body)
             self._owner.recovered(self)
+        elif kind == link_protocol.STANDBY:
+            self._owner.stands_by(self)
+        elif kind == link_protocol.RETURNED:
+            self._owner.returned(self, link_protocol.unpack_connections(body[:4])[0], body[4:])
+        elif kind == link_protocol.RELEASED:
+            self._owner.released(self)
         elif kind == link_protocol.WAITING:
             self._owner.waiting(self, body.decode())
         elif kind == link_protocol.DAMAGED:

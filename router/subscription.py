@@ -15,6 +15,7 @@ from bunqueue.protocol import link as link_protocol
 from bunqueue.protocol.events import lost_frame
 
 if TYPE_CHECKING:
+    from .cluster.remote_shard import RemoteShard
     from .connection import ClientConnection
     from .shard_link import ShardLink
 
@@ -24,7 +25,7 @@ class Subscription:
 
     __slots__ = ("_client", "_link", "_lost", "_queue", "shard")
 
-    def __init__(self, client: ClientConnection, link: ShardLink, queue: str) -> None:
+    def __init__(self, client: ClientConnection, link: ShardLink | RemoteShard, queue: str) -> None:
         self._client = client
         self._link = link
         self._queue = queue
@@ -34,6 +35,15 @@ class Subscription:
     def end(self) -> None:
         """The client wants no more events."""
         self._link.control(link_protocol.UNSUBSCRIBE, self._client.number)
+
+    def resume(self, link: ShardLink | RemoteShard) -> None:
+        """The shard has another process, perhaps on another host, which goes on with the events.  The client
+        is told that some may be missing."""
+        self._link = link
+        link.control(link_protocol.SUBSCRIBE, self._client.number, self._queue.encode())
+        self._lost += 1
+        if not self._client.behind:
+            self.caught_up()
 
     def deliver(self, shard: int, frames: bytes) -> None:
         """Events of a shard; those of a former subscription may still be on their way."""
@@ -51,7 +61,9 @@ class Subscription:
             self._client.write(lost_frame(self._queue, lost, time.time_ns() // 1_000_000))
 
 
-def subscribe(client: ClientConnection, links: Sequence[ShardLink | None], shard: int, queue: str) -> None:
+def subscribe(
+    client: ClientConnection, links: Sequence[ShardLink | RemoteShard | None], shard: int, queue: str
+) -> None:
     """The client asks for the events of a queue, in place of others; what is about to be refused changes
     nothing."""
     link = links[shard]

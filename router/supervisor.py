@@ -11,6 +11,7 @@ import secrets
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -24,6 +25,9 @@ from .hub import Hub
 from .listener import RuntimeFolder
 from .shard_link import ShardLink
 
+if TYPE_CHECKING:
+    from .cluster.cluster import Cluster
+
 COMMAND = (sys.executable, "-P", "-m", "shardproc")
 GIVE_UP = 5  # failures in a row before READY: what keeps a shard from starting will not go away by itself
 FIRST_DELAY_S, LAST_DELAY_S = 0.05, 5.0  # before a restart; doubled each time
@@ -32,6 +36,7 @@ PING_S = 1.0  # so that a shard that hears nothing for longer knows that it is t
 SILENT_PINGS = 30  # half a minute: far more than the longest batch, so it hangs
 STOOD_STILL_S = 2.5  # between two pings: the router was stopped, and could hear nobody
 EXIT_S = 1.0  # for a process to end after it has closed its link
+HAND_OVER_S = 15.0  # for a shard to give itself up; then it is killed, and another host takes it over
 DRAIN_S = 10.0  # to answer, commit and exit; then it is killed, which loses nothing
 REPORT_S = 1.0  # between two lines about the progress of loading
 WAIT_REPORT_S = 5.0  # and about what a shard waits for
@@ -50,6 +55,9 @@ class ShardProcess:
         self.secret = ""  # of this start; a forgotten process of an earlier one does not know it
         self.ready = False
         self.damaged: str | None = None  # why it is not to be started again
+        self.task: asyncio.Task[None] | None = None  # keeps it running
+        self.wanted = True  # to be started again when it ends
+        self.seen: dict[str, object] | None = None  # of its owner on another host: see `shardproc.process`
         self.failures = 0  # in a row, before READY
         self.silent = 0  # pings without an answer
         self.started_at = self.reported_at = 0.0
@@ -70,11 +78,12 @@ class Supervisor:
         self._command = command
         self._epoch = secrets.token_hex(16)  # distinguishes connections of this run from those of others
         self._shards = [ShardProcess(index) for index in range(settings.shards)]
-        self._tasks: list[asyncio.Task[None]] = []
+        self.cluster: Cluster | None = None
         self._pinger: asyncio.Task[None] | None = None
         self._server: asyncio.Server | None = None
         self._folder: RuntimeFolder | None = None
         self._stopping = False
+        self._entering: set[asyncio.Task[None]] = set()
         self._links_gone = asyncio.Event()
 
     @property
@@ -89,9 +98,57 @@ class Supervisor:
         self._started: asyncio.Future[None] = loop.create_future()
         self._folder = RuntimeFolder()
         self._server = await loop.create_unix_server(lambda: ShardLink(self._hub, self), self._folder.socket)
-        self._tasks = [loop.create_task(self._keep(shard)) for shard in self._shards]
         self._pinger = loop.create_task(self._ping())
+        if self.cluster is not None:  # which says what to run here
+            self._started.set_result(None)
+            return
+        for shard in self._shards:
+            shard.task = loop.create_task(self._keep(shard))
         await self._started
+
+    # Of a host in a cluster
+
+    def run(
+        self, index: int, token: str = "", epoch: int = 0, beat: int = 0, unchanged_s: float = 0.0
+    ) -> None:
+        """Own a shard, once its owner has ended; the rest is what is known of that one, if there is one."""
+        shard = self._shards[index]
+        shard.wanted, shard.failures = True, 0
+        seen = {"token": token, "epoch": epoch, "beat": beat, "unchanged_s": unchanged_s}
+        shard.seen = seen if token else None
+        shard.task = asyncio.get_running_loop().create_task(self._keep(shard))
+
+    def runs(self, index: int) -> bool:
+        """Whether there is a process for a shard, or will be again in a moment."""
+        task = self._shards[index].task
+        return task is not None and not task.done()
+
+    def is_ready(self, index: int) -> bool:
+        """Whether a shard serves here."""
+        return self._shards[index].ready
+
+    def look(self, index: int) -> None:
+        """The owner that a shard's process waits for has given the shard up."""
+        shard = self._shards[index]
+        if shard.link is not None and not shard.ready:
+            shard.link.control(link_protocol.LOOK)
+
+    def end(self, index: int) -> None:
+        """A shard's process is not needed."""
+        self._shards[index].wanted = False
+        self._shards[index].kill()
+
+    async def hand_over(self, index: int) -> None:
+        """Have a shard answer what it has, and give itself up."""
+        shard = self._shards[index]
+        shard.wanted = False
+        if shard.link is not None:
+            shard.link.control(link_protocol.HANDOVER)
+        if shard.task is not None:
+            _, late = await asyncio.wait([shard.task], timeout=HAND_OVER_S)
+            if late:
+                _log.warning("a shard did not give itself up in time and is killed", shard=index)
+                shard.kill()
 
     async def stop(self) -> None:
         """Drain the shards that run, end the others, and wait until all have ended."""
@@ -112,16 +169,17 @@ class Supervisor:
 
     async def _wait(self, limit_s: float) -> None:
         """Until the processes have ended and what they said last has been read."""
-        for task, shard in zip(self._tasks, self._shards, strict=False):
-            if shard.process is None or shard.process.returncode is not None:
-                task.cancel()  # it waits to start the shard again
-        if self._tasks:
-            _, late = await asyncio.wait(self._tasks, timeout=limit_s)
+        tasks = [shard.task for shard in self._shards if shard.task is not None]
+        for shard in self._shards:
+            if shard.task is not None and (shard.process is None or shard.process.returncode is not None):
+                shard.task.cancel()  # it waits to start the shard again
+        if tasks:
+            _, late = await asyncio.wait(tasks, timeout=limit_s)
             for shard in self._shards:
                 if late and shard.process is not None and shard.process.returncode is None:
                     _log.warning("shard did not stop in time and is killed", shard=shard.index)
                     shard.kill()
-            await asyncio.wait(self._tasks)
+            await asyncio.wait(tasks)
         if any(shard.link for shard in self._shards):
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._links_gone.wait(), EXIT_S)
@@ -150,8 +208,9 @@ class Supervisor:
             except Exception as error:  # no process, say; whatever it is, the shard is not given up
                 status = str(error)
                 shard.kill()
-            if self._stopping:
+            if self._stopping or not shard.wanted:
                 return
+            shard.seen = None  # it was of another time
             if shard.damaged is not None:
                 self._set_aside(shard.index, shard.damaged)
                 return
@@ -217,6 +276,8 @@ class Supervisor:
                 "secret": shard.secret,
                 "epoch": self._epoch,
                 "settings": self._settings.to_json().decode(),
+                "seen": shard.seen,
+                "in_cluster": self.cluster is not None,
             }
         )
 
@@ -262,7 +323,10 @@ class Supervisor:
     def recovered(self, link: ShardLink) -> None:
         shard = self._shards[link.shard]
         shard.ready = True
-        self._hub.link_up(link)
+        if self.cluster is None:
+            self._hub.link_up(link)
+        else:
+            self._enter(link, self.cluster)
         took = asyncio.get_running_loop().time() - shard.started_at
         _log.info("shard ready", shard=shard.index, took_ms=round(took * 1000))
         self._begin()
@@ -273,6 +337,24 @@ class Supervisor:
         if now - shard.reported_at >= WAIT_REPORT_S:
             shard.reported_at = now
             _log.warning("shard waits", shard=shard.index, reason=text)
+
+    def _enter(self, link: ShardLink, cluster: Cluster) -> None:
+        """It serves once it knows whose connections are open at the other hosts."""
+        task = asyncio.get_running_loop().create_task(cluster.recovered(link))
+        self._entering.add(task)
+        task.add_done_callback(self._entering.discard)
+
+    def stands_by(self, link: ShardLink) -> None:
+        if self.cluster is not None:
+            self.cluster.stands_by(link.shard)
+
+    def returned(self, link: ShardLink, conn: int, body: bytes) -> None:
+        if self.cluster is not None:
+            self.cluster.returned(link.shard, conn, body)
+
+    def released(self, link: ShardLink) -> None:
+        if self.cluster is not None:
+            self.cluster.gave_up(link.shard)
 
     def damaged(self, link: ShardLink, text: str) -> None:
         shard = self._shards[link.shard]

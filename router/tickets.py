@@ -16,12 +16,13 @@ from bunqueue.protocol.commands import CommandError, Spec
 from bunqueue.protocol.commands.base import RequestId
 from bunqueue.protocol.framing import HEADER
 from bunqueue.protocol.gather import Addition, Gather, Part, for_all, split
-from bunqueue.protocol.link import SEVERED, TICKET
+from bunqueue.protocol.link import ORIGIN_SHIFT, SEVERED, TICKET
 
 from .local import refusal
 from .routing import IDS, Peek, Routes, decode
 
 if TYPE_CHECKING:
+    from .cluster.remote_shard import RemoteShard
     from .connection import ClientConnection
     from .shard_link import ShardLink
 
@@ -40,7 +41,7 @@ class Tickets:
 
     def __init__(
         self,
-        links: Sequence[ShardLink | None],
+        links: Sequence[ShardLink | RemoteShard | None],
         clients: MutableMapping[int, ClientConnection],
         damaged: Mapping[int, str],
     ) -> None:
@@ -50,6 +51,7 @@ class Tickets:
         self.additions: Mapping[str, Addition] = {}  # by command: what the router adds to a merged answer
         self._open: dict[int, _Ticket] = {}
         self._free: list[int] = []
+        self.origin = 0  # of the router
 
     def unavailable(self, shard: int, req_id: RequestId) -> bytes:
         """The refusal of a command for a shard that is down, as a frame."""
@@ -58,6 +60,10 @@ class Tickets:
             return refusal(CommandError(text, Code.STORAGE_DAMAGED), req_id)
         text = f"Shard unavailable: shard {shard} is restarting, try again"
         return refusal(CommandError(text, Code.SHARD_UNAVAILABLE), req_id)
+
+    def unavailable_all(self, shard: int, payloads: Sequence[bytes]) -> list[bytes]:
+        """The refusals of several commands, as frames."""
+        return [self.unavailable(shard, request_id(payload)) for payload in payloads]
 
     def refusals(self, shard: int, frames: Sequence[bytes | memoryview]) -> list[bytes]:
         """The same for each of these frames."""
@@ -96,7 +102,8 @@ class Tickets:
         elif down:
             client.gathered(self.unavailable(down[0], req_id))
             return
-        number = self._free.pop() if self._free else TICKET + len(self._open)
+        first = TICKET | (self.origin << ORIGIN_SHIFT)
+        number = self._free.pop() if self._free else first + len(self._open)
         once = spec.writes and not spec.repeatable
         gather = Gather(spec.merge, parts, ids, self.additions.get(spec.name), spec.reply)
         self._open[number] = _Ticket(gather, client.number, req_id, once, spec.partial, [])

@@ -112,6 +112,11 @@ class Shard:
         self._time.started(self.engine, self.store, now)
         return count
 
+    @property
+    def epoch(self) -> int:
+        """How often the shard's owner has changed; 0 without a log."""
+        return 0
+
     def keep_alive(self) -> None:
         """Recovery takes long: do what may not wait for its end."""
 

@@ -23,6 +23,7 @@ from bunqueue.settings import Settings
 from .core import StorageFailed
 from .engine.memory.vitals import MB
 from .engine.state import State
+from .replication.owner import Fenced
 from .resilient import ResilientShard
 from .server import Server
 from .storage.damage import Damage, ShardDamaged
@@ -111,13 +112,16 @@ def _serve(shard: ResilientShard, server: Server, sock: socket.socket) -> int:
     """Until the router goes, or wants the end; the exit status."""
     shard.files.goes_on = lambda: sock.sendall(link.answer(link.CONTROL, link.PONG))
     try:
-        sock.sendall(link.answer(link.CONTROL, link.READY))
+        sock.sendall(link.answer(link.CONTROL, link.READY, shard.epoch.to_bytes(8)))
         server.run()
         if server.draining:
             shard.compact()
             shard.end()
     except ConnectionError:
         raise
+    except Fenced as error:
+        _log.warning("stopped: the shard has another owner", reason=str(error))
+        return 1
     except StorageFailed as error:
         _log.error("stopped, to read the data anew", error=str(error))
         return 1

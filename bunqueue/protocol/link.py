@@ -42,7 +42,7 @@ LOOK = 14  # before READY: the owner that is waited for has given the shard up
 # Kinds, shard to router.
 REPLIES = 0
 HELLO = 1  # first message: body is ShardHello
-READY = 2  # recovered; commands may come after LIVE
+READY = 2  # recovered; commands may come after LIVE.  Body: the epoch of a shard with a log, 8 bytes
 PROGRESS = 3  # still loading: body is ShardProgress
 PONG = 4
 EVENTS = 5  # for connection CONTROL; body: connections and event frames (`pack_events`)
@@ -51,7 +51,9 @@ LOST = 7  # nobody can say any more what became of what these connections asked 
 DAMAGED = 8  # it ends, and is not to be started again before its file is repaired: the body says so
 WAITING = 9  # not ready yet, and not to blame for it: the body says what it waits for
 STANDBY = 10  # not ready yet: the file is up to date, and only the owner's end is waited for
-RETURNED = 11  # with HANDOVER: commands of a connection that waited here; its next owner is to be asked
+RETURNED = (
+    11  # with HANDOVER: commands that waited here, for the next owner; body: u32 connection, u8 version
+)
 RELEASED = 12  # with HANDOVER: the shard has no owner now
 
 CONTROL = 0  # the "connection" of messages that concern no client

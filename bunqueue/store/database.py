@@ -143,10 +143,10 @@ def read(connection: psycopg.Connection[tuple[Any, ...]]) -> Store:
     return Store(*found)
 
 
-def usable(connection: psycopg.Connection[tuple[Any, ...]], shards: int) -> Store:
+def usable(connection: psycopg.Connection[tuple[Any, ...]], shards: int | None = None) -> Store:
     """Its row, if a server with so many shards may work on it; else StoreNotReady."""
     store = read(connection)
-    if store.shards != shards:
+    if shards is not None and store.shards != shards:
         raise StoreNotReady(
             f"the store was made for {store.shards} shards, not {shards}: start with --shards {store.shards}"
         )

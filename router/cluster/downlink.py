@@ -19,7 +19,7 @@ from bunqueue.protocol.lenient import DECODE_ERRORS
 from .wire import HostConnection
 
 if TYPE_CHECKING:
-    from .cluster import Cluster
+    from .links import Links
 
 _COMMANDS = (link_protocol.COMMANDS_V2, link_protocol.COMMANDS_V3)
 _ENDS = (link_protocol.CLOSED, link_protocol.SEVERED, link_protocol.BROKEN)
@@ -30,9 +30,9 @@ _log = get_logger("cluster")
 class Downlink(HostConnection):
     """One connection of one host."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, links: Links) -> None:
         super().__init__()
-        self._cluster = cluster
+        self._links = links
         self._challenge = secrets.token_bytes(host_link.SECRET_BYTES)
         self._hello: host_link.Hello | None = None
         self.origin = 0  # of the connections that it has
@@ -55,15 +55,11 @@ class Downlink(HostConnection):
         except MsgspecError:
             self.abort("it does not speak this protocol")
             return
-        problem = self._cluster.problem_of(hello)
+        problem = self._links.problem_of(hello)
         shown = self.certificate()
-        known = self._cluster.hosts.get(hello.host)
-        if problem is None and known is None:
-            self._cluster.look_soon()  # it may be new
-            problem = "this host is not in the store yet: try again"
-        if problem is None and known is not None and shown is not None:
-            if shown != ssl.PEM_cert_to_DER_cert(known.certificate):
-                problem = "the certificate is not the one that this host has in the store"
+        known = self._links.hosts.get(hello.host)
+        if problem is None and known is not None and shown != ssl.PEM_cert_to_DER_cert(known.certificate):
+            problem = "the certificate is not the one that this host has in the store"
         if problem is not None:
             self._refuse(problem)
             return
@@ -71,15 +67,15 @@ class Downlink(HostConnection):
         self.say(host_link.CHALLENGE, self._challenge)
 
     def _hear_proof(self, hello: host_link.Hello, proof: bytes) -> None:
-        if not self._cluster.proves(hello.host, self._challenge, proof):
+        if not self._links.proves(hello.host, self._challenge, proof):
             self._refuse("the proof is wrong: the store's secret is another one")
             return
         version = host_link.agree(hello.oldest, hello.newest)
         assert version is not None  # else it was refused
         self.peer, self.origin, self.life = hello.host, hello.number, hello.life
-        self.say(host_link.WELCOME, host_link.encode(self._cluster.welcome(version)))
+        self.say(host_link.WELCOME, host_link.encode(self._links.welcome(version)))
         self.begin_watching()
-        self._cluster.downlink_made(self)
+        self._links.downlink_made(self)
 
     def _refuse(self, why: str) -> None:
         _log.warning("refused another host", reason=why)
@@ -96,20 +92,20 @@ class Downlink(HostConnection):
             self._to_shard(shard, conn, kind, body)
         elif kind == host_link.HOLDING:
             self.is_holding.add(shard)
-            self._cluster.holding(shard)
+            self._links.cluster.holding(shard)
         elif kind == host_link.LIVE:
-            self._cluster.lives(self, frozenset(link_protocol.unpack_connections(body)))
+            self._links.lives(self, frozenset(link_protocol.unpack_connections(body)))
         elif kind == host_link.PING:
             self.say(host_link.PONG)
         else:
-            self._cluster.heard(self, kind, shard, conn, body)
+            self._links.cluster.heard(self, kind, shard, conn, body)
 
     def _to_shard(self, shard: int, conn: int, kind: int, body: bytes) -> None:
-        link = self._cluster.local(shard)
+        link = self._links.hub.local_link(shard)
         if kind in _COMMANDS and conn < link_protocol.TICKET:
-            self._cluster.known_of(self).add(conn)
+            self._links.known_of(self).add(conn)
         elif kind in _ENDS:
-            self._cluster.known_of(self).discard(conn)
+            self._links.known_of(self).discard(conn)
         if link is None:
             if kind in _COMMANDS:
                 self._refuse_commands(shard, conn, body)
@@ -121,7 +117,7 @@ class Downlink(HostConnection):
     def _refuse_commands(self, shard: int, conn: int, body: bytes) -> None:
         """The shard is not here: its owner is another one, as the other host is about to hear."""
         payloads = link_protocol.split_frames(body)
-        frames = self._cluster.hub.tickets.unavailable_all(shard, payloads)
+        frames = self._links.hub.tickets.unavailable_all(shard, payloads)
         self.from_shard(
             shard, conn, link_protocol.REPLIES, len(frames), sum(map(_is_slow, payloads)), b"".join(frames)
         )
@@ -143,7 +139,7 @@ class Downlink(HostConnection):
 
     def ended(self) -> None:
         if self.greeted:
-            self._cluster.downlink_lost(self)
+            self._links.downlink_lost(self)
 
 
 def _is_slow(payload: bytes) -> bool:

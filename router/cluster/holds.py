@@ -16,7 +16,7 @@ from msgspec.msgpack import Decoder
 from bunqueue.protocol import link as link_protocol
 from bunqueue.protocol.codec import request_id
 from bunqueue.protocol.commands import is_slow
-from bunqueue.protocol.commands.base import Slow
+from bunqueue.protocol.commands.base import RequestId, Slow
 from bunqueue.protocol.lenient import DECODE_ERRORS
 
 if TYPE_CHECKING:
@@ -53,20 +53,20 @@ class Held:
 class Holds:
     """All that waits, by shard."""
 
-    def __init__(self, refusal: Callable[[int, object], bytes]) -> None:
+    def __init__(self, refusal: Callable[[int, RequestId], bytes]) -> None:
         """``refusal``: the frame that refuses a command for this shard, with that request id."""
         self._refusal = refusal
         self._held: dict[int, deque[Held]] = {}
         self._bytes = 0
         self._timer: asyncio.TimerHandle | None = None
 
-    def has_room(self) -> bool:
-        return self._bytes < MAX_BYTES
-
     def add(self, shard: int, client: ClientConnection, kind: int, frames: Sequence[Buffer]) -> None:
-        """Keep frames; the caller has counted them as under way."""
+        """Keep frames; the caller has counted them as under way.  They are refused if there is no room."""
         loop = asyncio.get_running_loop()
         held = Held(client, kind, [bytes(part) for part in frames], loop.time() + HOLD_S)
+        if self._bytes > MAX_BYTES:
+            self._answer(shard, held)
+            return
         self._held.setdefault(shard, deque()).append(held)
         self._bytes += sum(map(len, held.frames))
         if self._timer is None:

@@ -25,6 +25,7 @@ class RemoteShard:
     def __init__(self, shard: int, epoch: int, uplink: Uplink) -> None:
         self.shard = shard
         self.epoch = epoch
+        self.heard = True
         self._uplink = uplink
         self._feeders: set[ClientConnection] = set()
 

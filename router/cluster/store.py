@@ -75,6 +75,12 @@ class View:
     shards: Sequence[ShardRow]
 
 
+def _shard(row: tuple[Any, ...], followers: Mapping[int, Mapping[str, int]]) -> ShardRow:
+    number, home, token, epoch, beat, position, schema, wanted, snapshot = row
+    copies = followers.get(number, {})
+    return ShardRow(number, home, token, epoch, beat, position, schema, wanted, snapshot, copies)
+
+
 def for_plan(shard: ShardRow) -> Shard:
     """A shard as the plan wants it."""
     return Shard(shard.id, shard.home, shard.owner, shard.position, shard.schema, shard.followers)
@@ -92,6 +98,12 @@ class ClusterStore:
     @property
     def me(self) -> HostRow:
         return self._host
+
+    def advertise(self, port: int) -> None:
+        """The port that other hosts dial: the one that was free, if any was asked for."""
+        address, _, asked = self._host.link.rpartition(":")
+        if asked == "0":
+            self._host = replace(self._host, link=f"{address}:{port}")
 
     async def join(self, cluster: str) -> None:
         """Enter this host.  StartError if it may not be one of the cluster's."""
@@ -146,10 +158,7 @@ class ClusterStore:
             followers: dict[int, dict[str, int]] = {}
             for shard, host, seq in await _rows(connection, _FOLLOWERS):
                 followers.setdefault(shard, {})[host] = seq
-            shards = [
-                ShardRow(*row, followers=followers.get(row[0], {}))
-                for row in await _rows(connection, _SHARDS)
-            ]
+            shards = [_shard(row, followers) for row in await _rows(connection, _SHARDS)]
             return View(hosts, shards)
 
     async def change(self, changes: Sequence[Change], before: View) -> bool:

@@ -13,7 +13,7 @@ from .remote_shard import RemoteShard
 from .wire import HostConnection
 
 if TYPE_CHECKING:
-    from .cluster import Cluster
+    from .links import Links
     from .store import HostRow
 
 _log = get_logger("cluster")
@@ -22,9 +22,9 @@ _log = get_logger("cluster")
 class Uplink(HostConnection):
     """One connection to one host."""
 
-    def __init__(self, cluster: Cluster, host: HostRow) -> None:
+    def __init__(self, links: Links, host: HostRow) -> None:
         super().__init__()
-        self._cluster = cluster
+        self._links = links
         self._host = host
         self.peer = host.id
         self.shards: dict[int, RemoteShard] = {}  # those that it owns, and those that it is giving up
@@ -34,14 +34,14 @@ class Uplink(HostConnection):
     def connection_made(self, transport: object) -> None:
         super().connection_made(transport)  # type: ignore[arg-type]
         shown = self.certificate()
-        if shown is not None and shown != ssl.PEM_cert_to_DER_cert(self._host.certificate):
+        if shown != ssl.PEM_cert_to_DER_cert(self._host.certificate):
             self.abort("its certificate is not the one that it has in the store")
             return
-        self.say(host_link.HELLO, host_link.encode(self._cluster.hello()))
+        self.say(host_link.HELLO, host_link.encode(self._links.hello()))
 
     def greet(self, kind: int, body: bytes) -> None:
         if kind == host_link.CHALLENGE:
-            self.say(host_link.PROOF, self._cluster.prove(body))
+            self.say(host_link.PROOF, self._links.prove(body))
         elif kind == host_link.WELCOME:
             self._welcomed(body)
         elif kind == host_link.REFUSED:
@@ -55,7 +55,7 @@ class Uplink(HostConnection):
             self.abort("another host answers there")
             return
         self.begin_watching()
-        self._cluster.uplink_made(self)
+        self._links.uplink_made(self)
 
     # -- what comes
 
@@ -73,16 +73,16 @@ class Uplink(HostConnection):
         elif kind == host_link.RELEASED:
             self._released(shard)
         elif kind == host_link.RETURNED:
-            self._cluster.returned(shard, conn, body)
+            self._links.cluster.returned(shard, conn, body)
         elif kind == host_link.LIVE:  # it asks who is there
-            self.say(host_link.LIVE, self._cluster.live())
+            self.say(host_link.LIVE, self._links.live())
         elif kind == host_link.PING:
             self.say(host_link.PONG)
         else:
-            self._cluster.heard(self, kind, shard, conn, body)
+            self._links.cluster.heard(self, kind, shard, conn, body)
 
     def _from_shard(self, shard: int, conn: int, kind: int, replies: int, slow: int, body: bytes) -> None:
-        hub = self._cluster.hub
+        hub = self._links.hub
         client = hub.clients.get(conn)
         if client is not None:
             client.deliver(shard, replies, slow, body)
@@ -95,26 +95,27 @@ class Uplink(HostConnection):
 
     def _up(self, shard: int, epoch: int) -> None:
         remote = self.shards[shard] = RemoteShard(shard, epoch, self)
-        self.say(host_link.LIVE, self._cluster.live())  # connections may have ended since it asked
-        self._cluster.remote_up(remote)
+        self.say(host_link.LIVE, self._links.live())  # connections may have ended since it asked
+        self._links.hub.remote_up(remote)
 
     def _down(self, shard: int) -> None:
         remote = self.shards.pop(shard, None)
         if remote is not None:
             remote.emptied()
-            self._cluster.hub.link_down(remote)
+            self._links.hub.link_down(remote)
 
     def _moving(self, shard: int) -> None:
         """It is about to give the shard up: what is under way there is still answered."""
         remote = self.shards.get(shard)
         if remote is not None:
             remote.emptied()
-            self._cluster.hub.pause(remote)
+            self._links.hub.pause(remote)
         self.say(host_link.HOLDING, shard=shard)
 
     def _released(self, shard: int) -> None:
-        self.shards.pop(shard, None)
-        self._cluster.released(shard)
+        if self.shards.pop(shard, None) is not None:
+            self._links.hub.settle(shard)  # all that was under way is answered, or returned
+        self._links.cluster.released(shard)
 
     def emptied(self) -> None:
         for remote in self.shards.values():
@@ -124,4 +125,4 @@ class Uplink(HostConnection):
         """Nobody knows what became of what was under way there."""
         for shard in list(self.shards):
             self._down(shard)
-        self._cluster.uplink_lost(self)
+        self._links.uplink_lost(self)

@@ -132,7 +132,7 @@ class HostConnection(asyncio.Protocol):
         if not self.greeted:
             self.abort("it did not prove who it is in time")
             return
-        if self._loop.time() - self._heard_at > SILENT_S:
+        if self._loop.time() - self._heard_at > SILENT_S and self._transport.is_reading():
             self.abort(f"silent for {SILENT_S:.0f} s")
             return
         self.say(host_link.PING)

@@ -250,7 +250,14 @@ class Follower:
 
 def main() -> int:
     """Run until standard input ends; the exit status."""
-    begin = msgspec.json.decode(sys.stdin.buffer.readline(), type=Begin)
+    pending = b""
+    while b"\n" not in pending:
+        data = os.read(0, 1 << 16)
+        if not data:
+            return 0
+        pending += data
+    line, _, pending = pending.partition(b"\n")
+    begin = msgspec.json.decode(line, type=Begin)
     settings = Settings.from_json(begin.settings)
     os.umask(0o077)
     configure_logging(settings.log_level, settings.log_format)
@@ -259,9 +266,11 @@ def main() -> int:
     follower = Follower(begin.host, settings)
     poll = select.poll()
     poll.register(0, select.POLLIN)
-    pending = b""
     try:
         while True:
+            *lines, pending = pending.split(b"\n")
+            if lines:
+                follower.wanted = set(_decode_orders(lines[-1]).follow)
             report = follower.look()
             sys.stdout.buffer.write(_encode(report) + b"\n")
             sys.stdout.buffer.flush()
@@ -270,9 +279,7 @@ def main() -> int:
             data = os.read(0, 1 << 16)
             if not data:
                 return 0
-            *lines, pending = (pending + data).split(b"\n")
-            if lines:
-                follower.wanted = set(_decode_orders(lines[-1]).follow)
+            pending += data
     except BrokenPipeError:
         return 0
     finally:

@@ -221,8 +221,8 @@ class ReplicatedServer(Server):
         for client, payload in shard.engine.parked(shard.now()):
             returned.setdefault((client.conn, client.version), []).append(frame(payload))
         for (conn, version), frames in returned.items():
-            body = bytes((version,)) + b"".join(frames)
-            self._control.append(link.answer(conn, link.RETURNED, body, len(frames)))
+            body = link.pack_connections([conn]) + bytes((version,)) + b"".join(frames)
+            self._control.append(link.answer(link.CONTROL, link.RETURNED, body))
         self._close_in_order()
         if self._log.owner.phase is Phase.RELEASED:
             self._control.append(link.answer(link.CONTROL, link.RELEASED))

@@ -59,6 +59,10 @@ class ReplicatedShard(ResilientShard):
         store.damage.intolerable = FileDamaged
         return store
 
+    @property
+    def epoch(self) -> int:
+        return self.log.owner.epoch
+
     def keep_alive(self) -> None:
         """Others take a shard over whose owner is not heard of."""
         self.log.turn(time.monotonic())

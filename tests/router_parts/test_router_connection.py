@@ -531,7 +531,7 @@ def test_connection_numbers_are_not_used_again_soon(bench: Bench) -> None:
     bench.client.connection_lost(None)
     client, _ = bench.connect()
     assert client.number != first
-    bench.hub._last_number = link_protocol.TICKET - 1
+    bench.hub._last_number = link_protocol.MAX_NUMBER
     assert bench.connect()[0].number == 1
     bench.hub._last_number = client.number - 1
     assert bench.connect()[0].number == client.number + 1

@@ -1,0 +1,401 @@
+"""One host's part in a cluster: it lives, owns what it is to own, and reaches the rest.
+
+Every second, and when something has happened:
+
+1. say that this host lives, and read who else does and what each is to own (`store.ClusterStore.look`);
+2. if something is to change, and no other host is changing it, change it (`placement.plan`);
+3. dial the hosts that are new; start and give up shards; say which ones to follow.
+
+All of it may be wrong for a moment without harm: who owns a shard is decided by its log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from bunqueue.logs import get_logger
+from bunqueue.protocol import host_link
+from bunqueue.protocol import link as link_protocol
+from bunqueue.settings import Settings
+from bunqueue.store.database import StoreError
+
+from ..errors import StartError
+from . import certificates, placement
+from .followers import Followers, Report, Sight
+from .holds import Holds
+from .links import Links
+from .remote_shard import RemoteShard
+from .store import ClusterStore, HostRow, ShardRow, View, for_plan
+from .wire import HostConnection
+
+if TYPE_CHECKING:
+    from ..hub import Hub
+    from ..shard_link import ShardLink
+    from ..supervisor import Supervisor
+
+LOOK_S = 1.0  # between two looks at the store
+TTL_S = 4.0  # a host whose beat has not changed for so long is dead
+SUSPECT_S = 2.0  # an owner: its shard's next process starts, so that it is ready at the end of the lease
+TURN_S = 1.0  # for each host whose copy is nearer to the end of the log
+STOOD_STILL_S = 2.5  # between two looks: this host was stopped, and must not think that the others were
+WITHDRAW_S = 8.0  # for other hosts to take the shards over, when this one ends in order
+HOLDING_S = 2.0  # for the other hosts to send nothing more to a shard that is given up
+STANDBY_S = 20.0  # then a process that waits for an owner's end in vain ends itself
+
+_log = get_logger("cluster")
+
+
+class Cluster:
+    """Who owns what, as this host sees it."""
+
+    def __init__(self, hub: Hub, supervisor: Supervisor, settings: Settings, me: HostRow, store: str) -> None:
+        """``store`` is the store's id."""
+        identity = certificates.make(me.name)
+        self._hub, self._supervisor, self._settings = hub, supervisor, settings
+        self.links = Links(hub, settings.cluster, store, identity)
+        self.holds = Holds(hub.tickets.unavailable)
+        self.store = ClusterStore(settings.store, replace(me, certificate=identity.certificate))
+        self.view: View | None = None
+        self.away = ""
+        """Why the store cannot be read; "" while it can."""
+        self._followers = Followers(settings, me.id, self._reported)
+        self._seen: dict[str, tuple[int, float]] = {}  # host -> its beat, and since when it has been that
+        self._looked_at = 0.0
+        self._look_now = asyncio.Event()
+        self._looking: asyncio.Task[None] | None = None
+        self._sights: dict[int, tuple[Sight, float]] = {}  # of shards that are followed; and when it was
+        self._taking: set[int] = set()  # shards whose owner is silent or gone, which this host tries to own
+        self._standing_by: dict[int, float] = {}  # shards whose process waits for the owner's end, since when
+        self._wanted_by: dict[int, str] = {}  # shards of this host that another one is ready to own
+        self._moves: dict[int, asyncio.Task[None]] = {}
+        self._holding: dict[int, asyncio.Event] = {}
+        self._changed = asyncio.Event()
+
+    @property
+    def me(self) -> HostRow:
+        return self.store.me
+
+    # -- start and stop ------------------------------------------------------------------------
+
+    async def start(self, host: str, port: int) -> None:
+        """Listen for other hosts, enter this one, and begin.  StartError if it may not be one of them."""
+        links, loop = self.links, asyncio.get_running_loop()
+        bound = await links.listen(host, port)
+        self.store.advertise(bound)
+        try:
+            await self.store.join(self._settings.cluster)
+        except StoreError as error:
+            raise StartError(f"cluster: {error}") from error
+        links.me, links.number, links.secret = self.me.id, self.me.number, self.store.secret
+        links.cluster = self
+        self._hub.join_cluster(self, self.me.number)
+        self._followers.start()
+        self._looked_at = loop.time()
+        self._looking = loop.create_task(self._keep_looking())
+
+    async def until_served(self, within_s: float) -> bool:
+        """Wait until each shard has an owner that is reached; whether that was so in time."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(within_s):
+                while None in self._hub.links:
+                    await self._next_change()
+        return None not in self._hub.links
+
+    async def _next_change(self) -> None:
+        """Until a shard has come here, gone from here, or is somewhere else."""
+        self._changed.clear()
+        await self._changed.wait()
+
+    def changed(self) -> None:
+        """A shard has another owner, or none."""
+        self._changed.set()
+
+    async def withdraw(self) -> None:
+        """This host is about to end: give its shards to others, while it still serves its clients."""
+        if self.view is None or not any(
+            self.lives_on(host.id) for host in self.view.hosts if host.id != self.me.id
+        ):
+            return
+        with suppress(StoreError, TimeoutError):
+            async with asyncio.timeout(WITHDRAW_S):
+                await self.store.drain(self.me.id, draining=True)
+                self.look_soon()
+                self.poke()
+                while self._hub.local_links():
+                    await self._next_change()
+
+    async def stop(self) -> None:
+        """The shards here have ended: leave."""
+        if self._looking is not None:
+            self._looking.cancel()
+        for task in self._moves.values():
+            task.cancel()
+        await self._followers.stop()
+        with suppress(StoreError, TimeoutError):
+            await asyncio.wait_for(self.store.leave(), 2.0)
+            self.poke()
+        await self.links.close()
+        with suppress(Exception):
+            await asyncio.wait_for(self.store.close(), 2.0)
+
+    # -- each look -----------------------------------------------------------------------------
+
+    def look_soon(self) -> None:
+        """Something has happened."""
+        self._look_now.set()
+
+    async def _keep_looking(self) -> None:
+        while True:
+            try:
+                await self._look()
+                if self.away:
+                    _log.info("the store answers again")
+                self.away = ""
+            except StoreError as error:
+                if not self.away:
+                    _log.warning("the store cannot be read", error=str(error))
+                self.away = str(error)
+            except Exception:
+                _log.exception("the cluster could not be looked after")
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._look_now.wait(), LOOK_S)
+            self._look_now.clear()
+
+    async def _look(self) -> None:
+        view = await self.store.look()
+        self._watch(view)
+        self.view = view
+        self.links.reach(view.hosts)
+        alive = [placement.Host(h.id, h.schema, h.draining) for h in view.hosts if self.lives_on(h.id)]
+        changes = placement.plan(
+            alive,
+            [for_plan(shard) for shard in view.shards],
+            copies=self._settings.cluster_copies,
+            wanted={shard.id: shard.wanted for shard in view.shards if shard.wanted},
+        )
+        if changes and await self.store.change(changes, view):
+            for change in changes:
+                if change.home is not None:
+                    _log.info("a shard gets another host", shard=change.shard, host=self.name(change.home))
+            self.poke()
+            self.look_soon()
+        self._arrange()
+
+    def _watch(self, view: View) -> None:
+        """See which beats have changed."""
+        now = asyncio.get_running_loop().time()
+        if now - self._looked_at > STOOD_STILL_S:
+            self._seen.clear()  # nobody is to blame for what could not be seen
+        self._looked_at = now
+        for host in view.hosts:
+            known = self._seen.get(host.id)
+            if known is None or known[0] != host.beat:
+                self._seen[host.id] = host.beat, now
+
+    def lives_on(self, host: str) -> bool:
+        """Whether a host has given a sign of life lately."""
+        if host == self.me.id:
+            return True
+        seen = self._seen.get(host)
+        listed = self.view is None or any(row.id == host for row in self.view.hosts)
+        return listed and seen is not None and asyncio.get_running_loop().time() - seen[1] < TTL_S
+
+    def name(self, host: str) -> str:
+        """For people."""
+        return self.links.hosts[host].name if host in self.links.hosts else host
+
+    def poke(self) -> None:
+        """The placement has changed: the other hosts need not find out by themselves."""
+        for host in self.links.reached:
+            if (uplink := self.links.uplink(host)) is not None:
+                uplink.say(host_link.POKE)
+
+    # -- shards of this host -------------------------------------------------------------------
+
+    def _arrange(self) -> None:
+        """Start the shards that are to be owned here, give up others, and follow the rest."""
+        view, me, supervisor = self.view, self.me.id, self._supervisor
+        if view is None:
+            return
+        follow = set()
+        for shard in view.shards:
+            runs = supervisor.runs(shard.id)
+            if runs:
+                self._look_at(shard)
+            elif shard.home == me or shard.id in self._taking:
+                self._own(shard.id)
+            elif me in shard.followers:
+                follow.add(shard.id)
+        self._followers.follow(frozenset(follow))
+
+    def _look_at(self, shard: ShardRow) -> None:
+        """A shard's process runs here: whether it still should."""
+        me, supervisor = self.me.id, self._supervisor
+        if supervisor.is_ready(shard.id):
+            if shard.home not in ("", me) and shard.owner == me:
+                self._consider_moving(shard.id, shard.home)
+            return
+        since = self._standing_by.get(shard.id)
+        waited = 0.0 if since is None else asyncio.get_running_loop().time() - since
+        if shard.home != me and (shard.id not in self._taking or waited > STANDBY_S):
+            self._taking.discard(shard.id)
+            self._standing_by.pop(shard.id, None)
+            supervisor.end(shard.id)
+
+    def _own(self, shard: int) -> None:
+        """Start a shard's process, once the follower has let go of its file."""
+        if shard in self._followers.open:
+            return  # it is told to, and its next report is not far
+        known = self._sights.pop(shard, None)
+        if known is None:
+            self._supervisor.run(shard)
+            return
+        sight, at = known
+        unchanged_s = sight.unchanged_s + asyncio.get_running_loop().time() - at
+        self._supervisor.run(shard, sight.token, sight.epoch, sight.beat, unchanged_s)
+
+    def _reported(self, report: Report) -> None:
+        """The follower has looked at the store."""
+        now = asyncio.get_running_loop().time()
+        for sight in report.sights:
+            self._sights[sight.shard] = sight, now
+        if self.view is not None:
+            for sight in report.sights:
+                shard = self.view.shards[sight.shard]
+                if shard.id not in self._taking and self._is_orphan(shard, sight):
+                    _log.warning(
+                        "a shard has no owner that lives", shard=shard.id, owner=self.name(shard.owner)
+                    )
+                    self._taking.add(shard.id)
+            self._arrange()
+
+    def _is_orphan(self, shard: ShardRow, sight: Sight) -> bool:
+        """Whether a shard's owner is silent or gone, and it is this host's turn to take it over."""
+        if not sight.epoch or self.away:
+            return False
+        if not sight.token:  # it was given up: on purpose, if the host that is to have it lives
+            return shard.home == self.me.id or not self.lives_on(shard.home)
+        return sight.unchanged_s > SUSPECT_S + TURN_S * self._better_copies(shard)
+
+    def _better_copies(self, shard: ShardRow) -> int:
+        """How many hosts come before this one."""
+        me = self.me.id
+        if me not in shard.followers:
+            return 0
+
+        def order(host: str) -> tuple[int, bytes]:
+            return shard.followers[host], placement.rank(host, shard.id)
+
+        return sum(order(host) > order(me) for host in shard.followers if host != me and self.lives_on(host))
+
+    # -- what the supervisor says --------------------------------------------------------------
+
+    def stands_by(self, shard: int) -> None:
+        """A shard's process here waits for its owner's end, and lacks nothing else."""
+        self._standing_by.setdefault(shard, asyncio.get_running_loop().time())
+        self._say_standby(shard)
+
+    def _say_standby(self, shard: int) -> None:
+        link = self._hub.links[shard]
+        owner = link.host if isinstance(link, RemoteShard) else ""
+        if not owner and self.view is not None:
+            owner = self.view.shards[shard].owner
+        if (uplink := self.links.uplink(owner)) is not None:
+            uplink.say(host_link.STANDBY, shard=shard)
+
+    async def recovered(self, link: ShardLink) -> None:
+        """A shard owned by this host is ready: before it serves, it hears which connections are open."""
+        self._standing_by.pop(link.shard, None)
+        self._taking.discard(link.shard)
+        others = await self.links.others_live()
+        self._hub.link_up(link, others)
+        self.links.say(host_link.UP, link.shard, link.epoch.to_bytes(8))
+        self.holds.release(link.shard, link)
+        self.changed()
+        with suppress(StoreError):
+            await self.store.owns(link.shard)
+        self.poke()
+        self.look_soon()
+
+    def lost(self, shard: int) -> None:
+        """A shard's process here has ended."""
+        self._wanted_by.pop(shard, None)
+        self.changed()
+        if shard not in self._moves:
+            self.links.say(host_link.DOWN, shard)
+
+    def gave_up(self, shard: int) -> None:
+        """A shard of this host has no owner now: the one that is ready for it may have it."""
+        _log.info("gave a shard up", shard=shard)
+        self._hub.settle(shard)
+        self.links.say(host_link.RELEASED, shard)
+
+    def returned(self, shard: int, conn: int, body: bytes) -> None:
+        """Commands that waited at a shard which is given up: the next owner is asked."""
+        client = self._hub.clients.get(conn)
+        if client is not None:
+            self.holds.add(shard, client, body[0], [body[1:]])
+        elif link_protocol.origin_of(conn) != self.me.number:
+            self.links.returned(shard, conn, body)
+
+    # -- giving a shard up ---------------------------------------------------------------------
+
+    def _consider_moving(self, shard: int, to: str) -> None:
+        """Give a shard up, once the host that is to have it is ready."""
+        if self._wanted_by.get(shard) == to and shard not in self._moves:
+            _log.info("a shard moves", shard=shard, host=self.name(to))
+            task = asyncio.get_running_loop().create_task(self._move(shard))
+            self._moves[shard] = task
+            task.add_done_callback(lambda task: self._moved(shard, task))
+
+    def _moved(self, shard: int, task: asyncio.Task[None]) -> None:
+        self._moves.pop(shard, None)
+        if not task.cancelled() and task.exception() is not None:
+            _log.error("a shard could not be given up", shard=shard, error=repr(task.exception()))
+
+    async def _move(self, shard: int) -> None:
+        """No host sends the shard anything more; then it answers what it has, and gives itself up."""
+        link = self._hub.links[shard]
+        if link is None or isinstance(link, RemoteShard):
+            return
+        self._hub.pause(link)
+        waiting = [downlink for downlink in self.links.downlinks if downlink.greeted]
+        for downlink in waiting:
+            downlink.is_holding.discard(shard)
+        self.links.say(host_link.MOVING, shard)
+        event = self._holding[shard] = asyncio.Event()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(HOLDING_S):
+                while not all(shard in link.is_holding or link.closed.done() for link in waiting):
+                    await event.wait()
+                    event.clear()
+        del self._holding[shard]
+        await self._supervisor.hand_over(shard)
+
+    def holding(self, shard: int) -> None:
+        """A host sends nothing more to a shard that is given up here."""
+        if shard in self._holding:
+            self._holding[shard].set()
+
+    # -- what other hosts say ------------------------------------------------------------------
+
+    def released(self, shard: int) -> None:
+        """A shard has no owner now; perhaps a process here is to be the next."""
+        self._supervisor.look(shard)
+        self.look_soon()
+
+    def reached(self) -> None:
+        """There is a connection to a host that there was none to."""
+        for shard in self._standing_by:
+            self._say_standby(shard)
+
+    def heard(self, connection: HostConnection, kind: int, shard: int, conn: int, body: bytes) -> None:
+        if kind == host_link.POKE:
+            self.look_soon()
+        elif kind == host_link.STANDBY:
+            self._wanted_by[shard] = connection.peer
+            self._arrange()
+            self.look_soon()

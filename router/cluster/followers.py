@@ -1,0 +1,135 @@
+"""The process that follows the shards of other hosts: started with the server, started again when it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+import msgspec
+from msgspec import Struct
+
+from bunqueue.logs import get_logger
+from bunqueue.settings import Settings
+
+COMMAND = (sys.executable, "-P", "-m", "shardproc.replication.follower")
+FIRST_DELAY_S, LAST_DELAY_S = 0.1, 5.0  # before a restart; doubled each time
+HEALTHY_S = 10.0  # after a run of this length the next restart is delayed least
+STOP_S = 3.0
+MAX_LINE = 1 << 20
+
+_log = get_logger("cluster")
+
+
+class Sight(Struct):
+    """What the follower knows of a shard: see `shardproc.replication.follower.Sight`."""
+
+    shard: int
+    position: int
+    token: str
+    epoch: int
+    beat: int
+    unchanged_s: float
+
+
+class Report(Struct):
+    sights: list[Sight]
+    away_s: float = 0.0
+
+
+_decode = msgspec.json.Decoder(Report).decode
+
+
+class Followers:
+    """The process; ``on_report`` is called with what it sees."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        host: str,
+        on_report: Callable[[Report], None],
+        command: Sequence[str] = COMMAND,
+    ) -> None:
+        self._settings, self._host, self._on_report, self._command = settings, host, on_report, command
+        self._process: asyncio.subprocess.Process | None = None
+        self._keeper: asyncio.Task[None] | None = None
+        self._stopping = False
+        self._wanted: frozenset[int] = frozenset()
+        self.open: frozenset[int] = frozenset()
+        """The shards whose files it has open; a shard's process can open them once it has let go."""
+
+    def start(self) -> None:
+        self._keeper = asyncio.get_running_loop().create_task(self._keep())
+
+    def follow(self, shards: frozenset[int]) -> None:
+        """Follow these from now on, and no others."""
+        if shards != self._wanted:
+            self._wanted = shards
+            self.open |= shards  # until a report says otherwise
+            self._order()
+
+    def _order(self) -> None:
+        process = self._process
+        if process is not None and process.stdin is not None and process.returncode is None:
+            with suppress(ConnectionError, RuntimeError):
+                process.stdin.write(msgspec.json.encode({"follow": sorted(self._wanted)}) + b"\n")
+
+    async def stop(self) -> None:
+        """End it; the files are closed then.  Safe to call twice."""
+        self._stopping = True
+        process, keeper, self._keeper = self._process, self._keeper, None
+        if keeper is None:
+            return
+        if process is None or process.returncode is not None:
+            keeper.cancel()
+        elif process.stdin is not None:
+            process.stdin.close()
+        _, late = await asyncio.wait([keeper], timeout=STOP_S)
+        if late:
+            self.kill()
+            await asyncio.wait([keeper])
+
+    def kill(self) -> None:
+        if self._process is not None and self._process.returncode is None:
+            with suppress(ProcessLookupError):
+                self._process.kill()
+
+    async def _keep(self) -> None:
+        loop = asyncio.get_running_loop()
+        delay = FIRST_DELAY_S
+        while not self._stopping:
+            begun = loop.time()
+            try:
+                await self._run()
+            except Exception as error:
+                _log.error("the follower ended", error=str(error))
+                self.kill()
+            self.open = frozenset()
+            if self._stopping:
+                return
+            if loop.time() - begun >= HEALTHY_S:
+                delay = FIRST_DELAY_S
+            await asyncio.sleep(delay)
+            delay = min(2 * delay, LAST_DELAY_S)
+
+    async def _run(self) -> None:
+        process = self._process = await asyncio.create_subprocess_exec(
+            *self._command,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            start_new_session=True,
+            limit=MAX_LINE,
+        )
+        assert process.stdin is not None
+        assert process.stdout is not None
+        begin = {"host": self._host, "settings": self._settings.to_json().decode()}
+        process.stdin.write(msgspec.json.encode(begin) + b"\n")
+        self._order()
+        while line := await process.stdout.readline():
+            report = _decode(line)
+            self.open = frozenset(sight.shard for sight in report.sights)
+            self._on_report(report)
+        status = await process.wait()
+        if not self._stopping:
+            _log.error("the follower ended", status=status)

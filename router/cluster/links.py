@@ -1,0 +1,331 @@
+"""The connections to all other hosts: one that this router has dialled to each, and one that came from each.
+
+Over the first go commands of this host's clients to shards that others own; over the second those of others'
+clients to the shards here.  A connection's number tells whose it is (`bunqueue.protocol.link.origin_of`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import secrets
+import ssl
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Protocol
+
+from bunqueue.logs import get_logger
+from bunqueue.protocol import host_link
+from bunqueue.protocol import link as link_protocol
+
+from ..errors import StartError
+from . import certificates
+from .downlink import Downlink
+from .store import HostRow
+from .uplink import Uplink
+from .wire import HostConnection
+
+if TYPE_CHECKING:
+    from ..hub import Hub
+
+LIVE_S = 1.0  # for the other hosts to say which of their connections are open
+REDIAL_S, LAST_REDIAL_S = 0.2, 2.0  # doubled each time
+DIAL_S = 3.0
+GONE_S = 10.0  # after which the connections of a host that does not come back are gone
+
+_log = get_logger("cluster")
+
+
+class Listener(Protocol):
+    """What is made of what other hosts say."""
+
+    def look_soon(self) -> None:
+        """The store may have something new."""
+
+    def reached(self) -> None:
+        """There is a connection to a host that there was none to."""
+
+    def released(self, shard: int) -> None:
+        """A shard has no owner now."""
+
+    def returned(self, shard: int, conn: int, body: bytes) -> None:
+        """Commands of a client here, which the shard's next owner is to be asked."""
+
+    def holding(self, shard: int) -> None:
+        """A host sends nothing more to a shard that is given up here."""
+
+    def heard(self, connection: HostConnection, kind: int, shard: int, conn: int, body: bytes) -> None:
+        """Anything else."""
+
+
+class Links:
+    """All of them."""
+
+    def __init__(self, hub: Hub, cluster: str, store: str, identity: certificates.Identity) -> None:
+        self.hub = hub
+        self.hosts: Mapping[str, HostRow] = {}
+        self.me = ""  # the id of this host
+        self.number = 0
+        self.secret = ""
+        self.life = secrets.token_hex(8)
+        self.cluster: Listener
+        self._cluster, self._store, self._identity = cluster, store, identity
+        self._tls = certificates.server_context(identity, ())
+        self._trusted: set[str] = set()
+        self._server: asyncio.Server | None = None
+        self._uplinks: dict[str, Uplink] = {}
+        self._dialling: dict[str, tuple[HostRow, asyncio.Task[None]]] = {}
+        self._downlinks: dict[str, Downlink] = {}
+        self._greeting: set[HostConnection] = set()
+        self._known: defaultdict[int, set[int]] = defaultdict(set)  # origin -> its connections, as known here
+        self._lives: dict[int, str] = {}  # origin -> the life that these are of
+        self._going: dict[int, asyncio.TimerHandle] = {}  # origins that are not reached
+        self._asked: dict[str, asyncio.Future[frozenset[int]]] = {}
+
+    # -- start and stop ------------------------------------------------------------------------
+
+    async def listen(self, host: str, port: int) -> int:
+        """Let other hosts in; the port.  StartError if that is not possible."""
+        loop = asyncio.get_running_loop()
+        try:
+            self._server = await loop.create_server(lambda: Downlink(self), host, port, ssl=self._tls)
+        except OSError as error:
+            raise StartError(f"cluster_address: {host}:{port} cannot be used: {error.strerror}") from error
+        return int(self._server.sockets[0].getsockname()[1])
+
+    async def close(self) -> None:
+        for _, task in self._dialling.values():
+            task.cancel()
+        if self._server is not None:
+            self._server.close()
+        for timer in self._going.values():
+            timer.cancel()
+        for connection in (*self._uplinks.values(), *self._downlinks.values()):
+            connection.abort()
+
+    # -- dialling ------------------------------------------------------------------------------
+
+    def reach(self, hosts: Iterable[HostRow]) -> None:
+        """Have a connection to each of these, and to no others."""
+        rows = {host.id: host for host in hosts}
+        self.hosts = rows
+        for host in rows.values():
+            if host.certificate not in self._trusted:
+                self._trusted.add(host.certificate)
+                certificates.trust(self._tls, [host.certificate])
+        for host_id, (row, task) in list(self._dialling.items()):
+            now = rows.get(host_id)
+            if now is None or (now.link, now.certificate) != (row.link, row.certificate):
+                task.cancel()
+                del self._dialling[host_id]
+                if host_id in self._uplinks:
+                    self._uplinks[host_id].abort("it has left, or started again")
+        for host in rows.values():
+            if host.id != self.me and host.id not in self._dialling:
+                task = asyncio.get_running_loop().create_task(self._dial(host))
+                self._dialling[host.id] = host, task
+
+    async def _dial(self, host: HostRow) -> None:
+        """Connect again and again."""
+        loop = asyncio.get_running_loop()
+        address, _, port = host.link.rpartition(":")
+        context = certificates.client_context(self._identity, host.certificate)
+        delay = REDIAL_S
+        said = False
+        while True:
+            uplink: Uplink | None = None
+            try:
+                async with asyncio.timeout(DIAL_S):
+                    _, uplink = await loop.create_connection(
+                        lambda: Uplink(self, host), address.strip("[]"), int(port), ssl=context
+                    )
+            except (OSError, TimeoutError, ssl.SSLError) as error:
+                if not said:
+                    said = True
+                    reason = str(error) or "no answer"
+                    _log.warning("another host is not reached", host=host.name, link=host.link, reason=reason)
+            if uplink is not None:
+                await asyncio.wait([uplink.closed])
+                if uplink.greeted:
+                    delay, said = REDIAL_S, False
+            await asyncio.sleep(delay)
+            delay = min(2 * delay, LAST_REDIAL_S)
+
+    def uplink(self, host: str) -> Uplink | None:
+        """The connection to a host, while there is one."""
+        return self._uplinks.get(host)
+
+    @property
+    def reached(self) -> frozenset[str]:
+        """The hosts that this one has a connection to."""
+        return frozenset(self._uplinks)
+
+    def uplink_made(self, uplink: Uplink) -> None:
+        self._uplinks[uplink.peer] = uplink
+        _log.info("reached another host", host=self._name(uplink.peer))
+        uplink.say(host_link.LIVE, self.live())
+        self.cluster.reached()
+
+    def uplink_lost(self, uplink: Uplink) -> None:
+        if self._uplinks.get(uplink.peer) is uplink:
+            del self._uplinks[uplink.peer]
+            _log.warning("lost the connection to another host", host=self._name(uplink.peer))
+
+    def _name(self, host: str) -> str:
+        return self.hosts[host].name if host in self.hosts else host
+
+    # -- who one is ----------------------------------------------------------------------------
+
+    def hello(self) -> host_link.Hello:
+        oldest, newest = host_link.VERSIONS
+        return host_link.Hello(self._cluster, self._store, self.me, self.number, self.life, oldest, newest)
+
+    def welcome(self, version: int) -> host_link.Welcome:
+        return host_link.Welcome(version, self.me, self.life)
+
+    def prove(self, challenge: bytes) -> bytes:
+        return host_link.prove(self.secret, challenge, self.me)
+
+    def proves(self, host: str, challenge: bytes, proof: bytes) -> bool:
+        return hmac.compare_digest(host_link.prove(self.secret, challenge, host), proof)
+
+    def problem_of(self, hello: host_link.Hello) -> str | None:
+        """Why a host is not let in; None if it may prove who it is."""
+        if (hello.cluster, hello.store) != (self._cluster, self._store):
+            return f"this is the cluster {self._cluster} of another store"
+        if host_link.agree(hello.oldest, hello.newest) is None:
+            oldest, newest = host_link.VERSIONS
+            return (
+                f"no common version: this host speaks {oldest} to {newest} of the protocol between hosts, "
+                f"not {hello.oldest} to {hello.newest}; upgrade the older host"
+            )
+        row = self.hosts.get(hello.host)
+        if row is None:
+            self.cluster.look_soon()
+            return "this host is not known from the store yet: try again"
+        if row.number != hello.number or hello.host == self.me:
+            return "the store has this host under another number"
+        return None
+
+    # -- hosts that have dialled ---------------------------------------------------------------
+
+    def downlink_made(self, downlink: Downlink) -> None:
+        before = self._downlinks.get(downlink.peer)
+        if before is not None and before is not downlink:
+            before.abort("it has connected again")
+        self._downlinks[downlink.peer] = downlink
+        origin = downlink.origin
+        if (timer := self._going.pop(origin, None)) is not None:
+            timer.cancel()
+        if self._lives.get(origin, downlink.life) != downlink.life:
+            self._gone(origin)
+        self._lives[origin] = downlink.life
+        for link in self.hub.local_links():
+            downlink.say(host_link.UP, link.epoch.to_bytes(8), shard=link.shard)
+
+    def downlink_lost(self, downlink: Downlink) -> None:
+        if self._downlinks.get(downlink.peer) is not downlink:
+            return
+        del self._downlinks[downlink.peer]
+        future = self._asked.get(downlink.peer)
+        if future is not None and not future.done():
+            future.set_result(frozenset())
+        loop = asyncio.get_running_loop()
+        self._going[downlink.origin] = loop.call_later(GONE_S, self._gone, downlink.origin)
+
+    def _gone(self, origin: int) -> None:
+        """A host's router has ended, or is away for too long: nobody is connected to it any more."""
+        self._going.pop(origin, None)
+        self._lives.pop(origin, None)
+        self._ended(origin, self._known.pop(origin, set()))
+        for link in self.hub.local_links():
+            link.control(link_protocol.ORIGIN_GONE, origin << link_protocol.ORIGIN_SHIFT)
+
+    def _ended(self, origin: int, connections: Iterable[int]) -> None:
+        """These connections are not there any more; their workers may come back over others."""
+        links = list(self.hub.local_links())
+        for conn in connections:
+            for link in links:
+                link.control(link_protocol.BROKEN, conn)
+
+    def known_of(self, downlink: Downlink) -> set[int]:
+        """The connections of a host that shards here may have heard of."""
+        return self._known[downlink.origin]
+
+    def live(self) -> bytes:
+        """The connections of this host that are open."""
+        return link_protocol.pack_connections(list(self.hub.clients))
+
+    def lives(self, downlink: Downlink, connections: frozenset[int]) -> None:
+        """A host says which of its connections are open."""
+        known = self._known[downlink.origin]
+        self._ended(downlink.origin, known - connections)
+        known &= connections
+        future = self._asked.get(downlink.peer)
+        if future is not None and not future.done():
+            future.set_result(connections)
+
+    async def others_live(self) -> list[int]:
+        """The open connections of all other hosts: a shard that has just started leaves them their jobs."""
+        loop = asyncio.get_running_loop()
+        asked = [downlink for downlink in self._downlinks.values() if downlink.greeted]
+        for downlink in asked:
+            if downlink.peer not in self._asked or self._asked[downlink.peer].done():
+                self._asked[downlink.peer] = loop.create_future()
+            downlink.say(host_link.LIVE)
+        if asked:
+            await asyncio.wait([self._asked[downlink.peer] for downlink in asked], timeout=LIVE_S)
+        found: list[int] = []
+        for downlink in asked:
+            future = self._asked[downlink.peer]
+            if future.done():
+                found += future.result()
+                self._known[downlink.origin] |= future.result()
+        return found
+
+    # -- what this host says of its shards -----------------------------------------------------
+
+    def say(self, kind: int, shard: int, body: bytes = b"") -> None:
+        """Tell all hosts that use the shards here."""
+        for downlink in self._downlinks.values():
+            downlink.say(kind, body, shard=shard)
+
+    @property
+    def downlinks(self) -> list[Downlink]:
+        return list(self._downlinks.values())
+
+    # -- what shards here answer to others' connections ----------------------------------------
+
+    def answer(self, shard: int, conn: int, kind: int, replies: int, slow: int, body: bytes) -> None:
+        """For a connection, or a ticket, of another host."""
+        downlink = self._of_origin(link_protocol.origin_of(conn))
+        if downlink is not None:
+            downlink.from_shard(shard, conn, kind, replies, slow, body)
+
+    def events(self, shard: int, connections: Iterable[int], frames: bytes) -> None:
+        """Events for subscribers at other hosts."""
+        for downlink, some in self._by_host(connections):
+            body = link_protocol.pack_events(some, [frames])
+            downlink.from_shard(shard, link_protocol.CONTROL, link_protocol.EVENTS, 0, 0, body)
+
+    def lost(self, shard: int, connections: Iterable[int]) -> None:
+        """Nobody can say what became of what these asked."""
+        for downlink, some in self._by_host(connections):
+            body = link_protocol.pack_connections(some)
+            downlink.from_shard(shard, link_protocol.CONTROL, link_protocol.LOST, 0, 0, body)
+
+    def returned(self, shard: int, conn: int, body: bytes) -> None:
+        """Commands of another host's connection, which the shard's next owner is to be asked."""
+        downlink = self._of_origin(link_protocol.origin_of(conn))
+        if downlink is not None:
+            downlink.say(host_link.RETURNED, body, shard=shard, conn=conn)
+
+    def _by_host(self, connections: Iterable[int]) -> list[tuple[Downlink, list[int]]]:
+        by_origin: defaultdict[int, list[int]] = defaultdict(list)
+        for conn in connections:
+            by_origin[link_protocol.origin_of(conn)].append(conn)
+        found = ((self._of_origin(origin), some) for origin, some in by_origin.items())
+        return [(downlink, some) for downlink, some in found if downlink is not None]
+
+    def _of_origin(self, origin: int) -> Downlink | None:
+        return next((link for link in self._downlinks.values() if link.origin == origin), None)

@@ -1,0 +1,84 @@
+"""Hosts of a cluster as processes of this machine."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import psycopg
+from support.server import Server, dispose, quiet_port
+from support.waiting import wait_until
+
+OWNERS = """
+    select shards.id, coalesce(hosts.name, '') from bunqueue.shards
+    left join bunqueue.hosts on hosts.id = split_part(shards.owner, '/', 1) order by 1
+"""
+QUEUES = tuple(f"q{number}" for number in range(16))  # of all shards
+
+
+class Hosts:
+    """All hosts of one cluster."""
+
+    def __init__(self, store: str, folder: Path, shards: int) -> None:
+        self.store, self._folder, self._shards = store, folder, shards
+        self.servers: dict[str, Server] = {}
+
+    def __enter__(self) -> Hosts:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for server in self.servers.values():
+            dispose(server)
+
+    def make(self, name: str, *flags: str, http: bool = False) -> Server:
+        """A host that is not started yet."""
+        address = f"127.0.0.1:{quiet_port()}"
+        server = Server(
+            self._folder / name,
+            *("--store", self.store, "--cluster", "test", "--cluster-host", name),
+            *("--cluster-address", address, *flags),
+            shards=self._shards,
+            port=quiet_port(),
+            http_port=quiet_port() if http else 0,
+        )
+        self.servers[name] = server
+        return server
+
+    def start(self, *names: str, http: bool = False) -> list[Server]:
+        """Start hosts; they are ready, and each has its share of the shards."""
+        made = [self.make(name, http=http) for name in names]
+        for server in made:
+            server.launch()
+        for server in made:
+            server.until_ready()
+        self.until_shared(*self.servers)
+        return made
+
+    def ask(self, sql: str, *values: object) -> list[tuple[Any, ...]]:
+        with psycopg.connect(self.store, autocommit=True) as connection:
+            cursor = connection.execute(sql, values or None)  # type: ignore[call-overload]
+            return list(cursor.fetchall()) if cursor.description else []
+
+    def owners(self) -> list[str]:
+        """The name of the host that owns each shard; "" for one that nobody does."""
+        return [name for _, name in self.ask(OWNERS)]
+
+    def until_shared(self, *names: str, within_s: float = 60.0) -> None:
+        """Wait until these hosts own all shards, none of them two more than another, and copies are made."""
+
+        def shared() -> bool:
+            load = Counter(self.owners())
+            missing = set(load) - set(names)
+            return not missing and max(load.values()) - min(load[name] for name in names) < 2
+
+        wait_until(shared, f"{names} share the shards", within_s)
+        if len(names) > 1:
+            wait_until(self.are_copies_made, "each shard has a copy that is up to date", within_s)
+
+    def are_copies_made(self) -> bool:
+        query = """
+            select count(distinct shards.id) from bunqueue.shards join bunqueue.followers
+            on followers.shard = shards.id and followers.seq >= shards.position
+        """
+        return bool(self.ask(query)[0][0] == self._shards)

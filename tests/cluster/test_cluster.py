@@ -1,0 +1,195 @@
+"""Hosts that share shards: any client may talk to any host, and a host may die."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from cluster.conftest import SHARDS
+from cluster.hosts import QUEUES, Hosts
+from support.server import NotStarted, Server
+from support.waiting import wait_until
+
+from bunqueue import Queue, Worker
+from bunqueue.client.models.views import TakenJob
+from bunqueue.model.ids import slot_of_queue
+
+
+def shard_of(name: str) -> int:
+    return slot_of_queue(name) & (SHARDS - 1)
+
+
+class Load:
+    """Adds jobs to all queues, one after the other, until it is stopped."""
+
+    def __init__(self, server: Server) -> None:
+        self.added: dict[str, str] = {}  # id -> queue
+        self.errors: list[str] = []
+        self.slowest = 0.0
+        self._stop = threading.Event()
+        self._server = server
+        self._thread = threading.Thread(target=self._run)
+
+    def _run(self) -> None:
+        queues = [Queue(name, port=self._server.port) for name in QUEUES]
+        while not self._stop.is_set():
+            for queue in queues:
+                begun = time.monotonic()
+                try:
+                    self.added[queue.add("job", {"number": len(self.added)}).id] = queue.name
+                except Exception as error:
+                    self.errors.append(repr(error))
+                self.slowest = max(self.slowest, time.monotonic() - begun)
+        for queue in queues:
+            queue.close()
+
+    def __enter__(self) -> Load:
+        self._thread.start()
+        wait_until(lambda: len(self.added) > 2 * len(QUEUES), "jobs are added")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def more(self) -> None:
+        """Wait for each queue to get more jobs."""
+        before = len(self.added)
+        wait_until(lambda: len(self.added) > before + 2 * len(QUEUES), "more jobs are added", within_s=60)
+
+
+def waiting(server: Server) -> dict[str, int]:
+    counts = {}
+    for name in QUEUES:
+        with Queue(name, port=server.port) as queue:
+            counts[name] = queue.counts().waiting
+    return counts
+
+
+@contextmanager
+def checked(load: Load, *servers: Server) -> Iterator[None]:
+    """Afterwards all that was acknowledged is there, once, whichever host is asked."""
+    with load:
+        yield
+    assert load.errors == []
+    expected = {name: list(load.added.values()).count(name) for name in QUEUES}
+    for server in servers:
+        assert waiting(server) == expected
+
+
+def test_any_host_serves_all_queues(hosts: Hosts) -> None:
+    a, b = hosts.start("a", "b")
+    for number, server in enumerate([a, b]):
+        for name in QUEUES:
+            with Queue(name, port=server.port) as queue:
+                queue.add("job", {"number": number})
+    assert waiting(a) == waiting(b) == dict.fromkeys(QUEUES, 2)
+
+
+def test_a_host_that_dies_is_replaced(hosts: Hosts) -> None:
+    a, b = hosts.start("a", "b")
+    load = Load(b)
+    with checked(load, b):
+        a.kill_all()
+        wait_until(lambda: set(hosts.owners()) == {"b"}, "b owns all shards", within_s=30)
+        load.more()
+
+
+def test_a_host_that_comes_back_has_its_share_again(hosts: Hosts) -> None:
+    a, b = hosts.start("a", "b")
+    a.kill_all()
+    wait_until(lambda: set(hosts.owners()) == {"b"}, "b owns all shards", within_s=30)
+    load = Load(b)
+    with checked(load, a, b):
+        a.restart()
+        hosts.until_shared("a", "b")
+        load.more()
+
+
+def test_a_host_that_ends_in_order_is_not_missed(hosts: Hosts) -> None:
+    a, b = hosts.start("a", "b")
+    load = Load(b)
+    with checked(load, b):
+        owned = hosts.owners().count("a")
+        before = a.log().count("gave a shard up")
+        assert a.stop() == 0
+        assert a.log().count("gave a shard up") == before + owned, "its shards were handed over"
+        assert set(hosts.owners()) == {"b"}
+        load.more()
+
+
+def test_a_host_that_stood_still_has_lost_its_shards(hosts: Hosts) -> None:
+    """It wakes as a zombie, and nobody believes it any more."""
+    a, b = hosts.start("a", "b")
+    processes = [a.pid, *(shard.pid for shard in a.shard_processes())]
+    load = Load(b)
+    with checked(load, a, b):
+        for pid in processes:
+            os.kill(pid, signal.SIGSTOP)
+        wait_until(lambda: set(hosts.owners()) == {"b"}, "b owns all shards", within_s=30)
+        for pid in processes:
+            os.kill(pid, signal.SIGCONT)
+        hosts.until_shared("a", "b")
+        load.more()
+
+
+def test_a_worker_keeps_its_job_when_the_shard_moves(hosts: Hosts) -> None:
+    a, b = hosts.start("a", "b")
+    runs: list[str] = []
+    ended = threading.Event()
+
+    def handler(job: object) -> str:
+        runs.append("begun")
+        ended.wait()
+        return "done"
+
+    mine = next(
+        name for name in QUEUES if hosts.owners()[shard_of(name)] == "a"
+    )  # a queue whose shard dies with its host
+    worker = Worker(mine, handler, port=b.port)
+    thread = threading.Thread(target=worker.run_forever, daemon=True)
+    thread.start()
+    with Queue(mine, port=b.port) as queue:
+        job = queue.add("long", 1)
+        wait_until(lambda: runs, "the job runs")
+        a.kill_all()
+        wait_until(lambda: set(hosts.owners()) == {"b"}, "b owns all shards", within_s=30)
+        ended.set()
+        assert job.result(timeout=30_000) == "done"
+    assert runs == ["begun"]
+    worker.stop_soon()
+    thread.join()
+
+
+def test_a_pull_that_waits_goes_on_with_the_next_owner(hosts: Hosts) -> None:
+    a, b = hosts.start("a", "b")
+    name = next(name for name in QUEUES if hosts.owners()[shard_of(name)] == "a")
+    found: list[TakenJob | None] = []
+    with Queue(name, port=b.port) as queue, Queue(name, port=b.port) as other:
+        thread = threading.Thread(target=lambda: found.append(queue.pull(timeout=25_000)))
+        thread.start()
+        wait_until(lambda: other.counts() is not None, "the other one is connected")
+        assert a.stop() == 0
+        job = other.add("job", 1)
+        thread.join()
+    assert found[0] is not None
+    assert found[0].job.id == job.id
+
+
+@pytest.mark.parametrize(
+    ("flags", "text"),
+    [
+        (("--cluster", "other"), "the store is that of the cluster 'test', not of 'other'"),
+        (("--cluster-host", "a"), "is the host 'a' already"),
+    ],
+)
+def test_a_host_that_is_not_let_in(hosts: Hosts, flags: tuple[str, ...], text: str) -> None:
+    hosts.start("a")
+    with pytest.raises(NotStarted) as caught:
+        hosts.make("b", *flags).start()
+    assert text in caught.value.refusals[0]
