@@ -23,7 +23,7 @@ def kinds(driver: Driver, job: str) -> list[str]:
 def staffed() -> Driver:
     """A shard whose queue q has a worker."""
     driver = Driver()
-    driver.shard.engine.state.queues_with_workers.add("q")
+    driver.shard.engine.worker_presence(["q"], present=True)
     return driver
 
 
