@@ -348,7 +348,10 @@ class ClientConnection(asyncio.Protocol):
         # the shape that was agreed on until now.
         self._forward(batches, out)
         batches.clear()
-        if handling == HERE:
+        if handling == HERE and look.spec.heavy and self._hub.cluster is not None:
+            self.slow += 1
+            self._hub.answer_later(self, bytes(payload))
+        elif handling == HERE:
             out.append(answer(self, bytes(payload)))
         else:
             self._hub.tickets.gather(self, look, bytes(payload), self._hub.routes, out)

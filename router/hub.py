@@ -11,6 +11,8 @@ from bunqueue.busy_poll import LoopPoll
 from bunqueue.descriptors import MAX_LINGERING
 from bunqueue.logs import get_logger
 from bunqueue.protocol import link as link_protocol
+from bunqueue.protocol.codec import encode_frame, request_id
+from bunqueue.protocol.commands import CommandError
 from bunqueue.server_commands.additions import Additions
 from bunqueue.server_commands.commands import ServerCommands
 from bunqueue.server_commands.workers import Worker, Workers
@@ -20,9 +22,9 @@ from .admission import Tokens
 from .bounds import Bounds
 from .kernel_processes import born
 from .lag import LoopLag
-from .local import now_ms
+from .local import now_ms, refusal
 from .own_figures import figures
-from .routing import Routes
+from .routing import Routes, decode
 from .strangers import Strangers
 from .tickets import Tickets
 from .turns import Turns
@@ -74,6 +76,7 @@ class Hub:
         self.lingering: dict[ClientConnection, int] = {}  # ended by us -> sweeps since
         self.open = 0  # sockets of clients, those that linger and those that are being closed among them
         self._last_number = 0
+        self._answering: set[asyncio.Task[None]] = set()
         self._leaving: dict[int, ShardLink] = {}  # shards that are given up, and still answer
         self._emptied = asyncio.Event()
 
@@ -161,8 +164,25 @@ class Hub:
     def join_cluster(self, cluster: Cluster, origin: int) -> None:
         """This router is one of several, and its connections have numbers of their own."""
         self.cluster, self.origin = cluster, origin
+        self.commands.cluster_status = cluster.commands.status
         self.tickets.origin = origin
         self._last_number = origin << link_protocol.ORIGIN_SHIFT
+
+    def answer_later(self, client: ClientConnection, payload: bytes) -> None:
+        """A command about the cluster, which takes as long as the store does."""
+        task = asyncio.get_running_loop().create_task(self._answer_later(client, payload))
+        self._answering.add(task)
+        task.add_done_callback(self._answering.discard)
+
+    async def _answer_later(self, client: ClientConnection, payload: bytes) -> None:
+        assert self.cluster is not None
+        try:
+            command = decode(payload)
+            reply = await self.cluster.commands.answer(command)
+            reply.req_id = command.req_id
+            client.gathered(encode_frame(reply))
+        except CommandError as error:
+            client.gathered(refusal(error, request_id(payload)))
 
     @property
     def others(self) -> Links:

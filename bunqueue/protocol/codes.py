@@ -88,6 +88,10 @@ class Code(enum.StrEnum):
     TOO_MANY_WEBHOOKS = "TOO_MANY_WEBHOOKS"
     WORKER_NOT_FOUND = "WORKER_NOT_FOUND"
     TOO_MANY_WORKERS = "TOO_MANY_WORKERS"
+    # the cluster
+    NO_CLUSTER = "NO_CLUSTER"
+    HOST_NOT_FOUND = "HOST_NOT_FOUND"
+    HOST_STATE = "HOST_STATE"
     # the server
     SHARD_UNAVAILABLE = "SHARD_UNAVAILABLE"
     STORAGE_FULL = "STORAGE_FULL"
@@ -161,6 +165,9 @@ TABLE: dict[Code, Row] = {
     Code.TOO_MANY_WEBHOOKS: Row("the server has reached its limit of webhooks: remove one", 409),
     Code.WORKER_NOT_FOUND: Row("no worker with this id is registered", 404, Kind.NOT_FOUND),
     Code.TOO_MANY_WORKERS: Row("the connection has reached its limit of workers or queues", 409),
+    Code.NO_CLUSTER: Row("the server is no host of a cluster", 409),
+    Code.HOST_NOT_FOUND: Row("the cluster has no host of this name", 404, Kind.NOT_FOUND),
+    Code.HOST_STATE: Row("the state of the host does not allow this", 409, Kind.WRONG_STATE),
     Code.SHARD_UNAVAILABLE: Row("nothing was changed: ask again in a moment", 503, Kind.UNAVAILABLE),
     Code.STORAGE_FULL: Row("the disk is full or nearly full: see docs/durability.md", 503),
     Code.WAL_LIMIT: Row("a reader keeps the log of a shard from being reset: see docs/durability.md", 503),

@@ -51,6 +51,7 @@ class ServerCommands:
 
     def __init__(self, workers: Workers, now: Callable[[], int]) -> None:
         """``now``: the wall clock, epoch ms."""
+        self.cluster_status: Callable[[], Reply] = _no_cluster
         self.workers = workers
         self.now = now
 
@@ -85,12 +86,24 @@ class ServerCommands:
     def _list_workers(self, connection: Connection, command: ListWorkers) -> Reply:
         return ListWorkersReply(data=self.workers.listing(self.now()))
 
+    def _cluster_status(self, connection: Connection, command: Command) -> Reply:
+        return self.cluster_status()
+
+    def _change_cluster(self, connection: Connection, command: Command) -> Reply:
+        return _no_cluster()  # where there is one, these take time and are answered elsewhere
+
     def _heartbeat(self, connection: Connection, command: Heartbeat) -> Reply:
         return self.workers.beat(command, self.now())
 
     def _unsubscribe(self, connection: Connection, command: Command) -> Reply:
         connection.unsubscribe()
         return Ok()
+
+
+def _no_cluster() -> Reply:
+    raise CommandError(
+        "this server is not a host of a cluster: see bunqueue start --cluster", Code.NO_CLUSTER
+    )
 
 
 HANDLERS: dict[str, Callable[[ServerCommands, Connection, Any], Reply]] = {
@@ -102,4 +115,9 @@ HANDLERS: dict[str, Callable[[ServerCommands, Connection, Any], Reply]] = {
     "ListWorkers": ServerCommands._list_workers,
     "Heartbeat": ServerCommands._heartbeat,
     "UnsubscribeEvents": ServerCommands._unsubscribe,
+    "ClusterStatus": ServerCommands._cluster_status,
+    "ClusterDrain": ServerCommands._change_cluster,
+    "ClusterMove": ServerCommands._change_cluster,
+    "ClusterRebalance": ServerCommands._change_cluster,
+    "ClusterForget": ServerCommands._change_cluster,
 }

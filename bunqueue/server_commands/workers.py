@@ -61,6 +61,7 @@ class Workers:
         self.by_queue: Counter[str] = Counter()  # workers by queue
         self._of_conn: dict[int, set[str]] = {}
         self._gone_processed = self._gone_failed = 0  # by workers that are no longer here
+        self._elsewhere: dict[str, WorkerList] = {}  # registered with other hosts of a cluster, by host
 
     def register(
         self, conn: int, command: RegisterWorker, now: int, *, born: str | None = None
@@ -127,11 +128,30 @@ class Workers:
         return HeartbeatReply(data=Alive())
 
     def listing(self, now: int) -> WorkerList:
-        """All workers, in the order in which they came."""
-        return WorkerList([_shown(worker, now) for worker in self._workers.values()], self.stats(now))
+        """All workers, in the order in which they came, and those that are registered with other hosts."""
+        here = self.here(now)
+        others = self._elsewhere.values()
+        workers = [*here.workers, *(worker for listing in others for worker in listing.workers)]
+        return WorkerList(workers, self.stats(now))
+
+    def here(self, now: int) -> WorkerList:
+        """The workers that are registered with this server."""
+        return WorkerList([_shown(worker, now) for worker in self._workers.values()], self._stats(now))
+
+    def elsewhere(self, host: str, listing: WorkerList | None) -> None:
+        """Another host of the cluster says who is registered with it; None: it is not reached any more."""
+        if listing is None:
+            self._elsewhere.pop(host, None)
+        else:
+            self._elsewhere[host] = listing
 
     def stats(self, now: int) -> WorkerStats:
         """Sums over all workers."""
+        found = [self._stats(now), *(listing.stats for listing in self._elsewhere.values())]
+        names = WorkerStats.__struct_fields__
+        return WorkerStats(*(sum(getattr(stats, name) for stats in found) for name in names))
+
+    def _stats(self, now: int) -> WorkerStats:
         workers = self._workers.values()
         return WorkerStats(
             total=len(workers),

@@ -16,14 +16,19 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from msgspec.msgpack import Decoder
+
 from bunqueue.logs import get_logger
 from bunqueue.protocol import host_link
 from bunqueue.protocol import link as link_protocol
+from bunqueue.protocol.commands.workers import WorkerList
 from bunqueue.settings import Settings
 from bunqueue.store.database import StoreError
 
 from ..errors import StartError
+from ..local import now_ms
 from . import certificates, placement
+from .commands import ClusterCommands
 from .followers import Followers, Report, Sight
 from .holds import Holds
 from .links import Links
@@ -45,6 +50,7 @@ WITHDRAW_S = 8.0  # for other hosts to take the shards over, when this one ends 
 HOLDING_S = 2.0  # for the other hosts to send nothing more to a shard that is given up
 STANDBY_S = 20.0  # then a process that waits for an owner's end in vain ends itself
 
+_decode_workers = Decoder(WorkerList).decode
 _log = get_logger("cluster")
 
 
@@ -58,6 +64,7 @@ class Cluster:
         self.links = Links(hub, settings.cluster, store, identity)
         self.holds = Holds(hub.tickets.unavailable)
         self.store = ClusterStore(settings.store, replace(me, certificate=identity.certificate))
+        self.commands = ClusterCommands(self)
         self.view: View | None = None
         self.away = ""
         """Why the store cannot be read; "" while it can."""
@@ -147,6 +154,11 @@ class Cluster:
         """Something has happened."""
         self._look_now.set()
 
+    async def look_now(self) -> None:
+        """See what has just been changed.  StoreError."""
+        await self._look()
+        self.poke()
+
     async def _keep_looking(self) -> None:
         while True:
             try:
@@ -183,6 +195,20 @@ class Cluster:
             self.poke()
             self.look_soon()
         self._arrange()
+        self._say_workers()
+
+    def _say_workers(self) -> None:
+        """Tell the other hosts who is registered here, if that has changed."""
+        listing = host_link.encode(self._hub.workers.here(now_ms()))
+        for host in self.links.reached:
+            uplink = self.links.uplink(host)
+            if uplink is not None and uplink.workers_said != listing:
+                uplink.workers_said = listing
+                uplink.say(host_link.WORKERS, listing)
+
+    def parted(self, host: str) -> None:
+        """A host has no connection to this one any more."""
+        self._hub.workers.elsewhere(host, None)
 
     def _watch(self, view: View) -> None:
         """See which beats have changed."""
@@ -395,6 +421,8 @@ class Cluster:
     def heard(self, connection: HostConnection, kind: int, shard: int, conn: int, body: bytes) -> None:
         if kind == host_link.POKE:
             self.look_soon()
+        elif kind == host_link.WORKERS:
+            self._hub.workers.elsewhere(connection.peer, _decode_workers(body))
         elif kind == host_link.STANDBY:
             self._wanted_by[shard] = connection.peer
             self._arrange()

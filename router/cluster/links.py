@@ -45,6 +45,9 @@ class Listener(Protocol):
     def reached(self) -> None:
         """There is a connection to a host that there was none to."""
 
+    def parted(self, host: str) -> None:
+        """A host has no connection to this one any more."""
+
     def released(self, shard: int) -> None:
         """A shard has no owner now."""
 
@@ -69,7 +72,8 @@ class Links:
         self.secret = ""
         self.life = secrets.token_hex(8)
         self.cluster: Listener
-        self._cluster, self._store, self._identity = cluster, store, identity
+        self.cluster_name = cluster
+        self._store, self._identity = store, identity
         self._tls = certificates.server_context(identity, ())
         self._trusted: set[str] = set()
         self._server: asyncio.Server | None = None
@@ -178,7 +182,9 @@ class Links:
 
     def hello(self) -> host_link.Hello:
         oldest, newest = host_link.VERSIONS
-        return host_link.Hello(self._cluster, self._store, self.me, self.number, self.life, oldest, newest)
+        return host_link.Hello(
+            self.cluster_name, self._store, self.me, self.number, self.life, oldest, newest
+        )
 
     def welcome(self, version: int) -> host_link.Welcome:
         return host_link.Welcome(version, self.me, self.life)
@@ -191,8 +197,8 @@ class Links:
 
     def problem_of(self, hello: host_link.Hello) -> str | None:
         """Why a host is not let in; None if it may prove who it is."""
-        if (hello.cluster, hello.store) != (self._cluster, self._store):
-            return f"this is the cluster {self._cluster} of another store"
+        if (hello.cluster, hello.store) != (self.cluster_name, self._store):
+            return f"this is the cluster {self.cluster_name} of another store"
         if host_link.agree(hello.oldest, hello.newest) is None:
             oldest, newest = host_link.VERSIONS
             return (
@@ -227,6 +233,7 @@ class Links:
         if self._downlinks.get(downlink.peer) is not downlink:
             return
         del self._downlinks[downlink.peer]
+        self.cluster.parted(downlink.peer)
         future = self._asked.get(downlink.peer)
         if future is not None and not future.done():
             future.set_result(frozenset())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,7 +20,7 @@ _LOCK = 0x62756E72  # of an advisory lock: one host at a time changes the placem
 _HOSTS = """
     select id, name, number, link, certificate, clients, version, schema, lower(link_versions),
            upper(link_versions) - 1, beat, draining
-    from bunqueue.hosts order by number
+    from bunqueue.hosts order by name
 """
 _SHARDS = """
     select id, home, owner, epoch, beat, position, schema, wanted, snapshot_seq
@@ -93,6 +94,8 @@ class ClusterStore:
         self._url = url
         self._host = host
         self._connection: Any = None
+        self.lock = asyncio.Lock()
+        """Held while something is asked: there is one connection, and it may be in a transaction."""
         self.secret = ""
 
     @property
@@ -255,17 +258,23 @@ class _Asking:
     async def __aenter__(self) -> Any:
         import psycopg
 
+        await self._store.lock.acquire()
         try:
             return await self._store.connected()
-        except psycopg.Error as error:
-            raise self._unavailable(error) from error
+        except BaseException as error:
+            self._store.lock.release()
+            if isinstance(error, psycopg.Error):
+                raise self._unavailable(error) from error
+            raise
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         import psycopg
 
-        if error is None or isinstance(error, StartError | StoreError):
-            return
-        await self._store.broken()
+        try:
+            if error is not None and not isinstance(error, StartError | StoreError):
+                await self._store.broken()
+        finally:
+            self._store.lock.release()
         if isinstance(error, psycopg.Error):
             raise self._unavailable(error) from error
 

@@ -27,6 +27,7 @@ class Uplink(HostConnection):
         self._links = links
         self._host = host
         self.peer = host.id
+        self.workers_said = b""  # what the host was told last of the workers here
         self.shards: dict[int, RemoteShard] = {}  # those that it owns, and those that it is giving up
 
     # -- the greeting

@@ -15,8 +15,9 @@ from cluster.hosts import QUEUES, Hosts
 from support.server import NotStarted, Server
 from support.waiting import wait_until
 
-from bunqueue import Queue, Worker
+from bunqueue import Admin, Queue, Worker
 from bunqueue.client.models.views import TakenJob
+from bunqueue.errors import CommandFailed, NotFound, WrongState
 from bunqueue.model.ids import slot_of_queue
 
 
@@ -193,3 +194,54 @@ def test_a_host_that_is_not_let_in(hosts: Hosts, flags: tuple[str, ...], text: s
     with pytest.raises(NotStarted) as caught:
         hosts.make("b", *flags).start()
     assert text in caught.value.refusals[0]
+
+
+def test_operators_see_and_move_shards(hosts: Hosts) -> None:
+    a, b = hosts.start("a", "b")
+    with Admin(port=a.port) as admin:
+        found = admin.cluster_status()
+        assert (found.cluster, found.host, found.error) == ("test", "a", None)
+        assert [(host.name, host.alive, host.reached) for host in found.hosts] == [
+            (name, True, True) for name in sorted(hosts.servers)
+        ]
+        assert sum(host.owns for host in found.hosts) == SHARDS
+        mine = next(place.shard for place in found.shards if place.owner == "a")
+        admin.move_shard(mine, "b")
+        wait_until(lambda: hosts.owners()[mine] == "b", "the shard has moved")
+        assert admin.cluster_status().shards[mine].wanted in ("b", "")
+        admin.drain_host("a")
+        wait_until(lambda: set(hosts.owners()) == {"b"}, "a has no shard any more")
+        with pytest.raises(WrongState, match="no other host could have the shards of 'b'"):
+            admin.drain_host("b")
+        admin.drain_host("a", draining=False)
+        hosts.until_shared("a", "b")
+        with pytest.raises(NotFound, match="there is no host 'c' in the cluster; there are a, b"):
+            admin.drain_host("c")
+        with pytest.raises(WrongState, match="is alive"):
+            admin.forget_host("b")
+        with pytest.raises(CommandFailed, match="shard must be at most 3"):
+            admin.move_shard(4, "b")
+        b.kill_all()
+        wait_until(lambda: not admin.cluster_status().hosts[1].alive, "b is known to be dead", within_s=30)
+        wait_until(lambda: set(hosts.owners()) == {"a"}, "a owns all shards", within_s=30)
+        assert [host.name for host in admin.forget_host("b").hosts] == ["a"]
+
+
+def test_a_server_without_a_cluster(shared_server: Server) -> None:
+    with Admin(port=shared_server.port) as admin:
+        for call in (admin.cluster_status, admin.rebalance):
+            with pytest.raises(CommandFailed, match="not a host of a cluster") as caught:
+                call()
+            assert caught.value.server_code == "NO_CLUSTER"
+
+
+def test_workers_are_listed_on_all_hosts(hosts: Hosts) -> None:
+    a, b = hosts.start("a", "b")
+    worker = Worker("q1", lambda job: None, port=b.port, name="mine")
+    thread = threading.Thread(target=worker.run_forever, daemon=True)
+    thread.start()
+    with Admin(port=a.port) as admin:
+        wait_until(lambda: [found.name for found in admin.list_workers()] == ["mine"], "a knows the worker")
+        worker.stop_soon()
+        thread.join()
+        wait_until(lambda: not admin.list_workers(), "a knows that it has gone")

@@ -14,7 +14,8 @@ from bunqueue.client.models.views import EventPage, ServerInfo
 from bunqueue.client.options import checks
 from bunqueue.client.options.moments import PastMoment, past_moment
 from bunqueue.errors import BunqueueError
-from bunqueue.protocol.commands import Ok, events, insight, monitoring, server, workers
+from bunqueue.protocol.commands import Ok, cluster, events, insight, monitoring, server, workers
+from bunqueue.protocol.commands.cluster import ClusterView
 from bunqueue.protocol.commands.insight import ShardView
 from bunqueue.protocol.commands.monitoring import Overview, QueueOverview, ServerMetrics, StorageState
 from bunqueue.protocol.commands.workers import WorkerInfo, WorkerStats
@@ -51,6 +52,29 @@ class ServerCalls:
         if reply.metrics is UNSET:
             raise BunqueueError("Metrics: the server gave none; do client and server have the same version?")
         return reply.metrics
+
+    def cluster_status(self) -> ClusterView:
+        """The hosts of the cluster, and where each shard is. CommandFailed from a server that is in none."""
+        return (self._caller.call(cluster.ClusterStatus(), cluster.ClusterReply)).data
+
+    def drain_host(self, host: str, *, draining: bool = True) -> ClusterView:
+        """Have all shards of a host move to others, before it is replaced; with `draining=False` it may own
+        some again. Returns at once: the shards move one after the other."""
+        command = cluster.ClusterDrain(host=host, draining=draining)
+        return (self._caller.call(command, cluster.ClusterReply)).data
+
+    def move_shard(self, shard: int, host: str) -> ClusterView:
+        """Have a shard move to a host, and stay there until `rebalance`. Returns at once."""
+        command = cluster.ClusterMove(shard=shard, host=host)
+        return (self._caller.call(command, cluster.ClusterReply)).data
+
+    def rebalance(self) -> ClusterView:
+        """Forget where shards were moved to: all hosts get their share. Returns at once."""
+        return (self._caller.call(cluster.ClusterRebalance(), cluster.ClusterReply)).data
+
+    def forget_host(self, host: str) -> ClusterView:
+        """Remove a host that is dead, and will not come back under its name."""
+        return (self._caller.call(cluster.ClusterForget(host=host), cluster.ClusterReply)).data
 
     def prometheus(self) -> str:
         """All numbers in the text exposition format of Prometheus, version 0.0.4."""

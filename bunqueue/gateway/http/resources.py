@@ -225,6 +225,15 @@ RESOURCES: tuple[Resource, ...] = (
         ("POST", "/{id}/heartbeat", "Heartbeat"),
     ),
     *_group(
+        "Cluster",
+        "/cluster",
+        ("GET", "", "ClusterStatus"),
+        ("POST", "/hosts/{host}/drain", "ClusterDrain"),
+        ("DELETE", "/hosts/{host}", "ClusterForget"),
+        ("PUT", "/shards/{shard}", "ClusterMove"),
+        ("POST", "/rebalance", "ClusterRebalance"),
+    ),
+    *_group(
         "Webhooks",
         "/webhooks",
         ("GET", "", "ListWebhooks"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bunqueue.protocol.commands import (
+    cluster,
     core,
     cron,
     dedup,
@@ -46,6 +47,7 @@ __all__ = [
     "Reply",
     "Route",
     "Spec",
+    "cluster",
     "core",
     "cron",
     "dedup",

@@ -1,0 +1,161 @@
+"""The commands about the cluster: what this host knows of it, and what operators want."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+from bunqueue.protocol.codes import Code
+from bunqueue.protocol.commands import Command, CommandError
+from bunqueue.protocol.commands.cluster import (
+    ClusterDrain,
+    ClusterForget,
+    ClusterMove,
+    ClusterRebalance,
+    ClusterReply,
+    ClusterView,
+    CopyView,
+    HostView,
+    PlaceView,
+)
+from bunqueue.store.database import StoreError
+
+from .store import HostRow, ShardRow
+
+if TYPE_CHECKING:
+    from .cluster import Cluster
+
+
+class ClusterCommands:
+    """Answers them on one host; it does not matter on which."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    def status(self) -> ClusterReply:
+        """As this host saw it last, about a second ago."""
+        cluster, view = self._cluster, self._cluster.view
+        hosts = [] if view is None else view.hosts
+        shards = [] if view is None else view.shards
+        owned = Counter(shard.owner for shard in shards)
+        followed = Counter(host for shard in shards for host in shard.followers)
+        return ClusterReply(
+            data=ClusterView(
+                cluster=cluster.links.cluster_name,
+                host=cluster.me.name,
+                hosts=[self._host(host, owned[host.id], followed[host.id]) for host in hosts],
+                shards=[self._shard(shard) for shard in shards],
+                error=cluster.away or None,
+            )
+        )
+
+    def _host(self, host: HostRow, owns: int, follows: int) -> HostView:
+        cluster = self._cluster
+        return HostView(
+            name=host.name,
+            id=host.id,
+            link=host.link,
+            clients=host.clients,
+            version=host.version,
+            alive=cluster.lives_on(host.id),
+            reached=host.id == cluster.me.id or host.id in cluster.links.reached,
+            draining=host.draining,
+            owns=owns,
+            follows=follows,
+        )
+
+    def _shard(self, shard: ShardRow) -> PlaceView:
+        name = self._cluster.name
+        copies = [
+            CopyView(name(host), position, max(0, shard.position - position))
+            for host, position in sorted(shard.followers.items())
+        ]
+        return PlaceView(
+            shard=shard.id,
+            owner=name(shard.owner),
+            home=name(shard.home),
+            wanted=name(shard.wanted),
+            epoch=shard.epoch,
+            position=shard.position,
+            snapshot=shard.snapshot,
+            copies=copies,
+        )
+
+    async def answer(self, command: Command) -> ClusterReply:
+        """Carry out a command that changes something.  CommandError if that is not possible."""
+        try:
+            await _CHANGES[type(command)](self, command)
+            await self._cluster.look_now()
+        except StoreError as error:
+            raise CommandError(str(error), Code.STORE_UNAVAILABLE, retry_after=1000) from error
+        return self.status()
+
+    def _known(self, name: str) -> HostRow:
+        view = self._cluster.view
+        for host in [] if view is None else view.hosts:
+            if name in (host.name, host.id):
+                return host
+        names = ", ".join(sorted(host.name for host in view.hosts)) if view is not None else ""
+        raise CommandError(
+            f"there is no host {name!r} in the cluster; there are {names}",
+            Code.HOST_NOT_FOUND,
+            field="host",
+            value=name,
+        )
+
+    async def _drain(self, command: ClusterDrain) -> None:
+        host = self._known(command.host)
+        view = self._cluster.view
+        others = [row for row in view.hosts if row.id != host.id and not row.draining] if view else []
+        if command.draining and not any(self._cluster.lives_on(row.id) for row in others):
+            raise CommandError(
+                f"no other host could have the shards of {host.name!r}: start one, or end its draining",
+                Code.HOST_STATE,
+                field="host",
+                value=command.host,
+            )
+        await self._cluster.store.drain(host.id, draining=command.draining)
+
+    async def _move(self, command: ClusterMove) -> None:
+        host, view = self._known(command.host), self._cluster.view
+        last = len(view.shards) - 1 if view is not None else 0
+        if command.shard > last:
+            raise CommandError(
+                f"shard must be at most {last}",
+                Code.INVALID_FIELD,
+                field="shard",
+                value=command.shard,
+                bound=last,
+            )
+        if not self._cluster.lives_on(host.id) or host.draining:
+            what = "is draining" if host.draining else "is dead"
+            raise CommandError(
+                f"the host {host.name!r} {what}", Code.HOST_STATE, field="host", value=command.host
+            )
+        await self._cluster.store.want(command.shard, host.id)
+
+    async def _rebalance(self, command: ClusterRebalance) -> None:
+        view = self._cluster.view
+        for shard in [] if view is None else view.shards:
+            if shard.wanted:
+                await self._cluster.store.want(shard.id, "")
+
+    async def _forget(self, command: ClusterForget) -> None:
+        host = self._known(command.host)
+        if self._cluster.lives_on(host.id):
+            raise CommandError(
+                f"the host {host.name!r} is alive: stop its server first",
+                Code.HOST_STATE,
+                field="host",
+                value=command.host,
+            )
+        await self._cluster.store.forget(host.id)
+
+
+_CHANGES: dict[type, Callable[[ClusterCommands, Any], Awaitable[None]]] = {
+    ClusterDrain: ClusterCommands._drain,
+    ClusterMove: ClusterCommands._move,
+    ClusterRebalance: ClusterCommands._rebalance,
+    ClusterForget: ClusterCommands._forget,
+}
