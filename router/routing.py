@@ -60,6 +60,8 @@ _WAYS = {
     Route.ID: ID,
     Route.IDS: IDS,
     Route.ALL: ALL,
+    Route.QUEUE_OR_ALL: ALL,
+    Route.QUEUE_OR_EACH: ALL,
     Route.ROUTER: HERE,
     Route.FIRST: FIRST,
 }

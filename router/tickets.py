@@ -15,7 +15,7 @@ from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import CommandError, Spec
 from bunqueue.protocol.commands.base import RequestId
 from bunqueue.protocol.framing import HEADER
-from bunqueue.protocol.gather import Addition, Gather, Part, for_all, split
+from bunqueue.protocol.gather import Addition, Gather, Part, for_some, split
 from bunqueue.protocol.link import ORIGIN_SHIFT, SEVERED, TICKET
 
 from .local import refusal
@@ -80,7 +80,7 @@ class Tickets:
                 ids = command.ids  # type: ignore[attr-defined]  # what Route.IDS promises
                 parts = split(look.spec, command, routes.of_id)
             else:
-                parts = for_all(command, routes.shards)
+                parts = for_some(look.spec, command, routes.shards, routes.of_queue)
         except CommandError as error:
             out.append(refusal(error, request_id(payload)))
             return

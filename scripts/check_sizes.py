@@ -25,9 +25,11 @@ EXCEPTIONS: dict[str, str] = {
     "bunqueue/client/blocking/queue/queue.py": "made from client/queue/queue.py",
     "bunqueue/client/queue/queue.py": "one class: every command about one queue, with its documentation",
     "bunqueue/protocol/commands/core.py": "the commands of a job's life, and the fields that they share",
+    "bunqueue/settings.py": "one table: every setting of the server, and what it must be",
     "shardproc/engine/handlers/push.py": "a push from its checks to its jobs, one by one and in batches",
     "shardproc/engine/lifecycle/transitions.py": "every change of a job's state, beside each other",
     "shardproc/engine/state.py": "all that a shard knows, in one place: a part would have to be looked for",
+    "shardproc/engine/table.py": "one table: every command, peer message and record, and its function",
     "shardproc/resilient.py": "the modes of a shard in trouble: each method is about all of them",
     "shardproc/storage/careful.py": "the reads of a store one by one, each with what it does on damage",
 }

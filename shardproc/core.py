@@ -91,6 +91,7 @@ class Shard:
         self._ticked_at = self._clock.now_ms()
         self._heard_at: int | None = None  # when the router last spoke; None: there is no router
         self._hears = False  # the router has said something since the last tick
+        self._sums_up = False  # jobs for searches, piece by piece
 
     def _new_store(self, database: Database) -> CarefulStore:
         return CarefulStore(database, self._retention)
@@ -145,6 +146,7 @@ class Shard:
             self._heard_at, self._hears = now, False
         self._ticked_at = now
         self.store.forget_events(self._time.doubt.time(now))
+        self._sums_up = self.store.prepare_searches(now)
         self.engine.tick(now)
         if self.engine.state.timetable.missed:
             missed_runs.say(self.engine.state.timetable)
@@ -154,7 +156,7 @@ class Shard:
         """How long there is nothing to do unless a command comes."""
         if self._time.moves:
             return 0
-        longest = FORGET_MS if self.store.forgets else MAX_WAIT_MS
+        longest = FORGET_MS if self.store.forgets or self._sums_up else MAX_WAIT_MS
         return max(0, min(self.engine.next_deadline() - self._clock.now_ms(), longest))
 
     def client(self, conn: int, version: int) -> Client:

@@ -18,6 +18,7 @@ from bunqueue.client.options import checks
 from bunqueue.client.options.job import encode_data
 from bunqueue.client.queue.crons import AsyncNamedCrons
 from bunqueue.client.queue.handle import AsyncJobHandle
+from bunqueue.client.queue.search import AsyncSearch
 from bunqueue.client.queue.webhooks import AsyncServerWebhooks, WebhookEvent
 from bunqueue.client.queue.workflow import AsyncWorkflowHandle
 from bunqueue.client.server_calls import AsyncServerCalls
@@ -28,7 +29,7 @@ from bunqueue.protocol.commands.webhooks import WebhookInfo
 from bunqueue.protocol.commands.workflows import Broadcast
 
 
-class AsyncAdmin(AsyncClient, AsyncServerCalls, AsyncNamedCrons, AsyncServerWebhooks):
+class AsyncAdmin(AsyncClient, AsyncServerCalls, AsyncNamedCrons, AsyncServerWebhooks, AsyncSearch):
     """What can be asked and done without naming a queue.
 
         async with AsyncAdmin() as admin:

@@ -18,11 +18,13 @@ from msgspec.structs import fields, replace
 
 from bunqueue.protocol.codec import encode_frame, encode_reply
 from bunqueue.protocol.codes import NOT_FOUND, Code
-from bunqueue.protocol.commands import Command, CommandError, Merge, Reply, Spec
+from bunqueue.protocol.commands import Command, CommandError, Merge, Reply, Route, Spec
 from bunqueue.protocol.commands.base import LARGEST, Across, RequestId
 from bunqueue.protocol.framing import HEADER, frame
 from bunqueue.protocol.lenient import DECODE_ERRORS
 from bunqueue.protocol.readable import salvaged
+from bunqueue.protocol.search import cursor as cursors
+from bunqueue.protocol.search import merging
 
 _MAX_INT = 0x7FFF_FFFF  # larger numbers travel as float64, which every client can read
 
@@ -47,6 +49,19 @@ def for_all(command: Command, shards: int) -> dict[int, Part]:
     """The same command for every shard."""
     part = Part(frame(encode_reply(replace(command, req_id=UNSET))))
     return dict.fromkeys(range(shards), part)
+
+
+def for_some(spec: Spec, command: Command, shards: int, shard_of: Callable[[str], int]) -> dict[int, Part]:
+    """The same command for every shard that it concerns; CommandError when its cursor cannot be read."""
+    queue: str | None = getattr(command, "queue", None)
+    if spec.route is Route.ALL or (queue is None and spec.route is Route.QUEUE_OR_ALL):
+        return for_all(command, shards)
+    shard = 0
+    if queue is not None:
+        shard = shard_of(queue)
+    elif (given := command.cursor) is not None:  # type: ignore[attr-defined]  # what the route promises
+        shard = (cursors.read(given).turn or 0) & (shards - 1)
+    return {shard: Part(frame(encode_reply(replace(command, req_id=UNSET))))}
 
 
 def split(spec: Spec, command: Command, shard_of: Callable[[str], int]) -> dict[int, Part]:
@@ -110,7 +125,7 @@ class Gather:
     def add(self, shard: int, reply: bytes) -> None:
         """Take the reply frame of a shard."""
         payload = memoryview(reply)[HEADER:]
-        self._answers[shard] = _shallow(payload) if self._merge is _concat else _whole(payload)
+        self._answers[shard] = _READ.get(self._merge, _whole)(payload)
         self.waiting.discard(shard)
 
     def result(self, req_id: RequestId) -> bytes:
@@ -212,6 +227,11 @@ def _shallow(payload: memoryview) -> Answer:
     return {name: value if _is_list(value) else _decode_any(value) for name, value in fields.items()}
 
 
+def _page(answers: Sequence[Answer], places: Sequence[Sequence[int]], reply: type[Reply]) -> Answer:
+    """One page of the jobs of all; one answer alone stays as it is."""
+    return merging.page(answers)
+
+
 def _is_list(value: Raw) -> bool:
     head = memoryview(value)[0]
     return head & 0xF0 == 0x90 or head in _LIST_HEADS
@@ -291,4 +311,6 @@ _MERGES: dict[Merge, Merger] = {
     Merge.CONCAT: _concat,
     Merge.SORTED: _sorted,
     Merge.SUM: _sum,
+    Merge.PAGE: _page,
 }
+_READ: dict[Merger, Callable[[memoryview], Answer]] = {_concat: _shallow, _page: merging.read}

@@ -50,7 +50,7 @@ def clean(struct: type[Struct], fields: dict[str, Raw]) -> dict[str, object]:
 
 
 def _refuse_unknown(struct: type[Struct], fields: dict[str, Raw]) -> None:
-    known = struct.__struct_encode_fields__
+    known = [name for name in struct.__struct_encode_fields__ if name != "reqId"]
     for name in fields:
         if name not in known:
             text = f"{name[:64]} is unknown; there are {', '.join(known)}"
@@ -206,6 +206,8 @@ def _check_list(kind: mi.ListType, raw: Raw, name: str) -> object:
         items = _decode_list(raw)
     except DECODE_ERRORS:
         raise invalid(name, "must be a list") from None
+    if len(items) < (kind.min_length or 0):
+        raise invalid(name, "must not be empty")
     out = []
     for index, item in enumerate(items):
         where = f"{name}[{index}]"

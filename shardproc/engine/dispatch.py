@@ -22,6 +22,7 @@ from bunqueue.protocol.commands.base import RequestId
 from bunqueue.protocol.commands.cron import CronReply
 from bunqueue.protocol.commands.dlq import DlqReply
 from bunqueue.protocol.commands.events import EventsReply, WaitManyReply, WaitReply
+from bunqueue.protocol.commands.find import FindReply
 from bunqueue.protocol.commands.flows import ChildErrorsReply, ChildValuesReply, FlowReply
 from bunqueue.protocol.commands.insight import AttemptsReply
 from bunqueue.protocol.commands.jobs import GetLogsReply
@@ -50,6 +51,7 @@ _SIZES: Mapping[type, Callable[[Any], int]] = {
     RecordStepsReply: lambda reply: sum(_bytes(each.result) for each in reply.results if each is not None),
     StepsReply: lambda reply: sum(map(_bytes_of_step, reply.data.steps)),
     WorkflowReply: lambda reply: _bytes(reply.data.value) + sum(map(_bytes_of_step, reply.data.steps)),
+    FindReply: lambda reply: _bytes(reply.jobs),
     ResultReply: lambda reply: _bytes(reply.result),
     WaitReply: lambda reply: _bytes(reply.result),
     WaitManyReply: lambda reply: sum(_bytes(end.result) + len(end.error or "") for end in reply.ended),

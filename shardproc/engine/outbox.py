@@ -14,6 +14,7 @@ from msgspec import Raw, Struct
 from bunqueue.model.job import Job
 from bunqueue.protocol.commands import Reply
 
+from .criteria import Searches
 from .run_writes import RunArchive, RunWrite
 
 _encode_json = msgspec.json.Encoder().encode
@@ -220,6 +221,10 @@ class Archive(Protocol):
     @property
     def runs(self) -> RunArchive:
         """Steps and signals, of live jobs, too."""
+
+    @property
+    def searches(self) -> Searches:
+        """Its part in searches."""
 
     def find(self, job_id: str) -> Job | None:
         """A finished job by its id.  CommandError when it is there, but cannot be read."""

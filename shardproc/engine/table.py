@@ -47,6 +47,7 @@ from bunqueue.protocol.commands.dlq import (
     SetDlqConfig,
 )
 from bunqueue.protocol.commands.events import GetEvents, SubscribeEvents, TrimEvents, WaitJob, WaitJobs
+from bunqueue.protocol.commands.find import FindJobs
 from bunqueue.protocol.commands.flows import (
     GetChildrenValues,
     GetFailedChildrenValues,
@@ -174,6 +175,7 @@ from .handlers import (
 from .handlers.crons import commands as cron_commands
 from .handlers.crons import names as cron_names
 from .handlers.crons import runs as cron_runs
+from .handlers.search import find
 from .handlers.views import dashboard, event_log, group_jobs, insight, query, stats
 from .handlers.workflows import operate, record, signals, suspend
 from .handlers.workflows import view as workflow_view
@@ -270,6 +272,8 @@ HANDLERS: Mapping[type, Handler] = {
     Obliterate: queues.obliterate,
     PromoteJobs: queues.promote_jobs,
     GetCountsPerPriority: queues.counts_per_priority,
+    # handlers/search/find.py
+    FindJobs: find.find_jobs,
     # handlers/subscriptions.py
     SubscribeEvents: subscriptions.subscribe,
     TrimEvents: subscriptions.trim_events,

@@ -34,10 +34,12 @@ from . import rows
 from .damage import DAMAGE, Damage, ShardDamaged, Unreadable, Unstorable, is_damage
 from .database import Database, disk_problem
 from .event_log import DEFAULT_RETENTION, EventLog, Retention, decode
+from .finished_jobs import MAX_SEQ
 from .repair.live_around import live_around
 from .repair.remains import remains_of
 from .repair.walking import by_number, walk, walk_back
-from .store import MAX_SEQ, Store
+from .search.reader import CarefulReader
+from .store import Store
 
 T = TypeVar("T")
 
@@ -59,7 +61,8 @@ class CarefulStore(Store):
         super().__init__(database, retention)
         self.damage: Damage = database.damage
         self._events = _CarefulLog(self._db, retention, self.damage)
-        self._newest: Callable[[], int] = lambda: 0  # the number of the next job
+        self._search.on_damage = lambda error: self.damage.met("search_finishes", error)
+        self.searches = CarefulReader(self._db, self._search, self._see, self.damage, self._table_of)
         self._quiet_until = 0  # the event log is not trimmed until then
 
     # -- recovery -----------------------------------------------------------------------------
@@ -68,7 +71,6 @@ class CarefulStore(Store):
         self, engine: Engine, now: int, epoch: str, progress: Callable[[int, int], None], *, believed: int
     ) -> int:
         """Raises ShardDamaged when what a shard needs cannot be read."""
-        self._newest = lambda: engine.state.next_seq
         try:
             self.damage.recover(self._db)
             return super().recover(engine, now, epoch, progress, believed=believed)
@@ -236,7 +238,7 @@ class CarefulStore(Store):
 
     def _last(self) -> int:
         """No finished job has a larger number."""
-        return self._newest()
+        return self._next_seq()
 
     def dead_letters(self, queue_id: int, limit: int, after: tuple[int, int]) -> list[DeadLetter]:
         try:
@@ -284,6 +286,19 @@ class CarefulStore(Store):
             except DAMAGE as error:
                 self.damage.met("completed", error)
         return nothing
+
+    # -- searches -----------------------------------------------------------------------------
+
+    def prepare_searches(self, now: int) -> bool:
+        if self.damage:  # what is not summed up is looked at
+            return False
+        try:
+            return super().prepare_searches(now)
+        except DAMAGE as error:
+            if self._in_transaction:
+                raise
+            self.damage.met("jobs", error)
+            return False
 
     # -- the event log ------------------------------------------------------------------------
 

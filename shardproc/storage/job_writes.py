@@ -14,6 +14,7 @@ from bunqueue.model.workflow import STEP_ROWS
 from shardproc.engine.outbox import CLEAN, COMPLETED_ROW, DEAD_ROW, JOB_ROW, LOCK_ROW, ROW, STATE
 
 from . import rows, statements
+from .search.index import SearchIndex
 
 PURGE = (statements.PURGE_LARGE, statements.DELETE_JOBS, statements.DELETE_ATTEMPTS, statements.DELETE_LOGS)
 PURGE_RUNS = (statements.DELETE_STEPS, statements.DELETE_SIGNALS)
@@ -50,18 +51,19 @@ WAS_ACTIVE = JOB_ROW | LOCK_ROW
 class Journal:
     """Parameters of the statements in ORDER, collected job by job."""
 
-    def __init__(self, queue_ids: dict[str, int]) -> None:
-        self._queue_ids = queue_ids
+    def __init__(self, queue_ids: dict[str, int], search: SearchIndex) -> None:
+        self._queue_ids, self._search = queue_ids, search
         self._parameters: dict[str, list[rows.Row]] = {sql: [] for sql in ORDER}
         self._unlocked: list[int] = []
+        self._ended: list[int] = []  # jobs that finished, but for those whose lock ended with them
         self._removed: list[int] = []
         self._without_steps: list[int] = []  # of the removed ones, those whose steps go, too
         self.has_steps = False  # or signals; else no purge looks for them
         self.live_from = 0  # jobs of lower numbers that are live stand among the stragglers
         self._counts: Counter[tuple[int, int]] = Counter()  # (queue id, kind of row) -> how many more
 
-    def write(self, dirty: list[Job], connection: sqlite3.Connection) -> None:
-        """Bring the rows of ``dirty`` up to date within the open transaction."""
+    def write(self, dirty: list[Job], connection: sqlite3.Connection, next_seq: int, now: int) -> None:
+        """Bring the rows of ``dirty`` up to date within the open transaction, at that time."""
         queue_ids = self._queue_ids
         fresh = self._parameters[statements.INSERT_FRESH]
         success = self._parameters[statements.INSERT_SUCCESS]
@@ -69,7 +71,7 @@ class Journal:
         locked = self._parameters[statements.INSERT_LOCK]
         for job in dirty:  # the usual steps first, then all others
             state, stored, lock = job.state, job.stored, job.lock
-            if not stored and state <= DELAYED and _is_plain(job):
+            if not stored and state <= DELAYED and _is_plain(job) and job.created_at == now:
                 job.stored, job.dirty = JOB_ROW, CLEAN
                 fresh.append(rows.fresh_row(job, queue_ids[job.queue]))
             elif lock is not None and stored == JOB_ROW and job.dirty == STATE and _is_fresh(job):
@@ -80,23 +82,22 @@ class Journal:
                 unlocked.append(job.seq)
                 success.append(rows.success_row(job, queue_ids[job.queue]))
             else:
-                self._collect(job, queue_ids[job.queue])
+                self._collect(job, queue_ids[job.queue], now)
+        if fresh:
+            self._search.stored(fresh, next_seq, now)
         if success:
             for queue_id, count in Counter(map(_FIRST, success)).items():
                 self._counts[queue_id, COMPLETED_ROW] += count
         if unlocked:
-            self._parameters[statements.DELETE_LOCKS].extend(runs(unlocked))
+            found = runs(unlocked)
+            self._parameters[statements.DELETE_LOCKS].extend(found)
+            self._search.ended(found, now)  # nearly all of them have
             unlocked.clear()
+        if self._ended:
+            self._search.ended(runs(self._ended), now)
+            self._ended.clear()
         if self._removed:
-            gone = runs(self._removed)
-            for sql in (statements.DELETE_JOBS, statements.DELETE_ATTEMPTS, statements.DELETE_LOGS):
-                self._parameters[sql].extend(gone)
-            self._removed.clear()
-        if self._without_steps:
-            gone = runs(self._without_steps)
-            for sql in PURGE_RUNS:
-                connection.executemany(sql, gone)
-            self._without_steps.clear()
+            self._delete(connection)
         for sql, parameters in self._parameters.items():
             if parameters:
                 connection.executemany(sql, parameters)
@@ -104,8 +105,22 @@ class Journal:
         if self._counts:
             self._book(connection)
 
+    def _delete(self, connection: sqlite3.Connection) -> None:
+        """Have the rows of removed jobs deleted."""
+        gone = runs(self._removed)
+        self._search.removed()
+        for sql in (statements.DELETE_JOBS, statements.DELETE_ATTEMPTS, statements.DELETE_LOGS):
+            self._parameters[sql].extend(gone)
+        self._removed.clear()
+        if self._without_steps:
+            gone = runs(self._without_steps)
+            for sql in PURGE_RUNS:
+                connection.executemany(sql, gone)
+            self._without_steps.clear()
+
     def purge(self, purges: dict[int, list[int]], connection: sqlite3.Connection) -> None:
         """Delete all rows of finished jobs, named by number for each queue id."""
+        self._search.removed()
         for queue_id, seqs in purges.items():
             gone = runs(seqs)
             completed = connection.executemany(statements.PURGE_COMPLETED, [(queue_id, *run) for run in gone])
@@ -123,7 +138,7 @@ class Journal:
         connection.executemany(statements.COUNT, changes)
         counts.clear()
 
-    def _collect(self, job: Job, queue_id: int) -> None:
+    def _collect(self, job: Job, queue_id: int, now: int) -> None:
         todo = self._parameters
         what, job.dirty = job.dirty, CLEAN
         if what == CLEAN:  # another object stands for the job by now
@@ -133,6 +148,7 @@ class Journal:
             self._remove(job, queue_id)
             return
         if not stored & JOB_ROW:
+            self._search.stored_other(job, now)
             if job.run is None:
                 todo[statements.INSERT_JOB].append(rows.job_row(job, queue_id))
             else:
@@ -155,12 +171,14 @@ class Journal:
             todo[statements.PUT_LOCK].append(rows.lock_row(job, job.lock))
             return LOCK_ROW
         if job.state == COMPLETED:
+            self._ended.append(job.seq)
             self._counts[queue_id, COMPLETED_ROW] += not job.stored & COMPLETED_ROW
             todo[statements.PUT_COMPLETED].append(rows.completed_row(job, queue_id))
             if rows.is_large(job):
                 todo[statements.PUT_LARGE].append(rows.large_row(job))
             return COMPLETED_ROW
         if job.state == FAILED:
+            self._ended.append(job.seq)
             self._counts[queue_id, DEAD_ROW] += not job.stored & DEAD_ROW
             todo[statements.PUT_DEAD_LETTER].append(rows.dead_letter_row(job, queue_id))
             return DEAD_ROW
@@ -186,6 +204,13 @@ class Journal:
             self._parameters[statements.DELETE_LARGE].append((job.seq,))
             self._parameters[statements.PUT_STRAGGLER].append((job.seq,))
             self._counts[queue_id, COMPLETED_ROW] -= 1
+
+
+def write_records(db: sqlite3.Connection, records: dict[tuple[str, str], str | None]) -> None:
+    """Store records, or with None delete them."""
+    put = [(kind, key, value) for (kind, key), value in records.items() if value is not None]
+    db.executemany(statements.DELETE_RECORD, [place for place, value in records.items() if value is None])
+    db.executemany(statements.PUT_RECORD, put)
 
 
 def runs(numbers: list[int]) -> list[tuple[int, int]]:

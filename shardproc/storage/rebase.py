@@ -16,6 +16,7 @@ from shardproc.engine.memory.clock_correction import Pending, SetBack
 from . import statements
 from .damage import DAMAGE
 from .event_log import EventLog
+from .search.index import SearchIndex
 
 KEY = "set_back"  # in meta: times are being brought back
 ROWS = 1_000  # of a table looked at in one step: some 5 ms, if all of them are moved
@@ -39,10 +40,12 @@ class Rebase:
         now: Callable[[], int],
         write_out: Callable[[], None],
         met: Callable[[Exception], None],
+        search: SearchIndex,
     ) -> None:
         """``now``: the time of each step; ``write_out`` opens the transaction, and writes what was asked for;
         ``met`` is called with an error, and may raise it again."""
         self._db, self._events, self._now, self.write_out, self._met = db, events, now, write_out, met
+        self._search = search
 
     def begin(self, back: SetBack, next_seq: int) -> Pending:
         """Remember what is to be done until `end`."""
@@ -61,6 +64,7 @@ class Rebase:
         """All is done."""
         self.write_out()
         self._db.execute(statements.DELETE_META, (KEY,))
+        self._search.forget(self._now())
 
     def steps(self, pending: Pending) -> Iterator[int]:
         """How many dead letters are to be tried earlier, for each step.  Live jobs have been moved."""

@@ -301,7 +301,26 @@ left join completed on completed.queue_id = jobs.queue_id and completed.seq = jo
 left join dead_letters on dead_letters.seq = jobs.seq;
 """
 
-MIGRATIONS: tuple[str, ...] = (_FIRST, _SECOND, _THIRD, _FOURTH)
+_FIFTH = """
+-- What a search need not look at, for each block of 1024 numbers of jobs (block = seq / 1024): see
+-- shardproc.storage.search.  Both tables follow from the others; a block without a row is looked at.
+create table if not exists search_blocks (
+    block integer primary key,
+    since integer not null,             -- created_at of its jobs: the first
+    until integer not null,             -- and the last
+    words blob                          -- four bytes for each name, tag and group of its jobs; null: too many
+);
+
+-- When jobs of a block finished.
+create table if not exists search_finishes (
+    block integer not null,
+    since integer not null,
+    until integer not null,
+    primary key (block, since)
+) without rowid;
+"""
+
+MIGRATIONS: tuple[str, ...] = (_FIRST, _SECOND, _THIRD, _FOURTH, _FIFTH)
 CURRENT = len(MIGRATIONS)
 
 

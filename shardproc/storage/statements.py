@@ -205,6 +205,34 @@ MOVE_SIGNALS = _numbered(
     "where seq > :after and seq <= :until and at > :now and at <= :last",
 )
 
+# 110 and on: what a search need not look at.
+PUT_BLOCK = _numbered(110, "insert or replace into search_blocks values (?,?,?,?)")
+PUT_FINISHES = _numbered(111, "insert or replace into search_finishes values (?,?,?)")
+FIND_FINISHES = _numbered(
+    112,
+    "insert or replace into search_finishes select :block, min(at), max(at) from (select "
+    "coalesce(completed.finished_at, dead_letters.finished_at) as at from jobs left join completed on "
+    "completed.queue_id = jobs.queue_id and completed.seq = jobs.seq left join dead_letters on "
+    "dead_letters.seq = jobs.seq where jobs.seq between :first and :last) "
+    "where at is not null group by at / 60000",
+)
+DROP_BLOCKS = _numbered(
+    113,
+    "delete from search_blocks where block between :first and :last and not exists (select 1 from jobs "
+    "where jobs.seq between block * :size and block * :size + :size - 1)",
+)
+DROP_FINISHES = _numbered(
+    114,
+    "delete from search_finishes where block between :first and :last and not exists (select 1 from jobs "
+    "where jobs.seq between block * :size and block * :size + :size - 1)",
+)
+FORGET_BLOCKS = _numbered(
+    115,
+    "delete from search_blocks where until > :now or block in (select block from search_finishes where "
+    "until > :now)",
+)
+FORGET_FINISHES = _numbered(116, "delete from search_finishes where until > :now")
+
 # About the file alone, and so not numbered: another file of the same shard has its own.
 PUT_APPLIED = "insert or replace into meta values ('applied', ?)"  # the last record of the log that it holds
 LOCAL = frozenset(

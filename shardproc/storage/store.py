@@ -6,36 +6,32 @@ the few reads of the engine's `Archive`.
 
 from __future__ import annotations
 
-import json
-import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext, suppress
 
 import msgspec
 
-from bunqueue.model.dead_letters import INTERRUPTED
-from bunqueue.model.ids import seq_of_id
-from bunqueue.model.job import COMPLETED, FAILED, Job
+from bunqueue.model.job import Job
 from bunqueue.protocol.commands.jobs import MAX_LOG
 from shardproc.clock import Mark
 from shardproc.engine.engine import Engine
-from shardproc.engine.outbox import Attempt, DeadLetter, Finished, LogEntry, LogRow, Outbox, Remains, Trim
+from shardproc.engine.outbox import LogRow, Outbox, Trim
 
 from . import event_log, lives, rows, run_rows, statements
 from .database import DISK_ERRORS, Database
 from .event_log import DEFAULT_RETENTION, EventLog, Retention
-from .job_writes import Journal
+from .finished_jobs import FinishedJobs
+from .job_writes import Journal, write_records
 from .rebase import Rebase
+from .search.index import SearchIndex, Write
+from .search.reader import Reader
 
-MAX_SEQ = 2**63 - 1
-MAX_PAST = 100  # attempts of a job that are shown: the last ones
 SETTLE = 500  # jobs looked at in one go; about 1 ms
 MANY = 100_000  # finished jobs that a start may look at in vain
-MAX_IDS = 1 << 20  # characters of ids in one answer
 PROGRESS_EVERY = 50_000  # recovered jobs between two reports
 
 
-class Store:
+class Store(FinishedJobs):
     """Writes what the outbox asks for; implements `shardproc.engine.outbox.Archive`."""
 
     def __init__(self, database: Database, retention: Retention = DEFAULT_RETENTION) -> None:
@@ -44,10 +40,13 @@ class Store:
         self._out: Outbox | None = None
         self._queue_ids: dict[str, int] = {}
         self._queue_names: dict[int, str] = {}
-        self._journal = Journal(self._queue_ids)
+        self._search = SearchIndex(self._db)
+        self.searches = Reader(self._db, self._search, self._see)
+        self._journal = Journal(self._queue_ids, self._search)
         self._events = EventLog(self._db, retention)
         self.runs = run_rows.RunReads(self._db, self._see, self._guard)
         self._time: Callable[[], int] = lambda: 0  # of the batch, epoch ms
+        self._next_seq: Callable[[], int] = lambda: 0  # the number that the next job gets
         self._in_transaction = False
         self.replicated = False
         """Whether a transaction ends only after a log has acknowledged its record: see `applied`."""
@@ -69,12 +68,13 @@ class Store:
         ``believed`` is the time without jumps of the clock: what is that old is forgotten.
         """
         self.attach(engine.out)
+        self._search.check()
         engine.state.now = now  # records may be too old to be kept
         last = self._events.recover()
         if lives.enter(self._db, self._open, epoch, last, others=engine.state.shards > 1):
             self.end_transaction(flush=True)  # after a power cut the file must not pass for one in order
             engine.new_life(now)
-        self._time = lambda: engine.state.now
+        self._time, self._next_seq = lambda: engine.state.now, lambda: engine.state.next_seq
         engine.recover_pushed(self._events.pushed(), believed)
         for queue_id, name, completed, failed in self._db.execute(
             "select id, name, completed, failed from queues"
@@ -88,6 +88,7 @@ class Store:
         self._journal.live_from = int(stored[0]) if stored else 0
         engine.state.next_seq = max((last or 0) + 1, self._journal.live_from)
         self._journal.has_steps = bool(self._db.execute(run_rows.ANY).fetchone()[0])
+        self._carry_out(self._search.recover(engine.state.next_seq))
         engine.recover_jobs(self._live_jobs(progress), now)
         return len(engine.state.jobs)
 
@@ -128,6 +129,18 @@ class Store:
         if self._events.is_due(now) and (oldest := self._events.oldest_kept(now)):
             self._open()
             self._events.forget(oldest)
+
+    def prepare_searches(self, now: int) -> bool:
+        """Sum up jobs for searches; call it often, between two batches: it does little at once.  Whether
+        there is more to do."""
+        if not self._in_transaction and self._search.has_work(now):
+            self._carry_out(self._search.next_writes(now))
+        return self._search.has_work(now)
+
+    def _carry_out(self, writes: list[Write]) -> None:
+        for sql, parameters in writes:
+            self._open()
+            self._db.execute(sql, parameters)
 
     def commit(self, out: Outbox, next_seq: int, live: int) -> None:
         """Make everything the outbox asks for durable; after it the replies may leave.
@@ -200,7 +213,7 @@ class Store:
             many(statements.PUT_QUEUE, [(q.id, q.name, q.created_at) for q in out.queues])
             out.queues.clear()
         if out.records:
-            _write_records(db, out.records)
+            write_records(db, out.records)
             out.records.clear()
         if out.attempts:
             many(
@@ -211,20 +224,16 @@ class Store:
                 ],
             )
             out.attempts.clear()
-        if out.kept_logs:
-            many(statements.TRIM_LOG, [(seq, seq, kept) for seq, kept in out.kept_logs.items()])
-            out.kept_logs.clear()
-        if out.logs:
-            many(statements.PUT_LOG, [(e.seq, e.at, e.level, e.message, e.seq) for e in out.logs])
-            kept = {entry.seq: min(entry.kept, MAX_LOG) for entry in out.logs}
-            many(statements.TRIM_LOG, [(seq, seq, most) for seq, most in kept.items()])
-            out.logs.clear()
+        if out.logs or out.kept_logs:
+            self._write_logs(out)
         if out.runs:  # before jobs that are removed, as their steps go with them
             run_rows.write(db, out.runs)
             self._journal.has_steps = True
             out.runs.clear()
         if out.dirty:
-            self._journal.write(out.dirty, db)
+            next_seq = self._next_seq()
+            self._journal.write(out.dirty, db, next_seq, self._time())
+            self._search.wrote(next_seq)
             out.dirty.clear()
         if out.purges:
             self._journal.purge(out.purges, db)
@@ -236,6 +245,16 @@ class Store:
         if self.mark:
             db.execute(statements.PUT_META, ("clock", self.mark))
             self.mark = ""
+
+    def _write_logs(self, out: Outbox) -> None:
+        """Lines of job logs, after those that are not kept have gone."""
+        many = self._db.executemany
+        many(statements.TRIM_LOG, [(seq, seq, kept) for seq, kept in out.kept_logs.items()])
+        out.kept_logs.clear()
+        many(statements.PUT_LOG, [(e.seq, e.at, e.level, e.message, e.seq) for e in out.logs])
+        kept = {entry.seq: min(entry.kept, MAX_LOG) for entry in out.logs}
+        many(statements.TRIM_LOG, [(seq, seq, most) for seq, most in kept.items()])
+        out.logs.clear()
 
     def _open(self) -> None:
         if not self._in_transaction:
@@ -256,7 +275,7 @@ class Store:
     @property
     def rebase(self) -> Rebase:
         """To bring the times of finished jobs and of events back."""
-        return Rebase(self._db, self._events, self._time, self.write_out, self._unmovable)
+        return Rebase(self._db, self._events, self._time, self.write_out, self._unmovable, self._search)
 
     def _unmovable(self, error: Exception) -> None:
         raise error
@@ -271,7 +290,7 @@ class Store:
             del self._queue_ids[self._queue_names.pop(queue_id)]
         self._db.executemany(statements.DELETE_QUEUE, [(queue_id,) for queue_id in queue_ids])
 
-    # -- reads of finished jobs ----------------------------------------------------------------
+    # -- reads of the event log ----------------------------------------------------------------
 
     def _see(self) -> None:
         """Reads come after the writes of the batch so far."""
@@ -281,119 +300,6 @@ class Store:
     def _guard(self, table: str) -> AbstractContextManager[None]:
         """Around reads of a table that may be damaged."""
         return nullcontext()
-
-    def find(self, job_id: str) -> Job | None:
-        self._see()
-        query = f"select {rows.FINISHED_COLUMNS} {rows.FINISHED_FROM} where jobs.id = ? and "
-        row, seq = None, seq_of_id(job_id)
-        if seq is not None:
-            row = self._db.execute(query + "jobs.seq = ?", (job_id, seq)).fetchone()
-        if row is None:
-            row = self._db.execute(query + "jobs.own_id = 1", (job_id,)).fetchone()
-        return None if row is None else rows.finished_job(row, self._queue_names)
-
-    def known(self, job_id: str) -> Job | None:
-        return self.find(job_id)
-
-    def record(self, kind: str, key: str) -> str | None:
-        self._see()
-        query = "select value from records where kind = ? and key = ?"
-        row = self._db.execute(query, (kind, key)).fetchone()
-        return None if row is None else row[0]
-
-    def own_ids(self, seqs: list[int]) -> dict[int, str]:
-        self._see()
-        found: dict[int, str] = {}
-        for start in range(0, len(seqs), 500):
-            some = seqs[start : start + 500]
-            marks = ",".join("?" * len(some))
-            query = f"select seq, id from jobs where seq in ({marks}) and own_id = 1"
-            found.update(self._db.execute(query, some))
-        return found
-
-    def own_ids_after(self, after: str, limit: int) -> tuple[list[str], str | None]:
-        self._see()
-        query = "select id from jobs where own_id = 1 and id > ? order by id limit ?"
-        found: list[str] = []
-        size = 0
-        for (job_id,) in self._db.execute(query, (after, limit)):
-            found.append(job_id)
-            size += len(job_id)
-            if size > MAX_IDS:
-                return found, job_id
-        return found, found[-1] if len(found) == limit else None
-
-    def seqs(
-        self, queue_id: int, states: frozenset[int], limit: int, newest: bool, after: int | None
-    ) -> list[int]:
-        self._see()
-        order, beyond = ("desc", "<") if newest else ("asc", ">")
-        if after is None:
-            after = MAX_SEQ if newest else -1
-        tables = [
-            table for state, table in ((COMPLETED, "completed"), (FAILED, "dead_letters")) if state in states
-        ]
-        part = f"where queue_id = ? and seq {beyond} ?"
-        parts = " union all ".join(f"select seq from {table} {part}" for table in tables)
-        query = f"select seq from ({parts}) order by seq {order} limit ?"
-        return [seq for (seq,) in self._db.execute(query, (*[queue_id, after] * len(tables), limit))]
-
-    def load(self, seqs: list[int]) -> dict[int, Job]:
-        self._see()
-        query = f"select {rows.FINISHED_COLUMNS} {rows.FINISHED_FROM} where jobs.seq = ?"
-        found = {}
-        for seq in seqs:
-            row = self._db.execute(query, (seq,)).fetchone()
-            if row is not None and (job := rows.finished_job(row, self._queue_names)) is not None:
-                found[seq] = job
-        return found
-
-    def remains(self, seqs: list[int]) -> dict[int, Remains]:
-        return {}
-
-    def problem(self) -> str | None:
-        return None
-
-    def dead_letters(self, queue_id: int, limit: int, after: tuple[int, int]) -> list[DeadLetter]:
-        self._see()
-        found = self._db.execute(rows.DEAD_LETTERS, (queue_id, *after, limit))
-        return [DeadLetter(*row) for row in found]
-
-    def due_retries(self, queue_id: int, until: int, limit: int) -> list[int]:
-        self._see()
-        return [seq for (seq,) in self._db.execute(rows.DUE_RETRIES, (queue_id, until, limit))]
-
-    def matching(self, seqs: list[int], name: str | None, error: str | None) -> set[int]:
-        self._see()
-        asked = {"seqs": json.dumps(seqs), "name": name, "error": error}
-        return {seq for (seq,) in self._db.execute(rows.MATCHING, asked)}
-
-    def attempts(self, seqs: list[int], interrupted: bool = False) -> dict[int, list[Attempt]]:
-        self._see()
-        found = {}
-        hidden = "" if interrupted else INTERRUPTED
-        for seq in seqs:
-            past = self._db.execute(rows.ATTEMPTS, (seq, hidden, MAX_PAST)).fetchall()
-            if past:
-                found[seq] = [Attempt(*row) for row in reversed(past)]
-        return found
-
-    def log(self, seq: int) -> list[LogEntry]:
-        self._see()
-        return [LogEntry(*row) for row in self._db.execute(rows.LOG, (seq,))]
-
-    def old_dead_letters(self, queue_id: int, until: int, limit: int) -> list[Finished]:
-        self._see()
-        found = self._db.execute(rows.OLD_DEAD_LETTERS, (queue_id, until, limit))
-        return [(seq, job_id) for seq, job_id, _, _ in rows.bounded(found)]
-
-    def old_completed(
-        self, queue_id: int, until: int, limit: int, after: int
-    ) -> tuple[list[Finished], int | None]:
-        self._see()
-        looked_at = list(rows.bounded(self._db.execute(rows.OLD_COMPLETED, (queue_id, after, limit, until))))
-        found = [(seq, job_id) for seq, job_id, finished_at, _ in looked_at if finished_at <= until]
-        return found, looked_at[-1][0] if looked_at else None
 
     def trim_events(self, queue_id: int, keep: int, before: int | None) -> Trim:
         self._see()
@@ -423,9 +329,3 @@ class Store:
 
     def close(self) -> None:
         self.database.close()
-
-
-def _write_records(db: sqlite3.Connection, records: dict[tuple[str, str], str | None]) -> None:
-    put = [(kind, key, value) for (kind, key), value in records.items() if value is not None]
-    db.executemany(statements.DELETE_RECORD, [place for place, value in records.items() if value is None])
-    db.executemany(statements.PUT_RECORD, put)

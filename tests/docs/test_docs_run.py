@@ -12,7 +12,18 @@ import pytest
 from support.server import StartServer
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = ["app", "client", "coming-from", "events", "fairness", "flows", "middleware", "types", "workers"]
+PAGES = [
+    "app",
+    "client",
+    "coming-from",
+    "events",
+    "fairness",
+    "find",
+    "flows",
+    "middleware",
+    "types",
+    "workers",
+]
 
 
 def samples(page: str) -> list[str]:

@@ -222,6 +222,39 @@ def ids_of(reply: Any) -> list[str]:
     return [job["id"] for job in reply["jobs"] if "unreadable" not in job]
 
 
+async def test_a_search_goes_around_damage_and_counts_what_it_has_left_out(filled: Filled) -> None:
+    damage(filled.file, leaves(filled.file, "jobs")[5:9])
+    wire = await filled.start()
+    refused = await filled.refused(wire, filled.ids)
+    found: list[str] = []
+    unreadable, cursor = 0, {}
+    while True:
+        page = await wire.ok("FindJobs", queue=QUEUE, state="completed", limit=1000, **cursor)
+        found += [job["id"] for job in page["jobs"]]
+        unreadable += page["progress"]["unreadable"]
+        if page["cursor"] is None:
+            break
+        cursor = {"cursor": page["cursor"]}
+    assert set(found) == set(filled.completed) - set(refused)
+    assert unreadable >= len(set(filled.completed) & set(refused)) > 0
+    await works(wire, NEIGHBOUR)
+
+
+@pytest.mark.parametrize("table", ["search_blocks", "search_finishes"])
+async def test_what_is_kept_for_searches_may_be_damaged(filled: Filled, table: str) -> None:
+    """It is done without: nothing is missed, and jobs go on."""
+    wire = await filled.start()
+    wanted = {"queue": QUEUE, "finishedAfter": 0, "limit": 0, "scan": 10_000_000}
+    before = (await wire.ok("FindJobs", **wanted))["progress"]["found"]
+    filled.server.stop()
+    settle(filled.file)
+    damage(filled.file, leaves(filled.file, table))
+    wire = await filled.start()
+    assert (await wire.ok("FindJobs", **wanted))["progress"]["found"] == before
+    await works(wire, NEIGHBOUR, 3)
+    assert (await wire.ok("FindJobs", **wanted))["progress"]["found"] == before
+
+
 async def test_the_event_log_is_read_around_damage(filled: Filled) -> None:
     pages = leaves(filled.file, "events")
     damage(filled.file, pages[2:4])

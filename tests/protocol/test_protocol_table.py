@@ -13,6 +13,7 @@ from bunqueue.protocol.commands import COMMANDS, Command, Merge, Reply, Route, S
 from bunqueue.protocol.commands.core import JobFields, Push
 from shardproc.engine.table import HANDLERS
 
+SEVERAL = (Route.IDS, Route.ALL, Route.QUEUE_OR_ALL, Route.QUEUE_OR_EACH)
 SPECS = list(COMMANDS.values())
 every_command = pytest.mark.parametrize("spec", SPECS, ids=[spec.name for spec in SPECS])
 
@@ -60,7 +61,7 @@ def test_has_the_field_that_its_route_needs(spec: Spec) -> None:
 
 @every_command
 def test_is_merged_exactly_if_it_goes_to_several_shards(spec: Spec) -> None:
-    assert (spec.merge is not Merge.NONE) == (spec.route in (Route.IDS, Route.ALL))
+    assert (spec.merge is not Merge.NONE) == (spec.route in SEVERAL)
 
 
 @every_command

@@ -132,6 +132,8 @@ def test_every_command_is_peeked_the_way_its_route_says(name: str) -> None:
         Route.ID: ID,
         Route.IDS: IDS,
         Route.ALL: ALL,
+        Route.QUEUE_OR_ALL: ALL,
+        Route.QUEUE_OR_EACH: ALL,
         Route.ROUTER: HERE,
         Route.FIRST: FIRST,
     }

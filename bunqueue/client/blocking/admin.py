@@ -9,6 +9,7 @@ from typing import Any
 from bunqueue.client.blocking.base import Client
 from bunqueue.client.blocking.queue.crons import NamedCrons
 from bunqueue.client.blocking.queue.handle import JobHandle
+from bunqueue.client.blocking.queue.search import Search
 from bunqueue.client.blocking.queue.webhooks import ServerWebhooks, WebhookEvent
 from bunqueue.client.blocking.queue.workflow import WorkflowHandle
 from bunqueue.client.blocking.server_calls import ServerCalls
@@ -24,7 +25,7 @@ from bunqueue.protocol.commands.webhooks import WebhookInfo
 from bunqueue.protocol.commands.workflows import Broadcast
 
 
-class Admin(Client, ServerCalls, NamedCrons, ServerWebhooks):
+class Admin(Client, ServerCalls, NamedCrons, ServerWebhooks, Search):
     """What can be asked and done without naming a queue.
 
         with Admin() as admin:

@@ -43,6 +43,7 @@ from bunqueue.client.options.moments import PastMoment, When, age, past_moment, 
 from bunqueue.client.queue.crons import AsyncNamedCrons
 from bunqueue.client.queue.groups import AsyncJobGroup
 from bunqueue.client.queue.handle import AsyncJobHandle
+from bunqueue.client.queue.search import AsyncSearch
 from bunqueue.client.queue.settings import AsyncQueueSettings
 from bunqueue.client.queue.webhooks import AsyncServerWebhooks, WebhookEvent
 from bunqueue.client.queue.workflow import AsyncWorkflowHandle
@@ -114,7 +115,7 @@ class DlqFilter(TypedDict, total=False):
     """Those that the next maintenance will remove."""
 
 
-class AsyncQueue(AsyncNamedCrons, AsyncQueueSettings, AsyncServerWebhooks):
+class AsyncQueue(AsyncNamedCrons, AsyncQueueSettings, AsyncServerWebhooks, AsyncSearch):
     """A queue on a server, or in this process with `embedded=True`.
 
         async with AsyncQueue("emails") as queue:
@@ -166,6 +167,10 @@ class AsyncQueue(AsyncNamedCrons, AsyncQueueSettings, AsyncServerWebhooks):
     async def close(self) -> None:
         """Give up the connection; safe to call twice. The queue and its handles are of no use any more."""
         await self._caller.close()
+
+    @property
+    def _searched(self) -> str:
+        return self.name
 
     @overload
     def handle(self, job_id: str) -> AsyncJobHandle[Any]: ...

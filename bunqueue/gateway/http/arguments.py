@@ -51,7 +51,7 @@ def from_texts(request: type[Struct], name: str, texts: list[str]) -> Any:
 
 def _value(text: str, kinds: frozenset[Any]) -> Any:
     """The value of a text.  Numbers, booleans, maps and data are written as in JSON."""
-    if kinds <= {str, NoneType, UnsetType}:
+    if kinds <= {str, list, NoneType, UnsetType} and not (list in kinds and text.startswith("[")):
         return text
     try:
         return read_json(text.encode())

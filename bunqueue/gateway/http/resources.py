@@ -94,6 +94,7 @@ RESOURCES: tuple[Resource, ...] = (
         ("POST", "/jobs/pull", "PULL"),
         ("POST", "/jobs/pull-bulk", "PULLB"),
         ("GET", "/jobs/list", "GetJobs"),
+        ("GET", "/jobs/find", "FindJobs"),
         ("POST", "/jobs/wait", "WaitJobs"),
         ("POST", "/steps", "RecordSteps"),
         ("GET", "/jobs/{id}/steps", "GetSteps"),
@@ -105,6 +106,7 @@ RESOURCES: tuple[Resource, ...] = (
     *_group(
         "Jobs",
         "/jobs",
+        ("GET", "", "FindJobs"),
         ("POST", "/ack", "ACKB"),
         ("POST", "/heartbeat", "JobHeartbeatB"),
         ("POST", "/extend-locks", "ExtendLocks"),

@@ -134,6 +134,8 @@ class Route(enum.Enum):
     ID = "the shard of the job id"
     IDS = "the shards of the job ids, each with its part"
     ALL = "all shards, their answers merged"
+    QUEUE_OR_ALL = "the shard of the queue, or without one all shards, their answers merged"
+    QUEUE_OR_EACH = "the shard of the queue, or without one the shard that the cursor names"
     FIRST = "the first shard, which keeps what belongs to the whole server"
     ROUTER = "answered by the router itself"
 
@@ -148,6 +150,7 @@ class Merge(enum.Enum):
     CONCAT = "the lists one after the other"
     SORTED = "the lists one after the other, by the names in them"
     SUM = "the sums of the numbers"
+    PAGE = "one page of the jobs of all, and a cursor for the next one"
 
 
 @dataclass(frozen=True)

@@ -25,12 +25,13 @@ from ..damage import DAMAGE, PARKED, is_damage
 from ..database import PAGE_SIZE
 from ..event_log import decode
 from ..schema import migrate
+from ..search.index import KEY as SEARCH
 from .live_around import Fates
 from .walking import Row, by_number, walk
 
 BY_NUMBER = {"queues": "id", "jobs": "seq", "locks": "seq", "large_outcomes": "seq", "dead_letters": "seq"}
 SEVERAL = ("attempts", "job_logs", "steps", "signals")  # several rows a job
-NOT_KEPT = frozenset({"live_from", "probe", PARKED})  # of meta: they follow from the rest
+NOT_KEPT = frozenset({"live_from", "probe", PARKED, SEARCH})  # of meta: they follow from the rest
 OF_JOBS = (
     "completed", "dead_letters", "locks", "large_outcomes", "attempts", "job_logs", "steps", "signals",
 )  # fmt: skip

@@ -12,6 +12,7 @@ from msgspec import UNSET, UnsetType
 from bunqueue.client.blocking.queue.crons import NamedCrons
 from bunqueue.client.blocking.queue.groups import JobGroup
 from bunqueue.client.blocking.queue.handle import JobHandle
+from bunqueue.client.blocking.queue.search import Search
 from bunqueue.client.blocking.queue.settings import QueueSettings
 from bunqueue.client.blocking.queue.webhooks import ServerWebhooks, WebhookEvent
 from bunqueue.client.blocking.queue.workflow import WorkflowHandle
@@ -111,7 +112,7 @@ class DlqFilter(TypedDict, total=False):
     """Those that the next maintenance will remove."""
 
 
-class Queue(NamedCrons, QueueSettings, ServerWebhooks):
+class Queue(NamedCrons, QueueSettings, ServerWebhooks, Search):
     """A queue on a server, or in this process with `embedded=True`.
 
         with Queue("emails") as queue:
@@ -163,6 +164,10 @@ class Queue(NamedCrons, QueueSettings, ServerWebhooks):
     def close(self) -> None:
         """Give up the connection; safe to call twice. The queue and its handles are of no use any more."""
         self._caller.close()
+
+    @property
+    def _searched(self) -> str:
+        return self.name
 
     @overload
     def handle(self, job_id: str) -> JobHandle[Any]: ...

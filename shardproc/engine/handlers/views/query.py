@@ -77,7 +77,8 @@ class Shown:
         self._name_of = name_of
         self._data_limit = data_limit
         self._jobs: list[bytes] = []
-        self._size = 0
+        self.size = 0
+        """Bytes of these jobs."""
 
     def add(self, jobs: list[Job]) -> None:
         """More jobs; CommandError when all of them would not fit into a frame."""
@@ -95,8 +96,8 @@ class Shown:
 
     def grow(self, size: int) -> None:
         """The answer grows by so many bytes, if it may."""
-        self._size += size
-        if self._size > MAX_REPLY:
+        self.size += size
+        if self.size > MAX_REPLY:
             what = "These jobs are" if self._jobs else "The job and its result are"
             raise CommandError(
                 f"{what} too large for one answer, ask for fewer with a smaller limit", Code.ANSWER_TOO_LARGE

@@ -1,4 +1,4 @@
-"""``bunqueue job``: one job. First come the verbs that read it, then those that change it."""
+"""``bunqueue job``: the verbs for one job. First come the verbs that read it, then those that change it."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Annotated, Any
 
-from ..framework.session import Session
-from ..framework.shared import noun, verb
-from ..framework.values import SPAN, JobId, JsonData, Yes, argument, option, span, span_or_moment
-from ..output.output import Column, Kind, plain
-from ..output.progress import confirm
+from ...framework.session import Session
+from ...framework.shared import noun, verb
+from ...framework.values import SPAN, JobId, JsonData, Yes, argument, option, span, span_or_moment
+from ...output.output import Column, Kind, plain
+from ...output.progress import confirm
 
 app = noun("Show a job, wait for it, change it, cancel it.")
 
@@ -133,7 +133,7 @@ def result(session: Session, job_id: JobId) -> None:
 
 
 def _print_result(session: Session, job_id: str, value: object) -> None:
-    from ..output.output import encoded
+    from ...output.output import encoded
 
     if session.out.as_json:
         session.out.done("", {"id": job_id, "state": "completed", "result": value})
@@ -147,7 +147,7 @@ def wait(session: Session, job_id: JobId, timeout: Timeout = None) -> None:
 
     Exit status: 5 after --timeout; 8 when the job failed, was cancelled or was dropped.
     """
-    from ..output.progress import waiting
+    from ...output.progress import waiting
 
     with waiting(f"waiting for job {job_id}"):
         value = session.job(job_id).result(timeout)

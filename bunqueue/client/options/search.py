@@ -1,0 +1,86 @@
+"""Which jobs a search means, as users give it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, TypedDict
+
+from bunqueue.client.connection.options import shown, unknown_option
+from bunqueue.client.options import checks
+from bunqueue.client.options.moments import PastMoment, past_moment
+from bunqueue.errors import OptionError
+from bunqueue.protocol.commands.base import CommandError
+from bunqueue.protocol.search.conditions import STATES
+from bunqueue.protocol.search.text import parsed, path_of
+
+_TIMES = ("created_after", "created_before", "finished_after", "finished_before")
+_LISTS = ("state", "name", "tag", "group")
+
+
+class JobFilter(TypedDict, total=False):
+    """Which jobs are meant: those to which all that is given applies. A list of states, names or groups means
+    any of them, a list of tags all of them."""
+
+    state: str | Sequence[str] | None
+    """waiting, delayed, active, waiting-children, waiting-signal, completed, failed, cancelled or stuck; or,
+    of the waiting ones, prioritized or paused."""
+    name: str | Sequence[str] | None
+    tag: str | Sequence[str] | None
+    group: str | Sequence[str] | None
+    worker: str | None
+    """The id of the worker that has the job, or had it when it ended."""
+    error: str | None
+    """A part of the last error, in capitals or not; of completed jobs nothing."""
+    created_after: PastMoment | None
+    """From this moment on: a datetime with a time zone, a timedelta (so long ago), or ms since the epoch."""
+    created_before: PastMoment | None
+    finished_after: PastMoment | None
+    finished_before: PastMoment | None
+    data: Mapping[str, str | float | bool | None] | None
+    """Values of fields of the data by their paths, as in {"order.id": 7}."""
+    where: str | None
+    """Conditions as text, as in "data.order.total > 100 and name ~ invoice": see docs/find.md."""
+
+
+def wanted(which: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a command. OptionError."""
+    for name in which:
+        if name not in JobFilter.__annotations__:
+            raise unknown_option("a search", name, JobFilter.__annotations__)
+    found = {name: value for name, value in which.items() if value is not None}
+    for name in _LISTS:
+        if isinstance(found.get(name), Collection) and not isinstance(found[name], str):
+            found[name] = list(found[name])
+    if "state" in found:
+        checks.states(STATES, found["state"] if isinstance(found["state"], list) else [found["state"]])
+    for name in _TIMES:
+        if name in found:
+            found[name] = past_moment(found[name], name)
+    if "data" in found:
+        found["data"] = _values(found["data"])
+    if "where" in found:
+        _check_text(found["where"])
+    return found
+
+
+def _values(data: Any) -> dict[str, Any]:
+    if not isinstance(data, Mapping):
+        raise OptionError(f'data: {shown(data)} is not allowed; give a map such as {{"order.id": 7}}')
+    for path, value in data.items():
+        if not isinstance(path, str) or not (value is None or isinstance(value, str | int | float)):
+            raise OptionError(f"data: {shown({path: value})} is not allowed; give a path, and a plain value")
+        try:
+            path_of(path)
+        except CommandError as error:
+            raise OptionError(f"data: {error.args[0].removeprefix('where: ')}") from None
+    return dict(data)
+
+
+def _check_text(where: Any) -> None:
+    if not isinstance(where, str):
+        raise OptionError(f'where: {shown(where)} is not allowed; give a text such as "state = failed"')
+    try:
+        if where.strip():
+            parsed(where, 0)
+    except CommandError as error:
+        raise OptionError(str(error)) from None

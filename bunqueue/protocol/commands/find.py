@@ -1,0 +1,123 @@
+"""Finding jobs by what they are, in one queue or in all, and doing something to all that are found."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
+
+from bunqueue.protocol.commands.base import (
+    MAX_SAFE,
+    Merge,
+    Message,
+    QueueName,
+    Reply,
+    RequestId,
+    Route,
+    Text,
+    command,
+)
+from bunqueue.protocol.commands.times import Time
+
+MAX_PAGE = 1000  # jobs in one answer
+MAX_SCAN = 10_000_000
+SCAN = 200_000  # jobs looked at before an answer is sent, some 0.1 s
+
+Words = Text | Annotated[list[Text], Meta(min_length=1, max_length=100)] | None
+Cursor = Annotated[str, Meta(min_length=1, max_length=4096)]
+Scan = Annotated[int, Meta(ge=1, le=MAX_SCAN)]
+
+
+class Wanted(Struct, kw_only=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True, gc=False):
+    """Which jobs are meant: those to which all that is given applies.  Unknown fields are refused, because a
+    misspelled one would mean more jobs than intended.
+
+    A list of states, names or groups means any of them, a list of tags all of them.  ``error`` is a part of
+    the last error, in upper or lower case.  ``createdAfter`` and ``finishedAfter`` include that moment,
+    ``createdBefore`` and ``finishedBefore`` do not.  ``data`` has values of fields of the data by their
+    paths, as in ``{"order.id": 7}``.  ``where`` says more: see "Conditions as text".
+    """
+
+    queue: QueueName | None = None  # absent: all queues
+    state: Words = None
+    name: Words = None
+    tag: Words = None
+    group: Words = None
+    worker: Text | None = None
+    error: Text | None = None
+    created_after: Time | None = None
+    created_before: Time | None = None
+    finished_after: Time | None = None
+    finished_before: Time | None = None
+    data: Annotated[dict[str, Any], Meta(max_length=32)] | None = None
+    where: Message | None = None
+    req_id: RequestId = UNSET  # a struct has one base, so what Command gives stands here again
+
+
+class Plan(Struct, gc=False):
+    """How a search finds its jobs.
+
+    ``by`` are the fields that tell where they are: name, tag, group, created, finished, queue or state; it is
+    empty if every job is looked at.  ``jobs`` is how many jobs remain to be looked at from the beginning of
+    this page on, at most.
+    """
+
+    by: list[str]
+    jobs: int
+
+
+class Progress(Struct, gc=False):
+    """``scanned``: how many jobs this command has looked at, about.  ``found``: those that it has found.
+
+    ``unreadable`` are those that stand in a damaged part of the file, so nobody knows what they are.
+    """
+
+    scanned: int
+    found: int
+    unreadable: int = 0
+
+
+class Position(Struct, array_like=True, gc=False):
+    """Only for whoever merges the answers of several shards.
+
+    ``start``: where the page begins, as in a cursor.  ``created``: of the last job looked at.  ``seqs`` and
+    ``times``: number and creation of each job of the answer.
+    """
+
+    shard: int
+    limit: int
+    asc: bool
+    start: int
+    created: float
+    seqs: list[int]
+    times: list[float]
+
+
+class FindReply(Reply, kw_only=True):
+    """The jobs, newest first unless ``asc``.  With a ``cursor`` there may be more: the same command with that
+    cursor finds them, even if this answer has no job at all.
+    """
+
+    jobs: Raw  # encoded by protocol.job_view
+    cursor: str | None
+    plan: Plan
+    progress: Progress
+    position: Position | UnsetType = UNSET  # from one shard of several; not in what clients get
+
+
+@command(Route.QUEUE_OR_ALL, FindReply, merge=Merge.PAGE, heavy=True, since=3)
+class FindJobs(Wanted, kw_only=True, tag_field="cmd", tag="FindJobs", gc=False):
+    """Find jobs in any state, in one queue or in all, page by page.
+
+    Jobs come in the order of their arrival, over several shards in that of their creation.  A job that is
+    there all the time is found exactly once.  ``limit`` 0 only counts.  The command answers as soon as it has
+    looked at ``scan`` jobs; with ``explain`` it looks at none, and says how many that would be.  Data and
+    results of more than ``dataLimit`` bytes are left out; the job then has ``dataBytes`` instead.
+    """
+
+    limit: Annotated[int, Meta(ge=0, le=MAX_PAGE)] = 100
+    cursor: Cursor | None = None
+    asc: bool = False
+    scan: Scan = SCAN
+    explain: bool = False
+    data_limit: Annotated[int, Meta(ge=0, le=MAX_SAFE)] | None = None

@@ -1,0 +1,1 @@
+"""Which jobs a search means, and where the next page begins: pure, and the same for every surface."""

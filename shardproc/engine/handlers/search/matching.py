@@ -1,0 +1,69 @@
+"""Whether a job meets conditions: a live one as it is in memory, a finished one as it was loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from msgspec.msgpack import Decoder
+
+from bunqueue.model.job import ACTIVE, COMPLETED, FAILED, STATE_NAMES, WAITING, Job
+from bunqueue.protocol.job_view import state_name
+from bunqueue.protocol.lenient import DECODE_ERRORS
+from bunqueue.protocol.search.conditions import MISSING, Condition, at_path, holds
+
+from ...state import QueueState
+
+_decode = Decoder().decode
+
+
+def meets(conditions: Iterable[Condition], queue: QueueState, job: Job) -> bool:
+    """Whether a job of ``queue`` meets all of them."""
+    return all(holds(condition, _value(condition, queue, job)) for condition in conditions)
+
+
+def _value(condition: Condition, queue: QueueState, job: Job) -> Any:
+    if condition.field == "data":
+        return _data(condition, job)
+    return _VALUES[condition.field](queue, job)
+
+
+def _data(condition: Condition, job: Job) -> Any:
+    try:
+        return at_path(_decode(job.data), condition.path)
+    except DECODE_ERRORS:
+        return MISSING
+
+
+def _states(queue: QueueState, job: Job) -> tuple[str, ...]:
+    if job.state != WAITING:
+        return (state_name(job, 3),)
+    found = [STATE_NAMES[WAITING]]
+    found += ["prioritized"] if job.priority > 0 else []
+    found += ["paused"] if queue.paused else []
+    return tuple(found)
+
+
+def _worker(queue: QueueState, job: Job) -> str | None:
+    if job.state == ACTIVE:
+        return job.lock.owner or None if job.lock is not None else None
+    return job.worker or None if job.state in (COMPLETED, FAILED) else None
+
+
+def _group(queue: QueueState, job: Job) -> str | None:
+    return None if job.extra is None else job.extra.group_id
+
+
+_VALUES: Mapping[str, Callable[[QueueState, Job], Any]] = {
+    "queue": lambda queue, job: queue.name,
+    "state": _states,
+    "name": lambda queue, job: job.name,
+    "tag": lambda queue, job: job.options.tags,
+    "group": _group,
+    "worker": _worker,
+    "error": lambda queue, job: None if job.state == COMPLETED else job.error,
+    "created": lambda queue, job: job.created_at,
+    "finished": lambda queue, job: job.finished_at if job.state in (COMPLETED, FAILED) else None,
+    "priority": lambda queue, job: job.priority,
+    "attempts": lambda queue, job: job.attempts,
+}

@@ -1,0 +1,175 @@
+"""Where a search looks: at which queues, at live or finished jobs, and at which of their numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from msgspec import Struct
+
+from bunqueue.model.job import Job
+from bunqueue.protocol.commands.find import Plan as Shown
+from bunqueue.protocol.commands.find import Wanted
+from bunqueue.protocol.search.conditions import DEAD, LIVE, STATES, Condition, holds
+from bunqueue.protocol.search.cursor import BEGIN, DONE, Cursor
+from bunqueue.protocol.search.wanted import conditions_of
+
+from ...criteria import Criteria
+from ...lookup import known_queue
+from ...state import QueueState, State
+
+FEW_QUEUES = 4  # each is gone through on its own
+FEW_LIVE = 50_000  # live jobs that are put in order in memory; some 5 ms
+
+_INDEXED = ("name", "tag", "group", "created", "finished")
+_SMALL: dict[str, Callable[[QueueState], list[dict[int, Job]]]] = {
+    "delayed": lambda queue: [queue.delayed],
+    "active": lambda queue: [queue.active],
+    "waiting-children": lambda queue: [queue.blocked, queue.suspended],
+    "waiting-signal": lambda queue: [queue.suspended],
+}
+"""States whose jobs are found without the others."""
+
+
+class Live(NamedTuple):
+    """Numbers in ascending order, and the queue of each."""
+
+    seqs: list[int]
+    queues: dict[int, QueueState]
+
+
+class Plan(Struct):
+    """See the module."""
+
+    conditions: list[Condition]  # that the jobs of these queues must meet
+    queues: list[QueueState]
+    criteria: Criteria | None  # None: the archive is not asked
+    live: Live | None  # live jobs that may be meant; None: the archive finds them
+    ranges: list[tuple[int, int]]  # of numbers, in the order in which they are looked at
+    jobs: int  # that are looked at, at most
+    by: list[str]
+
+    @property
+    def density(self) -> float:
+        """Jobs looked at for each number of the ranges, on average."""
+        width = sum(last - first + 1 for first, last in self.ranges)
+        return min(1.0, self.jobs / width) if width else 1.0
+
+    @property
+    def shown(self) -> Shown:
+        return Shown(self.by, self.jobs)
+
+
+def plan(state: State, wanted: Wanted, cursor: Cursor, *, asc: bool, until: int) -> Plan:
+    """How to look for jobs beyond a cursor, with numbers below ``until``."""
+    conditions = conditions_of(wanted, cursor.at)
+    queues = _queues(state, wanted, conditions)
+    rest = [condition for condition in conditions if condition.field != "queue"]
+    kinds = _kinds(rest)
+    first, last = _bounds(state, cursor, asc, until)
+    if not queues or not kinds or first > last:
+        return Plan(rest, queues, None, None, [], 0, [])
+    ranges = state.archive.searches.ranges(rest, first, last)
+    live = _live(queues, kinds & LIVE)
+    criteria = _criteria(state, rest, queues, kinds, in_memory=live is not None, every=wanted.queue is None)
+    jobs, by = _extent(state, criteria, queues, live, ranges)
+    used = [field for field in _INDEXED if any(condition.field == field for condition in rest)]
+    if ranges != [(first, last)]:
+        by = [*used, *by]
+    return Plan(rest, queues, criteria, live, ranges if asc else ranges[::-1], jobs, by)
+
+
+def _queues(state: State, wanted: Wanted, conditions: Sequence[Condition]) -> list[QueueState]:
+    mine = [condition for condition in conditions if condition.field == "queue"]
+    if wanted.queue is not None:
+        queue = known_queue(state, wanted.queue)
+        found = [] if queue is None else [queue]
+    else:
+        found = list(state.queues.values())
+    if mine:
+        found = [queue for queue in found if all(holds(condition, queue.name) for condition in mine)]
+    return found
+
+
+def _kinds(conditions: Sequence[Condition]) -> frozenset[str]:
+    """The states in which a job may be that meets the conditions."""
+    mine = [condition for condition in conditions if condition.field == "state"]
+    found = {name for name in STATES if all(holds(condition, name) for condition in mine)}
+    fields = {condition.field for condition in conditions}
+    if "finished" in fields:
+        found -= LIVE
+    if any(condition.field == "error" and condition.comparison != "!=" for condition in conditions):
+        found.discard("completed")
+    return frozenset(found)
+
+
+def _bounds(state: State, cursor: Cursor, asc: bool, until: int) -> tuple[int, int]:
+    place = cursor.places[state.shard]
+    first, last = state.archive.searches.first_seq(), until - 1
+    if place == DONE:
+        return 0, -1
+    if place != BEGIN and asc:
+        first = max(first, place + 1)
+    elif place != BEGIN:
+        last = min(last, place - 1)
+    return first, last
+
+
+def _live(queues: Sequence[QueueState], kinds: frozenset[str]) -> Live | None:
+    """The live jobs in these states, if they are few."""
+    if not kinds:
+        return Live([], {})
+    if kinds <= _SMALL.keys():
+        places = [(queue, jobs) for queue in queues for kind in kinds for jobs in _SMALL[kind](queue)]
+    else:
+        places = [(queue, jobs) for queue in queues for jobs in (queue.jobs, queue.late)]
+    if sum(len(jobs) for _, jobs in places) > FEW_LIVE:
+        return None
+    found = {seq: queue for queue, jobs in places for seq in jobs}
+    return Live(sorted(found), found)
+
+
+def _criteria(
+    state: State,
+    conditions: list[Condition],
+    queues: Sequence[QueueState],
+    kinds: frozenset[str],
+    *,
+    in_memory: bool,
+    every: bool,
+) -> Criteria | None:
+    completed = "completed" in kinds and any(queue.completed for queue in queues)
+    dead = not kinds.isdisjoint(DEAD) and any(queue.failed for queue in queues)
+    if in_memory and not completed and not dead:
+        return None
+    alone = len(queues) <= FEW_QUEUES and in_memory
+    rows = _finished(queues, completed, dead)
+    by_queue = alone and 2 * rows < state.next_seq - state.archive.searches.first_seq()
+    every = every and len(queues) == len(state.queues) and not by_queue
+    ids = None if every else tuple(queue.id for queue in queues)
+    return Criteria(conditions, ids, completed, dead, not in_memory, by_queue)
+
+
+def _finished(queues: Sequence[QueueState], completed: bool, dead: bool) -> int:
+    return sum(queue.completed * completed + queue.failed * dead for queue in queues)
+
+
+def _extent(
+    state: State,
+    criteria: Criteria | None,
+    queues: Sequence[QueueState],
+    live: Live | None,
+    ranges: Sequence[tuple[int, int]],
+) -> tuple[int, list[str]]:
+    """How many jobs are looked at, at most, and what else than an index says which ones."""
+    width = sum(last - first + 1 for first, last in ranges)
+    in_memory = 0 if live is None else len(live.seqs)
+    if criteria is None:
+        return min(width, in_memory), ["state"]
+    rows = _finished(queues, criteria.completed, criteria.dead)
+    if criteria.by_queue:
+        return min(width, rows + in_memory), ["queue"]
+    if criteria.completed or criteria.live:
+        total = sum(queue.completed + queue.failed for queue in state.queues.values()) + len(state.jobs)
+        return min(width, total), []
+    return min(width, rows + in_memory), ["state"]
