@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from bunqueue.client.models.views import DeadLetter, FailedAttempt, JobOutcome
     from bunqueue.client.options.job import JobOptions, NewJob
     from bunqueue.client.options.rates import RateLimit
-    from bunqueue.client.options.types import Backoff, Debounce, Dedup, Repeat
+    from bunqueue.client.options.types import Backoff, Debounce, Dedup, Repeat, Unique
     from bunqueue.client.queue import AsyncJobGroup, AsyncJobHandle, AsyncQueue
     from bunqueue.client.worker.active_job import ActiveJob, current_job
     from bunqueue.client.worker.job_logging import JobLogHandler
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
         CommandTimeout,
         ConnectionLost,
         ConnectTimeout,
+        DuplicateJob,
         FileInUse,
         JobCancelled,
         JobExpired,
@@ -97,7 +98,7 @@ _WHERE = {
     "bunqueue.client.group": ("AsyncQueueGroup",),
     "bunqueue.client.options.job": ("JobOptions", "NewJob"),
     "bunqueue.client.options.rates": ("RateLimit",),
-    "bunqueue.client.options.types": ("Backoff", "Debounce", "Dedup", "Repeat"),
+    "bunqueue.client.options.types": ("Backoff", "Debounce", "Dedup", "Repeat", "Unique"),
     "bunqueue.client.models.views": ("DeadLetter", "FailedAttempt", "JobOutcome"),
     "bunqueue.client.models.jobs": ("Job", "JobCounts", "JobProgress", "QueueInfo", "ServerStats"),
     "bunqueue.client.worker.middleware": ("CallNext", "Middleware"),
@@ -121,6 +122,7 @@ _WHERE = {
         "CommandTimeout",
         "ConnectTimeout",
         "ConnectionLost",
+        "DuplicateJob",
         "FileInUse",
         "JobCancelled",
         "JobInterrupted",
@@ -176,6 +178,7 @@ __all__ = [
     "DeadLetter",
     "Debounce",
     "Dedup",
+    "DuplicateJob",
     "FailedAttempt",
     "FileInUse",
     "FlowJob",
@@ -228,6 +231,7 @@ __all__ = [
     "Task",
     "TlsError",
     "TlsOptions",
+    "Unique",
     "Unrecoverable",
     "Worker",
     "WorkerHealth",

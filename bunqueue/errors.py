@@ -207,6 +207,21 @@ class ScheduleConflict(CommandFailed):
     server_code = "SCHEDULE_CONFLICT"
 
 
+class DuplicateJob(CommandFailed):
+    """Another job holds the unique key, and this one was to be refused then. Nothing was added.
+
+    `holder` is the id of the job that holds it.
+    """
+
+    code = "duplicate_job"
+    server_code = "DUPLICATE_KEY"
+
+    @property
+    def holder(self) -> str | None:
+        """The id of the job that holds the key."""
+        return self.value if isinstance(self.value, str) else None
+
+
 class LockLost(CommandFailed):
     """The job is not held with this token any more: its lock ran out, or someone else decided the job."""
 

@@ -1,14 +1,79 @@
-"""Options of a job that are computed from its arguments: `group=lambda order: order.tenant`."""
+"""Options of a job that follow from its arguments: `group=lambda order: order.tenant`, `unique=True`."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from bunqueue.client.connection.options import shown
 from bunqueue.client.options import checks
+from bunqueue.client.options.job import encode_data
+from bunqueue.client.options.types import Unique
+from bunqueue.client.options.unique import decode, dedup_of, digest, names_of, unique
 from bunqueue.errors import OptionError
+
+
+class PerCall:
+    """The options of the jobs of a function that follow from the arguments of each."""
+
+    def __init__(self, function: Callable[..., Any], name: str, options: Mapping[str, Any]) -> None:
+        """Raises OptionError or TypeError for a mistake in the options."""
+        self._name = name
+        self._signature = inspect.signature(function)
+        group, what = options.get("group"), f"job {name!r}: "
+        self._group = Computed(group, self._signature, f"{what}group") if callable(group) else None
+        wanted = options.get("unique")
+        self._unique = None if wanted is None else unique(wanted, "unique")
+        self._key: Computed | tuple[str, ...] | None = None
+        if self._unique is not None:
+            self._key = self._key_by(self._unique, f"{what}unique: by")
+
+    def _key_by(self, wanted: Unique, what: str) -> Computed | tuple[str, ...] | None:
+        """What the key is made of; None: all arguments."""
+        if callable(wanted.by):
+            return Computed(wanted.by, self._signature, what)
+        names = names_of(wanted)
+        for each in names or ():
+            if each not in self._signature.parameters:
+                raise TypeError(f"{what} names {each!r}; {_known(self._signature)}")
+        return names
+
+    @property
+    def computed(self) -> dict[str, Any]:
+        """Options that are not the same for all jobs: as they were given."""
+        return {
+            name: value
+            for name, value in (("group", self._group and self._group.function), ("unique", self._unique))
+            if value is not None
+        }
+
+    @property
+    def sample(self) -> dict[str, Any]:
+        """Options like those that are computed, to be checked before there is a job."""
+        return {} if self._unique is None else {"unique": replace(self._unique, by=None)}
+
+    def options(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """Those of a job with these arguments, which have been checked. OptionError."""
+        found: dict[str, Any] = {}
+        if self._group is None and self._unique is None:
+            return found
+        bound = self._signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        given = bound.arguments
+        if self._group is not None:
+            found["group"] = group_of(self._group.of(given))
+        if self._unique is not None:
+            found |= {"unique_key": self._key_of(given), "dedup": dedup_of(self._unique)}
+        return found
+
+    def _key_of(self, given: Mapping[str, Any]) -> str:
+        key = self._key
+        value: Any = {**given} if key is None else key.of(given) if isinstance(key, Computed) else None
+        if isinstance(key, tuple):
+            value = [given[name] for name in key]
+        return digest(self._name, decode(encode_data(value, f"an argument of job {self._name!r}")))
 
 
 class Computed:
@@ -17,32 +82,31 @@ class Computed:
     TypeError when it wants an argument that the job does not have.
     """
 
-    def __init__(self, function: Callable[..., Any], of: Callable[..., Any], what: str) -> None:
-        self._function, self._what = function, what
-        self._signature = inspect.signature(of)
+    def __init__(self, function: Callable[..., Any], of: inspect.Signature, what: str) -> None:
+        self.function, self._what = function, what
         wanted = inspect.signature(function).parameters.values()
         self._takes_all = any(each.kind is each.VAR_KEYWORD for each in wanted)
         named = [each for each in wanted if each.kind is not each.VAR_KEYWORD]
         self._names = [each.name for each in named]
         for each in named:
             is_optional = each.default is not each.empty or each.kind is each.VAR_POSITIONAL
-            if each.name not in self._signature.parameters and not is_optional:
-                known = ", ".join(self._signature.parameters) or "no arguments"
-                raise TypeError(f"{what}: its function asks for {each.name!r}; the job has {known}")
+            if each.name not in of.parameters and not is_optional:
+                raise TypeError(f"{what}: its function asks for {each.name!r}; {_known(of)}")
 
-    def of(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """What the function says of these arguments, which have been checked."""
-        bound = self._signature.bind(*args, **kwargs)
-        bound.apply_defaults()
-        given = bound.arguments
+    def of(self, given: Mapping[str, Any]) -> Any:
+        """What the function says of all arguments of a job. OptionError."""
         if not self._takes_all:
             given = {name: given[name] for name in self._names if name in given}
         try:
-            return self._function(**given)
+            return self.function(**given)
         except Exception as error:
             raise OptionError(
                 f"{self._what}: its function failed: {type(error).__name__}: {error}"
             ) from error
+
+
+def _known(signature: inspect.Signature) -> str:
+    return f"the job has {', '.join(signature.parameters) or 'no arguments'}"
 
 
 def group_of(value: Any) -> str | None:

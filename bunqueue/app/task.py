@@ -9,7 +9,7 @@ from functools import update_wrapper
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, ParamSpec, Self, TypeVar, Unpack, cast
 
 from bunqueue.app.arguments import Arguments
-from bunqueue.app.per_call import Computed, group_of
+from bunqueue.app.per_call import PerCall
 from bunqueue.app.task_options import TaskOptions
 from bunqueue.client.flow_plan import FlowJob
 from bunqueue.client.options import checks
@@ -95,26 +95,18 @@ class Task(Generic[P, R]):
 
     def options(self, **options: Unpack[TaskOptions]) -> Self:
         """The same job with other options: `send.options(delay=5_000).add("ada@example.com")`."""
-        given = (
-            {"group": self._group, **self._options, **options}
-            if self._group
-            else {**self._options, **options}
-        )
         other = copy.copy(self)
-        other._set_options(cast(TaskOptions, given))
+        other._set_options(cast(TaskOptions, {**self._per_call.computed, **self._options, **options}))
         return other
 
     def _set_options(self, options: TaskOptions) -> None:
         """Options of every job of this kind. Raises for a mistake here, where it is written."""
-        group = options.get("group")
-        self._group: Callable[..., object] | None = group if callable(group) else None
-        self._compute_group: Computed | None = None
-        plain = {**options}
-        if self._group is not None:
-            del plain["group"]
-            self._compute_group = Computed(self._group, self.__wrapped__, f"job {self.name!r}: group")
-        self._options = cast(JobOptions, plain)
-        wire_fields(self._options, {})
+        self._per_call = PerCall(self.__wrapped__, self.name, options)
+        computed = self._per_call.computed
+        self._options = cast(
+            JobOptions, {name: each for name, each in options.items() if name not in computed}
+        )
+        wire_fields({**self._options, **self._per_call.sample}, {})
 
     def handle(self, job_id: str) -> JobHandle[R]:
         """A handle for a job of this kind whose id is known; the server is not asked whether it exists."""
@@ -128,9 +120,7 @@ class Task(Generic[P, R]):
 
     def options_of(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> JobOptions:
         """The options of a job with these arguments, which have been checked. Raises OptionError."""
-        if self._compute_group is None:
-            return self._options
-        return {**self._options, "group": group_of(self._compute_group.of(args, kwargs))}
+        return cast(JobOptions, {**self._options, **self._per_call.options(args, kwargs)})
 
     def check(self) -> None:
         """TypeError if its annotations cannot be used."""

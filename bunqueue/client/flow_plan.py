@@ -24,6 +24,7 @@ J = TypeVar("J", covariant=True)
 
 MAX_JOBS = 10_000  # of one flow; the protocol's limit
 _FORBIDDEN = {
+    "unique": "unique",
     "unique_key": "unique_key",  # which job would a flow consist of, if the key was taken?
     "job_id": "job_id",
     "depends_on": "depends_on",

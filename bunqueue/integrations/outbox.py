@@ -22,6 +22,7 @@ from bunqueue.client.connection.endpoint_options import EndpointOptions, endpoin
 from bunqueue.client.connection.options import Duration, reconnect_delay, seconds
 from bunqueue.client.options import checks
 from bunqueue.client.options.job import JobOptions, job_data, wire_fields
+from bunqueue.client.options.unique import keyed
 from bunqueue.client.worker.service import run_forever
 from bunqueue.errors import BunqueueError, CommandFailed, ShardUnavailable
 from bunqueue.protocol.commands import core, query
@@ -75,7 +76,8 @@ def packed(queue: str, name: str, data: object, options: JobOptions) -> tuple[st
     Unless `options` give it an id it gets one here, so that the job is known before it is added; `delay` and
     `ttl` count from now.
     """
-    fields = {**wire_fields(options, {})}
+    payload = job_data(data, "the data of the job")
+    fields = {**keyed(wire_fields(options, {}), name, payload)}
     if "delay" in fields or "ttl" in fields:
         fields.setdefault("timestamp", time.time() * 1000)
     key = requests.new_key()
@@ -83,7 +85,7 @@ def packed(queue: str, name: str, data: object, options: JobOptions) -> tuple[st
     command = core.Push(
         queue=checks.queue_name(queue),
         name=checks.job_name(name),
-        data=job_data(data, "the data of the job"),
+        data=payload,
         idempotency_key=key,
         **fields,
     )

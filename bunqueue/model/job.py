@@ -145,6 +145,9 @@ class Extra(Struct, rename="camel", omit_defaults=True, gc=False):
     last_report: Report | None = None  # of a run that has ended without completing it
     lost_ttl: int = 0  # of the lock that `Job.lost_token` is of; 0: the usual one
     schedule: str | None = None  # the name of the schedule that pushed it
+    key_states: int | None = None  # that hold the key, see model/unique.py; None: until an attempt fails
+    after: str | None = None  # the job that it supersedes, and which has been told to stop
+    superseded_by: str | None = None  # the job that waits for the end of this one
 
     @property
     def has_policy(self) -> bool:
@@ -176,6 +179,9 @@ class Extra(Struct, rename="camel", omit_defaults=True, gc=False):
             "watched",
             "repeated_by",
             "schedule",
+            "key_states",
+            "after",
+            "superseded_by",
         }
     )
 

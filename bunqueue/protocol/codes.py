@@ -20,6 +20,7 @@ class Kind(enum.StrEnum):
     WRONG_STATE = "WrongState"
     LOCK_LOST = "LockLost"
     CONFLICT = "ScheduleConflict"
+    DUPLICATE = "DuplicateJob"
     UNAVAILABLE = "ShardUnavailable"  # nothing was changed: the same command may succeed in a moment
     UNKNOWN = "ConnectionLost"  # nobody knows whether it was carried out
     DAMAGED = "StorageDamaged"
@@ -69,6 +70,7 @@ class Code(enum.StrEnum):
     LOCK_LOST = "LOCK_LOST"
     LOCK_REQUIRED = "LOCK_REQUIRED"
     DUPLICATE_KEY = "DUPLICATE_KEY"
+    TOO_MANY_KEYS = "TOO_MANY_KEYS"
     IDEMPOTENCY_CONFLICT = "IDEMPOTENCY_CONFLICT"
     OUTCOME_UNKNOWN = "OUTCOME_UNKNOWN"
     ID_CONTENDED = "ID_CONTENDED"
@@ -145,7 +147,10 @@ TABLE: dict[Code, Row] = {
     ),
     Code.LOCK_LOST: Row("the token is not that of the job's lock, or no longer", 409, Kind.LOCK_LOST),
     Code.LOCK_REQUIRED: Row("the job is locked: give its token", 409, Kind.LOCK_LOST),
-    Code.DUPLICATE_KEY: Row("an unfinished job has this unique key", 409),
+    Code.DUPLICATE_KEY: Row("another job holds this unique key", 409, Kind.DUPLICATE),
+    Code.TOO_MANY_KEYS: Row(
+        "the shard keeps as many unique keys of ended jobs as it can: give them a shorter time", 409
+    ),
     Code.IDEMPOTENCY_CONFLICT: Row("the idempotency key was used to push something else", 422),
     Code.OUTCOME_UNKNOWN: Row(
         "the push may have been carried out before: look for its jobs", 503, Kind.UNKNOWN

@@ -121,6 +121,7 @@ _BY_SHARD: tuple[tuple[str, type[Metric], str, Callable[[ShardFigures], float]],
         lambda shard: shard.cron_missed_total,
     ),
     ("shard_memory_full", GAUGE, "The shard takes no more jobs", lambda shard: shard.memory_full),
+    ("unique_keys_kept", GAUGE, "Unique keys that ended jobs still hold", lambda s: s.unique_keys_kept),
 )
 _BY_QUEUE: tuple[tuple[str, str, Callable[[QueueFigures], float]], ...] = (
     ("queue_jobs_waiting", "Ready jobs of the queue", lambda queue: queue.waiting),

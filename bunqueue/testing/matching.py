@@ -9,7 +9,8 @@ from msgspec.msgpack import Decoder, Encoder
 
 from bunqueue.app.task import Task
 from bunqueue.client.connection.options import shown
-from bunqueue.client.options.job import NewJob, wire_fields
+from bunqueue.client.options.job import NewJob, job_data, wire_fields
+from bunqueue.client.options.unique import keyed
 
 from .engine import Added
 
@@ -30,7 +31,11 @@ class Expected:
         self._queue = queue
         self._name = name
         self._data = data if data is UNSET else plain(data)
-        self._options = wire_fields(options, {})
+        fields = wire_fields(options, {})
+        if "unique" in fields and name is not None and data is not UNSET:
+            fields = keyed(fields, name, job_data(data, "the data"))
+        # What becomes of a taken key is not told by the job.
+        self._options = {name: each for name, each in fields.items() if name not in ("dedup", "unique")}
 
     def __str__(self) -> str:
         about = [f"data {shown(self._data)}"] if self._data is not UNSET else []

@@ -12,7 +12,7 @@ from .background import retention
 from .handlers import idempotency, locks
 from .handlers.crons import commands
 from .handlers.views.paging import job_of
-from .lifecycle import repeating
+from .lifecycle import repeating, unique_keys
 from .memory import history
 from .memory.clock_correction import SetBack
 from .outbox import ROW
@@ -28,7 +28,7 @@ def set_back(state: State, back: SetBack) -> Counter[str]:
     """Move what cannot wait; how many of what.  Live jobs beside the active ones are left to `jobs`."""
     state.now = back.now
     moved = Counter(jobs=_active(state, back), schedules=commands.set_back(state, back))
-    moved["limits"] = queue_limits.set_back(state, back)
+    moved["limits"] = queue_limits.set_back(state, back) + unique_keys.set_back(state, back)
     idempotency.set_back(state, back)
     history.set_back(state, back)
     _rounds(state, back)

@@ -204,6 +204,7 @@ class Engine:
         state = self.state
         state.now = now
         doubts = state.recovery.doubts
+        followers: list[Job] = []
         for job in jobs:
             queue = state.queues[job.queue]
             state.next_seq = max(state.next_seq, job.seq + 1)
@@ -214,7 +215,9 @@ class Engine:
             queue_limits.join(queue, job)
             if doubts and job.extra is not None:
                 reconcile.note(state, job)
-            if job.extra is not None and (job.extra.pending or job.extra.parked):
+            if job.extra is not None and (job.extra.pending or job.extra.parked or job.extra.after):
+                if job.extra.after is not None:
+                    followers.append(job)
                 transitions.recover_blocked(queue, job)
                 dependencies.wait_for_pending(state, job)
             elif job.run is not None and job.run.waits is not None and job.lock is None:
@@ -223,6 +226,7 @@ class Engine:
                 transitions.enqueue(state, queue, job)
             else:
                 recovery.recover_active(state, queue, job)
+        transitions.recover_followers(state, followers)
 
     def deafen(self) -> None:
         """The shard hears no worker, so no worker's silence counts, until `returned`."""

@@ -13,6 +13,7 @@ from msgspec import Raw, Struct
 
 from bunqueue.model.job import Job
 from bunqueue.protocol.commands import Reply
+from bunqueue.protocol.commands.core import Action
 
 from .criteria import Searches
 from .run_writes import RunArchive, RunWrite
@@ -86,6 +87,7 @@ class Pushed(Struct, array_like=True, gc=False):
     runs: list[tuple[str, int]]
     existing: list[int]
     hash: str | None = None  # of what was pushed, as its client gave it
+    conflicts: list[tuple[int, Action, str]] | None = None  # place, action and holder of keys that were taken
 
 
 PushedEntry = tuple[str, str | Pushed]  # queue and idempotency key with a blank between, answer

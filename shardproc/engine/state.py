@@ -130,6 +130,7 @@ class QueueState:
         "blocked",
         "completed",
         "delayed",
+        "ended_keys",
         "failed",
         "gate",
         "history",
@@ -163,7 +164,8 @@ class QueueState:
         self.blocked: dict[int, Job] = {}  # of both, those that depend on others
         self.suspended: dict[int, Job] = {}  # of both, workflows that wait for signals or children
         self.waiting_signal = 0  # of these, those that wait for a signal
-        self.unique: dict[str, str] = {}  # unique key -> id of the job that holds it
+        self.unique: dict[str, str] = {}  # unique key -> id of the live job that holds it
+        self.ended_keys = NO_KEYS  # unique key -> the ended job that still holds it
         self.waiters: deque[Waiter] = deque()
         self.listeners: Collection[int] = ()  # connections that subscribed to its events
         self.waiting = self.completed = self.failed = 0
@@ -206,6 +208,28 @@ class Rates:
         return [(after - then) / seconds for after, then in zip(counted, before, strict=True)]
 
 
+class EndedKey(Struct, omit_defaults=True):
+    """The unique key of a job that has ended and that another job must not have yet; times in epoch ms."""
+
+    id: str
+    until: int | None = None  # None: as long as the job is kept
+    since: int = 0  # when that was decided
+
+
+class EndedKeys:
+    """Those of all queues: how many, when they end, and which of them go with their job."""
+
+    __slots__ = ("count", "ends", "kept")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.ends: LazyHeap[int, tuple[str, str]] = LazyHeap(lambda entry: True, reported=True)
+        self.kept: dict[int | str, list[tuple[str, str]]] = {}  # number or id of the job -> queue, key
+
+
+NO_KEYS: dict[str, EndedKey] = {}  # of nearly all queues; never changed
+
+
 class Upkeep:
     """What finished jobs are removed, or brought back, by themselves: see background/retention.py."""
 
@@ -245,6 +269,7 @@ class State:
         "directory",
         "early_pulls",
         "ended",
+        "ended_keys",
         "freed_ids",
         "gone",
         "granted",
@@ -337,6 +362,7 @@ class State:
         self.queues_with_workers: dict[str, set[int]] = {}  # queue -> routers that know a worker of it
         self.away_until = 0  # until then the whole server was down: what was due has been missed
         self.upkeep, self.pushed, self.recovery, self.hearing = Upkeep(), PushMemory(), Recovery(), Hearing()
+        self.ended_keys = EndedKeys()
         self.totals, self.rates = Totals(), Rates()
         self.minute = 0  # up to which jobs a minute are booked
         self.vitals: Callable[[], Vitals] = Vitals  # the process puts its own in place

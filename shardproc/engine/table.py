@@ -179,7 +179,7 @@ from .handlers.search import find
 from .handlers.views import dashboard, event_log, group_jobs, insight, query, stats
 from .handlers.workflows import operate, record, signals, suspend
 from .handlers.workflows import view as workflow_view
-from .lifecycle import child_results, dedup, job_waiters, outcomes
+from .lifecycle import child_results, dedup, job_waiters, outcomes, unique_keys
 from .memory import pointers, queue_configs, timetable
 from .memory import recovery as memory_recovery
 from .peers import children, dependencies, directory, families, flows, possession, reconcile, roll_call
@@ -386,6 +386,7 @@ RECORDS: Mapping[str, Record] = {
     queue_limits.DEFAULTS_RECORD: Record(group_rules.recover_defaults, at_queue),
     queue_limits.RECORD: Record(limits.recover_limits, at_queue),
     queues.PAUSE: Record(queues.recover_pause, at_queue),
+    unique_keys.KIND: Record(unique_keys.recover, group_rules.slot_of_record),
     webhooks.KIND: Record(webhooks.recover, webhooks.slot_of_record),
     timetable.KIND: Record(cron_commands.recover, cron_commands.slot_of_record),
     child_results.KIND: Record(child_results.recover, at_id),
@@ -404,6 +405,7 @@ FAREWELLS: tuple[Farewell, ...] = (
     group_rules.forget_groups,
     limits.forget_limits,
     queues.forget_pause,
+    unique_keys.forget_queue,
     child_results.obliterate,
     outcomes.obliterate,
 )

@@ -119,6 +119,21 @@ def test_flags_of_jobs(cli: Cli) -> None:
     assert (repeated["every"], repeated["limit"]) == (3_600_000, 2)  # type: ignore[index]
 
 
+def test_unique_jobs(cli: Cli) -> None:
+    first = cli("push", "fl-unique", '{"to": "a", "n": 1}', "--unique-by", "to", "--unique-for", "1h").value
+    kept = cli.json("push", "fl-unique", '{"to": "a", "n": 2}', "--unique-by", "to")
+    assert kept == {"id": first, "queue": "fl-unique", "existing": True, "conflict": "kept", "holder": first}
+    cli("push", "fl-unique", "5", "--unique")
+    assert cli.json("push", "fl-unique", "5", "--unique")["existing"]
+    refused = cli("push", "fl-unique", "5", "--unique", "--on-conflict", "reject", status=1)
+    assert "holds the unique key" in refused.err
+    newer = cli.json("push", "fl-unique", '{"to": "a"}', "--unique-by", "to", "--on-conflict", "supersede")
+    assert (newer["existing"], newer["conflict"], newer["holder"]) == (False, "superseded", first)
+    states = ["--unique-state", "active", "--unique-state", "waiting"]
+    held = cli("push", "fl-unique", "1", "-u", "k", *states, "--on-conflict", "keep").value
+    assert cli("queue", "unique-key", "fl-unique", "k").value == held
+
+
 def test_unique_keys_with_more_to_them(cli: Cli) -> None:
     first = cli("push", "fl-key", "1", "-u", "a", "--delay", "1h", "--unique-for", "1h").value
     assert cli("push", "fl-key", "2", "-u", "a").value == first

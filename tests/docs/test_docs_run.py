@@ -22,6 +22,7 @@ PAGES = [
     "flows",
     "middleware",
     "types",
+    "unique",
     "workers",
 ]
 

@@ -464,6 +464,28 @@ async def test_unique_keys_still_hold(server: Server, end: End) -> None:
             assert await push(other, QUEUES[1], uniqueKey="waiting") != waiting  # a key is its queue's
 
 
+@pytest.mark.parametrize("end", ENDS[:2], ids=lambda end: end.__name__)
+async def test_unique_keys_outlast_their_jobs(server: Server, end: End) -> None:
+    keep = {"ttl": LONG_MS, "onConflict": "keep"}
+    async with await Wire.open(server.address) as wire:
+        first = await push(wire, uniqueKey="k", dedup=keep)
+        token = (await pull(wire, owner="w"))["token"]
+        await wire.ok("ACK", id=first, token=token)
+    async with again(server, end) as wire:
+        assert (await wire.ok("PUSH", queue=QUEUES[0], uniqueKey="k", dedup=keep))["id"] == first
+        other = await push(wire, uniqueKey="l")
+        assert (await pull(wire, owner="w"))["job"]["id"] == other
+        supersede = {"onConflict": "supersede", "grace": 5_000}
+        new = await push(wire, uniqueKey="l", dedup=supersede)
+    async with again(server, end) as wire:
+
+        async def has_ended() -> bool:
+            return await state(wire, other) == "cancelled"
+
+        await eventually(has_ended, "the other one has ended, at the latest when its time is over")
+        assert (await pull(wire))["job"]["id"] == new
+
+
 @ends
 async def test_a_late_answer_after_a_timeout_is_still_ignored(server: Server, end: End) -> None:
     """the reference server, Retry: ok with ``applied: false``, whether a retry waits or the job is dead."""

@@ -73,7 +73,7 @@ def test_every_field_of_a_push_is_an_option() -> None:
         **dict.fromkeys(set(job.POLICIES.values()) - {""}, "failure_policy"),
     }
     fields = {renamed.get(name, spread.get(name, name)) for name in JobFields.__struct_fields__}
-    fields.add("at")  # another word for delay
+    fields |= {"at", "unique"}  # other words for delay, and for unique_key and dedup
     assert fields - {"", "data", "name"} == set(job.JobOptions.__annotations__)
     arguments = inspect.signature(AsyncQueue.add).parameters
     own = set(Push.__struct_fields__) - set(JobFields.__struct_fields__)

@@ -47,6 +47,7 @@ def test_codes_of_errors_are_stable_and_unique() -> None:
         "command_timeout",
         "connect_timeout",
         "connection_lost",
+        "duplicate_job",
         "error",
         "file_in_use",
         "job_cancelled",

@@ -83,6 +83,8 @@ async def _finished(wire: Wire, made: Made, number: int) -> None:
     for options in (
         {"jobId": f"own-done-{number}"},
         {"removeOnComplete": True},
+        {"uniqueKey": "ended", "dedup": {"ttl": 24 * HOUR_MS, "onConflict": "keep"}},
+        {"uniqueKey": "kept", "dedup": {"states": ["completed"]}},
         {"jobId": f"own-dead-{number}"},
     ):
         job_id = await push(wire, made, queue, **options)
@@ -254,7 +256,7 @@ def _extra(name: str) -> list[dict[str, Any]]:
         states = ["waiting", "active", "completed", "failed", "delayed", "waiting-children"]
         return [{}, {"asc": False, "limit": 3, "offset": 2}, *({"state": state} for state in states)]
     if name == "GetDeduplicationJobId":
-        return [{"deduplicationId": key} for key in ("held", "waiting", "nobody")]
+        return [{"deduplicationId": key} for key in ("held", "waiting", "ended", "kept", "nobody")]
     if "Group" in name and name not in ("GetGroupsJobsCount", "GetGroupDefaults"):
         return [{"groupId": group} for group in ("a", "b", "b/c")]
     return [{}]

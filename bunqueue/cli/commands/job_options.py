@@ -52,8 +52,19 @@ FLAGS: dict[str, Flag] = {
     "backoff_type": Flag(
         str, "fixed: the wait before a retry stays the same; exponential: it doubles.", "TYPE"
     ),
-    "unique_for": Flag(span, "The --unique-key is free again after this time, at the latest.", SPAN),
-    "unique_extend": Flag(bool, "Have the job that holds the key keep it for another --unique-for."),
+    "unique": Flag(bool, "While a job with the same data waits or runs, no other is added."),
+    "unique_by": Flag(list, "As --unique, for this field of the data; may be repeated.", "FIELD"),
+    "unique_for": Flag(span, "No other job with the key within this time, even if it has ended.", SPAN),
+    "on_conflict": Flag(
+        str, "What if the key is taken: keep (the default), replace, extend, reject, supersede.", "POLICY"
+    ),
+    "unique_states": Flag(
+        list,
+        "The key is taken while its job is in this state; may be repeated.",
+        "STATE",
+        ("--unique-state",),
+    ),
+    "unique_extend": Flag(bool, "The same as --on-conflict extend."),
     "unique_replace": Flag(bool, "Take the place of the job that holds the key, unless that runs."),
     "debounce": Flag(
         span, "Run only the last job with this --unique-key, after this time without another.", SPAN
@@ -119,6 +130,8 @@ def given(options: dict[str, Any]) -> Any:
     }
     if "headers" in found:
         found["headers"] = dict(map(_pair, found["headers"]))
+    if "unique" in found or "unique_by" in found:
+        _unique_by_data(found)
     for owner, parts, make in _PARTS:
         said = {field: found.pop(name) for name, field in parts.items() if name in found}
         if said:
@@ -152,6 +165,18 @@ def _repeat(found: dict[str, Any], said: dict[str, Any]) -> None:
     found["repeat"] = Repeat(found["repeat"], **said)
 
 
+def _unique_by_data(found: dict[str, Any]) -> None:
+    from bunqueue.client.options.types import Unique
+
+    parts = {
+        "unique_by": "by",
+        "unique_for": "within",
+        "unique_states": "states",
+        "on_conflict": "on_conflict",
+    }
+    found["unique"] = Unique(**{field: found.pop(name) for name, field in parts.items() if name in found})
+
+
 def _unique(found: dict[str, Any], said: dict[str, Any]) -> None:
     from bunqueue.client.options.types import Debounce, Dedup
 
@@ -172,7 +197,14 @@ _PARTS: tuple[tuple[str, dict[str, str], Callable[[dict[str, Any], dict[str, Any
     ("repeat", {"repeat_limit": "limit"}, _repeat),
     (
         "unique_key",
-        {"unique_for": "ttl", "unique_extend": "extend", "unique_replace": "replace", "debounce": "wait"},
+        {
+            "unique_for": "ttl",
+            "on_conflict": "on_conflict",
+            "unique_states": "states",
+            "unique_extend": "extend",
+            "unique_replace": "replace",
+            "debounce": "wait",
+        },
         _unique,
     ),
 )

@@ -91,7 +91,11 @@ def push(
     job = session.queue(queue).add(name, data, idempotency_key=idempotency_key, **shared)
     existing = job.created is False
     sentence = f"{'there is a job already' if existing else 'added job'}: {job.id} in queue {queue}"
-    session.out.done(sentence, {"id": job.id, "queue": queue, "existing": existing}, "id")
+    facts = {"id": job.id, "queue": queue, "existing": existing}
+    if job.conflict is not None and ("dedup" in shared or "unique" in shared):
+        facts |= {"conflict": job.conflict, "holder": job.holder}
+        sentence += f"; the job with its key, {job.holder}, was {job.conflict}" if not existing else ""
+    session.out.done(sentence, facts, "id")
 
 
 class _Maker(NamedTuple):

@@ -15,6 +15,7 @@ from bunqueue.errors import (
     BunqueueError,
     CommandFailed,
     ConnectionLost,
+    DuplicateJob,
     JobNotFound,
     LockLost,
     NotFound,
@@ -41,6 +42,7 @@ _KINDS: dict[Kind, type[CommandFailed]] = {
     Kind.WRONG_STATE: WrongState,
     Kind.LOCK_LOST: LockLost,
     Kind.CONFLICT: ScheduleConflict,
+    Kind.DUPLICATE: DuplicateJob,
     Kind.UNAVAILABLE: ShardUnavailable,
     Kind.DAMAGED: StorageDamaged,
 }

@@ -14,7 +14,17 @@ from bunqueue.client.conversion.encoding import encode
 from bunqueue.client.options import checks
 from bunqueue.client.options.moments import PastMoment, When, epoch_ms, past_moment, time_left
 from bunqueue.client.options.plain_data import check_plain
-from bunqueue.client.options.types import POLICIES, Backoff, Debounce, Dedup, JobRef, OnFailure, Repeat
+from bunqueue.client.options.types import (
+    POLICIES,
+    Backoff,
+    Debounce,
+    Dedup,
+    JobRef,
+    OnFailure,
+    Repeat,
+    Unique,
+)
+from bunqueue.client.options.unique import dedup_of, keyed, names_of, unique, wire_dedup
 from bunqueue.errors import OptionError, PayloadError
 from bunqueue.protocol.commands import core, times
 from bunqueue.protocol.json_size import MAX_BYTES, MAX_DATA, SURELY_SMALL, json_size
@@ -47,6 +57,8 @@ class CommonJobOptions(TypedDict, total=False):
     """While a job of the queue with this key waits or runs, adding another gives that one's handle."""
     dedup: Dedup | None
     """What else may become of a job whose `unique_key` is taken."""
+    unique: Unique | bool | None
+    """One job for the same arguments, see `Unique`; True: while another one has not ended."""
     debounce: Debounce | None
     """Run only the last of several, when no other has come for a while."""
     remove_on_complete: bool | None
@@ -143,12 +155,6 @@ def _kind(kind: type) -> Callable[[Any, str], Any]:
     return lambda value, name: checks.one(name, value, kind)
 
 
-def _dedup(value: Dedup, name: str) -> dict[str, object]:
-    _kind(Dedup)(value, name)
-    ttl = None if value.ttl is None else milliseconds(value.ttl, f"{name}.ttl")
-    return _nested(core.Dedup, {"ttl": ttl, "extend": value.extend, "replace": value.replace}, name)
-
-
 def _repeat(value: Duration | Repeat, name: str) -> dict[str, object]:
     repeat = value if isinstance(value, Repeat) else Repeat(value)
     every = milliseconds(repeat.every, name)
@@ -201,7 +207,8 @@ _CONVERT: dict[str, Callable[[Any, str], object]] = {
     "headers": _headers,
     "unique_key": checks.text,
     "job_id": checks.text,
-    "dedup": _dedup,
+    "dedup": wire_dedup,
+    "unique": unique,
     "debounce": _kind(Debounce),
     "repeat": _repeat,
     "depends_on": _job_ids,
@@ -213,8 +220,10 @@ _WIRE_NAMES = {"group": "group_id", "parent": "parent_id"}
 _MOMENTS = ("at", "delay", "ttl")
 """Options that may be moments."""
 IDEMPOTENCY_KEY = "idempotency_key"  # goes beside the options
-_SPREAD = frozenset({"at", "debounce", "failure_policy"})
+_SPREAD = frozenset({"at", "debounce", "failure_policy", "unique"})
 """Options that are several fields, or none."""
+_KEYS = ("unique_key", "dedup", "unique")
+"""Options about the unique key; `unique` stands for the others."""
 _KNOWN = frozenset(JobOptions.__annotations__)
 _TYPES = {field.name: field.type for field in msgspec.structs.fields(core.JobFields)}
 _DECLARED = msgspec.defstruct(
@@ -268,10 +277,12 @@ def wire_fields(options: Mapping[str, object], defaults: Mapping[str, object]) -
     for name, wire_name in _WIRE_NAMES.items():
         if name in given:
             given[wire_name] = given.pop(name)
+    if "unique" in given or ("unique" in defaults and "unique_key" in given):
+        defaults = {name: value for name, value in defaults.items() if name not in _KEYS}
     fields = {**defaults, **given}
     if fields.get("priority", 0) < 0 and fields.get("group_id"):
         fields["fair"] = True  # else it would be the priority of a BullMQ group, where lower is earlier
-    if "dedup" in given and not fields.get("unique_key"):
+    if "dedup" in given and not (fields.get("unique_key") or "unique" in fields):
         raise OptionError("dedup: it says what becomes of a taken unique_key; give that, too")
     if "group_max_size" in given and not fields.get("group_id"):
         raise OptionError("group_max_size: it is the size of a group; give group, too")
@@ -311,15 +322,24 @@ def _spread(given: dict[str, Any]) -> None:
             if name in given:
                 raise OptionError(f"{name}: debounce says that already; leave out {name} or debounce")
         given |= {**_debounced(debounce), "dedup": {"replace": True}}
+    wanted: Unique | None = given.pop("unique", None)
+    if wanted is not None:
+        for name in ("unique_key", "dedup"):
+            if name in given:
+                raise OptionError(f"{name}: unique says that already; leave out {name} or unique")
+        names_of(wanted)
+        given |= {"unique": wanted, "dedup": wire_dedup(dedup_of(wanted), "unique")}
     policy = POLICIES.get(given.pop("failure_policy", "wait"))
     if policy:
         given[policy] = True
 
 
-def bulk_fields(index: int, job: NewJob, defaults: Mapping[str, object]) -> Mapping[str, Any]:
-    """As `wire_fields`, for one job of many."""
+def bulk_fields(index: int, job: object, payload: Raw, defaults: Mapping[str, object]) -> Mapping[str, Any]:
+    """As `wire_fields`, for one job of many, with the key that `unique` asks for."""
     try:
-        return wire_fields(job.options, defaults)
+        if isinstance(job, NewJob):
+            return keyed(wire_fields(job.options, defaults), job.name, payload)
+        return keyed(defaults, pair(index, job)[0], payload)
     except OptionError as error:
         raise OptionError(f"job {index}: {error}") from None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -30,6 +31,27 @@ class Backoff:
     jitter: float = 0.1
 
 
+OnConflict = Literal["keep", "replace", "extend", "reject", "supersede"]
+"""What happens to a job whose unique key is taken:
+
+- `keep`: it is not added, and the handle is that of the job that is there;
+- `replace`: it takes the place of a job that waits; beside one that runs or has ended it is added, too;
+- `extend`: as `keep`, and the key is held for another `ttl` from now on;
+- `reject`: `DuplicateJob` is raised;
+- `supersede`: as `replace`, but a job that runs is cancelled, and this one starts when that has stopped.
+"""
+KeyState = Literal[
+    "waiting",
+    "delayed",
+    "active",
+    "waiting-children",
+    "waiting-signal",
+    "completed",
+    "failed",
+    "cancelled",
+]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dedup:
     """What becomes of a job whose `unique_key` another one holds. It goes with `unique_key`.
@@ -38,12 +60,40 @@ class Dedup:
     """
 
     ttl: Duration | None = None
-    """How long the key is held at most, however long the job takes. It is free earlier when the job has
-    ended, or has failed an attempt."""
+    """How long the key is held from now on, whether the job still waits, runs, has completed or failed; a job
+    that is cancelled or removed gives it up. Without a `ttl`, until the job has ended."""
     extend: bool = False
-    """Have the holder keep the key for another `ttl` from now on. An error when the holder runs."""
+    """Another word for `on_conflict="extend"`."""
     replace: bool = False
-    """Take the place of the holder, which is removed unless it runs. An error if jobs depend on it."""
+    """Take the place of the holder, which is removed unless it runs. An error if jobs depend on it. With a
+    `ttl`, another word for `on_conflict="replace"`."""
+    on_conflict: OnConflict | None = None
+    """What happens when the key is taken; "keep" unless given."""
+    states: Iterable[KeyState] | None = None
+    """The states of the holder in which the key is taken, instead of those above."""
+    grace: Duration = 10_000
+    """How long a job that is superseded may take to stop."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unique:
+    """One job of a kind for the same arguments: `unique=Unique(by="order", within=timedelta(minutes=5))`.
+
+    The key is made of the job's name and its arguments, so it stands instead of `unique_key` and `dedup`.
+    """
+
+    by: str | Collection[str] | Callable[..., object] | None = None
+    """The arguments that count: one name, several, or None for all. With `@app.job` also a function of the
+    arguments that it names, as for `group`."""
+    within: Duration | None = None
+    """At most one in such a time, also after it has completed or failed. None: at most one that has not
+    ended."""
+    states: Iterable[KeyState] | None = None
+    """Only while the other job is in one of these states."""
+    on_conflict: OnConflict = "keep"
+    """What happens when there is such a job already."""
+    grace: Duration = 10_000
+    """How long a job that is superseded may take to stop."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Literal, Self, TypedDict, TypeVar, Unpack, get_args, overload
 
@@ -40,6 +40,7 @@ from bunqueue.client.options.job import (
     wire_fields,
 )
 from bunqueue.client.options.moments import PastMoment, When, age, past_moment, time_left
+from bunqueue.client.options.unique import keyed
 from bunqueue.client.queue.crons import AsyncNamedCrons
 from bunqueue.client.queue.groups import AsyncJobGroup
 from bunqueue.client.queue.handle import AsyncJobHandle
@@ -203,7 +204,7 @@ class AsyncQueue(AsyncNamedCrons, AsyncQueueSettings, AsyncServerWebhooks, Async
         """Add a job called `name`; it is safe when this returns. For the options see `JobOptions`.
 
         When there is a job already with the same `unique_key` or `job_id`, the handle is that one's, and its
-        `created` is False.
+        `created` is False. Its `conflict` says what `on_conflict` has made of that.
 
         If the connection is lost meanwhile, this is repeated, and still adds one job; or it raises
         ConnectionLost or CommandTimeout, and nobody knows whether there is one. To be able to call it again
@@ -219,7 +220,7 @@ class AsyncQueue(AsyncNamedCrons, AsyncQueueSettings, AsyncServerWebhooks, Async
             return handle
         command = self._push(name, data, options, idempotency_key)
         reply = await self._caller.call(command, core.PushReply)
-        return AsyncJobHandle(self._caller, self.name, reply.id, created=reply.existing is UNSET)
+        return self._handle(command, reply)
 
     async def add_bulk(
         self, jobs: Iterable[NewJob | tuple[str, object]], *, idempotency_key: str | None = None
@@ -239,19 +240,28 @@ class AsyncQueue(AsyncNamedCrons, AsyncQueueSettings, AsyncServerWebhooks, Async
         if not command.jobs:
             return []
         reply = await self._caller.call(command, core.PushBatchReply)
-        return self._handles(reply.ids, reply.existing or ())
+        return self._handles(command, reply)
 
-    def _handles(self, ids: Sequence[str], existing: Collection[int]) -> list[AsyncJobHandle[Any]]:
-        """`existing`: the indexes of the ids that are not of new jobs."""
-        caller, queue, there = self._caller, self.name, frozenset(existing)
-        return [
-            AsyncJobHandle(caller, queue, job_id, created=index not in there)
-            for index, job_id in enumerate(ids)
+    def _handle(self, job: Push | JobFields, reply: core.PushReply) -> AsyncJobHandle[Any]:
+        handle = AsyncJobHandle[Any](self._caller, self.name, reply.id, created=reply.existing is UNSET)
+        handle._met(job, reply.conflict or None)
+        return handle
+
+    def _handles(self, command: PushBatch, reply: core.PushBatchReply) -> list[AsyncJobHandle[Any]]:
+        caller, queue, there = self._caller, self.name, frozenset(reply.existing or ())
+        handles = [
+            AsyncJobHandle[Any](caller, queue, job_id, created=index not in there)
+            for index, job_id in enumerate(reply.ids)
         ]
+        if there or reply.conflicts:
+            conflicts = {each.index: each for each in reply.conflicts or ()}
+            for index, (job, handle) in enumerate(zip(command.jobs, handles, strict=True)):
+                handle._met(job, conflicts.get(index))
+        return handles
 
     def _push(self, name: str, data: object, options: Mapping[str, object], key: str | None) -> Push:
-        fields = wire_fields(options, self._defaults)
         payload = job_data(data, "the data of the job")
+        fields = keyed(wire_fields(options, self._defaults), name, payload)
         if "size_limit" in fields:
             check_size(payload, fields, "the data of the job")
         return Push(
@@ -267,8 +277,8 @@ class AsyncQueue(AsyncNamedCrons, AsyncQueueSettings, AsyncServerWebhooks, Async
         entries = []
         for index, job in enumerate(jobs):
             name, data = (job.name, job.data) if isinstance(job, NewJob) else pair(index, job)
-            fields = bulk_fields(index, job, self._defaults) if isinstance(job, NewJob) else self._defaults
             payload = job_data(data, f"the data of job {index}")
+            fields = bulk_fields(index, job, payload, self._defaults)
             if "size_limit" in fields:
                 check_size(payload, fields, f"the data of job {index}")
             entries.append(JobFields(name=checks.job_name(name, index), data=payload, **fields))
@@ -287,24 +297,23 @@ class AsyncQueue(AsyncNamedCrons, AsyncQueueSettings, AsyncServerWebhooks, Async
         self, around: AsyncAround, jobs: list[NewJob], key: str | None
     ) -> list[AsyncJobHandle[Any]]:
         """Add jobs with middleware around it."""
-        existing: list[int] = []
+        handles: list[AsyncJobHandle[Any]] = []
 
         async def send() -> None:
             if len(jobs) == 1:
                 command = self._push(jobs[0].name, jobs[0].data, jobs[0].options, key)
-                one = await self._caller.call(command, core.PushReply)
-                ids = [one.id]
-                existing.extend([] if one.existing is UNSET else [0])
+                handles.append(self._handle(command, await self._caller.call(command, core.PushReply)))
             else:
-                many = await self._caller.call(self._push_batch(jobs, key), core.PushBatchReply)
-                ids = many.ids
-                existing.extend(many.existing or ())
-            for job, job_id in zip(jobs, ids, strict=True):
-                job.id = job_id
+                batch = self._push_batch(jobs, key)
+                handles.extend(self._handles(batch, await self._caller.call(batch, core.PushBatchReply)))
+            for job, handle in zip(jobs, handles, strict=True):
+                job.id = handle.id
 
         for job in jobs:
             job.queue = self.name
-        return self._handles(await around.add(jobs, send), existing) if jobs else []
+        if jobs:
+            await around.add(jobs, send)
+        return handles
 
     # -- taking jobs by hand, where a `Worker` does not fit: in scripts, or between other loops
 

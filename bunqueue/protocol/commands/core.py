@@ -67,14 +67,48 @@ class BackoffMap(Struct, kw_only=True, repr_omit_defaults=True, gc=False):
     jitter: Annotated[float, Meta(ge=0, le=1)] | UnsetType = UNSET
 
 
-class Dedup(Struct, omit_defaults=True, gc=False):
-    """What happens to a push whose unique key is taken, and for how many ms the key is held at most.
+KeyStates = Annotated[
+    list[
+        Literal[
+            "waiting",
+            "delayed",
+            "active",
+            "waiting-children",
+            "waiting-signal",
+            "completed",
+            "failed",
+            "cancelled",
+        ]
+    ],
+    Meta(max_length=8),
+]
 
-    The key is released earlier when the job ends or fails an attempt."""
+
+class Dedup(Struct, rename="camel", omit_defaults=True, gc=False):
+    """What happens to a push whose unique key is taken, and for how long the key is held.
+
+    With ``ttl`` alone, ``extend`` or ``replace`` the key is held as in the reference: for ``ttl`` ms at most,
+    and until the job ends or fails an attempt.
+
+    With ``onConflict`` or ``states`` it is held for exactly ``ttl`` ms, however the job ends unless it is
+    cancelled or removed; without a ``ttl``, until the job has ended, retries included.  ``states`` are those
+    in which it is held instead: a state without the key lets another push have it.  ``onConflict`` is
+
+    - ``keep`` (the default): the job that is there stays, and nothing is added;
+    - ``extend``: the same, and its key is held for another ``ttl`` from now on;
+    - ``reject``: the push is refused with the code DUPLICATE_KEY;
+    - ``replace``: a job that waits goes, and the new one takes its place; beside one that runs or has ended
+      the new one is added, and takes the key;
+    - ``supersede``: as ``replace``, but a job that runs is told to stop, with ``grace`` ms as in Cancel, and
+      the new one starts when that one has ended.
+    """
 
     ttl: Ttl | None = None
     extend: bool = False
     replace: bool = False
+    on_conflict: Literal["keep", "replace", "extend", "reject", "supersede"] | None = None
+    states: KeyStates | None = None
+    grace: Timeout = 10_000
 
 
 Headers = Annotated[
@@ -162,20 +196,37 @@ class PlainPushBatch(
     req_id: RequestId = UNSET
 
 
+Action = Literal["kept", "extended", "replaced", "superseded"]
+
+
+class Conflict(Struct, gc=False):
+    """A unique key was taken by the job ``holder``.  With the ``action`` kept or extended nothing was added,
+    with replaced or superseded a new job was."""
+
+    action: Action
+    holder: str
+    index: int | UnsetType = UNSET  # in a batch
+
+
 class PushReply(Reply, kw_only=True):
     """``id`` is the id of the new job.  If another job already has that id or holds the unique key, it is
-    that job's id, and ``existing`` is true.
+    that job's id, and ``existing`` is true.  ``conflict`` says what happened to a push with ``onConflict`` or
+    ``states`` whose key was taken.
     """
 
     id: str
     existing: bool | UnsetType = UNSET
+    conflict: Conflict | UnsetType = UNSET
 
 
 class PushBatchReply(Reply, kw_only=True):
-    """One id per job, in the order of the request; ``existing`` has the indexes of those that are not new."""
+    """One id per job, in the order of the request; ``existing`` has the indexes of those that are not new.
+    ``conflicts`` says of jobs with ``onConflict`` or ``states`` what happened if their key was taken.
+    """
 
     ids: list[str]
     existing: list[int] | UnsetType = UNSET
+    conflicts: list[Conflict] | UnsetType = UNSET
 
 
 class PullReply(Reply, kw_only=True):

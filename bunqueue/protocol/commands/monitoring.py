@@ -127,6 +127,7 @@ class ShardFigures(Struct, gc=False):
     memory_limit_bytes: float = 0.0  # none
     memory_full: bool = False
     cron_missed_total: int = 0  # runs that were due while the server was down
+    unique_keys_kept: int = 0  # of jobs that have ended
 
 
 class Figures(Struct, gc=False):

@@ -19,7 +19,7 @@ from .ids import row_id
 from .settings import SinkSettings
 
 DATA, ID = "data", "job_id"
-_MORE_THAN_A_VALUE = {"at", "dedup", "debounce", "repeat", "failure_policy", ID}
+_MORE_THAN_A_VALUE = {"at", "dedup", "debounce", "repeat", "failure_policy", "unique", ID}
 OPTIONS = tuple(name for name in JobOptions.__annotations__ if name not in _MORE_THAN_A_VALUE)
 COLUMNS = ("queue", "name", DATA, ID, *OPTIONS)
 """What a DataFrame may bring; the options are those of `JobOptions`."""

@@ -13,7 +13,7 @@ from bunqueue.model.dead_letters import DlqConfig
 from bunqueue.model.job import COMPLETED, FAILED
 from bunqueue.model.workflow import REMEMBERED_MS
 
-from ..lifecycle import dlq_retries, removal, transitions
+from ..lifecycle import dlq_retries, removal, transitions, unique_keys
 from ..memory.queue_configs import of_queue
 from ..run_writes import Op
 from ..state import QueueState, State
@@ -41,6 +41,8 @@ def step(state: State) -> None:
 
 
 def _round(state: State) -> Pieces:
+    while unique_keys.expire(state, PIECE) == PIECE:
+        yield PACE_MS
     dead = state.now >= state.upkeep.dlq_at
     if dead:
         state.upkeep.dlq_at = state.now + DEAD_MS

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import CommandError
-from bunqueue.protocol.commands.core import PlainPush, PlainPushBatch, Push, PushBatch
+from bunqueue.protocol.commands.core import Conflict, PlainPush, PlainPushBatch, Push, PushBatch
 
 from ..memory.clock_correction import SetBack
 from ..outbox import Pushed, PushedEntry
@@ -23,6 +24,15 @@ KEPT_MS = 300_000  # a client repeats for as long as its commands may take: half
 MAX_KEPT = 100_000  # single ids, or runs of ids; about 30 MB
 
 AnyPush = PlainPush | PlainPushBatch | Push | PushBatch
+
+
+class Answer(NamedTuple):
+    """What a push is answered: the ids of its jobs, the places of those that are not new, and what became of
+    those whose unique key was taken."""
+
+    ids: list[str]
+    existing: list[int] = []  # noqa: RUF012  # never changed
+    conflicts: list[Conflict] = []  # noqa: RUF012
 
 
 def recover(state: State, batches: Iterable[tuple[int, list[PushedEntry] | None]], now: int) -> None:
@@ -48,17 +58,17 @@ def full_key(command: AnyPush) -> str:
     return f"{command.queue} {command.idempotency_key}"
 
 
-def answered(state: State, command: AnyPush) -> tuple[list[str], list[int]] | None:
-    """What a push with that key is answered: ids, and which of them existed; None: there was none.
+def answered(state: State, command: AnyPush) -> Answer | None:
+    """What a push with that key is answered; None: there was none.
 
     CommandError if that is unknown, or it was a push of something else.
     """
     key, memory = full_key(command), state.pushed
     if (answer := memory.known.get(key)) is not None:
         known = answer if isinstance(answer, str) else _checked(answer, command)
-        ids, existing = ([known], []) if isinstance(known, str) else (_ids(known.runs), known.existing)
+        first = Answer([known]) if isinstance(known, str) else _first_answer(known)
         # A repeat with an age has lost the first answer, and gets it; any other learns that no job is new.
-        return ids, existing if command.idempotency_age else list(range(len(ids)))
+        return first if command.idempotency_age else Answer(first.ids, list(range(len(first.ids))))
     if key in memory.underway:
         raise CommandError(
             "Shard unavailable: the push with this idempotencyKey is still under way",
@@ -74,6 +84,11 @@ def answered(state: State, command: AnyPush) -> tuple[list[str], list[int]] | No
             field="idempotencyAge",
         )
     return None
+
+
+def _first_answer(known: Pushed) -> Answer:
+    conflicts = [Conflict(action, holder, index) for index, action, holder in known.conflicts or ()]
+    return Answer(_ids(known.runs), known.existing, conflicts)
 
 
 def _checked(answer: Pushed, command: AnyPush) -> Pushed:
@@ -103,18 +118,22 @@ def begin(state: State, command: AnyPush) -> str:
     return key
 
 
-def remember(state: State, command: AnyPush, ids: list[str], existing: list[int]) -> None:
+def remember(state: State, command: AnyPush, said: Answer) -> None:
     """A push has been carried out."""
+    ids = said.ids
     if not ids:  # an empty batch adds nothing the next time, too
         return
     key, memory = full_key(command), state.pushed
     answer: str | Pushed
     given = _hash(command)
-    if len(ids) == 1 and not existing and given is None:
+    if len(ids) == 1 and not said.existing and not said.conflicts and given is None:
         answer = ids[0]
     else:
         plain = isinstance(command, PlainPushBatch)  # its ids are one run
-        answer = Pushed([(ids[0], len(ids))] if plain else _runs(ids), existing, given)
+        runs = [(ids[0], len(ids))] if plain else _runs(ids)
+        answer = Pushed(runs, said.existing, given)
+        if said.conflicts:
+            answer.conflicts = [(int(each.index or 0), each.action, each.holder) for each in said.conflicts]
     memory.known[key] = answer
     memory.weight += _weight(answer)
     if memory.batches and memory.batches[-1][0] == state.now:

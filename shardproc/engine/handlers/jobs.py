@@ -32,6 +32,7 @@ from bunqueue.protocol.commands.jobs import (
 from bunqueue.protocol.job_view import state_name
 
 from ..lifecycle import events, removal, transitions
+from ..lifecycle.dedup import holder_id
 from ..lifecycle.repeating import last_of
 from ..lifecycle.transitions import is_cancelled
 from ..lookup import find
@@ -120,7 +121,7 @@ def move_to_wait(state: State, client: Client, command: MoveToWait) -> Ok:
     if job.state == FAILED:
         queue = state.queues[job.queue]
         if not transitions.can_retake_key(state, queue, job):
-            holder = queue.unique[job.unique_key or ""]
+            holder = holder_id(state, queue, job.unique_key or "")
             raise CommandError(
                 f"Cannot move job {job.id} to waiting: job {holder} has its unique key", Code.JOB_STATE
             )

@@ -27,12 +27,12 @@ from bunqueue.protocol.configuration import changed
 
 from ..background import chores
 from ..lifecycle import transitions
+from ..lifecycle.cancellation import notice_of
 from ..lookup import known_queue
 from ..memory.queue_configs import of_queue, store
 from ..state import Client, State
 from . import disconnects
 from .ack import check_lengths
-from .cancel import notice_of
 
 SWEEP_MS = 5_000  # the specification's interval of lock expiry and stall checks
 SWEEP = "sweep"  # the chore of taking back

@@ -15,6 +15,7 @@ from bunqueue.protocol.commands import CommandError, Reply
 from bunqueue.protocol.commands.base import path_of
 from bunqueue.protocol.commands.core import (
     BackoffMap,
+    Conflict,
     JobFields,
     PlainFields,
     PlainPush,
@@ -36,6 +37,7 @@ from ..peers import dependencies, directory, families
 from ..state import DEFAULT_OPTIONS, Client, QueueState, State
 from . import idempotency
 from .group_rules import GroupSpace
+from .idempotency import Answer
 from .old_names import lift_name
 
 MAX_PRIORITY, MAX_GROUP_PRIORITY = 1_000_000, 2_097_151
@@ -44,7 +46,7 @@ _NO_EXTRA = Extra()
 
 def push_plain(state: State, client: Client, command: PlainPush) -> Reply:
     if command.idempotency_key is not None and (known := idempotency.answered(state, command)):
-        return _reply(command, *known)
+        return _reply(command, known)
     data = bytes(command.data)
     if len(data) > SURELY_SMALL or not is_readable(data):
         check_data(data)
@@ -53,18 +55,18 @@ def push_plain(state: State, client: Client, command: PlainPush) -> Reply:
     queue = state.queues.get(command.queue) or new_queue(state, command.queue)
     ids = _add_plain(state, queue, (command,), (data,))
     if command.idempotency_key is not None:
-        idempotency.remember(state, command, ids, [])
+        idempotency.remember(state, command, Answer(ids))
     return PushReply(id=ids[0])
 
 
 def push_plain_batch(state: State, client: Client, command: PlainPushBatch) -> Reply:
     if command.idempotency_key is not None and (known := idempotency.answered(state, command)):
-        return _reply(command, *known)
+        return _reply(command, known)
     payloads = _payloads(command.jobs, client.version)
     queue = _queue_of_batch(state, command.queue, payloads)
     ids = _add_plain(state, queue, command.jobs, payloads) if queue is not None else []
     if command.idempotency_key is not None:
-        idempotency.remember(state, command, ids, [])
+        idempotency.remember(state, command, Answer(ids))
     return PushBatchReply(ids=ids)
 
 
@@ -81,7 +83,7 @@ def push(state: State, client: Client, command: Push) -> Reply | None:
     if is_linked(command):
         return push_linked(state, client, command)
     queue = state.queues.get(command.queue) or new_queue(state, command.queue)
-    return _added(state, command, *add(state, queue, [command], [data]))
+    return _added(state, command, add(state, queue, [command], [data]))
 
 
 def push_batch(state: State, client: Client, command: PushBatch) -> Reply | None:
@@ -94,29 +96,32 @@ def push_batch(state: State, client: Client, command: PushBatch) -> Reply | None
     if any(map(is_linked, command.jobs)):
         return push_linked(state, client, command)
     queue = _queue_of_batch(state, command.queue, payloads)
-    added = add(state, queue, command.jobs, payloads) if queue is not None else ([], [])
-    return _added(state, command, *added)
+    added = add(state, queue, command.jobs, payloads, many=True) if queue is not None else Answer([])
+    return _added(state, command, added)
 
 
-def _added(state: State, command: Push | PushBatch, ids: list[str], existing: list[int]) -> Reply:
+def _added(state: State, command: Push | PushBatch, added: Answer) -> Reply:
     """The reply to a push that was carried out."""
     if command.idempotency_key is not None:
-        idempotency.remember(state, command, ids, existing)
-    return _reply(command, ids, existing)
+        idempotency.remember(state, command, added)
+    return _reply(command, added)
 
 
-def _reply(command: idempotency.AnyPush, ids: list[str], existing: list[int]) -> Reply:
-    """``existing``: the places of the ids that are not of new jobs."""
-    if isinstance(command, Push | PlainPush):
-        return PushReply(id=ids[0], existing=True) if existing else PushReply(id=ids[0])
-    return PushBatchReply(ids=ids, existing=existing or UNSET)
+def _reply(command: idempotency.AnyPush, said: Answer) -> Reply:
+    ids, existing, conflicts = said
+    if not isinstance(command, Push | PlainPush):
+        return PushBatchReply(ids=ids, existing=existing or UNSET, conflicts=conflicts or UNSET)
+    reply = PushReply(id=ids[0], existing=True) if existing else PushReply(id=ids[0])
+    if conflicts:
+        reply.conflict = Conflict(conflicts[0].action, conflicts[0].holder)
+    return reply
 
 
 def push_fields(state: State, queue_name: str, fields: JobFields) -> tuple[str, bool]:
     """Push a job that the server itself makes; its id as a client would see it, and whether it is new."""
     queue = state.queues.get(queue_name) or new_queue(state, queue_name)
-    ids, existing = add(state, queue, [fields], [bytes(fields.data)])
-    return ids[0], not existing
+    added = add(state, queue, [fields], [bytes(fields.data)])
+    return added.ids[0], not added.existing
 
 
 # Pushes that other shards may have a say in
@@ -149,12 +154,13 @@ def push_linked(state: State, client: Client, command: Push | PushBatch) -> Step
         taken = yield from directory.claim(state, list(own), durable=durable)
         places.update({parent: shard for parent, shard in taken.items() if parent in places})
         queue = state.queues.get(command.queue) or new_queue(state, command.queue)
-        added = add(state, queue, entries, [bytes(fields.data) for fields in entries], taken, outcomes)
+        payloads = [bytes(fields.data) for fields in entries]
+        added = add(state, queue, entries, payloads, taken, outcomes, many=batch)
     finally:
         dependencies.looked(state, wanted)
         state.pushed.underway.discard(key)
-    reply = _added(state, command, *added)
-    yield families.join(places, parents, added[0], durable=durable)
+    reply = _added(state, command, added)
+    yield families.join(places, parents, added.ids, durable=durable)
     return reply
 
 
@@ -167,8 +173,8 @@ def push_again(state: State, client: Client, command: Push | PushBatch) -> Steps
     durable = any(fields.durable for fields in entries)
     state.out.durable |= durable
     parents = [families.parent_of(fields) for fields in entries]
-    yield from families.join_again(state, parents, known[0], durable=durable)
-    return _reply(command, *known)
+    yield from families.join_again(state, parents, known.ids, durable=durable)
+    return _reply(command, known)
 
 
 def _entries(command: Push | PushBatch) -> Sequence[JobFields | Push]:
@@ -257,20 +263,28 @@ def add(
     payloads: Sequence[bytes],
     taken: Container[str] = (),
     outcomes: Mapping[str, Outcome] = MappingProxyType({}),
-) -> tuple[list[str], list[int]]:
-    """Add jobs; their ids, or those of the jobs that have their ids or unique keys, and which places these
-    have.
+    *,
+    many: bool = False,
+) -> Answer:
+    """Add jobs; the answer has their ids, or those of the jobs that have their ids or unique keys.
 
-    ``taken`` are ids that jobs have elsewhere, ``outcomes`` what became of the jobs they depend on.
+    ``taken`` are ids that jobs have elsewhere, ``outcomes`` what became of the jobs they depend on.  Of
+    ``many`` jobs a refusal says which one it is about.
     """
     claims, space = Claims(state, queue), GroupSpace(queue)
     ids: list[str] = []
     jobs: dict[str, Job] = {}
     met: list[int] = []  # places of ids and keys that were pushed again
+    conflicts: list[Conflict] = []
     for fields, data in zip(pushed, payloads, strict=True):
         own = fields.job_id or fields.custom_id
         state.out.durable |= fields.durable  # that a job is there already is a promise, too
-        there = own if own and (own in taken or own in state.jobs or own in jobs) else claims.taken(fields)
+        there = own if own and (own in taken or own in state.jobs or own in jobs) else None
+        if there is None and fields.unique_key:
+            found = claims.take(fields, f"jobs[{len(ids)}]: " if many else "")
+            there = found.existing
+            if found.action:
+                conflicts.append(Conflict(found.action, found.holder, len(ids)))
         if there is not None:
             met.append(len(ids))
             ids.append(there)
@@ -280,18 +294,23 @@ def add(
         claims.claim(job, fields.dedup)
         jobs[job.id] = job
         ids.append(job.id)
-    added = claims.settle(list(jobs.values()))
-    state.totals.pushed += len(added)
-    for job in added:
-        if job.extra is not None and dependencies.block(state, job, outcomes):
-            transitions.add_blocked(state, queue, job)
-        else:
-            transitions.add(state, queue, [job])
+    _begin(state, queue, claims.settle(list(jobs.values())), outcomes)
     for place in met:
         holder = state.jobs.get(ids[place])
         if holder is not None:  # not if the same push then replaced it
             events.emit(state, events.DUPLICATED, holder)
-    return ids, met
+    return Answer(ids, met, conflicts)
+
+
+def _begin(state: State, queue: QueueState, jobs: list[Job], outcomes: Mapping[str, Outcome]) -> None:
+    """New jobs become live: those that wait for nothing at once."""
+    state.totals.pushed += len(jobs)
+    for job in jobs:
+        extra = job.extra
+        if extra is not None and (dependencies.block(state, job, outcomes) or extra.after is not None):
+            transitions.add_blocked(state, queue, job)
+        else:
+            transitions.add(state, queue, [job])
 
 
 def new_job(

@@ -1,17 +1,21 @@
-"""Unique keys: of the jobs of a queue at most one holds a key, and a push with a taken key adds none.
+"""Unique keys: of the jobs of a queue at most one holds a key, and a push says what happens if it is taken.
 
-A key is free again when its job ends or fails (`lifecycle`), or when its own time is over.  Nothing waits
-for that time: it is looked at when the key is met.
+A key is free again when its job ends or fails an attempt, or when its own time is over, as in the reference;
+or as a push says with ``onConflict`` or ``states`` (`unique_keys`).  Nothing waits for the end of a key: it
+is looked at when the key is met.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import NamedTuple
 
 from bunqueue.model.job import ACTIVE, Extra, Job
+from bunqueue.model.unique import EXTEND, REJECT, REPLACE, SUPERSEDE, holds, mask
 from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import CommandError
-from bunqueue.protocol.commands.core import Dedup, JobFields, Push
+from bunqueue.protocol.commands.base import path_of
+from bunqueue.protocol.commands.core import Action, Dedup, JobFields, Push
 from bunqueue.protocol.commands.dedup import (
     Freed,
     FreedReply,
@@ -24,69 +28,123 @@ from bunqueue.protocol.commands.dedup import (
     RemoveJobDeduplicationKey,
 )
 
-from ..lookup import known_queue
-from ..memory.unique_keys import release_key
+from ..lookup import find, known_queue
 from ..outbox import ROW
-from ..state import Client, QueueState, State
-from . import transitions
+from ..state import Client, EndedKey, QueueState, State
+from . import transitions, unique_keys
+from .cancellation import has_begun, stop
 
 NO_DEDUP = Dedup()
 
 
 def holder_of(state: State, client: Client, command: GetDeduplicationJobId) -> HolderReply:
     queue = known_queue(state, command.queue)
-    job = living_holder(state, queue, command.deduplication_id) if queue is not None else None
-    return HolderReply(data=Holder(None if job is None else job.id))
+    found = None if queue is None else holder_id(state, queue, command.deduplication_id)
+    return HolderReply(data=Holder(found))
 
 
 def remove_key(state: State, client: Client, command: RemoveDeduplicationKey) -> FreedReply:
-    queue = known_queue(state, command.queue)
-    job = living_holder(state, queue, command.deduplication_id) if queue is not None else None
-    if queue is None or job is None:
+    queue, key = known_queue(state, command.queue), command.deduplication_id
+    if queue is None or holder_id(state, queue, key) is None:
         return FreedReply(data=Freed(0))
-    _free(state, queue, job)
+    _free_key(state, queue, key)
     return FreedReply(data=Freed(1))
 
 
 def remove_key_of_job(state: State, client: Client, command: RemoveJobDeduplicationKey) -> RemovedReply:
-    job = state.jobs.get(command.id)
-    if job is None or not job.holds_key:
+    job = find(state, command.id)
+    queue = state.queues.get(job.queue) if job is not None else None
+    if job is None or queue is None or job.unique_key is None:
         return RemovedReply(data=Removed(False))
-    valid = not _is_over(job, state.now)
-    _free(state, state.queues[job.queue], job)
-    return RemovedReply(data=Removed(valid))
+    if job.id in state.jobs:
+        holds, valid = job.holds_key, not _is_over(job, state.now)
+    else:
+        holds = valid = unique_keys.holder_of_ended(state, queue, job.unique_key) == job.id
+    if holds:
+        _free_key(state, queue, job.unique_key)
+    return RemovedReply(data=Removed(holds and valid))
+
+
+class Taken(NamedTuple):
+    """Who holds a key: a live job, or one that has ended."""
+
+    id: str
+    job: Job | None
+
+
+class Met(NamedTuple):
+    """What becomes of a push with a key: the job that is there, if none is to be added; and for those that
+    asked, what happened to the ``holder`` of the key."""
+
+    existing: str | None = None
+    action: Action | None = None
+    holder: str = ""
+
+
+FREE = Met()
 
 
 class Claims:
     """The unique keys that the jobs of one push ask for.  Nothing is changed before `settle`, as another
     job of the same push may still be refused."""
 
-    __slots__ = ("_fresh", "_queue", "_renewed", "_replaced", "_state")
+    __slots__ = ("_fresh", "_queue", "_renewed", "_replaced", "_state", "_stopped")
 
     def __init__(self, state: State, queue: QueueState) -> None:
         self._state = state
         self._queue = queue
         self._fresh: dict[str, Job] = {}  # jobs of this push by the key they will hold
         self._replaced: list[Job] = []
-        self._renewed: list[tuple[Job, int]] = []  # (holder, until)
+        self._renewed: list[tuple[str, Taken, int]] = []  # (key, holder, until)
+        self._stopped: dict[str, tuple[Job, Dedup]] = {}  # key -> the job that is superseded
 
-    def taken(self, fields: JobFields | Push) -> str | None:
-        """The id of the job that is there in place of a new one; None when a new one is to be added."""
-        key, dedup = fields.unique_key, fields.dedup or NO_DEDUP
-        job = self._current(key) if key else None
-        if job is None:
-            return None
+    def take(self, fields: JobFields | Push, where: str = "") -> Met:
+        """What becomes of a push with a key.  CommandError if a key that is taken refuses it, or it asks for
+        one that cannot be kept."""
+        key, dedup = fields.unique_key or "", fields.dedup or NO_DEDUP
+        check(self._state, dedup, where)
+        taken = self._current(key)
+        if taken is None:
+            return FREE
+        policy, id_ = dedup.on_conflict, taken.id
+        if policy is None and dedup.states is None:
+            return self._as_in_the_reference(key, taken, fields, dedup)
+        if policy == REJECT:
+            raise _taken_by(id_, key, where)
+        if policy in (REPLACE, SUPERSEDE):
+            self._replace(taken, fields)
+            if (running := self._to_be_stopped(taken.job, policy == SUPERSEDE)) is not None:
+                self._stopped[key] = (running, dedup)
+            return Met(None, "superseded" if policy == SUPERSEDE else "replaced", id_)
+        if policy == EXTEND:
+            self._renewed.append((key, taken, self._state.now + int(dedup.ttl or 0)))
+            return Met(id_, "extended", id_)
+        return Met(id_, "kept", id_)
+
+    def _as_in_the_reference(self, key: str, taken: Taken, fields: JobFields | Push, dedup: Dedup) -> Met:
         if dedup.replace:
-            self._check_replaceable(job, fields.depends_on or ())
-            self._replaced.append(job)
-            return None
+            self._replace(taken, fields)
+            return FREE
         if dedup.extend and dedup.ttl:
-            if job.state == ACTIVE:
+            if taken.job is not None and taken.job.state == ACTIVE:
                 raise CommandError(
                     "Duplicate unique_key (extended TTL)", Code.DUPLICATE_KEY, field="uniqueKey"
                 )
-            self._renewed.append((job, self._state.now + int(dedup.ttl)))
-        return job.id
+            self._renewed.append((key, taken, self._state.now + int(dedup.ttl)))
+        return Met(taken.id)
+
+    def _replace(self, taken: Taken, fields: JobFields | Push) -> None:
+        if taken.job is not None:
+            self._check_replaceable(taken.job, fields.depends_on or ())
+            self._replaced.append(taken.job)
+
+    def _to_be_stopped(self, holder: Job | None, supersedes: bool) -> Job | None:
+        """The job that has begun and has to end before a new one may begin: the holder, if that is
+        superseded, or the one that the holder waits for itself."""
+        if holder is not None and not has_begun(holder):
+            after = holder.extra.after if holder.extra is not None else None
+            return None if after is None else self._state.jobs.get(after)
+        return holder if supersedes else None
 
     def claim(self, job: Job, dedup: Dedup | None) -> None:
         """``job`` is new and is to hold its key."""
@@ -94,38 +152,66 @@ class Claims:
         if not key:
             return
         self._fresh[key] = job
-        if dedup is not None and dedup.ttl is not None:
+        if dedup is None:
+            return
+        if dedup.ttl is not None:
             _last(job, self._state.now + int(dedup.ttl))
+        if dedup.on_conflict is not None or dedup.states is not None:
+            job.extra = job.extra or Extra()
+            job.extra.key_states = mask(dedup.states, timed=dedup.ttl is not None)
+        if key in self._stopped:
+            job.extra = job.extra or Extra()
+            job.extra.after = self._stopped[key][0].id
 
     def settle(self, jobs: list[Job]) -> list[Job]:
         """Take the keys; of the new jobs, those that no other one of this push has replaced."""
         state, queue = self._state, self._queue
-        for job, until in self._renewed:
-            _last(job, until)
-            if job.id in state.jobs:
-                state.out.touch(job, ROW)
+        for key, taken, until in self._renewed:
+            self._renew(key, taken, until)
         gone = set(self._replaced)
         for job in self._replaced:
-            if job.id in state.jobs and job.state != ACTIVE:  # an active one goes on, without the key
+            if job.id in state.jobs and not has_begun(job):  # else it goes on, without the key
                 transitions.remove(state, queue, job)
         for key, job in self._fresh.items():
-            if (former := state.jobs.get(queue.unique.get(key, ""))) is not None:
-                _free(state, queue, former)
+            _free_key(state, queue, key)
             queue.unique[key] = job.id
             job.holds_key = True
+        for key, (job, dedup) in self._stopped.items():
+            self._stop(job, self._fresh[key], dedup)
         return [job for job in jobs if job not in gone] if gone else jobs
 
-    def _current(self, key: str) -> Job | None:
+    def _renew(self, key: str, taken: Taken, until: int) -> None:
+        state, queue = self._state, self._queue
+        if taken.job is not None:
+            _last(taken.job, until)
+            if taken.id in state.jobs:
+                state.out.touch(taken.job, ROW)
+        elif (ended := queue.ended_keys.get(key)) is not None and ended.until is not None:
+            unique_keys.drop_ended(state, queue, key)
+            unique_keys.hold_ended(state, queue, key, EndedKey(ended.id, until, state.now))
+
+    def _stop(self, job: Job, follower: Job, dedup: Dedup) -> None:
+        """Have a job end that has begun, and another one begin then."""
+        goes_on = stop(self._state, job, f"superseded by job {follower.id}", int(dedup.grace))
+        assert follower.extra is not None
+        if not goes_on:
+            follower.extra.after = None
+            return
+        job.extra = job.extra or Extra()
+        job.extra.superseded_by = follower.id
+        self._state.out.touch(job, ROW)
+
+    def _current(self, key: str) -> Taken | None:
         fresh = self._fresh.get(key)
         if fresh is not None and not _is_over(fresh, self._state.now):
-            return fresh
-        return living_holder(self._state, self._queue, key)
+            return Taken(fresh.id, fresh)
+        return _holder(self._state, self._queue, key)
 
     def _check_replaceable(self, job: Job, dependencies: Collection[str]) -> None:
         """CommandError when ``job`` may not go because jobs wait for it, also the one that replaces it."""
         awaited = self._state.awaited.get(job.id)
         is_awaited = awaited is not None and bool(awaited.jobs or awaited.shards)
-        if job.state != ACTIVE and (is_awaited or job.id in dependencies):
+        if not has_begun(job) and (is_awaited or job.id in dependencies):
             raise CommandError(
                 f"Cannot replace deduplicated job {job.id} because live jobs depend on it",
                 Code.JOB_STATE,
@@ -133,17 +219,56 @@ class Claims:
             )
 
 
-def living_holder(state: State, queue: QueueState, key: str) -> Job | None:
-    """The live job that holds a key at present; None when the key is free."""
-    job_id = queue.unique.get(key)
-    job = state.jobs.get(job_id) if job_id is not None else None
-    return None if job is None or _is_over(job, state.now) else job
+def _taken_by(job_id: str, key: str, where: str) -> CommandError:
+    text = f"{where}job {job_id} holds the unique key {key[:64]!r}"
+    error = CommandError(text, Code.DUPLICATE_KEY, field=path_of(f"{where}uniqueKey"))
+    error.value = job_id  # not cut, as others are: a program looks for this job
+    return error
+
+
+def check(state: State, dedup: Dedup, where: str = "") -> None:
+    """CommandError for fields that contradict each other, and when no more keys can be kept."""
+    policy = dedup.on_conflict
+    if policy is None and dedup.states is None:
+        return
+    field, problem = path_of(f"{where}dedup.onConflict"), None
+    if dedup.extend or dedup.replace:
+        problem = "onConflict says that already; leave out extend and replace"
+    elif policy == EXTEND and dedup.ttl is None:
+        problem = "onConflict extend needs a ttl"
+    elif dedup.states == []:
+        field, problem = path_of(f"{where}dedup.states"), "states is empty, so the key would never be held"
+    if problem is not None:
+        raise CommandError(f"{where}dedup: {problem}", Code.INVALID_FIELD, field=field, value=policy)
+    if state.ended_keys.count >= unique_keys.MAX_ENDED:
+        raise CommandError(
+            f"{where}the shard keeps no more than {unique_keys.MAX_ENDED:,} unique keys of ended jobs:"
+            " give keys a shorter ttl, or remove some",
+            Code.TOO_MANY_KEYS,
+            field=path_of(f"{where}uniqueKey"),
+            bound=unique_keys.MAX_ENDED,
+        )
+
+
+def holder_id(state: State, queue: QueueState, key: str) -> str | None:
+    """The id of the job that holds a key at present, live or ended; None when the key is free."""
+    taken = _holder(state, queue, key)
+    return None if taken is None else taken.id
+
+
+def _holder(state: State, queue: QueueState, key: str) -> Taken | None:
+    job = state.jobs.get(queue.unique.get(key, ""))
+    if job is not None and not _is_over(job, state.now):
+        states = job.extra.key_states if job.extra is not None else None
+        if states is None or holds(states, job.state):
+            return Taken(job.id, job)
+    ended = unique_keys.holder_of_ended(state, queue, key)
+    return None if ended is None else Taken(ended, None)
 
 
 def _is_over(job: Job, now: int) -> bool:
     """Whether the key of ``job`` has outlived its time."""
-    until = job.extra.key_until if job.extra is not None else None
-    return until is not None and until <= now
+    return job.extra is not None and unique_keys.is_over(job.extra.key_until, now)
 
 
 def _last(job: Job, until: int) -> None:
@@ -153,6 +278,11 @@ def _last(job: Job, until: int) -> None:
     job.extra.key_until = until
 
 
-def _free(state: State, queue: QueueState, job: Job) -> None:
-    release_key(queue, job)
-    state.out.touch(job, ROW)
+def _free_key(state: State, queue: QueueState, key: str) -> None:
+    """Nobody holds the key any more."""
+    former = state.jobs.get(queue.unique.get(key, ""))
+    if former is not None:
+        unique_keys.release_key(queue, former)
+        state.out.touch(former, ROW)
+    if key in queue.ended_keys:
+        unique_keys.drop_ended(state, queue, key)

@@ -12,7 +12,7 @@ from bunqueue.protocol.commands import CommandError
 from ..memory.queue_configs import of_queue
 from ..outbox import ROW
 from ..state import QueueState, State
-from . import events
+from . import events, unique_keys
 from .events import emit
 
 EVICTED = 250  # dead letters removed in one go; 2 ms
@@ -27,6 +27,7 @@ def forget(state: State, job: Job) -> None:
     else:
         queue.failed -= 1
     job.state = REMOVED
+    unique_keys.forget(state, queue, job)
     emit(state, events.DROPPED, job)
     state.out.touch(job, ROW)
 
@@ -43,6 +44,8 @@ def purge(state: State, queue: QueueState, finished: int, seqs: list[int]) -> No
     if state.shards > 1:
         state.freed_ids += own.values()
     state.out.purge(queue.id, seqs)
+    if state.ended_keys.kept:
+        unique_keys.purged(state, seqs, own)
 
 
 def check(state: State, queue: QueueState, removed: int) -> None:

@@ -18,6 +18,7 @@ from bunqueue.protocol.commands.times import Repeat
 from ..memory.clock_correction import SetBack
 from ..outbox import ROW
 from ..state import QueueState, State
+from . import unique_keys
 
 MAX_CHAIN = 1000  # completed jobs looked at to find the one that follows them all
 
@@ -122,10 +123,7 @@ def successor(state: State, queue: QueueState, job: Job, extra: Extra) -> Job | 
     )
     extra.repeated_by = again.id
     state.out.touch(job, ROW)
-    if job.unique_key is not None:
-        again.unique_key = job.unique_key
-        again.holds_key = job.unique_key not in queue.unique
-        queue.unique.setdefault(job.unique_key, again.id)
+    unique_keys.hand_on(state, queue, job, again)
     return again
 
 

@@ -37,13 +37,23 @@ from bunqueue.model.workflow import Waits
 from bunqueue.protocol.job_view import timeline
 
 from ..memory.queue_configs import of_queue
-from ..memory.unique_keys import release_key, retake_key
 from ..memory.worker_presence import remember
 from ..outbox import CLEAN, ROW, STATE, Attempt
 from ..ready import deadlines, queue_limits
 from ..state import Client, QueueState, State
-from . import child_results, dlq_retries, events, job_waiters, last_runs, outcomes, progress, removal, undo
-from .dedup import living_holder
+from . import (
+    child_results,
+    dlq_retries,
+    events,
+    job_waiters,
+    last_runs,
+    outcomes,
+    progress,
+    removal,
+    undo,
+    unique_keys,
+)
+from .dedup import holder_id
 from .events import PUSHED, READY, WAITING_CHILDREN, emit
 from .last_runs import ended as run_ended
 from .repeating import successor
@@ -197,7 +207,7 @@ def fail(
     options = job.shared.options
     job.attempts += 1
     _end_attempt(state, queue, job, error, reason)
-    release_key(queue, job)  # every FAIL gives the key up, as in the reference server
+    unique_keys.release_after_attempt(queue, job)
     final = final or job.attempts >= options.max_attempts
     undoes = final and undo.comes_first(job)
     emit(state, events.FAILED, job, error=job.error or "", terminal=final and not undoes)
@@ -432,14 +442,14 @@ def revive(
     job.started_at = job.finished_at = None
     job.reason = job.error = None
     job.timed_out = False
-    retake_key(queue, job)
+    unique_keys.retake_key(state, queue, job)
     add(state, queue, [job], events.REVIVED)
     queue.late[job.seq] = queue.jobs.pop(job.seq)
 
 
 def can_retake_key(state: State, queue: QueueState, job: Job) -> bool:
-    """Whether no living job holds the unique key of a finished one."""
-    return job.unique_key is None or living_holder(state, queue, job.unique_key) is None
+    """Whether no other job holds the unique key of a finished one."""
+    return job.unique_key is None or holder_id(state, queue, job.unique_key) in (None, job.id)
 
 
 def interrupt(state: State, job: Job, error: str | None) -> None:
@@ -562,14 +572,39 @@ def _block(state: State, queue: QueueState, job: Job) -> None:
 
 
 def unblock(state: State, job: Job) -> None:
-    """BLOCKED to WAITING, or DELAYED while its time has not come: nothing holds it back any more."""
+    """BLOCKED to WAITING, or DELAYED while its time has not come: nothing holds it back any more, unless it
+    is to begin when another job has ended."""
     queue = state.queues[job.queue]
-    del queue.blocked[job.seq]
     if job.extra is not None:
         job.extra.parked = False
+        if job.extra.after is not None:
+            return state.out.touch(job, ROW)
+    del queue.blocked[job.seq]
     enqueue(state, queue, job)
     state.out.touch(job, ROW)
     emit(state, READY, job)
+
+
+def _let_follow(state: State, job: Job, follower_id: str) -> None:
+    """A job that was superseded has ended: the one that waited for that may begin."""
+    follower = state.jobs.get(follower_id)
+    if follower is None or follower.extra is None or follower.extra.after != job.id:
+        return
+    follower.extra.after = None
+    if follower.state == BLOCKED and not (follower.extra.pending or follower.extra.parked):
+        unblock(state, follower)
+    else:
+        state.out.touch(follower, ROW)
+
+
+def recover_followers(state: State, followers: list[Job]) -> None:
+    """Jobs that were stored while they waited for the end of another: that may have been lost."""
+    for job in followers:
+        assert job.extra is not None
+        if job.extra.after not in state.jobs:
+            job.extra.after = None
+            if not (job.extra.pending or job.extra.parked):
+                unblock(state, job)
 
 
 def fail_blocked(state: State, job: Job, error: str) -> None:
@@ -678,9 +713,11 @@ def _again(state: State, queue: QueueState, job: Job, run_at: int) -> None:
 def _retire(state: State, queue: QueueState, job: Job) -> None:
     """A job is no longer live: from now on only the archive knows it."""
     if job.holds_key:
-        release_key(queue, job)
+        unique_keys.end_key(state, queue, job)
     if job.extra is not None:
         queue_limits.left(state, queue, job)
+        if job.extra.superseded_by is not None:
+            _let_follow(state, job, job.extra.superseded_by)
         if job.state == REMOVED and job.extra.own_id and not _is_remembered(state, job.id):
             state.freed_ids.append(job.id)
     if job.run is not None:

@@ -18,8 +18,9 @@ from bunqueue.protocol.commands import CommandError
 from bunqueue.protocol.commands.core import JobFields
 
 from .. import peer_calls
-from ..handlers import cancel, push
+from ..handlers import push
 from ..lifecycle import outcomes, run_steps
+from ..lifecycle.cancellation import stop
 from ..memory.runs import Child
 from ..peer_calls import Steps
 from ..run_writes import Op
@@ -275,7 +276,7 @@ def _push(state: State, child: messages.NewChild, parent: str) -> str:
     fields = _decode_fields(child.input)
     fields.job_id, fields.parent_id = child.id, parent
     queue = state.queues.get(child.queue) or push.new_queue(state, child.queue)
-    ids, _ = push.add(state, queue, [fields], [bytes(fields.data)])
+    ids = push.add(state, queue, [fields], [bytes(fields.data)]).ids
     job = state.jobs.get(ids[0])
     if job is not None:
         outcomes.watch(state, job)
@@ -288,5 +289,5 @@ def cancel_children(
     for child_id in message.ids:
         job = state.jobs.get(child_id)
         if job is not None and job.extra is not None and job.extra.parent_id == message.parent:
-            cancel.stop(state, job, message.reason, GRACE_MS)
+            stop(state, job, message.reason, GRACE_MS)
     return messages.ChildrenCancelled()

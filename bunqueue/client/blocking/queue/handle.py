@@ -19,7 +19,18 @@ from bunqueue.client.options.moments import When, time_left
 from bunqueue.client.options.types import JobRef
 from bunqueue.errors import BunqueueError, LockLost, ResultTimeout, WrongState
 from bunqueue.protocol.commands import Ok, Reply, dedup, dlq, flows, insight, jobs, query
-from bunqueue.protocol.commands.core import Ack, AckReply, Applied, Fail, HeartbeatReply, JobHeartbeat
+from bunqueue.protocol.commands.core import (
+    Ack,
+    AckReply,
+    Action,
+    Applied,
+    Conflict,
+    Fail,
+    HeartbeatReply,
+    JobFields,
+    JobHeartbeat,
+    Push,
+)
 from bunqueue.protocol.commands.events import WaitJobs, WaitManyReply
 from bunqueue.protocol.commands.insight import AttemptView, WaitReason
 from bunqueue.protocol.commands.jobs import LogLine
@@ -43,7 +54,7 @@ class JobHandle(Generic[R]):
     R is the type of its result: what the annotation of a typed job says, else Any.
     """
 
-    __slots__ = ("_caller", "created", "id", "queue", "result_type")
+    __slots__ = ("_caller", "conflict", "created", "holder", "id", "queue", "result_type")
 
     def __init__(
         self,
@@ -61,15 +72,29 @@ class JobHandle(Generic[R]):
         self.id = job_id
         self.created = created
         """Whether adding it made a new job; False: there was one already. None: it was not just added."""
+        self.conflict: Action | None = None
+        """What happened as its unique key was taken: "kept", "extended", "replaced" or "superseded"; None: it
+        was free."""
+        self.holder: str | None = None
+        """The id of the job that had the key."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(queue={self.queue!r}, id={self.id!r})"
+
+    def _met(self, job: JobFields | Push, conflict: Conflict | None) -> None:
+        """For the queue: it was added as `job`, and its key was taken, if that was so."""
+        if conflict is not None:
+            self.conflict, self.holder = conflict.action, conflict.holder
+        elif self.created is False and job.unique_key and not job.job_id:
+            self.conflict, self.holder = "kept", self.id
 
     def returning(self, kind: type[K]) -> JobHandle[K]:
         """The same job, whose result is converted to a type: `handle.returning(Receipt)`. It may be a
         dataclass, an attrs class, a Pydantic model, a msgspec struct, or any other type that jobs can carry.
         """
-        return JobHandle(self._caller, self.queue, self.id, kind, created=self.created)
+        other = JobHandle[K](self._caller, self.queue, self.id, kind, created=self.created)
+        other.conflict, other.holder = self.conflict, self.holder
+        return other
 
     def _ask(self, command: Struct, reply: type[A]) -> A:
         """The reply to a command about this job; errors name its queue, which the command does not."""

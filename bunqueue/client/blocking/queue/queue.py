@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Literal, Self, TypedDict, TypeVar, Unpack, get_args, overload
 
@@ -45,6 +45,7 @@ from bunqueue.client.options.job import (
     wire_fields,
 )
 from bunqueue.client.options.moments import PastMoment, When, age, past_moment, time_left
+from bunqueue.client.options.unique import keyed
 from bunqueue.client.worker.middleware import Around, Middleware, around_adding
 from bunqueue.errors import BunqueueError, CommandFailed, JobNotFound, OptionError
 from bunqueue.model.dead_letters import CANCELLED, REASONS, DlqConfig
@@ -200,7 +201,7 @@ class Queue(NamedCrons, QueueSettings, ServerWebhooks, Search):
         """Add a job called `name`; it is safe when this returns. For the options see `JobOptions`.
 
         When there is a job already with the same `unique_key` or `job_id`, the handle is that one's, and its
-        `created` is False.
+        `created` is False. Its `conflict` says what `on_conflict` has made of that.
 
         If the connection is lost meanwhile, this is repeated, and still adds one job; or it raises
         ConnectionLost or CommandTimeout, and nobody knows whether there is one. To be able to call it again
@@ -216,7 +217,7 @@ class Queue(NamedCrons, QueueSettings, ServerWebhooks, Search):
             return handle
         command = self._push(name, data, options, idempotency_key)
         reply = self._caller.call(command, core.PushReply)
-        return JobHandle(self._caller, self.name, reply.id, created=reply.existing is UNSET)
+        return self._handle(command, reply)
 
     def add_bulk(
         self, jobs: Iterable[NewJob | tuple[str, object]], *, idempotency_key: str | None = None
@@ -236,18 +237,28 @@ class Queue(NamedCrons, QueueSettings, ServerWebhooks, Search):
         if not command.jobs:
             return []
         reply = self._caller.call(command, core.PushBatchReply)
-        return self._handles(reply.ids, reply.existing or ())
+        return self._handles(command, reply)
 
-    def _handles(self, ids: Sequence[str], existing: Collection[int]) -> list[JobHandle[Any]]:
-        """`existing`: the indexes of the ids that are not of new jobs."""
-        caller, queue, there = self._caller, self.name, frozenset(existing)
-        return [
-            JobHandle(caller, queue, job_id, created=index not in there) for index, job_id in enumerate(ids)
+    def _handle(self, job: Push | JobFields, reply: core.PushReply) -> JobHandle[Any]:
+        handle = JobHandle[Any](self._caller, self.name, reply.id, created=reply.existing is UNSET)
+        handle._met(job, reply.conflict or None)
+        return handle
+
+    def _handles(self, command: PushBatch, reply: core.PushBatchReply) -> list[JobHandle[Any]]:
+        caller, queue, there = self._caller, self.name, frozenset(reply.existing or ())
+        handles = [
+            JobHandle[Any](caller, queue, job_id, created=index not in there)
+            for index, job_id in enumerate(reply.ids)
         ]
+        if there or reply.conflicts:
+            conflicts = {each.index: each for each in reply.conflicts or ()}
+            for index, (job, handle) in enumerate(zip(command.jobs, handles, strict=True)):
+                handle._met(job, conflicts.get(index))
+        return handles
 
     def _push(self, name: str, data: object, options: Mapping[str, object], key: str | None) -> Push:
-        fields = wire_fields(options, self._defaults)
         payload = job_data(data, "the data of the job")
+        fields = keyed(wire_fields(options, self._defaults), name, payload)
         if "size_limit" in fields:
             check_size(payload, fields, "the data of the job")
         return Push(
@@ -263,8 +274,8 @@ class Queue(NamedCrons, QueueSettings, ServerWebhooks, Search):
         entries = []
         for index, job in enumerate(jobs):
             name, data = (job.name, job.data) if isinstance(job, NewJob) else pair(index, job)
-            fields = bulk_fields(index, job, self._defaults) if isinstance(job, NewJob) else self._defaults
             payload = job_data(data, f"the data of job {index}")
+            fields = bulk_fields(index, job, payload, self._defaults)
             if "size_limit" in fields:
                 check_size(payload, fields, f"the data of job {index}")
             entries.append(JobFields(name=checks.job_name(name, index), data=payload, **fields))
@@ -281,24 +292,23 @@ class Queue(NamedCrons, QueueSettings, ServerWebhooks, Search):
 
     def _add_inside(self, around: Around, jobs: list[NewJob], key: str | None) -> list[JobHandle[Any]]:
         """Add jobs with middleware around it."""
-        existing: list[int] = []
+        handles: list[JobHandle[Any]] = []
 
         def send() -> None:
             if len(jobs) == 1:
                 command = self._push(jobs[0].name, jobs[0].data, jobs[0].options, key)
-                one = self._caller.call(command, core.PushReply)
-                ids = [one.id]
-                existing.extend([] if one.existing is UNSET else [0])
+                handles.append(self._handle(command, self._caller.call(command, core.PushReply)))
             else:
-                many = self._caller.call(self._push_batch(jobs, key), core.PushBatchReply)
-                ids = many.ids
-                existing.extend(many.existing or ())
-            for job, job_id in zip(jobs, ids, strict=True):
-                job.id = job_id
+                batch = self._push_batch(jobs, key)
+                handles.extend(self._handles(batch, self._caller.call(batch, core.PushBatchReply)))
+            for job, handle in zip(jobs, handles, strict=True):
+                job.id = handle.id
 
         for job in jobs:
             job.queue = self.name
-        return self._handles(around.add(jobs, send), existing) if jobs else []
+        if jobs:
+            around.add(jobs, send)
+        return handles
 
     # -- taking jobs by hand, where a `Worker` does not fit: in scripts, or between other loops
 

@@ -201,6 +201,7 @@ def _of_shard(state: State, jobs: Sums) -> ShardFigures:
         memory_limit_bytes=float(vitals.memory_limit),
         memory_full=vitals.memory_full,
         cron_missed_total=totals.cron_missed,
+        unique_keys_kept=state.ended_keys.count,
     )
 
 

@@ -28,10 +28,15 @@ def reasons_of(state: State, job: Job) -> list[WaitReason]:
 
 def _own(job: Job) -> Iterator[WaitReason]:
     """What is the job's own: its dependencies, its time."""
-    if job.state == BLOCKED:
-        pending = job.extra.pending if job.extra is not None else []
+    pending = job.extra.pending if job.extra is not None else []
+    if job.state == BLOCKED and (pending or job.extra is None or job.extra.after is None):
         text = f"it depends on {_count(len(pending), 'job')} that {_have(len(pending))} not completed"
         yield WaitReason("dependencies", text, None, pending[:MAX_IDS])
+    after = job.extra.after if job.extra is not None else None
+    if after is not None:
+        yield WaitReason(
+            "superseding", f"it begins when job {after}, which it supersedes, has ended", None, [after]
+        )
     if job.state == DELAYED and job.attempts:
         yield WaitReason("retry", f"attempt {job.attempts} failed, the next one waits", float(job.run_at))
     elif job.state == DELAYED:

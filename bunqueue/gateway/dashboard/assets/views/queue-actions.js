@@ -36,6 +36,8 @@ export function queueActions(queue, box, refresh) {
   };
 }
 
+const CONFLICTS = [["keep", "keep the job that is there"], ["replace", "replace it while it waits"], ["reject", "refuse this one"], ["supersede", "cancel it, then run this one"]];
+
 function addJob(queue, refresh) {
   return ask({ title: `Add a job to ${queue}`, action: "Add job", fields: [
     { name: "name", label: "Name", value: "default" },
@@ -44,9 +46,13 @@ function addJob(queue, refresh) {
     { name: "delay", label: "Delay, ms", kind: "number" },
     { name: "maxAttempts", label: "Attempts", kind: "number", hint: "3 unless set" },
     { name: "groupId", label: "Group" },
-  ], submit: async ({ data, ...rest }) => {
-    const { id } = await call("PUSH", { queue, data: readJson(data, "data"), ...rest });
-    toast(h("span", {}, "Added ", h("a", { href: `/jobs/${encodeURIComponent(id)}` }, id)));
+    { name: "uniqueKey", label: "Unique key" },
+    { name: "onConflict", label: "If the key is taken", kind: "choice", options: CONFLICTS },
+  ], submit: async ({ data, onConflict, ...rest }) => {
+    const dedup = rest.uniqueKey === undefined ? undefined : { onConflict };
+    const { id, existing, conflict } = await call("PUSH", { queue, data: readJson(data, "data"), ...rest, dedup });
+    const said = existing ? "There already: " : conflict ? `Added (another one was ${conflict.action}): ` : "Added ";
+    toast(h("span", {}, said, h("a", { href: `/jobs/${encodeURIComponent(id)}` }, id)));
     refresh();
   } });
 }

@@ -1,0 +1,39 @@
+"""In which states of a job its unique key is held."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from bunqueue.model.job import ACTIVE, BLOCKED, COMPLETED, DELAYED, FAILED, STATE_NAMES, SUSPENDED, WAITING
+
+CANCELLED = 15  # a dead letter that somebody stopped: no state of its own, but one for keys
+
+BY_NAME = {
+    **{STATE_NAMES[state]: state for state in (WAITING, DELAYED, ACTIVE, BLOCKED, SUSPENDED)},
+    **{STATE_NAMES[state]: state for state in (COMPLETED, FAILED)},
+    "cancelled": CANCELLED,
+}
+NAMES = tuple(BY_NAME)
+
+REPLACE, EXTEND, REJECT, SUPERSEDE = "replace", "extend", "reject", "supersede"
+
+
+def _mask(states: Iterable[int]) -> int:
+    return sum(1 << state for state in set(states))
+
+
+_UNFINISHED = _mask((WAITING, DELAYED, ACTIVE, BLOCKED, SUSPENDED))
+_ANY = _UNFINISHED | _mask((COMPLETED, FAILED))  # not what somebody stopped
+
+
+def mask(names: Iterable[str] | None, *, timed: bool) -> int:
+    """The states of these names as one number; without names those in which a key is held by default: while
+    its job is unfinished, or for its time (``timed``) however the job ends."""
+    if names is None:
+        return _ANY if timed else _UNFINISHED
+    return _mask(BY_NAME[name] for name in names)
+
+
+def holds(states: int, state: int) -> bool:
+    """Whether a key is held in a state."""
+    return bool(states >> state & 1)

@@ -1,0 +1,188 @@
+"""Who holds which unique key: live jobs, and jobs that have ended whose key is not free yet.
+
+The keys of ended jobs are stored as records.  One with an end goes when that has come; one without is held
+as long as its job is kept.  A shard keeps at most MAX_ENDED of them, beside those of its live jobs.  The
+rules for pushes are in `dedup`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from msgspec.json import Decoder
+
+from bunqueue.model.dead_letters import CANCELLED as STOPPED
+from bunqueue.model.dead_letters import EXPIRED
+from bunqueue.model.ids import seq_of_id
+from bunqueue.model.job import COMPLETED, FAILED, REMOVED, Job
+from bunqueue.model.unique import CANCELLED, holds
+
+from ..memory.clock_correction import SetBack
+from ..state import EndedKey, QueueState, State
+
+KIND = "key"
+MAX_ENDED = 1_000_000  # some 300 MB
+
+_decode = Decoder(EndedKey).decode
+
+
+def release_key(queue: QueueState, job: Job) -> None:
+    """Let another job have the unique key."""
+    if job.holds_key and job.unique_key is not None:
+        job.holds_key = False
+        queue.unique.pop(job.unique_key, None)
+
+
+def release_after_attempt(queue: QueueState, job: Job) -> None:
+    """An attempt failed.  As in the reference that gives the key up, unless its push said in which states it
+    is held."""
+    if job.holds_key and (job.extra is None or job.extra.key_states is None):
+        release_key(queue, job)
+
+
+def retake_key(state: State, queue: QueueState, job: Job) -> None:
+    """A job that comes back has its unique key again, unless another one has it."""
+    hand_on(state, queue, job, job)
+
+
+def hand_on(state: State, queue: QueueState, job: Job, to: Job) -> None:
+    """The key of an ended job goes to another one that is live, or to itself; not if a third one has it."""
+    key = to.unique_key = job.unique_key
+    if key is None:
+        return
+    to.holds_key = key not in queue.unique and holder_of_ended(state, queue, key) in (None, job.id)
+    if to.holds_key:
+        drop_ended(state, queue, key)
+        queue.unique[key] = to.id
+
+
+def end_key(state: State, queue: QueueState, job: Job) -> None:
+    """A job that holds a key has ended: the key is free, or held on."""
+    key, extra = job.unique_key, job.extra
+    release_key(queue, job)
+    if key is None or extra is None or extra.key_states is None:
+        return
+    until = extra.key_until
+    is_there = until is not None or job.state != REMOVED
+    if is_there and not is_over(until, state.now) and holds(extra.key_states, _ended_as(job)):
+        hold_ended(state, queue, key, EndedKey(job.id, until, state.now))
+
+
+def _ended_as(job: Job) -> int:
+    """The state for its key in which a job has ended; REMOVED: it was taken away before that."""
+    if job.state == COMPLETED or (job.state == REMOVED and job.finished_at is not None):
+        return COMPLETED
+    if job.reason == STOPPED:
+        return CANCELLED
+    return FAILED if job.reason is not None and job.reason != EXPIRED else REMOVED
+
+
+# -- keys of jobs that have ended
+
+
+def is_over(until: int | None, now: int) -> bool:
+    """Whether the time of a key is over."""
+    return until is not None and until <= now
+
+
+def holder_of_ended(state: State, queue: QueueState, key: str) -> str | None:
+    """The id of the ended job that holds a key; None when none does."""
+    ended = queue.ended_keys.get(key)
+    return None if ended is None or is_over(ended.until, state.now) else ended.id
+
+
+def hold_ended(state: State, queue: QueueState, key: str, ended: EndedKey) -> None:
+    """An ended job holds a key from now on."""
+    state.out.keep(KIND, f"{queue.name}/{key}", ended)
+    _know(state, queue, key, ended)
+
+
+def _know(state: State, queue: QueueState, key: str, ended: EndedKey) -> None:
+    if not queue.ended_keys:
+        queue.ended_keys = {}
+    queue.ended_keys[key] = ended
+    state.ended_keys.count += 1
+    if ended.until is not None:
+        state.ended_keys.ends.add(ended.until, (queue.name, key))
+    else:
+        for name in _names(ended.id):
+            state.ended_keys.kept.setdefault(name, []).append((queue.name, key))
+
+
+def drop_ended(state: State, queue: QueueState, key: str) -> None:
+    """A key of an ended job is free."""
+    ended = queue.ended_keys.pop(key, None)
+    if ended is None:
+        return
+    state.ended_keys.count -= 1
+    state.out.keep(KIND, f"{queue.name}/{key}", None)
+    if ended.until is None:
+        for name in _names(ended.id):
+            state.ended_keys.kept.pop(name, None)
+
+
+def _names(job_id: str) -> Iterator[int | str]:
+    """By what a purge may call a job: its number, or its id where that does not tell the number."""
+    yield job_id
+    if (seq := seq_of_id(job_id)) is not None:
+        yield seq
+
+
+def expire(state: State, most: int) -> int:
+    """Forget keys whose time is over, at most so many; how many entries were looked at."""
+    ends, looked_at = state.ended_keys.ends, 0
+    while looked_at < most and (entry := ends.pop_due(state.now)) is not None:
+        looked_at += 1
+        until, _, (name, key) = entry
+        queue = state.queues.get(name)
+        ended = queue.ended_keys.get(key) if queue is not None else None
+        if queue is not None and ended is not None and ended.until == until:
+            drop_ended(state, queue, key)
+    return looked_at
+
+
+def purged(state: State, seqs: list[int], own: dict[int, str]) -> None:
+    """Finished jobs are gone, and with them the keys that were held as long as they were kept."""
+    kept = state.ended_keys.kept
+    for seq in seqs:
+        for name, key in list(kept.get(own.get(seq, seq), ())):
+            queue = state.queues[name]
+            ended = queue.ended_keys.get(key)
+            # After resharding another job may have had this number before: the file knows.
+            if ended is not None and state.archive.known(ended.id) is None:
+                drop_ended(state, queue, key)
+
+
+def forget(state: State, queue: QueueState, job: Job) -> None:
+    """One finished job is gone."""
+    ended = queue.ended_keys.get(job.unique_key) if job.unique_key is not None else None
+    if ended is not None and ended.id == job.id and ended.until is None:
+        drop_ended(state, queue, job.unique_key or "")
+
+
+def forget_queue(state: State, queue: QueueState) -> None:
+    """All keys of ended jobs of a queue are free."""
+    for key in list(queue.ended_keys):
+        drop_ended(state, queue, key)
+
+
+def recover(state: State, key: str, value: str) -> None:
+    name, _, unique_key = key.partition("/")  # which no queue has in its name
+    queue, ended = state.queues.get(name), _decode(value)
+    if queue is None or is_over(ended.until, state.now):
+        state.out.keep(KIND, key, None)
+    else:
+        _know(state, queue, unique_key, ended)
+
+
+def set_back(state: State, back: SetBack) -> int:
+    """The clock was ahead; how many keys are held for another time."""
+    moved = 0
+    for queue in state.queues.values():
+        for key, ended in queue.ended_keys.items():
+            if ended.until is not None and back.is_wrong(ended.since):
+                ended.until, ended.since = back.end(ended.until, ended.since), back.moment(ended.since)
+                state.ended_keys.ends.add(ended.until, (queue.name, key))
+                state.out.keep(KIND, f"{queue.name}/{key}", ended)
+                moved += 1
+    return moved
