@@ -102,7 +102,7 @@ def fail(state: State, client: Client, command: Fail) -> FailReply:
     transitions.fail(
         state, job, command.error, EXPLICIT_FAIL, final=final, remove=remove, delay=command.delay
     )
-    if command.stack:
+    if command.stack and state.out.attempts:  # else it is written already, with the end of an undo
         stack = command.stack if isinstance(command.stack, str) else "\n".join(command.stack)
         state.out.attempts[-1].stack = stack[:MAX_STACK]
     again = command.wants_delay and job.state in (WAITING, DELAYED)

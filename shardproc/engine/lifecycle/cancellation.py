@@ -14,7 +14,8 @@ from . import events, transitions
 
 def has_begun(job: Job) -> bool:
     """Whether a live job runs, or is a workflow between two of its runs."""
-    begun = job.run is not None and bool(job.run.suspended + job.attempts)
+    run = job.run
+    begun = run is not None and bool(run.suspended + job.attempts or run.undoable)
     return job.state == ACTIVE or (begun and job.state != BLOCKED)
 
 

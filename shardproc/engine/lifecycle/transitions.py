@@ -637,7 +637,6 @@ def suspend(state: State, job: Job, waits: Waits | None, until: int | None) -> N
     assert run is not None
     let_go(state, queue, job)
     job.started_at = None
-    progress.forget(state, job)
     job.run_at = state.now if until is None else until
     run.suspended += 1
     run.waits = waits

@@ -90,6 +90,7 @@ def _record(state: State, record: StepRecord, started: waits.Started) -> StepAns
     if head is not None:
         _check_same(record, head)
         return _again(state, job, head, record)
+    _check_whole(record)
     _check_move(record, None)
     _check_room(run, record)
     number = run.last + 1
@@ -118,6 +119,10 @@ def _check(record: StepRecord) -> None:
         payload(Raw(cursor), "cursor")
     if not record.name:
         raise CommandError("name must not be empty", Code.INVALID_FIELD, field="name")
+
+
+def _check_whole(record: StepRecord) -> None:
+    """Whether a new step has what it needs; who asks for a step again need not repeat it."""
     missing = {SLEEP: ("delay",), SIGNAL: ("signal",), CHILD: ("child",)}.get(record.kind, ())
     for field in missing:
         if getattr(record, field) is None:
