@@ -13,12 +13,13 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from bunqueue.app.bunqueue import Bunqueue
     from bunqueue.app.task import AsyncTask, PlainTask, Task
+    from bunqueue.app.workflow import AsyncWorkflow, PlainWorkflow, Workflow
     from bunqueue.client.admin import AsyncAdmin
     from bunqueue.client.blocking.admin import Admin
     from bunqueue.client.blocking.events import QueueEvents
     from bunqueue.client.blocking.flow import FlowProducer
     from bunqueue.client.blocking.group import QueueGroup
-    from bunqueue.client.blocking.queue import JobGroup, JobHandle, Queue
+    from bunqueue.client.blocking.queue import JobGroup, JobHandle, Queue, WorkflowHandle
     from bunqueue.client.connection.options import ConnectionOptions
     from bunqueue.client.connection.tls import TlsOptions
     from bunqueue.client.event_stream import QueueEvent
@@ -28,10 +29,11 @@ if TYPE_CHECKING:
     from bunqueue.client.group import AsyncQueueGroup
     from bunqueue.client.models.jobs import Job, JobCounts, JobProgress, QueueInfo, ServerStats
     from bunqueue.client.models.views import DeadLetter, FailedAttempt, JobOutcome
+    from bunqueue.client.models.workflows import Step, WorkflowInfo
     from bunqueue.client.options.job import JobOptions, NewJob
     from bunqueue.client.options.rates import RateLimit
     from bunqueue.client.options.types import Backoff, Debounce, Dedup, Repeat, Unique
-    from bunqueue.client.queue import AsyncJobGroup, AsyncJobHandle, AsyncQueue
+    from bunqueue.client.queue import AsyncJobGroup, AsyncJobHandle, AsyncQueue, AsyncWorkflowHandle
     from bunqueue.client.worker.active_job import ActiveJob, current_job
     from bunqueue.client.worker.job_logging import JobLogHandler
     from bunqueue.client.worker.middleware import CallNext, Middleware
@@ -40,10 +42,15 @@ if TYPE_CHECKING:
     from bunqueue.client.worker.routes import Route
     from bunqueue.client.worker.service import run_forever
     from bunqueue.client.worker.worker import Worker, WorkerHealth, WorkerStats
+    from bunqueue.client.workflow.blocking import BlockingFlow
+    from bunqueue.client.workflow.context import StepRun, current_step
+    from bunqueue.client.workflow.flow import Flow
+    from bunqueue.client.workflow.plans import Undo
     from bunqueue.errors import (
         ArgumentsError,
         AuthError,
         BunqueueError,
+        ChildFailed,
         CommandFailed,
         CommandTimeout,
         ConnectionLost,
@@ -56,6 +63,7 @@ if TYPE_CHECKING:
         JobInterrupted,
         JobNotFound,
         JobStopped,
+        JobSuspended,
         JobTimeout,
         LockLost,
         NotFound,
@@ -70,14 +78,25 @@ if TYPE_CHECKING:
         Retry,
         ScheduleConflict,
         ShardUnavailable,
+        SignalTimeout,
+        StepChanged,
+        StepFailed,
+        StepTimeout,
         StorageDamaged,
         StorageError,
         TlsError,
         Unrecoverable,
+        WorkflowError,
         WrongState,
     )
 
 _WHERE = {
+    "bunqueue.client.models.workflows": ("Step", "WorkflowInfo"),
+    "bunqueue.client.workflow.context": ("StepRun", "current_step"),
+    "bunqueue.client.workflow.plans": ("Undo",),
+    "bunqueue.client.workflow.blocking": ("BlockingFlow",),
+    "bunqueue.client.workflow.flow": ("Flow",),
+    "bunqueue.app.workflow": ("AsyncWorkflow", "PlainWorkflow", "Workflow"),
     "bunqueue.client.worker.job_logging": ("JobLogHandler",),
     "bunqueue.client.worker.processes.pool": ("Recycle",),
     "bunqueue.client.worker.routes": ("Route",),
@@ -89,7 +108,7 @@ _WHERE = {
     "bunqueue.client.blocking.events": ("QueueEvents",),
     "bunqueue.client.blocking.flow": ("FlowProducer",),
     "bunqueue.client.blocking.group": ("QueueGroup",),
-    "bunqueue.client.blocking.queue": ("JobGroup", "JobHandle", "Queue"),
+    "bunqueue.client.blocking.queue": ("JobGroup", "JobHandle", "Queue", "WorkflowHandle"),
     "bunqueue.client.connection.options": ("ConnectionOptions",),
     "bunqueue.client.event_stream": ("QueueEvent",),
     "bunqueue.client.events": ("AsyncQueueEvents",),
@@ -102,7 +121,7 @@ _WHERE = {
     "bunqueue.client.models.views": ("DeadLetter", "FailedAttempt", "JobOutcome"),
     "bunqueue.client.models.jobs": ("Job", "JobCounts", "JobProgress", "QueueInfo", "ServerStats"),
     "bunqueue.client.worker.middleware": ("CallNext", "Middleware"),
-    "bunqueue.client.queue": ("AsyncJobGroup", "AsyncJobHandle", "AsyncQueue"),
+    "bunqueue.client.queue": ("AsyncJobGroup", "AsyncJobHandle", "AsyncQueue", "AsyncWorkflowHandle"),
     "bunqueue.client.worker.active_job": (
         "ActiveJob",
         "current_job",
@@ -149,6 +168,13 @@ _WHERE = {
         "ResultTimeout",
         "Retry",
         "WrongState",
+        "ChildFailed",
+        "JobSuspended",
+        "SignalTimeout",
+        "StepChanged",
+        "StepFailed",
+        "StepTimeout",
+        "WorkflowError",
     ),
 }
 _MODULE_OF = {name: module for module, names in _WHERE.items() for name in names}
@@ -165,11 +191,15 @@ __all__ = [
     "AsyncQueueEvents",
     "AsyncQueueGroup",
     "AsyncTask",
+    "AsyncWorkflow",
+    "AsyncWorkflowHandle",
     "AuthError",
     "Backoff",
+    "BlockingFlow",
     "Bunqueue",
     "BunqueueError",
     "CallNext",
+    "ChildFailed",
     "CommandFailed",
     "CommandTimeout",
     "ConnectTimeout",
@@ -181,6 +211,7 @@ __all__ = [
     "DuplicateJob",
     "FailedAttempt",
     "FileInUse",
+    "Flow",
     "FlowJob",
     "FlowNode",
     "FlowProducer",
@@ -199,6 +230,7 @@ __all__ = [
     "JobOutcome",
     "JobProgress",
     "JobStopped",
+    "JobSuspended",
     "JobTimeout",
     "LockLost",
     "Middleware",
@@ -207,6 +239,7 @@ __all__ = [
     "OptionError",
     "PayloadError",
     "PlainTask",
+    "PlainWorkflow",
     "Postpone",
     "PostponeLimit",
     "ProcessBroken",
@@ -226,19 +259,31 @@ __all__ = [
     "ScheduleConflict",
     "ServerStats",
     "ShardUnavailable",
+    "SignalTimeout",
+    "Step",
+    "StepChanged",
+    "StepFailed",
+    "StepRun",
+    "StepTimeout",
     "StorageDamaged",
     "StorageError",
     "Task",
     "TlsError",
     "TlsOptions",
+    "Undo",
     "Unique",
     "Unrecoverable",
     "Worker",
     "WorkerHealth",
     "WorkerOptions",
     "WorkerStats",
+    "Workflow",
+    "WorkflowError",
+    "WorkflowHandle",
+    "WorkflowInfo",
     "WrongState",
     "current_job",
+    "current_step",
     "run_forever",
 ]
 

@@ -6,9 +6,10 @@ people and says what happened, to which queue or job, where, and what to do next
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from functools import partial
+from typing import Any, Literal
 
 
 class BunqueueError(Exception):
@@ -318,17 +319,40 @@ class Postpone(JobStopped):
 class Retry(BunqueueError):
     """Raise it in a handler to fail the attempt and have the next one in `delay`: ms or a timedelta, or at a
     moment: a datetime with a time zone, instead of after the job's backoff. It counts as an attempt: after
-    `max_attempts` the job is a dead letter."""
+    `max_attempts` the job is a dead letter.
+
+    Or give it to a step of a workflow: `flow.step("ship", ship, retry=Retry(max_attempts=10, on=Timeout))`.
+    Then `on` says which errors are retried, `never` which are not, and `when` is asked about the others.
+    `delay` is the first wait, doubled with each further one up to `max_delay`, unless `backoff` is "fixed";
+    a list has one wait for each retry. Waits are up to `jitter`, a part of them, longer or shorter.
+    """
 
     code = "retry"
 
     def __init__(
-        self, delay: float | timedelta | datetime, message: str = "its handler asks for another attempt"
+        self,
+        delay: float | timedelta | datetime | Sequence[float | timedelta] | None = None,
+        message: str = "its handler asks for another attempt",
+        *,
+        max_attempts: int = 3,
+        on: type[BaseException] | tuple[type[BaseException], ...] = Exception,
+        never: type[BaseException] | tuple[type[BaseException], ...] = (),
+        when: Callable[[BaseException], bool] | None = None,
+        backoff: Literal["exponential", "fixed"] = "exponential",
+        max_delay: float | timedelta = 3_600_000,
+        jitter: float = 0.1,
     ) -> None:
         super().__init__(message)
         self.delay = delay
+        self.max_attempts = max_attempts
+        self.on = on
+        self.never = never
+        self.when = when
+        self.backoff: Literal["exponential", "fixed"] = backoff
+        self.max_delay = max_delay
+        self.jitter = jitter
 
-    def __reduce__(self) -> tuple[type[Retry], tuple[float | timedelta | datetime, str]]:
+    def __reduce__(self) -> tuple[type[Retry], tuple[Any, str]]:
         return type(self), (self.delay, str(self))
 
 
@@ -345,6 +369,13 @@ class JobInterrupted(JobStopped):
     code = "job_interrupted"
 
 
+class JobSuspended(JobStopped):
+    """The run of a workflow has ended to wait; it goes on when that is over. This is no failure: middleware
+    sees it as what the run raises, and lets it through."""
+
+    code = "job_suspended"
+
+
 class ProcessDied(BunqueueError):
     """The process that ran the handler of a job ended before the handler did; the attempt has failed."""
 
@@ -355,3 +386,82 @@ class ProcessBroken(BunqueueError):
     """No process can be started to run handlers in: it cannot import them, say. The worker stops."""
 
     code = "process_broken"
+
+
+class WorkflowError(BunqueueError):
+    """Something went wrong in a workflow; `step` is the step that it is about."""
+
+    code = "workflow"
+
+    def __init__(
+        self, message: str, *, step: str = "", queue: str | None = None, job_id: str | None = None
+    ) -> None:
+        super().__init__(message, queue=queue, job_id=job_id)
+        self.step = step
+
+
+class StepFailed(WorkflowError):
+    """A step has failed for good. Handle it, and the workflow goes on; else its attempt fails, and the next
+    one runs the step again.
+
+    `error` is the text of the last error, `error_type` the name of its class, `attempts` how often the step
+    was tried. In the run in which it failed, `__cause__` is the error itself.
+    """
+
+    code = "step_failed"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        step: str = "",
+        error: str = "",
+        attempts: int = 1,
+        queue: str | None = None,
+        job_id: str | None = None,
+    ) -> None:
+        super().__init__(message, step=step, queue=queue, job_id=job_id)
+        self.error = error
+        self.error_type = error.partition(":")[0]
+        self.attempts = attempts
+
+
+class ChildFailed(StepFailed):
+    """A job that the workflow has started failed for good, was cancelled, or could not be started. `child_id`
+    is its id, `child_queue` its queue."""
+
+    code = "child_failed"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        step: str = "",
+        error: str = "",
+        child_id: str | None = None,
+        child_queue: str | None = None,
+        queue: str | None = None,
+        job_id: str | None = None,
+    ) -> None:
+        super().__init__(message, step=step, error=error, queue=queue, job_id=job_id)
+        self.child_id = child_id
+        self.child_queue = child_queue
+
+
+class StepTimeout(BunqueueError, TimeoutError):
+    """An attempt of a step took longer than its `timeout`."""
+
+    code = "step_timeout"
+
+
+class StepChanged(WorkflowError):
+    """The code asks for a step otherwise than it was recorded: with other arguments, or its stored result is
+    not of the type that the function promises now."""
+
+    code = "step_changed"
+
+
+class SignalTimeout(WorkflowError, TimeoutError):
+    """No signal came in time."""
+
+    code = "signal_timeout"

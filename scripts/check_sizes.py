@@ -24,6 +24,7 @@ EXCEPTIONS: dict[str, str] = {
     "bunqueue/app/bunqueue.py": "one class: everything that an app can declare, with its documentation",
     "bunqueue/client/blocking/queue/queue.py": "made from client/queue/queue.py",
     "bunqueue/client/queue/queue.py": "one class: every command about one queue, with its documentation",
+    "bunqueue/errors.py": "one table: every error that users catch, and what it says of itself",
     "bunqueue/protocol/commands/core.py": "the commands of a job's life, and the fields that they share",
     "bunqueue/settings.py": "one table: every setting of the server, and what it must be",
     "router/cluster/cluster.py": "one class: what a host knows of the others, and does about it",

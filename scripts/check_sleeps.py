@@ -5,7 +5,7 @@
 A test waits for an event, with `wait_until` or `eventually` of `tests/support/waiting.py`. A sleep that
 remains has its reason in a comment, at the end of its line or on the line above: the pace of a load, say, or
 a time in which something would happen that must not. `asyncio.sleep(0)` is a turn of the event loop and needs
-none.
+none, nor does `flow.sleep`, which a workflow under test is made of.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 
-SLEEP = re.compile(r"(?<!def )\bsleep\((?!0[,)])")
+SLEEP = re.compile(r"(?<!def )(?<!flow\.)\bsleep\((?!0[,)])")
 REASON = re.compile(r"(#|//)\s*(?!noqa|type:)\w")
 
 

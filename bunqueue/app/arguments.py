@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import cached_property
 from typing import Any, NoReturn, get_type_hints
 
@@ -45,6 +45,11 @@ class Arguments:
                     f"job {name!r}: the parameter {str(parameter)!r} has no name that data could carry; "
                     f"give every parameter one, and no / behind it"
                 )
+
+    @property
+    def names(self) -> Collection[str]:
+        """Those of the parameters."""
+        return self._signature.parameters
 
     @property
     def shown(self) -> str:

@@ -6,7 +6,7 @@ import inspect
 import os
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, ParamSpec, Self, TypeVar, Unpack, cast, get_args, overload
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack, cast, get_args, overload
 
 from bunqueue.app.batches import Batch, BatchHandler
 from bunqueue.app.clients import Clients
@@ -18,6 +18,7 @@ from bunqueue.app.schedules import Schedule, stale_of
 from bunqueue.app.service import Service
 from bunqueue.app.task import AsyncTask, PlainTask, Task
 from bunqueue.app.task_options import TaskOptions
+from bunqueue.app.workflow import AsyncWorkflow, PlainWorkflow, Workflow, WorkflowDecorator
 from bunqueue.client.admin import AsyncAdmin
 from bunqueue.client.blocking.admin import Admin
 from bunqueue.client.blocking.events import QueueEvents
@@ -36,6 +37,8 @@ from bunqueue.client.worker.middleware import CallNext, Middleware, checked
 from bunqueue.client.worker.options import WorkerOptions
 from bunqueue.client.worker.routes import ANY, Handlers, RunIn
 from bunqueue.client.worker.service import run_forever
+from bunqueue.client.workflow.blocking import BlockingFlow
+from bunqueue.client.workflow.flow import Flow
 from bunqueue.errors import OptionError
 from bunqueue.logs import FORM_VARIABLE, Form, Level, log_for_people
 from bunqueue.protocol.commands.cron import CronView
@@ -198,6 +201,78 @@ class Bunqueue:
             return task
 
         return make if function is None else make(function)
+
+    @overload
+    def workflow(
+        self, function: Callable[Concatenate[Flow, P], Coroutine[Any, Any, R]], /
+    ) -> AsyncWorkflow[P, R]: ...
+    @overload
+    def workflow(self, function: Callable[Concatenate[BlockingFlow, P], R], /) -> PlainWorkflow[P, R]: ...
+    @overload
+    def workflow(
+        self,
+        *,
+        name: str | None = None,
+        queue: str | None = None,
+        aliases: Iterable[str] = (),
+        unrecoverable: Iterable[type[BaseException]] = (),
+        **options: Unpack[TaskOptions],
+    ) -> WorkflowDecorator: ...
+
+    def workflow(  # type: ignore[misc]  # mypy does not see that it takes what the third overload does
+        self,
+        function: Callable[..., Any] | None = None,
+        /,
+        *,
+        name: str | None = None,
+        queue: str | None = None,
+        aliases: Iterable[str] = (),
+        unrecoverable: Iterable[type[BaseException]] = (),
+        **options: Unpack[TaskOptions],
+    ) -> Any:
+        """Make a function a workflow: a job whose steps are stored as they finish.
+
+            @app.workflow(max_attempts=5)
+            async def order(flow: Flow, order: Order) -> Receipt:
+                charge = await flow.step("charge", pay, order, undo=refund)
+                await flow.sleep("cooling-off", days=1)
+                return await flow.step("ship", ship, charge)
+
+            order.start(Order(...), id="order-7")
+
+        Its first parameter is the flow, a `Flow` in a coroutine function and a `BlockingFlow` in a plain one,
+        which runs in a thread. The rest is as for `job`. docs/workflows.md says what is promised.
+        """
+
+        def make(function: Callable[..., Any]) -> Workflow[..., Any]:
+            config = self._queue_config(queue)
+            kind = AsyncWorkflow if _is_coroutine(function) else PlainWorkflow
+            task: Workflow[..., Any] = kind(
+                self._clients,
+                function,
+                name=name or function.__name__,
+                queue=config.queue,
+                aliases=tuple([aliases] if isinstance(aliases, str) else aliases),
+                unrecoverable=tuple(unrecoverable),
+                run_in=None if kind is AsyncWorkflow else "thread",
+                at_most_once=False,
+                options=config.declare_for_task(options),
+            )
+            for each in (task.name, *task.aliases):
+                config.enter(config.tasks, each, task)
+            return task
+
+        return make if function is None else make(function)
+
+    def broadcast(self, signal: str, key: str, data: object = None, *, keep: Duration | None = None) -> int:
+        """Send a signal to every workflow that waits for it with this key; see `Admin.broadcast`."""
+        return self.admin.broadcast(signal, key, data, keep=keep)
+
+    async def broadcast_async(
+        self, signal: str, key: str, data: object = None, *, keep: Duration | None = None
+    ) -> int:
+        """As `broadcast`, for coroutines."""
+        return await self.async_admin.broadcast(signal, key, data, keep=keep)
 
     def route(self, name: str = ANY, *, queue: str | None = None) -> Callable[[H], H]:
         """Have a function run the jobs of a name, given the whole `ActiveJob`: for jobs that others add.

@@ -58,7 +58,7 @@ class Task(Generic[P, R]):
         self._run_in: RunIn | None = run_in
         self._at_most_once = checks.one("at_most_once", at_most_once, bool)
         self._unrecoverable = unrecoverable
-        self._arguments = Arguments(function, name)
+        self._arguments = Arguments(self._without_job(function), name)
         self._arguments.check_known()
         self._set_options(options)
 
@@ -101,7 +101,7 @@ class Task(Generic[P, R]):
 
     def _set_options(self, options: TaskOptions) -> None:
         """Options of every job of this kind. Raises for a mistake here, where it is written."""
-        self._per_call = PerCall(self.__wrapped__, self.name, options)
+        self._per_call = PerCall(self._without_job(self.__wrapped__), self.name, options)
         computed = self._per_call.computed
         self._options = cast(
             JobOptions, {name: each for name, each in options.items() if name not in computed}
@@ -117,6 +117,11 @@ class Task(Generic[P, R]):
         return self._clients.get_async_queue(self.queue).handle(job_id, self._arguments.result_type)
 
     # -- running
+
+    @staticmethod
+    def _without_job(function: Callable[..., Any]) -> Callable[..., Any]:
+        """The function as far as its arguments come from the data of the job."""
+        return function
 
     def options_of(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> JobOptions:
         """The options of a job with these arguments, which have been checked. Raises OptionError."""
@@ -152,7 +157,7 @@ class Task(Generic[P, R]):
         try:
             result = await self.__wrapped__(**self._arguments.of(job.data))
         except self._unrecoverable as error:
-            _give_up(error)
+            give_up(error)
         self._arguments.check_result(result)
         return result
 
@@ -160,12 +165,13 @@ class Task(Generic[P, R]):
         try:
             result = self.__wrapped__(**self._arguments.of(job.data))
         except self._unrecoverable as error:
-            _give_up(error)
+            give_up(error)
         self._arguments.check_result(result)
         return result
 
 
-def _give_up(error: BaseException) -> NoReturn:
+def give_up(error: BaseException) -> NoReturn:
+    """Raise an error that no other attempt follows."""
     final = made_final(error)
     if final is error:
         raise error

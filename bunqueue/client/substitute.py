@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec import Struct
 
@@ -19,6 +20,9 @@ class Substitute(Protocol):
 
     async def open(self) -> Transport:
         """A session for this event loop."""
+
+    def step_function(self, workflow: str, step: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        """What is called as a step of a workflow: its own function, or what a test has put in its place."""
 
     def call(self, command: Struct) -> bytes:
         """Carry out a command of a blocking client in its own thread; as `Transport.call`."""

@@ -80,6 +80,31 @@ def decode(raw: Raw | UnsetType, step: str) -> Any:
         raise ResultError(f"what step {step!r} has stored cannot be read: {reason(error)}") from None
 
 
+class RunUndo(Struct, frozen=True):
+    """Why a run only undoes its workflow, and what that will have ended with."""
+
+    reason: str = ""
+    error: str | None = None
+
+
+class RunInfo(Struct, frozen=True):
+    """What a worker has to know of the workflow that it pulls."""
+
+    generation: int = 0
+    """How often its steps began again."""
+    steps: bool = False
+    """Whether earlier runs have recorded any."""
+    undone: bool = False
+    undoing: RunUndo | None = None
+
+
+class PulledRun(Struct, rename="camel", frozen=True):
+    """A pulled job, as far as it is a workflow."""
+
+    started_at: float | None = None
+    workflow: RunInfo = RunInfo()
+
+
 class UndoReason(Struct, frozen=True):
     """Why a workflow is being undone, and what it will have ended with."""
 
@@ -128,6 +153,17 @@ class WorkflowInfo(Struct, rename="camel", kw_only=True, frozen=True):
     def value(self) -> Any:
         """What its code has set as `flow.state`; None if it has set nothing."""
         return decode(self.raw_value, "state")
+
+
+class Steps(Struct, frozen=True):
+    """A page of steps, and the number after which the next one begins."""
+
+    steps: list[Step]
+    next: int | None = None
+
+
+class StepPage(Reply, kw_only=True):
+    data: Steps
 
 
 class OneWorkflow(Reply, kw_only=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar, overload
@@ -9,9 +10,14 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar, o
 from msgspec import Raw, Struct
 from msgspec.msgpack import Decoder
 
+from bunqueue.client.connection.options import Duration
 from bunqueue.client.models.jobs import Job, as_data
+from bunqueue.client.models.workflows import PulledRun, RunInfo
 from bunqueue.client.options import checks
 from bunqueue.client.options.job import encode_data
+from bunqueue.client.workflow.channel import FlowChannel
+from bunqueue.client.workflow.plain import StepsOfJob
+from bunqueue.client.workflow.retry import RetryRule
 from bunqueue.errors import JobCancelled, JobInterrupted, JobStopped, JobTimeout
 from bunqueue.protocol.commands import jobs, query
 
@@ -39,12 +45,8 @@ class Ending(NamedTuple):
     grace: float = 0.0  # seconds until it is over without its handler
 
 
-class JobChannel(Protocol):
+class JobChannel(FlowChannel, Protocol):
     """The way from a handler to the server."""
-
-    @property
-    def stopping(self) -> bool:
-        """Whether the worker takes no more jobs."""
 
     def say(self, command: Struct) -> Awaitable[None]:
         """Carry it out; in a thread that is no event loop's, it is done when this returns."""
@@ -71,6 +73,7 @@ class _Pulled(Struct, rename="camel", gc=False):
 _decode_pulled = Decoder(_Pulled).decode
 _decode_data = Decoder().decode
 _decode_job = Decoder(Job).decode
+_decode_run = Decoder(PulledRun).decode
 
 
 class ActiveJob(Generic[T]):
@@ -83,6 +86,8 @@ class ActiveJob(Generic[T]):
 
     __slots__ = (
         "_channel",
+        "_pulled_run",
+        "_steps",
         "acked",
         "attempts",
         "carried",
@@ -101,6 +106,7 @@ class ActiveJob(Generic[T]):
         "timeout",
         "token",
         "took",
+        "woken",
     )
 
     def __init__(self, raw: Raw, token: str, channel: JobChannel) -> None:
@@ -132,7 +138,11 @@ class ActiveJob(Generic[T]):
         """For the worker: makes the handler end, as long as it runs."""
         self.carried: tuple[tuple[str, Raw], ...] = ()
         """For the worker: the data given to `carry`."""
+        self.woken: Callable[[int], object] | None = None
+        """For the worker: told the numbers of steps that have ended which a workflow may wait for."""
         self._channel = channel
+        self._pulled_run: PulledRun | None = None
+        self._steps: StepsOfJob | None = None
 
     def __repr__(self) -> str:
         return (
@@ -142,6 +152,11 @@ class ActiveJob(Generic[T]):
     def open(self) -> None:
         """Decode the data. Raises MsgspecError, or what a wrong payload makes Python raise."""
         self.data = _decode_data(self.data)  # type: ignore[arg-type]
+
+    @property
+    def channel(self) -> JobChannel:
+        """For the worker: the way to the server."""
+        return self._channel
 
     def is_of(self, channel: JobChannel) -> bool:
         """For the worker: whether what it says goes that way."""
@@ -166,6 +181,48 @@ class ActiveJob(Generic[T]):
         """The data as a dataclass, an attrs class, a Pydantic model, a msgspec struct, or any other type that
         jobs can carry. Raises ArgumentsError, which makes the job a dead letter at once."""
         return as_data(self.data, kind, self.id)
+
+    # -- steps
+
+    @property
+    def workflow(self) -> RunInfo:
+        """For the worker: what a workflow has beside its steps, as it was when it was pulled."""
+        return self._run_info().workflow
+
+    @property
+    def pulled_at(self) -> float:
+        """For the worker: when that was, by the server's clock, epoch ms."""
+        return self._run_info().started_at or time.time() * 1000
+
+    def _run_info(self) -> PulledRun:
+        if self._pulled_run is None:
+            self._pulled_run = _decode_run(self.raw)
+        return self._pulled_run
+
+    def step(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        /,
+        *args: Any,
+        retry: RetryRule | None = None,
+        timeout: Duration | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Call a function, once: its result is stored, and given at once in later attempts of the job, as
+        by `Flow.step`. Await it in a coroutine; in a plain function it gives the result itself.
+
+        The job waits for retries of the step with its worker. When the step has no attempts left, StepFailed
+        is raised, and the next attempt of the job tries again. docs/workflows.md has the rules.
+        """
+        if self._steps is None:
+            self._steps = StepsOfJob(self)
+        return self._steps.step(name, function, args, kwargs, retry, timeout)
+
+    def interrupt(self) -> JobStopped:
+        """For the worker: the run ends early, as the worker stops."""
+        self.ending = Ending(INTERRUPTED)
+        return stopped(self, self.ending)
 
     def carry(self, path: str, **values: object) -> None:
         """For middleware: have what it sets around a run be there in a process of its own, too.

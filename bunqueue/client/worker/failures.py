@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import traceback
 from types import TracebackType
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from msgspec import Meta, Struct
 
+from bunqueue.client.conversion.raised import MAX_ERROR as MAX_ERROR
+from bunqueue.client.conversion.raised import is_final as is_final
+from bunqueue.client.conversion.raised import made_final as made_final
+from bunqueue.client.conversion.raised import text_of
+from bunqueue.client.conversion.raised import well_formed as well_formed
 from bunqueue.client.options import checks
 from bunqueue.client.options.moments import time_left
+from bunqueue.client.workflow.outcomes import ContinueRun, SuspendRun
 from bunqueue.errors import (
     JobInterrupted,
     JobStopped,
@@ -17,18 +23,16 @@ from bunqueue.errors import (
     Postpone,
     PostponeLimit,
     Retry,
-    Unrecoverable,
 )
 from bunqueue.protocol.commands.base import Delay
 from bunqueue.protocol.commands.core import Fail
 from bunqueue.protocol.commands.jobs import MoveToDelayed
+from bunqueue.protocol.commands.workflows import ContinueAsNew, SuspendJob, WaitGroup
 
 if TYPE_CHECKING:
     from bunqueue.client.worker.active_job import ActiveJob
 
 PACKAGE = __package__.partition(".")[0]
-_FINAL = "__bunqueue_final__"
-MAX_ERROR = 2_000  # characters of an error's text; enough for a person, small enough for every list
 HEADING = "Traceback (most recent call last)"
 MAX_STACK = 8_000  # characters of a traceback, its end: that is where the error is
 
@@ -49,19 +53,7 @@ class ChildError(Exception):
 
 def error_text(error: BaseException) -> str:
     """`TypeError: message`, on one or more lines, bounded."""
-    if isinstance(error, ChildError):
-        return str(error)
-    try:
-        message = str(error)
-    except Exception as problem:  # a broken __str__ must not cost the report of the failure
-        message = f"(its text cannot be had: {type(problem).__name__})"
-    text = well_formed(f"{type(error).__name__}: {message}" if message else type(error).__name__)
-    return text if len(text) <= MAX_ERROR else text[: MAX_ERROR - 3] + "..."
-
-
-def well_formed(text: str) -> str:
-    """Text that can be sent: half characters, as names of files may have, are written out."""
-    return text.encode("utf-8", "backslashreplace").decode()
+    return str(error) if isinstance(error, ChildError) else text_of(error)
 
 
 def error_stack(error: BaseException) -> list[str]:
@@ -97,23 +89,9 @@ def _is_ours(trace: TracebackType) -> bool:
     return str(trace.tb_frame.f_globals.get("__package__")).partition(".")[0] == PACKAGE
 
 
-def is_final(error: BaseException) -> bool:
-    """Whether no other attempt would help."""
-    return isinstance(error, Unrecoverable) or getattr(error, _FINAL, False) is True
-
-
 def is_last(job: ActiveJob, error: BaseException) -> bool:
     """Whether no other attempt follows the one that failed so."""
     return job.acked or job.attempts + 1 >= job.max_attempts or is_final(error)
-
-
-def made_final(error: BaseException) -> BaseException:
-    """The error, marked so that no other attempt follows it."""
-    try:
-        setattr(error, _FINAL, True)
-    except AttributeError:  # a class with __slots__
-        return Unrecoverable(f"{type(error).__name__}: {error}")
-    return error
 
 
 def postponed(error: Postpone) -> float:
@@ -127,9 +105,10 @@ def retry_in(error: BaseException) -> float | None:
     """After how many ms the next attempt is to begin, if the handler said so. Raises OptionError."""
     if isinstance(error, ChildError):
         return error.retry_in
-    if not isinstance(error, Retry):
+    if not isinstance(error, Retry) or error.delay is None:
         return None
-    delay = time_left(error.delay, "Retry: delay")
+    asked: Any = error.delay  # a list is for steps, and refused
+    delay = time_left(asked, "Retry: delay")
     checks.wire(_Later, {"delay": delay})
     return delay
 
@@ -149,8 +128,16 @@ def checked(job: ActiveJob, error: BaseException) -> BaseException:
     return error
 
 
-def fail_command(job: ActiveJob, error: BaseException, text: str = "") -> Fail | MoveToDelayed:
-    """How a worker says that an attempt failed, or is put off; `text` stands for the error's own."""
+def fail_command(
+    job: ActiveJob, error: BaseException, text: str = ""
+) -> Fail | MoveToDelayed | SuspendJob | ContinueAsNew:
+    """How a worker says that an attempt failed, is put off, or has ended to wait; `text` stands for the
+    error's own."""
+    if isinstance(error, SuspendRun):
+        groups = [WaitGroup(list(group)) for group in error.groups]
+        return SuspendJob(queue=job.queue, id=job.id, token=job.token, groups=groups)
+    if isinstance(error, ContinueRun):
+        return ContinueAsNew(queue=job.queue, id=job.id, token=job.token, data=error.data)
     if isinstance(error, Postpone):
         delay = postponed(error)
         return MoveToDelayed(id=job.id, delay=delay, token=job.token, postponed=error.counts)

@@ -5,17 +5,30 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Awaitable, Generator
-from typing import Any
+from collections.abc import Awaitable, Callable, Generator, Sequence
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
+from bunqueue.client import substitute
 from bunqueue.client.connection.caller import AsyncCaller
-from bunqueue.errors import BunqueueError
+from bunqueue.client.connection.replies import R
+from bunqueue.client.worker.middleware import Middleware, around_steps
+from bunqueue.client.worker.recorder import Recorder
+from bunqueue.client.worker.threads import Outcome, Threads
+from bunqueue.client.workflow.channel import Answers
+from bunqueue.errors import BunqueueError, CommandFailed
 from bunqueue.protocol.commands import Ok
+from bunqueue.protocol.commands.workflows import StepRecord
+
+if TYPE_CHECKING:
+    from bunqueue.client.worker.active_job import ActiveJob
+    from bunqueue.client.worker.persistence import Persistence
 
 logger = logging.getLogger("bunqueue.worker")
 
+SHORT_MS = 1_000.0  # waits of workflows that stay in the process
+MIN_THREADS = 32  # for steps of workflows; each may have several at a time
 MAX_SOON = 1000  # lines under way that nobody waits for; beyond, they are left out
 
 
@@ -30,12 +43,28 @@ class _Done:
 DONE = _Done()
 
 
+def _call(function: Callable[[], Any]) -> Any:
+    return function()
+
+
 class WorkerChannel:
     """The `JobChannel` of a worker to its server."""
 
-    def __init__(self, caller: AsyncCaller) -> None:
+    def __init__(
+        self,
+        caller: AsyncCaller,
+        persistence: Persistence,
+        middleware: Sequence[Middleware] = (),
+        concurrency: int = 1,
+    ) -> None:
         self.stopping = False
+        self.short_ms = SHORT_MS if substitute.current is None else 0.0  # in a sandbox time stands still
+        self.around_step = around_steps(middleware)
         self._caller = caller
+        self._persistence = persistence
+        self._recorder = Recorder(persistence)
+        self._concurrency = concurrency
+        self._threads: Threads | None = None  # for steps that are plain functions
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
         self._soon: set[asyncio.Task[None]] = set()
@@ -73,6 +102,36 @@ class WorkerChannel:
             await self._send(command)
         except BunqueueError as error:
             logger.debug("what a handler said was lost: %s", error)
+
+    # -- what workflows say, see `FlowChannel`
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        return self._loop
+
+    def record(self, job: ActiveJob, records: list[StepRecord]) -> asyncio.Future[Answers]:
+        return self._recorder.record(job, records)
+
+    async def ask(self, command: Struct, reply: type[R]) -> R:
+        answer, _ = await self._persistence.ask(command, reply)
+        if isinstance(answer, CommandFailed):
+            raise answer
+        return answer
+
+    def in_thread(self, function: Callable[[], Any]) -> Awaitable[Outcome]:
+        if self._threads is None:
+            self._threads = Threads(max(MIN_THREADS, self._concurrency))
+        return self._threads.run(_call, function)
+
+    async def pause(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+    async def stop(self) -> None:
+        """No more jobs will come."""
+        self._persistence.closed = True
+        await self._recorder.stop()
+        if self._threads is not None:
+            self._threads.stop()
 
     async def settle(self, patience: float) -> None:
         """Wait for what is under way, at most `patience` seconds."""

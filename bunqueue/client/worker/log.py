@@ -113,6 +113,16 @@ def connected(queue: str, address: str, server: str) -> None:
     said("connected", fields, "queue %r: connected to %s at %s", *fields.values())
 
 
+def job_undone(job: ActiveJob) -> None:
+    """The steps of a workflow that has failed have been undone."""
+    _say(logging.INFO, "job_undone", job, "queue %r: job %s: its finished steps have been undone")
+
+
+def job_suspended(job: ActiveJob, error: BaseException) -> None:
+    """The run of a workflow has ended to wait."""
+    _say(logging.DEBUG, "job_suspended", job, "queue %r: job %s: %s", error)
+
+
 def worker_worn_out(queue: str, why: str) -> None:
     """It stops by itself, to be replaced."""
     said("worker_worn_out", {"queue": queue}, "queue %r: the worker stops, as %s", queue, why)

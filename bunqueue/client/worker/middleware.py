@@ -14,6 +14,7 @@ from contextlib import (
     contextmanager,
     nullcontext,
 )
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from bunqueue.client.connection.background_loop import portal
@@ -23,12 +24,20 @@ from bunqueue.errors import BunqueueError, OptionError
 if TYPE_CHECKING:
     from bunqueue.client.options.job import NewJob
     from bunqueue.client.worker.active_job import ActiveJob
+    from bunqueue.client.workflow.channel import AroundStep
+    from bunqueue.client.workflow.context import StepRun
 
 
 class CallNext(Protocol):
     """Runs the job, through the middleware that is further inside; gives its result, or raises."""
 
     def __call__(self, job: ActiveJob, /) -> Awaitable[Any]: ...
+
+
+class CallStep(Protocol):
+    """Runs the attempt of a step, through the middleware that is further inside."""
+
+    def __call__(self) -> Awaitable[Any]: ...
 
 
 class Middleware:
@@ -61,6 +70,11 @@ class Middleware:
         fails the attempt as if the handler had raised it.
         """
         return await call_next(job)
+
+    async def stepping(self, job: ActiveJob, step: StepRun, call_next: CallStep) -> Any:
+        """Around each attempt of a step of a workflow, or of a job: give what `call_next` gives; see what it
+        raises. What it raises itself fails the attempt. Finished steps of earlier runs do not come by."""
+        return await call_next()
 
 
 class AsyncAround:
@@ -159,6 +173,20 @@ def around_running(middleware: Iterable[Middleware], run: CallNext) -> CallNext:
         if type(each).running is not Middleware.running:
             run = _inside(each, run)
     return run
+
+
+def around_steps(middleware: Sequence[Middleware]) -> AroundStep | None:
+    """Runs an attempt of a step inside of those that have something to do then; None: there are none."""
+    own = [each for each in middleware if type(each).stepping is not Middleware.stepping]
+    if not own:
+        return None
+
+    def around(job: ActiveJob, step: StepRun, call: CallStep) -> Awaitable[Any]:
+        for each in reversed(own):
+            call = partial(each.stepping, job, step, call)
+        return call()
+
+    return around
 
 
 def _inside(middleware: Middleware, call_next: CallNext) -> CallNext:

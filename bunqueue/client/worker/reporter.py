@@ -8,33 +8,25 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 from collections.abc import Callable
-from itertools import count
 from typing import NamedTuple, TypeVar
 
 from msgspec import UNSET, Raw, Struct
 
-from bunqueue.client.connection.caller import AsyncCaller
-from bunqueue.client.connection.codeless import code_of
-from bunqueue.client.connection.options import reconnect_delay
 from bunqueue.client.models.jobs import OneJob
 from bunqueue.client.worker.active_job import CANCELLED, ActiveJob, Ending, stopped
 from bunqueue.client.worker.failures import checked, error_text, fail_command, made_final, stop_command
+from bunqueue.client.worker.persistence import Persistence
 from bunqueue.client.worker.stats import RunStats
+from bunqueue.client.workflow.outcomes import Undone
 from bunqueue.errors import (
-    BunqueueError,
     CommandFailed,
-    CommandTimeout,
-    ConnectionLost,
     JobNotFound,
     JobStopped,
+    JobSuspended,
     LockLost,
-    PayloadError,
     Postpone,
-    ShardUnavailable,
 )
-from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import Reply, core, query
 from bunqueue.protocol.commands.core import Ack, AckBatch
 
@@ -44,17 +36,6 @@ logger = logging.getLogger("bunqueue.worker")
 MAX_BATCH = 500  # acknowledgements in one command: what queued up while the last one was on its way
 MAX_BATCH_BYTES = 8 << 20  # of results in one command; a frame holds 64 MiB
 MAX_SINGLES = 50  # commands at a time where each job needs its own; a server takes as many at once
-MAX_DELAY = 5.0  # seconds between repetitions
-_PASSING = frozenset(
-    {
-        Code.RATE_LIMITED,
-        Code.STORAGE_FULL,
-        Code.STORAGE_FAILED,
-        Code.MEMORY_LIMIT,
-        Code.SHARD_UNAVAILABLE,
-        Code.STORE_UNAVAILABLE,
-    }
-)
 TOO_LATE = "something else, usually its timeout, had decided the job before"
 
 
@@ -80,7 +61,7 @@ class Reporter:
 
     def __init__(
         self,
-        caller: AsyncCaller,
+        persistence: Persistence,
         stats: RunStats,
         give_up: Callable[[BaseException], None],
         *,
@@ -89,7 +70,7 @@ class Reporter:
     ) -> None:
         """An acknowledgement waits for `batch` of them, at most `delay` seconds. `give_up` is called when
         nothing can be reported any more."""
-        self._caller = caller
+        self._persist = persistence.ask
         self._stats = stats
         self._give_up = give_up
         self._batch = batch
@@ -278,6 +259,10 @@ class Reporter:
         reply, unsure = await self._decide(job, lambda: fail_command(job, error, text))
         if isinstance(error, Postpone):
             self._stats.job_stopped(job, error)
+        elif isinstance(error, JobSuspended) and (not isinstance(reply, CommandFailed) or unsure):
+            self._stats.job_suspended(job, error)
+        elif isinstance(error, Undone) and not isinstance(reply, CommandFailed):
+            self._stats.job_undone(job)
         elif isinstance(reply, CommandFailed) and not (unsure and await self._has_failed(job)):
             self._stats.job_lost(job, reply.reason)
         elif not isinstance(reply, CommandFailed) and reply.data:
@@ -311,27 +296,3 @@ class Reporter:
             reply, unsure = await self._persist(say(), core.FailReply)
             if job.token == token or not isinstance(reply, CommandFailed):
                 return reply, unsure
-
-    async def _persist(self, command: Struct, reply: type[R]) -> tuple[R | CommandFailed, bool]:
-        """Say it until the server answers: its reply, or its refusal.
-
-        And whether an earlier try may have been carried out, so that the answer is about its consequences.
-        """
-        unsure = False
-        for failures in count(1):
-            try:
-                return await self._caller.call(command, reply), unsure
-            except PayloadError as error:  # it will not fit another time either
-                return CommandFailed(str(error), reason=str(error)), unsure
-            except BunqueueError as error:
-                if isinstance(error, CommandFailed) and not _passes(error):
-                    return error, unsure
-                unsure = unsure or isinstance(error, ConnectionLost | CommandTimeout)
-                self._stats.trouble(error)
-            await asyncio.sleep(min(reconnect_delay(failures, random.random()), MAX_DELAY))
-        raise AssertionError("count never ends")
-
-
-def _passes(error: CommandFailed) -> bool:
-    """Whether the same command may succeed later."""
-    return isinstance(error, ShardUnavailable) or (error.server_code or code_of(error.reason)) in _PASSING

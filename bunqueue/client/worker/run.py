@@ -22,13 +22,14 @@ from bunqueue.client.worker.job_runner import PROCESS_PATIENCE, JobRunner, RunCo
 from bunqueue.client.worker.lock_renewer import LockRenewer, heartbeat
 from bunqueue.client.worker.log import logger
 from bunqueue.client.worker.loop_monitor import LoopMonitor
+from bunqueue.client.worker.persistence import Persistence
 from bunqueue.client.worker.presence import Presence
 from bunqueue.client.worker.reporter import Reporter
 from bunqueue.client.worker.slots import Slots
 from bunqueue.client.worker.stats import Callbacks, RunStats
 from bunqueue.errors import BunqueueError
 from bunqueue.protocol.commands import core
-from bunqueue.protocol.notices import CancelNotice, read_notice
+from bunqueue.protocol.notices import CancelNotice, read_notice, read_wake
 
 STOP_PATIENCE = PROCESS_PATIENCE + 2.0  # seconds for cancelled handlers to end, again for the last reports
 
@@ -70,13 +71,14 @@ class WorkerRun:
         self._config = config
         self._endpoint = endpoint
         self._caller = AsyncCaller(endpoint)
-        self._channel = WorkerChannel(self._caller)
         self._change = asyncio.Event()  # there may be more room
         self._renewer = LockRenewer(endpoint, config.renewal_interval, cancel=self._cancel, look=self._look)
         address = endpoint.address
         self.stats = RunStats(config.callbacks, config.queue, address, self._settled, self._renewer.nudge)
+        persistence = Persistence(self._caller, self.stats)
+        self._channel = WorkerChannel(self._caller, persistence, config.run.middleware, config.concurrency)
         self._reporter = Reporter(
-            self._caller, self.stats, self._give_up, batch=config.ack_batch, delay=config.ack_delay
+            persistence, self.stats, self._give_up, batch=config.ack_batch, delay=config.ack_delay
         )
         self._runner = JobRunner(config.run, self._reporter, self.stats, self._give_up, self._channel)
         self._slots: Slots[ActiveJob] = Slots(config.concurrency, self._runner.run, self._freed)
@@ -161,6 +163,10 @@ class WorkerRun:
         notice = read_notice(payload)
         if notice is not None:
             self._cancel([notice])
+        elif (news := read_wake(payload)) is not None:
+            job = self._renewer.find(news.id, news.token)
+            if job is not None and job.woken is not None:
+                job.woken(news.number)
 
     def _cancel(self, notices: list[CancelNotice]) -> None:
         for notice in notices:
@@ -284,6 +290,7 @@ class WorkerRun:
         await self._pulls.close()
         await self._fetcher.stop()
         await self._reporter.stop()
+        await self._channel.stop()
         await asyncio.to_thread(self._runner.stop)
         await asyncio.to_thread(self._renewer.stop)
         if self._end_forwarding is not None:

@@ -14,6 +14,7 @@ from bunqueue.errors import (
     ConnectionLost,
     JobInterrupted,
     JobStopped,
+    JobSuspended,
     LockLost,
     Postpone,
 )
@@ -86,6 +87,16 @@ class RunStats:
         log.job_stopped(job, error)
         if self._callbacks.on_stopped:
             _call_back(self._callbacks.on_stopped, job, error)
+
+    def job_suspended(self, job: ActiveJob, error: JobSuspended) -> None:
+        """The run of a workflow has ended to wait, and the server knows it."""
+        self._ended(job)
+        log.job_suspended(job, error)
+
+    def job_undone(self, job: ActiveJob) -> None:
+        """The steps of a workflow have been undone, whose failure is known already."""
+        self._ended(job)
+        log.job_undone(job)
 
     def job_lost(self, job: ActiveJob, why: str) -> None:
         """The outcome does not count: the job was not ours any more."""

@@ -6,6 +6,7 @@ it does: whoever takes the job over must not meet it.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import socket
@@ -17,10 +18,12 @@ from queue import SimpleQueue
 from types import FrameType
 from typing import Any
 
-from msgspec import Raw, Struct
+from msgspec import Raw, Struct, msgpack
 from msgspec.msgpack import Decoder, Encoder
 
 from bunqueue import errors
+from bunqueue.client.connection.background_loop import portal
+from bunqueue.client.connection.replies import R
 from bunqueue.client.worker.active_job import ActiveJob, Ending, Handler, current, stopped
 from bunqueue.client.worker.failures import (
     checked,
@@ -34,6 +37,7 @@ from bunqueue.client.worker.failures import (
 from bunqueue.client.worker.job_channel import DONE
 from bunqueue.client.worker.processes.handler_path import imported, object_at
 from bunqueue.client.worker.processes.messages import (
+    Ask,
     Broken,
     Done,
     End,
@@ -50,7 +54,9 @@ from bunqueue.client.worker.processes.messages import (
     to_child,
 )
 from bunqueue.client.worker.results import encode_result
+from bunqueue.client.workflow.channel import Answers
 from bunqueue.errors import BunqueueError, Postpone
+from bunqueue.protocol.commands.workflows import RecordSteps, RecordStepsReply, StepRecord
 from bunqueue.vitals import memory
 
 _encode = Encoder().encode
@@ -162,17 +168,45 @@ class Child:
     # -- what handlers say, see `JobChannel`
 
     def say(self, command: Struct) -> Awaitable[None]:
+        self._hear(Say, command)
+        return DONE
+
+    def _hear(self, kind: type[Say | Ask], command: Struct) -> Raw:
         with self._asking:
             self._asked += 1
-            self._send(Say(self._asked, _raw(command)))
+            self._send(kind(self._asked, _raw(command)))
             while (heard := self._heard.get()).number != self._asked:
                 pass  # of one that was given up
         if heard.error:
             raise _error(heard)
-        return DONE
+        return heard.reply
 
     def say_soon(self, command: Struct) -> None:
         self._send(Say(0, _raw(command)))
+
+    # -- its steps, see `FlowChannel`
+
+    short_ms = 0.0
+    around_step = None
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        return portal().loop
+
+    def record(self, job: ActiveJob, records: list[StepRecord]) -> asyncio.Future[Answers]:
+        return asyncio.ensure_future(self._record(RecordSteps(queue=job.queue, steps=records)))
+
+    async def _record(self, command: RecordSteps) -> Answers:
+        return (await self.ask(command, RecordStepsReply)).results
+
+    async def ask(self, command: Struct, reply: type[R]) -> R:
+        return msgpack.decode(await asyncio.to_thread(self._hear, Ask, command), type=reply)
+
+    async def in_thread(self, function: Callable[[], Any]) -> tuple[bool, Any]:
+        raise NotImplementedError("steps run in the main thread of a process")
+
+    async def pause(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
 
     def _send(self, message: FromChild) -> None:
         main = threading.current_thread() is threading.main_thread()

@@ -43,11 +43,12 @@ class Stopping(Struct, tag="stopping", gc=False):
 
 
 class Heard(Struct, tag="heard", gc=False):
-    """A `Say` was carried out, or refused: the name of the error's class and its text."""
+    """A `Say` or an `Ask` was carried out, or refused: the name of the error's class and its text."""
 
     number: int
     error: str = ""
     text: str = ""
+    reply: Raw = Raw(b"\xc0")  # to an `Ask`
 
 
 ToChild = Setup | Run | End | Stopping | Heard
@@ -72,6 +73,13 @@ class Say(Struct, tag="say", gc=False):
     command: Raw
 
 
+class Ask(Struct, tag="ask", gc=False):
+    """A command about the steps of the job, which waits for its reply."""
+
+    number: int
+    command: Raw
+
+
 class Done(Struct, tag="done", gc=False):
     """What the handler gave back, and the bytes that the process holds now."""
 
@@ -90,7 +98,7 @@ class Raised(Struct, tag="raised", gc=False):
     memory: int
 
 
-FromChild = Ready | Broken | Say | Done | Raised
+FromChild = Ready | Broken | Say | Ask | Done | Raised
 
 M = TypeVar("M")
 

@@ -25,6 +25,7 @@ from bunqueue.client.options import checks
 from bunqueue.client.worker.active_job import INTERRUPTED, ActiveJob, Ending, JobChannel, stopped
 from bunqueue.client.worker.failures import ChildError, made_final
 from bunqueue.client.worker.processes.messages import (
+    Ask,
     Broken,
     Done,
     End,
@@ -44,6 +45,7 @@ from bunqueue.client.worker.processes.messages import (
 from bunqueue.client.worker.results import decode_result
 from bunqueue.errors import JobStopped, Postpone, ProcessBroken, ProcessDied
 from bunqueue.protocol.commands import jobs, query
+from bunqueue.protocol.commands.workflows import GetSteps, RecordSteps, RecordStepsReply, StepsReply
 
 logger = logging.getLogger("bunqueue.worker")
 
@@ -53,6 +55,7 @@ SAID = jobs.AddLog | query.Progress
 
 _encode = Encoder().encode
 _decode_said: Decoder[jobs.AddLog | query.Progress] = Decoder(SAID)
+_decode_asked: Decoder[RecordSteps | GetSteps] = Decoder(RecordSteps | GetSteps)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,6 +120,8 @@ class Process:
                 match self._receive():
                     case Say() as said:
                         self._carry_out(said, channel)
+                    case Ask() as asked:
+                        self._answer(asked, channel)
                     case Done() as done:
                         self.memory = done.memory
                         return decode_result(done.result)
@@ -152,6 +157,17 @@ class Process:
             heard = Heard(said.number)
         except Exception as error:
             heard = Heard(said.number, type(error).__name__, str(error))
+        self._send(heard)
+
+    def _answer(self, asked: Ask, channel: JobChannel) -> None:
+        command = _decode_asked.decode(asked.command)
+        reply: type[StepsReply | RecordStepsReply]
+        reply = StepsReply if isinstance(command, GetSteps) else RecordStepsReply
+        try:
+            asking = asyncio.run_coroutine_threadsafe(channel.ask(command, reply), channel.loop)
+            heard = Heard(asked.number, reply=Raw(_encode(asking.result())))
+        except Exception as error:
+            heard = Heard(asked.number, type(error).__name__, str(error))
         self._send(heard)
 
     def _send(self, message: ToChild | FromChild) -> None:

@@ -1,0 +1,189 @@
+"""A function as a workflow: what `@app.workflow` makes of it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Coroutine, Mapping
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Concatenate, NoReturn, ParamSpec, Protocol, TypeVar, overload
+
+from msgspec import Raw
+
+from bunqueue.app.task import Task, give_up
+from bunqueue.app.task_options import TaskOptions
+from bunqueue.client.connection.options import shown
+from bunqueue.client.flow_plan import FlowJob
+from bunqueue.client.options.job import JobOptions, job_data
+from bunqueue.client.worker.active_job import ActiveJob
+from bunqueue.client.workflow.blocking import BlockingFlow, run_blocking
+from bunqueue.client.workflow.drive import drive
+from bunqueue.client.workflow.flow import Flow
+from bunqueue.errors import StepFailed
+
+if TYPE_CHECKING:
+    from bunqueue.client.blocking.queue import WorkflowHandle
+    from bunqueue.client.queue import AsyncWorkflowHandle
+
+P = ParamSpec("P")
+R = TypeVar("R", covariant=True)
+
+
+class Workflow(Task[P, R]):
+    """What `@app.workflow` makes of a function. P are its parameters beside the flow, R is what it gives.
+
+    `start` has a worker run it, and blocks until it is safe; `start_async` is the same for coroutines. An
+    `id` of your own makes that idempotent: while a workflow with this id is there, its handle is given.
+    `__wrapped__` is the function itself.
+    """
+
+    def __repr__(self) -> str:
+        return f"<workflow {self.name!r} of queue {self.queue!r}>"
+
+    def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """Workflows are not called: they need a worker that keeps their steps."""
+        raise TypeError(
+            f"workflow {self.name!r} cannot be called; {self.name}.start(...) has a worker run it, and in a "
+            f"workflow `await flow.run({self.name}, ...)` does"
+        )
+
+    # -- starting
+
+    @overload
+    def start(self, *args: P.args, **kwargs: P.kwargs) -> WorkflowHandle[R]: ...
+    @overload
+    def start(self, *args: Any, id: str, **kwargs: Any) -> WorkflowHandle[R]: ...
+
+    def start(self, *args: Any, **kwargs: Any) -> WorkflowHandle[R]:
+        """Start it with these arguments; it is safe when this returns.
+
+        Raises ArgumentsError for a call that could not be made, and what `Queue.add` raises.
+        """
+        options, given = self._options_for(args, kwargs)
+        queue = self._clients.get_queue(self.queue)
+        added = queue.add(self.name, self._arguments.data(args, given), **options)
+        handle: WorkflowHandle[R] = queue.workflow(added.id, self._arguments.result_type)
+        handle.created = added.created
+        return handle
+
+    @overload
+    async def start_async(self, *args: P.args, **kwargs: P.kwargs) -> AsyncWorkflowHandle[R]: ...
+    @overload
+    async def start_async(self, *args: Any, id: str, **kwargs: Any) -> AsyncWorkflowHandle[R]: ...
+
+    async def start_async(self, *args: Any, **kwargs: Any) -> AsyncWorkflowHandle[R]:
+        """As `start`, for coroutines."""
+        options, given = self._options_for(args, kwargs)
+        queue = self._clients.get_async_queue(self.queue)
+        added = await queue.add(self.name, self._arguments.data(args, given), **options)
+        handle: AsyncWorkflowHandle[R] = queue.workflow(added.id, self._arguments.result_type)
+        handle.created = added.created
+        return handle
+
+    def _options_for(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> tuple[JobOptions, dict[str, Any]]:
+        """The options, and the arguments without the `id`, unless the function has one of that name."""
+        given = dict(kwargs)
+        own_id = given.pop("id", None) if "id" not in self._arguments.names else None
+        self._arguments.data(args, given)  # a group may be computed of them
+        options = self.options_of(args, given)
+        return (options if own_id is None else {**options, "job_id": own_id}), given
+
+    def add(self, *args: P.args, **kwargs: P.kwargs) -> WorkflowHandle[R]:
+        """As `start`."""
+        return self.start(*args, **kwargs)
+
+    async def add_async(self, *args: P.args, **kwargs: P.kwargs) -> AsyncWorkflowHandle[R]:
+        """As `start_async`."""
+        return await self.start_async(*args, **kwargs)
+
+    def job(self, *args: P.args, **kwargs: P.kwargs) -> FlowJob[R]:
+        """What `start` would add: for `flow.run`, `app.add_bulk`, flows and schedules. Raises
+        ArgumentsError."""
+        return super().job(*args, **kwargs)
+
+    def handle(self, job_id: str) -> WorkflowHandle[R]:
+        """A handle for a workflow whose id is known; the server is not asked whether it exists."""
+        return self._clients.get_queue(self.queue).workflow(job_id, self._arguments.result_type)
+
+    def handle_async(self, job_id: str) -> AsyncWorkflowHandle[R]:
+        """As `handle`, for coroutines."""
+        return self._clients.get_async_queue(self.queue).workflow(job_id, self._arguments.result_type)
+
+    # -- running
+
+    @staticmethod
+    def _without_job(function: Callable[..., Any]) -> Callable[..., Any]:
+        return _without_flow(function)
+
+    def _set_options(self, options: TaskOptions) -> None:
+        super()._set_options({**options, "workflow": True})
+
+    def _encode(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Raw:
+        """Arguments as the data of a job. Raises ArgumentsError, or PayloadError."""
+        data = self._arguments.data(args, kwargs)
+        return job_data(data, f"the data of workflow {self.name!r}", declared=True)
+
+    async def _run_coroutine(self, job: ActiveJob) -> Any:
+        arguments = self._arguments.of(job.data)
+        flow = Flow(job, self._encode)
+        try:
+            result = await drive(flow, lambda: self.__wrapped__(flow, **arguments))
+        except Exception as error:
+            self._give_up_at(error)
+            raise
+        self._arguments.check_result(result)
+        return result
+
+    def _run(self, job: ActiveJob) -> Any:
+        arguments = self._arguments.of(job.data)
+        try:
+            result = run_blocking(job, self._encode, lambda flow: self.__wrapped__(flow, **arguments))
+        except Exception as error:
+            self._give_up_at(error)
+            raise
+        self._arguments.check_result(result)
+        return result
+
+    def _give_up_at(self, error: Exception) -> None:
+        """Whether its error, or that of its step, is one that no attempt should follow."""
+        cause = error.__cause__ if isinstance(error, StepFailed) else None
+        if isinstance(error, self._unrecoverable) or isinstance(cause, self._unrecoverable):
+            give_up(error)
+
+
+def _without_flow(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Something with the parameters of the function but for the first, the flow. TypeError if it has none."""
+    signature = inspect.signature(function)
+    first = next(iter(signature.parameters.values()), None)
+    if first is None or first.kind not in (first.POSITIONAL_ONLY, first.POSITIONAL_OR_KEYWORD):
+        raise TypeError(f"workflow: {shown(function)} has no first parameter, which would be the flow")
+
+    @wraps(function)
+    def rest(*args: Any, **kwargs: Any) -> Any:
+        raise AssertionError
+
+    own = dict(getattr(function, "__annotations__", {}))
+    own.pop(first.name, None)
+    rest.__annotations__ = own
+    rest.__signature__ = signature.replace(parameters=list(signature.parameters.values())[1:])  # type: ignore[attr-defined]
+    return rest
+
+
+class AsyncWorkflow(Workflow[P, R]):
+    """What `@app.workflow` makes of a coroutine function."""
+
+
+class PlainWorkflow(Workflow[P, R]):
+    """What `@app.workflow` makes of a plain function."""
+
+
+class WorkflowDecorator(Protocol):
+    """What `app.workflow(...)` gives."""
+
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[Flow, P], Coroutine[Any, Any, R]], /
+    ) -> AsyncWorkflow[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[Concatenate[BlockingFlow, P], R], /) -> PlainWorkflow[P, R]: ...

@@ -1,0 +1,76 @@
+"""Says to a server what it has to hear, over and over until it has answered.
+
+After a lost connection the same words are said again over the next one, with the same tokens, so that they
+can only be about the same attempt.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from itertools import count
+
+from msgspec import Struct
+
+from bunqueue.client.connection.caller import AsyncCaller
+from bunqueue.client.connection.codeless import code_of
+from bunqueue.client.connection.options import reconnect_delay
+from bunqueue.client.connection.replies import R
+from bunqueue.client.worker.stats import RunStats
+from bunqueue.errors import (
+    BunqueueError,
+    CommandFailed,
+    CommandTimeout,
+    ConnectionLost,
+    PayloadError,
+    ShardUnavailable,
+)
+from bunqueue.protocol.codes import Code
+
+MAX_DELAY = 5.0  # seconds between repetitions
+_PASSING = frozenset(
+    {
+        Code.RATE_LIMITED,
+        Code.STORAGE_FULL,
+        Code.STORAGE_FAILED,
+        Code.MEMORY_LIMIT,
+        Code.SHARD_UNAVAILABLE,
+        Code.STORE_UNAVAILABLE,
+    }
+)
+
+
+class Persistence:
+    """`stats` hears of what did not work."""
+
+    def __init__(self, caller: AsyncCaller, stats: RunStats) -> None:
+        self.closed = False
+        """The worker has ended: nothing is said again."""
+        self._caller = caller
+        self._stats = stats
+
+    async def ask(self, command: Struct, reply: type[R]) -> tuple[R | CommandFailed, bool]:
+        """The server's reply, or its refusal.
+
+        And whether an earlier try may have been carried out, so that the answer is about its consequences.
+        """
+        unsure = False
+        for failures in count(1):
+            try:
+                return await self._caller.call(command, reply), unsure
+            except PayloadError as error:  # it will not fit another time either
+                return CommandFailed(str(error), reason=str(error)), unsure
+            except BunqueueError as error:
+                if isinstance(error, CommandFailed) and not _passes(error):
+                    return error, unsure
+                if self.closed:
+                    return CommandFailed(str(error), reason=str(error)), True
+                unsure = unsure or isinstance(error, ConnectionLost | CommandTimeout)
+                self._stats.trouble(error)
+            await asyncio.sleep(min(reconnect_delay(failures, random.random()), MAX_DELAY))
+        raise AssertionError("count never ends")
+
+
+def _passes(error: CommandFailed) -> bool:
+    """Whether the same command may succeed later."""
+    return isinstance(error, ShardUnavailable) or (error.server_code or code_of(error.reason)) in _PASSING

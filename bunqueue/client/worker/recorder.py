@@ -1,0 +1,117 @@
+"""Has the steps of workflows stored: those that come while a command is under way go together with the next.
+
+As outcomes are, they are said until the server has answered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from bunqueue.client.workflow.channel import Answers
+from bunqueue.errors import CommandFailed
+from bunqueue.protocol.commands.workflows import RecordSteps, RecordStepsReply, StepRecord
+
+if TYPE_CHECKING:
+    from bunqueue.client.worker.active_job import ActiveJob
+    from bunqueue.client.worker.persistence import Persistence
+
+MAX_RECORDS = 500  # in one command
+MAX_BYTES = 8 << 20  # of results in one command; a frame holds 64 MiB
+MAX_FLIGHTS = 2  # commands under way for a queue: one is prepared while the other is carried out
+
+
+class _Item(NamedTuple):
+    job_id: str
+    records: list[StepRecord]
+    answers: asyncio.Future[Answers]
+
+
+class _Lane:
+    """What is to be stored of one queue, and is therefore for one shard."""
+
+    def __init__(self, queue: str) -> None:
+        self.queue = queue
+        self.waiting: deque[_Item] = deque()
+        self.flights = 0
+        self.jobs: set[str] = set()  # of which something is under way
+        self.is_due = False
+
+    def take(self) -> list[_Item]:
+        """What goes next: nothing of a job of which something is under way, as that comes first."""
+        taken: list[_Item] = []
+        left: deque[_Item] = deque()
+        records = size = 0
+        while self.waiting and records < MAX_RECORDS and size < MAX_BYTES:
+            item = self.waiting.popleft()
+            if item.job_id in self.jobs:
+                left.append(item)
+                continue
+            taken.append(item)
+            records += len(item.records)
+            size += sum(len(memoryview(record.result)) for record in item.records)
+        self.waiting.extendleft(reversed(left))
+        self.jobs.update(item.job_id for item in taken)
+        return taken
+
+
+class Recorder:
+    """Made and used in the worker's event loop."""
+
+    def __init__(self, persistence: Persistence) -> None:
+        self._persistence = persistence
+        self._loop = asyncio.get_running_loop()
+        self._lanes: dict[str, _Lane] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def record(self, job: ActiveJob[Any], records: list[StepRecord]) -> asyncio.Future[Answers]:
+        """See `FlowChannel`."""
+        lane = self._lanes.get(job.queue)
+        if lane is None:
+            lane = self._lanes[job.queue] = _Lane(job.queue)
+        answers: asyncio.Future[Answers] = self._loop.create_future()
+        lane.waiting.append(_Item(job.id, records, answers))
+        if not lane.is_due and lane.flights < MAX_FLIGHTS:
+            lane.is_due = True
+            self._loop.call_soon(self._begin, lane)  # with those that come in the same turn of the loop
+        return answers
+
+    def _begin(self, lane: _Lane) -> None:
+        lane.is_due = False
+        if lane.flights < MAX_FLIGHTS and (items := lane.take()):
+            lane.flights += 1
+            task = self._loop.create_task(self._fly(lane, items))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _fly(self, lane: _Lane, items: list[_Item]) -> None:
+        command = RecordSteps(queue=lane.queue, steps=[each for item in items for each in item.records])
+        reply, _ = await self._persistence.ask(command, RecordStepsReply)
+        lane.flights -= 1
+        lane.jobs.difference_update(item.job_id for item in items)
+        if isinstance(reply, CommandFailed):
+            for item in items:
+                if not item.answers.done():
+                    item.answers.set_exception(reply)
+        else:
+            _answer(items, reply.results)
+        if lane.waiting:
+            self._begin(lane)
+
+    async def stop(self) -> None:
+        """What is not stored is forgotten."""
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+
+def _answer(items: Iterable[_Item], results: Answers) -> None:
+    start = 0
+    for item in items:
+        end = start + len(item.records)
+        if not item.answers.done():  # nobody waits any more for a branch that was cancelled
+            item.answers.set_result(results[start:end])
+        start = end

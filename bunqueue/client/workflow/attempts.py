@@ -1,0 +1,182 @@
+"""The attempts of one step, until one succeeds, or no more follow."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Raw
+
+from bunqueue.client.conversion.raised import is_final, made_final, text_of
+from bunqueue.client.models.workflows import Step
+from bunqueue.client.options.job import encode_data
+from bunqueue.client.workflow import values
+from bunqueue.client.workflow.context import StepRun, step_var
+from bunqueue.client.workflow.outcomes import Unwind
+from bunqueue.client.workflow.plans import Plan
+from bunqueue.errors import JobStopped, StepTimeout
+from bunqueue.model.workflow import CANCELLED, COMPLETED, RETRYING, RUNNING, STEP
+from bunqueue.protocol.commands.workflows import StepRecord
+
+if TYPE_CHECKING:
+    from bunqueue.client.workflow.runtime import Runtime
+
+NOTED_AFTER = 1.0  # seconds after which a step is shown as running
+
+
+class Attempts:
+    """Made for each step that has to run."""
+
+    def __init__(self, flow: Runtime, name: str, plan: Plan, known: Step | None, kind: str = STEP) -> None:
+        self._flow = flow
+        self._name = name
+        self._plan = plan
+        self._kind = kind
+        self._known = known
+        self._recorded = known is not None  # whether the server knows the step
+        self._number = _first(known)
+        self._began = 0.0
+        self._cut = False  # its branch was cancelled, and the step has to come to its end all the same
+
+    async def run(self) -> Any:
+        """What the step gives. Raises StepFailed."""
+        flow, known = self._flow, self._known
+        await flow._pause(self._name, flow._pause_left(known))
+        if self._plan.undo is not None and (known is None or known.status != RUNNING):
+            await self._send(RUNNING)
+        cursor = None if known is None else known.cursor
+        while True:
+            self._began = time.monotonic()
+            noted = flow._loop.call_later(NOTED_AFTER, self._note)
+            step = StepRun(self._name, flow._key(self._name), self._number, cursor, self._save)
+            try:
+                value = await self._once(step)
+                raw = values.stored(value, f"the result of step {self._name!r}")
+            except JobStopped:  # the whole job is put off
+                raise
+            except asyncio.CancelledError:
+                self._lost()
+                raise
+            except Exception as error:
+                await self._failed(error)
+            else:
+                return await self._completed(value, raw)
+            finally:
+                noted.cancel()
+            cursor = step.cursor
+            self._number += 1
+
+    async def _once(self, step: StepRun) -> Any:
+        """One attempt."""
+        if self._plan.undo is None:
+            return await self._timed(step)
+        task = asyncio.get_running_loop().create_task(self._timed(step))
+        while not task.done():
+            try:
+                await asyncio.shield(task)
+            except asyncio.CancelledError:
+                if self._flow._outcome is not None:
+                    task.cancel()
+                    await asyncio.wait([task])
+                    raise
+                self._cut = True  # one that can be undone is not left half done
+        return task.result()
+
+    async def _timed(self, step: StepRun) -> Any:
+        timeout, outer = self._plan.timeout, step_var.set(step)
+        try:
+            if timeout is None:
+                return await self._flow._call(self._plan, step)
+            async with asyncio.timeout(timeout) as scope:
+                return await self._flow._call(self._plan, step)
+        except TimeoutError as error:
+            if timeout is not None and scope.expired():
+                text = f"step {self._name!r} took longer than its timeout of {timeout * 1000:g} ms"
+                raise StepTimeout(text, queue=self._flow.job.queue, job_id=self._flow.job.id) from error
+            raise
+        finally:
+            step_var.reset(outer)
+
+    # -- how an attempt ends
+
+    async def _completed(self, value: Any, raw: Raw) -> Any:
+        flow, plan = self._flow, self._plan
+        await self._send(COMPLETED, result=raw)
+        given = values.same_value(value, raw, plan.converting, self._name)
+        if plan.undo is not None and self._known is not None and flow.undoing:
+            flow._undo.append((self._known, plan.undo, given))
+        if self._cut:
+            raise asyncio.CancelledError
+        return given
+
+    async def _failed(self, error: Exception) -> None:
+        """Returns when the next attempt is to begin."""
+        flow = self._flow
+        delay = None if self._cut else self._plan.policy.next_delay(self._number, error)
+        text = text_of(error)
+        if delay is not None:
+            await self._send(RETRYING, error=text, delay=delay)
+            await flow._pause(self._name, delay)
+            return
+        if self._cut:
+            self._lost()
+            raise asyncio.CancelledError
+        if flow.final_status == RETRYING:
+            await self._send(RETRYING, error=text, attempts=0)
+        else:
+            await self._send(flow.final_status, error=text)
+        failure = flow._step_failed(self._name, text, self._number)
+        raise (made_final(failure) if is_final(error) else failure) from error
+
+    def _lost(self) -> None:
+        """Its branch was cancelled, by the code itself or as the run ends."""
+        flow = self._flow
+        if flow._outcome is not None or flow.job.ending is not None or flow.final_status == RETRYING:
+            return
+        if not self._recorded:  # so that it can be known as cancelled
+            self._flow._pending.append(self._record(RUNNING))
+        self._flow._pending.append(self._record(CANCELLED))
+        self._flow._send_soon()
+
+    # -- what is said of it
+
+    def _note(self) -> None:
+        """It takes its time: that is to be seen."""
+        if self._flow._outcome is None:
+            self._flow._pending.append(self._record(RUNNING))
+            self._recorded = True
+            self._flow._send_soon()
+
+    def _save(self, cursor: Any) -> Awaitable[None]:
+        raw = encode_data(cursor, f"the cursor of step {self._name!r}")
+        return self._flow._from_anywhere(lambda: self._store(raw))
+
+    async def _store(self, raw: Raw) -> None:
+        if self._flow._outcome is not None:
+            raise Unwind
+        await self._send(RUNNING, cursor=raw)
+
+    async def _send(self, status: str, **fields: Any) -> None:
+        self._recorded = True
+        await self._flow._send(self._record(status, **fields))
+
+    def _record(self, status: str, **fields: Any) -> StepRecord:
+        given = {"attempts": self._number, **fields}
+        return self._flow._record(
+            self._name,
+            kind=self._kind,
+            status=status,
+            arguments=self._plan.arguments,
+            took=(time.monotonic() - self._began) * 1000 if self._began else 0,
+            undo=self._plan.undo is not None,
+            **given,
+        )
+
+
+def _first(known: Step | None) -> int:
+    """The number of the attempt that is next."""
+    if known is None or known.status not in (RUNNING, RETRYING):
+        return 1
+    return known.attempts + 1 if known.status == RETRYING else max(1, known.attempts)

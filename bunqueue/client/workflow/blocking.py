@@ -1,0 +1,274 @@
+"""`BlockingFlow`: what the function of a workflow is given if it is a plain one, which runs in a thread."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from contextvars import copy_context
+from datetime import datetime
+from functools import partial
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, overload
+from uuid import UUID
+
+from bunqueue.client.connection.options import Duration
+from bunqueue.client.workflow.core import RAISE, Encode
+from bunqueue.client.workflow.drive import drive
+from bunqueue.client.workflow.flow import Flow
+from bunqueue.client.workflow.plans import Undo
+from bunqueue.client.workflow.retry import RetryRule
+from bunqueue.client.workflow.threads import Thread, in_new_thread, thread_var
+
+if TYPE_CHECKING:
+    from bunqueue.client.worker.active_job import ActiveJob
+
+R = TypeVar("R")
+T = TypeVar("T")
+Branch = Callable[[], Any]
+
+
+class BlockingFlow:
+    """`Flow` for plain functions: the same operations, which return when they are done.
+
+        @app.workflow
+        def order(flow: BlockingFlow, order: Order) -> Receipt:
+            charge = flow.step("charge", pay, order, undo=refund)
+            flow.sleep("cooling-off", days=1)
+            return flow.step("ship", ship, charge)
+
+    Branches of `gather`, `race` and `first` are functions without arguments: `partial(flow.run, pack, item)`,
+    or functions of your own, each of which runs in a thread.
+    """
+
+    def __init__(self, flow: Flow) -> None:
+        self._flow = flow
+
+    def __repr__(self) -> str:
+        return repr(self._flow)
+
+    @property
+    def job(self) -> ActiveJob[Any]:
+        """The job that it is: its id, queue, attempts, and so on."""
+        return self._flow.job
+
+    @property
+    def id(self) -> str:
+        """The id of the workflow, which is that of its job."""
+        return self._flow.id
+
+    @property
+    def undoing(self) -> bool:
+        """See `Flow.undoing`."""
+        return self._flow.undoing
+
+    @property
+    def key(self) -> str:
+        """See `Flow.key`."""
+        return self._flow.key
+
+    @property
+    def state(self) -> Any:
+        """See `Flow.state`."""
+        return self._flow.state
+
+    @state.setter
+    def state(self, value: Any) -> None:
+        self._here(lambda: setattr(self._flow, "state", value))
+
+    def now(self, name: str = "now") -> datetime:
+        """See `Flow.now`."""
+        return self._here(lambda: self._flow.now(name))
+
+    def random(self, name: str = "random") -> float:
+        """See `Flow.random`."""
+        return self._here(lambda: self._flow.random(name))
+
+    def uuid(self, name: str = "uuid") -> UUID:
+        """See `Flow.uuid`."""
+        return self._here(lambda: self._flow.uuid(name))
+
+    def patched(self, name: str) -> bool:
+        """See `Flow.patched`."""
+        return self._here(lambda: self._flow.patched(name))
+
+    def continue_as_new(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """See `Flow.continue_as_new`."""
+        self._here(lambda: self._flow.continue_as_new(*args, **kwargs))
+        raise AssertionError("it does not return")
+
+    def progress(self, value: float, message: str | None = None) -> None:
+        """Report how far the workflow is, 0 to 100."""
+        self._flow.job.progress(value, message)
+
+    # -- what waits
+
+    def step(
+        self,
+        name: str,
+        function: Callable[..., R],
+        /,
+        *args: Any,
+        undo: Callable[[R], Any] | Undo | None = None,
+        retry: RetryRule | None = None,
+        timeout: Duration | None = None,
+        **kwargs: Any,
+    ) -> R:
+        """See `Flow.step`. The function is called in this thread; a `timeout` is noticed when it returns."""
+        flow = self._flow
+        return self._do(
+            lambda: flow.step(name, function, *args, undo=undo, retry=retry, timeout=timeout, **kwargs)
+        )
+
+    def sleep(
+        self,
+        name: str | Duration | datetime = "sleep",
+        duration: Duration | datetime | None = None,
+        /,
+        **parts: float,
+    ) -> None:
+        """See `Flow.sleep`."""
+        self._do(lambda: self._flow.sleep(name, duration, **parts))
+
+    @overload
+    def wait_for(
+        self,
+        signal: str,
+        kind: type[T],
+        /,
+        *,
+        key: str | None = None,
+        timeout: Duration | None = None,
+        default: Any = RAISE,
+        name: str | None = None,
+    ) -> T: ...
+    @overload
+    def wait_for(
+        self,
+        signal: str,
+        kind: Any = Any,
+        /,
+        *,
+        key: str | None = None,
+        timeout: Duration | None = None,
+        default: Any = RAISE,
+        name: str | None = None,
+    ) -> Any: ...
+
+    def wait_for(
+        self,
+        signal: str,
+        kind: Any = Any,
+        /,
+        *,
+        key: str | None = None,
+        timeout: Duration | None = None,
+        default: Any = RAISE,
+        name: str | None = None,
+    ) -> Any:
+        """See `Flow.wait_for`."""
+        flow = self._flow
+        return self._do(
+            lambda: flow.wait_for(signal, kind, key=key, timeout=timeout, default=default, name=name)
+        )
+
+    def run(
+        self, what: Any, /, *args: Any, child_id: str | None = None, step: str | None = None, **kwargs: Any
+    ) -> Any:
+        """See `Flow.run`."""
+        return self._do(lambda: self._flow.run(what, *args, child_id=child_id, step=step, **kwargs))
+
+    def start(
+        self, what: Any, /, *args: Any, child_id: str | None = None, step: str | None = None, **kwargs: Any
+    ) -> str:
+        """See `Flow.start`."""
+        return self._do(lambda: self._flow.start(what, *args, child_id=child_id, step=step, **kwargs))
+
+    def map(
+        self, what: Any, items: Iterable[Any], /, *, step: str | None = None, return_exceptions: bool = False
+    ) -> list[Any]:
+        """See `Flow.map`."""
+        flow, given = self._flow, list(items)
+        return self._do(lambda: flow.map(what, given, step=step, return_exceptions=return_exceptions))
+
+    # -- at the same time
+
+    def gather(self, *branches: Branch, return_exceptions: bool = False) -> list[Any]:
+        """See `Flow.gather`: `flow.gather(*(partial(flow.run, pack, item) for item in items))`."""
+        flow = self._flow
+        return self._do(
+            lambda: flow.gather(*map(self._branch, branches), return_exceptions=return_exceptions)
+        )
+
+    @overload
+    def race(self, *branches: Branch) -> Any: ...
+    @overload
+    def race(self, **branches: Branch) -> tuple[str, Any]: ...
+
+    def race(self, *branches: Branch, **named: Branch) -> Any:
+        """See `Flow.race`."""
+        return self._do(lambda: self._flow.race(*map(self._branch, branches), **self._named(named)))
+
+    @overload
+    def first(self, *branches: Branch) -> Any: ...
+    @overload
+    def first(self, **branches: Branch) -> tuple[str, Any]: ...
+
+    def first(self, *branches: Branch, **named: Branch) -> Any:
+        """See `Flow.first`."""
+        return self._do(lambda: self._flow.first(*map(self._branch, branches), **self._named(named)))
+
+    def _named(self, branches: dict[str, Branch]) -> dict[str, Awaitable[Any]]:
+        return {name: self._branch(branch) for name, branch in branches.items()}
+
+    def _branch(self, branch: Branch) -> Awaitable[Any]:
+        """In the loop: an operation of this flow as that of its twin, anything else in a thread."""
+        function = branch.func if isinstance(branch, partial) else branch
+        if getattr(function, "__self__", None) is self and isinstance(branch, partial):
+            thread_var.set(
+                None
+            )  # whose thread is this one's: steps of several branches have threads of their own
+            return getattr(self._flow, function.__name__)(*branch.args, **branch.keywords)  # type: ignore[no-any-return]
+        if not callable(branch):
+            raise TypeError(f"gather: {branch!r} cannot be called; give partial(flow.run, pack, item), say")
+        return in_new_thread(self._flow, branch)
+
+    # -- how it gets there
+
+    def _do(self, begin: Callable[[], Awaitable[T]]) -> T:
+        thread = thread_var.get()
+        if thread is None or thread._flow is not self._flow:
+            thread = Thread(self._flow)
+        return thread.do(begin)  # type: ignore[no-any-return]
+
+    def _here(self, function: Callable[[], T]) -> T:
+        """What needs no waiting, in the loop all the same, as others use the flow there."""
+
+        async def call() -> T:
+            return function()
+
+        return self._do(call)
+
+
+def run_blocking(job: ActiveJob[Any], encode: Encode, body: Callable[[BlockingFlow], Any]) -> Any:
+    """Run the function of a workflow in this thread; as `drive`."""
+    loop = job.channel.loop
+    flow = asyncio.run_coroutine_threadsafe(_made(job, encode), loop).result()
+    thread = Thread(flow)
+    context = copy_context()
+
+    async def begin() -> Any:
+        thread.go()
+        return await thread.ended
+
+    driving = asyncio.run_coroutine_threadsafe(drive(flow, begin), loop)
+    driving.add_done_callback(lambda _: thread.leave())
+    job.halt = driving.cancel
+    try:
+        if thread.is_to_run():
+            context.run(thread.run, lambda: body(BlockingFlow(flow)))
+        return driving.result()
+    finally:
+        job.halt = None
+
+
+async def _made(job: ActiveJob[Any], encode: Encode) -> Flow:
+    return Flow(job, encode)

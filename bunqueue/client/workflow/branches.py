@@ -1,0 +1,137 @@
+"""Branches of a workflow that run at the same time: all of them, the first to end, the first to succeed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Coroutine, Sequence
+from contextvars import Context, copy_context
+from typing import TYPE_CHECKING, Any
+
+from msgspec import UNSET, Struct
+from msgspec.msgpack import Decoder
+
+from bunqueue.client.workflow import values
+from bunqueue.client.workflow.core import branch_var
+from bunqueue.client.workflow.parking import Group, group_var
+from bunqueue.client.workflow.run_log import Claim
+from bunqueue.errors import OptionError
+from bunqueue.model.workflow import VALUE
+
+if TYPE_CHECKING:
+    from bunqueue.client.workflow.flow import Flow
+
+Branch = Awaitable[Any]
+
+
+class _Winner(Struct, array_like=True):
+    """What is stored of a race."""
+
+    winner: int
+    lost: list[str]  # steps of the other branches
+
+
+_decode_winner = Decoder(_Winner).decode
+
+
+async def gather(flow: Flow, branches: Sequence[Branch], *, return_exceptions: bool) -> list[Any]:
+    """See `Flow.gather`."""
+    group = Group()
+    tasks = [_begin(each, _context(group if flow._is_wait(each) else None)) for each in branches]
+    try:
+        found = await asyncio.gather(*tasks, return_exceptions=return_exceptions)
+    finally:
+        if not flow.undoing:  # else what the others have done is undone, too
+            await _end(tasks)
+    flow._check()  # what is given may be how branches were unwound
+    return found
+
+
+class Race:
+    """Branches of which one wins: the first to end, or, if errors do not count, the first to succeed."""
+
+    def __init__(self, flow: Flow, branches: Sequence[Branch], claim: Claim, *, errors_count: bool) -> None:
+        if not branches:
+            raise OptionError(f"{claim.name}: give one branch at least")
+        self._flow = flow
+        self._branches = branches
+        self._claim = claim
+        self._errors_count = errors_count
+        self._names = [flow._names_of(each) for each in branches]
+
+    async def run(self) -> tuple[int, Any]:
+        """The place of the winner, and what it has given. Raises what it has raised, or an ExceptionGroup if
+        none has succeeded."""
+        known = self._claim.known
+        if known is not None and known.raw_result is not UNSET:
+            return await self._again(_decode_winner(known.raw_result))
+        tasks = [
+            _begin(each, _context(None, names))
+            for each, names in zip(self._branches, self._names, strict=True)
+        ]
+        try:
+            winner = await self._winner(tasks)
+        finally:
+            await _end(tasks)
+        self._flow._check()
+        lost = [name for place, names in enumerate(self._names) if place != winner for name in names]
+        result = values.stored(_Winner(winner, lost), "the winner")
+        await self._flow._send(self._flow._record(self._claim.name, kind=VALUE, result=result))
+        return winner, tasks[winner].result()
+
+    async def _winner(self, tasks: list[asyncio.Task[Any]]) -> int:
+        waiting = set(tasks)
+        while waiting:
+            ended, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            self._flow._check()
+            for place, task in enumerate(tasks):
+                if task in ended and (self._errors_count or _succeeded(task)):
+                    return place
+        errors = [task.exception() for task in tasks if not task.cancelled()]
+        raise ExceptionGroup(
+            f"{self._claim.name}: no branch has succeeded",
+            [each for each in errors if isinstance(each, Exception)],
+        )
+
+    async def _again(self, known: _Winner) -> tuple[int, Any]:
+        """The same winner as before."""
+        if self._flow.undoing:  # what the others have done is undone, too: they go on beside what follows
+            tasks = [_begin(each, _context(None)) for each in self._branches]
+            return known.winner, await tasks[known.winner]
+        self._flow._log.consume(known.lost)
+        for place, branch in enumerate(self._branches):
+            if place != known.winner and isinstance(branch, Coroutine):
+                branch.close()
+        return known.winner, await self._branches[known.winner]
+
+
+def _succeeded(task: asyncio.Task[Any]) -> bool:
+    return not task.cancelled() and task.exception() is None
+
+
+def _context(group: Group | None, names: list[str] | None = None) -> Context:
+    context = copy_context()
+    context.run(group_var.set, group)
+    if names is not None:
+        context.run(branch_var.set, (*branch_var.get(), names))
+    return context
+
+
+def _begin(branch: Branch, context: Context) -> asyncio.Task[Any]:
+    coroutine = branch if isinstance(branch, Coroutine) else _awaited(branch)
+    return asyncio.get_running_loop().create_task(coroutine, context=context)
+
+
+async def _awaited(branch: Branch) -> Any:
+    return await branch
+
+
+async def _end(tasks: list[asyncio.Task[Any]]) -> None:
+    """Cancel what still runs, and wait until it has ended."""
+    left = [task for task in tasks if not task.done()]
+    for task in left:
+        task.cancel()
+    if left:
+        await asyncio.wait(left)
+    for task in tasks:
+        if not task.cancelled():
+            task.exception()  # it is known

@@ -1,0 +1,50 @@
+"""The workflow and the step that run here, however deep below them one asks."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from bunqueue.client.workflow.runtime import Runtime
+
+flow_var: ContextVar[Runtime | None] = ContextVar("bunqueue.current_flow", default=None)
+step_var: ContextVar[StepRun | None] = ContextVar("bunqueue.current_step", default=None)
+
+
+class StepRun:
+    """A step that runs: `current_step()` gives it to the function, and to everything that it calls."""
+
+    __slots__ = ("_save", "attempt", "cursor", "key", "name")
+
+    def __init__(
+        self, name: str, key: str, attempt: int, cursor: Any, save: Callable[[Any], Awaitable[None]]
+    ) -> None:
+        self.name = name
+        """Its name, with its number if it has one."""
+        self.key = key
+        """The same in every run and attempt, and different from that of every other step: for the outside
+        world, which can refuse to do the same thing twice."""
+        self.attempt = attempt
+        """1, 2, ..."""
+        self.cursor = cursor
+        """What an earlier attempt has saved last; None if none has."""
+        self._save = save
+
+    def __repr__(self) -> str:
+        return f"<step {self.name!r}, attempt {self.attempt}>"
+
+    def save(self, cursor: Any) -> Awaitable[None]:
+        """Store where the step is: the next attempt finds it as `cursor`. Await it in a coroutine; in a plain
+        function just call it, it returns when the server has it."""
+        self.cursor = cursor
+        return self._save(cursor)
+
+
+def current_step() -> StepRun:
+    """The step whose function runs here. LookupError where none does."""
+    step = step_var.get()
+    if step is None:
+        raise LookupError("no step runs here; flow.step() runs its function as one")
+    return step

@@ -1,0 +1,134 @@
+"""A run of a workflow from its beginning to its end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from contextvars import copy_context
+from typing import Any, NoReturn
+
+from bunqueue.client.workflow import idle
+from bunqueue.client.workflow.attempts import Attempts
+from bunqueue.client.workflow.context import flow_var
+from bunqueue.client.workflow.flow import Flow
+from bunqueue.client.workflow.outcomes import UndoFailed, Undone, Unwind
+from bunqueue.client.workflow.plans import undo_plan
+from bunqueue.client.workflow.runtime import Replayed
+from bunqueue.errors import StepFailed
+from bunqueue.model.workflow import COMPLETED, SKIPPED, UNDO, UNDO_MARK
+
+TURNS = 20  # of the event loop, for branches to unwind by themselves before they are cancelled
+
+
+async def drive(flow: Flow, body: Callable[[], Awaitable[Any]]) -> Any:
+    """What the function of a workflow gives. Raises what it raises, or what ends the run otherwise:
+    JobSuspended, JobInterrupted, Unrecoverable when it was undone, BunqueueError when the job was lost."""
+    idle.install(flow._loop)
+    try:
+        await flow._load()
+        if flow.undoing:
+            await _undo(flow, body)
+        value = await _run(flow, body)
+        await flow._send()  # what is pending
+        return value
+    except Unwind:
+        assert flow._outcome is not None
+        raise flow._outcome from None
+    except Exception as error:
+        if flow._outcome is None and not flow.undoing and (records := flow._reopened(error)):
+            await _reopen(flow, records)
+        raise
+    finally:
+        flow._stop(Unwind())
+        flow.job.woken = None
+
+
+async def _reopen(flow: Flow, records: list[Any]) -> None:
+    try:
+        await flow._send(*records)
+    except Unwind:
+        assert flow._outcome is not None
+        raise flow._outcome from None
+
+
+async def _run(flow: Flow, body: Callable[[], Awaitable[Any]]) -> Any:
+    """Raises Unwind when the run ends otherwise than by its function."""
+    context = copy_context()
+    context.run(flow_var.set, flow)
+    main = flow._watch.main = flow._loop.create_task(_awaited(body), context=context)
+    try:
+        await asyncio.wait([main, flow._ended], return_when=asyncio.FIRST_COMPLETED)
+    except asyncio.CancelledError:  # the job is cancelled, or has to go back
+        flow._stop(Unwind())
+        await _end_tasks(flow)
+        raise
+    if flow._outcome is not None:
+        await _unwind(flow)
+        if main.done() and not main.cancelled():
+            main.exception()  # it is how the branch was unwound
+        raise Unwind
+    await _end_tasks(flow)  # which its function has left behind
+    return main.result()
+
+
+async def _awaited(body: Callable[[], Awaitable[Any]]) -> Any:
+    return await body()
+
+
+async def _unwind(flow: Flow) -> None:
+    """All that waits has been told to end."""
+    for _ in range(TURNS):
+        if not flow._watch.tasks:
+            return
+        await asyncio.sleep(0)
+    await _end_tasks(flow)
+
+
+async def _end_tasks(flow: Flow) -> None:
+    tasks = list(flow._watch.tasks)
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        await asyncio.wait(tasks)
+    for task in tasks:
+        if not task.cancelled():
+            task.exception()
+
+
+# -- undoing
+
+
+async def _undo(flow: Flow, body: Callable[[], Awaitable[Any]]) -> NoReturn:
+    """See again what was done, and undo it, the last step first."""
+    try:
+        await _run(flow, lambda: _seen(flow, body))
+    except Unwind:
+        if not isinstance(flow._outcome, Replayed):
+            raise
+    flow._stop(Unwind())
+    flow._reopen()
+    await _run(flow, lambda: _undo_steps(flow))
+    reason = flow.job.workflow.undoing
+    raise Undone((reason and reason.error) or "it was undone")
+
+
+async def _seen(flow: Flow, body: Callable[[], Awaitable[Any]]) -> None:
+    """The function once more, until it and all that it has started have come to what was not done."""
+    with suppress(Exception):  # how it failed is known, and it may fail otherwise now
+        await body()
+    await flow._parking.never()
+
+
+async def _undo_steps(flow: Flow) -> None:
+    missing = flow._missing_undo()
+    for step, undo, value in sorted(flow._undo, key=lambda each: each[0].number, reverse=True):
+        name = UNDO_MARK + step.name
+        known = flow._log.steps.get(name)
+        if known is None or known.status not in (COMPLETED, SKIPPED):
+            try:
+                await Attempts(flow, name, undo_plan(undo, value), known, UNDO).run()
+            except StepFailed as error:
+                raise UndoFailed(error.error) from error.__cause__
+    if missing is not None:
+        raise UndoFailed(f"the code has no step {missing!r} with an undo any more, or has not come to it")

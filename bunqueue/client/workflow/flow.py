@@ -1,0 +1,320 @@
+"""`Flow`: what the function of a workflow is given, if it is a coroutine function."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, TypeVar, overload
+from weakref import WeakKeyDictionary
+
+from bunqueue.client.connection.options import Duration, span
+from bunqueue.client.conversion.raised import made_final
+from bunqueue.client.workflow import values
+from bunqueue.client.workflow.attempts import Attempts
+from bunqueue.client.workflow.branches import Branch, Race, gather
+from bunqueue.client.workflow.core import RAISE, Encode
+from bunqueue.client.workflow.many import Many
+from bunqueue.client.workflow.plans import Order, Plan, Undo, order_of, plan_of, sleep_span
+from bunqueue.client.workflow.retry import RetryRule
+from bunqueue.client.workflow.run_log import Claim, Conflict, checked_name
+from bunqueue.client.workflow.runtime import Ended, Runtime
+from bunqueue.model.workflow import CHILD, COMPLETED, FAILED, SIGNAL, SLEEP, STEP, VALUE
+
+if TYPE_CHECKING:
+    from bunqueue.client.worker.active_job import ActiveJob
+
+R = TypeVar("R")
+T = TypeVar("T")
+
+Op = Coroutine[Any, Any, T]
+
+
+class Flow(Runtime):
+    """A workflow as its function sees it. docs/workflows.md says what is promised.
+
+    @app.workflow
+    async def order(flow: Flow, order: Order) -> Receipt:
+        charge = await flow.step("charge", pay, order, undo=refund)
+        await flow.sleep("cooling-off", days=1)
+        return await flow.step("ship", ship, charge)
+    """
+
+    def __init__(self, job: ActiveJob[Any], encode: Encode) -> None:
+        super().__init__(job, encode)
+        self._ops: WeakKeyDictionary[Any, tuple[str, bool]] = WeakKeyDictionary()
+        """The name of the step that an operation is, and whether it is nothing but a wait."""
+
+    # -- steps
+
+    @overload
+    def step(
+        self,
+        name: str,
+        function: Callable[..., Coroutine[Any, Any, R]],
+        /,
+        *args: Any,
+        undo: Callable[[R], Any] | Undo | None = None,
+        retry: RetryRule | None = None,
+        timeout: Duration | None = None,
+        **kwargs: Any,
+    ) -> Op[R]: ...
+    @overload
+    def step(
+        self,
+        name: str,
+        function: Callable[..., R],
+        /,
+        *args: Any,
+        undo: Callable[[R], Any] | Undo | None = None,
+        retry: RetryRule | None = None,
+        timeout: Duration | None = None,
+        **kwargs: Any,
+    ) -> Op[R]: ...
+
+    def step(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        /,
+        *args: Any,
+        undo: Callable[[Any], Any] | Undo | None = None,
+        retry: RetryRule | None = None,
+        timeout: Duration | None = None,
+        **kwargs: Any,
+    ) -> Op[Any]:
+        """Call a function, once: its result is stored, and given at once in every later run.
+
+        A plain function is called in a thread. `retry` says how often it is tried, once unless given: a
+        number, or a `Retry`; `timeout` is for each attempt. `undo` is called with the result when the
+        workflow fails for good or is cancelled. Raises StepFailed, or StepChanged.
+        """
+        self._check()
+        plan = plan_of(function, args, kwargs, retry, timeout, undo)
+        claim = self._claim(name, STEP, plan.arguments)
+        return self._op(self._step(claim, plan), claim)
+
+    async def _step(self, given: Claim | Conflict, plan: Plan) -> Any:
+        claim = await self._settled(given)
+        known = claim.known
+        if known is not None and not known.is_open:
+            if known.status == FAILED:
+                raise self._step_failed(known.name, known.error or "", known.attempts)
+            value = values.value_of(await self._raw(known), plan.converting, known.name)
+            if plan.undo is not None and self.undoing:
+                self._undo.append((known, plan.undo, value))
+            return value
+        if self.undoing and (known is None or not known.undo or plan.undo is None):
+            await self._parking.never()
+        self._check()
+        return await Attempts(self, claim.name, plan, known).run()
+
+    # -- waiting
+
+    def sleep(
+        self,
+        name: str | Duration | datetime = "sleep",
+        duration: Duration | datetime | None = None,
+        /,
+        **parts: float,
+    ) -> Op[None]:
+        """Wait, holding no worker: `sleep("cooling-off", days=1)`, `sleep("cooling-off", until)`.
+
+        The duration is in ms or a timedelta, or a moment, or its parts: weeks, days, hours, minutes, seconds,
+        milliseconds. A moment that has passed is no wait.
+        """
+        self._check()
+        called, given = (name, duration) if isinstance(name, str) else ("sleep", name)
+        left = sleep_span(given, parts)
+        claim = self._claim(called, SLEEP, None)
+        return self._op(self._sleep(claim, left), claim, waits=True)
+
+    async def _sleep(self, claim: Claim | Conflict, ms: float) -> None:
+        await self._waited(claim, kind=SLEEP, delay=ms)
+
+    @overload
+    def wait_for(
+        self,
+        signal: str,
+        kind: type[T],
+        /,
+        *,
+        key: str | None = None,
+        timeout: Duration | None = None,
+        default: Any = RAISE,
+        name: str | None = None,
+    ) -> Op[T]: ...
+    @overload
+    def wait_for(
+        self,
+        signal: str,
+        kind: Any = Any,
+        /,
+        *,
+        key: str | None = None,
+        timeout: Duration | None = None,
+        default: Any = RAISE,
+        name: str | None = None,
+    ) -> Op[Any]: ...
+
+    def wait_for(
+        self,
+        signal: str,
+        kind: Any = Any,
+        /,
+        *,
+        key: str | None = None,
+        timeout: Duration | None = None,
+        default: Any = RAISE,
+        name: str | None = None,
+    ) -> Op[Any]:
+        """Wait for a signal, holding no worker: its data, as a `kind`. One that came before is taken at once.
+
+        With a `key` a broadcast for this signal and key counts, too. After `timeout` the `default` is given,
+        or SignalTimeout raised. The step is called as the signal, unless `name` says otherwise.
+        """
+        self._check()
+        converting = values.converter_of(kind, f"the data of signal {signal!r}")
+        left = None if timeout is None else span(timeout, "timeout")
+        arguments = None if key is None else values.fingerprint((key,), {})
+        claim = self._claim(checked_name(name or signal, "signal"), SIGNAL, arguments)
+        fields = {"signal": signal, "key": key, "delay": left, "arguments": arguments}
+        return self._op(self._wait_for(claim, fields, converting, default), claim, waits=True)
+
+    async def _wait_for(
+        self, claim: Claim | Conflict, fields: dict[str, Any], converting: Any, default: Any
+    ) -> Any:
+        ended = await self._waited(claim, kind=SIGNAL, **fields)
+        if ended.status == COMPLETED:
+            return values.value_of(ended.raw, converting, ended.name)
+        if default is RAISE:
+            raise self._signal_timeout(fields["signal"], ended.name)
+        return default
+
+    # -- children
+
+    def run(
+        self, what: Any, /, *args: Any, child_id: str | None = None, step: str | None = None, **kwargs: Any
+    ) -> Op[Any]:
+        """Run a job or workflow of any queue, and wait for its result: `flow.run(pack, item)`.
+
+        `what` is a function that `@app.job` or `@app.workflow` has made one, or what its `job(...)` gives. It
+        is started once, and cancelled when this workflow ends before it. `child_id` is an id of your own,
+        `step` the name of the step, else that of the job. Raises ChildFailed.
+        """
+        self._check()
+        order = order_of(what, args, kwargs, child_id=child_id, name=step)
+        claim = self._claim(order.name, CHILD, order.arguments)
+        return self._op(self._run(claim, order), claim, waits=True)
+
+    async def _run(self, claim: Claim | Conflict, order: Order) -> Any:
+        ended = await self._waited(claim, kind=CHILD, child=order.job, arguments=order.arguments)
+        return self._child_result(ended, order)
+
+    def _child_result(self, ended: Ended, order: Order) -> Any:
+        """Raises ChildFailed."""
+        if ended.status == COMPLETED:
+            return values.value_of(ended.raw, order.converting, ended.name)
+        error = ended.error or ended.status
+        raise made_final(self._child_failed(ended.name, error, ended.child, order.job.queue))
+
+    def start(
+        self, what: Any, /, *args: Any, child_id: str | None = None, step: str | None = None, **kwargs: Any
+    ) -> Op[str]:
+        """Start a job or workflow, and do not wait for it: its id. It outlives this workflow. Raises
+        ChildFailed if it cannot be started."""
+        self._check()
+        order = order_of(what, args, kwargs, child_id=child_id, name=step, detached=True)
+        claim = self._claim(order.name, CHILD, order.arguments)
+        return self._op(self._start(claim, order), claim, waits=True)
+
+    async def _start(self, claim: Claim | Conflict, order: Order) -> str:
+        ended = await self._waited(claim, kind=CHILD, child=order.job, arguments=order.arguments)
+        if ended.status != COMPLETED:
+            self._child_result(ended, order)
+        return ended.child or ""
+
+    async def map(
+        self, what: Any, items: Iterable[Any], /, *, step: str | None = None, return_exceptions: bool = False
+    ) -> list[Any]:
+        """Run a job or workflow for each item, as its one argument: their results, in the order of the items.
+        For thousands this costs less than `gather` and `run`.
+
+        At the first failure the others are cancelled, and ChildFailed is raised; with `return_exceptions`
+        failures are among the results.
+        """
+        self._check()
+        orders = [order_of(what, (item,), {}, name=step) for item in items]
+        claims = [self._claim(order.name, CHILD, order.arguments) for order in orders]
+        return await Many(self, orders, claims).results(return_exceptions=return_exceptions)
+
+    # -- at the same time
+
+    async def gather(self, *branches: Branch, return_exceptions: bool = False) -> list[Any]:
+        """The results of all branches, in their order. A branch is a step, a wait, a child, or a coroutine
+        that consists of such.
+
+        At the first failure the others are cancelled, and it is raised; with `return_exceptions` failures
+        are among the results.
+        """
+        return await gather(self, branches, return_exceptions=return_exceptions)
+
+    @overload
+    def race(self, *branches: Branch) -> Op[Any]: ...
+    @overload
+    def race(self, **branches: Branch) -> Op[tuple[str, Any]]: ...
+
+    def race(self, *branches: Branch, **named: Branch) -> Op[Any]:
+        """What the first branch gives that ends; the others are cancelled. Raises what it raises.
+
+        who, answer = await flow.race(
+            human=flow.wait_for("approval"), nobody=flow.sleep(days=3)
+        )
+        """
+        return self._race(branches, named, "race", errors_count=True)
+
+    @overload
+    def first(self, *branches: Branch) -> Op[Any]: ...
+    @overload
+    def first(self, **branches: Branch) -> Op[tuple[str, Any]]: ...
+
+    def first(self, *branches: Branch, **named: Branch) -> Op[Any]:
+        """What the first branch gives that succeeds; the others are cancelled. Raises an ExceptionGroup when
+        all have failed. Branches with names give the name, too."""
+        return self._race(branches, named, "first", errors_count=False)
+
+    def _race(
+        self, branches: tuple[Branch, ...], named: dict[str, Branch], what: str, *, errors_count: bool
+    ) -> Op[Any]:
+        self._check()
+        if branches and named:
+            raise TypeError(f"{what}: give all branches a name, or none")
+        claim = self._claim(what, VALUE, None)
+        assert isinstance(claim, Claim)
+        race = Race(self, branches or tuple(named.values()), claim, errors_count=errors_count)
+        return self._op(_won(race, list(named)), claim)
+
+    # -- what others see
+
+    def progress(self, value: float, message: str | None = None) -> Awaitable[None]:
+        """Report how far the workflow is, 0 to 100. Await it."""
+        return self.job.progress(value, message)
+
+    # -- what an operation is, for those that get it as a branch
+
+    def _op(self, coroutine: Op[T], claim: Claim | Conflict, *, waits: bool = False) -> Op[T]:
+        name = claim.name if isinstance(claim, Claim) else claim.base
+        self._ops[coroutine] = name, waits
+        return coroutine
+
+    def _is_wait(self, branch: Any) -> bool:
+        """Whether a branch is a wait, and nothing else."""
+        return self._ops[branch][1] if isinstance(branch, Coroutine) and branch in self._ops else False
+
+    def _names_of(self, branch: Any) -> list[str]:
+        """The step that a branch consists of, if it is one."""
+        return [self._ops[branch][0]] if isinstance(branch, Coroutine) and branch in self._ops else []
+
+
+async def _won(race: Race, names: list[str]) -> Any:
+    place, value = await race.run()
+    return (names[place], value) if names else value

@@ -1,0 +1,142 @@
+"""Notices when everything in a run of a workflow waits for what may take long, so that the run can end.
+
+The tasks of a run are its function, and whatever that starts, by `asyncio.gather`, a TaskGroup, or else. A
+task waits for a wait of the workflow, for another of these tasks, for what only such tasks can bring about (a
+lock, a queue, the end of a TaskGroup), or for something outside: then the run does not end. What cannot be
+recognised counts as outside.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from asyncio import locks, queues, taskgroups, tasks
+from collections.abc import Callable, Coroutine
+from types import CodeType
+from typing import Any
+
+from bunqueue.client.workflow.context import flow_var, step_var
+from bunqueue.client.workflow.outcomes import Unwind
+
+_GatheringFuture: Any = getattr(tasks, "_GatheringFuture", ())
+_WAIT: CodeType | None = getattr(getattr(tasks, "_wait", None), "__code__", None)
+_INSIDE = frozenset(module.__file__ for module in (locks, queues, taskgroups))
+"""Code that waits for nothing but other tasks of the same loop."""
+
+AnyFuture = asyncio.Future[Any]
+AnyTask = asyncio.Task[Any]
+
+
+class Parked(AnyFuture):
+    """A wait for which the run may end."""
+
+
+class Inside(AnyFuture):
+    """The end of code in a thread."""
+
+    waits = False
+    """Whether it waits for an operation of the workflow, which has a task."""
+
+
+class Watch:
+    """The tasks of a run. `idle` is called when all of them wait for a Parked future, or for one another."""
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, waits: Callable[[], bool], idle: Callable[[], None]
+    ) -> None:
+        """`waits`: whether anything waits for a Parked future."""
+        self.tasks: set[AnyTask] = set()
+        self.main: AnyTask | None = None
+        """The function of the workflow: when it has ended, nothing is idle any more."""
+        self.outside: AnyFuture | None = None
+        """What the run was last found to wait for that is no wait of the workflow."""
+        self._loop = loop
+        self._waits = waits
+        self._idle = idle
+        self._looking = False
+
+    def add(self, task: AnyTask) -> None:
+        self.tasks.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: AnyTask) -> None:
+        self.tasks.discard(task)
+        if not task.cancelled() and isinstance(task._exception, Unwind):
+            task.exception()  # nobody need be told of that
+        self.look_soon()
+
+    def look_soon(self, _: object = None) -> None:
+        """Something has changed: look when all that can go on has gone on."""
+        if not self._looking:
+            self._looking = True
+            self._loop.call_soon(self._look)
+
+    def _look(self) -> None:
+        self._looking = False
+        self.outside = None
+        if not self._waits() or (self.main is not None and self.main.done()):
+            return
+        for task in self.tasks:
+            waiter: AnyFuture | None = task._fut_waiter  # type: ignore[attr-defined]
+            if waiter is None or waiter.done():  # it is about to go on
+                self.look_soon()
+                return
+            if not self._inside(task, waiter):
+                self.outside = waiter
+                waiter.add_done_callback(self.look_soon)
+                return
+        if self.tasks:
+            self._idle()
+
+    def _inside(self, task: AnyTask, waiter: AnyFuture) -> bool:
+        if isinstance(waiter, Parked) or waiter in self.tasks:
+            return True
+        if isinstance(waiter, Inside):
+            return waiter.waits
+        if isinstance(waiter, _GatheringFuture):
+            return all(child.done() or child in self.tasks for child in waiter._children)
+        return _waits_for_tasks(task.get_coro())
+
+
+def _waits_for_tasks(coroutine: Any) -> bool:
+    """Whether the innermost code of a coroutine is that of asyncio, and waits for other tasks alone."""
+    while (inner := getattr(coroutine, "cr_await", None)) is not None and hasattr(inner, "cr_frame"):
+        coroutine = inner
+    frame = getattr(coroutine, "cr_frame", None)
+    if frame is None:
+        return False
+    if frame.f_code is _WAIT:
+        return frame.f_locals.get("timeout") is None
+    return frame.f_code.co_filename in _INSIDE
+
+
+# -- which task belongs to which run
+
+Factory = Callable[..., AnyTask]
+
+
+def install(loop: asyncio.AbstractEventLoop) -> None:
+    """Have the tasks of a loop enter the runs in which they are made."""
+    before = loop.get_task_factory()
+    if not isinstance(before, _Factory):
+        loop.set_task_factory(_Factory(before))  # type: ignore[arg-type]
+
+
+class _Factory:
+    def __init__(self, before: Any) -> None:
+        self._before = before
+
+    def __call__(
+        self, loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, Any], **more: Any
+    ) -> AnyTask:
+        task: AnyTask
+        if self._before is None:
+            task = asyncio.Task(coroutine, loop=loop, **more)
+        else:
+            task = self._before(loop, coroutine, **more)
+        context = more.get("context")
+        flow = flow_var.get() if context is None else context.get(flow_var)
+        if flow is not None:
+            step = step_var.get() if context is None else context.get(step_var)
+            if step is None:  # what a step starts is its own affair
+                flow._watch.add(task)
+        return task

@@ -1,0 +1,124 @@
+"""Many children of one kind, without a task for each."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from msgspec import UNSET
+
+from bunqueue.client.workflow import values
+from bunqueue.client.workflow.plans import Order
+from bunqueue.client.workflow.run_log import Claim, Conflict
+from bunqueue.client.workflow.runtime import A_TIME, Ended
+from bunqueue.errors import ChildFailed
+from bunqueue.model.workflow import CANCELLED, CHILD, WAITING
+from bunqueue.protocol.commands.workflows import StepAnswer, StepRecord
+
+if TYPE_CHECKING:
+    from bunqueue.client.workflow.flow import Flow
+
+
+class Many:
+    """The children, in their order."""
+
+    def __init__(self, flow: Flow, orders: list[Order], claims: list[Claim | Conflict]) -> None:
+        self._flow = flow
+        self._orders = orders
+        self._given = claims
+        self._claims: list[Claim] = []
+        self._results: list[Any] = [None] * len(orders)
+        self._open: dict[int, int] = {}  # places by the numbers of steps
+        self._failed: ChildFailed | None = None
+
+    async def results(self, *, return_exceptions: bool) -> list[Any]:
+        """Raises ChildFailed unless failures are to be among the results."""
+        new = await self._known()
+        if (new or self._open) and self._flow.undoing:
+            await self._flow._parking.never()
+        self._flow._check()
+        names = [claim.name for claim in self._claims]
+        try:
+            await self._ask(new, names, start=True)
+            while self._open and (self._failed is None or return_exceptions):
+                await self._wait(names)
+        except asyncio.CancelledError:
+            self._cancel(names)
+            raise
+        if self._failed is not None and not return_exceptions:
+            self._cancel(names)
+            raise self._failed
+        return self._results
+
+    async def _known(self) -> list[int]:
+        """See what earlier runs have recorded: the places of those that are new."""
+        new, cancelled = [], []
+        for place, given in enumerate(self._given):
+            claim = await self._flow._recalled(given)
+            self._claims.append(claim)
+            known = claim.known
+            if known is None:
+                new.append(place)
+            elif known.is_open:
+                self._open[known.number] = place
+            elif known.status == CANCELLED:
+                cancelled.append(place)
+            else:
+                raw = await self._flow._raw(known)
+                self._enter(
+                    place,
+                    Ended(claim.name, known.status, raw, known.error or "", known.child, known.child_queue),
+                )
+        if cancelled and self._failed is None:  # the branch was cancelled, and is so again
+            for place in cancelled:
+                self._claims[place] = await self._flow._anew(self._claims[place])
+            return sorted(new + cancelled)
+        for place in cancelled:  # with the one that has failed
+            self._enter(place, Ended(self._claims[place].name, CANCELLED, values.NIL, "", None, None))
+        return new
+
+    async def _wait(self, names: list[str]) -> None:
+        waiting = {number: names[place] for number, place in self._open.items()}
+        woken = await self._flow._parking.wait(waiting, None)
+        places = [self._open[number] for number in (woken or waiting)]
+        await self._ask(places, names, start=False)
+
+    async def _ask(self, places: list[int], names: list[str], *, start: bool) -> None:
+        """Start these, or ask how they are."""
+        for begin in range(0, len(places), A_TIME):
+            some = places[begin : begin + A_TIME]
+            records = [self._record(place, names[place], start=start) for place in some]
+            for place, answer in zip(some, await self._flow._send(*records), strict=True):
+                await self._heard(place, names[place], answer)
+
+    def _record(self, place: int, name: str, *, start: bool) -> StepRecord:
+        order = self._orders[place]
+        child = order.job if start else None
+        return self._flow._record(name, kind=CHILD, status=WAITING, arguments=order.arguments, child=child)
+
+    async def _heard(self, place: int, name: str, answer: StepAnswer) -> None:
+        if answer.status == WAITING:
+            self._open[answer.number] = place
+            return
+        self._open.pop(answer.number, None)
+        raw = values.NIL if answer.result is UNSET else answer.result
+        if answer.left_out:
+            raw = await self._flow._fetched(name)
+        error = "" if answer.error is UNSET else answer.error
+        child = None if answer.child is UNSET else answer.child
+        self._enter(place, Ended(name, answer.status, raw, error, child, None))
+
+    def _enter(self, place: int, ended: Ended) -> None:
+        try:
+            self._results[place] = self._flow._child_result(ended, self._orders[place])
+        except ChildFailed as error:
+            self._results[place] = error
+            self._failed = self._failed or error
+
+    def _cancel(self, names: list[str]) -> None:
+        """The branch has lost, or has failed: nobody needs the others any more."""
+        flow = self._flow
+        if flow._outcome is None and self._open:
+            places = self._open.values()
+            flow._pending += [flow._record(names[place], kind=CHILD, status=CANCELLED) for place in places]
+            flow._send_soon()

@@ -1,0 +1,157 @@
+"""The waits of a run that are not over: who is woken when, and what the run would end for."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from contextvars import ContextVar
+
+from bunqueue.client.workflow.idle import AnyFuture, Parked
+from bunqueue.client.workflow.outcomes import Unwind
+
+ASK_AGAIN = 15.0  # seconds after which a wait is asked about again, in case a notice was lost
+
+
+class Group:
+    """Waits of which all have to be over before the run goes on."""
+
+
+group_var: ContextVar[Group | None] = ContextVar("bunqueue.group", default=None)
+"""Set where a wait is all that a branch of a `gather` consists of."""
+
+
+class Park:
+    """Steps that are waited for together."""
+
+    __slots__ = ("future", "group", "names", "timer", "woken")
+
+    def __init__(self, names: dict[int, str], future: AnyFuture, group: Group | None) -> None:
+        self.names = names
+        """By their numbers."""
+        self.future = future
+        self.group = group
+        self.woken: set[int] = set()
+        """Those of which there is news; all, if it is empty."""
+        self.timer: asyncio.TimerHandle | None = None
+
+
+class Parking:
+    """The parks of one run."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, short_ms: float, changed: Callable[[], None]) -> None:
+        """Waits of up to `short_ms` do not end the run. `changed` is called when something is parked."""
+        self._loop = loop
+        self._short_ms = short_ms
+        self._changed = changed
+        self._parks: set[Park] = set()
+        self._by_number: dict[int, Park] = {}
+        self._news: set[int] = set()  # steps that have ended before anybody waited here
+        self._idle_parks: set[Parked] = set()  # of what never goes on in this run
+        self._poll: asyncio.TimerHandle | None = None
+        self._closed = False
+
+    async def wait(self, names: dict[int, str], left_ms: float | None) -> set[int]:
+        """Returns when there may be news of these steps, given by their numbers: of which; of all of them, if
+        it is empty. Raises Unwind when the run ends instead. In `left_ms` the first one ends by itself."""
+        if self._closed:
+            raise Unwind
+        if known := self._news & names.keys():
+            self._news -= known
+            return known
+        stays = left_ms is not None and left_ms <= self._short_ms
+        future: AnyFuture = self._loop.create_future() if stays else Parked(loop=self._loop)
+        park = Park(names, future, group_var.get())
+        self._begin(park, left_ms, stays=stays)
+        try:
+            await future
+        finally:
+            self._end(park)
+        return park.woken
+
+    def _begin(self, park: Park, left_ms: float | None, *, stays: bool) -> None:
+        self._parks.add(park)
+        self._by_number |= dict.fromkeys(park.names, park)
+        if left_ms is not None:
+            park.timer = self._loop.call_later(left_ms / 1000, self._resolve, park)
+        if self._poll is None:
+            self._poll = self._loop.call_later(ASK_AGAIN, self._ask_again)
+        if not stays:
+            self._changed()
+
+    def _end(self, park: Park) -> None:
+        self._parks.discard(park)
+        for number in park.names:
+            self._by_number.pop(number, None)
+        if park.timer is not None:
+            park.timer.cancel()
+
+    async def never(self) -> None:
+        """Wait until the run ends, or until `release` is called. Raises Unwind."""
+        if self._closed:
+            raise Unwind
+        future = Parked(loop=self._loop)
+        self._idle_parks.add(future)
+        self._changed()
+        try:
+            await future
+        finally:
+            self._idle_parks.discard(future)
+
+    def release(self) -> bool:
+        """Let go on what waits in `never`; whether there was anything."""
+        for future in (some := list(self._idle_parks)):
+            if not future.done():
+                future.set_result(None)
+        return bool(some)
+
+    def wake(self, number: int) -> None:
+        """A step has ended."""
+        park = self._by_number.get(number)
+        if park is None:
+            self._news.add(number)
+            return
+        park.woken.add(number)
+        if not park.future.done():
+            park.future.set_result(None)
+
+    def _resolve(self, park: Park) -> None:
+        if not park.future.done():
+            park.woken.clear()
+            park.future.set_result(None)
+
+    def _ask_again(self) -> None:
+        self._poll = None
+        for park in self._parks:
+            self._resolve(park)
+
+    @property
+    def groups(self) -> list[list[str]]:
+        """What the run would end for: steps that have to end together, for each way to go on."""
+        groups: list[list[str]] = []
+        together: dict[Group, list[str]] = {}
+        for park in self._parks:
+            if park.group is None:
+                groups.append(list(park.names.values()))
+            else:
+                together.setdefault(park.group, []).extend(park.names.values())
+        return groups + list(together.values())
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing waits for what may still come."""
+        return not self._parks
+
+    @property
+    def is_used(self) -> bool:
+        """Whether anything waits at all."""
+        return bool(self._parks or self._idle_parks)
+
+    def close(self) -> None:
+        """The run ends: everything that waits raises Unwind."""
+        self._closed = True
+        if self._poll is not None:
+            self._poll.cancel()
+        waiting: Iterable[AnyFuture] = [*(park.future for park in self._parks), *self._idle_parks]
+        for future in waiting:
+            if not future.done():
+                future.set_exception(Unwind())

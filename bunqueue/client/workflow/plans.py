@@ -1,0 +1,142 @@
+"""What a step is to do, and which child is to be started, as the code of a workflow says it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from bunqueue.client.connection.options import Duration, seconds, shown, span
+from bunqueue.client.conversion.converter import Converter
+from bunqueue.client.options.job import job_data, wire_fields
+from bunqueue.client.options.moments import time_left
+from bunqueue.client.workflow import values
+from bunqueue.client.workflow.retry import UNDO, Policy, RetryRule, policy_of
+from bunqueue.client.workflow.run_log import checked_name
+from bunqueue.errors import OptionError
+from bunqueue.protocol.commands.core import JobFields
+from bunqueue.protocol.commands.workflows import ChildJob
+
+
+@dataclass(frozen=True, slots=True)
+class Undo:
+    """How a step is undone, if a function alone does not say it: `undo=Undo(refund, retry=20)`.
+
+    The function gets the result of the step. Unless `retry` says otherwise it is tried five times.
+    """
+
+    function: Callable[[Any], Any]
+    retry: RetryRule = UNDO
+    timeout: Duration | None = None
+
+
+@dataclass(slots=True)
+class Plan:
+    """What a step is to do."""
+
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    policy: Policy
+    timeout: float | None  # seconds
+    undo: Undo | None
+    converting: Converter | None
+    arguments: str | None  # their fingerprint
+
+
+def plan_of(
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    retry: RetryRule | None,
+    timeout: Duration | None,
+    undo: Callable[[Any], Any] | Undo | None,
+) -> Plan:
+    """OptionError, or TypeError for what cannot be called, or stored."""
+    if hasattr(function, "__bunqueue_handler__"):  # a typed job: its function is what counts
+        function = function.__wrapped__  # type: ignore[attr-defined]
+    if not callable(function):
+        raise TypeError(
+            f"step: {shown(function)} cannot be called; give a function, and its arguments after it"
+        )
+    if undo is not None and not isinstance(undo, Undo):
+        undo = Undo(undo)
+    if undo is not None and not callable(undo.function):
+        raise TypeError(
+            f"undo: {shown(undo.function)} cannot be called; give a function of the step's result"
+        )
+    return Plan(
+        function,
+        args,
+        kwargs,
+        policy_of(retry),
+        None if timeout is None else seconds(timeout, "timeout"),
+        undo,
+        values.converter(function),
+        values.fingerprint(args, kwargs),
+    )
+
+
+def undo_plan(undo: Undo, value: Any) -> Plan:
+    """What undoes a step that has given this value."""
+    timeout = None if undo.timeout is None else seconds(undo.timeout, "undo: timeout")
+    return Plan(undo.function, (value,), {}, policy_of(undo.retry), timeout, None, None, None)
+
+
+@dataclass(slots=True)
+class Order:
+    """A child to start."""
+
+    name: str
+    job: ChildJob
+    arguments: str
+    converting: Converter | None
+
+
+def order_of(
+    what: Any,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    *,
+    child_id: str | None = None,
+    name: str | None = None,
+    detached: bool = False,
+) -> Order:
+    """A typed job or workflow with its arguments, or what its `job(...)` gives. TypeError, ArgumentsError."""
+    made = what.job(*args, **kwargs) if hasattr(what, "__bunqueue_handler__") else what
+    if not all(hasattr(made, each) for each in ("name", "data", "queue", "options")):
+        raise TypeError(
+            f"child: {shown(what)} is no job; give a function that @app.job or @app.workflow has made one, "
+            f"and its arguments after it, or a FlowJob"
+        )
+    if made is what and (args or kwargs):
+        raise TypeError(f"child: {shown(what)} has its arguments already")
+    if getattr(made, "children", None):
+        raise OptionError(f"child: {shown(made)} consists of several jobs; start them one by one")
+    options = dict(made.options) if child_id is None else {**made.options, "job_id": child_id}
+    data = job_data(made.data, f"the data of job {made.name!r}", declared=True)
+    fields = JobFields(name=made.name, data=data, **wire_fields(options, {}))
+    converting = values.converter_of(getattr(made, "result_type", Any), f"the result of job {made.name!r}")
+    job = ChildJob(queue=made.queue, input=fields, detached=detached)
+    arguments = values.fingerprint((made.queue, made.name, bytes(data)), {})
+    return Order(checked_name(name or made.name, "step"), job, arguments, converting)
+
+
+def sleep_span(given: Duration | datetime | None, parts: Mapping[str, float]) -> float:
+    """A time as ms: one duration, days, hours and so on, or what is left until a moment. OptionError."""
+    if given is not None and parts:
+        raise OptionError(f"sleep: give a duration, or {', '.join(parts)}, not both")
+    if isinstance(given, datetime):
+        return time_left(given, "sleep")
+    if given is not None:
+        return span(given, "sleep")
+    if not parts:
+        raise OptionError("sleep: give a duration: days=1, milliseconds, a timedelta, or a datetime")
+    try:
+        return span(timedelta(**parts), "sleep")
+    except TypeError:
+        raise OptionError(
+            f"sleep: {shown(dict(parts))} is not allowed; give numbers of weeks, days, hours, minutes, "
+            f"seconds or milliseconds"
+        ) from None

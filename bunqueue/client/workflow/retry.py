@@ -1,0 +1,105 @@
+"""How often a step is tried, and when again."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from bunqueue.client.connection.options import shown, span
+from bunqueue.client.options import checks
+from bunqueue.client.options.moments import time_left
+from bunqueue.errors import OptionError, Retry, Unrecoverable
+
+BACKOFFS = ("exponential", "fixed")
+FIRST_MS = 1_000.0
+MOST_DOUBLINGS = 40  # more would only make numbers large
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What `retry=` of a step says, checked."""
+
+    rule: Retry
+    _delays: tuple[float, ...] = field(init=False, repr=False)
+    _longest: float = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        rule = self.rule
+        checks.whole("retry: max_attempts", rule.max_attempts)
+        checks.one_of("retry: backoff", rule.backoff, BACKOFFS)
+        checks.function("retry: when", rule.when)
+        _check_errors("retry: on", rule.on)
+        _check_errors("retry: never", rule.never)
+        if (
+            isinstance(rule.jitter, bool)
+            or not isinstance(rule.jitter, int | float)
+            or not 0 <= rule.jitter <= 1
+        ):
+            raise OptionError(f"retry: jitter: {shown(rule.jitter)} is not allowed; give a part from 0 to 1")
+        object.__setattr__(self, "_delays", _delays(rule.delay))
+        object.__setattr__(self, "_longest", span(rule.max_delay, "retry: max_delay"))
+
+    def next_delay(self, attempt: int, error: BaseException) -> float | None:
+        """After how many ms attempt number `attempt`, which has failed, is followed by another; None: it is
+        not. Raises OptionError for a `Retry` that cannot be."""
+        rule = self.rule
+        if attempt >= rule.max_attempts or isinstance(error, Unrecoverable):
+            return None
+        if isinstance(error, Retry):
+            asked: Any = error.delay
+            return self._wait(attempt) if asked is None else time_left(asked, "Retry: delay")
+        if isinstance(error, rule.never) or not isinstance(error, rule.on):
+            return None
+        if rule.when is not None and not rule.when(error):
+            return None
+        return self._wait(attempt)
+
+    def _wait(self, attempt: int) -> float:
+        if len(self._delays) > 1:
+            wait = self._delays[min(attempt, len(self._delays)) - 1]
+        else:
+            doubled = 2 ** min(attempt - 1, MOST_DOUBLINGS) if self.rule.backoff == "exponential" else 1
+            wait = self._delays[0] * doubled
+        return min(wait, self._longest) * (1 + self.rule.jitter * (2 * random.random() - 1))
+
+
+def _delays(given: Any) -> tuple[float, ...]:
+    if given is None:
+        return (FIRST_MS,)
+    if isinstance(given, datetime):
+        raise OptionError(f"retry: delay: {shown(given)} is a moment; give a time, or a list of times")
+    several = isinstance(given, Sequence) and not isinstance(given, str | bytes)
+    found = tuple(float(span(each, "retry: delay")) for each in (given if several else (given,)))
+    if not found:
+        raise OptionError("retry: delay: the list is empty; give one time at least")
+    return found
+
+
+def _check_errors(name: str, given: object) -> None:
+    for kind in given if isinstance(given, tuple) else (given,):
+        if not (isinstance(kind, type) and issubclass(kind, BaseException)):
+            raise OptionError(f"{name}: {shown(kind)} is no class of errors")
+
+
+RetryRule = Retry | int
+"""How often a step is tried, or the rules for that."""
+
+ONCE = Policy(Retry(max_attempts=1))
+UNDO = Retry(max_attempts=5)
+"""Of undo steps, unless they say otherwise."""
+
+
+def policy_of(given: RetryRule | None) -> Policy:
+    """What `retry=` says. OptionError."""
+    if given is None:
+        return ONCE
+    if isinstance(given, int) and not isinstance(given, bool):
+        return Policy(Retry(max_attempts=given))
+    if not isinstance(given, Retry):
+        raise OptionError(
+            f"retry: {shown(given)} is not allowed; give a number of attempts, or a bunqueue.Retry"
+        )
+    return Policy(given)

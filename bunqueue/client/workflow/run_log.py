@@ -1,0 +1,128 @@
+"""Which step is which: the steps that earlier runs have recorded, and the names of those of this one.
+
+A step is found again by its kind, its name and its arguments; of several that are equal, in the order in
+which they were recorded. Numbers only keep names apart, so branches may come in another order each time.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from bunqueue.client.connection.options import shown
+from bunqueue.client.models.workflows import Step
+from bunqueue.errors import OptionError
+from bunqueue.model.workflow import MAX_STEP_NAME, UNDO_MARK
+
+MOST = MAX_STEP_NAME - 16  # characters of a name; a number may follow, and "undo:" come before it
+_NUMBERED = re.compile(r"#\d+$")
+_Free = dict[str | None, deque[Step]]
+"""Recorded steps by the fingerprints of their arguments."""
+
+
+@dataclass(slots=True)
+class Claim:
+    """A step of this run: its whole name, and how it was recorded, if it was."""
+
+    name: str
+    known: Step | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """A step that was recorded only with other arguments, as far as those are free: it may be a new one, if
+    these are asked for later in this run."""
+
+    base: str
+    kind: str
+    arguments: str | None
+    recorded: str
+    """The name of one of them."""
+
+
+class RunLog:
+    """The steps of one run."""
+
+    def __init__(self, steps: Iterable[Step] = ()) -> None:
+        self.steps: dict[str, Step] = {}
+        """All that were recorded before, by name."""
+        self._free: dict[tuple[str, str], _Free] = {}  # not asked for yet in this run
+        self._left = 0  # of those
+        self._names: set[str] = set()
+        self._counts: Counter[str] = Counter()
+        for step in steps:
+            self.enter(step)
+
+    def enter(self, step: Step) -> None:
+        """It was recorded by an earlier run."""
+        self.steps[step.name] = step
+        self._names.add(step.name)
+        if not step.name.startswith(UNDO_MARK):
+            free = self._free.setdefault((step.kind, base_of(step.name)), {})
+            free.setdefault(step.arguments, deque()).append(step)
+            self._left += 1
+
+    @property
+    def at_end(self) -> bool:
+        """Whether this run has asked for all that was recorded: what follows is new."""
+        return not self._left
+
+    def claim(self, base: str, kind: str, arguments: str | None) -> Claim | Conflict:
+        """The step that the workflow asks for now."""
+        free = self._free.get((kind, base))
+        if not free:
+            return Claim(self.new_name(base))
+        known = arguments if arguments in free else None if None in free else next(iter(free))
+        if arguments is not None and known not in (None, arguments):
+            return Conflict(base, kind, arguments, free[known][0].name)
+        step = free[known].popleft()
+        self._used(free, step)
+        return Claim(step.name, step)
+
+    def settle(self, conflict: Conflict) -> Claim | None:
+        """What a conflict turns out to be; None: it still is one."""
+        found = self.claim(conflict.base, conflict.kind, conflict.arguments)
+        return found if isinstance(found, Claim) else None
+
+    def consume(self, names: Iterable[str]) -> None:
+        """These steps belong to branches that have lost, and are not asked for any more."""
+        for name in names:
+            step = self.steps.get(name)
+            free = {} if step is None else self._free.get((step.kind, base_of(name)), {})
+            if step is not None and step in free.get(step.arguments, ()):
+                free[step.arguments].remove(step)
+                self._used(free, step)
+
+    def _used(self, free: _Free, step: Step) -> None:
+        self._left -= 1
+        if not free[step.arguments]:
+            del free[step.arguments]
+
+    def new_name(self, base: str) -> str:
+        """A name that no step has: base, base#2, base#3, ..."""
+        while True:
+            self._counts[base] += 1
+            number = self._counts[base]
+            name = base if number == 1 else f"{base}#{number}"
+            if name not in self._names:
+                self._names.add(name)
+                return name
+
+
+def checked_name(name: str, what: str = "name") -> str:
+    """The name of a step, without a number. OptionError."""
+    if not isinstance(name, str) or not 0 < len(name) <= MOST:
+        raise OptionError(f"{what}: {shown(name)} is not allowed; give a text of 1 to {MOST} characters")
+    if name.startswith(UNDO_MARK) or _NUMBERED.search(name):
+        raise OptionError(
+            f"{what}: {name!r} is not allowed: names of steps do not begin with {UNDO_MARK!r}, nor end with "
+            f"a number as in #1"
+        )
+    return name
+
+
+def base_of(name: str) -> str:
+    """A name without its number."""
+    return _NUMBERED.sub("", name)

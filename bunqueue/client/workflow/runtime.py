@@ -1,0 +1,361 @@
+"""A run of a workflow: what it sends, what it waits for, and when it ends to wait."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable, Coroutine, Generator
+from contextvars import Context, copy_context
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from msgspec import UNSET, Raw
+
+from bunqueue.client import substitute
+from bunqueue.client.models.workflows import Step, StepPage
+from bunqueue.client.workflow import values
+from bunqueue.client.workflow.context import StepRun, flow_var
+from bunqueue.client.workflow.core import Encode, FlowCore
+from bunqueue.client.workflow.idle import Parked, Watch
+from bunqueue.client.workflow.outcomes import SuspendRun, Unwind
+from bunqueue.client.workflow.parking import Parking
+from bunqueue.client.workflow.plans import Plan
+from bunqueue.client.workflow.run_log import Claim, Conflict, base_of
+from bunqueue.client.workflow.threads import thread_var
+from bunqueue.errors import BunqueueError, LockLost, WorkflowError
+from bunqueue.model.workflow import CANCELLED, FAILED, WAITING
+from bunqueue.protocol.codes import Code
+from bunqueue.protocol.commands.workflows import GetSteps, StepAnswer, StepRecord
+
+if TYPE_CHECKING:
+    from bunqueue.client.worker.active_job import ActiveJob
+    from bunqueue.client.workflow.channel import Answers, FlowChannel
+
+LOADED = 64 << 10  # bytes of results that are read before a run begins; larger ones when they are asked for
+A_TIME = 500  # records in one command
+SOON = 0.05  # seconds after which a new state is sent
+LINGER = 0.2  # seconds for which a run with several children waits for another one of them to end
+
+
+class Replayed(BaseException):
+    """How the first part of a run ends that undoes its workflow: all that was recorded has been seen."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A wait that is over."""
+
+    name: str
+    status: str
+    raw: Raw
+    error: str
+    child: str | None
+    child_queue: str | None
+
+
+class Runtime(FlowCore):
+    """Made and used in one event loop."""
+
+    def __init__(self, job: ActiveJob[Any], encode: Encode) -> None:
+        super().__init__(job, encode)
+        self._channel: FlowChannel = job.channel
+        self._loop = asyncio.get_running_loop()
+        self._watch = Watch(self._loop, self._is_waiting, self._idle)
+        self._conflicts: list[tuple[Conflict, asyncio.Future[Claim]]] = []
+        self._sending_soon: asyncio.TimerHandle | None = None
+        self._background: set[asyncio.Task[Any]] = set()
+        self._lingered: bool | None = None  # None: it has not begun to
+        self._thread = threading.get_ident()
+        self._reopen()
+
+    def _reopen(self) -> None:
+        """Begin, or go on after `_stop`."""
+        self._outcome = None
+        self._ended: asyncio.Future[None] = self._loop.create_future()
+        self._parking = Parking(self._loop, self._channel.short_ms, self._watch.look_soon)
+        self.job.woken = self._parking.wake
+
+    # -- what earlier runs have recorded
+
+    async def _load(self) -> None:
+        if not self.job.workflow.steps:
+            return
+        after: int | None = 0
+        while after is not None:
+            command = GetSteps(queue=self.job.queue, id=self.job.id, after=after, max_result=LOADED)
+            page = (await self._channel.ask(command, StepPage)).data
+            for step in page.steps:
+                self._log.enter(step)
+            after = page.next
+
+    async def _raw(self, step: Step) -> Raw:
+        """The result of a step that has ended."""
+        if step.raw_result is not UNSET:
+            return step.raw_result
+        return await self._fetched(step.name) if step.size else values.NIL
+
+    async def _fetched(self, name: str) -> Raw:
+        command = GetSteps(queue=self.job.queue, id=self.job.id, names=[name])
+        page = (await self._channel.ask(command, StepPage)).data
+        if not page.steps:
+            raise WorkflowError(f"step {name!r} is not there any more", step=name, job_id=self.job.id)
+        raw = page.steps[0].raw_result
+        return values.NIL if raw is UNSET else raw
+
+    # -- sending
+
+    async def _send(self, *own: StepRecord) -> list[StepAnswer]:
+        """Have these stored, and what is pending before them: the answers. Raises what the server refuses;
+        Unwind if the job is not ours any more."""
+        pending, self._pending = self._pending, []
+        for start in range(0, len(pending) - A_TIME, A_TIME):
+            await self._told(pending[start : start + A_TIME])
+        if len(pending) > A_TIME:
+            pending = pending[-(len(pending) % A_TIME or A_TIME) :]
+        records = [*pending, *own]
+        if not records:
+            return []
+        answers = await self._told(records)
+        for record, answer in zip(records, answers, strict=True):
+            if answer is not None and answer.refused is not UNSET and record.status != CANCELLED:
+                raise self._refused(record, answer)
+        return [answer or StepAnswer(status=record.status) for record, answer in _last(records, answers, own)]
+
+    async def _told(self, records: list[StepRecord]) -> Answers:
+        """Said again if the worker got another lock meanwhile."""
+        while True:
+            token = self.job.token
+            for record in records:
+                record.token = token
+            try:
+                answers = await self._channel.record(self.job, records)
+            except BunqueueError as error:
+                self._stop(error)
+                raise Unwind from None
+            lost = next((each for each in answers if each is not None and _is_lost(each)), None)
+            if lost is None:
+                return answers
+            if self.job.token == token:
+                assert lost.refused is not UNSET
+                text = f"workflow {self.job.id} is run by somebody else: {lost.refused.error}"
+                about = {"queue": self.job.queue, "job_id": self.job.id}
+                self._stop(LockLost(text, reason=lost.refused.error, **about))
+                raise Unwind
+
+    def _send_soon(self) -> None:
+        if self._sending_soon is None:
+            self._sending_soon = self._loop.call_later(SOON, self._send_pending)
+
+    def _send_pending(self) -> None:
+        self._sending_soon = None
+        if self._pending and self._outcome is None:
+            task = self._loop.create_task(self._send_quietly(), context=_no_flow())
+            self._background.add(task)
+            task.add_done_callback(self._background.discard)
+
+    async def _send_quietly(self) -> None:
+        """What was pending. A refusal comes to light where the step itself is recorded."""
+        try:
+            await self._send()
+        except (BunqueueError, Unwind):
+            return
+
+    # -- waiting
+
+    async def _settled(self, given: Claim | Conflict) -> Claim:
+        """Which step that is. Raises StepChanged; Unwind when the run ends before that is known."""
+        claim = await self._recalled(given)
+        cancelled = claim.known is not None and claim.known.status == CANCELLED
+        return await self._anew(claim) if cancelled else claim
+
+    async def _recalled(self, claim: Claim | Conflict) -> Claim:
+        """The same, also for a step that was cancelled."""
+        if isinstance(claim, Conflict):
+            future: asyncio.Future[Claim] = Parked(loop=self._loop)
+            self._conflicts.append((claim, future))
+            self._watch.look_soon()
+            claim = await future
+        return claim
+
+    async def _anew(self, claim: Claim) -> Claim:
+        """For a step that was cancelled with its branch. Usually the branch is cancelled again meanwhile; if
+        it is not, another step takes the place of that one."""
+        await self._parking.never()
+        self._check()
+        anew = Claim(self._log.new_name(base_of(claim.name)))
+        self._note(anew.name)
+        return anew
+
+    async def _waited(self, given: Claim | Conflict, *, kind: str, **fields: Any) -> Ended:
+        """A wait, to its end. Raises Unwind when the run ends before that."""
+        claim = await self._settled(given)
+        name, known = claim.name, claim.known
+        if known is not None and not known.is_open:
+            raw = await self._raw(known)
+            return Ended(name, known.status, raw, known.error or "", known.child, known.child_queue)
+        if self.undoing:
+            await self._parking.never()
+        self._check()
+        try:
+            answer = await self._wait(name, known, kind, fields)
+        except asyncio.CancelledError:  # by the code itself: the branch has lost
+            if self._outcome is None:
+                self._pending.append(self._record(name, kind=kind, status=CANCELLED))
+                self._send_soon()
+            raise
+        raw = values.NIL if answer.result is UNSET else answer.result
+        if answer.left_out:
+            raw = await self._fetched(name)
+        error = "" if answer.error is UNSET else answer.error
+        child = None if answer.child is UNSET else answer.child
+        return Ended(name, answer.status, raw, error, child, None)
+
+    async def _wait(self, name: str, known: Step | None, kind: str, fields: dict[str, Any]) -> StepAnswer:
+        if known is not None:
+            left = None if known.until_ms is None else known.until_ms - self._server_ms()
+            if left is None or left > 0:
+                await self._parking.wait({known.number: name}, left)
+            fields.pop("child", None)  # it is started already
+        while True:
+            record = self._record(name, kind=kind, status=WAITING, **fields)
+            (answer,) = await self._send(record)
+            if answer.status != WAITING:
+                return answer
+            fields.pop("child", None)
+            left = None if answer.wait is UNSET else answer.wait
+            await self._parking.wait({answer.number: name}, left)
+
+    def _is_waiting(self) -> bool:
+        return bool(self._conflicts) or self._parking.is_used
+
+    def _idle(self) -> None:
+        """Everything waits."""
+        if self._conflicts:
+            self._settle_conflicts()
+        elif self.undoing and self._parking.is_empty:
+            self._stop(Replayed())
+        elif self._parking.is_empty:
+            self._parking.release()
+        elif self._lingered is None and self._worth_lingering():
+            self._lingered = False
+            self._loop.call_later(LINGER, self._linger_no_more)
+        elif self._lingered is not False:
+            self._stop(SuspendRun(self._parking.groups))
+
+    def _linger_no_more(self) -> None:
+        self._lingered = True
+        self._watch.look_soon()
+
+    def _worth_lingering(self) -> bool:
+        """Whether several children are waited for one by one, so that the run would begin again for each."""
+        return self._channel.short_ms > 0 and len(self._parking.groups) > 1
+
+    def _settle_conflicts(self) -> None:
+        """Of steps that were recorded with other arguments only: those that are free now, or none."""
+        conflicts, self._conflicts = self._conflicts, []
+        found = [(conflict, future, self._log.settle(conflict)) for conflict, future in conflicts]
+        any_settled = any(claim is not None for _, _, claim in found)
+        for conflict, future, claim in found:
+            if future.done():
+                continue
+            if claim is not None:
+                self._note(claim.name)
+                future.set_result(claim)
+            elif any_settled:
+                self._conflicts.append((conflict, future))
+            else:
+                future.set_exception(self._changed(conflict))
+
+    # -- its end
+
+    def _check(self) -> None:
+        super()._check()
+        if self._channel.stopping and not self.undoing:
+            self._stop(self.job.interrupt())
+            raise Unwind
+
+    def _stop(self, outcome: BaseException) -> None:
+        if self._outcome is not None:
+            return
+        super()._stop(outcome)
+        self._parking.close()
+        for _, future in self._conflicts:
+            if not future.done():
+                future.set_exception(Unwind())
+        self._conflicts.clear()
+        if not self._ended.done():
+            self._ended.set_result(None)
+
+    # -- what attempts of steps need
+
+    async def _call(self, plan: Plan, step: StepRun) -> Any:
+        around, function = self._channel.around_step, plan.function
+        if substitute.current is not None:
+            function = substitute.current.step_function(self.job.name, base_of(step.name), function)
+        if around is None:
+            return await self._run_function(function, plan)
+        return await around(self.job, step, lambda: self._run_function(function, plan))
+
+    async def _run_function(self, function: Callable[..., Any], plan: Plan) -> Any:
+        if asyncio.iscoroutinefunction(function):
+            return await function(*plan.args, **plan.kwargs)
+        succeeded, value = await self._in_thread(lambda: function(*plan.args, **plan.kwargs))
+        if not succeeded:
+            raise value
+        return await value if asyncio.iscoroutine(value) else value
+
+    async def _in_thread(self, function: Callable[[], Any]) -> tuple[bool, Any]:
+        thread = thread_var.get()
+        return await (self._channel.in_thread(function) if thread is None else thread.call(function))
+
+    async def _pause(self, name: str, ms: float) -> None:
+        """Wait for the next attempt of a step."""
+        over = self._loop.time() + ms / 1000
+        while (left := (over - self._loop.time()) * 1000) > 0:
+            await self._parking.wait({self._unnumbered(): name}, left)
+
+    def _unnumbered(self) -> int:
+        """A number that no step has, for waits that end by time alone."""
+        self._below -= 1
+        return self._below
+
+    _below = 0
+
+    def _from_anywhere(self, begin: Callable[[], Coroutine[Any, Any, None]]) -> Awaitable[None]:
+        """Something to await in the loop; in another thread it is done when this returns."""
+        if threading.get_ident() == self._thread:
+            return begin()
+        asyncio.run_coroutine_threadsafe(begin(), self._loop).result()
+        return DONE
+
+    final_status = FAILED
+    """Of a step that has no attempts left."""
+
+
+class _Done:
+    """Something to await for those who need not."""
+
+    def __await__(self) -> Generator[Any, None, None]:
+        return
+        yield
+
+
+DONE = _Done()
+
+
+def _is_lost(answer: StepAnswer) -> bool:
+    return answer.refused is not UNSET and answer.refused.code == Code.LOCK_LOST
+
+
+def _last(
+    records: list[StepRecord], answers: Answers, own: tuple[StepRecord, ...]
+) -> list[tuple[StepRecord, StepAnswer | None]]:
+    pairs = list(zip(records, answers, strict=True))
+    return pairs[len(pairs) - len(own) :]
+
+
+def _no_flow() -> Context:
+    """A context in which no run is, so that a task in it belongs to none."""
+    context = copy_context()
+    context.run(flow_var.set, None)
+    return context

@@ -1,0 +1,124 @@
+"""What a step is called with, as a fingerprint, and what it gives, as it is stored."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from hashlib import blake2b
+from typing import Any, NoReturn, get_type_hints
+
+from msgspec import Raw
+from msgspec.msgpack import Decoder, Encoder
+
+from bunqueue.client.connection.options import shown
+from bunqueue.client.conversion.converter import Converter
+from bunqueue.client.conversion.encoding import encode, to_plain
+from bunqueue.client.conversion.mismatch import WRONG
+from bunqueue.errors import ResultError, StepChanged
+from bunqueue.model.workflow import MAX_BYTES, MAX_STATE_BYTES
+
+NIL = Raw(b"\xc0")
+NOTHING = "0"  # the fingerprint of a call without arguments
+_PLAIN = (type(None), bool, int, float, str)
+_decode = Decoder().decode
+
+
+def _named(value: object) -> Any:
+    """Of what cannot be sent, as connections and functions, only the class counts."""
+    try:
+        return to_plain(value)
+    except Exception:  # conversions of foreign types may raise anything
+        return f"{type(value).__module__}.{type(value).__qualname__}"
+
+
+_encode_in_order = Encoder(enc_hook=_named, order="deterministic").encode
+
+
+def fingerprint(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+    """The same for equal arguments, in every process."""
+    if not args and not kwargs:
+        return NOTHING
+    try:
+        encoded = _encode_in_order([args, dict(kwargs)])
+    except Exception:  # keys that MessagePack has not, say
+        encoded = _encode_in_order([[_named(each) for each in args], sorted(kwargs)])
+    return blake2b(encoded, digest_size=8).hexdigest()
+
+
+# -- results
+
+
+@lru_cache(maxsize=1024)
+def _converter(function: Callable[..., Any]) -> Converter | None:
+    try:
+        kind = get_type_hints(inspect.unwrap(function), include_extras=True).get("return", Any)
+    except (NameError, TypeError, AttributeError):  # what is defined later, or has no annotations
+        return None
+    if kind in (Any, object, None, type(None), NoReturn):
+        return None
+    return converter_of(kind, f"the result of {shown(function)}")
+
+
+@lru_cache(maxsize=1024)
+def converter_of(kind: Any, where: str) -> Converter | None:
+    """What makes values of that type; None: nothing has to be done."""
+    return None if kind in (Any, object) else Converter(kind, where)
+
+
+def converter(function: Callable[..., Any]) -> Converter | None:
+    """What makes of a stored result what the function has promised. TypeError for what cannot be stored."""
+    target = getattr(function, "func", function)  # of a partial
+    try:
+        return _converter(target)
+    except TypeError as error:
+        if "unhashable" in str(error):
+            return None
+        raise
+
+
+def stored(value: object, what: str, most: int = MAX_BYTES) -> Raw:
+    """A value as it is stored. Raises ResultError."""
+    if value is None:
+        return NIL
+    try:
+        encoded = encode(value)
+    except Exception as error:  # conversions of foreign types may raise anything
+        raise ResultError(
+            f"{what} cannot be stored ({type(error).__name__}: {error}); use dicts, lists, text, numbers, "
+            f"bytes, dates, dataclasses, attrs classes, Pydantic models or msgspec structs"
+        ) from error
+    if len(encoded) > most:
+        raise ResultError(
+            f"{what} has {len(encoded)} bytes, at most {most} can be stored; keep large data elsewhere, and "
+            f"store its place"
+        )
+    return Raw(encoded)
+
+
+def stored_state(value: object) -> Raw:
+    """What a workflow shows of itself. Raises ResultError."""
+    return stored(value, "flow.state", MAX_STATE_BYTES)
+
+
+def value_of(raw: Raw, converting: Converter | None, step: str) -> Any:
+    """A stored value as its function has promised it. Raises StepChanged.
+
+    The same in the run that stored it and in each later one, so that nobody has to ask which it is.
+    """
+    try:
+        return _decode(raw) if converting is None else converting.decode(raw)
+    except WRONG as error:
+        kind = converting.hint if converting is not None else Any
+        raise StepChanged(
+            f"the stored result of step {step!r} is not of the type {kind!r} that its function promises now: "
+            f"{error}; retry the workflow from this step, or give the step another name",
+            step=step,
+        ) from None
+
+
+def same_value(value: object, raw: Raw, converting: Converter | None, step: str) -> Any:
+    """What a step gives that has just been stored."""
+    if converting is None and type(value) in _PLAIN:
+        return value
+    return value_of(raw, converting, step)
