@@ -9,14 +9,22 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from .crashes import CrashReport, run_with_crashes
     from .errors import SandboxError
     from .faults import Faults
     from .runs import Ran
     from .sandbox import Sandbox
 
-__all__ = ["Faults", "Ran", "Sandbox", "SandboxError"]
+__all__ = ["CrashReport", "Faults", "Ran", "Sandbox", "SandboxError", "run_with_crashes"]
 
-_WHERE = {"Faults": "faults", "Ran": "runs", "Sandbox": "sandbox", "SandboxError": "errors"}
+_WHERE = {
+    "CrashReport": "crashes",
+    "Faults": "faults",
+    "Ran": "runs",
+    "Sandbox": "sandbox",
+    "SandboxError": "errors",
+    "run_with_crashes": "crashes",
+}
 
 
 def __getattr__(name: str) -> object:

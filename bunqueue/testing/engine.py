@@ -69,6 +69,7 @@ class SandboxEngine(EmbeddedEngine):
 
     def __init__(self, clock: FrozenClock) -> None:
         self.clock = clock
+        self.round_ms = ROUND_MS
         self.added: list[Added] = []
         super().__init__(MEMORY)
 
@@ -143,7 +144,7 @@ class SandboxEngine(EmbeddedEngine):
             return min(engine.next_deadline(), self._limits_open())
         moment = min(engine.next_moment(), self._limits_open())
         if any(queue.completed or queue.failed for queue in queues):
-            return min(moment, now + ROUND_MS)
+            return min(moment, now + self.round_ms)
         return moment
 
     def _limits_open(self) -> int:

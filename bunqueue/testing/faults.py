@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from enum import Enum
 from math import inf
@@ -9,8 +10,10 @@ from math import inf
 from msgspec import Struct
 
 from bunqueue.client.connection.requests import spec_of
+from bunqueue.client.workflow.run_log import base_of
 from bunqueue.errors import OptionError
 from bunqueue.protocol.commands import COMMANDS
+from bunqueue.protocol.commands.workflows import RecordSteps
 
 WORDS = {
     "add": frozenset({"PUSH", "PUSHB", "PUSHF"}),
@@ -22,6 +25,10 @@ WORDS = {
 """Short names of commands; all others go by their name on the wire."""
 
 
+REPORTS = frozenset({"RecordSteps", "SuspendJob", "ContinueAsNew", "ACK", "ACKB", "FAIL"})
+"""What a worker says of its jobs."""
+
+
 class Kind(Enum):
     """The kind of a fault."""
 
@@ -29,6 +36,7 @@ class Kind(Enum):
     ANSWER_LOST = "its answer was lost"
     REFUSED = "refused"
     CRASH = "the worker died"
+    DEATH = "the worker died as it reported"
 
 
 @dataclass(slots=True)
@@ -44,6 +52,8 @@ class Fault:
     text: str = ""
     code: str | None = None
     renewed: bool = False
+    step: str | None = None
+    stored: bool = False
 
     def meets(self, name: str, queue: str | None) -> bool:
         """Count a command, and return whether the fault hits it."""
@@ -66,6 +76,8 @@ class Faults:
     """
 
     def __init__(self) -> None:
+        self.reports = 0
+        """How many commands about their jobs workers have sent in drains."""
         self._planned: list[Fault] = []
 
     def lose_answer(self, what: str, *, nth: int = 1, times: int | None = 1) -> None:
@@ -96,6 +108,19 @@ class Faults:
         _check(nth, times)
         self._planned.append(Fault(Kind.CRASH, frozenset({"run"}), nth, times or inf, queue, renewed=renewed))
 
+    def crash_in_step(self, step: str, *, stored: bool = False, nth: int = 1, times: int | None = 1) -> None:
+        """The worker dies when it has run a step of a workflow in `drain`: before the result is stored, or,
+        with `stored`, at once after that. The job returns to its queue."""
+        _check(nth, times)
+        names = frozenset({"RecordSteps"})
+        self._planned.append(Fault(Kind.DEATH, names, nth, times or inf, step=step, stored=stored))
+
+    def crash_in_report(self, *, stored: bool = False, nth: int = 1, times: int | None = 1) -> None:
+        """The worker dies in `drain` as it says something of a job: that a step is done, that the workflow
+        waits, that the job has ended. With `stored`, at once after that."""
+        _check(nth, times)
+        self._planned.append(Fault(Kind.DEATH, REPORTS, nth, times or inf, stored=stored))
+
     def clear(self) -> None:
         """Remove all planned faults."""
         self._planned.clear()
@@ -105,12 +130,26 @@ class Faults:
         name = spec_of(type(command)).name if self._planned else ""
         return self._first_of(name, None)
 
+    def dying(self, command: Struct) -> Fault | None:
+        """Count what a worker says of a job, and return the fault that hits the worker."""
+        self.reports += 1
+        return self._first_of(spec_of(type(command)).name, None, Kind.DEATH, _steps_of(command))
+
     def crashing(self, queue: str) -> Fault | None:
         """Count a job to be run, and return the fault that hits its worker."""
         return self._first_of("run", queue)
 
-    def _first_of(self, name: str, queue: str | None) -> Fault | None:
-        hits = [fault for fault in self._planned if fault.meets(name, queue)]  # all of them count
+    def _first_of(
+        self, name: str, queue: str | None, kind: Kind | None = None, steps: Collection[str] = ()
+    ) -> Fault | None:
+        """Of one kind, or of all but those by which workers die as they report."""
+        found = [
+            fault
+            for fault in self._planned
+            if (fault.kind is Kind.DEATH) == (kind is Kind.DEATH)
+            and (fault.step is None or fault.step in steps)
+        ]
+        hits = [fault for fault in found if fault.meets(name, queue)]  # all of them count
         self._planned = [fault for fault in self._planned if fault.left]
         return hits[0] if hits else None
 
@@ -122,6 +161,13 @@ class Faults:
         if not names <= COMMANDS.keys():
             raise OptionError(f"what: {what!r} is no command; give one of {', '.join(WORDS)}, or a wire name")
         self._planned.append(Fault(kind, names, nth, times or inf, text=text, code=code))
+
+
+def _steps_of(command: Struct) -> set[str]:
+    """The steps that a command records as over, without their numbers."""
+    if not isinstance(command, RecordSteps):
+        return set()
+    return {base_of(step.name) for step in command.steps if step.status != "running"}
 
 
 def _check(nth: int, times: int | None) -> None:

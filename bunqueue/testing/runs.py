@@ -11,25 +11,30 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from msgspec import Struct
 
+from bunqueue.client.connection.background_loop import portal
 from bunqueue.client.connection.replies import R, decode_reply
 from bunqueue.client.models.jobs import Job, OneJob, PulledJobs
 from bunqueue.client.worker.active_job import CANCELLED, TIMED_OUT, ActiveJob, Ending, current, stopped
 from bunqueue.client.worker.failures import checked, fail_command, made_final, stop_command
 from bunqueue.client.worker.job_channel import DONE
 from bunqueue.client.worker.job_runner import end
+from bunqueue.client.worker.middleware import around_steps
 from bunqueue.client.worker.results import encode_result
+from bunqueue.client.workflow.channel import Answers, AroundStep
 from bunqueue.errors import (
     BunqueueError,
     CommandFailed,
     ConnectionLost,
     JobNotFound,
+    JobSuspended,
     LockLost,
     Postpone,
     ResultError,
 )
 from bunqueue.protocol.commands import Ok, core, query
+from bunqueue.protocol.commands.workflows import RecordSteps, RecordStepsReply, StepRecord
 from bunqueue.protocol.moments import Moment
-from bunqueue.protocol.notices import read_notice
+from bunqueue.protocol.notices import read_notice, read_wake
 
 from .errors import SandboxError
 from .sessions import SandboxSession
@@ -38,6 +43,10 @@ if TYPE_CHECKING:
     from .engine import SandboxEngine
     from .faults import Faults
     from .handlers import Handlers
+
+
+class WorkerDied(ConnectionLost):
+    """The worker died as it said something, as the test planned."""
 
 
 class Result:
@@ -54,12 +63,16 @@ class Rules:
     """The moment up to which time may pass, epoch ms."""
     limit: int
     raising: bool
+    over: Callable[[], bool] | None = None
+    """Asked before time passes: whether there is nothing more to wait for."""
 
 
 OWNER = "drain"
 ADDRESS = "the sandbox"
 MAX_REPORTS = 10  # attempts to report an outcome, for tests in which all of them fail
-HowItEnded = Literal["completed", "failed", "postponed", "cancelled", "timed out", "lost", "crashed"]
+HowItEnded = Literal[
+    "completed", "failed", "postponed", "cancelled", "timed out", "lost", "crashed", "suspended"
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +89,7 @@ class Ran:
     """When it started, epoch ms, by the sandbox's clock; `at` is the same as a datetime in UTC."""
     outcome: HowItEnded
     """postponed: the handler raised Postpone; lost: its outcome did not count, because the job was no longer
-    held; crashed: the worker died, as the test planned, and the handler was not called."""
+    held; crashed: the worker died, as the test planned; suspended: the workflow has ended its run to wait."""
     result: Any = None
     error: BaseException | None = None
     """What the handler raised."""
@@ -115,7 +128,9 @@ class Runs:
             job = self._next()
             if job is not None:
                 yield job
-            elif not self._engine.step(self._rules.end):
+            elif (self._rules.over is not None and self._rules.over()) or not self._engine.step(
+                self._rules.end
+            ):
                 return
 
     def _next(self) -> ActiveJob | None:
@@ -161,8 +176,19 @@ class Runs:
         result, outer = Result(), current.set(job)
         self._current = job
         try:
-            yield result
-        except SandboxError:  # the job returns to its queue
+            with self._ending(job, result):
+                yield result
+        except WorkerDied:
+            self._crash(job, renewed=False)
+        finally:
+            self._current = None
+            current.reset(outer)
+
+    @contextmanager
+    def _ending(self, job: ActiveJob, result: Result) -> Iterator[None]:
+        try:
+            yield
+        except (SandboxError, WorkerDied):  # the job returns to its queue
             raise
         except asyncio.CancelledError:
             if job.ending is None:  # the test itself was cancelled
@@ -170,15 +196,16 @@ class Runs:
             self._ended(job, job.ending)
         except Exception as error:
             self._ended(job, job.ending) if job.ending else self._failed(job, error)
-            if self._rules.raising or isinstance(
-                error, AssertionError
-            ):  # most likely an assertion of the test
+            if self._raises(error):
                 raise
         else:
             self._ended(job, job.ending) if job.ending else self._completed(job, result.value)
-        finally:
-            self._current = None
-            current.reset(outer)
+
+    def _raises(self, error: Exception) -> bool:
+        """Whether it is for the test, too. An AssertionError is most likely one of its own."""
+        return isinstance(error, AssertionError) or (
+            self._rules.raising and not isinstance(error, JobSuspended)
+        )
 
     def _completed(self, job: ActiveJob, result: object) -> None:
         try:
@@ -197,7 +224,10 @@ class Runs:
 
     def _failed(self, job: ActiveJob, raised: Exception) -> None:
         error = checked(job, raised)
-        if isinstance(error, Postpone):
+        if isinstance(error, JobSuspended):
+            counted = self._report(fail_command(job, error), lambda: True)
+            self._note(job, "suspended" if counted else "lost", error=error)
+        elif isinstance(error, Postpone):
             counted = self._report(fail_command(job, error), lambda: self._job(job).state == "delayed")
             self._note(job, "postponed" if counted else "lost", error=error)
         else:
@@ -218,7 +248,9 @@ class Runs:
         """
         for tries in range(MAX_REPORTS):
             try:
-                return not self._call(command, core.AckReply).data
+                return not self._said(command, core.AckReply).data
+            except WorkerDied:
+                raise
             except ConnectionLost:
                 continue
             except LockLost:
@@ -239,6 +271,16 @@ class Runs:
         attempt = job.attempts + 1
         self.done.append(Ran(job.queue, job.name, job.id, job.data, attempt, at, outcome, result, error))
 
+    def _said(self, command: Struct, reply: type[R]) -> R:
+        """Say something of a job. Raises WorkerDied if the test wants that."""
+        fault = self._faults.dying(command)
+        if fault is not None and not fault.stored:
+            raise WorkerDied("the worker died before it could say that")
+        answer = self._call(command, reply)
+        if fault is not None:
+            raise WorkerDied("the worker died when it had said that")
+        return answer
+
     def _call(self, command: Struct, reply: type[R]) -> R:
         return decode_reply(self._session.call(command), reply, command, ADDRESS)
 
@@ -248,6 +290,8 @@ class Runs:
         notice, job = read_notice(payload), self._current
         if notice is not None and job is not None and (job.id, job.token) == (notice.id, notice.token):
             end(job, Ending(CANCELLED, notice.reason, notice.grace / 1000))
+        elif job is not None and job.woken is not None and (news := read_wake(payload)) is not None:
+            job.woken(news.number)
 
     def check_timeout(self) -> None:
         """Stop the current job if time has passed its timeout."""
@@ -270,3 +314,37 @@ class Runs:
     def say_soon(self, command: Struct) -> None:
         with suppress(BunqueueError):
             self._call(command, Ok)
+
+    # -- for workflows, see `FlowChannel`
+
+    short_ms = 0.0  # time does not pass by itself
+
+    @property
+    def around_step(self) -> AroundStep | None:
+        return None if self._current is None else around_steps(self._handlers.of(self._current).middleware)
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        return portal().loop
+
+    def record(self, job: ActiveJob, records: list[StepRecord]) -> asyncio.Future[Answers]:
+        answers: asyncio.Future[Answers] = asyncio.get_running_loop().create_future()
+        try:
+            reply = self._said(RecordSteps(queue=job.queue, steps=records), RecordStepsReply)
+            answers.set_result(reply.results)
+        except BunqueueError as error:
+            answers.set_exception(error)
+        return answers
+
+    async def ask(self, command: Struct, reply: type[R]) -> R:
+        return self._call(command, reply)
+
+    async def in_thread(self, function: Callable[[], Any]) -> tuple[bool, Any]:
+        """In this thread, as everything in a drain."""
+        try:
+            return True, function()
+        except Exception as error:
+            return False, error
+
+    async def pause(self, seconds: float) -> None:
+        """Time stands still."""

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, Unpack
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from msgspec import Struct
 
@@ -19,6 +20,7 @@ from bunqueue.client.connection.requests import poll_time, spec_of
 from bunqueue.client.models.jobs import Job
 from bunqueue.client.options.job import JobOptions
 from bunqueue.client.options.moments import When, epoch_ms
+from bunqueue.model.durations import DAY_MS
 from bunqueue.protocol.commands import Ok
 
 from .engine import FrozenClock, SandboxEngine
@@ -62,6 +64,7 @@ class Sandbox:
         self._inline: tuple[Handlers, Rules] | None = None
         self._runs: Runs | None = None  # the current drain
         self._outer: substitute.Substitute | None = None
+        self._replaced: dict[tuple[str | None, str], Callable[..., Any]] = {}
 
     def __enter__(self) -> Self:
         self._outer, substitute.current = substitute.current, self
@@ -139,6 +142,19 @@ class Sandbox:
         """
         check_no_loop("drain")
         return self._drain(self._known(handlers), Rules(self._end(within), limit, raising))
+
+    def drain_until(
+        self, over: Callable[[], bool], *handlers: Source, within: When, limit: int = LIMIT
+    ) -> list[Ran]:
+        """As `drain`, but no more time passes when `over` gives True. Old jobs are removed less often than
+        once a minute meanwhile, so that a year passes at once."""
+        check_no_loop("drain_until")
+        before, self._engine.round_ms = self._engine.round_ms, DAY_MS
+        try:
+            rules = Rules(self._end(within), limit, raising=False, over=over)
+            return self._drain(self._known(handlers), rules)
+        finally:
+            self._engine.round_ms = before
 
     async def drain_async(
         self, *handlers: Source, within: When = 0, limit: int = LIMIT, raising: bool = False
@@ -223,6 +239,30 @@ class Sandbox:
     def _busy(self) -> str | None:
         return self._engine.busy({each: each.pulls_from for each in self._workers if each.pulls_from})
 
+    # -- steps of workflows
+
+    def replace_step(
+        self,
+        step: str,
+        by: Callable[..., Any] | None = None,
+        *,
+        returning: Any = None,
+        raising: BaseException | None = None,
+        workflow: str | None = None,
+    ) -> None:
+        """From now on call `by` instead of the function of a step, with the same arguments; or have the step
+        give `returning`, or raise `raising`. Of all workflows, or of one, by its name."""
+        if by is None:
+            by = partial(_replaced, returning, raising)
+        elif returning is not None or raising is not None:
+            raise TypeError("replace_step: give a function, or returning=, or raising=")
+        self._replaced[workflow, step] = by
+
+    def step_function(self, workflow: str, step: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Called by bunqueue itself."""
+        found = self._replaced.get((workflow, step)) or self._replaced.get((None, step))
+        return function if found is None else found
+
     # -- what was added
 
     def added(
@@ -297,6 +337,12 @@ class Sandbox:
             return waiting.call(command, patience=PATIENCE if self._busy() else 0)
         finally:
             self._engine.leave(waiting)
+
+
+def _replaced(value: Any, error: BaseException | None, *args: Any, **kwargs: Any) -> Any:
+    if error is not None:
+        raise error
+    return value
 
 
 def _changes(command: Struct) -> bool:

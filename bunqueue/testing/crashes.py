@@ -1,0 +1,108 @@
+"""Runs a workflow again and again, each time with a crash at another point: the result must be the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Protocol
+
+from bunqueue.client.options.moments import When
+
+from .handlers import Source
+from .sandbox import LIMIT, Sandbox
+
+YEAR = timedelta(days=365)
+
+
+class Started(Protocol):
+    """A workflow that was started: its handle."""
+
+    def signal(self, name: str, data: object = None) -> bool: ...
+
+    def state(self) -> str: ...
+
+    def job(self) -> Any: ...
+
+    def result(self, timeout: Any = ...) -> Any: ...
+
+
+@dataclass(frozen=True, slots=True)
+class CrashReport:
+    """What `run_with_crashes` has found."""
+
+    state: str
+    """How the workflow has ended: completed, failed, cancelled or stuck."""
+    result: Any
+    """What it gave, or the text of its error."""
+    observed: Any
+    """What `observe` gave."""
+    crashes: int
+    """How many runs with a crash there were."""
+
+
+def run_with_crashes(
+    start: Callable[[], Started],
+    *sources: Source,
+    signals: Mapping[str, Any] | None = None,
+    observe: Callable[[], Any] | None = None,
+    within: When = YEAR,
+    limit: int = LIMIT,
+) -> CrashReport:
+    """Run a workflow without a crash, and then once for each thing that its workers report, such as a
+    finished step: once dying just before that is stored, and once just after.
+
+        report = run_with_crashes(lambda: order.start(Order(...)), app, signals={"approval": True})
+
+    Every run has a sandbox of its own, in which time passes as it has to. `start` starts the workflow, and
+    resets whatever the steps change; `sources` are what `drain` takes. `signals` are sent at the start.
+    Raises AssertionError when a run ends otherwise than the first one, or `observe` gives something else.
+    """
+    runs = _Runs(start, sources, signals or {}, observe, within, limit)
+    expected, reports = runs.run(None)
+    assert expected[0] in ENDED, f"the workflow has not ended: its state is {expected[0]!r} after {within}"
+    for nth in range(1, reports + 1):
+        for stored in (False, True):
+            found, _ = runs.run((nth, stored))
+            if found != expected:
+                when = "after" if stored else "before"
+                raise AssertionError(
+                    f"with a crash just {when} report {nth} of {reports} was stored, the workflow ended as "
+                    f"{found}, and without as {expected}"
+                )
+    return CrashReport(*expected, crashes=2 * reports)
+
+
+ENDED = ("completed", "failed", "cancelled", "stuck", "unknown")
+Outcome = tuple[str, Any, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _Runs:
+    start: Callable[[], Started]
+    sources: tuple[Source, ...]
+    signals: Mapping[str, Any]
+    observe: Callable[[], Any] | None
+    within: When
+    limit: int
+
+    def run(self, crash: tuple[int, bool] | None) -> tuple[Outcome, int]:
+        """How it ended, and how many reports there were."""
+        with Sandbox() as sandbox:
+            handle = self.start()
+            for name, data in self.signals.items():
+                handle.signal(name, data)
+            if crash is not None:
+                nth, stored = crash
+                sandbox.faults.crash_in_report(nth=nth, stored=stored)
+            sandbox.drain_until(
+                lambda: handle.state() in ENDED, *self.sources, within=self.within, limit=self.limit
+            )
+            return self._outcome(handle), sandbox.faults.reports
+
+    def _outcome(self, handle: Started) -> Outcome:
+        state = handle.state()
+        result = handle.result() if state == "completed" else None
+        if state not in ("completed", "unknown"):
+            result = handle.job().error
+        return state, result, None if self.observe is None else self.observe()
