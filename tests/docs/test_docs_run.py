@@ -24,6 +24,7 @@ PAGES = [
     "types",
     "unique",
     "workers",
+    "workflows",
 ]
 
 

@@ -1,0 +1,330 @@
+"""What is promised of children, and of branches that run at the same time, in a sandbox."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from support.promises import promises
+
+from bunqueue import Bunqueue, ChildFailed, Flow, FlowJob, Queue, StepFailed, Unrecoverable
+from bunqueue.testing import Sandbox
+
+DAY = timedelta(days=1)
+
+
+def packing(app: Bunqueue, ran: list[str]) -> Any:
+    @app.job(queue="packing")
+    def pack(item: str) -> str:
+        ran.append(item)
+        if item == "bad":
+            raise Unrecoverable("broken")
+        return item.upper()
+
+    return pack
+
+
+@promises("A child is a job or a workflow of any queue", "It is started once, however often its parent runs")
+def test_children_are_started_once(sandbox: Sandbox) -> None:
+    app = Bunqueue("q")
+    ran: list[str] = []
+    pack = packing(app, ran)
+
+    @app.workflow
+    async def box(flow: Flow, item: str) -> str:
+        return "box of " + await flow.run(pack, item)
+
+    @app.workflow
+    async def order(flow: Flow) -> list[Any]:
+        first = await flow.run(box, "a")
+        foreign = await flow.run(FlowJob("pack", {"item": "f"}, queue="packing"))
+        known = await flow.run(pack, "k", child_id="pack-k", step="known")
+        await flow.sleep(days=1)
+        return [first, foreign, known]
+
+    handle = order.start()
+    sandbox.faults.crash_in_step("box", stored=True)
+    sandbox.faults.crash_in_step("pack", times=2)
+    sandbox.faults.crash_in_step("known", stored=True)
+    sandbox.drain(app, within=2 * DAY)
+    assert handle.result() == ["box of A", "F", "K"]
+    assert ran == ["a", "f", "k"]
+    assert Queue("packing").handle("pack-k").result() == "K"
+
+
+@promises("Its result is stored with its parent, and so is its failure", "No attempt of the parent runs a")
+def test_a_failed_child_raises(sandbox: Sandbox) -> None:
+    app = Bunqueue("q")
+    ran: list[str] = []
+    pack = packing(app, ran)
+
+    @app.workflow(max_attempts=3)
+    async def order(flow: Flow, handles: bool) -> str:
+        try:
+            return str(await flow.run(pack, "bad"))
+        except ChildFailed as error:
+            if not handles:
+                raise
+            return f"{error.step} {error.child_queue} {error.error}"
+
+    handled, failed = order.start(True), order.start(False)
+    sandbox.drain(app, within=DAY)
+    assert handled.result() == "pack packing Unrecoverable: broken"
+    assert failed.state() == "failed"
+    assert failed.job().attempts == 1
+    assert ran == ["bad", "bad"]
+    failed.retry_from("pack")
+    sandbox.drain(app, within=DAY)
+    assert ran == ["bad", "bad", "bad"]
+
+
+@promises("When the parent ends in whatever way, its unfinished children are cancelled")
+def test_children_end_with_their_parent(sandbox: Sandbox) -> None:
+    app = Bunqueue("q")
+    pack = packing(app, [])
+    slow = pack.options(delay=DAY)
+
+    @app.workflow(max_attempts=1)
+    async def order(flow: Flow, how: str) -> None:
+        child = asyncio.ensure_future(flow.run(slow, "a"))
+        await flow.start(slow, "b", step="detached")
+        await asyncio.sleep(0)
+        if how == "fails":
+            raise ValueError("no")
+        if how == "waits":
+            await child
+
+    handles = {how: order.start(how) for how in ("fails", "returns", "waits")}
+    sandbox.drain(app)
+    handles["waits"].cancel()
+    states = {how: handle.state() for how, handle in handles.items()}
+    assert states == {"fails": "failed", "returns": "completed", "waits": "cancelled"}
+    assert Queue("packing").counts().delayed == 3  # those that were started to stay
+
+
+def test_map_runs_one_for_each_item(sandbox: Sandbox) -> None:
+    app = Bunqueue("q")
+    ran: list[str] = []
+    pack = packing(app, ran)
+
+    @app.workflow
+    async def order(flow: Flow, items: list[str]) -> list[str]:
+        return await flow.map(pack, items)
+
+    items = [f"i{number}" for number in range(1_200)]
+    handle = order.start(items)
+    runs = sandbox.drain(app, limit=2_000)
+    assert handle.result() == [item.upper() for item in items]
+    assert sorted(ran) == sorted(items)
+    assert len([run for run in runs if run.name == "order"]) == 2  # one wait for all
+
+
+def test_failures_of_map(sandbox: Sandbox) -> None:
+    app = Bunqueue("q")
+    ran: list[str] = []
+    pack = packing(app, ran)
+
+    @app.workflow
+    async def order(flow: Flow, keep: bool) -> list[str]:
+        items = ["a", "bad", "c"]
+        try:
+            found = await flow.map(pack, items, return_exceptions=keep)
+        except ChildFailed as error:
+            await flow.sleep(days=1)
+            return [error.error]
+        await flow.sleep(days=1)
+        return [each if isinstance(each, str) else type(each).__name__ for each in found]
+
+    kept, raised = order.start(True), order.start(False)
+    sandbox.drain(app, within=2 * DAY)
+    assert kept.result() == ["A", "ChildFailed", "C"]
+    assert raised.result() == ["Unrecoverable: broken"]
+
+
+# -- at the same time
+
+
+@promises(
+    "`gather` gives the results of its branches in their order", "When one fails, the others are cancelled"
+)
+def test_gather(sandbox: Sandbox) -> None:
+    app = Bunqueue("q")
+    ran: list[str] = []
+    pack = packing(app, ran)
+
+    @app.workflow
+    async def order(flow: Flow, keep: bool) -> list[Any]:
+        async def two() -> str:
+            return await flow.run(pack, "x") + await flow.step("y", lambda: "y")
+
+        try:
+            found = await flow.gather(
+                flow.run(pack, "bad"),
+                flow.step("s", lambda: "s"),
+                two(),
+                flow.run(pack.options(delay=DAY), "slow"),
+                return_exceptions=keep,
+            )
+        except ChildFailed:
+            await flow.sleep("then", hours=1)
+            return ["failed", [step.status for step in handles[keep].history()]]
+        return [str(type(each).__name__) if isinstance(each, Exception) else each for each in found]
+
+    handles = {keep: order.start(keep) for keep in (True, False)}
+    sandbox.drain(app, within=2 * DAY)
+    assert handles[True].result() == ["ChildFailed", "s", "Xy", "SLOW"]
+    failed, statuses = handles[False].result()
+    assert failed == "failed"
+    assert "cancelled" in statuses  # the slow child
+    assert ran.count("slow") == 1
+
+
+@promises("`race` gives what the first branch to end gives", "The winner is stored: every later run has")
+def test_the_winner_of_a_race_stays(sandbox: Sandbox) -> None:
+    app = Bunqueue("q")
+
+    def fail() -> None:
+        raise ValueError("no")
+
+    @app.workflow
+    async def order(flow: Flow) -> list[Any]:
+        name, value = await flow.race(slow=flow.sleep("slow", hours=2), quick=flow.wait_for("go"))
+        first = await flow.first(flow.step("fails", fail), flow.sleep("wins", hours=1))
+        with pytest.raises(StepFailed):
+            await flow.race(flow.step("fails", fail), flow.sleep("loses", hours=1))
+        with pytest.raises(ExceptionGroup, match="no branch has succeeded"):
+            await flow.first(flow.step("fails", fail), flow.step("fails", fail))
+        await flow.sleep("night", days=1)  # the slow sleep of the race would be over by now
+        return [name, value, first]
+
+    handle = order.start()
+    sandbox.drain(app)
+    handle.signal("go", "now")
+    sandbox.drain(app, within=3 * DAY)
+    assert handle.result() == ["quick", "now", None]
+    statuses = {step.name: step.status for step in handle.history()}
+    assert statuses["slow"] == statuses["loses"] == "cancelled"
+
+
+@promises("A branch that loses is cancelled", "Its waits end, its children are cancelled")
+def test_losers_are_cancelled(sandbox: Sandbox) -> None:
+    app = Bunqueue("q")
+    ran: list[str] = []
+    pack = packing(app, ran)
+    ended: list[str] = []
+
+    @app.workflow
+    async def order(flow: Flow) -> Any:
+        async def branch() -> None:
+            try:
+                await flow.wait_for("go")
+            except asyncio.CancelledError:
+                ended.append("cancelled")
+                raise
+
+        await flow.race(flow.sleep("short", hours=1), branch(), flow.run(pack.options(delay=DAY), "a"))
+        return await flow.wait_for("go")
+
+    handle = order.start()
+    sandbox.drain(app, within=timedelta(hours=2))
+    handle.signal("go", "for the second wait")
+    sandbox.drain(app, within=2 * DAY)
+    assert handle.result() == "for the second wait"
+    assert ended == ["cancelled"]
+    assert ran == []
+
+
+@promises("A step with `undo` that runs in it is first run to its end")
+async def test_a_step_with_undo_is_not_left_half_done(sandbox: Sandbox) -> None:
+    app = Bunqueue("q")
+    done: list[str] = []
+    goes_on = asyncio.Event()
+
+    async def pay() -> str:
+        await goes_on.wait()
+        done.append("paid")
+        return "charge"
+
+    def end() -> None:
+        goes_on.set()
+        raise ValueError("no")
+
+    @app.workflow(max_attempts=1)
+    async def order(flow: Flow) -> None:
+        await flow.race(flow.step("pay", pay, undo=done.append), flow.step("end", end))
+
+    handle = await order.start_async()
+    await sandbox.drain_async(app)
+    assert done == ["paid", "charge"]
+    assert await handle.state() == "failed"
+
+
+@promises("`asyncio.TaskGroup`, `asyncio.gather`, tasks, locks and queues work as in any other code")
+def test_tasks_of_asyncio(sandbox: Sandbox) -> None:
+    app = Bunqueue("q")
+    ran: list[str] = []
+    pack = packing(app, ran)
+    runs: list[int] = []
+
+    @app.workflow
+    async def order(flow: Flow) -> list[Any]:
+        runs.append(1)
+        lock, queue = asyncio.Lock(), asyncio.Queue[str]()
+
+        async def produce(item: str) -> None:
+            async with lock:
+                await flow.sleep(f"sleep {item}", hours=1)
+                queue.put_nowait(await flow.run(pack, item))
+
+        async with asyncio.TaskGroup() as group:
+            for item in ("a", "b"):
+                group.create_task(produce(item))
+            both = group.create_task(asyncio.wait([asyncio.ensure_future(flow.step("s", lambda: "s"))]))
+            found = [await queue.get(), await queue.get()]
+        done, _ = both.result()
+        return [*found, *(task.result() for task in done), *await asyncio.gather(flow.run(pack, "c"))]
+
+    handle = order.start()
+    sandbox.drain(app, within=DAY)
+    assert handle.result() == ["A", "B", "s", "C"]
+    assert ran == ["a", "b", "c"]
+    assert len(runs) == 6  # two sleeps, three children, and the first
+
+
+def test_a_task_group_cancels_the_others(sandbox: Sandbox) -> None:
+    app = Bunqueue("q")
+    ran: list[str] = []
+    pack = packing(app, ran)
+
+    @app.workflow
+    async def order(flow: Flow) -> str:
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(flow.run(pack.options(delay=DAY), "slow"))
+                group.create_task(flow.run(pack, "bad"))
+        except* ChildFailed:
+            pass
+        await flow.sleep(days=2)
+        return "handled"
+
+    handle = order.start()
+    sandbox.drain(app, within=3 * DAY)
+    assert handle.result() == "handled"
+    assert ran == ["bad"]  # the slow one was cancelled, and no later run has started it again
+    assert [step.name for step in handle.history()] == ["pack", "pack#2", "sleep"]
+
+
+@promises("Only times of asyncio count no longer than the run lasts")
+async def test_times_of_asyncio_end_with_the_run(sandbox: Sandbox) -> None:
+    app = Bunqueue("q")
+
+    @app.workflow
+    async def order(flow: Flow) -> str:
+        async with asyncio.timeout(0.05):
+            return str(await flow.wait_for("go"))
+
+    handle = await order.start_async()
+    await sandbox.drain_async(app)
+    assert await handle.state() == "waiting-signal"

@@ -1,0 +1,159 @@
+"""Workflows run by real workers: with a server of two shards, and embedded."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from functools import partial
+from uuid import uuid4
+
+import pytest
+from support.promises import promises
+from support.waiting import eventually
+
+from bunqueue import AsyncQueue, BlockingFlow, Bunqueue, Flow, JobCancelled
+from bunqueue.client.connection.endpoint_options import EndpointOptions
+
+PATIENCE = 20_000
+
+
+@dataclass
+class Order:
+    id: str
+    items: list[str]
+
+
+@dataclass
+class Receipt:
+    charge: str
+    parcels: list[str]
+
+
+def an_app(where: EndpointOptions) -> Bunqueue:
+    return Bunqueue(f"q-{uuid4().hex[:8]}", **where)
+
+
+async def test_an_order_from_its_start_to_its_receipt(where: EndpointOptions) -> None:
+    app = an_app(where)
+    other = f"packing-{uuid4().hex[:8]}"
+    undone: list[str] = []
+
+    @app.job(queue=other)
+    async def pack(item: str) -> str:
+        return f"parcel with {item}"
+
+    def pay(order: Order) -> str:
+        return f"charge for {order.id}"
+
+    @app.workflow(max_attempts=5)
+    async def order(flow: Flow, order: Order) -> Receipt:
+        charge = await flow.step("charge", pay, order, undo=undone.append)
+        await flow.sleep("cooling-off", seconds=1.5)
+        if not await flow.wait_for("approval", bool):
+            raise ValueError("not approved")
+        parcels = await flow.gather(*(flow.run(pack, item) for item in order.items))
+        return await flow.step("ship", Receipt, charge, parcels)
+
+    async with app:
+        given = Order("7", ["lamp", "book", "pen"])
+        handle = await order.start_async(given, id=f"order-{uuid4()}")
+        assert await handle.signal("approval", True) is False  # it sleeps still
+        again = await order.start_async(given, id=handle.id)
+        assert (handle.created, again.created) == (True, False)
+        receipt = await handle.result(PATIENCE)
+        assert receipt == Receipt("charge for 7", ["parcel with lamp", "parcel with book", "parcel with pen"])
+        steps = {step.name: step.status for step in await handle.history()}
+        assert set(steps) == {"charge", "cooling-off", "approval", "pack", "pack#2", "pack#3", "ship"}
+        assert set(steps.values()) == {"completed"}
+        assert (await handle.info()).suspended >= 1
+    assert undone == []
+
+
+async def test_a_cancelled_order_is_undone(where: EndpointOptions) -> None:
+    app = an_app(where)
+    undone: list[str] = []
+
+    @app.workflow
+    async def order(flow: Flow) -> None:
+        await flow.step("a", lambda: "a", undo=undone.append)
+        await flow.step("b", lambda: "b", undo=undone.append)
+        await flow.wait_for("never")
+
+    async with app:
+        handle = await order.start_async()
+
+        async def waits() -> bool:
+            return await handle.state() == "waiting-signal"
+
+        await eventually(waits, "the workflow waits")
+        await handle.cancel("changed their mind")
+        with pytest.raises(JobCancelled, match="changed their mind"):
+            await handle.result(PATIENCE)
+    assert undone == ["b", "a"]
+
+
+async def test_a_plain_function_as_a_workflow(where: EndpointOptions) -> None:
+    app = an_app(where)
+
+    @app.job
+    def pack(item: str) -> str:
+        return f"parcel with {item}"
+
+    @app.workflow
+    def order(flow: BlockingFlow, items: list[str]) -> list[str]:
+        flow.step("check", len, items)
+        who, answer = flow.race(
+            answer=partial(flow.wait_for, "answer", str), nobody=partial(flow.sleep, "patience", days=1)
+        )
+        parcels = flow.gather(*(partial(flow.run, pack, item) for item in items))
+        return [who, answer, *parcels]
+
+    async with app:
+        handle = await order.start_async(["lamp", "book"])
+        await handle.signal("answer", "yes")
+        found = await handle.result(PATIENCE)
+    assert found == ["answer", "yes", "parcel with lamp", "parcel with book"]
+
+
+@promises("A sleep of at most a second stays in the process")
+async def test_a_short_sleep_stays_in_the_process(where: EndpointOptions) -> None:
+    app = an_app(where)
+    runs: list[str] = []
+
+    @app.workflow
+    async def sleeps(flow: Flow) -> None:
+        runs.append("run")
+        await flow.sleep(0.2 * 1000)
+
+    async with app:
+        handle = await sleeps.start_async()
+        await handle.result(PATIENCE)
+        assert (await handle.info()).suspended == 0
+    assert runs == ["run"]
+
+
+@promises("When a worker stops, its workflows go back at the next step")
+async def test_another_worker_goes_on(where: EndpointOptions) -> None:
+    app = an_app(where)
+    ran: list[str] = []
+    begun = asyncio.Event()
+
+    async def work(name: str) -> None:
+        ran.append(name)
+        begun.set()
+        await asyncio.sleep(0.1)  # a step that is under way when the worker is told to stop
+
+    @app.workflow
+    async def works(flow: Flow) -> None:
+        for number in range(20):
+            await flow.step("work", work, str(number))
+
+    async with AsyncQueue(app.name, **where) as queue:
+        async with app:
+            handle = await works.start_async()
+            await asyncio.wait_for(begun.wait(), 10)
+        assert 1 <= len(ran) < 20
+        assert await queue.get_state(handle.id) == "waiting"
+        async with app:
+            await (await works.start_async(id=handle.id)).result(PATIENCE)
+    assert ran == [str(number) for number in range(20)]
