@@ -165,7 +165,7 @@ class Hub:
         """This router is one of several, and its connections have numbers of their own."""
         self.cluster, self.origin = cluster, origin
         self.commands.cluster_status = cluster.commands.status
-        self.tickets.origin = origin
+        self.tickets.origin, self.tickets.holds = origin, cluster.holds
         self._last_number = origin << link_protocol.ORIGIN_SHIFT
 
     def answer_later(self, client: ClientConnection, payload: bytes) -> None:

@@ -22,6 +22,7 @@ from .local import refusal
 from .routing import IDS, Peek, Routes, decode
 
 if TYPE_CHECKING:
+    from .cluster.holds import Holds
     from .cluster.remote_shard import RemoteShard
     from .connection import ClientConnection
     from .shard_link import ShardLink
@@ -52,6 +53,7 @@ class Tickets:
         self._open: dict[int, _Ticket] = {}
         self._free: list[int] = []
         self.origin = 0  # of the router
+        self.holds: Holds | None = None  # in a cluster
 
     def unavailable(self, shard: int, req_id: RequestId) -> bytes:
         """The refusal of a command for a shard that is down, as a frame."""
@@ -95,13 +97,35 @@ class Tickets:
         req_id: RequestId,
         ids: Sequence[str] = (),
     ) -> None:
-        """Ask each shard its part; the client gets one answer, now if a shard is down."""
+        """Ask each shard its part; the client gets one answer.  If a shard is down that is a refusal; in a
+        cluster only if it stays down, as another host is about to have it."""
+        down = self._ask(client, spec, parts, req_id, ids)
+        if not down:
+            return
+
+        def refuse() -> None:
+            client.gathered(self.unavailable(down[0], req_id))
+
+        if self.holds is None or self._damaged.keys() & set(down):
+            refuse()
+        else:
+            size = sum(len(part.frame) for part in parts.values())
+            self.holds.later(client, size, lambda: not self._ask(client, spec, parts, req_id, ids), refuse)
+
+    def _ask(
+        self,
+        client: ClientConnection,
+        spec: Spec,
+        parts: Mapping[int, Part],
+        req_id: RequestId,
+        ids: Sequence[str],
+    ) -> list[int]:
+        """Ask them, unless shards are down whose answers are needed: these."""
         down = [shard for shard in sorted(parts) if self._links[shard] is None]
         if spec.partial and len(down) < len(parts):
             parts = {shard: part for shard, part in parts.items() if shard not in down}
         elif down:
-            client.gathered(self.unavailable(down[0], req_id))
-            return
+            return down
         first = TICKET | (self.origin << ORIGIN_SHIFT)
         number = self._free.pop() if self._free else first + len(self._open)
         once = spec.writes and not spec.repeatable
@@ -111,6 +135,7 @@ class Tickets:
             link = self._links[shard]
             assert link is not None
             link.send(number, client.kind, [part.frame])
+        return []
 
     def answer(self, number: int, shard: int, reply: bytes) -> None:
         """The answer of one shard."""

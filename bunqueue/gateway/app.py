@@ -50,7 +50,10 @@ class Application:
         self._health = Health(self._carrier, version(), self.guesses)
         self._sockets = Sockets(self._carrier, self.feed, access, settings.shards)
         self._deliverer = Deliverer(
-            self.backend, shards=settings.shards, anywhere=settings.webhook_addresses == "any"
+            self.backend,
+            shards=settings.shards,
+            anywhere=settings.webhook_addresses == "any",
+            alone=not settings.cluster,
         )
         app = Starlette(
             routes=self._routes(),

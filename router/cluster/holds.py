@@ -50,6 +50,17 @@ class Held:
     until: float
 
 
+@dataclass(slots=True)
+class Later:
+    """A command for several shards.  ``again`` asks them if it can, and says whether it could."""
+
+    client: ClientConnection
+    size: int
+    again: Callable[[], bool]
+    refuse: Callable[[], None]
+    until: float
+
+
 class Holds:
     """All that waits, by shard."""
 
@@ -57,6 +68,7 @@ class Holds:
         """``refusal``: the frame that refuses a command for this shard, with that request id."""
         self._refusal = refusal
         self._held: dict[int, deque[Held]] = {}
+        self._later: list[Later] = []
         self._bytes = 0
         self._timer: asyncio.TimerHandle | None = None
 
@@ -69,8 +81,27 @@ class Holds:
             return
         self._held.setdefault(shard, deque()).append(held)
         self._bytes += sum(map(len, held.frames))
+        self._watch()
+
+    def later(
+        self,
+        client: ClientConnection,
+        size: int,
+        again: Callable[[], bool],
+        refuse: Callable[[], None],
+    ) -> None:
+        """Keep a command for several shards, of ``size`` bytes, until all of them have owners."""
+        if self._bytes > MAX_BYTES:
+            refuse()
+            return
+        until = asyncio.get_running_loop().time() + HOLD_S
+        self._later.append(Later(client, size, again, refuse, until))
+        self._bytes += size
+        self._watch()
+
+    def _watch(self) -> None:
         if self._timer is None:
-            self._timer = loop.call_later(1.0, self._sweep)
+            self._timer = asyncio.get_running_loop().call_later(1.0, self._sweep)
 
     def count(self, shard: int, client: ClientConnection) -> int:
         """How many commands of a client wait for a shard."""
@@ -84,6 +115,16 @@ class Holds:
                 link.send(held.client.number, held.kind, held.frames)
                 if link.full:
                     link.hold_back(held.client)
+        self._again()
+
+    def _again(self) -> None:
+        """Ask the shards of those commands that need several, if they are all there now."""
+        waiting, self._later = self._later, []
+        for later in waiting:
+            if later.client.finished or later.again():
+                self._bytes -= later.size
+            else:
+                self._later.append(later)
 
     def _of_shard(self, shard: int) -> deque[Held]:
         found = self._held.pop(shard, deque())
@@ -114,7 +155,12 @@ class Holds:
                 self._answer(shard, held)
             if not waiting:
                 del self._held[shard]
-        self._timer = loop.call_later(1.0, self._sweep) if self._held else None
+        for later in [later for later in self._later if later.until <= now or later.client.finished]:
+            self._later.remove(later)
+            self._bytes -= later.size
+            if not later.client.finished:
+                later.refuse()
+        self._timer = loop.call_later(1.0, self._sweep) if self._held or self._later else None
 
 
 def _count(frames: Sequence[bytes]) -> int:

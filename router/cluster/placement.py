@@ -3,6 +3,7 @@
 - A shard stays where it is, as long as its host lives and no host has two shards more than another.
 - A shard whose host is dead goes to a follower of it, as that has its file.
 - A shard that is to move is followed by its new host first, and moves when that has caught up.
+- A host that follows fewer shards than others follows one more of theirs; when it has caught up, they let go.
 - Which of several equal hosts is taken is decided by rendezvous hashing, so that all hosts say the same.
 """
 
@@ -85,6 +86,7 @@ class _Plan:
         self._moves = moves - sum(shard.is_moving for shard in shards)
         self._wanted = wanted
         self._homes: dict[int, str] = {}  # as they are to be
+        self._joining: dict[int, str] = {}  # hosts that follow a shard in place of another one, soon
         self._targets: dict[int, str] = {}  # hosts that shards are to move to, once they have caught up
 
     def made(self) -> list[Change]:
@@ -92,6 +94,7 @@ class _Plan:
             self._homes[shard.id] = self._home_of(shard)
         self._choose_targets()
         self._move()
+        self._share_copies()
         return [change for shard in self._shards.values() if (change := self._change(shard)) is not None]
 
     # -- homes
@@ -182,19 +185,60 @@ class _Plan:
         )
         return change if change != Change(shard.id) else None
 
+    def _share_copies(self) -> None:
+        """Have hosts that follow few shards follow more, in place of those that follow many."""
+        room = MOVES - sum(len(self._copies_of(shard)) > self._copies for shard in self._shards.values())
+        while room > 0 and self._join():
+            room -= 1
+
+    def _join(self) -> bool:
+        """Have one host follow one shard more; whether that was called for."""
+        load = self._following() + Counter(self._joining.values())
+        staying = [host.id for host in self._hosts.values() if not host.draining]
+        giver = max(staying, key=lambda host: (load[host], host), default="")
+        for taker in sorted(staying, key=lambda host: (load[host], host)):
+            if load[giver] - load[taker] < 2:
+                return False
+            free = [
+                shard
+                for shard in self._shards.values()
+                if giver in self._copies_of(shard)
+                and taker not in (*shard.followers, self._homes[shard.id], self._targets.get(shard.id))
+                and taker in self._able(shard)
+                and shard.id not in self._joining
+            ]
+            if free:
+                best = max(free, key=lambda shard: rank(taker, shard.id))
+                self._joining[best.id] = taker
+                return True
+        return False
+
+    def _copies_of(self, shard: Shard) -> list[str]:
+        """The hosts that follow a shard, but for one that is about to own it."""
+        able, passing = self._able(shard), (self._homes[shard.id], self._targets.get(shard.id))
+        return [host for host in shard.followers if host in able and host not in passing]
+
+    def _kept(self, shard: Shard) -> list[str]:
+        """Those that go on.  Of more than there are to be the busiest lets go, once all have caught up."""
+        copies, load = self._copies_of(shard), self._following()
+        behind = max((shard.position - shard.followers[host] for host in copies), default=0)
+        if len(copies) <= self._copies or (behind > MAX_LAG and len(copies) == self._copies + 1):
+            return copies
+        if behind > MAX_LAG:
+            return sorted(copies, key=lambda host: (-shard.followers[host], host))[: self._copies]
+        return sorted(copies, key=lambda host: (load[host], rank(host, shard.id)))[: self._copies]
+
     def _followers(self, shard: Shard, home: str) -> frozenset[str]:
         """The hosts that are to follow a shard: those that do, and others up to the number of copies."""
-        able = [host for host in self._able(shard) if host != home]
+        able = [host for host in self._able(shard) if host not in (home, self._targets.get(shard.id))]
         load = self._following()
-        kept = sorted(
-            (host for host in shard.followers if host in able),
-            key=lambda host: (shard.followers[host], rank(host, shard.id)),
-            reverse=True,
-        )[: self._copies]
+        kept = self._kept(shard)
         others = sorted(
             (host for host in able if host not in kept), key=lambda host: (load[host], rank(host, shard.id))
         )
-        chosen = {*kept, *others[: self._copies - len(kept)]}
+        chosen = {*kept, *others[: max(0, self._copies - len(kept))]}
+        if shard.id in self._joining:
+            chosen.add(self._joining[shard.id])
         target = self._targets.get(shard.id)
         if target is not None and target != home:
             chosen.add(target)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import secrets
 from collections import Counter
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import psycopg
 from support.server import Server, dispose, quiet_port
 from support.waiting import wait_until
+
+from bunqueue.model.ids import slot_of_queue
 
 OWNERS = """
     select shards.id, coalesce(hosts.name, '') from bunqueue.shards
@@ -45,9 +49,9 @@ class Hosts:
         self.servers[name] = server
         return server
 
-    def start(self, *names: str, http: bool = False) -> list[Server]:
+    def start(self, *names: str, flags: tuple[str, ...] = (), http: bool = False) -> list[Server]:
         """Start hosts; they are ready, and each has its share of the shards."""
-        made = [self.make(name, http=http) for name in names]
+        made = [self.make(name, *flags, http=http) for name in names]
         for server in made:
             server.launch()
         for server in made:
@@ -59,6 +63,16 @@ class Hosts:
         with psycopg.connect(self.store, autocommit=True) as connection:
             cursor = connection.execute(sql, values or None)  # type: ignore[call-overload]
             return list(cursor.fetchall()) if cursor.description else []
+
+    def queue_of(self, name: str) -> str:
+        """A new queue whose shard a host owns now."""
+        owners = self.owners()
+        return next(
+            queue
+            for number in count()
+            if (queue := f"{name}-{number}-{secrets.token_hex(3)}")
+            and owners[slot_of_queue(queue) & (self._shards - 1)] == name
+        )
 
     def owners(self) -> list[str]:
         """The name of the host that owns each shard; "" for one that nobody does."""
@@ -75,6 +89,14 @@ class Hosts:
         wait_until(shared, f"{names} share the shards", within_s)
         if len(names) > 1:
             wait_until(self.are_copies_made, "each shard has a copy", within_s)
+
+    def follows(self, name: str) -> int:
+        """How many shards a host follows."""
+        query = """
+            select count(*) from bunqueue.followers join bunqueue.hosts on hosts.id = followers.host
+            where hosts.name = %s
+        """
+        return int(self.ask(query, name)[0][0])
 
     def are_copies_made(self) -> bool:
         query = """

@@ -1,8 +1,13 @@
-"""All webhooks: a courier for each that is switched on."""
+"""All webhooks: a courier for each that is switched on.
+
+In a cluster one gateway of all hosts has couriers.  Which one the first shard decides (`GetDeliveries`); one
+that it does not answer in time has none.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import secrets
 import time
 from typing import Any
 
@@ -24,6 +29,7 @@ from .messages import TEST, headers_of, trial_body
 from .sender import NotSent, post
 
 LOOK_S = 1.0  # between two reads of the list of webhooks
+ANSWER_S = 1.5  # in a cluster, for the first shard to answer: couriers end before others may begin
 STOP_S = 3.0  # to see what arrives, and record what was delivered last
 
 _log = get_logger("webhooks")
@@ -33,6 +39,7 @@ class _Webhooks(msgspec.Struct):
     ok: bool
     webhooks: list[Delivery] = []
     trials: list[WantedTrial] = []
+    delivers: bool = True
 
 
 _decode = Decoder(_Webhooks).decode
@@ -41,7 +48,10 @@ _decode = Decoder(_Webhooks).decode
 class Deliverer:
     """Runs the couriers."""
 
-    def __init__(self, backend: Backend, *, shards: int, anywhere: bool) -> None:
+    def __init__(self, backend: Backend, *, shards: int, anywhere: bool, alone: bool = True) -> None:
+        """``alone``: no other gateway may deliver the same webhooks."""
+        self._name = "" if alone else secrets.token_hex(8)
+        self._delivers = False
         self._backend = backend
         self._logs = Logs(LogReader(backend), shards)
         self._shards = shards
@@ -67,8 +77,10 @@ class Deliverer:
             await asyncio.wait(tasks, timeout=STOP_S)
 
     async def _webhooks(self) -> _Webhooks:
-        """The webhooks and pending tests.  Raises Unanswered or RouterGone."""
-        found = _decode(await self._backend.call("GetDeliveries", {}))
+        """The webhooks and pending tests.  Raises Unanswered, RouterGone or TimeoutError."""
+        fields = {"deliverer": self._name, "delivers": self._delivers} if self._name else {}
+        async with asyncio.timeout(ANSWER_S if self._name else None):
+            found = _decode(await self._backend.call("GetDeliveries", fields))
         if not found.ok:  # the shard is away
             raise Unanswered
         return found
@@ -78,10 +90,14 @@ class Deliverer:
             self._sweep()
             try:
                 found = await self._webhooks()
+                self._delivers = found.delivers
                 self._staff(found.webhooks)
                 self._try(found)
-            except (RouterGone, Unanswered, msgspec.MsgspecError) as error:
+            except (RouterGone, Unanswered, TimeoutError, msgspec.MsgspecError) as error:
                 _log.debug("the webhooks cannot be read", error=str(error))
+                if self._name:  # another gateway may begin soon
+                    self._delivers = False
+                    self._staff([])
             await asyncio.sleep(LOOK_S)
 
     def _sweep(self) -> None:

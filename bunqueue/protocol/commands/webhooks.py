@@ -150,15 +150,24 @@ class Delivery(Struct, rename="camel", gc=False):
 
 
 class DeliveriesReply(Reply, kw_only=True):
-    """``trials`` are the pending test deliveries; each is listed once."""
+    """``trials`` are the pending test deliveries; each is listed once.  ``delivers``: whether it is the one
+    who asked that delivers; without it both lists are empty."""
 
     webhooks: list[Delivery]
     trials: list[WantedTrial]
+    delivers: bool = True
 
 
 @command(Route.FIRST, DeliveriesReply, internal=True)
 class GetDeliveries(Command, tag="GetDeliveries"):
-    """Get all webhooks with secrets and delivery positions, and the pending test deliveries."""
+    """Get all webhooks with secrets and delivery positions, and the pending test deliveries.
+
+    In a cluster each host has a gateway, and one of them delivers: ``deliverer`` names the one that asks, and
+    ``delivers`` is whether it has been the one so far.  The others get empty lists.
+    """
+
+    deliverer: Annotated[str, Meta(max_length=64)] = ""
+    delivers: bool = False
 
 
 @command(Route.FIRST, Ok, writes=True, internal=True)

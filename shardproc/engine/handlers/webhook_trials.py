@@ -19,6 +19,7 @@ from ..memory.parked_trials import ParkedTrial
 from ..state import Client, State
 from .webhooks import SLOT, delivery, known
 
+LEASE_MS = 3_000  # that the gateway which delivers may be silent for; it stops by itself before
 AWAY_MS = 10_000  # since the gateway was last heard of, which asks each second
 NOBODY = "Webhooks are not delivered at present: the HTTP gateway of the server (--http-port) is not there"
 LATE = "it is not known in time what came of it"
@@ -36,9 +37,23 @@ def try_webhook(state: State, client: Client, command: TryWebhook) -> None:
 
 def get_deliveries(state: State, client: Client, command: GetDeliveries) -> DeliveriesReply:
     state.trials.asked_at = state.now
+    if command.deliverer and not _is_deliverer(state, command):
+        return DeliveriesReply(webhooks=[], trials=[], delivers=False)
     return DeliveriesReply(
         webhooks=[delivery(hook) for hook in state.webhooks.values()], trials=_untold(state)
     )
+
+
+def _is_deliverer(state: State, command: GetDeliveries) -> bool:
+    """Whether a gateway is the one that delivers.  A shard that has just started does not know: the one that
+    did goes on, and any other has to wait, as that one may still be delivering."""
+    trials = state.trials
+    if not trials.deliverer_until and not command.delivers:
+        trials.deliverer_until = state.now + LEASE_MS
+    if state.now < trials.deliverer_until and command.deliverer != trials.deliverer:
+        return False
+    trials.deliverer, trials.deliverer_until = command.deliverer, state.now + LEASE_MS
+    return True
 
 
 def _untold(state: State) -> list[WantedTrial]:

@@ -1,4 +1,4 @@
-"""Webhooks that somebody waits to see tried.  Plain data without rules."""
+"""Webhooks that somebody waits to see tried, and which gateway delivers.  Plain data without rules."""
 
 from __future__ import annotations
 
@@ -26,9 +26,11 @@ class ParkedTrial(Struct, eq=False):
 class Trials:
     """All of them, and when the gateway last asked for those that were not reported to it (epoch ms)."""
 
-    __slots__ = ("asked_at", "ends", "parked")
+    __slots__ = ("asked_at", "deliverer", "deliverer_until", "ends", "parked")
 
     def __init__(self) -> None:
         self.parked: dict[str, ParkedTrial] = {}  # by number
         self.ends: deadlines.Deadlines[ParkedTrial] = deadlines.parked()
         self.asked_at = 0
+        self.deliverer = ""  # of several gateways the one that delivers; "": none yet
+        self.deliverer_until = 0  # epoch ms: from then on another one may

@@ -62,3 +62,32 @@ def test_the_gateway_goes_away() -> None:
     assert "in time" in answer["data"]["error"]
     assert driver.shard.engine.state.trials.parked == {}
     driver.close()
+
+
+def delivers(driver: Driver, name: str, has: bool = False) -> bool:
+    return bool(driver.ask(GATEWAY, cmd="GetDeliveries", deliverer=name, delivers=has)["delivers"])
+
+
+def test_one_of_several_gateways_delivers() -> None:
+    driver = Driver()
+    driver.ask(**HOOK)
+    assert not delivers(driver, "a"), "a shard that has just started waits for one that may be delivering"
+    driver.tick(driver.now + 2_999)
+    assert not delivers(driver, "b")
+    driver.tick(driver.now + 1)
+    assert delivers(driver, "b")
+    driver.tick(driver.now + 2_000)
+    assert not delivers(driver, "a", True), "it was silent for too long"
+    assert delivers(driver, "b", True)
+    driver.tick(driver.now + 3_000)
+    assert delivers(driver, "a"), "b is silent"
+    denied = driver.ask(GATEWAY, cmd="GetDeliveries", deliverer="b", delivers=True)
+    assert (denied["webhooks"], denied["trials"], denied["delivers"]) == ([], [], False)
+    driver.close()
+
+
+def test_the_gateway_that_delivers_goes_on_when_the_shard_has_another_owner() -> None:
+    driver = Driver()
+    assert delivers(driver, "a", True)
+    assert not delivers(driver, "b")
+    driver.close()

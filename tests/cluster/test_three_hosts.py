@@ -1,0 +1,229 @@
+"""What clients may rely on, wherever they are connected and where their jobs are: three hosts, one cluster.
+
+The hosts are shared by all tests here.  The last ones kill a host and start it again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+from cluster.conftest import SHARDS
+from cluster.hosts import Hosts
+from support.postgres import Postgres
+from support.receiver import receiving
+from support.server import Server
+from support.waiting import wait_until
+from support.web import client as web_of
+from support.web import events
+
+from bunqueue import Admin, FlowJob, FlowProducer, Queue, QueueEvents, Worker
+from bunqueue.store.setup import init
+
+NAMES = ("a", "b", "c")
+PATIENCE_S = 30.0
+
+
+@pytest.fixture(scope="module")
+def hosts(store_cluster: Postgres, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
+    url = store_cluster.new_database()
+    init(url, SHARDS)
+    with Hosts(url, tmp_path_factory.mktemp("hosts"), SHARDS) as made:
+        made.start(*NAMES, flags=("--webhook-addresses", "any"), http=True)
+        yield made
+
+
+@contextmanager
+def working(queue: str, handler: Callable[..., object], server: Server) -> Iterator[Worker]:
+    """A worker of a queue, at a host."""
+    worker = Worker(queue, handler, port=server.port)
+    thread = threading.Thread(target=worker.run_forever, daemon=True)
+    thread.start()
+    try:
+        yield worker
+    finally:
+        worker.stop_soon()
+        thread.join()
+
+
+def at(hosts: Hosts, name: str) -> Server:
+    return hosts.servers[name]
+
+
+def test_events_and_results_arrive_at_other_hosts(hosts: Hosts) -> None:
+    name = hosts.queue_of("a")
+    with (
+        Queue(name, port=at(hosts, "b").port) as queue,
+        QueueEvents(name, types="completed", port=at(hosts, "c").port) as heard,
+    ):
+        heard.open()
+        with working(name, lambda job: job.data + 1, at(hosts, "c")):
+            job = queue.add("sum", 1)
+            assert job.result(timeout=30_000) == 2
+            event = heard.next(timeout=30_000)
+    assert event is not None
+    assert event.job_id == job.id
+
+
+def test_listings_and_counts_are_of_all_hosts(hosts: Hosts) -> None:
+    mine = {hosts.queue_of(name) for name in NAMES}
+    for name in mine:
+        with Queue(name, port=at(hosts, "a").port) as queue:
+            queue.add_bulk([("job", number) for number in range(5)])
+    for host in NAMES:
+        with Admin(port=at(hosts, host).port) as admin:
+            listed = {found.name: found for found in admin.list_queues() if found.name in mine}
+            assert listed.keys() == mine
+            assert [found.waiting for found in listed.values()] == [5, 5, 5]
+        for name in mine:
+            with Queue(name, port=at(hosts, host).port) as queue:
+                assert len(queue.get_jobs("waiting")) == queue.counts().waiting == 5
+
+
+def test_a_running_job_is_cancelled_through_another_host(hosts: Hosts) -> None:
+    name = hosts.queue_of("a")
+    begun, seen = threading.Event(), threading.Event()
+
+    async def handler(job: object) -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            seen.set()
+
+    with working(name, handler, at(hosts, "b")), Queue(name, port=at(hosts, "c").port) as queue:
+        job = queue.add("endless", 1)
+        assert begun.wait(PATIENCE_S)
+        assert job.cancel("enough") is False, "it ends when its worker has heard of it"
+        assert seen.wait(PATIENCE_S), "the worker heard of it"
+        wait_until(lambda: job.state() != "active", "the job has ended", PATIENCE_S)
+
+
+def test_workers_of_all_hosts_are_registered(hosts: Hosts) -> None:
+    name = hosts.queue_of("a")
+    with working(name, print, at(hosts, "b")), working(name, print, at(hosts, "c")):
+        for host in NAMES:
+            with Admin(port=at(hosts, host).port) as admin:
+                wait_until(
+                    lambda admin=admin: len(admin.list_workers(name)) == 2, "both are listed", PATIENCE_S
+                )
+
+
+def test_a_flow_over_three_hosts(hosts: Hosts) -> None:
+    parent, one, two = (hosts.queue_of(name) for name in NAMES)
+    handler = lambda job: [job.name]  # noqa: E731
+    with FlowProducer(port=at(hosts, "b").port) as flows, working(one, handler, at(hosts, "a")):
+        node = flows.add(
+            FlowJob("parent", queue=parent).after(FlowJob("x", queue=one), FlowJob("y", queue=two))
+        )
+        with working(two, handler, at(hosts, "c")), working(parent, handler, at(hosts, "b")):
+            assert node.job.result(timeout=30_000) == ["parent"]
+        tree = flows.get_flow(node.job.id)
+    assert tree is not None
+    assert sorted(child.job.name for child in tree.children) == ["x", "y"]
+
+
+def test_dependencies_and_own_ids_over_hosts(hosts: Hosts) -> None:
+    first, second = hosts.queue_of("a"), hosts.queue_of("b")
+    with Queue(first, port=at(hosts, "c").port) as one, Queue(second, port=at(hosts, "c").port) as two:
+        for number in range(8):  # their directory is on all shards
+            own = f"{first}/{number}"
+            assert one.add("job", number, job_id=own).id == own
+            with Queue(first, port=at(hosts, "b").port) as again:
+                assert again.add("job", number, job_id=own).id == own
+        waits = two.add("job", 1, depends_on=[f"{first}/{number}" for number in range(8)])
+        assert one.counts().waiting == 8
+        assert waits.state() == "waiting-children"
+        with working(first, lambda job: None, at(hosts, "b")):
+            wait_until(lambda: waits.state() == "waiting", "all it depends on is done", PATIENCE_S)
+        with Admin(port=at(hosts, "a").port) as admin:
+            assert {admin.get_state(f"{first}/{number}") for number in range(8)} == {"completed"}
+
+
+def test_a_webhook_is_delivered_by_one_host(hosts: Hosts) -> None:
+    """Each event is delivered once, though each host has a gateway."""
+    names = [hosts.queue_of(name) for name in NAMES]
+    with receiving() as receiver, Admin(port=at(hosts, "b").port) as admin:
+        hook = admin.add_webhook(receiver.url, ["job.pushed"])
+        added = []
+        for round_ in range(5):
+            for name in names:
+                with Queue(name, port=at(hosts, "c").port) as queue:
+                    added.append(queue.add("job", round_).id)
+            receiver.wait_for(len(added))
+        assert Counter(message["jobId"] for message in receiver.arrived()) == Counter(added)
+        admin.remove_webhook(hook)
+
+
+async def test_a_listener_resumes_at_another_host(hosts: Hosts) -> None:
+    names = [hosts.queue_of(name) for name in NAMES]
+
+    def add(number: int) -> list[str]:
+        ids = []
+        for name in names:
+            with Queue(name, port=at(hosts, "a").port) as queue:
+                ids.append(queue.add("job", number).id)
+        return ids
+
+    path = "/events?event=pushed&" + "&".join(f"queue={name}" for name in names)
+    async with web_of(at(hosts, "b")) as web, events(web, path) as stream:
+        first = await asyncio.to_thread(add, 1)
+        assert {event["jobId"] for event in await stream.take(3)} == set(first)
+        place = stream.last_id
+    second = await asyncio.to_thread(add, 2)
+    async with web_of(at(hosts, "c")) as web, events(web, path, headers={"Last-Event-ID": place}) as stream:
+        assert {event["jobId"] for event in await stream.take(3)} == set(second)
+        third = await asyncio.to_thread(add, 3)
+        assert {event["jobId"] for event in await stream.take(3)} == set(third)
+
+
+async def test_when_a_host_dies(hosts: Hosts) -> None:
+    """What needs all shards waits for the take-over; a listener and the webhooks go on elsewhere; and a host
+    that comes back owns and follows shards again."""
+    names = [hosts.queue_of(name) for name in NAMES]
+    victim = hosts.owners()[0]  # it has the webhooks
+    one, two = (name for name in NAMES if name != victim)
+    path = "/events?event=pushed&" + "&".join(f"queue={name}" for name in names)
+
+    def add(number: int) -> list[str]:
+        ids = []
+        for name in names:
+            with Queue(name, port=at(hosts, one).port) as queue:
+                ids.append(queue.add("job", number).id)
+        return ids
+
+    def list_queues() -> set[str]:
+        with Admin(port=at(hosts, two).port) as admin:
+            return {found.name for found in admin.list_queues()}
+
+    with receiving() as receiver, Admin(port=at(hosts, one).port) as admin:
+        hook = await asyncio.to_thread(lambda: admin.add_webhook(receiver.url, ["job.pushed"]))
+        async with web_of(at(hosts, victim)) as web, events(web, path) as stream:
+            added = await asyncio.to_thread(add, 1)
+            assert {event["jobId"] for event in await stream.take(3)} == set(added)
+            place = stream.last_id
+        await asyncio.to_thread(receiver.wait_for, 3)
+        at(hosts, victim).kill_all()
+        listing = asyncio.create_task(asyncio.to_thread(list_queues))
+        late = await asyncio.to_thread(add, 2)
+        assert set(names) <= await listing, "nobody was refused"
+        async with (
+            web_of(at(hosts, one)) as web,
+            events(web, path, headers={"Last-Event-ID": place}) as stream,
+        ):
+            assert {event["jobId"] for event in await stream.take(3)} == set(late)
+        await asyncio.to_thread(receiver.wait_for, 6)
+        arrived = Counter(message["jobId"] for message in receiver.arrived())
+        assert arrived.keys() == {*added, *late}
+        assert all(arrived[job] == 1 for job in late), "those of before may come again, as for any webhook"
+        await asyncio.to_thread(admin.remove_webhook, hook)
+    await asyncio.to_thread(at(hosts, victim).restart)
+    await asyncio.to_thread(hosts.until_shared, *NAMES)
+    await asyncio.to_thread(
+        lambda: wait_until(lambda: hosts.follows(victim) > 0, "it follows again", PATIENCE_S)
+    )
+    assert await asyncio.to_thread(list_queues) >= set(names)
