@@ -112,7 +112,8 @@ def shown(url: str) -> str:
 
 @contextmanager
 def connected(url: str) -> Iterator[psycopg.Connection[tuple[Any, ...]]]:
-    """A connection in autocommit mode.  Raises StoreUnavailable, also for one that breaks in the block."""
+    """A connection in autocommit mode.  StoreUnavailable also when it breaks in the block, and StoreError for
+    what PostgreSQL refuses there."""
     info = conninfo(url)
     import psycopg
 
@@ -122,6 +123,26 @@ def connected(url: str) -> Iterator[psycopg.Connection[tuple[Any, ...]]]:
             yield connection
     except psycopg.OperationalError as error:
         raise StoreUnavailable(f"the store at {shown(url)} does not answer: {_line(error)}") from error
+    except psycopg.Error as error:
+        raise StoreError(f"the store at {shown(url)} refuses: {_line(error)}") from error
+
+
+@contextmanager
+def certain(connection: psycopg.Connection[tuple[Any, ...]]) -> Iterator[None]:
+    """What is committed in the block is replicated.  StoreUnavailable if PostgreSQL gives a notice: when its
+    wait for a standby is cancelled, it says that in a warning alone, and reports success."""
+    notices: list[str] = []
+
+    def note(notice: psycopg.errors.Diagnostic) -> None:
+        notices.append(notice.message_primary or "a notice")
+
+    connection.add_notice_handler(note)
+    try:
+        yield
+    finally:
+        connection.remove_notice_handler(note)
+    if notices:
+        raise StoreUnavailable(f"the store may not have replicated it: {_line(notices[0])}; run it again")
 
 
 def read(connection: psycopg.Connection[tuple[Any, ...]]) -> Store:
@@ -169,6 +190,6 @@ def why_unusable(use: str) -> str:
     )
 
 
-def _line(error: Exception) -> str:
+def _line(error: object) -> str:
     """What PostgreSQL says, in one line."""
     return " ".join(str(error).split())

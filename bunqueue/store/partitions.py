@@ -7,12 +7,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from .database import connected
+
 if TYPE_CHECKING:
     import psycopg
 
 ROTATE_BYTES = 64 << 20  # of a partition, from which on the next records go to a new one
 LOCK_MS = 500  # to wait for the records under way; others wait behind that, so it is short
 _LOCK = 0x62756E71  # of an advisory lock: of all hosts one looks after the partitions
+
+
+def look_after(url: str) -> int:
+    """After a snapshot: begin a new partition if it is time for one, and drop those that nobody needs; how
+    many these were.  StoreError if the store does not answer."""
+    with connected(url) as connection:
+        rotate(connection)
+        return len(trim(connection))
 
 
 def rotate(connection: psycopg.Connection[tuple[Any, ...]], rotate_bytes: int = ROTATE_BYTES) -> int | None:

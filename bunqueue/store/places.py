@@ -16,6 +16,7 @@ from .database import StoreError, connected
 
 CHUNK = 4 << 20  # bytes of a snapshot that are in memory at once
 IN_DATABASE = ""
+NEVER = 0  # the position of no snapshot
 
 
 class PlaceError(StoreError):
@@ -45,6 +46,19 @@ def place_of(where: str, url: str) -> Place:
     if os.path.isabs(where):
         return InFolder(Path(where))
     raise PlaceError(f"store_snapshots: {where!r} is neither an absolute path nor s3://bucket/prefix")
+
+
+def probe(where: str, url: str) -> None:
+    """PlaceError if snapshots cannot be kept there, or not be read again.  The store itself is not tried."""
+    if where == IN_DATABASE:
+        return
+    place, said = place_of(where, url), b"bunqueue store check"
+    place.write(0, NEVER, [said])
+    try:
+        if b"".join(place.read(0, NEVER)) != said:
+            raise PlaceError(f"store_snapshots: {where!r} gives other bytes back than it was given")
+    finally:
+        place.remove(0, NEVER)
 
 
 def _name(shard: int, seq: int) -> str:

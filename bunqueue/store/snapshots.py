@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sqlite3
 import tempfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from bunqueue.data_folder import private, sync
 from bunqueue.spark.read.shard_file import opened
 
-from .database import connected
+from .database import StoreError, connected
 from .places import CHUNK, PlaceError, place_of
 
 LEVEL = 1  # of compression: a third of the time of the default, and 10 % more bytes
 GZIP = 31  # zlib's number for that format
 KEPT = 2  # of each shard: the one before, in case the newest cannot be read
+COPY = ".copy-of-"  # begins the names of folders with copies that snapshots are made of
 APPLIED = "select value from meta where key = 'applied'"
 
 
@@ -31,26 +34,53 @@ class Snapshot(NamedTuple):
     bytes: int
 
 
-def make(url: str, shard: int, file: Path, where: str) -> Snapshot:
-    """Make one of a shard's file, which a shard may be writing to meanwhile, and list it.
+class NotInLog(StoreError):
+    """A file holds more than the log: it is of another store, or the log has lost something."""
+
+
+def make(url: str, shard: int, file: Path, where: str) -> Snapshot | None:
+    """Make one of a shard's file, which a shard may be writing to meanwhile, and list it; None, and nothing
+    is made, if the newest one holds as much.
 
     StoreError when that fails; then nothing is listed."""
-    with tempfile.TemporaryDirectory(dir=file.parent, prefix=".snapshot-") as folder:
-        copy = Path(folder) / file.name
+    with copied(file) as copy:
+        seq = position_of(copy)
+        with connected(url) as connection:
+            if seq <= _newest_position(connection, shard):
+                return None
+            _check_in_log(connection, shard, seq)
+        made = keep(url, shard, seq, copy, where)
+        with connected(url) as connection:
+            _list(connection, made)
+            _forget_old(connection, url, shard)
+        return made
+
+
+@contextmanager
+def copied(file: Path, folder: Path | None = None) -> Iterator[Path]:
+    """A copy of a shard's file as it is at one moment, while a shard may be writing to it; within the
+    ``folder``, that of the file unless another is given."""
+    prefix = f"{COPY}{file.stem}-"
+    with tempfile.TemporaryDirectory(dir=folder or file.parent, prefix=prefix) as made:
+        copy = Path(made) / file.name
         with opened(file) as source:
             source.copy_to(copy)
-        return keep(url, shard, copy, where)
+        yield copy
 
 
-def keep(url: str, shard: int, copy: Path, where: str) -> Snapshot:
-    """Keep a file that nobody writes to as a snapshot, and list it."""
-    seq = position_of(copy)
-    size = place_of(where, url).write(shard, seq, compressed(copy))
-    made = Snapshot(shard, seq, where, size)
-    with connected(url) as connection:
-        _list(connection, made)
-        _forget_old(connection, url, shard)
-    return made
+def remove_copies(file: Path) -> None:
+    """Remove copies of a shard's file that a killed process has left."""
+    for left in file.parent.glob(f"{COPY}{file.stem}-*"):
+        shutil.rmtree(left, ignore_errors=True)
+
+
+def keep(
+    url: str, shard: int, seq: int, copy: Path, where: str, on_read: Callable[[int], None] = lambda size: None
+) -> Snapshot:
+    """Keep a file that nobody writes to as a snapshot; it is not listed yet.  ``on_read`` is called with how
+    many more bytes of the file have been read."""
+    size = place_of(where, url).write(shard, seq, compressed(copy, on_read))
+    return Snapshot(shard, seq, where, size)
 
 
 def position_of(file: Path) -> int:
@@ -63,7 +93,7 @@ def position_of(file: Path) -> int:
     return 0 if row is None else int(row[0])
 
 
-def compressed(file: Path) -> Iterator[bytes]:
+def compressed(file: Path, on_read: Callable[[int], None] = lambda size: None) -> Iterator[bytes]:
     """A file as a gzip stream, in chunks."""
     packer = zlib.compressobj(LEVEL, wbits=GZIP)
     pending: list[bytes] = []
@@ -71,6 +101,7 @@ def compressed(file: Path) -> Iterator[bytes]:
     with open(file, "rb") as source:
         while part := source.read(1 << 20):
             pending.append(packer.compress(part))
+            on_read(len(part))
             size += len(pending[-1])
             if size >= CHUNK:
                 yield b"".join(pending)
@@ -102,7 +133,9 @@ def expanded(chunks: Iterable[bytes], snapshot: Snapshot) -> Iterator[bytes]:
     where = f"the snapshot of shard {snapshot.shard} at position {snapshot.seq}"
     try:
         for chunk in chunks:
-            yield unpacker.decompress(chunk)
+            while chunk:
+                yield unpacker.decompress(chunk, CHUNK)
+                chunk = unpacker.unconsumed_tail
         yield unpacker.flush()
     except zlib.error as error:
         raise PlaceError(f"{where} is damaged: {error}") from error
@@ -110,10 +143,56 @@ def expanded(chunks: Iterable[bytes], snapshot: Snapshot) -> Iterator[bytes]:
         raise PlaceError(f"{where} is not whole")
 
 
+def listed(url: str, shard: int) -> Snapshot | None:
+    """The newest one of a shard."""
+    with connected(url) as connection:
+        return next(iter(newest(connection, shard)), None)
+
+
+def is_listed(url: str, snapshot: Snapshot) -> bool:
+    """Whether it is still one of those that are kept."""
+    with connected(url) as connection:
+        return snapshot in newest(connection, snapshot.shard)
+
+
 def newest(connection: Any, shard: int) -> list[Snapshot]:
     """Those of a shard, the newest first."""
     query = "select shard, seq, place, bytes from bunqueue.snapshots where shard = %s order by seq desc"
     return [Snapshot(*row) for row in connection.execute(query, (shard,))]
+
+
+def is_whole_log(url: str, shard: int, position: int) -> bool:
+    """Whether the log has all that comes after a position."""
+    query = "select min(seq) from bunqueue.log where shard = %s and seq > %s"
+    with connected(url) as connection:
+        (first,) = _row(connection.execute(query, (shard, position)).fetchone())
+        if first is not None:
+            return bool(first == position + 1)
+        return _newest_position(connection, shard) <= position
+
+
+def _row(row: Any) -> Any:
+    """Of a query that has exactly one."""
+    assert row is not None
+    return row
+
+
+def _newest_position(connection: Any, shard: int) -> int:
+    query = "select snapshot_seq from bunqueue.shards where id = %s"
+    row = connection.execute(query, (shard,)).fetchone()
+    if row is None:
+        raise StoreError(f"the store has no shard {shard}")
+    return int(row[0])
+
+
+def _check_in_log(connection: Any, shard: int, seq: int) -> None:
+    query = "select coalesce(max(seq), 0) from bunqueue.log where shard = %s"
+    (last,) = connection.execute(query, (shard,)).fetchone()
+    if seq > last:
+        raise NotInLog(
+            f"shard {shard}: the file holds position {seq}, and the log ends at {last}; "
+            "docs/store.md says what to do"
+        )
 
 
 def _list(connection: Any, made: Snapshot) -> None:

@@ -52,20 +52,21 @@ class SnapshotMaker:
         self._not_before = begun + AGAIN_S
         try:
             made = snapshots.make(self._url, self._shard, self._file, self._where)
-            self._since, self._counted, self._size = 0, appended, made.bytes
+            self._since, self._counted = 0, appended
             self._not_before = 0.0
-            took = int((time.monotonic() - begun) * 1000)
-            _log.info("made a snapshot", position=made.seq, bytes=made.bytes, took_ms=took)
-            with connected(self._url) as connection:
-                partitions.rotate(connection)
-                if dropped := partitions.trim(connection):
-                    _log.info("trimmed the log", partitions=len(dropped))
+            if made is not None:  # else somebody else has made one
+                self._size = made.bytes
+                took = int((time.monotonic() - begun) * 1000)
+                _log.info("made a snapshot", position=made.seq, bytes=made.bytes, took_ms=took)
+            if dropped := partitions.look_after(self._url):
+                _log.info("trimmed the log", partitions=dropped)
         except (StoreError, UnreadableShard, NoRoom, OSError, sqlite3.Error) as error:
             _log.warning("no snapshot could be made; tried again in a minute", error=str(error))
 
 
 def maker(url: str, shard: int, file: Path, where: str) -> SnapshotMaker:
     """One that knows how long the log of a shard is.  Raises StoreError."""
+    snapshots.remove_copies(file)
     query = "select coalesce(sum(length(body)), 0) from bunqueue.log where shard = %s and seq > %s"
     with connected(url) as connection:
         found = snapshots.newest(connection, shard)

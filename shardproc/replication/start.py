@@ -110,7 +110,9 @@ def bring_snapshot(
         else:
             _log.info("begins with a snapshot", position=snapshot.seq, had=position)
             return
-    raise PlaceError(f"no snapshot of shard {shard} can be read: see the lines above")
+    if not snapshots.is_whole_log(url, shard, max(0, position)):
+        raise PlaceError(f"no snapshot of shard {shard} can be read: see the lines above")
+    _log.warning("goes on without a snapshot, as the log still has what it holds", position=position)
 
 
 def _mark_as(file: Path, new: Path) -> None:

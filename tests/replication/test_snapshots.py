@@ -1,0 +1,341 @@
+"""Snapshots, wherever they are kept, and the trimming of the log after them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sqlite3
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import psycopg
+import pytest
+from replication.conftest import SHARDS, StoredServer
+from support.naming import queue_on
+from support.procfs import children
+from support.s3 import s3_server
+from support.server import Server
+from support.waiting import wait_until
+
+from bunqueue import Queue
+from bunqueue.data_folder import shard_file
+from bunqueue.store import partitions, snapshots
+from bunqueue.store.database import StoreUnavailable, connected
+from bunqueue.store.places import PlaceError, place_of, probe
+from bunqueue.store.setup import init
+from bunqueue.store.snapshots import NotInLog
+
+QUEUES = [queue_on(shard, shards=SHARDS) for shard in range(SHARDS)]
+PARTITIONS = "select count(*) from pg_inherits where inhparent = 'bunqueue.log'::regclass"
+CALL = 50  # jobs that are added with one call
+
+
+@pytest.fixture
+def store(database: str) -> str:
+    init(database, SHARDS)
+    return database
+
+
+@pytest.fixture(params=["database", "folder", "s3"])
+def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Where snapshots are kept; what a client of it needs is in the environment."""
+    if request.param == "s3":
+        with s3_server() as environ:
+            for name, value in environ.items():
+                monkeypatch.setenv(name, value)
+            yield "s3://jobs/some/prefix"
+    else:
+        yield "" if request.param == "database" else str(tmp_path / "snapshots")
+
+
+def ask(url: str, sql: str) -> list[tuple[object, ...]]:
+    with psycopg.connect(url, autocommit=True) as connection:
+        cursor = connection.execute(sql)  # type: ignore[call-overload]
+        return list(cursor.fetchall()) if cursor.description else []
+
+
+def add(server: Server, jobs: int, size: int = 10) -> None:
+    """So many to each shard."""
+    for name in QUEUES:
+        with Queue(name, port=server.port) as queue:
+            for first in range(0, jobs, CALL):
+                queue.add_bulk([("job", "x" * size)] * min(CALL, jobs - first))
+
+
+def waiting(server: Server) -> set[int]:
+    """How many wait on a shard."""
+    found = set()
+    for name in QUEUES:
+        with Queue(name, port=server.port) as queue:
+            found.add(queue.counts().waiting)
+    return found
+
+
+def snapshot_all(server: Server, store: str, where: str) -> None:
+    for shard in range(SHARDS):
+        snapshots.make(store, shard, shard_file(Path(server.data_dir), shard), where)
+
+
+def rotate(store: str) -> None:
+    """Begin a new partition, however small the current one is, and drop what may go."""
+    with connected(store) as connection:
+        partitions.rotate(connection, rotate_bytes=0)
+        partitions.trim(connection)
+
+
+def test_another_folder_begins_with_a_snapshot(
+    store: str, place: str, stored_server: StoredServer, tmp_path: Path
+) -> None:
+    """The log before it is gone.  Of each shard two snapshots are kept."""
+    flags = ["--store-snapshots", place] if place else []
+    server = stored_server(store, *flags)
+    server.start()
+    for jobs in (100, 20, 3):
+        add(server, jobs)
+        snapshot_all(server, store, place)
+        rotate(store)
+    add(server, 10)
+    assert ask(store, PARTITIONS) == [(1,)]
+    assert ask(store, "select shard, count(*) from bunqueue.snapshots group by 1 order by 1") == [
+        (0, 2),
+        (1, 2),
+    ]
+    server.stop()
+    other = stored_server(store, *flags, data_dir=tmp_path / "other")
+    other.start()
+    assert waiting(other) == {133}
+    assert other.log().count("begins with a snapshot") == SHARDS
+    shutil.rmtree(server.data_dir)
+    if place.startswith("/"):
+        assert len(list(Path(place).iterdir())) == 2 * SHARDS, "older ones are removed"
+
+
+def test_a_server_makes_snapshots_by_itself_and_trims_its_log(
+    store: str, stored_server: StoredServer
+) -> None:
+    """Once its log is 16 MiB longer than the last one."""
+    server = stored_server(store)
+    server.start()
+    add(server, 350, 50_000)
+    wait_until(lambda: "made a snapshot" in server.log(), "a snapshot is made", within_s=60)
+    ((seq,),) = ask(store, "select max(snapshot_seq) from bunqueue.shards")
+    assert seq
+    server.kill_all()
+    shutil.rmtree(server.data_dir)
+    server.restart()
+    assert f" position={seq} " in server.log()
+    assert waiting(server) == {350}
+
+
+def test_the_log_is_trimmed_under_load(store: str, stored_server: StoredServer) -> None:
+    """Partitions come and go while records are appended: no record is lost, and nobody waits for long."""
+    server = stored_server(store)
+    server.start()
+    ended = threading.Event()
+    added = 0
+
+    def work() -> None:
+        nonlocal added
+        while not ended.is_set():
+            add(server, 20, 1000)
+            added += 20
+
+    worker = threading.Thread(target=work)
+    worker.start()
+    try:
+        for _ in range(8):
+            snapshot_all(server, store, "")
+            rotate(store)
+    finally:
+        ended.set()
+        worker.join()
+    assert ask(store, "select gen from bunqueue.store") == [(8,)]
+    wait_until(lambda: rotate(store) or ask(store, PARTITIONS) < [(5,)], "old partitions are gone")
+    assert waiting(server) == {added}
+    server.kill_all()
+    shutil.rmtree(server.data_dir)
+    server.restart()
+    assert waiting(server) == {added}
+
+
+def test_a_partition_with_records_that_no_snapshot_holds_stays(
+    store: str, stored_server: StoredServer
+) -> None:
+    server = stored_server(store)
+    server.start()
+    add(server, 10)
+    ((before,),) = ask(store, "select count(*) from bunqueue.log")
+    with connected(store) as connection:
+        assert partitions.rotate(connection, rotate_bytes=0) == 1
+        assert partitions.trim(connection) == []
+    snapshots.make(store, 0, shard_file(Path(server.data_dir), 0), "")
+    with connected(store) as connection:
+        assert partitions.trim(connection) == [], "the other shard still needs it"
+    assert ask(store, "select count(*) from bunqueue.log") == [(before,)]
+
+
+DAMAGE = """
+    update bunqueue.snapshot_chunks set body = overlay(body placing '\\x00ff' from 200)
+    where (shard, seq) in (select shard, max(seq) from bunqueue.snapshots group by shard)
+"""
+
+
+def test_a_damaged_snapshot_is_noticed_and_the_one_before_is_taken(
+    store: str, stored_server: StoredServer
+) -> None:
+    """If the log goes back so far; with the whole log no snapshot is needed."""
+    server = stored_server(store)
+    server.start()
+    for jobs in (10, 20):
+        add(server, jobs)
+        snapshot_all(server, store, "")
+    server.stop()
+    ask(store, DAMAGE)
+    shutil.rmtree(server.data_dir)
+    server.restart()
+    assert "is damaged" in server.log()
+    assert server.log().count("begins with a snapshot") == SHARDS
+    assert waiting(server) == {30}
+    server.stop()
+    ask(store, "delete from bunqueue.snapshot_chunks")
+    shutil.rmtree(server.data_dir)
+    server.restart()
+    assert "goes on without a snapshot, as the log still has what it holds" in server.log()
+    assert waiting(server) == {30}
+
+
+def test_without_a_snapshot_that_can_be_read_the_start_says_so(
+    store: str, stored_server: StoredServer
+) -> None:
+    server = stored_server(store)
+    server.start()
+    add(server, 10)
+    snapshot_all(server, store, "")
+    rotate(store)
+    server.stop()
+    ask(store, DAMAGE)
+    shutil.rmtree(server.data_dir)
+    server.launch()
+    wait_until(
+        lambda: "no snapshot of shard 0 can be read: see the lines above" in server.log(), "it says so"
+    )
+    assert "the snapshot of shard 0 at position" in server.log()
+    server.kill_all()
+
+
+def test_a_snapshot_that_ends_too_soon_is_no_snapshot(tmp_path: Path) -> None:
+    file = tmp_path / "some"
+    file.write_bytes(bytes(100_000) + b"end")
+    found = snapshots.Snapshot(3, 7, "", 0)
+    whole = list(snapshots.compressed(file))
+    assert b"".join(snapshots.expanded(whole, found)) == file.read_bytes()
+    with pytest.raises(PlaceError, match="shard 3 at position 7 is not whole"):
+        list(snapshots.expanded([part[:-9] for part in whole], found))
+
+
+def test_a_large_gap_in_a_file_takes_no_memory(tmp_path: Path) -> None:
+    """A few bytes of a snapshot can stand for very many."""
+    file = tmp_path / "some"
+    with file.open("wb") as sparse:
+        sparse.truncate(64 << 20)
+    parts = snapshots.expanded(snapshots.compressed(file), snapshots.Snapshot(0, 1, "", 0))
+    assert max(map(len, parts)) <= 4 << 20
+
+
+def test_a_file_that_is_ahead_of_the_log_makes_no_snapshot(store: str, stored_server: StoredServer) -> None:
+    server = stored_server(store)
+    server.start()
+    add(server, 10)
+    server.stop()
+    ask(store, "delete from bunqueue.log where seq > 1")
+    with pytest.raises(NotInLog, match="shard 0: the file holds position"):
+        snapshot_all(server, store, "")
+    assert ask(store, "select count(*) from bunqueue.snapshots") == [(0,)]
+
+
+def test_a_store_that_was_put_back_is_not_served(store: str, stored_server: StoredServer) -> None:
+    """It lacks what was acknowledged and is in the folder: somebody has to decide which of them counts."""
+    server = stored_server(store)
+    server.start()
+    add(server, 100)
+    server.stop()
+    ask(store, "delete from bunqueue.log where seq > 1")
+    server.launch()
+    wait_until(lambda: "the log ends at position 1, and the file holds" in server.log(), "it says why")
+    server.kill_all()
+    assert ask(store, "select max(seq) from bunqueue.log") == [(1,)], "nothing was appended"
+    shutil.rmtree(server.data_dir)  # that of the store counts
+    server.restart()
+    assert waiting(server) == {0}
+
+
+def test_a_file_whose_following_records_are_in_a_snapshot_alone_begins_with_that(
+    store: str, stored_server: StoredServer, tmp_path: Path
+) -> None:
+    """Although it had looked for snapshots before there was one, and no record is left that could tell."""
+    server = stored_server(store)
+    server.start()
+    add(server, 10)
+    other = stored_server(store, data_dir=tmp_path / "other")
+    other.launch()
+    wait_until(lambda: "another server has the shard" in other.log(), "it waits for its turn")
+    waiting_shards = [child.pid for child in children(other.pid)]
+    for pid in waiting_shards:
+        os.kill(pid, signal.SIGSTOP)
+    add(server, 20)
+    server.stop()
+    snapshot_all(server, store, "")
+    rotate(store)
+    assert ask(store, "select count(*) from bunqueue.log") == [(0,)]
+    for pid in waiting_shards:
+        os.kill(pid, signal.SIGCONT)
+    other.until_ready()
+    assert "they are in a snapshot" in other.log()
+    assert waiting(other) == {30}
+
+
+@pytest.mark.parametrize("where", ["relative/path", "ftp://x", "s3://"])
+def test_a_place_that_is_none(where: str) -> None:
+    with pytest.raises(PlaceError, match=f"store_snapshots: '{where}'"):
+        place_of(where, "")
+
+
+def test_a_folder_that_cannot_be_written_to(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(PlaceError, match=r"the snapshots' folder .*: (Not a directory|File exists)"):
+        probe(str(tmp_path / "file"), "")
+
+
+def test_a_bucket_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
+    monkeypatch.setenv("AWS_ALLOW_HTTP", "true")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "k")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "s")
+    with pytest.raises(PlaceError, match="the snapshots' bucket s3://none: "):
+        probe("s3://none", "")
+
+
+def test_a_killed_process_leaves_no_copies_for_ever(store: str, stored_server: StoredServer) -> None:
+    server = stored_server(store)
+    server.start()
+    server.kill_all()
+    left = Path(server.data_dir) / f"{snapshots.COPY}shard-00-abc"
+    left.mkdir()
+    (left / "shard-00.db").write_bytes(b"x")
+    server.restart()
+    assert not left.exists()
+
+
+def test_snapshots_wait_while_the_store_is_away(store: str, stored_server: StoredServer) -> None:
+    server = stored_server(store)
+    server.start()
+    add(server, 10)
+    broken = store.replace("127.0.0.1", "127.0.0.2").replace("postgres@", "nobody@")
+    with pytest.raises(StoreUnavailable):
+        snapshots.make(f"{broken}?connect_timeout=1", 0, shard_file(Path(server.data_dir), 0), "")
+    with closing(sqlite3.connect(shard_file(Path(server.data_dir), 0))) as file:
+        assert file.execute("pragma quick_check").fetchone() == ("ok",)
+    assert not list(Path(server.data_dir).glob(f"{snapshots.COPY}*"))
