@@ -35,6 +35,12 @@ def loss_of(folder: Path, manifest: Manifest, shard: int) -> str:
     if not 0 <= shard < manifest.shards:
         refuse(folder, f"has {manifest.shards} shards, from 0 to {manifest.shards - 1}; there is no {shard}")
     file = shard_file(folder, shard)
+    if manifest.store:
+        refuse(
+            folder,
+            f"belongs to a store, which has the jobs: nothing is lost with {file.name}; remove it, and the "
+            "next start builds it again",
+        )
     _check_unused(folder, file)
     wrong = misfit(file, manifest.places()[shard]) or _unreadable(file)
     if wrong is None:

@@ -23,9 +23,9 @@ from bunqueue.data_folder import (
     DataFolderError,
     is_resharded,
     own_data_folder,
+    read_manifest,
     refuse,
     shard_file,
-    shards_of,
     sync,
     write_whole,
 )
@@ -51,7 +51,14 @@ def main(folder: Path) -> int:
     """Run it; the exit status."""
     os.umask(0o077)
     try:
-        shards = shards_of(folder)
+        manifest = read_manifest(folder)
+        if manifest.store:
+            refuse(
+                folder,
+                "belongs to a store, which has the jobs: remove a damaged file, and the next start builds it "
+                "again; nothing was changed",
+            )
+        shards = manifest.shards
         with own_data_folder(folder):
             if is_resharded(folder):
                 refuse(folder, "has an interrupted reshard: run bunqueue reshard again to finish it")

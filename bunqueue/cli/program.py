@@ -62,6 +62,9 @@ COMMANDS = {
     "accept-loss": Entry(
         "data_folder.accept_loss", "Let a shard whose file is lost start empty.", True, True
     ),
+    "store": Entry(
+        "store.program", "A store in PostgreSQL: make, check and verify it; move jobs in and out.", local=True
+    ),
     "analytics": Entry("analytics", "Statistics, charts and history of queues, with Spark.", local=True),
     "completion": Entry("completion", "Print the completion script for a shell.", True, True),
     "version": Entry("server", "Print the version.", True, True),

@@ -113,21 +113,38 @@ def standbys(connection: Any) -> list[Finding]:
             "Multi-AZ database does, give --storage-replicates"
         )
         return [Finding(Level.PROBLEM, text, cure)]
-    rows = connection.execute(
-        "select application_name, state, sync_state from pg_stat_replication"
-    ).fetchall()
-    if rows and all(sync is None for _, _, sync in rows):
+    found = standbys_of(connection)
+    if found and all(standby.sync is None for standby in found):
         text = "the role may not see the standbys, so it is not known whether one is synchronous"
         return [Finding(Level.WARNING, text, "grant pg_monitor to the role of the URL, and check again")]
-    good = [name for name, state, sync in rows if sync in ("sync", "quorum") and state == "streaming"]
+    good = sorted(standby.name for standby in found if standby.is_synchronous)
     if not good:
         text = f"synchronous_standby_names is {names!r}, and no such standby is connected: commits wait"
         return [Finding(Level.PROBLEM, text, "start the standbys, and look at their logs")]
-    found = [Finding(Level.OK, f"synchronous standbys: {', '.join(sorted(good))} ({names})")]
+    findings = [Finding(Level.OK, f"synchronous standbys: {', '.join(good)} ({names})")]
     if len(good) == 1:
         text = "only one synchronous standby: while it is away, nothing can be acknowledged"
-        found.append(Finding(Level.WARNING, text, "add a second one"))
-    return found
+        findings.append(Finding(Level.WARNING, text, "add a second one"))
+    return findings
+
+
+class Standby(NamedTuple):
+    """A server that gets what is committed; ``sync`` is None if the role may not see that."""
+
+    name: str
+    state: str | None
+    sync: str | None
+
+    @property
+    def is_synchronous(self) -> bool:
+        """Whether commits wait for it, alone or for some of several."""
+        return self.sync in ("sync", "quorum") and self.state == "streaming"
+
+
+def standbys_of(connection: Any) -> list[Standby]:
+    """Those that are connected."""
+    query = "select application_name, state, sync_state from pg_stat_replication"
+    return [Standby(*row) for row in connection.execute(query)]
 
 
 def _connections(connection: Any) -> Finding:

@@ -71,6 +71,12 @@ def reshard(folder: Path, new: int, *, dry_run: bool) -> None:
         if old == new:
             refuse(folder, f"is made for {new} shards already; start the server with --shards {new}")
         manifest = read_identified(folder)
+        if manifest.store:
+            refuse(
+                folder,
+                "belongs to a store, which has its number of shards for ever: take the jobs out of it with "
+                "bunqueue store leave, change the number, and make another store",
+            )
         check_places(folder, manifest)
         with Inventory(folder, old, new, report) as inventory:
             _show(folder, inventory)

@@ -145,24 +145,30 @@ def _become_router(settings: Settings, secrets_in: str = "") -> None:
 
     ``secrets_in`` is the config file if it has secrets, else "": the router checks who can read it.
     """
+    try:
+        become("router", "--settings-fd", str(settings_pipe(settings)), "--secrets-in", secrets_in)
+    except OSError as error:
+        raise SettingsError(f"the router cannot be started: {error}") from error
+
+
+def settings_pipe(settings: Settings) -> int:
+    """A descriptor that a process that replaces this one can read the settings from.  Raises
+    ``SettingsError`` and OSError."""
     data = settings.to_json()
     if len(data) >= MAX_SETTINGS_BYTES:
         raise SettingsError(
             f"the settings take {len(data)} bytes; the most is {MAX_SETTINGS_BYTES}; use fewer tokens"
         )
-    try:
-        reader, writer = os.pipe()
-        os.set_blocking(
-            writer, False
-        )  # if short of pipe memory, the system gives smaller pipes: fail, do not hang
-        written = os.write(writer, data)
-        os.close(writer)
-        if written < len(data):
-            raise SettingsError("this system's pipes are too small for the settings; use fewer tokens")
-        os.set_inheritable(reader, True)
-        become("router", "--settings-fd", str(reader), "--secrets-in", secrets_in)
-    except OSError as error:
-        raise SettingsError(f"the router cannot be started: {error}") from error
+    reader, writer = os.pipe()
+    os.set_blocking(
+        writer, False
+    )  # if short of pipe memory, the system gives smaller pipes: fail, do not hang
+    written = os.write(writer, data)
+    os.close(writer)
+    if written < len(data):
+        raise SettingsError("this system's pipes are too small for the settings; use fewer tokens")
+    os.set_inheritable(reader, True)
+    return reader
 
 
 def become(package: str, *arguments: str) -> NoReturn:
