@@ -29,12 +29,12 @@ from bunqueue.protocol.commands import Reply, is_slow
 from bunqueue.protocol.commands.base import CommandError, Slow, refused
 from bunqueue.protocol.framing import frame
 from bunqueue.protocol.lenient import DECODE_ERRORS
-from shardproc.core import spec_of
+from shardproc.core import StorageFailed, spec_of
 from shardproc.engine.memory.vitals import Trouble
 from shardproc.engine.state import Client
 from shardproc.server import ENDS, READ_SIZE, Envelope, Server
 
-from .owner import LogDamaged, Phase
+from .owner import Fenced, LogDamaged, Phase
 from .shard import RETRY_AFTER_MS, ReplicatedShard
 from .snapshot_maker import SnapshotMaker
 
@@ -76,8 +76,13 @@ class ReplicatedServer(Server):
     # -- the loop ------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Until the end of the link.  Everything that was answered is in the log by then."""
-        super().run()
+        """Until the end of the link.  Everything that was answered is in the log by then.
+
+        StorageFailed if the shard is another process's now, or the log contradicts itself."""
+        try:
+            super().run()
+        except (Fenced, LogDamaged) as error:
+            raise StorageFailed(str(error)) from error
         if self._leaves_at is not None:
             self._hand_over()
         elif self.draining and not self._holds:

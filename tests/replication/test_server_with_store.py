@@ -19,6 +19,7 @@ from support.wire import Wire
 
 from bunqueue import Queue, Worker
 from bunqueue.store.setup import init
+from shardproc.replication.owner import TTL_S
 
 QUEUES = [f"q{number}" for number in range(8)]
 
@@ -94,6 +95,25 @@ def test_another_folder_takes_over_from_one_that_was_killed(
     first.until_ready()
     with queue(first) as some:
         assert some.counts().waiting == 2
+
+
+def test_a_busy_server_keeps_its_shards(store: str, stored_server: StoredServer, tmp_path: Path) -> None:
+    """Another one that waits for its end must not take it for dead because it is busy."""
+    first = stored_server(store)
+    first.start()
+    second = stored_server(store, data_dir=tmp_path / "other")
+    second.launch()
+    added, end = 0, time.monotonic() + TTL_S + 3
+    with queue(first, QUEUES[0]) as some:
+        while time.monotonic() < end:
+            some.add("job", 1)
+            added += 1
+        assert some.counts().waiting == added
+    assert ask(store, "select max(epoch) from bunqueue.shards") == [(1,)]
+    first.stop()
+    second.until_ready()
+    with queue(second, QUEUES[0]) as some:
+        assert some.counts().waiting == added
 
 
 def test_a_store_that_is_away(store: str, stored_server: StoredServer, cluster: Postgres) -> None:
