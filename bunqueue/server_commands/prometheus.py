@@ -12,7 +12,7 @@ from prometheus_client import generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from bunqueue.exposure import KINDS
-from bunqueue.protocol.commands.monitoring import Figures, QueueFigures, ShardFigures
+from bunqueue.protocol.commands.monitoring import Figures, QueueFigures, ShardFigures, ShardStore
 from bunqueue.protocol.commands.workers import WorkerStats
 
 from .router_figures import RouterFigures
@@ -123,6 +123,21 @@ _BY_SHARD: tuple[tuple[str, type[Metric], str, Callable[[ShardFigures], float]],
     ("shard_memory_full", GAUGE, "The shard takes no more jobs", lambda shard: shard.memory_full),
     ("unique_keys_kept", GAUGE, "Unique keys that ended jobs still hold", lambda s: s.unique_keys_kept),
 )
+# Of a server with a store.
+_BY_STORE: tuple[tuple[str, type[Metric], str, Callable[[ShardStore], float]], ...] = (
+    ("store_position", GAUGE, "Last record of the shard's log that is acknowledged", lambda s: s.position),
+    ("store_epoch", GAUGE, "Counts the owners that the shard has had", lambda store: store.epoch),
+    (
+        "store_away",
+        GAUGE,
+        "The store does not acknowledge: commands are refused",
+        lambda s: s.away_since_ms is not None,
+    ),
+    ("store_held_bytes", GAUGE, "What waits for its acknowledgement", lambda store: store.held),
+    ("store_round_trip_seconds", GAUGE, "Mean time of a commit", lambda store: store.round_trip_ms / 1000),
+    ("store_appended_bytes", COUNTER, "Records acknowledged since the start", lambda s: s.appended),
+    ("store_unprotected", GAUGE, "PostgreSQL waits for no standby", lambda store: not store.protected),
+)
 _BY_QUEUE: tuple[tuple[str, str, Callable[[QueueFigures], float]], ...] = (
     ("queue_jobs_waiting", "Ready jobs of the queue", lambda queue: queue.waiting),
     ("queue_jobs_delayed", "Delayed jobs of the queue", lambda queue: queue.delayed),
@@ -215,6 +230,12 @@ def _shards(figures: Figures, own: RouterFigures) -> Iterator[Metric]:
         family = _family(kind, name, text, ["shard"])
         for each in figures.shards:
             family.add_metric([str(each.shard)], value(each))
+        yield family
+    stores = [(str(each.shard), each.store) for each in figures.shards if each.store is not None]
+    for name, kind, text, of_store in _BY_STORE if stores else ():
+        family = _family(kind, name, text, ["shard"])
+        for shard_name, store in stores:
+            family.add_metric([shard_name], of_store(store))
         yield family
     memory = _family(GAUGE, "process_resident_memory_bytes", "Memory of a process", ["process"])
     cpu = _family(COUNTER, "process_cpu_seconds", "Processor time of a process", ["process"])

@@ -50,6 +50,8 @@ class ShardLog:
         """The mean time until a commit was acknowledged, the latest counting most."""
         self.appended = 0
         """Bytes of records that were acknowledged."""
+        self.is_protected = True
+        """Whether a standby was waited for when that was last looked at."""
 
     @property
     def is_owned(self) -> bool:
@@ -90,6 +92,8 @@ class ShardLog:
             self.appended += len(request.body)
         if isinstance(request, Append | Beat | Claim) and isinstance(answer, Done):
             self._patience_s = PATIENCE_S
+            if answer.is_protected is not None:
+                self.is_protected = answer.is_protected
             took = now - self._sent_at
             self.round_trip_s += (took - self.round_trip_s) * (WEIGHT if self.round_trip_s else 1.0)
 

@@ -122,7 +122,9 @@ class Records:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """Carried out, and replicated."""
+    """Carried out, and replicated.  ``is_protected``: whether a standby is waited for, if that was asked."""
+
+    is_protected: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)

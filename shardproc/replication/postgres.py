@@ -59,11 +59,15 @@ _APPEND = """
     insert into bunqueue.log (gen, shard, seq, epoch, body)
     select store.gen, $1, $3, $2, $4 from bunqueue.store, owned
 """
-_BEAT = "update bunqueue.shards set beat = beat + 1 where id = $1 and epoch = $2"
+_BEAT = """
+    update bunqueue.shards set beat = beat + 1 where id = $1 and epoch = $2
+    returning (select replicates from bunqueue.store) or current_setting('synchronous_standby_names') <> ''
+"""
 
 _RELEASE = "update bunqueue.shards set owner = '' where id = $1 and epoch = $2"
 
 _INT, _LONG, _TEXT, _BYTES = 23, 20, 25, 17  # types of PostgreSQL
+_TRUE = b"\x01"
 
 _STATEMENTS: dict[type, tuple[bytes, str, Sequence[int]]] = {
     Look: (b"look", _LOOK, (_INT,)),
@@ -242,7 +246,9 @@ class PostgresLink:
             return Holder(int.from_bytes(epoch, "big"), token.decode(), int.from_bytes(beat, "big"))
         if isinstance(asked, Tail):
             return _records(result, asked.most)
-        return Done() if result.command_tuples == 1 else Refused()
+        if result.command_tuples != 1:
+            return Refused()
+        return Done(result.get_value(0, 0) == _TRUE) if isinstance(asked, Beat) else Done()
 
 
 def _opened(conninfo: bytes) -> pq.abc.PGconn:

@@ -35,7 +35,7 @@ from shardproc.engine.state import Client
 from shardproc.server import ENDS, READ_SIZE, Envelope, Server
 
 from .owner import Fenced, LogDamaged, Phase
-from .shard import RETRY_AFTER_MS, ReplicatedShard
+from .shard import RETRY_AFTER_MS, UNPROTECTED, ReplicatedShard
 from .snapshot_maker import SnapshotMaker
 
 AWAY_S = 1.0  # without a proof that the shard is owned: then what arrives is refused
@@ -157,11 +157,20 @@ class ReplicatedServer(Server):
 
     def _advance(self, now: float) -> None:
         """Let the log go on."""
+        was_protected = self._log.is_protected
         if self._log.turn(now):
             raise LogDamaged("another owner has written to the log of a shard that is still this one's")
+        if self._log.is_protected != was_protected:
+            self._say_whether_protected()
         if self._arrived_bytes > MAX_ARRIVED and now - self._spoken_at > PONG_S:
             self._spoken_at = now
             self._control.append(link.answer(link.CONTROL, link.PONG))
+
+    def _say_whether_protected(self) -> None:
+        if self._log.is_protected:
+            _log.info("the store has a synchronous standby again")
+        else:
+            _log.warning(UNPROTECTED, cure="see bunqueue store check")
 
     # -- a batch -------------------------------------------------------------------------------
 

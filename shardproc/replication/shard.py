@@ -32,6 +32,7 @@ from .recorder import Recorder
 _OPERATIONAL = tuple({spec.reply for spec in COMMANDS.values() if spec.operational})
 EPOCH_BYTES = 8
 RETRY_AFTER_MS = 1_000  # for clients, while the store is away
+UNPROTECTED = "the store has no synchronous standby: what is acknowledged is on one machine only"
 
 
 class FileDamaged(StorageFailed):
@@ -49,8 +50,6 @@ class ReplicatedShard(ResilientShard):
         self.held = 0
         """Bytes of the batch that waits for its acknowledgement."""
         self.away_since: int | None = None  # epoch ms
-        self.unprotected = False
-        """Whether the store has no synchronous standby, although it needs one."""
         super().__init__(database.path, opened=database, **options)
 
     def _new_store(self, database: Database) -> CarefulStore:
@@ -164,11 +163,11 @@ class ReplicatedShard(ResilientShard):
             round_trip_ms=log.round_trip_s * 1000,
             appended=log.appended,
             away_since=self.away_since,
+            is_protected=log.is_protected,
         )
         warnings = found.warnings
-        if self.unprotected:
-            text = "the store has no synchronous standby: what is acknowledged is on one machine only"
-            warnings = (*warnings, f"{text}; see bunqueue store check")
+        if not log.is_protected:
+            warnings = (*warnings, f"{UNPROTECTED}; see bunqueue store check")
         trouble = self.store_is_away() or found.trouble
         return msgspec.structs.replace(found, log=figures, trouble=trouble, warnings=warnings)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from typing import Any
 
 from playwright.sync_api import Page, Route, expect
 from support.browser import Api, Visit, act, toast
@@ -166,6 +167,31 @@ def test_a_shard_that_is_down_is_shown(visit: Visit, shop: Server) -> None:
     page = visitor.go("/")
     expect(page.locator(".shard").filter(has_text="does not answer")).to_have_text(re.compile("Shard 1"))
     expect(page.locator(".problem").first).to_have_text("shard 1 is restarting")
+    visitor.page.unroute_all()
+
+
+def test_where_each_shard_is_in_its_store(visit: Visit, shop: Server) -> None:
+    """A position while all is well; since when the store is away; that PostgreSQL waits for nobody."""
+    stores: list[dict[str, Any]] = [
+        {"awaySince": None, "protected": True},
+        {"awaySince": 1_790_000_000_000, "protected": True},
+    ]
+    well = {"position": 1812, "epoch": 3, "phase": "owning", "held": 0, "roundTripMs": 1.26, "appended": 1}
+
+    def with_stores(route: Route) -> None:
+        reply = route.fetch().json()
+        for shard in reply["data"]["shards"]:
+            shard["store"] = well | stores[shard["shard"]]
+        route.fulfill(json=reply)
+
+    visitor = visit(shop)
+    visitor.page.route("**/commands/ListShards", with_stores)
+    page = visitor.go("/")
+    first, second = page.locator(".shard").nth(0), page.locator(".shard").nth(1)
+    expect(first).to_contain_text("position 1,812, epoch 3 · a commit takes 1.3 ms")
+    expect(second.locator(".bad")).to_have_text(re.compile("store away since 21 Sept?"))
+    stores[0]["protected"] = False
+    expect(first.locator(".bad")).to_contain_text("no synchronous standby")
     visitor.page.unroute_all()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
 from typing import Annotated, Any, NamedTuple
@@ -28,6 +29,8 @@ CLOCK_MS = 2000
 """How far clocks may differ, in ms, before displayed ages and delays are wrong."""
 LAG_S = 0.25
 """The lag of the router's event loop, in seconds, beyond which every command is late."""
+SLOW_MS = 20
+"""The mean time of a store's commit, in ms, from which on it limits what a shard can do."""
 SHORT = 0.8
 """The used part of a shard's memory limit beyond which jobs will soon be refused."""
 MAX_NAMES = 5
@@ -71,6 +74,8 @@ def doctor(session: Session, data_dir: Folder = None, repair: Repair = False) ->
     With --repair as well, it replaces each damaged file with a new one of all that can be read, keeps the old
     file beside it, and reports what was lost. If it is interrupted, run it again.
 
+    With BUNQUEUE_STORE or BUNQUEUE_CONFIG set as for the server, it also looks at the database of its store.
+
     It changes nothing without --repair. Exit status: 1 when there is a problem, 0 when there are at most
     warnings.
     """
@@ -91,6 +96,7 @@ def doctor(session: Session, data_dir: Folder = None, repair: Repair = False) ->
             for check, found, wrong in recounted(data_dir)
         ]
         findings.append(_folder(data_dir))
+        findings += _database()
     rows = [finding._asdict() for finding in findings]
     session.out.rows(rows, FINDINGS, none="")
     if any(finding.status == PROBLEM for finding in findings):
@@ -128,6 +134,8 @@ def _findings(session: Session) -> Iterator[Finding]:
         f"{', '.join(down)} down: see the server's log" if down else "all take commands",
     )
     yield _damage(samples)
+    yield from (stores := list(_stores(samples)))
+    yield from _database()
     yield _memory(samples)
     lag = samples.get(("event_loop_lag_seconds", frozenset()), 0.0)
     late = lag > LAG_S
@@ -138,6 +146,8 @@ def _findings(session: Session) -> Iterator[Finding]:
     )
     yield _clock(samples)
     yield _readers(samples)
+    if any(finding.status == PROBLEM for finding in stores):
+        return  # what follows asks for jobs, and would be refused
     yield from _queues(now, admin.list_queues(), admin.list_workers())
     yield from _schedules(admin.list_crons())
 
@@ -157,6 +167,50 @@ def _damage(samples: Any) -> Finding:
     if found:
         return Finding(PROBLEM, "files", f"{', '.join(found)}: {cure}")
     return Finding(OK, "files", "no damage was met")
+
+
+def _stores(samples: Any) -> Iterator[Finding]:
+    """Where the shards are in their logs, if the server has a store."""
+    found: dict[str, dict[str, float]] = {}
+    for (name, labels), value in samples.items():
+        if name.startswith("store_"):
+            found.setdefault(name, {})[dict(labels)["shard"]] = value
+    if not found:
+        return
+    away = [f"shard-{shard}" for shard, value in found["store_away"].items() if value]
+    slow = max(found["store_round_trip_seconds"].values()) * 1000
+    if away:
+        said = f"away from {_some(away)}: commands are refused; bunqueue store check says what is wrong"
+        yield Finding(PROBLEM, "store", said)
+    elif any(found["store_unprotected"].values()):
+        said = "PostgreSQL waits for no standby: what is acknowledged is on one machine; bunqueue store check"
+        yield Finding(WARNING, "store", said)
+    elif slow > SLOW_MS:
+        yield Finding(
+            WARNING, "store", f"a commit takes {span_of(slow)}: is a standby far away, or its disk slow?"
+        )
+    else:
+        yield Finding(OK, "store", f"acknowledges; a commit takes {span_of(slow)}")
+
+
+def _database() -> Iterator[Finding]:
+    """What `bunqueue store check` finds, where the variables or the config file of the server are set."""
+    from bunqueue.settings import resolve_settings
+
+    settings = resolve_settings({}, os.environ).settings
+    if not settings.store:
+        return
+    from bunqueue.store.check import check
+    from bunqueue.store.database import StoreError
+
+    try:
+        found = check(settings.store)
+    except StoreError as error:
+        yield Finding(PROBLEM, "store's database", str(error))
+        return
+    for each in found:
+        cure = f": {each.cure}" if each.cure else ""
+        yield Finding(str(each.level), "store's database", f"{each.text}{cure}")
 
 
 def _room(storage: Any) -> Iterator[Finding]:

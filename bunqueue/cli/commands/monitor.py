@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import typer
 
 from ..framework import exits
@@ -41,6 +43,14 @@ SHARDS = (
     Column("uptime", Kind.SPAN, "up"),
     Column("error", Kind.PROSE),
 )
+OF_STORE = (
+    Column("position", Kind.NUMBER),
+    Column("phase", Kind.TEXT),
+    Column("roundTripMs", Kind.SPAN, "commit"),
+    Column("held", Kind.SIZE),
+    Column("awaySince", Kind.TIME, "store away since"),
+)
+"""Of a server with a store: in front of the error."""
 SILENT = "it does not answer"
 HEALTH = (
     Column("status", Kind.STATE),
@@ -61,16 +71,21 @@ def stats(session: Session) -> None:
 
 @verb(app, "bunqueue shards")
 def shards(session: Session) -> None:
-    """List the shards: their queues, unfinished jobs, memory, files and errors.
+    """List the shards: their queues, unfinished jobs, memory, files and errors; with a store, where each is
+    in its log.
 
     Exit status: 1 when one does not answer or cannot store everything.
     """
     found = {each.shard: each for each in session.admin.list_shards()}
     number = max((each.of for each in found.values()), default=0)
-    rows = [
+    rows: list[dict[str, Any]] = [
         plain(found[each]) if each in found else {"shard": each, "error": SILENT} for each in range(number)
     ]
-    session.out.rows(rows, SHARDS, none="no shard answers")
+    columns = list(SHARDS)
+    if any(row.get("store") for row in rows):
+        columns[-1:-1] = OF_STORE
+    shown = rows if session.out.as_json else [row | (row.get("store") or {}) for row in rows]
+    session.out.rows(shown, columns, none="no shard answers")
     if any(row["error"] for row in rows) or not rows:
         raise typer.Exit(exits.FAILED)
 

@@ -38,13 +38,20 @@ class Health:
 
     async def ready(self, request: Request) -> Response:
         """Readiness: every shard answers and can store pushes."""
-        problem = await self._problem()
+        problem = await self._problem(request)
         if problem is None:
             return answer(write_json({"ok": True, "ready": True}))
         body = {"ok": False, "ready": False, "error": problem}
         return answer(write_json(body), status.UNAVAILABLE)
 
-    async def _problem(self) -> str | None:
+    async def _problem(self, request: Request) -> str | None:
+        """What is wrong; who may not read hears no more than that something is."""
+        problem = await self._found()
+        if problem is None or request.state.role >= Role.READER:
+            return problem
+        return "not every shard answers and can store everything; a token shows why"
+
+    async def _found(self) -> str | None:
         try:
             reply = await self._carrier.carry_out(COMMANDS["StorageStatus"], {})
         except Problem as problem:
@@ -56,7 +63,7 @@ class Health:
 
     async def health(self, request: Request) -> Response:
         """The overall state; with numbers for clients that may read."""
-        problem = await self._problem()
+        problem = await self._problem(request)
         body: dict[str, Any] = {
             "ok": problem is None,
             "status": "healthy" if problem is None else "degraded",

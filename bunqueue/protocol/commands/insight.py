@@ -17,6 +17,7 @@ from bunqueue.protocol.commands.base import (
     Route,
     command,
 )
+from bunqueue.protocol.commands.monitoring import ShardStore
 from bunqueue.protocol.moments import MaybeMoment, Moment
 
 GroupsShown = Annotated[int, Meta(ge=0, le=1000)]
@@ -102,7 +103,9 @@ class GroupViewsReply(Reply, kw_only=True):
 
 
 class ShardView(Struct, rename="camel", gc=False):
-    """A shard; sizes are in MB, ``uptime`` in ms.  ``error`` says why it cannot store everything."""
+    """A shard; sizes are in MB, ``uptime`` in ms.  ``error`` says why it cannot store everything.  ``store``
+    is null for a server without one.
+    """
 
     shard: int
     of: int
@@ -112,6 +115,7 @@ class ShardView(Struct, rename="camel", gc=False):
     sqlite_mb: float
     uptime: float
     error: str | None
+    store: ShardStore | None = None
 
 
 class ShardViews(Struct, gc=False):

@@ -89,6 +89,25 @@ class QueueFigures(Struct, gc=False):
     groups: int | UnsetType = UNSET  # those that have jobs or settings, if there are any
 
 
+class ShardStore(Struct, rename="camel", gc=False):
+    """Where a shard stands in its log, if the server has a store.  ``position`` is the last acknowledged
+    record, ``held`` how many bytes wait for their acknowledgement, ``appended`` how many were acknowledged
+    since the start; ``round_trip_ms`` is the mean time of a commit.  While all is well ``phase`` is
+    ``owning``, and ``away_since`` (epoch ms) null.  Without ``protected`` PostgreSQL waits for no standby.
+    """
+
+    position: int
+    epoch: int
+    phase: str
+    held: float
+    round_trip_ms: float
+    appended: float
+    away_since_ms: float | None = msgspec.field(name="awaySince")
+    protected: bool
+
+    away_since = MaybeMoment("away_since_ms")
+
+
 class ShardFigures(Struct, gc=False):
     """One shard for Prometheus."""
 
@@ -128,6 +147,7 @@ class ShardFigures(Struct, gc=False):
     memory_full: bool = False
     cron_missed_total: int = 0  # runs that were due while the server was down
     unique_keys_kept: int = 0  # of jobs that have ended
+    store: ShardStore | None = None
 
 
 class Figures(Struct, gc=False):

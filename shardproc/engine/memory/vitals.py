@@ -50,6 +50,7 @@ class LogVitals(Struct, frozen=True):
     round_trip_ms: float  # the mean time of a commit, the latest counting most
     appended: int  # since the process started
     away_since: int | None  # epoch ms; None while the log answers
+    is_protected: bool  # a standby is waited for
 
 
 class Vitals(Struct, frozen=True):

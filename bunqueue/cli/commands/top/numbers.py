@@ -26,6 +26,16 @@ class QueueNow:
 
 
 @dataclass(frozen=True, slots=True)
+class StoreNow:
+    """A shard's store; ``round_trip`` is the mean time of a commit, ms; ``held``: bytes."""
+
+    away: bool
+    round_trip: float
+    held: float
+    protected: bool
+
+
+@dataclass(frozen=True, slots=True)
 class ProcessNow:
     """The router or a shard; rates in jobs per second, ``cpu`` in cores, sizes in bytes."""
 
@@ -38,6 +48,7 @@ class ProcessNow:
     cpu: float | None = None
     memory: float = 0
     disk: float | None = None
+    store: StoreNow | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,4 +156,16 @@ def _processes(changes: _Changes) -> Iterable[ProcessNow]:
             cpu=changes.rate("process_cpu_seconds_total", process=name),
             memory=changes.value("process_resident_memory_bytes", process=name),
             disk=changes.value("sqlite_database_size_bytes", shard=shard),
+            store=_store(changes, shard),
         )
+
+
+def _store(changes: _Changes, shard: str) -> StoreNow | None:
+    if ("store_away", frozenset({("shard", shard)})) not in changes.now:
+        return None
+    return StoreNow(
+        away=bool(changes.value("store_away", shard=shard)),
+        round_trip=changes.value("store_round_trip_seconds", shard=shard) * 1000,
+        held=changes.value("store_held_bytes", shard=shard),
+        protected=not changes.value("store_unprotected", shard=shard),
+    )

@@ -13,7 +13,7 @@ from rich.text import Text
 from bunqueue import readable
 
 from ...output.tables import NONE
-from .numbers import RATES, ProcessNow, QueueNow, ServerNow
+from .numbers import RATES, ProcessNow, QueueNow, ServerNow, StoreNow
 
 BARS = " ▁▂▃▄▅▆▇█"
 SAMPLES = 40
@@ -191,7 +191,9 @@ def _workers(workers: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def _processes(processes: Sequence[ProcessNow], more: int) -> Table:
-    table = _plain(("process", "waiting", "active", "pushed/s", "completed/s", "cpu", "memory", "on disk"), 1)
+    headings = ["process", "waiting", "active", "pushed/s", "completed/s", "cpu", "memory", "on disk"]
+    has_store = any(process.store for process in processes)
+    table = _plain([*headings, "store"] if has_store else headings, 1)
     for process in processes:
         table.add_row(
             Text(
@@ -204,10 +206,20 @@ def _processes(processes: Sequence[ProcessNow], more: int) -> Table:
             NONE if process.cpu is None else f"{process.cpu:.0%}",
             readable.size_of(process.memory),
             NONE if process.disk is None else readable.size_of(process.disk),
+            *([_store(process.store)] if has_store else []),
         )
     if more > 0:
         table.add_row(Text(f"and {more} more", style="dim"))
     return table
+
+
+def _store(store: StoreNow | None) -> Text:
+    """How long a commit takes, unless something is wrong."""
+    if store is None:
+        return Text(NONE, style="dim")
+    if store.away:
+        return Text("away", style="bold red")
+    return Text(readable.span_of(store.round_trip), style="" if store.protected else "yellow")
 
 
 def _foot(screen: Screen) -> Text:

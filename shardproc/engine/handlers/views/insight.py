@@ -33,6 +33,7 @@ from ...memory.vitals import MB
 from ...outbox import Attempt
 from ...ready.group import Group
 from ...state import Client, State
+from .stats import store_view
 from .wait_reasons import reasons_of
 
 GROUPS_A_SLICE = 20_000
@@ -121,5 +122,6 @@ def list_shards(state: State, client: Client, command: ListShards) -> ShardViews
         vitals.sqlite / MB,
         float(state.now - state.started_at),
         None if vitals.trouble is None else vitals.trouble.error,
+        store_view(vitals),
     )
     return ShardViewsReply(data=ShardViews([view]))

@@ -22,6 +22,7 @@ from bunqueue.protocol.commands.monitoring import (
     ServerMetrics,
     ShardFigures,
     ShardRoom,
+    ShardStore,
     StorageState,
     StorageStatus,
     StorageStatusReply,
@@ -202,6 +203,24 @@ def _of_shard(state: State, jobs: Sums) -> ShardFigures:
         memory_full=vitals.memory_full,
         cron_missed_total=totals.cron_missed,
         unique_keys_kept=state.ended_keys.count,
+        store=store_view(vitals),
+    )
+
+
+def store_view(vitals: Vitals) -> ShardStore | None:
+    """Where the shard stands in its log, if it has one."""
+    log = vitals.log
+    if log is None:
+        return None
+    return ShardStore(
+        position=log.position,
+        epoch=log.epoch,
+        phase=log.phase,
+        held=float(log.held),
+        round_trip_ms=log.round_trip_ms,
+        appended=float(log.appended),
+        away_since_ms=None if log.away_since is None else float(log.away_since),
+        protected=log.is_protected,
     )
 
 

@@ -3,7 +3,7 @@
 import { call, history } from "../api.js";
 import { lineChart, spread } from "../charts.js";
 import { card, empty, fill, h, text } from "../dom.js";
-import { compact, duration, megabytes, num, percent, plural, rate } from "../format.js";
+import { compact, duration, megabytes, num, percent, plural, rate, time } from "../format.js";
 import { keepFresh } from "../live.js";
 import { note as address } from "../router.js";
 import { pager, table } from "../table.js";
@@ -116,6 +116,13 @@ function sortingOf(said = "name") {
   return COLUMNS.some((column) => column.name === name && column.sort) ? [name, said.startsWith("-")] : ["name", false];
 }
 
+/** Where a shard is in its log. */
+function ofStore(store) {
+  if (store.awaySince) return h("span", { class: "bad" }, `store away since ${time(store.awaySince)}`);
+  const place = `position ${num(store.position)}, epoch ${num(store.epoch)} · a commit takes ${store.roundTripMs.toFixed(1)} ms`;
+  return h("span", { class: store.protected ? "muted" : "bad" }, store.protected ? place : `${place} · no synchronous standby`);
+}
+
 function shardList() {
   const box = h("div", { class: "shards" });
   return { element: card("Shards", null, box), update(shards, trouble) {
@@ -125,7 +132,8 @@ function shardList() {
       const well = shard && !shard.error;
       return h("div", { class: "shard" }, h("span", { class: `dot ${well ? "good" : "bad"}` }), h("b", {}, `Shard ${number}`),
         h("span", { class: "muted" }, !shard ? "does not answer" : shard.error ||
-          `${plural(shard.queues, "queue")}, ${num(shard.jobs)} unfinished · ${megabytes(shard.memoryMb)} memory, ${megabytes(shard.sqliteMb)} disk · up ${duration(shard.uptime)}`));
+          `${plural(shard.queues, "queue")}, ${num(shard.jobs)} unfinished · ${megabytes(shard.memoryMb)} memory, ${megabytes(shard.sqliteMb)} disk · up ${duration(shard.uptime)}`),
+        shard?.store ? ofStore(shard.store) : null);
     }));
   } };
 }
