@@ -12,7 +12,7 @@ from prometheus_client import generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from bunqueue.exposure import KINDS
-from bunqueue.protocol.commands.monitoring import Figures, QueueFigures, ShardFigures, ShardStore
+from bunqueue.protocol.commands.monitoring import COMMIT_MS, Figures, QueueFigures, ShardFigures, ShardStore
 from bunqueue.protocol.commands.workers import WorkerStats
 
 from .router_figures import RouterFigures
@@ -231,12 +231,7 @@ def _shards(figures: Figures, own: RouterFigures) -> Iterator[Metric]:
         for each in figures.shards:
             family.add_metric([str(each.shard)], value(each))
         yield family
-    stores = [(str(each.shard), each.store) for each in figures.shards if each.store is not None]
-    for name, kind, text, of_store in _BY_STORE if stores else ():
-        family = _family(kind, name, text, ["shard"])
-        for shard_name, store in stores:
-            family.add_metric([shard_name], of_store(store))
-        yield family
+    yield from _stores([(str(each.shard), each.store) for each in figures.shards if each.store is not None])
     memory = _family(GAUGE, "process_resident_memory_bytes", "Memory of a process", ["process"])
     cpu = _family(COUNTER, "process_cpu_seconds", "Processor time of a process", ["process"])
     costs = [(f"shard-{each.shard}", each.memory_bytes, each.cpu_s) for each in figures.shards]
@@ -247,6 +242,23 @@ def _shards(figures: Figures, own: RouterFigures) -> Iterator[Metric]:
         cpu.add_metric([process], cpu_s)
     yield memory
     yield cpu
+
+
+def _stores(stores: Sequence[tuple[str, ShardStore]]) -> Iterator[Metric]:
+    if not stores:
+        return
+    for name, kind, text, value in _BY_STORE:
+        family = _family(kind, name, text, ["shard"])
+        for shard, store in stores:
+            family.add_metric([shard], value(store))
+        yield family
+    text = "Time until a commit was acknowledged"
+    commits = HistogramMetricFamily("bunqueue_store_commit_seconds", text, labels=["shard"])
+    edges = [*(str(bound / 1000) for bound in COMMIT_MS), "+Inf"]
+    for shard, store in stores:
+        counts = list(zip(edges, accumulate(store.commits), strict=True))
+        commits.add_metric([shard], counts, store.commits_ms / 1000)
+    yield commits
 
 
 def _queues(figures: Figures) -> Iterator[Metric]:

@@ -71,7 +71,8 @@ def end_adopting(
                 "insert into bunqueue.snapshots (shard, seq, place, bytes) values (%s, %s, %s, %s)", one
             )
             connection.execute(
-                "update bunqueue.shards set snapshot_seq = %s where id = %s", (one.seq, one.shard)
+                "update bunqueue.shards set snapshot_seq = %s, position = %s where id = %s",
+                (one.seq, one.seq, one.shard),
             )
         connection.execute("update bunqueue.store set use = ''")
 

@@ -5,8 +5,11 @@ Nothing here blocks and nothing reads a clock, so that a simulation can stand in
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Protocol
+
+from bunqueue.protocol.commands.monitoring import COMMIT_MS
 
 from .owner import Answer, Append, Beat, Claim, Done, Doubt, Entry, Owner, Phase, Request
 
@@ -50,6 +53,10 @@ class ShardLog:
         """The mean time until a commit was acknowledged, the latest counting most."""
         self.appended = 0
         """Bytes of records that were acknowledged."""
+        self.commits = [0] * (len(COMMIT_MS) + 1)
+        """How many took up to each of COMMIT_MS, and longer."""
+        self.commits_s = 0.0
+        """How long all of them took together."""
         self.is_protected = True
         """Whether a standby was waited for when that was last looked at."""
 
@@ -95,6 +102,8 @@ class ShardLog:
             if answer.is_protected is not None:
                 self.is_protected = answer.is_protected
             took = now - self._sent_at
+            self.commits[bisect_left(COMMIT_MS, took * 1000)] += 1
+            self.commits_s += took
             self.round_trip_s += (took - self.round_trip_s) * (WEIGHT if self.round_trip_s else 1.0)
 
     def _give_up(self, now: float) -> None:

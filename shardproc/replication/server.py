@@ -34,7 +34,7 @@ from shardproc.engine.memory.vitals import Trouble
 from shardproc.engine.state import Client
 from shardproc.server import ENDS, READ_SIZE, Envelope, Server
 
-from .owner import Fenced, LogDamaged, Phase
+from .owner import LogDamaged, Phase
 from .shard import RETRY_AFTER_MS, UNPROTECTED, ReplicatedShard
 from .snapshot_maker import SnapshotMaker
 
@@ -78,10 +78,10 @@ class ReplicatedServer(Server):
     def run(self) -> None:
         """Until the end of the link.  Everything that was answered is in the log by then.
 
-        StorageFailed if the shard is another process's now, or the log contradicts itself."""
+        Fenced if the shard is another process's now, StorageFailed if the log contradicts itself."""
         try:
             super().run()
-        except (Fenced, LogDamaged) as error:
+        except LogDamaged as error:
             raise StorageFailed(str(error)) from error
         if self._leaves_at is not None:
             self._hand_over()

@@ -164,6 +164,8 @@ class ReplicatedShard(ResilientShard):
             appended=log.appended,
             away_since=self.away_since,
             is_protected=log.is_protected,
+            commits=tuple(log.commits),
+            commits_ms=log.commits_s * 1000,
         )
         warnings = found.warnings
         if not log.is_protected:

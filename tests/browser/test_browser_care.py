@@ -176,7 +176,7 @@ def test_where_each_shard_is_in_its_store(visit: Visit, shop: Server) -> None:
         {"awaySince": None, "protected": True},
         {"awaySince": 1_790_000_000_000, "protected": True},
     ]
-    well = {"position": 1812, "epoch": 3, "phase": "owning", "held": 0, "roundTripMs": 1.26, "appended": 1}
+    well = {"position": 1812, "epoch": 3, "phase": "owning", "held": 0, "roundTripMs": 1.26}
 
     def with_stores(route: Route) -> None:
         reply = route.fetch().json()

@@ -69,6 +69,10 @@ def test_while_all_is_well(server: Server, cli: Cli, database: str, monkeypatch:
         assert all(samples(server, f"store_{name}").values()), name
     for name in ("away", "held_bytes", "unprotected"):
         assert samples(server, f"store_{name}") == {"0": 0.0, "1": 0.0}, name
+    text = get(server, "/prometheus", token=TOKEN).text
+    counts = re.findall(r"^bunqueue_store_commit_seconds_(?:bucket|count){(.*)} (\S+)$", text, re.MULTILINE)
+    by_label = {labels: float(value) for labels, value in counts}
+    assert by_label['le="+Inf",shard="0"'] == by_label['shard="0"'] > 1
     (line,) = cli("top", "--json", "--count", "1", "--interval", "100ms").out.splitlines()
     assert '"store":{"away":false' in line
     assert checks(cli("doctor", "--json"))["store"][0][0] == "ok"
@@ -154,4 +158,4 @@ def test_the_page_names_metrics_that_there_are(server: Server) -> None:
     page = (ROOT / "docs" / "store.md").read_text()
     text = get(server, "/prometheus", token=TOKEN).text
     for name in set(re.findall(r"`(bunqueue_store_\w+)`", page)):
-        assert re.search(rf"^{name}{{", text, re.MULTILINE), name
+        assert re.search(rf"^{name}(_bucket)?{{", text, re.MULTILINE), name

@@ -21,6 +21,24 @@ from bunqueue.protocol.commands.base import (
 from bunqueue.protocol.commands.cron import CronView
 from bunqueue.protocol.moments import MaybeMoment, Moment
 
+COMMIT_MS = (
+    0.5,
+    1,
+    1.5,
+    2,
+    3,
+    4,
+    5,
+    7.5,
+    10,
+    15,
+    20,
+    30,
+    50,
+    100,
+    250,
+    1000,
+)  # bounds of the buckets of commits
 OVER_COMPLETED = Across("mean", weight="totalCompleted")
 
 
@@ -94,6 +112,8 @@ class ShardStore(Struct, rename="camel", gc=False):
     record, ``held`` how many bytes wait for their acknowledgement, ``appended`` how many were acknowledged
     since the start; ``round_trip_ms`` is the mean time of a commit.  While all is well ``phase`` is
     ``owning``, and ``away_since`` (epoch ms) null.  Without ``protected`` PostgreSQL waits for no standby.
+    ``commits`` counts the commits that took up to 0.5, 1, 1.5, 2, 3, 4, 5, 7.5, 10, 15, 20, 30, 50, 100, 250
+    and 1000 ms, and longer; ``commits_ms`` is how long they took together.
     """
 
     position: int
@@ -104,6 +124,8 @@ class ShardStore(Struct, rename="camel", gc=False):
     appended: float
     away_since_ms: float | None = msgspec.field(name="awaySince")
     protected: bool
+    commits: list[int]
+    commits_ms: float
 
     away_since = MaybeMoment("away_since_ms")
 

@@ -51,6 +51,8 @@ class LogVitals(Struct, frozen=True):
     appended: int  # since the process started
     away_since: int | None  # epoch ms; None while the log answers
     is_protected: bool  # a standby is waited for
+    commits: tuple[int, ...]  # how many took how long: see `COMMIT_MS`
+    commits_ms: float  # all of them together
 
 
 class Vitals(Struct, frozen=True):

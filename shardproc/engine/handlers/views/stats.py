@@ -221,6 +221,8 @@ def store_view(vitals: Vitals) -> ShardStore | None:
         appended=float(log.appended),
         away_since_ms=None if log.away_since is None else float(log.away_since),
         protected=log.is_protected,
+        commits=list(log.commits),
+        commits_ms=log.commits_ms,
     )
 
 
