@@ -30,7 +30,7 @@ OF_THE_MOMENT = {
     "StorageStatus", "DashboardOverview", "DashboardQueues", "CompactMemory", "GetDlqStats", "GetEvents",
     "ListShards", "WhyWaiting",
 }  # fmt: skip
-MOVING = {"rateLimitTtl", "lastHeartbeat"}  # fields of others that do, also by a restart
+MOVING = {"rateLimitTtl", "lastHeartbeat", "cursor"}  # fields of others that do, also by a restart
 
 
 @dataclass
