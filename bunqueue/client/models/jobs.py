@@ -10,6 +10,7 @@ from msgspec import Raw, Struct
 
 from bunqueue.client.conversion.converter import converted
 from bunqueue.client.conversion.mismatch import Mismatch
+from bunqueue.client.models.workflows import RunInfo
 from bunqueue.errors import ArgumentsError, ResultError
 from bunqueue.protocol.commands import Reply
 from bunqueue.protocol.lenient import DECODE_ERRORS
@@ -97,6 +98,8 @@ class Job(Struct, rename="camel", kw_only=True):
     tags: list[str] = msgspec.field(default_factory=list)
     headers: dict[str, str] = msgspec.field(default_factory=dict)
     """What was added with it for those on the way, such as a trace context."""
+    workflow: RunInfo | None = None
+    """What there is to say of it beside its steps, if it is a workflow or has steps."""
     lifo: bool = False
     durable: bool = False
     remove_on_complete: bool = False
