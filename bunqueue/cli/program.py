@@ -52,6 +52,7 @@ COMMANDS = {
     "metrics": Entry("monitor", "Print all metrics in the Prometheus format.", True),
     "health": Entry("monitor", "Check that the server is up and can store everything.", True),
     "ping": Entry("monitor", "Measure how long the server takes to answer.", True),
+    "mcp": Entry("mcp", "Let assistants use the server: a server of the Model Context Protocol.", True),
     "cluster": Entry("cluster", "The hosts of a cluster: show them, check them, move shards between them."),
     "doctor": Entry("doctor", "Look for common problems.", True),
     "config": Entry("config", "Show the settings of the server.", local=True),

@@ -20,6 +20,7 @@ PAGES = [
     "fairness",
     "find",
     "flows",
+    "mcp",
     "middleware",
     "types",
     "unique",
@@ -39,7 +40,7 @@ def test_samples_run(page: str, make_server: StartServer, tmp_path: Path) -> Non
     server.start()
     blocks = samples(page)
     assert blocks
-    script = tmp_path / f"{page}.py"
+    script = tmp_path / f"page_{page}.py"  # not the name of a module that it imports
     script.write_text("\n".join(blocks), encoding="utf-8")
     command = [sys.executable, "-W", "error", script]
     environment = {**os.environ, "BUNQUEUE_URL": f"bunqueue://{server.host}:{server.port}"}

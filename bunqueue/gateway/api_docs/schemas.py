@@ -36,8 +36,10 @@ def prose(text: str) -> str:
 class Schemas:
     """Makes schemas, and collects those of the structures that they refer to in ``components``."""
 
-    def __init__(self) -> None:
+    def __init__(self, reference: str = REFERENCE) -> None:
+        """``reference`` is where the document has the ``components``."""
         self.components: dict[str, Schema] = {}
+        self._reference = reference
         self._names: dict[type, str] = {}
         self._closing = False
 
@@ -78,7 +80,7 @@ class Schemas:
         if isinstance(kind, mi.UnionType):
             return self._union([each for each in kind.types if not _is_unset(each)])
         if isinstance(kind, mi.StructType):
-            return {"$ref": REFERENCE + self._refer(kind.cls)}
+            return {"$ref": self._reference + self._refer(kind.cls)}
         if isinstance(kind, mi.LiteralType):
             return {"enum": list(kind.values)}
         if isinstance(kind, mi.ListType):

@@ -1,0 +1,82 @@
+"""Calls of tools: from JSON to a command, and from its reply to JSON.
+
+A refusal is an answer like any other, with `ok` false, a text and a code: an assistant can then do better.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from bunqueue.client.connection.caller import AsyncCaller
+from bunqueue.client.connection.transport import Endpoint
+from bunqueue.errors import BunqueueError
+from bunqueue.gateway.http.problems import Problem
+from bunqueue.gateway.http.transcode import NotJson, read_json, read_packed, write_json
+from bunqueue.gateway.http.unknown_fields import check_fields
+from bunqueue.model.addresses import without_secrets
+from bunqueue.protocol.codec import InvalidCommand, decode_command, encode_reply
+from bunqueue.protocol.codes import Code
+from bunqueue.protocol.commands import Spec, refused
+from bunqueue.protocol.commands.server import Ping
+
+from .tools import with_defaults
+
+MAX_ANSWER = 256 * 1024
+"""Bytes of JSON in an answer to what only reads, some 60,000 tokens; more would fill a conversation."""
+
+Answer = dict[str, Any]
+
+
+class Calls:
+    """A client of one server, with one token."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._caller = AsyncCaller(endpoint)
+
+    async def check(self) -> Answer:
+        """The answer to a Ping: whether the server is there, and accepts the token.  Raises BunqueueError."""
+        answer: Answer = read_packed(await self._caller.raw(Ping()))
+        return answer
+
+    async def close(self) -> None:
+        """End the connections."""
+        await self._caller.close()
+
+    async def call(self, spec: Spec, fields: Mapping[str, Any]) -> Answer:
+        """The answer to a command, which may be a refusal."""
+        try:
+            check_fields(spec.request, dict(fields))
+            payload = encode_reply({"cmd": spec.name, **with_defaults(spec.name, fields)})
+            answer: Answer = read_packed(await self._caller.raw(decode_command(payload)))
+        except Problem as problem:
+            return problem.reply
+        except InvalidCommand as error:
+            return _plain(read_packed(encode_reply(refused(error))))
+        except BunqueueError as error:
+            return {"ok": False, "error": str(error), "code": error.code}
+        except (NotJson, TypeError, ValueError, OverflowError, RecursionError) as error:
+            return {"ok": False, "error": f"a value cannot be sent: {error}", "code": Code.INVALID_FIELD}
+        return _shown(spec, answer)
+
+
+def _shown(spec: Spec, answer: Answer) -> Answer:
+    """An answer for assistants: of JSON's types, without secrets, and not too large."""
+    answer.pop("reqId", None)
+    if spec.name == "ListWebhooks" and answer["ok"]:
+        for hook in answer["data"]["webhooks"]:
+            hook["url"] = without_secrets(hook["url"])
+    size = len(write_json(answer))
+    if size > MAX_ANSWER and not spec.writes:
+        text = (
+            f"the answer has {size} bytes of JSON, and a tool's answer at most {MAX_ANSWER}; "
+            "ask for less, such as a smaller limit, or only what you need of one job"
+        )
+        return {"ok": False, "error": text, "code": Code.ANSWER_TOO_LARGE, "bound": MAX_ANSWER}
+    return _plain(answer)
+
+
+def _plain(answer: Answer) -> Answer:
+    """It as JSON has it: bytes as Base64, and so on."""
+    found: Answer = read_json(write_json(answer))
+    return found

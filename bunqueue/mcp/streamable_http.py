@@ -1,0 +1,186 @@
+"""MCP over streamable HTTP.
+
+Each request shows its own token, which goes to the bunqueue server: nobody gets the rights of somebody else.
+Requests are independent of each other; there are no sessions that could be taken over.  Nothing is kept for a
+client before the server has accepted its token.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import uvicorn
+from mcp.server.transport_security import TransportSecuritySettings
+from starlette.datastructures import Headers
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from bunqueue.client.connection.transport import Endpoint
+from bunqueue.errors import AuthError, BunqueueError
+from bunqueue.gateway.http.access import bearer, peer_of
+from bunqueue.guesses import DELAY_S, Guesses
+from bunqueue.protocol.codes import Code
+from bunqueue.protocol.commands import Spec
+
+from .calls import Calls
+from .server import Context, make_server
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+PATH = "/mcp"
+MAX_TOKENS = 64  # of which connections are kept; each token has up to four
+MAX_UNCHECKED = 20  # requests whose token is looked at, at the same time
+MAX_REQUESTS = 200  # at the same time
+KEY = "bunqueue.calls"  # in the scope of a request
+NO_TOKEN = "the server needs a token: send the header Authorization: Bearer TOKEN"
+
+
+class Clients:
+    """The clients of the bunqueue server, one for each token that it accepts."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._endpoint = endpoint
+        self._clients: OrderedDict[str | None, Calls] = OrderedDict()
+        self._users: dict[Calls, int] = {}
+        self._unchecked = asyncio.Semaphore(MAX_UNCHECKED)
+
+    @asynccontextmanager
+    async def of(self, token: str | None) -> AsyncIterator[Calls]:
+        """The client for a token, which the server accepts.  Raises AuthError, or another BunqueueError."""
+        calls = await self._accepted(token)
+        self._users[calls] = self._users.get(calls, 0) + 1
+        try:
+            yield calls
+        finally:
+            self._users[calls] -= 1
+            await self._close_unused()
+
+    async def close(self) -> None:
+        """End all connections."""
+        for calls in {*self._clients.values(), *self._users}:
+            await calls.close()
+        self._clients.clear()
+
+    async def _accepted(self, token: str | None) -> Calls:
+        async with self._unchecked:
+            calls = self._clients.get(token) or Calls(replace(self._endpoint, token=token))
+            try:
+                answer = await calls.check()
+                if not answer["ok"]:
+                    raise AuthError(NO_TOKEN)
+            except BaseException as error:
+                if isinstance(error, AuthError):  # also one that was accepted before
+                    self._clients.pop(token, None)
+                if self._clients.get(token) is not calls and not self._users.get(calls):
+                    await calls.close()
+                raise
+        return await self._keep(token, calls)
+
+    async def _keep(self, token: str | None, calls: Calls) -> Calls:
+        kept = self._clients.setdefault(token, calls)
+        self._clients.move_to_end(token)
+        if kept is not calls:  # another request was faster
+            await calls.close()
+        while len(self._clients) > MAX_TOKENS:
+            _, oldest = self._clients.popitem(last=False)
+            self._users.setdefault(oldest, 0)
+        return kept
+
+    async def _close_unused(self) -> None:
+        kept = set(self._clients.values())
+        for calls in [calls for calls, users in self._users.items() if not users]:
+            del self._users[calls]
+            if calls not in kept:
+                await calls.close()
+
+
+class TokenGuard:
+    """Lets requests through whose token the server accepts, with their client in the scope."""
+
+    def __init__(self, app: ASGIApp, clients: Clients) -> None:
+        self._app = app
+        self._clients = clients
+        self._guesses = Guesses()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        peer = peer_of(scope)
+        if self._guesses.suspects(peer, time.monotonic()):
+            await asyncio.sleep(DELAY_S)
+        began = False
+        try:
+            async with self._clients.of(bearer(Headers(scope=scope))) as calls:
+                began = True
+                await self._app({**scope, KEY: calls}, receive, send)
+        except BunqueueError as error:
+            if began:
+                raise
+            if isinstance(error, AuthError):
+                self._guesses.wrong(peer, time.monotonic())
+            await _refusal(error)(scope, receive, send)
+
+
+def _refusal(error: BunqueueError) -> JSONResponse:
+    if isinstance(error, AuthError):
+        body = {"ok": False, "error": str(error), "code": Code.INVALID_TOKEN}
+        return JSONResponse(body, 401, {"WWW-Authenticate": "Bearer"})
+    body = {"ok": False, "error": str(error), "code": Code.UNAVAILABLE}
+    return JSONResponse(body, 503, {"Retry-After": "1"})
+
+
+def application(
+    chosen: Mapping[str, Spec], clients: Clients, host: str, names: Sequence[str] = ()
+) -> ASGIApp:
+    """The ASGI application, which answers to these host `names`, `host` and those of this machine itself."""
+    server = make_server(chosen, _calls_of)
+    own = dict.fromkeys((f"[{host}]" if ":" in host else host, "127.0.0.1", "localhost", "[::1]", *names))
+    hosts = [name + port for name in own for port in ("", ":*")]
+    security = TransportSecuritySettings(
+        allowed_hosts=hosts,
+        allowed_origins=[f"{scheme}://{name}" for scheme in ("http", "https") for name in hosts],
+    )
+    app = server.streamable_http_app(
+        streamable_http_path=PATH, json_response=True, stateless_http=True, transport_security=security
+    )
+    return TokenGuard(app, clients)
+
+
+def _calls_of(context: Context) -> Calls:
+    assert context.request is not None  # over HTTP there is one
+    calls = context.request.scope[KEY]
+    assert isinstance(calls, Calls)
+    return calls
+
+
+async def serve_http(
+    chosen: Mapping[str, Spec], endpoint: Endpoint, host: str, port: int, names: Sequence[str] = ()
+) -> None:
+    """Serve until SIGTERM or SIGINT.  Prints where, once it listens.  Raises OSError if it cannot."""
+    clients = Clients(endpoint)
+    config = uvicorn.Config(
+        application(chosen, clients, host, names),
+        host=host,
+        port=port,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        limit_concurrency=MAX_REQUESTS,
+        timeout_graceful_shutdown=5,
+    )
+    listening = config.bind_socket()
+    try:
+        where = f"[{host}]" if ":" in host else host
+        print(f"bunqueue mcp ready url=http://{where}:{listening.getsockname()[1]}{PATH}", flush=True)
+        await uvicorn.Server(config).serve(sockets=[listening])
+    finally:
+        listening.close()
+        await clients.close()
