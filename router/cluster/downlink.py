@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 import ssl
 from typing import TYPE_CHECKING
@@ -40,6 +41,11 @@ class Downlink(HostConnection):
         self.is_holding: set[int] = set()  # shards that are given up here, for which it sends no more
 
     # -- the greeting
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        if not self._links.greeting(self):
+            self._transport.abort()
 
     def greet(self, kind: int, body: bytes) -> None:
         if kind == host_link.HELLO and self._hello is None:

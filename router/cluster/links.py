@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 LIVE_S = 1.0  # for the other hosts to say which of their connections are open
 REDIAL_S, LAST_REDIAL_S = 0.2, 2.0  # doubled each time
 DIAL_S = 3.0
+MAX_GREETING = 64  # connections that have not proved yet who they are
 GONE_S = 10.0  # after which the connections of a host that does not come back are gone
 
 _log = get_logger("cluster")
@@ -87,6 +88,12 @@ class Links:
         self._asked: dict[str, asyncio.Future[frozenset[int]]] = {}
 
     # -- start and stop ------------------------------------------------------------------------
+
+    def greeting(self, connection: HostConnection) -> bool:
+        """Somebody has connected who may be a host; whether to hear it."""
+        self._greeting = {other for other in self._greeting if not (other.greeted or other.closed.done())}
+        self._greeting.add(connection)
+        return len(self._greeting) <= MAX_GREETING
 
     async def listen(self, host: str, port: int) -> int:
         """Let other hosts in; the port.  StartError if that is not possible."""
@@ -275,7 +282,7 @@ class Links:
     async def others_live(self) -> list[int]:
         """The open connections of all other hosts: a shard that has just started leaves them their jobs."""
         loop = asyncio.get_running_loop()
-        asked = [downlink for downlink in self._downlinks.values() if downlink.greeted]
+        asked = [downlink for downlink in self._downlinks.values() if downlink.is_heard]
         for downlink in asked:
             if downlink.peer not in self._asked or self._asked[downlink.peer].done():
                 self._asked[downlink.peer] = loop.create_future()

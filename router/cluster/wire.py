@@ -83,6 +83,11 @@ class HostConnection(asyncio.Protocol):
         self.full = False
         self.emptied()
 
+    @property
+    def is_heard(self) -> bool:
+        """Whether the other end has said something lately."""
+        return self.greeted and self._loop.time() - self._heard_at < 2 * PING_S
+
     # what the two ends do
 
     def greet(self, kind: int, body: bytes) -> None:

@@ -32,7 +32,7 @@ from . import replay
 from .owner import Entry, LogDamaged
 from .record import RecordDamaged, RecordTooNew
 from .shard import set_aside
-from .snapshot_maker import SnapshotMaker, maker
+from .snapshot_maker import SnapshotMaker
 from .start import bring_snapshot
 
 LOOK_S = 0.25  # between two looks at the store
@@ -218,8 +218,9 @@ class Follower:
         if followed.database.presence is None and followed.position:
             followed.database.take_place()
         if followed.snapshots is None:
-            followed.snapshots = maker(
-                self._settings.store, followed.shard, followed.file, self._settings.store_snapshots
+            settings = self._settings
+            followed.snapshots = SnapshotMaker(
+                settings.store, followed.shard, followed.file, settings.store_snapshots
             )
             followed.applied = 0
         followed.snapshots.look(followed.applied)

@@ -19,11 +19,13 @@ from .owner import Fenced, LogDamaged, Seen
 from .record import RecordDamaged, RecordTooNew
 from .server import ReplicatedServer
 from .shard import ReplicatedShard
-from .snapshot_maker import maker
+from .snapshot_maker import SnapshotMaker
 from .start import bring_up
 
 if TYPE_CHECKING:
     from shardproc.process import Start
+
+OWNERS_PATIENCE = 2.0  # as an owner has better things to do than a follower
 
 REFUSED = (StoreNotReady, RecordTooNew, RecordDamaged, SchemaTooNew, DataFolderError, DatabaseBusy)
 """A new process would meet the same: somebody has to do something."""
@@ -64,9 +66,8 @@ def _seen(start: Start) -> Seen | None:
 def server_of(
     shard: ReplicatedShard, sock: socket.socket, start: Start, settings: Settings
 ) -> ReplicatedServer:
-    """The loop that serves it, and has snapshots made; in a cluster the shard's followers make them."""
+    """The loop that serves it, and has snapshots made; in a cluster the shard's followers come first."""
     file = Path(shard.store.database.path)
-    if start.in_cluster:
-        return ReplicatedServer(shard, sock, None)
-    snapshots = maker(settings.store, shard.engine.state.shard, file, settings.store_snapshots)
+    patience = OWNERS_PATIENCE if start.in_cluster else 1.0
+    snapshots = SnapshotMaker(settings.store, start.shard, file, settings.store_snapshots, patience)
     return ReplicatedServer(shard, sock, snapshots)

@@ -54,7 +54,7 @@ _log = get_logger("shard")
 class ReplicatedServer(Server):
     """Serves one shard that has a log over its link to the router."""
 
-    def __init__(self, shard: ReplicatedShard, sock: socket.socket, snapshots: SnapshotMaker | None) -> None:
+    def __init__(self, shard: ReplicatedShard, sock: socket.socket, snapshots: SnapshotMaker) -> None:
         super().__init__(shard, sock)
         self._snapshots = snapshots
         self._shard: ReplicatedShard = shard
@@ -211,8 +211,7 @@ class ReplicatedServer(Server):
         if owner.position >= self._position if self._position else owner.owns(now):
             self._position, self._holds = 0, False
             self._commit_and_send()
-            if self._snapshots is not None:
-                self._snapshots.look(self._log.appended)
+            self._snapshots.look(self._log.appended)
 
     def _close_in_order(self) -> None:
         """The last record: the next start need not doubt that it knows all, or wait for this one's end."""

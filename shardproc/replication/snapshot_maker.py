@@ -27,49 +27,57 @@ _log = get_logger("shard")
 class SnapshotMaker:
     """Of one shard.  Call `look` now and then with how many bytes the log has become longer."""
 
-    def __init__(self, url: str, shard: int, file: Path, where: str, log_bytes: int, size: int) -> None:
-        """``log_bytes``: of the log since the last snapshot; ``size``: bytes of that one."""
+    def __init__(self, url: str, shard: int, file: Path, where: str, patience: float = 1.0) -> None:
+        """``patience``: how many times as long the log may become, if others make snapshots, too."""
         self._url, self._shard, self._file, self._where = url, shard, file, where
-        self._since = log_bytes
-        self._size = size
+        self._patience = patience
+        snapshots.remove_copies(file)
+        self._since, self._size = log_since_snapshot(url, shard)
         self._counted = 0
         self._thread: threading.Thread | None = None
         self._not_before = 0.0
 
     def look(self, appended: int) -> None:
-        """``appended``: bytes that this process has appended so far."""
-        due = self._since + appended - self._counted > max(LEAST, PART * self._size)
-        if not due or time.monotonic() < self._not_before:
+        """``appended``: bytes that this process has appended, or read, so far."""
+        if not self._is_due(self._since + appended - self._counted) or time.monotonic() < self._not_before:
             return
         if self._thread is None or not self._thread.is_alive():
             self._thread = threading.Thread(
-                target=self._make, args=(appended,), name="bunqueue-snapshot", daemon=True
+                target=self._look_closer, args=(appended,), name="bunqueue-snapshot", daemon=True
             )
             self._thread.start()
 
-    def _make(self, appended: int) -> None:
+    def _is_due(self, log_bytes: int) -> bool:
+        return log_bytes > self._patience * max(LEAST, PART * self._size)
+
+    def _look_closer(self, appended: int) -> None:
+        """Others may have made one meanwhile."""
         begun = time.monotonic()
         self._not_before = begun + AGAIN_S
         try:
-            made = snapshots.make(self._url, self._shard, self._file, self._where)
-            self._since, self._counted = 0, appended
+            since, self._size = log_since_snapshot(self._url, self._shard)
+            self._since, self._counted = since, appended
+            if self._is_due(since):
+                self._make(begun)
             self._not_before = 0.0
-            if made is not None:  # else somebody else has made one
-                self._size = made.bytes
-                took = int((time.monotonic() - begun) * 1000)
-                _log.info("made a snapshot", position=made.seq, bytes=made.bytes, took_ms=took)
-            if dropped := partitions.look_after(self._url):
-                _log.info("trimmed the log", partitions=dropped)
         except (StoreError, UnreadableShard, NoRoom, OSError, sqlite3.Error) as error:
             _log.warning("no snapshot could be made; tried again in a minute", error=str(error))
 
+    def _make(self, begun: float) -> None:
+        made = snapshots.make(self._url, self._shard, self._file, self._where)
+        if made is not None:  # else somebody else has made one
+            self._since, self._size = 0, made.bytes
+            took = int((time.monotonic() - begun) * 1000)
+            _log.info("made a snapshot", position=made.seq, bytes=made.bytes, took_ms=took)
+        if dropped := partitions.look_after(self._url):
+            _log.info("trimmed the log", partitions=dropped)
 
-def maker(url: str, shard: int, file: Path, where: str) -> SnapshotMaker:
-    """One that knows how long the log of a shard is.  Raises StoreError."""
-    snapshots.remove_copies(file)
+
+def log_since_snapshot(url: str, shard: int) -> tuple[int, int]:
+    """How many bytes of a shard's log its newest snapshot lacks, and the bytes of that one.  StoreError."""
     query = "select coalesce(sum(length(body)), 0) from bunqueue.log where shard = %s and seq > %s"
     with connected(url) as connection:
         found = snapshots.newest(connection, shard)
-        last = found[0] if found else snapshots.Snapshot(shard, 0, where, 0)
-        ((size,),) = connection.execute(query, (shard, last.seq)).fetchall()
-    return SnapshotMaker(url, shard, file, where, int(size), last.bytes)
+        seq, size = (found[0].seq, found[0].bytes) if found else (0, 0)
+        ((since,),) = connection.execute(query, (shard, seq)).fetchall()
+    return int(since), size
