@@ -28,16 +28,17 @@ def shard_of(name: str) -> int:
 class Load:
     """Adds jobs to all queues, one after the other, until it is stopped."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, *servers: Server) -> None:
+        """It knows the addresses of these servers."""
         self.added: dict[str, str] = {}  # id -> queue
         self.errors: list[str] = []
         self.slowest = 0.0
         self._stop = threading.Event()
-        self._server = server
+        self._url = "bunqueue://" + ",".join(f"127.0.0.1:{server.port}" for server in servers)
         self._thread = threading.Thread(target=self._run)
 
     def _run(self) -> None:
-        queues = [Queue(name, port=self._server.port) for name in QUEUES]
+        queues = [Queue(name, url=self._url) for name in QUEUES]
         while not self._stop.is_set():
             for queue in queues:
                 begun = time.monotonic()
@@ -94,7 +95,7 @@ def test_any_host_serves_all_queues(hosts: Hosts) -> None:
 
 def test_a_host_that_dies_is_replaced(hosts: Hosts) -> None:
     a, b = hosts.start("a", "b")
-    load = Load(b)
+    load = Load(a, b)
     with checked(load, b):
         a.kill_all()
         wait_until(lambda: set(hosts.owners()) == {"b"}, "b owns all shards", within_s=30)
@@ -114,7 +115,7 @@ def test_a_host_that_comes_back_has_its_share_again(hosts: Hosts) -> None:
 
 def test_a_host_that_ends_in_order_is_not_missed(hosts: Hosts) -> None:
     a, b = hosts.start("a", "b")
-    load = Load(b)
+    load = Load(a, b)
     with checked(load, b):
         owned = hosts.owners().count("a")
         before = a.log().count("gave a shard up")

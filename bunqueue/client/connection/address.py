@@ -1,6 +1,7 @@
 """Where the engine is: from arguments, from a URL, or from the environment.
 
     bunqueue://TOKEN@HOST:PORT?pool_size=8&command_timeout=5000
+    bunqueue://TOKEN@ONE:PORT,TWO:PORT                              several hosts of a cluster
     bunqueues://TOKEN@HOST:PORT?ca_file=/etc/bunqueue/ca.pem        with TLS
 
 The variables BUNQUEUE_URL and BUNQUEUE_TOKEN count only where the program itself names no server. There are
@@ -13,7 +14,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from bunqueue.client.connection.options import ConnectionOptions, shown
 from bunqueue.client.connection.tls import Tls, TlsOptions, tls_options
@@ -33,6 +34,8 @@ class Target:
     port: int | str = PORT
     token: str | None = None
     tls: TlsOptions | None = None
+    others: tuple[tuple[str, int], ...] = ()
+    """More addresses of the same server: the other hosts of a cluster."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Fields of ConnectionOptions."""
 
@@ -70,6 +73,7 @@ def endpoint(
         _token(target.token if token is None else token),
         options=replace(connection or ConnectionOptions(), **target.options),
         tls=tls_options(target.tls if tls is None else tls),
+        others=target.others,
     )
 
 
@@ -91,7 +95,7 @@ def parse_url(url: str, source: str = "url") -> Target:
     if not isinstance(url, str):
         raise OptionError(f"{source}: {shown(url)} is not allowed; {example}")
     try:
-        parts = urlsplit(url.strip())
+        parts, others = _several(url.strip())
         port = PORT if parts.port is None else parts.port
     except ValueError as error:
         raise OptionError(f"{source}: {error}; {example}") from None
@@ -106,7 +110,21 @@ def parse_url(url: str, source: str = "url") -> Target:
     if parts.username and parts.password:
         raise OptionError(f"{source}: there are no users, only a token; write {parts.scheme}://TOKEN@HOST")
     token = unquote(parts.username or parts.password or "") or None
-    return Target(parts.hostname, port, token, TlsOptions(**tls) if secure else None, options)
+    return Target(parts.hostname, port, token, TlsOptions(**tls) if secure else None, others, options)
+
+
+def _several(url: str) -> tuple[SplitResult, tuple[tuple[str, int], ...]]:
+    """A URL with the first of its addresses, and the others.  Raises ValueError for what is no address."""
+    parts = urlsplit(url)
+    user, at, places = parts.netloc.rpartition("@")
+    first, *rest = places.split(",")
+    others = [urlsplit(f"//{place}") for place in rest]
+    if "@" in user:
+        raise ValueError("one token in front of the first address holds for all of them")
+    if not all(place.hostname and not place.path for place in others):
+        raise ValueError("an address between commas is missing")
+    found = tuple((str(place.hostname), PORT if place.port is None else place.port) for place in others)
+    return parts._replace(netloc=f"{user}{at}{first}"), found
 
 
 _TLS_FIELDS = {each.name: "bool" if each.name == "verify" else "str" for each in fields(TlsOptions)}

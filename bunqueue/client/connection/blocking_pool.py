@@ -11,6 +11,7 @@ import os
 import random
 import threading
 import time
+from contextlib import suppress
 from math import inf
 from weakref import WeakSet
 
@@ -40,6 +41,7 @@ class BlockingPool:
         self._timeout = seconds(options.command_timeout)
         self._max_silence = seconds(options.ping_interval) or inf
         self._failures = 0  # to connect, in a row
+        self._turn = random.randrange(endpoint.count)  # the address that answered last
         self._not_before = 0.0  # when to try again
         self.forget()
 
@@ -96,11 +98,8 @@ class BlockingPool:
         options = self._endpoint.options
         if time.monotonic() < self._not_before:
             return None
-        try:
-            connection = BlockingConnection(
-                self._endpoint, connect_timeout=self._connect_timeout, timeout=self._timeout
-            )
-        except (OSError, BunqueueError):  # the pool gets the same error, and raises it
+        connection = self._first_that_answers()
+        if connection is None:  # the pool gets the same errors, and raises one
             self._failures += 1
             self._not_before = time.monotonic() + options.retry_delay(self._failures, random.random())
             return None
@@ -108,6 +107,18 @@ class BlockingPool:
         self.reached = True
         _all.add(connection)
         return connection
+
+    def _first_that_answers(self) -> BlockingConnection | None:
+        """A connection to any of the addresses."""
+        for _ in range(self._endpoint.count):
+            with suppress(OSError, BunqueueError):
+                return BlockingConnection(
+                    self._endpoint.at(self._turn),
+                    connect_timeout=self._connect_timeout,
+                    timeout=self._timeout,
+                )
+            self._turn += 1
+        return None
 
     def close(self) -> None:
         """Close what is idle now; what is in use follows when its command ends."""

@@ -33,6 +33,7 @@ GROW_AT = 16  # commands under way on the idlest connection before another one i
 MAX_TRIES = 3  # connections that may die with one command; it may be what kills them
 SHARD_DELAY, MAX_SHARD_DELAY = 0.05, 1.0  # seconds until a command is repeated whose shard was away
 FIRST_WORD = 1.0  # seconds without a connection until that is said
+OTHERS_TIMEOUT = 3.0  # seconds for one address to answer, while there are others
 MIN_PAUSE = 1.0  # seconds between attempts to connect when new commands keep asking for one
 
 
@@ -49,6 +50,8 @@ class Pool:
         self._depth = endpoint.options.depth
         self._crowd = min(GROW_AT, self._depth)
         self._address = endpoint.address
+        # Clients of a cluster begin with different hosts, and go on to the next when one does not answer.
+        self._turn = random.randrange(endpoint.count)
         self._timeout = seconds(endpoint.options.command_timeout)
         self._loop = asyncio.get_running_loop()
         self._connections: list[Connection] = []
@@ -200,12 +203,16 @@ class Pool:
                 except Exception as error:
                     failures += 1
                     self._problem = error
+                    self._turn += 1
                     logger.debug("bunqueue at %s: attempt %d failed: %s", self._address, failures, error)
+                    rounds, untried = divmod(failures, self._endpoint.count)
+                    if untried:
+                        continue  # with the next address
                     left = self._patience(error, begun)
-                    if left <= 0 or failures == self._options.max_reconnect_attempts:
+                    if left <= 0 or rounds == self._options.max_reconnect_attempts:
                         self._give_up(error)
                         return
-                    await self._pause(min(self._options.retry_delay(failures, random.random()), left))
+                    await self._pause(min(self._options.retry_delay(rounds, random.random()), left))
         finally:
             reporting.cancel()
             self._dialer = None
@@ -226,30 +233,34 @@ class Pool:
 
     async def _connect(self) -> Connection:
         """One attempt. Raises OSError (TimeoutError among them) or BunqueueError."""
-        connection = Connection(self, self._address, self._options)
+        endpoint = self._endpoint.at(self._turn)
+        address = endpoint.address
+        connection = Connection(self, address, self._options)
         timeout = seconds(self._options.connect_timeout)
+        if self._endpoint.others:
+            timeout = min(timeout, OTHERS_TIMEOUT)
         try:
             async with asyncio.timeout(timeout):
                 await self._loop.create_connection(
                     lambda: connection,
-                    self._endpoint.host,
-                    self._endpoint.port,
-                    ssl=self._endpoint.tls_context(),
-                    server_hostname=self._endpoint.server_name,
+                    endpoint.host,
+                    endpoint.port,
+                    ssl=endpoint.tls_context(),
+                    server_hostname=endpoint.server_name,
                 )
-                await connection.handshake(self._endpoint.token, self._loop.time() + timeout)
+                await connection.handshake(endpoint.token, self._loop.time() + timeout)
         except BaseException as error:
             if not connection.closed:
                 connection.abort("the attempt was given up")
             if isinstance(error, TimeoutError) and not error.args:  # not the system's, but ours
-                raise ConnectTimeout(f"no answer within {timeout:g} s", address=self._address) from None
+                raise ConnectTimeout(f"no answer within {timeout:g} s", address=address) from None
             if isinstance(error, ssl.SSLError):
-                raise tls_problem(error, self._address) or error from None
+                raise tls_problem(error, address) or error from None
             if connection.reason == WEB:
-                raise requests.web_server(self._address) from None
+                raise requests.web_server(address) from None
             silent = connection.reason == CLOSED
-            if isinstance(error, ConnectionLost) and silent and self._endpoint.tls is None:
-                raise requests.unwelcome(self._address, connection.reason) from None
+            if isinstance(error, ConnectionLost) and silent and endpoint.tls is None:
+                raise requests.unwelcome(address, connection.reason) from None
             raise
         return connection
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from msgspec import Struct
@@ -55,6 +55,10 @@ class Transport(Protocol):
         """
 
 
+def _shown(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 @dataclass(frozen=True, slots=True)
 class Endpoint:
     """Where the engine is: a server's address, or the data path of one inside this process."""
@@ -66,14 +70,28 @@ class Endpoint:
     data_path: str | None = None
     options: ConnectionOptions = field(default_factory=ConnectionOptions)
     tls: ssl.SSLContext | TlsOptions | None = None
+    others: tuple[tuple[str, int], ...] = ()
+    """More addresses of the same server: the other hosts of a cluster."""
     address: str = field(init=False, repr=False, compare=False)
     """For messages."""
 
     def __post_init__(self) -> None:
-        address = f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        address = ",".join(_shown(host, port) for host, port in ((self.host, self.port), *self.others))
         if self.embedded:
             address = f"embedded engine {self.data_path or 'in memory'}"
         object.__setattr__(self, "address", address)
+
+    @property
+    def count(self) -> int:
+        """How many addresses there are."""
+        return 1 + len(self.others)
+
+    def at(self, number: int) -> Endpoint:
+        """One of its addresses alone; they come round again."""
+        if not self.others:
+            return self
+        host, port = ((self.host, self.port), *self.others)[number % self.count]
+        return replace(self, host=host, port=port, others=())
 
     def tls_context(self) -> ssl.SSLContext | None:
         """What to wrap sockets with. Raises OptionError when a file cannot be used any more."""

@@ -30,6 +30,7 @@ from bunqueue.settings import OTHER_VARIABLES, resolve_settings
             "bunqueue://h?pool_size=8&pipelining=false&ping_interval=0",
             Target("h", options={"pool_size": 8, "pipelining": False, "ping_interval": 0}),
         ),
+        ("bunqueue://t@one:1,two,[::1]:3", Target("one", 1, "t", others=(("two", 6789), ("::1", 3)))),
     ],
 )
 def test_urls(url: str, target: Target) -> None:
@@ -43,6 +44,13 @@ def test_urls(url: str, target: Target) -> None:
         ("db1:6789", "url: it is no address of a server"),
         ("redis://s3cret@db1", "url: it is no address of a server"),
         ("bunqueue://s3cret@", "url: it is no address of a server"),
+        (
+            "bunqueue://s3cret@one,,two",
+            "url: an address between commas is missing; give bunqueue://HOST:PORT",
+        ),
+        ("bunqueue://s3cret@one,", "url: an address between commas is missing"),
+        ("bunqueue://s3cret@one,two:99999", "url: Port out of range 0-65535; give"),
+        ("bunqueue://s3cret@one,ada@two", "url: one token in front of the first address holds for all"),
         ("bunqueue://s3cret@h:99999", "url: Port out of range 0-65535; give"),
         ("bunqueue://s3cret@h:x", "url: Port could not be cast"),
         ("bunqueue://h/emails", "url: nothing may stand between the port and the options"),
