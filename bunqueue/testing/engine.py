@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any
 
-from msgspec import Raw
 from msgspec.msgpack import Decoder
 
 from bunqueue.client.models.jobs import Job
@@ -18,7 +17,6 @@ from .errors import SandboxError
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
 
-    from bunqueue.protocol.commands import Reply
     from shardproc.core import Shard
 
 MAX_ROUNDS = 1_000_000  # rounds of due work at one moment; more means that it never ends
@@ -62,6 +60,18 @@ class Added:
         """All fields, by their names on the wire."""
 
 
+class _Events(list[Any]):
+    """The events of a batch.  They are written at its end, or before the first read of what is on disk."""
+
+    def __init__(self, on_write: Callable[[], None]) -> None:
+        super().__init__()
+        self._on_write = on_write
+
+    def clear(self) -> None:
+        self._on_write()
+        super().clear()
+
+
 class SandboxEngine(EmbeddedEngine):
     """An embedded engine without a thread: due work is done at the end of each call."""
 
@@ -76,7 +86,9 @@ class SandboxEngine(EmbeddedEngine):
     def _open(self) -> Shard:
         from shardproc.core import Shard
 
-        return Shard(MEMORY, full_sync=False, clock=self.clock, chance=lambda: MIDDLE)
+        shard = Shard(MEMORY, full_sync=False, clock=self.clock, chance=lambda: MIDDLE)
+        shard.engine.out.events = _Events(self._note_added)
+        return shard
 
     def _begin(self) -> None:
         """Start no thread for timers."""
@@ -168,10 +180,6 @@ class SandboxEngine(EmbeddedEngine):
         raise SandboxError("work that is due at one moment never ends")
 
     # -- what was added
-
-    def _commit(self) -> list[tuple[int, Reply | Raw]]:
-        self._note_added()
-        return super()._commit()
 
     def _note_added(self) -> None:
         from bunqueue.model.events import PUSHED

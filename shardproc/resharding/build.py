@@ -70,7 +70,9 @@ class _Build:
             moved[target].append((queue.id, there))
         for target in family.targets:
             self._targets[target].put_queues(found[target])
-            self._targets[target].attach(self._inventory.sources[source], moved[target])
+            file = self._inventory.sources[source]
+            with explained(file.path):
+                self._targets[target].attach(file, moved[target])
 
     def _copy_jobs(self, source: int, family: Family) -> None:
         targets = [self._targets[target] for target in family.targets]

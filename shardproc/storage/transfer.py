@@ -36,8 +36,10 @@ PER_JOB = (
     "jobs", "locks", "completed", "large_outcomes", "dead_letters", "attempts", "job_logs", "steps",
     "signals",
 )  # fmt: skip
-# The others: stragglers and meta follow from these.
-APART = ("queues", "records", "events", "broadcasts", "stragglers", "meta")
+# The others: from stragglers on they follow from these.
+APART = (
+    "queues", "records", "events", "broadcasts", "stragglers", "meta", "search_blocks", "search_finishes",
+)  # fmt: skip
 
 CACHE_KIB = 8192  # for each file: there may be 64 at once
 

@@ -243,6 +243,8 @@ MINIMAL: dict[str, Any] = {
     "max": 1,
     "concurrency": 1,
     "weight": 1,
+    "shard": 0,
+    "host": "one",
     "trial": "1",
     "steps": [],
     "groups": [{"steps": ["a"]}],

@@ -121,7 +121,7 @@ def test_a_group_without_a_name() -> None:
     ("call", "problem"),
     [
         (lambda: Bunqueue("a", concurency=5), "an app has no option 'concurency'; did you mean concurrency?"),
-        (lambda: Bunqueue("a", rate_limit=5), r"rate_limit: 5 is not allowed; give a bunqueue\.RateLimit"),
+        (lambda: Bunqueue("a", rate_limit=5), r"rate_limit: 5 is no rate; give a bunqueue\.RateLimit"),
         (lambda: Bunqueue("a", middleware=Middleware()), "middleware: .* is no list; give one, such as"),
         (lambda: Bunqueue("a", default_job_options=[1]), r"default_job_options: \[1\] is not allowed"),
         (lambda: Bunqueue("a").on("completed")(5), "on: 5 cannot be called; give a function"),

@@ -155,9 +155,28 @@ async def flows_and_groups(say: Conversation) -> None:
     await say("SetGroupRateLimit", **group, max=5, duration=1000)
     await say("SetGroupConcurrency", **group, concurrency=2)
     await say("RateLimitGroup", **group, duration=1000)
+    await say("SetGroupWeight", **group, weight=3)
+    await say("SetGroupDefaults", queue="groups", config={"concurrency": 2})
     for cmd in sorted(name for name in COMMANDS if "Group" in name and "Set" not in name):
         if cmd not in ("GetGroupsJobsCount", "RateLimitGroup"):
             await say(cmd, **group)
+
+
+async def workflows(say: Conversation) -> None:
+    flow: dict[str, Any] = {"queue": "workflows"}
+    run = {**flow, "id": await say.push(**flow, jobId="run", workflow=True)}
+    for held in (await say.pull(**flow), {"id": "run", "token": "another"}):
+        await say("RecordSteps", **flow, steps=[{**held, "name": "charge", "result": 1}])
+        await say("RecordSteps", **flow, steps=[{**held, "name": "paid", "kind": "signal", "signal": "paid"}])
+        await say("SuspendJob", **flow, **held, groups=[{"steps": ["paid"]}])
+        await say("ContinueAsNew", **flow, **held, data=2)
+    await say("GetSteps", **run)
+    await say("GetWorkflow", id="run")
+    await say("SendSignal", id="run", name="paid", data=1)
+    await say("Broadcast", name="paid", key="k", data=1)
+    await say("RetryWorkflow", id="run")
+    await say("UndoWorkflow", id="run")
+    await say("GetWorkflow", id="nobody")
 
 
 async def whole_server(say: Conversation) -> None:
@@ -198,6 +217,8 @@ async def the_end(say: Conversation) -> None:
     await say("ListShards")
     await say("ListGroups", queue="groups")
     await say("CountDlq", queue=Q)
+    for wanted in ({"name": "default", "limit": 2}, {"limit": 0}, {"where": "no query"}):
+        await say("FindJobs", **wanted)
     last = await say.push()
     await say("WhyWaiting", id=last)
     await say("GetAttempts", id=last)
@@ -208,7 +229,17 @@ async def the_end(say: Conversation) -> None:
     await say("PUSH", queue="not a name", data=1)
 
 
-PARTS = (life_of_jobs, queue_control, dead_letters, flows_and_groups, whole_server, the_end)
+async def no_cluster(say: Conversation) -> None:
+    for cmd in ("ClusterStatus", "ClusterRebalance"):
+        await say(cmd)
+    for cmd in ("ClusterDrain", "ClusterForget"):
+        await say(cmd, host="one")
+    await say("ClusterMove", host="one", shard=0)
+
+
+PARTS = (
+    life_of_jobs, queue_control, dead_letters, flows_and_groups, workflows, whole_server, no_cluster, the_end,
+)  # fmt: skip
 
 
 @asynccontextmanager

@@ -212,4 +212,4 @@ def test_columns_that_are_null_throughout(spark: SparkSession, tmp_path: Path, f
         for name in ("error", "unique_key", "group_id", "parent_id", "started_at", "finished_at", "worker"):
             assert row[name] is None
         assert row["max_attempts"] == 3
-        assert row["state"] in ("waiting", "delayed")
+        assert row["state"] in ("waiting", "delayed", "waiting-signal", "waiting-children")

@@ -7,6 +7,7 @@ so whatever the number of shards is, some of these pairs are on one shard and ot
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any
 
 from bunqueue.protocol.commands import COMMANDS, Route
@@ -30,7 +31,7 @@ OF_THE_MOMENT = {
     "StorageStatus", "DashboardOverview", "DashboardQueues", "CompactMemory", "GetDlqStats", "GetEvents",
     "ListShards", "WhyWaiting",
 }  # fmt: skip
-MOVING = {"rateLimitTtl", "lastHeartbeat", "cursor"}  # fields of others that do, also by a restart
+MOVING = {"rateLimitTtl", "lastHeartbeat", "cursor", "scanned"}  # fields of others that do, too
 
 
 @dataclass
@@ -237,12 +238,15 @@ async def shown(wire: Wire, made: Made) -> dict[str, Any]:
             questions += [{"cmd": name, key: job_id} for job_id in made.ids]
         else:
             names = [f"cron {number}" for number in range(SPREAD)] if name == "CronGet" else [None]
-            questions += [{"cmd": name} | ({"name": cron} if cron else {}) for cron in names]
+            all_at_once = {"limit": 1000} if name == "FindJobs" else {}
+            questions += [{"cmd": name} | all_at_once | ({"name": cron} if cron else {}) for cron in names]
     found = {}
     for start in range(0, len(questions), 40):  # as many as a connection may have under way
         some = questions[start : start + 40]
         for question, reply in zip(some, wire.send_many(some), strict=True):
             found[str(question)] = _still(await reply)
+            if question["cmd"] == "FindJobs":  # in the order of numbers, which are others on other shards
+                found[str(question)]["jobs"].sort(key=itemgetter("id"))
     return found
 
 
