@@ -61,6 +61,7 @@ class ReplicatedServer(Server):
         self._log = shard.log
         self._arrived: deque[Envelope] = deque()
         self._arrived_bytes = 0
+        self._pinged = False  # since the last batch, which every ping causes, as in `Server`
         self._record = b""  # sealed; the log does not have it yet
         self._position = 0  # of the record that is being appended; 0: none is
         self._holds = False  # a batch waits for the log
@@ -135,7 +136,7 @@ class ReplicatedServer(Server):
 
     @property
     def _has_work(self) -> bool:
-        return bool(self._arrived or self._backlog or self._shard.engine.state.works)
+        return bool(self._arrived or self._pinged or self._backlog or self._shard.engine.state.works)
 
     def _hear(self) -> bool:
         """Take what the router has sent; False when it has gone."""
@@ -145,6 +146,7 @@ class ReplicatedServer(Server):
         for envelope in self._splitter.feed(data):
             (_, kind), body = envelope
             if kind == link.PING:
+                self._pinged = True
                 self._control.append(link.answer(link.CONTROL, link.PONG))
             elif kind == link.DRAIN:
                 self.draining = True
@@ -178,10 +180,14 @@ class ReplicatedServer(Server):
         """While there is proof that the shard is owned: so what only reads never has to wait."""
         if not self._has_work and self._shard.wait_ms() > 0:
             return
-        if self._arrived:
+        if self._arrived or self._pinged:
             self._shard.hear()
+            self._pinged = False
         self._carry_out(self._next_arrived())
-        self._seal(self._shard.seal(), now)
+        record = self._shard.seal()
+        # The time anew: this process may have been stopped for long since the turn began, and what was read
+        # after that counts only if the shard is still owned.
+        self._seal(record, time.monotonic())
 
     def _next_arrived(self) -> list[Envelope]:
         """As much as one read from the router would bring."""
