@@ -119,6 +119,8 @@ class RecordingConnection(sqlite3.Connection):
             raise
 
 
-def recording(recorder: Recorder) -> type[RecordingConnection]:
+def recording(
+    recorder: Recorder, kind: type[RecordingConnection] = RecordingConnection
+) -> type[RecordingConnection]:
     """A class of connections, for `sqlite3.connect`, whose changes go to one recorder."""
-    return type("RecordingConnection", (RecordingConnection,), {"recorder": recorder})
+    return type(kind.__name__, (kind,), {"recorder": recorder})

@@ -22,11 +22,11 @@ from shardproc.storage.marking import put_mark
 from shardproc.storage.schema import CURRENT
 
 from . import replay
-from .log import ShardLog
+from .log import Link, ShardLog
 from .owner import Entry, Owner, Phase, Seen
 from .postgres import PostgresLink
 from .record import FORMAT, Record, encode
-from .recorder import Recorder, recording
+from .recorder import Recorder, RecordingConnection, recording
 from .shard import set_aside
 
 AGAIN_S = 1.0  # between two tries while the store is away
@@ -64,11 +64,23 @@ def bring_up(
 
     StoreNotReady, RecordTooNew, RecordDamaged, LogDamaged, FilesMismatch, SQLite's errors, and RouterGone."""
     fetch_snapshot(url, file=file, shard=shard, shards=shards, sock=sock, report=report)
+    return catch_up(str(file), PostgresLink(url, shard), token, sock, report, seen)
+
+
+def catch_up(
+    path: str,
+    store: Link,
+    token: str,
+    sock: socket.socket,
+    report: Report,
+    seen: Seen | None = None,
+    kind: type[RecordingConnection] = RecordingConnection,
+) -> Opened:
+    """As `bring_up`, for a file that lacks nothing but what the log still has."""
     recorder = Recorder()
-    database = Database(str(file), full_sync=False, factory=recording(recorder), migrates=False)
+    database = Database(path, full_sync=False, factory=recording(recorder, kind), migrates=False)
     try:
-        owner = Owner(token, replay.applied(database.connection), seen)
-        log = ShardLog(owner, PostgresLink(url, shard))
+        log = ShardLog(Owner(token, replay.applied(database.connection), seen), store)
         _Catching(database.connection, log, sock, report).run()
         database.take_place()
     except BaseException:

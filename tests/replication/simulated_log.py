@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from random import Random
+from typing import NamedTuple
 
 from shardproc.replication.owner import (
     Answer,
@@ -25,6 +26,7 @@ from shardproc.replication.owner import (
     Look,
     Records,
     Refused,
+    Release,
     Request,
     Tail,
 )
@@ -36,8 +38,17 @@ class State:
 
     epoch: int = 0
     token: str = ""
-    records: list[Entry] = field(default_factory=list)
+    records: list[Entry] = field(default_factory=list)  # the trimmed ones, too, for those who check
     beat: int = 0
+    trimmed: int = 0  # up to this position nobody can read
+    snapshot: Snapshot | None = None
+
+
+class Snapshot(NamedTuple):
+    """A shard's file with all records up to a position."""
+
+    position: int
+    image: bytes
 
 
 Change = Callable[[State], None]
@@ -52,6 +63,7 @@ class Link:
     commit: Commit | None = None  # waits for its standby
     is_open: bool = True  # the client still has it
     is_cut: bool = False  # nothing passes any more
+    is_slow: bool = False  # what was sent is still on its way, whatever happens meanwhile
 
 
 @dataclass(slots=True, eq=False)
@@ -61,11 +73,15 @@ class Commit:
 
 
 class SimulatedLog:
-    """Every `step` lets one thing happen.  ``checks_epochs`` false is a seeded bug."""
+    """Every `step` lets one thing happen, or, as often as ``fault_rate`` says, a fault.  ``checks_epochs``
+    false is a seeded bug."""
 
-    def __init__(self, rng: Random, *, checks_epochs: bool = True, faults: bool = True) -> None:
+    def __init__(
+        self, rng: Random, *, checks_epochs: bool = True, faults: bool = True, fault_rate: float = 0.03
+    ) -> None:
         self.rng = rng
         self.faults = faults
+        self.fault_rate = fault_rate
         self.checks_epochs = checks_epochs
         self.visible = State()
         self._replicated: list[Change] = []  # what a standby has
@@ -86,10 +102,14 @@ class SimulatedLog:
 
     def step(self) -> None:
         """One thing happens, or, rarely, a fault."""
-        if self.faults and self.rng.random() < 0.03:
-            self.rng.choice([self._cut, self._cancel, self._fail_over, self._restart])()
+        if self.faults and self.rng.random() < self.fault_rate:
+            self.rng.choice(self._possible_faults())()
             return
-        moves = [partial(self._arrive, link) for link in self._links if link.request is not None]
+        self._links = [link for link in self._links if link.is_open or link.request is not None]
+        for link in self._links:
+            link.is_slow &= self.faults and self.rng.random() > 0.02
+        arriving = [link for link in self._links if link.request is not None and not link.is_slow]
+        moves = [partial(self._arrive, link) for link in arriving]
         if self._waiting is not None:
             moves.append(self._replicate)
         if moves:
@@ -123,13 +143,19 @@ class SimulatedLog:
             self._answer(link, Holder(holder.epoch, holder.token, holder.beat))
         elif isinstance(request, Tail):
             link.request = None
-            found = [entry for entry in self.visible.records if entry.position > request.after]
+            after = max(request.after, self.visible.trimmed)
+            found = [entry for entry in self.visible.records if entry.position > after]
             some = found[: self.rng.randint(1, 3)]
-            end = len(self.visible.records)
-            self._answer(link, Records(some, len(some) == len(found), snapshot=0, end=end))
+            self._answer(link, self._tail(some, is_all=len(some) == len(found)))
         elif self._waiting is None:
             link.request = None
             self._write(link, request)
+
+    def _tail(self, some: list[Entry], *, is_all: bool) -> Records:
+        now = self.visible
+        last = now.records[-1].position if now.records else 0
+        snapshot = now.snapshot.position if now.snapshot else 0
+        return Records(some, is_all, snapshot, max(snapshot, last if last > now.trimmed else 0))
 
     def _write(self, link: Link, request: Request) -> None:
         change = self._change(request)
@@ -149,16 +175,22 @@ class SimulatedLog:
                 state.epoch, state.token = request.epoch + 1, request.token
 
             return claim
-        assert isinstance(request, Append | Beat)
+        assert isinstance(request, Append | Beat | Release)
         if self.checks_epochs and request.epoch != now.epoch:
             return None
+        if isinstance(request, Release):
+
+            def release(state: State) -> None:
+                state.token = ""
+
+            return release
         if isinstance(request, Beat):
 
             def beat(state: State) -> None:
                 state.beat += 1
 
             return beat
-        if any(entry.position == request.position for entry in now.records):
+        if any(entry.position == request.position > now.trimmed for entry in now.records):
             return None  # a unique violation
 
         def append(state: State) -> None:
@@ -185,7 +217,31 @@ class SimulatedLog:
         if link.is_open and not link.is_cut:
             link.answers.append(answer)
 
+    # -- snapshots
+
+    def keep(self, snapshot: Snapshot, *, trim: bool) -> None:
+        """Keep a snapshot, and perhaps drop what it holds.  That is replicated with all that was before."""
+
+        def change(state: State) -> None:
+            if state.snapshot is None or state.snapshot.position < snapshot.position:
+                state.snapshot = snapshot
+            if trim:
+                state.trimmed = max(state.trimmed, snapshot.position)
+
+        if self._waiting is None:
+            self._replicated += [*self._written, change]
+            self._written.clear()
+            change(self.visible)
+
     # -- what goes wrong
+
+    def _possible_faults(self) -> list[Callable[[], None]]:
+        found = [self._cut, self._cut, self.fail_over, self._restart]
+        if self._waiting is not None:
+            found += [self._cancel, self._cancel]
+        if any(link.request is not None for link in self._links):
+            found.append(self._delay)
+        return found
 
     def _cut(self) -> None:
         """A connection passes nothing any more; its backend goes on with what has arrived."""
@@ -199,11 +255,15 @@ class SimulatedLog:
             if self.rng.random() < 0.5 and link.request is not None:
                 link.request = None
 
+    def _delay(self) -> None:
+        """A request is under way for long: its client may have given up, or be dead, when it arrives."""
+        self.happened.append("delay")
+        self.rng.choice([link for link in self._links if link.request is not None]).is_slow = True
+
     def _cancel(self) -> None:
         """The wait for the standby is cancelled: visible, acknowledged with a notice, and not replicated."""
-        if self._waiting is not None:
-            self.happened.append("cancel")
-            self._show(Doubt("WARNING 01000: canceling wait for synchronous replication"))
+        self.happened.append("cancel")
+        self._show(Doubt("WARNING 01000: canceling wait for synchronous replication"))
 
     def _restart(self) -> None:
         """The leader is killed and comes back with all that it has written, replicated or not."""
@@ -214,7 +274,7 @@ class SimulatedLog:
             self._waiting = None
         self._drop_links()
 
-    def _fail_over(self) -> None:
+    def fail_over(self) -> None:
         """The standby takes over: what it does not have is gone."""
         self.happened.append("failover")
         self._written.clear()

@@ -219,7 +219,7 @@ def test_the_runs_have_what_they_are_for() -> None:
     """Take-overs, faults of every kind, and work in between: or the runs would show nothing."""
     worlds = [run(seed) for seed in range(300)]
     happened = {what for world in worlds for what in world.log.happened}
-    assert happened == {"cut", "cancel", "restart", "failover"}
+    assert happened == {"cut", "cancel", "delay", "restart", "failover"}
     assert sum(world.log.final.epoch for world in worlds) > 5 * len(worlds)
     assert sum(len(world.log.final.records) for world in worlds) > 10 * len(worlds)
     both = [world for world in worlds if len({e.body[:1] for e in world.log.final.records}) == 2]

@@ -28,7 +28,7 @@ class BlindLink(SimulatedLink):
     """Nobody looks where the log ends."""
 
     def understood(self, answer: Answer) -> Answer:
-        return replace(answer, last=1 << 60, snapshot=0) if isinstance(answer, Records) else answer
+        return replace(answer, end=1 << 60, snapshot=0) if isinstance(answer, Records) else answer
 
 
 class FileAhead(ReplicatedShard):

@@ -18,7 +18,7 @@ from replication.simulation.scheduler import Scheduler, Task
 
 from bunqueue.protocol import link
 from shardproc.core import StorageFailed
-from shardproc.replication.owner import Fenced, SnapshotNeeded
+from shardproc.replication.owner import Fenced, LogDamaged, LogShorter
 from shardproc.replication.replay import applied
 from shardproc.replication.server import ReplicatedServer
 from shardproc.replication.shard import ReplicatedShard
@@ -80,7 +80,7 @@ class Process:
     def _run(self) -> None:
         try:
             self._live()
-        except (ConnectionError, Fenced, SnapshotNeeded, StorageFailed):
+        except (ConnectionError, Fenced, StorageFailed):
             pass
         finally:
             if self.log is not None:
@@ -93,8 +93,16 @@ class Process:
         log, disk = host.logs[self.number], host.disks[self.number]
         host.fetch_snapshot(self.number)
         self.log = kinds.link(host.scheduler, log, lambda: host.scheduler.now < host.cut_off_until)
-        report = lambda text: None  # noqa: E731
-        opened = catch_up(":memory:", self.log, self.token, self.socket, report, disk.kind)  # type: ignore[arg-type]
+        position = position_of(disk.image)
+        try:
+            opened = catch_up(
+                ":memory:", self.log, self.token, self.socket, lambda text: None, kind=disk.kind
+            )  # type: ignore[arg-type]
+        except LogDamaged as error:
+            snapshot = log.visible.snapshot
+            if isinstance(error, LogShorter) or snapshot is None or snapshot.position <= position:
+                raise
+            return  # it waited for so long that it needs a newer snapshot: its next life fetches that
         shard = kinds.shard(
             opened.database,
             opened.recorder,

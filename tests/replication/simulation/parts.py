@@ -84,7 +84,7 @@ class Socket:
     """A process's end of its socket to the router."""
 
     def __init__(self, scheduler: Scheduler, heard: Callable[[bytes], None]) -> None:
-        self._scheduler = scheduler
+        self.scheduler = scheduler
         self._heard = heard
         self._arrived = bytearray()
         self.is_cut = False  # the router is gone
@@ -99,29 +99,32 @@ class Socket:
 
     def recv_into(self, buffer: memoryview) -> int:
         """All that is there, or a part of it."""
-        rng = self._scheduler.rng
+        rng = self.scheduler.rng
         size = len(self._arrived) if rng.random() < 0.8 else rng.randint(1, max(1, len(self._arrived)))
         size = min(size, len(self._arrived), len(buffer))
         buffer[:size] = self._arrived[:size]
         del self._arrived[:size]
         return size
 
-    def recv(self, size: int, flags: int) -> bytes:
-        return bytes(self._arrived[:size])
+    def recv(self, size: int, flags: int = 0) -> bytes:
+        found = bytes(self._arrived[:size])
+        if not flags:
+            del self._arrived[:size]
+        return found
 
     def sendall(self, data: bytes) -> None:
         """A process may die when the router has a part of it."""
         if self.is_cut:
             raise BrokenPipeError
         try:
-            self._scheduler.moment()
+            self.scheduler.moment()
         except Killed:
-            self._heard(data[: self._scheduler.rng.randint(0, len(data))])
+            self._heard(data[: self.scheduler.rng.randint(0, len(data))])
             raise
         if self.is_cut:  # by now
             raise BrokenPipeError
         self._heard(data)
-        self._scheduler.moment()
+        self.scheduler.moment()
 
 
 class SimulatedLink:

@@ -36,8 +36,8 @@ class World:
         )
         self.scheduler = Scheduler(rng, kills=kills, stalls=stalls)
         self._misfortunes = DUEL if duel else ALL
-        self._often = 0.004 if duel else rng.choice((0.003, 0.01, 0.02))
-        rate = rng.choice((0.005, 0.02, 0.08))
+        self._often = 0.004 if duel else rng.choice((0.005, 0.01, 0.02))
+        rate = rng.choice((0.005, 0.02, 0.05))
         self.logs = [
             SimulatedLog(rng, checks_epochs=kinds.checks_epochs, fault_rate=rate) for _ in range(SHARDS)
         ]
@@ -122,9 +122,13 @@ class World:
         if host.is_on:
             self._power_off(host)
             self._note("power cut", host)
-            if self.rng.random() < 0.3:
-                self.happened.append("folder lost")
-                host.lose_folder()
+
+    def _lose_folder(self, host: Host) -> None:
+        """A new machine comes in its place."""
+        if host.is_on:
+            self._power_off(host)
+            self._note("folder lost", host)
+            host.lose_folder()
 
     def _power_off(self, host: Host) -> None:
         host.lose_power(
@@ -249,7 +253,7 @@ class World:
 
 ALL = (
     World._snapshot, World._snapshot, World._kill_shard, World._stop_shard, World._stop_host,
-    World._kill_router, World._power_cut, World._stop, World._fail_over, World._cut_off,
+    World._kill_router, World._power_cut, World._lose_folder, World._stop, World._fail_over, World._cut_off,
     World._switch, World._switch,
 )  # fmt: skip
 DUEL = (World._stop_host, World._cut_off, World._snapshot)
