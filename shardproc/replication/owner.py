@@ -342,6 +342,12 @@ class Owner:
         """The tail, after the claim: what other owners wrote, or this one's record that was in doubt."""
         fresh: list[Entry] = []
         for entry in tail.entries:
+            if entry.epoch > self.epoch:  # since our claim, while the question was under way
+                self.phase = Phase.FENCED
+                raise Fenced(
+                    f"another process owns the shard since epoch {entry.epoch}: it has written position "
+                    f"{entry.position}"
+                )
             if entry.position != self.position + 1:
                 raise LogDamaged(f"position {self.position + 1} is missing: {entry.position} came instead")
             if self._pending is not None:

@@ -362,6 +362,15 @@ def test_who_is_fenced_ends() -> None:
     assert not owner.owns(1.0)
 
 
+def test_who_reads_what_a_later_owner_wrote_is_fenced() -> None:
+    """It was stopped between its claim and the question, and the other one claimed meanwhile."""
+    owner = reading(position=3)
+    with pytest.raises(Fenced, match="since epoch 2"):
+        owner.answered(tail(Entry(4, 2, b"theirs")), 0.0)
+    assert owner.position == 3
+    assert owner.next_request(9.0) is None
+
+
 def test_an_append_whose_answer_was_lost_is_found_in_the_tail() -> None:
     owner = owning()
     owner.append(b"x")
