@@ -20,7 +20,7 @@ from replication.simulation.bugs import BUGS
 from replication.simulation.host import Kinds
 from replication.simulation.world import World, run
 
-SIMULATIONS = int(os.environ.get("SIMULATIONS", "160"))
+SIMULATIONS = int(os.environ.get("SIMULATIONS", "120"))
 PARTS = 8
 ENOUGH = 3_000  # runs until a seeded bug must have been found
 
