@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from bunqueue.client.flow_plan import FlowJob, FlowNode, FlowTree
     from bunqueue.client.group import AsyncQueueGroup
     from bunqueue.client.models.jobs import Job, JobCounts, JobProgress, QueueInfo, ServerStats
+    from bunqueue.client.models.search import ChangedJobs, FoundPage, SearchPlan
     from bunqueue.client.models.views import DeadLetter, FailedAttempt, JobOutcome
     from bunqueue.client.models.workflows import Step, WorkflowInfo
     from bunqueue.client.options.job import JobOptions, NewJob
@@ -119,6 +120,7 @@ _WHERE = {
     "bunqueue.client.options.rates": ("RateLimit",),
     "bunqueue.client.options.types": ("Backoff", "Debounce", "Dedup", "Repeat", "Unique"),
     "bunqueue.client.models.views": ("DeadLetter", "FailedAttempt", "JobOutcome"),
+    "bunqueue.client.models.search": ("ChangedJobs", "FoundPage", "SearchPlan"),
     "bunqueue.client.models.jobs": ("Job", "JobCounts", "JobProgress", "QueueInfo", "ServerStats"),
     "bunqueue.client.worker.middleware": ("CallNext", "Middleware"),
     "bunqueue.client.queue": ("AsyncJobGroup", "AsyncJobHandle", "AsyncQueue", "AsyncWorkflowHandle"),
@@ -199,6 +201,7 @@ __all__ = [
     "Bunqueue",
     "BunqueueError",
     "CallNext",
+    "ChangedJobs",
     "ChildFailed",
     "CommandFailed",
     "CommandTimeout",
@@ -216,6 +219,7 @@ __all__ = [
     "FlowNode",
     "FlowProducer",
     "FlowTree",
+    "FoundPage",
     "Job",
     "JobCancelled",
     "JobCounts",
@@ -257,6 +261,7 @@ __all__ = [
     "Retry",
     "Route",
     "ScheduleConflict",
+    "SearchPlan",
     "ServerStats",
     "ShardUnavailable",
     "SignalTimeout",

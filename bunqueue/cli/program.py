@@ -35,6 +35,7 @@ COMMANDS = {
     "fail": Entry("pull_ack_fail", "Report that a pulled job has failed.", True),
     "heartbeat": Entry("pull_ack_fail", "Keep a pulled job: renew its lock.", True),
     "job": Entry("job", "Show a job, wait for it, change it, cancel it."),
+    "bulk": Entry("bulk", "Retry, cancel, remove, prioritise or move all jobs that a search finds."),
     "flow": Entry("flow", "Flows, jobs that wait for each other: add one, and show its state."),
     "workflow": Entry("workflow", "Workflows: start, list and show them; signal, cancel, retry or undo one."),
     "queue": Entry("queue", "List queues; pause, count, clean, drain or remove one."),

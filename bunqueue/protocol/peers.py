@@ -303,6 +303,43 @@ class Recalled(Message):
     commit: bool | None
 
 
+# Jobs that go to another queue
+
+
+class MoveIn(Message):
+    """Take these jobs, encoded by `shardproc.engine.peers.moves`, into a queue."""
+
+    move: str
+    queue: str
+    jobs: bytes
+
+
+class MovedIn(Message):
+    """It is done, but for the jobs with these ids, for these reasons."""
+
+    ids: list[str]
+    reasons: list[str]
+
+
+class MoveEnded(Message):
+    """Nobody will ask about this move again.  The answer is the same."""
+
+    move: str
+
+
+class Rehome(Message):
+    """Jobs whose ids point to the other shard are with this one from now on.  The answer is the same."""
+
+    ids: list[str]
+    shard: int
+
+
+class Settled(Message):
+    """Answer with the same when this job is not on its way any more."""
+
+    id: str
+
+
 # Names of schedules
 
 
@@ -340,7 +377,7 @@ _Any = Union[  # noqa: UP007
     Where, Homes, Claim, Claimed, Verify, Verified, Forget, Announce, Announced, Have, Had, Reconciled, Watch,
     Unwatch, Outcomes, Values, ValuesAre, FamilyOperation, FamilyChanged, Prepare, Prepared, Decide, Decided,
     Recall, Recalled, Forward, Forwarded, Obliterated, CronClaim, CronHolder, StartChildren, ChildrenStarted,
-    CancelChildren, ChildrenCancelled,
+    CancelChildren, ChildrenCancelled, MoveIn, MovedIn, MoveEnded, Rehome, Settled,
 ]  # fmt: skip
 
 ASKS, ANSWERS, NOTIFIES = range(3)

@@ -8,7 +8,9 @@ from typing import NamedTuple, Protocol
 from bunqueue.model.job import WAITING
 from bunqueue.protocol.search.conditions import Condition
 
-LIVE = WAITING  # in a `Finding`: any state in which a job is live
+# In a `Finding`, beside COMPLETED and FAILED:
+LIVE = WAITING  # any state in which a job is live
+STOPPED = -1  # a dead letter that was cancelled
 
 
 class Criteria(NamedTuple):
@@ -27,7 +29,7 @@ class Criteria(NamedTuple):
 
 
 class Finding(NamedTuple):
-    """A job that was found; ``state`` is COMPLETED, FAILED or LIVE."""
+    """A job that was found; ``state`` is COMPLETED, FAILED, STOPPED or LIVE."""
 
     seq: int
     queue_id: int

@@ -32,7 +32,7 @@ from .memory import history
 from .memory.clock_correction import SetBack
 from .memory.worker_presence import NEVER, SETTLE_MS
 from .outbox import Archive, Outbox, PushedEntry
-from .peers import children, dependencies, directory, flows, reconcile, roll_call
+from .peers import children, dependencies, directory, flows, moves, reconcile, roll_call
 from .ready import queue_limits
 from .state import SPARE, Client, QueueState, State
 from .table import RECORDS, TABLES
@@ -71,6 +71,7 @@ class Engine:
         flows.recovered(state)
         children.recovered(state)
         signals.recovered(state)
+        moves.recovered(state)
         dependencies.ask_again(state)
         reconcile.begin(state)
         roll_call.begin(state)
@@ -80,7 +81,7 @@ class Engine:
         """Carry out one command; its reply, unless it parks, is in the outbox."""
         state = self.state
         state.now = now
-        elsewhere = state.directory or state.prepared or state.recovery.unheard
+        elsewhere = state.directory or state.prepared or state.recovery.unheard or state.moving
         if not (elsewhere and self._sent_elsewhere(client, command)):
             carry_out(state, client, command)
         # As `_serve` begins; asked here as well, because the call costs something for every command.

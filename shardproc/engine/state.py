@@ -15,7 +15,7 @@ from bunqueue.model.ids import IdFactory, slot_of_queue
 from bunqueue.model.job import Job, JobOptions, SharedOptions
 from bunqueue.model.retention import Retention
 from bunqueue.protocol.codes import Code
-from bunqueue.protocol.commands import CommandError, Reply
+from bunqueue.protocol.commands import CommandError
 from bunqueue.protocol.commands.base import RequestId
 from bunqueue.protocol.job_view import DEFAULT_OPTIONS, MAX_SHARED, share_options
 
@@ -54,7 +54,7 @@ class LongWork(Struct, eq=False):
     """A command that is carried out slice by slice; see background/slices.py."""
 
     req_id: RequestId
-    steps: Generator[None, None, Reply]
+    steps: Generator[None, None, Any]
     writes: bool  # it goes on to the end, even when nobody waits for the answer
 
 
@@ -253,6 +253,7 @@ class State:
         "alarms",
         "answering",
         "archive",
+        "arrived",
         "asked",
         "asked_size",
         "awaited",
@@ -276,9 +277,12 @@ class State:
         "hearing",
         "ids",
         "jobs",
+        "leaving",
         "listeners",
         "lives",
         "minute",
+        "moved",
+        "moving",
         "next_queue_id",
         "next_seq",
         "next_sweep",
@@ -301,6 +305,7 @@ class State:
         "runs",
         "serial",
         "settled",
+        "settling",
         "shard",
         "shards",
         "spare",
@@ -386,6 +391,11 @@ class State:
         self.parts: dict[str, Any] = {}  # flow -> flows.Part, its prepared jobs
         self.undecided: dict[str, list[Callable[[Any], None]]] = {}  # flow -> waits for its decision
         self.decisions: dict[str, Any] = {}  # flow -> flows.Decision; other shards may not know it yet
+        self.leaving: dict[str, Any] = {}  # moves that were under way at the start; see peers/moves.py
+        self.moving: dict[str, list[Callable[[Any], None]]] = {}  # jobs on their way -> who waits for them
+        self.moved: dict[str, int] = {}  # jobs that have left -> the shard to which; the last of them
+        self.arrived: dict[str, Any] = {}  # moves whose jobs came here -> moves.Arrived
+        self.settling: set[str] = set()  # their jobs
         self.awaited: dict[str, Awaited] = {}
         self.settled: list[Job] = []  # awaited jobs that have ended; not yet handled
         self.freed_ids: list[str] = []  # chosen ids of removed jobs; not yet sent to other shards

@@ -47,7 +47,7 @@ from bunqueue.protocol.commands.dlq import (
     SetDlqConfig,
 )
 from bunqueue.protocol.commands.events import GetEvents, SubscribeEvents, TrimEvents, WaitJob, WaitJobs
-from bunqueue.protocol.commands.find import FindJobs
+from bunqueue.protocol.commands.find import ChangeJobs, FindJobs
 from bunqueue.protocol.commands.flows import (
     GetChildrenValues,
     GetFailedChildrenValues,
@@ -175,14 +175,14 @@ from .handlers import (
 from .handlers.crons import commands as cron_commands
 from .handlers.crons import names as cron_names
 from .handlers.crons import runs as cron_runs
-from .handlers.search import find
+from .handlers.search import change, find
 from .handlers.views import dashboard, event_log, group_jobs, insight, query, stats
 from .handlers.workflows import operate, record, signals, suspend
 from .handlers.workflows import view as workflow_view
 from .lifecycle import child_results, dedup, job_waiters, outcomes, unique_keys
 from .memory import pointers, queue_configs, timetable
 from .memory import recovery as memory_recovery
-from .peers import children, dependencies, directory, families, flows, possession, reconcile, roll_call
+from .peers import children, dependencies, directory, families, flows, moves, possession, reconcile, roll_call
 from .ready import queue_limits
 from .table_types import Apart, Farewell, Handler, PeerAnswer, PeerDeferral, Record, Tables, at_id, at_queue
 
@@ -274,6 +274,8 @@ HANDLERS: Mapping[type, Handler] = {
     GetCountsPerPriority: queues.counts_per_priority,
     # handlers/search/find.py
     FindJobs: find.find_jobs,
+    # handlers/search/change.py
+    ChangeJobs: change.change_jobs,
     # handlers/subscriptions.py
     SubscribeEvents: subscriptions.subscribe,
     TrimEvents: subscriptions.trim_events,
@@ -372,12 +374,16 @@ ANSWERS: Mapping[type, PeerAnswer] = {
     messages.Have: possession.have,
     messages.Reconciled: reconcile.reconciled,
     messages.Announce: roll_call.announce,
+    messages.MoveIn: moves.move_in,
+    messages.MoveEnded: moves.move_ended,
+    messages.Rehome: moves.rehome,
 }
 """Messages of other shards. Each function returns the answer, or is a generator that does."""
 
 DEFERRED: Mapping[type, PeerDeferral] = {
     messages.Forward: directory.forwarded,
     messages.Recall: flows.recalled,
+    messages.Settled: moves.settled,
 }
 """Messages whose answer is delivered later."""
 
@@ -395,6 +401,8 @@ RECORDS: Mapping[str, Record] = {
     pointers.KIND: Record(pointers.recover, Apart.DERIVED),
     "dlq": Record(queue_configs.recover_dlq, at_queue),
     "stall": Record(queue_configs.recover_stall, at_queue),
+    moves.LEAVING: Record(moves.recover_leaving, Apart.UNSETTLED),
+    moves.ARRIVED: Record(moves.recover_arrived, Apart.UNSETTLED),
     flows.UNDECIDED: Record(flows.recover_part, Apart.UNSETTLED),
     flows.DECIDED: Record(flows.recover_decision, Apart.UNSETTLED),
     memory_recovery.KIND: Record(roll_call.recover, Apart.DERIVED),

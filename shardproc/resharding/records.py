@@ -52,8 +52,9 @@ class Placing:
         """By shard; ReshardError when the old shards are not done with each other."""
         if self._unsettled:
             raise ReshardError(
-                f"{len(self._unsettled)} flow(s) were being pushed when the server ended: start it once with"
-                f" --shards {self._old}, which settles them, stop it and try again; {UNCHANGED}"
+                f"{len(self._unsettled)} flow(s) were being pushed, or jobs moved, when the server ended:"
+                f" start it once with --shards {self._old}, which settles them, stop it and try again;"
+                f" {UNCHANGED}"
             )
         return [[(*place, value) for place, value in some.items()] for some in self._found]
 

@@ -86,7 +86,8 @@ class Store(FinishedJobs):
         last = self._db.execute("select max(seq) from jobs").fetchone()[0]
         stored = self._db.execute("select value from meta where key = 'live_from'").fetchone()
         self._journal.live_from = int(stored[0]) if stored else 0
-        engine.state.next_seq = max((last or 0) + 1, self._journal.live_from)
+        reserved = engine.state.next_seq  # by records
+        engine.state.next_seq = max((last or 0) + 1, self._journal.live_from, reserved)
         self._journal.has_steps = bool(self._db.execute(run_rows.ANY).fetchone()[0])
         self._carry_out(self._search.recover(engine.state.next_seq))
         engine.recover_jobs(self._live_jobs(progress), now)

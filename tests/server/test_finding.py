@@ -119,3 +119,40 @@ async def test_jobs_are_found_over_http(web: httpx2.AsyncClient) -> None:
     for query, words in (({"tags": tag}, "tags is unknown"), ({"where": "colour = red"}, "no field")):
         refused = await web.get("/jobs", params=query)
         assert (refused.status_code, words in refused.text) == (422, True), refused.text
+
+
+async def test_what_is_found_is_changed_over_http(web: httpx2.AsyncClient) -> None:
+    queue, other, tag = fresh_queue(0), fresh_queue(1), fresh_queue()
+    for number in range(5):
+        await web.post(f"/queues/{queue}/jobs", json={"data": {"n": number}, "tags": [tag]})
+
+    async def change(path: str, **fields: Any) -> list[str]:
+        """The ids of all that were changed: a shard answers, and the cursor leads to the next one."""
+        changed: list[str] = []
+        cursor: dict[str, str] = {}
+        while True:
+            answer = await web.post(path, json={**fields, **cursor})
+            assert answer.status_code == 200, answer.text
+            reply = answer.json()
+            assert reply["data"]["changed"] == len(reply["data"]["examples"])
+            changed += reply["data"]["examples"]
+            if reply["cursor"] is None:
+                return changed
+            cursor = {"cursor": reply["cursor"]}
+
+    wanted = {"tag": [tag], "where": "data.n >= 2"}
+    dry = await change("/jobs/change", action="move", to=other, dryRun=True, **wanted)
+    done = await change(f"/queues/{queue}/jobs/change", action="move", to=other, **wanted)
+    assert (len(dry), done) == (3, dry)
+    found = (await web.get("/jobs", params={"tag": tag, "queue": other})).json()["jobs"]
+    assert sorted(job["data"]["n"] for job in found) == [2, 3, 4]
+    assert (await web.get(f"/jobs/{found[0]['id']}")).json()["job"]["queue"] == other
+    for fields, words in (
+        ({"action": "explode", "tag": [tag]}, "action"),
+        ({"action": "retry"}, "at least one condition"),
+        ({"action": "move", "tag": [tag]}, "to is required"),
+        ({"action": "retry", "tag": [tag], "priority": 3}, "priority is only for the action priority"),
+    ):
+        refused = await web.post("/jobs/change", json=fields)
+        assert (refused.status_code, words in refused.text) == (422, True), refused.text
+    assert len(await change("/jobs/change", action="remove", tag=[tag])) == 5

@@ -8,7 +8,9 @@ from msgspec import Struct
 
 from bunqueue.client.models.jobs import Job
 from bunqueue.protocol.commands import Reply
-from bunqueue.protocol.commands.find import Plan, Progress
+from bunqueue.protocol.commands.find import ChangeReply, Plan, Progress
+
+MAX_EXAMPLES = 20
 
 
 class FoundJobs(Reply, kw_only=True):
@@ -61,3 +63,28 @@ class FoundPage(Struct):
         self.found += reply.progress.found
         self.unreadable += reply.progress.unreadable
         return reply.cursor is not None
+
+
+class ChangedJobs(Struct):
+    """What was done to jobs that a search has found."""
+
+    changed: int = 0
+    """How many jobs were changed; of a dry run, how many would be, at most."""
+    skipped: dict[str, int] = {}
+    """How many were found and left alone, by reason: active, completed, unique-key, flow and so on."""
+    examples: list[str] = []
+    """The ids of the first that were changed, at most 20."""
+    more: bool = False
+    """Whether the limit was reached, so that there may be others."""
+    scanned: int = 0
+    """How many jobs were looked at, about."""
+    plan: SearchPlan = SearchPlan([], 0)
+    """How they were found."""
+
+    def add(self, reply: ChangeReply) -> None:
+        """More of them."""
+        self.changed += reply.data.changed
+        for reason, count in reply.data.skipped.items():
+            self.skipped[reason] = self.skipped.get(reason, 0) + count
+        self.examples = [*self.examples, *reply.data.examples][:MAX_EXAMPLES]
+        self.scanned += reply.progress.scanned

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
@@ -10,16 +10,19 @@ from bunqueue.protocol.commands.base import (
     MAX_SAFE,
     Merge,
     Message,
+    Priority,
     QueueName,
     Reply,
     RequestId,
     Route,
     Text,
+    Timeout,
     command,
 )
 from bunqueue.protocol.commands.times import Time
 
 MAX_PAGE = 1000  # jobs in one answer
+MAX_CHANGED = 1000  # jobs that one command changes: a few slices, and a few messages to another shard
 MAX_SCAN = 10_000_000
 SCAN = 200_000  # jobs looked at before an answer is sent, some 0.1 s
 
@@ -121,3 +124,54 @@ class FindJobs(Wanted, kw_only=True, tag_field="cmd", tag="FindJobs", gc=False):
     scan: Scan = SCAN
     explain: bool = False
     data_limit: Annotated[int, Meta(ge=0, le=MAX_SAFE)] | None = None
+
+
+Action = Literal["cancel", "retry", "remove", "priority", "move"]
+
+
+class Changed(Struct, gc=False):
+    """``changed``: how many jobs were changed; with ``dryRun``, how many would be, at most.  ``skipped``: how
+    many were found and left alone, by reason.  ``examples``: ids of the first that were changed.
+    """
+
+    changed: int
+    skipped: dict[str, int]
+    examples: list[str]
+
+
+class ChangeReply(Reply, kw_only=True):
+    """With a ``cursor`` there may be more: the same command with that cursor goes on."""
+
+    data: Changed
+    cursor: str | None
+    plan: Plan
+    progress: Progress
+
+
+@command(Route.QUEUE_OR_EACH, ChangeReply, merge=Merge.PAGE, writes=True, heavy=True, since=3)
+class ChangeJobs(Wanted, kw_only=True, tag_field="cmd", tag="ChangeJobs", gc=False):
+    """Do something to all jobs that are found, oldest first, in pieces.
+
+    - ``cancel``: as Cancel with ``running``, for ``reason`` and with ``grace``
+    - ``retry``: dead letters run again with all their attempts.  Cancelled and completed ones are skipped
+      unless ``state`` names them
+    - ``remove``: as RemoveJob; active jobs are skipped
+    - ``priority``: waiting and delayed jobs get this ``priority``
+    - ``move``: waiting and delayed jobs, and dead letters, go to the queue ``to``, which may be new.  They
+      keep their ids, data, options, logs and attempts; dead letters wait there, with all their attempts.
+      Jobs of flows, and workflows, are skipped
+
+    The command changes at most ``limit`` jobs, looks at ``scan`` of them, and leaves those alone that arrived
+    after the first command.  With ``dryRun`` it changes none and counts all.  It is refused without a queue
+    and any condition.
+    """
+
+    action: Action
+    priority: Priority | None = None
+    to: QueueName | None = None
+    reason: Message | None = None
+    grace: Timeout | None = None  # 10 s
+    dry_run: bool = False
+    limit: Annotated[int, Meta(ge=1, le=MAX_CHANGED)] = MAX_CHANGED
+    cursor: Cursor | None = None
+    scan: Scan = SCAN

@@ -86,6 +86,12 @@ def encoded(cursor: Cursor) -> str:
     return base64.urlsafe_b64encode(_encode(cursor)).decode().rstrip("=")
 
 
+def means_all(wanted: Wanted) -> bool:
+    """Whether it names neither a queue nor any condition."""
+    given = [getattr(wanted, field.name) for field in fields(Wanted) if field.name != "req_id"]
+    return all(value in (None, [], {}) or (isinstance(value, str) and not value.strip()) for value in given)
+
+
 def digest_of(wanted: Wanted) -> int:
     """What tells a search from another one."""
     meant: dict[str, Any] = {}

@@ -10,12 +10,22 @@ from collections import deque
 from collections.abc import Callable, Generator
 from typing import Any
 
+from msgspec import Struct
+
 from bunqueue.protocol.commands import COMMANDS, Command, CommandError, Reply, refused
+from bunqueue.protocol.commands.base import RequestId
 
 from ..dispatch import answer_late
 from ..state import Client, LongWork, State
 
-Steps = Generator[None, None, Reply]
+Steps = Generator[None, None, "Reply | Later"]
+
+
+class Later(Struct, eq=False):
+    """In place of a reply: it comes when something else has ended, from other shards, say.  ``register`` is
+    given the function that takes it, and may call that at once."""
+
+    register: Callable[[Callable[[Any], None]], None]
 
 
 def sliced(
@@ -28,8 +38,7 @@ def sliced(
         try:
             next(steps)
         except StopIteration as done:
-            reply: Reply = done.value
-            return reply
+            return _reply(state, client, command.req_id, done.value)
         writes = COMMANDS[str(command.__struct_config__.tag)].writes
         state.works.setdefault(client, deque()).append(LongWork(command.req_id, steps, writes))
         return None
@@ -46,21 +55,41 @@ def run(state: State) -> None:
         work.steps.close()
         works.popleft()
     else:
-        reply = _next(work)
-        if reply is not None:
+        found = _next(work)
+        if found is not None:
             works.popleft()
+            reply = _reply(state, client, work.req_id, found)
+        if reply is not None:
             answer_late(state, client, work.req_id, reply)
     del state.works[client]
     if works:
         state.works[client] = works  # at the end: its next turn comes after all others'
 
 
-def _next(work: LongWork) -> Reply | None:
+def _reply(state: State, client: Client, req_id: RequestId, found: Reply | Later) -> Reply | None:
+    """The reply if it is there; else it is sent when it comes."""
+    if not isinstance(found, Later):
+        return found
+    replies: list[Reply] = []
+    waits = False
+
+    def deliver(reply: Reply) -> None:
+        if not waits:
+            replies.append(reply)
+        elif not client.closed:
+            answer_late(state, client, req_id, reply)
+
+    found.register(deliver)
+    waits = True
+    return replies[0] if replies else None
+
+
+def _next(work: LongWork) -> Reply | Later | None:
     try:
         next(work.steps)
     except StopIteration as done:
-        reply: Reply = done.value
-        return reply
+        found: Reply | Later = done.value
+        return found
     except CommandError as error:
         return refused(error)
     return None

@@ -271,7 +271,7 @@ def _wanted(state: State, queue: str, chosen: DlqFilter) -> Wanted:
 def _retry(state: State, queue: QueueState, seqs: list[int], finished: int) -> tuple[int, int]:
     """Bring finished jobs back; how many came, and how many cannot be read."""
     jobs = state.archive.load(seqs).values()
-    came = sum(_revive(state, queue, job) for job in jobs if job.state == finished)
+    came = sum(revive(state, queue, job) for job in jobs if job.state == finished)
     return came, len(state.archive.remains(seqs))
 
 
@@ -286,10 +286,10 @@ def _retry_one(state: State, queue: QueueState, job_id: str, finished: int) -> i
     job = state.archive.find(job_id)
     if job is None or job.state != finished or job.queue != queue.name:
         return 0
-    return int(_revive(state, queue, job))
+    return int(revive(state, queue, job))
 
 
-def _revive(state: State, queue: QueueState, job: Job) -> bool:
+def revive(state: State, queue: QueueState, job: Job) -> bool:
     """Bring a finished job back, unless it is a dead letter whose unique key a living job holds."""
     if job.state == FAILED and not transitions.can_retake_key(state, queue, job):
         return False

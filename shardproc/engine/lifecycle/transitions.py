@@ -179,7 +179,7 @@ def complete(
             state.settled.append(job)
         job.result = result
         queue.completed += 1
-    _retire(state, queue, job)
+    retire(state, queue, job)
     extra = job.extra
     if extra is None:
         return
@@ -327,7 +327,7 @@ def expire(state: State, queue: QueueState, job: Job) -> None:
     emit(state, events.DROPPED, job, reason=EXPIRED)
     outcomes.remember(state, job)
     run_ended(state, job, EXPIRED)
-    _retire(state, queue, job)
+    retire(state, queue, job)
 
 
 def remove(state: State, queue: QueueState, job: Job, kind: int = events.DROPPED) -> None:
@@ -337,7 +337,7 @@ def remove(state: State, queue: QueueState, job: Job, kind: int = events.DROPPED
     emit(state, kind, job)
     outcomes.remember(state, job)
     run_ended(state, job, "removed")
-    _retire(state, queue, job)
+    retire(state, queue, job)
     job.data = NIL  # entries in heaps may stay for long
 
 
@@ -381,7 +381,7 @@ def dead_letter(
         dlq_retries.plan(state, job)
         if queue.failed > of_queue(state, queue.name, DlqConfig).max_entries:
             state.chores.setdefault((removal.evict, queue.name), removal.evict(state, queue))
-    _retire(state, queue, job)
+    retire(state, queue, job)
 
 
 def let_go(state: State, queue: QueueState, job: Job) -> None:
@@ -709,7 +709,7 @@ def _again(state: State, queue: QueueState, job: Job, run_at: int) -> None:
     state.out.touch(job, ROW)
 
 
-def _retire(state: State, queue: QueueState, job: Job) -> None:
+def retire(state: State, queue: QueueState, job: Job) -> None:
     """A job is no longer live: from now on only the archive knows it."""
     if job.holds_key:
         unique_keys.end_key(state, queue, job)
@@ -733,4 +733,4 @@ def _retire(state: State, queue: QueueState, job: Job) -> None:
 
 def _is_remembered(state: State, job_id: str) -> bool:
     """Whether others may ask this shard about a job that is removed."""
-    return job_id in state.tombstones or job_id in state.child_results
+    return job_id in state.tombstones or job_id in state.child_results or job_id in state.moving

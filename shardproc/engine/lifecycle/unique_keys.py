@@ -68,6 +68,26 @@ def end_key(state: State, queue: QueueState, job: Job) -> None:
         hold_ended(state, queue, key, EndedKey(job.id, until, state.now))
 
 
+def let_go(state: State, queue: QueueState, job: Job) -> None:
+    """A job leaves its queue, live or ended, and its key goes with it."""
+    release_key(queue, job)
+    if has_after_its_end(state, queue, job):
+        drop_ended(state, queue, job.unique_key or "")
+
+
+def hold_again(state: State, queue: QueueState, job: Job) -> None:
+    """An ended job that held its key is back; not if another one has taken the key meanwhile."""
+    key, until = job.unique_key, job.extra.key_until if job.extra is not None else None
+    is_free = key not in queue.unique and key not in queue.ended_keys
+    if key is not None and is_free and not is_over(until, state.now):
+        hold_ended(state, queue, key, EndedKey(job.id, until, state.now))
+
+
+def has_after_its_end(state: State, queue: QueueState, job: Job) -> bool:
+    """Whether an ended job holds its key."""
+    return job.unique_key is not None and holder_of_ended(state, queue, job.unique_key) == job.id
+
+
 def _ended_as(job: Job) -> int:
     """The state for its key in which a job has ended; REMOVED: it was taken away before that."""
     if job.state == COMPLETED or (job.state == REMOVED and job.finished_at is not None):

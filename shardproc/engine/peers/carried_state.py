@@ -20,7 +20,7 @@ def entangled(state: State, heard: bool) -> bool:
     asked = any(not isinstance(asked.message, Announce) for asked in state.asked.values())  # asked again
     waits = asked, state.relays, state.granted, state.awaited, state.out.peer_messages
     flows = state.prepared, state.parts, state.undecided, state.decisions
-    return heard or any((*waits, *flows))
+    return heard or any((*waits, *flows, state.moving))
 
 
 def parked(state: State) -> list[tuple[Client, RequestId]]:

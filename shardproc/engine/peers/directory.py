@@ -213,6 +213,8 @@ def _verify(state: State, job_id: str, *, own: bool = False) -> int:
         return messages.TAKEN
     if job_id in state.prepared:
         return messages.UNDECIDED
+    if job_id in state.moving:
+        return messages.BUSY
     if not own and state.granted[job_id] > 0:
         return messages.BUSY
     _forget_finished(state, job_id)
@@ -264,13 +266,17 @@ def get_job_by_custom_id(state: State, client: Client, command: GetJobByCustomId
 
 def relay(state: State, client: Client, command: Command) -> bool:
     """Have the home of the job carry out a command, if that is another shard, and wait for a job of a flow
-    that is about to appear; whether it is one of these."""
+    that is about to appear, or that is on its way to another queue; whether it is one of these."""
     spec = COMMANDS[str(command.__struct_config__.tag)]
     if spec.route is Route.ID:
         job_id = getattr(command, spec.key)
         home = state.directory.get(job_id)
+        if home is None and job_id not in state.jobs:
+            home = state.moved.get(job_id)
         if home is not None:
             _start(state, client, command, _relay_one(state, client, command, home))
+        elif job_id in state.moving:
+            _start(state, client, command, _when_moved(state, client, command, job_id))
         elif job_id in state.prepared:
             peer_calls.start(state, _when_decided(state, client, command, [job_id]))
         else:
@@ -356,5 +362,12 @@ def forwarded(state: State, source: int, message: messages.Forward, deliver: Del
 
 def _when_decided(state: State, client: Client, command: Command, ids: list[str]) -> Steps:
     yield from flows_decided(state, ids)
-    if not client.closed:
+    left = len(ids) == 1 and (ids[0] in state.moving or ids[0] in state.moved)
+    if not client.closed and not (left and relay(state, client, command)):
+        carry_out(state, client, command)
+
+
+def _when_moved(state: State, client: Client, command: Command, job_id: str) -> Steps:
+    yield [(state.shard, messages.Settled(job_id))]
+    if not client.closed and not relay(state, client, command):
         carry_out(state, client, command)

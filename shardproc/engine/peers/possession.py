@@ -27,6 +27,8 @@ def have(state: State, source: int, message: messages.Have) -> messages.Had:
 def _had(state: State, job_id: str) -> messages.Holding:
     if job_id in state.prepared:
         return messages.Holding(messages.HIDDEN, state.prepared[job_id])
+    if job_id in state.moving:
+        return messages.Holding(messages.HIDDEN)
     job = state.jobs.get(job_id)
     if job is not None or state.granted[job_id]:
         mark = job.extra.flow if job is not None and job.extra is not None else None

@@ -57,11 +57,11 @@ def _listen(state: State, shard: int) -> Steps:
 def announce(state: State, source: int, message: messages.Announce) -> messages.Announced:
     ids, after = state.archive.own_ids_after(message.after, PAGE)
     if not message.after:  # a prepared job may appear between two pages, where the pages have been already
-        ids += state.prepared
+        ids += [*state.prepared, *state.moving]
     if after is None:  # and a job of a later page may have become a tombstone
         ids += state.tombstones
     theirs = [job_id for job_id in ids if pointer(state, job_id) == source]
-    live = [job_id in state.jobs or job_id in state.prepared for job_id in theirs]
+    live = [any(job_id in here for here in (state.jobs, state.prepared, state.moving)) for job_id in theirs]
     return messages.Announced(theirs, live, after)
 
 
@@ -81,7 +81,8 @@ def _take(state: State, shard: int, found: Iterable[tuple[str, bool]]) -> None:
 
 
 def _is_here(state: State, job_id: str) -> bool:
-    return job_id in state.jobs or job_id in state.prepared or state.granted[job_id] > 0
+    here = state.jobs, state.prepared, state.moving
+    return any(job_id in some for some in here) or state.granted[job_id] > 0
 
 
 def _settle(state: State, shard: int, home: int, jobs: list[tuple[str, bool]]) -> Steps:

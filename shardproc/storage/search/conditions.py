@@ -51,8 +51,9 @@ _COLUMNS = {
 }
 _FIXED = frozenset({"name", "created"})  # the row of a live job says the same as memory does
 _SELECT = """select jobs.seq, jobs.queue_id,
-case when completed.seq is not null then 3 when dead_letters.seq is not null then 4 else 0 end,
-jobs.options, jobs.extra, """  # the numbers are COMPLETED, FAILED, and WAITING in place of all live states
+case when completed.seq is not null then 3 when dead_letters.reason = 'cancelled' then -1
+when dead_letters.seq is not null then 4 else 0 end,
+jobs.options, jobs.extra, """  # the numbers are COMPLETED, STOPPED, FAILED and LIVE
 _ALL = """ from jobs
 left join completed on completed.queue_id = jobs.queue_id and completed.seq = jobs.seq
 left join dead_letters on dead_letters.seq = jobs.seq

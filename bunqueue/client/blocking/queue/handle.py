@@ -17,7 +17,7 @@ from bunqueue.client.options import checks
 from bunqueue.client.options.job import encode_data, job_data, job_id
 from bunqueue.client.options.moments import When, time_left
 from bunqueue.client.options.types import JobRef
-from bunqueue.errors import BunqueueError, LockLost, ResultTimeout, WrongState
+from bunqueue.errors import BunqueueError, JobNotFound, LockLost, ResultTimeout, WrongState
 from bunqueue.protocol.commands import Ok, Reply, dedup, dlq, flows, insight, jobs, query
 from bunqueue.protocol.commands.core import (
     Ack,
@@ -136,6 +136,8 @@ class JobHandle(Generic[R]):
         limit = None if timeout is None else seconds(timeout, "timeout")
         try:
             ended = self._caller.ended(self.queue, self.id, limit)
+            while ended.state == "unknown" and self._has_moved():
+                ended = self._caller.ended(self.queue, self.id, limit)
         except TimeoutError as error:
             if type(error) is not TimeoutError:  # one of ours says more
                 raise
@@ -146,6 +148,15 @@ class JobHandle(Generic[R]):
                 job_id=self.id,
             ) from None
         return views.outcome(ended, self.result_type)
+
+    def _has_moved(self) -> bool:
+        """Whether the job is in another queue than it was; the handle is one of that queue then."""
+        try:
+            job = self.job()
+        except JobNotFound:
+            return False
+        before, self.queue = self.queue, job.queue
+        return job.queue != before
 
     def result(self, timeout: Duration | None = None) -> R:
         """What the handler gave back, once the job has completed; waits for at most `timeout` ms.

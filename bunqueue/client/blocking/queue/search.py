@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Unpack
+from typing import Any, Unpack
 
 from bunqueue.client.connection.caller import Caller
+from bunqueue.client.connection.options import Duration, milliseconds
 from bunqueue.client.models.jobs import Job
-from bunqueue.client.models.search import FoundJobs, FoundPage, SearchPlan
+from bunqueue.client.models.search import ChangedJobs, FoundJobs, FoundPage, SearchPlan
 from bunqueue.client.options import checks
 from bunqueue.client.options.search import JobFilter, wanted
-from bunqueue.protocol.commands.find import MAX_PAGE, FindJobs
+from bunqueue.errors import OptionError
+from bunqueue.protocol.commands.find import (
+    MAX_CHANGED,
+    MAX_PAGE,
+    Action,
+    ChangeJobs,
+    ChangeReply,
+    FindJobs,
+)
+from bunqueue.protocol.search.cursor import means_all
 
 PAGE = 500  # jobs read at once by who wants all
+LIMIT = 10_000  # jobs changed by one call, unless it says otherwise
 
 OnProgress = Callable[[int, int], None]
 
@@ -84,6 +95,107 @@ class Search:
         """How `find` would go about it, and how many jobs it would look at, at most; it looks at none."""
         reply = self._caller.call(self._search(which, explain=True), FoundJobs)
         return SearchPlan(reply.plan.by, reply.plan.jobs)
+
+    # -- changing all that are found
+    # The oldest come first. `limit` bounds how many are changed; `more` of what is returned says whether
+    # there may be others. With `dry_run` nothing is changed, and all are counted. Jobs that are added
+    # meanwhile are left alone. If the connection breaks, what was changed stays so: call it again.
+
+    def retry_found(
+        self,
+        *,
+        limit: int = LIMIT,
+        dry_run: bool = False,
+        on_progress: OnProgress | None = None,
+        **which: Unpack[JobFilter],
+    ) -> ChangedJobs:
+        """Run the dead letters that `JobFilter` describes again, with all their attempts.
+
+        Cancelled and completed jobs are left alone unless `state` names them.
+        """
+        return self._change("retry", which, limit, dry_run, on_progress)
+
+    def cancel_found(
+        self,
+        reason: str | None = None,
+        *,
+        grace: Duration | None = None,
+        limit: int = LIMIT,
+        dry_run: bool = False,
+        on_progress: OnProgress | None = None,
+        **which: Unpack[JobFilter],
+    ) -> ChangedJobs:
+        """Cancel the jobs that `JobFilter` describes, also those that run: as `JobHandle.cancel`."""
+        lasting = None if grace is None else milliseconds(grace, "grace")
+        return self._change("cancel", which, limit, dry_run, on_progress, reason=reason, grace=lasting)
+
+    def remove_found(
+        self,
+        *,
+        limit: int = LIMIT,
+        dry_run: bool = False,
+        on_progress: OnProgress | None = None,
+        **which: Unpack[JobFilter],
+    ) -> ChangedJobs:
+        """Remove the jobs that `JobFilter` describes, with all they have; not those that run."""
+        return self._change("remove", which, limit, dry_run, on_progress)
+
+    def prioritize_found(
+        self,
+        priority: int,
+        *,
+        limit: int = LIMIT,
+        dry_run: bool = False,
+        on_progress: OnProgress | None = None,
+        **which: Unpack[JobFilter],
+    ) -> ChangedJobs:
+        """Give the waiting and delayed jobs that `JobFilter` describes another priority."""
+        return self._change("priority", which, limit, dry_run, on_progress, priority=priority)
+
+    def move_found(
+        self,
+        to: str,
+        *,
+        limit: int = LIMIT,
+        dry_run: bool = False,
+        on_progress: OnProgress | None = None,
+        **which: Unpack[JobFilter],
+    ) -> ChangedJobs:
+        """Move waiting and delayed jobs and dead letters that `JobFilter` describes to the queue `to`.
+
+        They keep their ids, so handles and whoever waits for results go on; and their data, options, logs and
+        attempts. Dead letters wait there, with all their attempts. Jobs of flows, and workflows, are left
+        alone.
+        """
+        return self._change("move", which, limit, dry_run, on_progress, to=checks.queue_name(to))
+
+    def _change(
+        self,
+        action: Action,
+        which: JobFilter,
+        limit: int,
+        dry_run: bool,
+        on_progress: OnProgress | None,
+        **more: Any,
+    ) -> ChangedJobs:
+        checks.whole("limit", limit)
+        command = ChangeJobs(queue=self._searched, action=action, dry_run=dry_run, **wanted(which), **more)
+        if means_all(command):
+            raise OptionError("a search of all queues needs at least one condition; give state=, or where=")
+        checks.checked(command)
+        done = ChangedJobs()
+        while True:
+            command.limit = min(limit - (0 if dry_run else done.changed), MAX_CHANGED)
+            reply = self._caller.call(command, ChangeReply)
+            if not done.scanned:
+                done.plan = SearchPlan(reply.plan.by, reply.plan.jobs)
+            done.add(reply)
+            command.cursor = reply.cursor
+            if on_progress is not None:
+                on_progress(done.scanned, max(done.scanned, done.plan.jobs))
+            done.more = reply.cursor is not None
+            if not done.more or (not dry_run and done.changed >= limit):
+                return done
 
     def _search(
         self,

@@ -26,7 +26,7 @@ class Match(NamedTuple):
     seq: int
     queue: QueueState
     job: Job | None
-    state: int  # COMPLETED or FAILED; of a live one LIVE
+    state: int  # as of a `Finding`
 
 
 class Step(NamedTuple):

@@ -1,0 +1,136 @@
+"""What ChangeJobs does to one job, and why it leaves others alone."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+from bunqueue.model.job import ACTIVE, BLOCKED, COMPLETED, FAILED, STATE_NAMES, SUSPENDED, Job
+from bunqueue.protocol.commands.find import ChangeJobs
+from bunqueue.protocol.commands.jobs import Cancel
+from bunqueue.protocol.search.conditions import EQUAL, Condition
+
+from ...criteria import LIVE, STOPPED
+from ...lifecycle import events, removal, transitions
+from ...peers import moves
+from ...state import Client, QueueState, State
+from .. import cancel, dlq
+from .walk import Match
+
+# Why a job is left alone
+FINISHED, UNFINISHED, IS_ACTIVE, IS_COMPLETED, CANCELLED = (
+    "finished",
+    "unfinished",
+    "active",
+    "completed",
+    "cancelled",
+)
+TAKEN = "unique-key"  # another job holds its key
+FLOW = "flow"  # jobs of flows stay together
+WORKFLOW = "workflow"  # its steps stay where they are
+THERE = "there-already"
+
+GRACE = 10_000  # ms; as of Cancel
+
+
+class Actions:
+    """The action of one command."""
+
+    def __init__(
+        self, state: State, client: Client, command: ChangeJobs, conditions: Sequence[Condition]
+    ) -> None:
+        self._state, self._client, self._command = state, client, command
+        named = [each.values for each in conditions if each.field == "state" and each.comparison == EQUAL]
+        self._named = frozenset(word for values in named for word in values)
+        self._removals: dict[tuple[QueueState, int], list[int]] = {}
+        self._removed = 0
+        self._transfer = moves.Transfer(state, command.to or "")
+
+    def refusal(self, match: Match) -> str | None:
+        """Why a job is left alone, as far as its state tells."""
+        refuse: Callable[[Match], str | None] = getattr(self, f"_refuse_{self._command.action}")
+        return refuse(match)
+
+    def carry_out(self, queue: QueueState, job: Job) -> str | None:
+        """Change a job; why not, if it is left alone."""
+        act: Callable[[QueueState, Job], str | None] = getattr(self, f"_{self._command.action}")
+        return act(queue, job)
+
+    def end_piece(self) -> None:
+        """Some jobs have been dealt with."""
+        for (queue, finished), seqs in self._removals.items():
+            removal.check(self._state, queue, self._removed)
+            removal.purge(self._state, queue, finished, seqs)
+            self._removed += len(seqs)
+        self._removals.clear()
+        self._transfer.send()
+
+    def when_moved(self, done: Callable[[int, Counter[str]], None]) -> None:
+        """Call ``done`` when all jobs that were to be moved have been, with how many, and how many came back
+        for which reason."""
+        self._transfer.when_done(done)
+
+    # -- one action after the other
+
+    def _refuse_cancel(self, match: Match) -> str | None:
+        return None if match.state == LIVE else FINISHED
+
+    def _cancel(self, queue: QueueState, job: Job) -> None:
+        grace = GRACE if self._command.grace is None else self._command.grace
+        order = Cancel(id=job.id, running=True, reason=self._command.reason, grace=grace)
+        cancel.cancel(self._state, self._client, order)
+
+    def _refuse_retry(self, match: Match) -> str | None:
+        if match.state == LIVE:
+            return UNFINISHED
+        return self._refuse_unnamed(match)
+
+    def _refuse_unnamed(self, match: Match) -> str | None:
+        """Cancelled and completed jobs run again only if that is asked for."""
+        if match.state == STOPPED and CANCELLED not in self._named:
+            return CANCELLED
+        if match.state == COMPLETED and IS_COMPLETED not in self._named:
+            return IS_COMPLETED
+        return None
+
+    def _retry(self, queue: QueueState, job: Job) -> str | None:
+        return None if dlq.revive(self._state, queue, job) else TAKEN
+
+    def _refuse_remove(self, match: Match) -> str | None:
+        return IS_ACTIVE if match.job is not None and match.job.state == ACTIVE else None
+
+    def _remove(self, queue: QueueState, job: Job) -> None:
+        if job.state in (COMPLETED, FAILED):
+            self._removals.setdefault((queue, job.state), []).append(job.seq)
+        else:
+            transitions.remove(self._state, queue, job, events.REMOVED)
+
+    def _refuse_priority(self, match: Match) -> str | None:
+        if match.state != LIVE or match.job is None:
+            return FINISHED
+        return _busy(match.job)
+
+    def _priority(self, queue: QueueState, job: Job) -> None:
+        assert self._command.priority is not None
+        transitions.reorder(self._state, queue, job, self._command.priority, lifo=None)
+
+    def _refuse_move(self, match: Match) -> str | None:
+        if match.queue.name == self._command.to:
+            return THERE
+        if match.state == COMPLETED:
+            return IS_COMPLETED
+        return self._refuse_unnamed(match) or _busy(match.job)
+
+    def _move(self, queue: QueueState, job: Job) -> str | None:
+        if job.run is not None:
+            return WORKFLOW
+        if moves.is_of_flow(self._state, job):
+            return FLOW
+        return self._transfer.add(queue, job)
+
+
+def _busy(job: Job | None) -> str | None:
+    """The state of a live job that neither waits for its turn nor for its time."""
+    if job is not None and job.state in (ACTIVE, BLOCKED, SUSPENDED):
+        return STATE_NAMES[job.state]
+    return None

@@ -1,0 +1,92 @@
+"""Real processes, killed while jobs go from a queue to another one on another shard: each is there once.
+
+Jobs leave shard 1 for shard 2; the ids of some point to shard 3.  ``KILL_EVERY_STEP=1`` tries each step.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterator
+from itertools import count, product
+
+import pytest
+from support.crashes import CrashingServer, Step
+from support.server import dispose, quiet_port
+from support.town import Town
+from support.waiting import eventually
+
+SHARDS = 4
+LETTERS = ("MoveIn", "MovedIn", "Rehome", "MoveEnded")
+MOMENTS = ("before commit", "after commit", "sent")
+SETTLES_S = 15.0
+_numbers = count()
+
+STEPS = [
+    Step("MoveIn", "sends", "before commit"),
+    Step("MoveIn", "receives", "before commit"),
+    Step("MoveIn", "receives", "after commit"),
+    Step("MovedIn", "receives", "before commit"),
+    Step("Rehome", "receives", "after commit"),
+    Step("MoveEnded", "receives", "before commit"),
+    Step("MovedIn", "sends", "after commit", "server"),
+    Step("MoveIn", "sends", "after commit", "router"),
+]
+if "KILL_EVERY_STEP" in os.environ:
+    STEPS = [Step(*each) for each in product(LETTERS, ("sends", "receives"), MOMENTS)]
+    STEPS += [
+        Step(letter, "receives", "sent", victim) for letter in LETTERS for victim in ("router", "server")
+    ]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CrashingServer]:
+    found = CrashingServer(tmp_path_factory.mktemp("moves") / "data", shards=SHARDS, port=quiet_port())
+    found.start()
+    yield found
+    dispose(found)
+
+
+@pytest.mark.parametrize("step", STEPS, ids=str)
+async def test_jobs_that_are_moved_are_there_once(server: CrashingServer, step: Step) -> None:
+    if not server.running:
+        server.restart()
+    town = Town(server.address, f"m{next(_numbers)}", SHARDS)
+    source, target = town.queue(1), town.queue(2)
+    ids = [town.id(3, f"own{n}") for n in range(3)]
+    for own in ids:
+        await town.ok("PUSH", queue=source, data=own, jobId=own, uniqueKey=own)
+    dead, token = await town.pull(source)
+    await town.ok("AddLog", id=dead, message="tried")
+    await town.ok("FAIL", id=dead, token=token, error="no", unrecoverable=True)
+    ids += [(await town.ok("PUSH", queue=source, data=n, priority=n))["id"] for n in range(3)]
+    move = {"queue": source, "action": "move", "to": target}
+    server.arm(step)
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(server.crash())
+        moved = tasks.create_task(town.once("ChangeJobs", **move))
+    reply = moved.result()
+    assert reply is None or reply["data"] == {
+        "changed": 6,
+        "skipped": {},
+        "examples": reply["data"]["examples"],
+    }
+
+    async def all_there() -> bool:
+        return (await town.census()).keys() == set(ids)
+
+    await eventually(all_there, "all jobs are in a queue", SETTLES_S)
+    queues = {job["queue"] for job in (await town.census()).values()}
+    assert queues == {target} if reply is not None else len(queues) == 1, "they were moved together"
+    await town.ok("ChangeJobs", **move)
+    jobs = await town.census()
+    assert {job["queue"] for job in jobs.values()} == {target}
+    assert (await town.ok("GetLogs", id=dead))["data"]["logs"][0]["message"] == "tried"
+    assert len((await town.ok("GetAttempts", id=dead))["data"]["attempts"]) == 1
+    for own in ids[:3]:
+        assert (await town.ok("GetJob", id=own))["job"]["queue"] == target
+        again = await town.ok("PUSH", queue=target, data="other", uniqueKey=own)
+        assert again["id"] == own, "it has its key there"
+    await town.work_off()
+    assert town.delivered == dict.fromkeys(ids, 1)
+    await town.ids_are_free(ids[:3])
