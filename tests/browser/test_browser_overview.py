@@ -10,7 +10,17 @@ from support.browser import PHONE, Api, Visit
 from support.server import Server
 from support.web import fresh_queue
 
-PATHS = ("/", "/queues/invoices", "/dlq", "/cron", "/workers", "/webhooks", "/events", "/login")
+PATHS = (
+    "/",
+    "/queues/invoices",
+    "/search?q=state+%3D+completed",
+    "/dlq",
+    "/cron",
+    "/workers",
+    "/webhooks",
+    "/events",
+    "/login",
+)
 
 
 def heading(page: Page) -> str:

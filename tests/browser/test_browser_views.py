@@ -30,6 +30,7 @@ VIEWS = {
     "/": View("/", "Queues", MANY + 1),
     "/queues/:name": View(f"/queues/{QUEUE}", f"Jobs of {QUEUE}", 3 * MANY),
     "/jobs/:id": View("/jobs/crowded-job"),
+    "/search": View("/search", "Jobs found", 4 * MANY),
     "/dlq": View("/dlq", "Dead letters", 50),  # of many queues only the newest are shown
     "/dlq/:name": View(f"/dlq/{QUEUE}", "Dead letters", MANY),
     "/cron": View("/cron", "Schedules", MANY),

@@ -12,18 +12,20 @@ import { job } from "./views/job.js";
 import { login } from "./views/login.js";
 import { overview } from "./views/overview.js";
 import { queue } from "./views/queue.js";
+import { search, searchOf } from "./views/search.js";
 import { webhooks } from "./views/webhooks.js";
 import { workers } from "./views/workers.js";
 
-const VIEWS = [["/", "Overview"], ["/dlq", "Dead letters"], ["/cron", "Schedules"], ["/workers", "Workers"],
+const VIEWS = [["/", "Overview"], ["/search", "Search"], ["/dlq", "Dead letters"], ["/cron", "Schedules"], ["/workers", "Workers"],
   ["/webhooks", "Webhooks"], ["/events", "Events"]];
 
 function frame() {
   fill(document.getElementById("nav"), VIEWS.map(([href, name]) => h("a", { href }, name)));
-  const find = h("input", { id: "find", class: "find", type: "text", placeholder: "Job id", "aria-label": "Go to a job by its id", autocomplete: "off", spellcheck: "false" });
+  const find = h("input", { id: "find", class: "find", type: "text", placeholder: "Job id or conditions", "aria-label": "Go to a job by its id, or search", autocomplete: "off", spellcheck: "false" });
   const form = h("form", { role: "search", onsubmit: (event) => {
     event.preventDefault();
-    if (find.value.trim()) go(`/jobs/${encodeURIComponent(find.value.trim())}`);
+    const wanted = find.value.trim();
+    if (wanted) go(searchOf(wanted) ?? `/jobs/${encodeURIComponent(wanted)}`);
     find.value = "";
   } }, find);
   const tool = (label, sign, onclick) => h("button", { type: "button", class: "tool", title: label, "aria-label": label, onclick }, sign);
@@ -51,6 +53,7 @@ async function enter() {
 route("/", "Overview", overview);
 route("/queues/:name", "Queue", queue);
 route("/jobs/:id", "Job", job);
+route("/search", "Search", search);
 route("/dlq", "Dead letters", dlq);
 route("/dlq/:name", "Dead letters", dlq);
 route("/cron", "Schedules", cron);

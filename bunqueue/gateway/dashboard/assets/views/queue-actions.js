@@ -4,6 +4,7 @@ import { call, mayWrite } from "../api.js";
 import { ask, attempt, confirm, readJson, toast } from "../dialogs.js";
 import { button, fill, h } from "../dom.js";
 import { num, plural } from "../format.js";
+import { menu } from "../menu.js";
 import { go } from "../router.js";
 
 const CLEANED = [["completed", "Completed"], ["failed", "Dead letters"], ["waiting", "Waiting"], ["delayed", "Delayed"]];
@@ -12,23 +13,13 @@ const CLEANED = [["completed", "Completed"], ["failed", "Dead letters"], ["waiti
 export function queueActions(queue, box, refresh) {
   if (!mayWrite()) return () => {};
   let counts = {}, paused = null;
-  const menu = h("div", { class: "menu", popover: "auto", id: "queue-menu" });
-  const more = h("button", { type: "button", class: "button", popovertarget: "queue-menu" }, "More");
-  const then = async (work, done) => { menu.hidePopover?.(); if (await attempt(work, done)) refresh(); };
+  const then = async (work, done) => { if (await attempt(work, done)) refresh(); };
   const pause = button("Pause", () => then(() => call(paused ? "Resume" : "Pause", { queue }), () => (paused ? `${queue} goes on` : `${queue} is paused`)));
-  const entry = (label, onclick, kind = "") => button(label, () => { menu.hidePopover?.(); onclick(); }, `entry ${kind}`);
-  fill(menu,
-    entry("Run delayed jobs now", () => then(() => call("PromoteJobs", { queue }), (reply) => `${plural(reply.count, "job")} may run now`)),
-    entry("Clean…", () => clean(queue, refresh)),
-    entry("Drain…", () => drain(queue, counts, refresh)),
-    entry("Obliterate…", () => obliterate(queue, counts), "bad"));
-  fill(box, button("Add job", () => addJob(queue, refresh), "primary"), pause, more, menu);
-  // Below its button, as far as the window reaches.
-  menu.addEventListener("beforetoggle", () => {
-    const place = more.getBoundingClientRect();
-    menu.style.top = `${place.bottom + 6}px`;
-    menu.style.left = `${Math.max(8, Math.min(place.left, window.innerWidth - 228))}px`;
-  });
+  fill(box, button("Add job", () => addJob(queue, refresh), "primary"), pause, menu("More", "queue-menu", [
+    ["Run delayed jobs now", () => then(() => call("PromoteJobs", { queue }), (reply) => `${plural(reply.count, "job")} may run now`)],
+    ["Clean…", () => clean(queue, refresh)],
+    ["Drain…", () => drain(queue, counts, refresh)],
+    ["Obliterate…", () => obliterate(queue, counts), "bad"]]));
   return (found, isPaused) => {
     counts = found;
     paused = isPaused;

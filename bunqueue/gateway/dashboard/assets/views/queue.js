@@ -2,53 +2,20 @@
 
 import { call } from "../api.js";
 import { minuteBars } from "../charts.js";
-import { since } from "../clock.js";
 import { badge, card, empty, fill, h, text } from "../dom.js";
-import { bytes, compact, duration } from "../format.js";
+import { compact } from "../format.js";
 import { keepFresh } from "../live.js";
-import { write } from "../numbers.js";
 import { note as address } from "../router.js";
 import { pager, table } from "../table.js";
-import { jobKey, jobLink } from "./job-link.js";
+import { COLUMNS, SHOWN_BYTES } from "./job-columns.js";
+import { jobKey } from "./job-link.js";
 import { queueActions } from "./queue-actions.js";
 import { limits } from "./queue-limits.js";
 
 const SIZE = 50;
 const EVERY_MS = 8000;
-const SHOWN_BYTES = 2000; // of the data of a job; larger ones are told by their size
 const STATES = [["", "All"], ["waiting", "Waiting"], ["prioritized", "Prioritized"], ["paused", "Paused"], ["active", "Active"], ["delayed", "Delayed"],
   ["waiting-children", "Waits for jobs"], ["completed", "Completed"], ["failed", "Dead letters"]];
-
-function when(job) {
-  if (job.state === "completed" && job.completedAt) return ["completed", job.completedAt];
-  if (job.state === "delayed") return ["due", job.runAt];
-  if (job.state === "active" && job.startedAt) return ["started", job.startedAt];
-  const last = job.timeline?.[job.timeline.length - 1];
-  return job.state === "failed" && last ? ["failed", last.timestamp] : ["added", job.createdAt];
-}
-
-function took(job) {
-  if (job.state === "completed" && job.startedAt) return duration(job.completedAt - job.startedAt);
-  if (job.state === "active") return job.progress ? `${Math.round(job.progress)} %` : "runs";
-  return "";
-}
-
-function preview(job) {
-  if (job.failedReason && job.state === "failed") return h("span", { class: "bad" }, job.failedReason.slice(0, 160));
-  if (job.unreadable) return h("span", { class: "bad", title: job.unreadable }, job.unreadable.slice(0, 160));
-  return job.dataBytes === undefined ? (write(job.data) ?? "").slice(0, 120) : h("i", {}, bytes(job.dataBytes));
-}
-
-const COLUMNS = [
-  { name: "id", title: "Job", class: "id", cell: jobLink },
-  { name: "name", title: "Name", class: "name", cell: (job) => job.name },
-  { name: "state", title: "State", cell: (job) => badge(job.state) },
-  { name: "data", title: "Data", class: "wide preview", cell: preview },
-  { name: "priority", title: "Priority", class: "number", cell: (job) => job.priority || "" },
-  { name: "attempts", title: "Attempts", class: "number", cell: (job) => (job.attempts ? `${job.attempts} / ${job.maxAttempts}` : "") },
-  { name: "took", title: "Took", class: "number", cell: took },
-  { name: "when", title: "When", class: "number", cell: (job) => { const [what, at] = when(job); return since(at, `${what} `); } },
-];
 
 function tabs(state) {
   const counts = Object.fromEntries(STATES.map(([name]) => [name, h("span", { class: "count" })]));
@@ -86,7 +53,7 @@ export function queue({ params, query, main, signal }) {
   fill(main, h("p", { class: "crumbs" }, h("a", { href: "/" }, "Queues"), group ? [" / ", h("a", { href: `/queues/${encodeURIComponent(name)}` }, name), ` / group ${group}`] : null),
     h("div", { class: "page-head" }, h("h1", {}, name, " ", status), note, actions),
     card("Finished jobs in the last hour", null, bars),
-    h("section", { class: "card flush" }, h("div", { class: "card-head tabbed" }, group ? h("h2", {}, `Unfinished jobs of the group ${group}`) : [strip.element, order]), list.element, pages.element), extra.element);
+    h("section", { class: "card flush" }, h("div", { class: "card-head tabbed" }, group ? h("h2", {}, `Unfinished jobs of the group ${group}`) : [strip.element, h("a", { class: "aside", href: `/search?queue=${encodeURIComponent(name)}` }, "Search"), order]), list.element, pages.element), extra.element);
   const drawActions = queueActions(name, actions, () => fresh.refresh());
 
   async function refresh() {
