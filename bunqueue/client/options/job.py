@@ -68,7 +68,7 @@ class CommonJobOptions(TypedDict, total=False):
     durable: bool | None
     """Acknowledged only when it would survive a power loss."""
     tags: Iterable[str] | None
-    """Words that are shown with it; there is no search by them."""
+    """Words that are shown with it, and by which it is found (`Queue.find`)."""
     depends_on: Iterable[JobRef] | None
     """Jobs of any queues that must have completed before it may run: ids or handles, at most 10,000."""
     parent: JobRef | None
