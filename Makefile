@@ -22,7 +22,7 @@ NPM_PACKAGES := bun@1.4.5 bunqueue@2.9.5
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo install test faults test-interop lint audit pins format bench clean
+.PHONY: help demo install test faults chaos test-interop lint audit pins format bench clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -39,6 +39,10 @@ test: $(DEV) ## run the tests
 
 faults: $(DEV) ## run the long fault tests: full disks, power cuts, clocks, bad networks (as root: more of them)
 	$(BIN)/pytest -v -m faults tests/faults
+
+MINUTES ?= 10
+chaos: $(DEV) ## break a cluster of three hosts for MINUTES, check what its clients saw, draw chaos.html (as root: links, too)
+	CHAOS_MINUTES=$(MINUTES) CHAOS_REPORT=$(CURDIR)/chaos.html $(BIN)/pytest -v -s tests/chaos/test_chaos.py
 
 test-interop: $(DEV) $(INTEROP) ## try the server with the official clients of npm and PyPI (needs npm)
 	$(BIN)/pytest -q -m interop -n $(WORKERS) --dist worksteal tests/interop

@@ -60,6 +60,12 @@ class Node:
             unix_socket_directories="", shared_buffers="32MB", fsync="on", log_min_messages="fatal"
         )
 
+    def let_in(self, network: str) -> None:
+        """Other machines may connect, too.  Before it starts."""
+        self.configure(listen_addresses="*")
+        with (self.folder / "pg_hba.conf").open("a") as file:
+            file.write(f"host all all {network} trust\n")
+
     def copy_of(self, leader: Node, name: str) -> None:
         """Make this a standby of `leader`."""
         at = ("--host", "127.0.0.1", "--port", str(leader.port), "--username", "postgres")
@@ -127,8 +133,10 @@ class Node:
 class Postgres:
     """A leader and perhaps a synchronous standby, in a folder of their own."""
 
-    def __init__(self, *, standby: bool = False) -> None:
+    def __init__(self, *, standby: bool = False, network: str = "") -> None:
+        """``network``: other machines that may connect, as 10.0.0.0/8."""
         binaries()
+        self._network = network
         self._folder = Path(tempfile.mkdtemp(prefix="bunqueue-pg-"))
         if os.geteuid() == 0:
             shutil.chown(self._folder, _ACCOUNT, _ACCOUNT)
@@ -138,6 +146,8 @@ class Postgres:
     def __enter__(self) -> Postgres:
         try:
             self.leader.create()
+            if self._network:
+                self.leader.let_in(self._network)
             self.leader.start()
             if self.standby is not None:
                 self.standby.copy_of(self.leader, "standby")

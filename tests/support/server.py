@@ -62,6 +62,7 @@ class Server:
         self.port = port
         self.host = "127.0.0.1"
         self.ready = ""  # the ready line
+        self.inside: tuple[str, ...] = ()  # a command that runs it elsewhere: in a network of its own, say
         self.environ: dict[str, str] = {}  # what differs in the environment of its processes
         # A short path of its own: what a killed router leaves behind goes with it.
         self._folder = Path(tempfile.mkdtemp(prefix=folder_prefix()))
@@ -85,7 +86,7 @@ class Server:
         with self._stderr.open("ab") as log:
             self._log_start = log.tell()
             self._router = subprocess.Popen(
-                [sys.executable, "-c", PROGRAM, "start", *arguments],
+                [*self.inside, sys.executable, "-c", PROGRAM, "start", *arguments],
                 cwd=self._folder,
                 env=environ,
                 stdin=subprocess.DEVNULL,

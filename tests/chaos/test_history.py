@@ -1,0 +1,76 @@
+"""The checker sees what it is there for: a history that is right has no problem, and each bug has one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from chaos.history import Ack, Delivery, Entry, Final, Flow, History, Push
+
+
+def good() -> tuple[History, dict[str, Final], list[Entry]]:
+    """Two jobs and a flow, all done."""
+    pushes = [Push("q/0", "q", ["1", "1"]), Push("q/1", "q", ["2"])]
+    held = [Delivery(job, f"q/{n}", "q", "w", f"t{job}", 1.0 + n, 21.0 + n) for n, job in enumerate("12")]
+    history = History(pushes, [Flow(["f", "g"], True)], held, [Ack("1", "t1", "r1"), Ack("2", "t2", "r2")])
+    final = {job: Final("completed", f"r{job}") for job in "12fg"}
+    return history, final, [Entry(0, 7, 1), Entry(0, 8, 3), Entry(1, 1, 1)]
+
+
+def again(history: History, at: float) -> None:
+    """The first job is given to somebody else."""
+    history.deliveries.append(Delivery("1", "q/0", "q", "v", "other", at, at + 20))
+
+
+Bug = Callable[[History, dict[str, Final], list[Entry]], object]
+BUGS: dict[str, tuple[Bug, str]] = {
+    "an acknowledged push is lost": (lambda history, final, log: final.pop("1"), "which is gone"),
+    "a job never runs": (
+        lambda history, final, log: final.update({"2": Final("waiting", "r2")}),
+        "is waiting",
+    ),
+    "a key makes two jobs": (lambda history, final, log: history.pushes[0].ids.append("9"), "made the jobs"),
+    "a push makes two jobs": (
+        lambda history, final, log: history.deliveries.append(Delivery("9", "q/0", "q", "v", "t", 30, 50)),
+        "was delivered as the jobs",
+    ),
+    "a job completes twice": (lambda history, final, log: history.acks.append(history.acks[0]), "2 times"),
+    "a result is lost": (
+        lambda history, final, log: final.update({"1": Final("completed", None)}),
+        "and has None",
+    ),
+    "two hold a job": (lambda history, final, log: again(history, 5.0), "and given to v"),
+    "a completed job comes back": (lambda history, final, log: again(history, 500.0), "and given to v"),
+    "the order is wrong": (lambda history, final, log: history.deliveries.reverse(), "added later"),
+    "half a flow": (lambda history, final, log: final.pop("g"), "there are only"),
+    "a flow is lost": (lambda history, final, log: (final.pop("g"), final.pop("f")), "is gone"),
+    "a flow never ends": (lambda history, final, log: final.update(f=Final("active", None)), "never ran"),
+    "a record is missing": (
+        lambda history, final, log: log.pop(0) and log.append(Entry(0, 10, 3)),
+        "from 8 to 10",
+    ),
+    "a position is used twice": (lambda history, final, log: log.append(Entry(0, 8, 3)), "from 8 to 8"),
+    "a zombie writes": (lambda history, final, log: log.append(Entry(0, 9, 2)), "back from epoch 3"),
+    "a refusal": (lambda history, final, log: history.refused.append("refused"), "refused"),
+}
+
+
+def test_a_history_that_is_right() -> None:
+    history, final, log = good()
+    assert history.problems(final, log) == []
+
+
+@pytest.mark.parametrize("bug", BUGS)
+def test_each_bug_is_found(bug: str) -> None:
+    history, final, log = good()
+    seed, text = BUGS[bug]
+    seed(history, final, log)
+    problems = history.problems(final, log)
+    assert any(text in problem for problem in problems), problems
+
+
+def test_a_lock_that_has_run_out_is_no_problem() -> None:
+    history, final, log = good()
+    history.acks.pop(0)
+    again(history, 22.0)
+    assert history.problems(final, log) == []
