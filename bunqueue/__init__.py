@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from bunqueue.client.worker.middleware import CallNext, Middleware
     from bunqueue.client.worker.options import WorkerOptions
     from bunqueue.client.worker.processes.pool import Recycle
+    from bunqueue.client.worker.retry_after import retry_after
+    from bunqueue.client.worker.retry_rules import RetryRules
     from bunqueue.client.worker.routes import Route
     from bunqueue.client.worker.service import run_forever
     from bunqueue.client.worker.worker import Worker, WorkerHealth, WorkerStats
@@ -100,6 +102,8 @@ _WHERE = {
     "bunqueue.app.workflow": ("AsyncWorkflow", "PlainWorkflow", "Workflow"),
     "bunqueue.client.worker.job_logging": ("JobLogHandler",),
     "bunqueue.client.worker.processes.pool": ("Recycle",),
+    "bunqueue.client.worker.retry_after": ("retry_after",),
+    "bunqueue.client.worker.retry_rules": ("RetryRules",),
     "bunqueue.client.worker.routes": ("Route",),
     "bunqueue.client.worker.options": ("WorkerOptions",),
     "bunqueue.app.bunqueue": ("Bunqueue",),
@@ -259,6 +263,7 @@ __all__ = [
     "ResultError",
     "ResultTimeout",
     "Retry",
+    "RetryRules",
     "Route",
     "ScheduleConflict",
     "SearchPlan",
@@ -289,6 +294,7 @@ __all__ = [
     "WrongState",
     "current_job",
     "current_step",
+    "retry_after",
     "run_forever",
 ]
 

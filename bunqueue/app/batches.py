@@ -12,6 +12,8 @@ from bunqueue.client import substitute
 from bunqueue.client.connection.options import Duration, shown, span
 from bunqueue.client.options import checks
 from bunqueue.client.worker.active_job import ActiveJob
+from bunqueue.client.worker.retry_rules import RetryRules
+from bunqueue.client.worker.routes import Route
 from bunqueue.client.worker.threads import Threads
 from bunqueue.errors import ResultError
 
@@ -22,14 +24,27 @@ BatchHandler = Callable[[list[ActiveJob]], Any]
 class Batch:
     """Collects jobs of one name until there are `size` of them, or the first has waited for `wait`."""
 
-    def __init__(self, name: str, handler: BatchHandler, size: int, wait: Duration) -> None:
+    def __init__(
+        self,
+        name: str,
+        handler: BatchHandler,
+        size: int,
+        wait: Duration,
+        retry: RetryRules | None = None,
+    ) -> None:
         self.name = checks.job_name(name)
         self.size = checks.whole("size", size)
         self._handler = handler
+        self._retry = retry
         self._wait = span(wait, "wait") / 1000
         self._jobs: list[tuple[ActiveJob, asyncio.Future[Any]]] = []
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: dict[asyncio.Task[None], list[asyncio.Future[Any]]] = {}
+
+    @property
+    def route(self) -> Route:
+        """What a worker is given."""
+        return Route(self.run, retry=self._retry)
 
     async def run(self, job: ActiveJob) -> Any:
         """The result of one job; it is run together with others."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack, cast, get_args, overload
 
@@ -17,8 +18,8 @@ from bunqueue.app.queue_settings import AppOptions, QueueSettings
 from bunqueue.app.schedules import Schedule, stale_of
 from bunqueue.app.service import Service
 from bunqueue.app.task import AsyncTask, PlainTask, Task
-from bunqueue.app.task_options import TaskOptions
-from bunqueue.app.workflow import AsyncWorkflow, PlainWorkflow, Workflow, WorkflowDecorator
+from bunqueue.app.task_options import TaskOptions, rules_of
+from bunqueue.app.workflow import AsyncWorkflow, PlainWorkflow, WorkflowDecorator
 from bunqueue.client.admin import AsyncAdmin
 from bunqueue.client.blocking.admin import Admin
 from bunqueue.client.blocking.events import QueueEvents
@@ -35,7 +36,8 @@ from bunqueue.client.queue import AsyncJobHandle, AsyncQueue
 from bunqueue.client.worker.active_job import ActiveJob, Handler
 from bunqueue.client.worker.middleware import CallNext, Middleware, checked
 from bunqueue.client.worker.options import WorkerOptions
-from bunqueue.client.worker.routes import ANY, Handlers, RunIn
+from bunqueue.client.worker.retry_rules import RetryRules, checked_rules
+from bunqueue.client.worker.routes import ANY, Handlers, Route, RunIn
 from bunqueue.client.worker.service import run_forever
 from bunqueue.client.workflow.blocking import BlockingFlow
 from bunqueue.client.workflow.flow import Flow
@@ -178,28 +180,16 @@ class Bunqueue:
         looked at when the app starts, or a job is added.
         """
 
-        def make(function: Callable[..., Any]) -> Task[..., Any]:
-            config = self._queue_config(queue)
-            kind = AsyncTask if _is_coroutine(function) else PlainTask
-            if run_in is not None and kind is AsyncTask:
-                raise OptionError(
-                    f"run_in: {shown(function)} is a coroutine function, which runs in the event loop"
-                )
-            task: Task[..., Any] = kind(
-                self._clients,
-                function,
-                name=name or function.__name__,
-                queue=config.queue,
-                aliases=tuple([aliases] if isinstance(aliases, str) else aliases),
-                unrecoverable=tuple(unrecoverable),
-                run_in=run_in,
-                at_most_once=at_most_once,
-                options=config.declare_for_task(options),
-            )
-            for each in (task.name, *task.aliases):
-                config.enter(config.tasks, each, task)
-            return task
-
+        make = partial(
+            self._task,
+            name=name,
+            queue=queue,
+            aliases=tuple([aliases] if isinstance(aliases, str) else aliases),
+            unrecoverable=tuple(unrecoverable),
+            run_in=run_in,
+            at_most_once=at_most_once,
+            options=options,
+        )
         return make if function is None else make(function)
 
     @overload
@@ -244,25 +234,50 @@ class Bunqueue:
         which runs in a thread. The rest is as for `job`. docs/workflows.md says what is promised.
         """
 
-        def make(function: Callable[..., Any]) -> Workflow[..., Any]:
-            config = self._queue_config(queue)
-            kind = AsyncWorkflow if _is_coroutine(function) else PlainWorkflow
-            task: Workflow[..., Any] = kind(
-                self._clients,
-                function,
-                name=name or function.__name__,
-                queue=config.queue,
-                aliases=tuple([aliases] if isinstance(aliases, str) else aliases),
-                unrecoverable=tuple(unrecoverable),
-                run_in=None if kind is AsyncWorkflow else "thread",
-                at_most_once=False,
-                options=config.declare_for_task(options),
-            )
-            for each in (task.name, *task.aliases):
-                config.enter(config.tasks, each, task)
-            return task
-
+        make = partial(
+            self._task,
+            name=name,
+            queue=queue,
+            aliases=tuple([aliases] if isinstance(aliases, str) else aliases),
+            unrecoverable=tuple(unrecoverable),
+            at_most_once=False,
+            options=options,
+            kinds=(AsyncWorkflow, PlainWorkflow),
+        )
         return make if function is None else make(function)
+
+    def _task(
+        self,
+        function: Callable[..., Any],
+        /,
+        *,
+        name: str | None,
+        queue: str | None,
+        run_in: RunIn | None = None,
+        options: TaskOptions,
+        kinds: tuple[type[Task[..., Any]], type[Task[..., Any]]] = (AsyncTask, PlainTask),
+        **given: Any,
+    ) -> Task[..., Any]:
+        config = self._queue_config(queue)
+        kind = kinds[0 if _is_coroutine(function) else 1]
+        if run_in is not None and kind is kinds[0]:
+            raise OptionError(
+                f"run_in: {shown(function)} is a coroutine function, which runs in the event loop"
+            )
+        retry, own = rules_of(config.declare_for_task(options))
+        task: Task[..., Any] = kind(
+            self._clients,
+            function,
+            name=name or function.__name__,
+            queue=config.queue,
+            run_in=run_in,
+            retry=retry,
+            options=own,
+            **given,
+        )
+        for each in (task.name, *task.aliases):
+            config.enter(config.tasks, each, task)
+        return task
 
     def broadcast(self, signal: str, key: str, data: object = None, *, keep: Duration | None = None) -> int:
         """Send a signal to every workflow that waits for it with this key; see `Admin.broadcast`."""
@@ -274,33 +289,44 @@ class Bunqueue:
         """As `broadcast`, for coroutines."""
         return await self.async_admin.broadcast(signal, key, data, keep=keep)
 
-    def route(self, name: str = ANY, *, queue: str | None = None) -> Callable[[H], H]:
+    def route(
+        self, name: str = ANY, *, queue: str | None = None, retry: RetryRules | None = None
+    ) -> Callable[[H], H]:
         """Have a function run the jobs of a name, given the whole `ActiveJob`: for jobs that others add.
 
-        Without a name, it runs all jobs for which there is nothing else.
+        Without a name, it runs all jobs for which there is nothing else. `retry` says what its exceptions
+        mean.
         """
+        rules = checked_rules(retry)
 
         def enter(handler: H) -> H:
             config = self._queue_config(queue)
-            config.enter(config.routes, name if name == ANY else checks.job_name(name), handler)
+            route = handler if rules is None else Route(handler, retry=rules)
+            config.enter(config.routes, name if name == ANY else checks.job_name(name), route)
             return handler
 
         return enter
 
     def batch(
-        self, name: str, *, size: int = 10, wait: Duration = 1_000, queue: str | None = None
+        self,
+        name: str,
+        *,
+        size: int = 10,
+        wait: Duration = 1_000,
+        queue: str | None = None,
+        retry: RetryRules | None = None,
     ) -> Callable[[B], B]:
         """Have a function run the jobs of a name together: it gets a list of up to `size` of them.
 
         It is called when there are `size`, or the first has waited for `wait`. It gives a list with a result
         for each, in their order, or None; an exception in the list fails that job alone, one that is raised
-        all.
+        all. `retry` says what exceptions mean.
         """
-        batch_options = (size, wait)
+        batch_options, rules = (size, wait), checked_rules(retry)
 
         def enter(handler: B) -> B:
             config = self._queue_config(queue)
-            config.enter(config.batches, name, Batch(name, handler, *batch_options))
+            config.enter(config.batches, name, Batch(name, handler, *batch_options, rules))
             return handler
 
         return enter

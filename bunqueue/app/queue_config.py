@@ -12,7 +12,7 @@ from bunqueue.app.task import Task
 from bunqueue.app.task_options import TaskOptions, split
 from bunqueue.client.options.rates import RateLimit as RateLimit  # it was here before
 from bunqueue.client.worker.active_job import Handler
-from bunqueue.client.worker.routes import Handlers
+from bunqueue.client.worker.routes import Handlers, Route
 from bunqueue.errors import OptionError
 from bunqueue.protocol.commands.base import Command
 
@@ -25,7 +25,7 @@ class QueueConfig:
     concurrency: int
     settings: dict[str, Any] = field(default_factory=dict)
     tasks: dict[str, Task[..., Any]] = field(default_factory=dict)
-    routes: dict[str, Handler] = field(default_factory=dict)
+    routes: dict[str, Handler | Route] = field(default_factory=dict)
     batches: dict[str, Batch] = field(default_factory=dict)
 
     def enter(self, table: dict[str, Any], name: str, entry: Any) -> None:
@@ -41,7 +41,7 @@ class QueueConfig:
         return {
             **self.routes,
             **{name: task.route for name, task in self.tasks.items()},
-            **{name: batch.run for name, batch in self.batches.items()},
+            **{name: batch.route for name, batch in self.batches.items()},
         }
 
     def slots(self, concurrency: int | None = None) -> int:
@@ -78,5 +78,6 @@ class QueueConfig:
 
 def _origin(entry: Any) -> tuple[object, object]:
     """Where something was defined: the same place again is a new version of it, as in a notebook."""
+    entry = entry.handler if isinstance(entry, Route) else entry
     function: Callable[..., Any] = getattr(entry, "__wrapped__", None) or getattr(entry, "_handler", entry)
     return getattr(function, "__module__", None), getattr(function, "__qualname__", id(function))

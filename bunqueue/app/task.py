@@ -6,7 +6,7 @@ import copy
 import inspect
 from collections.abc import Callable, Mapping
 from functools import update_wrapper
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, ParamSpec, Self, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypeVar, Unpack, cast
 
 from bunqueue.app.arguments import Arguments
 from bunqueue.app.per_call import PerCall
@@ -16,6 +16,7 @@ from bunqueue.client.options import checks
 from bunqueue.client.options.job import JobOptions, wire_fields
 from bunqueue.client.worker.active_job import ActiveJob
 from bunqueue.client.worker.failures import made_final
+from bunqueue.client.worker.retry_rules import RetryRules, raise_as
 from bunqueue.client.worker.routes import Route, RunIn
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ class Task(Generic[P, R]):
         unrecoverable: tuple[type[BaseException], ...],
         run_in: RunIn | None,
         at_most_once: bool,
+        retry: RetryRules,
         options: TaskOptions,
     ) -> None:
         update_wrapper(cast(Callable[..., Any], self), function)
@@ -58,6 +60,7 @@ class Task(Generic[P, R]):
         self._run_in: RunIn | None = run_in
         self._at_most_once = checks.one("at_most_once", at_most_once, bool)
         self._unrecoverable = unrecoverable
+        self._retry = retry
         self._arguments = Arguments(self._without_job(function), name)
         self._arguments.check_known()
         self._set_options(options)
@@ -157,7 +160,11 @@ class Task(Generic[P, R]):
         try:
             result = await self.__wrapped__(**self._arguments.of(job.data))
         except self._unrecoverable as error:
-            give_up(error)
+            raise_as(made_final(error), error)
+        except Exception as error:
+            if not self._retry:
+                raise
+            raise_as(self._retry.applied(job, error), error)
         self._arguments.check_result(result)
         return result
 
@@ -165,17 +172,13 @@ class Task(Generic[P, R]):
         try:
             result = self.__wrapped__(**self._arguments.of(job.data))
         except self._unrecoverable as error:
-            give_up(error)
+            raise_as(made_final(error), error)
+        except Exception as error:
+            if not self._retry:
+                raise
+            raise_as(self._retry.applied(job, error), error)
         self._arguments.check_result(result)
         return result
-
-
-def give_up(error: BaseException) -> NoReturn:
-    """Raise an error that no other attempt follows."""
-    final = made_final(error)
-    if final is error:
-        raise error
-    raise final from error
 
 
 class AsyncTask(Task[P, R]):

@@ -1,4 +1,5 @@
-"""The options of `@app.job`: those of its jobs, some of them computed, and those of its queue's groups."""
+"""The options of `@app.job`: those of its jobs, some of them computed, those of its queue's groups, and what
+its exceptions mean."""
 
 from __future__ import annotations
 
@@ -7,11 +8,18 @@ from typing import Any, cast
 
 from bunqueue.app.queue_settings import GroupSettings
 from bunqueue.client.options.job import CommonJobOptions
+from bunqueue.client.worker.retry_rules import Delay, Predicate, RetryRules
 
 
 class TaskOptions(CommonJobOptions, GroupSettings, total=False):
     """Options of every job of a kind, and of the groups of its queue."""
 
+    retry_if: Predicate | None
+    """Called with the job and an exception of the function: whether there is to be another attempt. As
+    `retry_on` and `never_on` here it holds for all jobs that the function runs, whoever added them."""
+    retry_delay: Delay | None
+    """Called with the job and an exception: how long to wait before the next attempt, or until when; None: as
+    the job's backoff says. `bunqueue.retry_after` is one."""
     group: str | Callable[..., object] | None
     """The group of the job, or a function of its arguments that gives it: `lambda order: order.tenant`. None:
     no group."""
@@ -24,3 +32,15 @@ def split(options: TaskOptions) -> tuple[GroupSettings, TaskOptions]:
     for name, value in options.items():
         (settings if name in GroupSettings.__annotations__ else own)[name] = value
     return cast(GroupSettings, settings), cast(TaskOptions, own)
+
+
+def rules_of(options: TaskOptions) -> tuple[RetryRules, TaskOptions]:
+    """What the exceptions of the function mean, and what is left for its jobs. OptionError."""
+    own: dict[str, Any] = {**options}
+    rules = RetryRules(
+        on=own.pop("retry_on", None) or (),
+        never=own.pop("never_on", None) or (),
+        when=own.pop("retry_if", None),
+        delay=own.pop("retry_delay", None),
+    )
+    return rules, cast(TaskOptions, own)

@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any, Concatenate, NoReturn, ParamSpec, Protoco
 
 from msgspec import Raw
 
-from bunqueue.app.task import Task, give_up
+from bunqueue.app.task import Task
 from bunqueue.app.task_options import TaskOptions
 from bunqueue.client.connection.options import shown
+from bunqueue.client.conversion.raised import is_final, made_final
 from bunqueue.client.flow_plan import FlowJob
 from bunqueue.client.options.job import JobOptions, job_data
 from bunqueue.client.worker.active_job import ActiveJob
+from bunqueue.client.worker.retry_rules import raise_as
 from bunqueue.client.workflow.blocking import BlockingFlow, run_blocking
 from bunqueue.client.workflow.drive import drive
 from bunqueue.client.workflow.flow import Flow
@@ -130,7 +132,7 @@ class Workflow(Task[P, R]):
         try:
             result = await drive(flow, lambda: self.__wrapped__(flow, **arguments))
         except Exception as error:
-            self._give_up_at(error)
+            self._judge(job, error)
             raise
         self._arguments.check_result(result)
         return result
@@ -140,16 +142,20 @@ class Workflow(Task[P, R]):
         try:
             result = run_blocking(job, self._encode, lambda flow: self.__wrapped__(flow, **arguments))
         except Exception as error:
-            self._give_up_at(error)
+            self._judge(job, error)
             raise
         self._arguments.check_result(result)
         return result
 
-    def _give_up_at(self, error: Exception) -> None:
-        """Whether its error, or that of its step, is one that no attempt should follow."""
+    def _judge(self, job: ActiveJob, error: Exception) -> None:
+        """Raise it so that its retry rules hold, which look at what a step raised, too."""
         cause = error.__cause__ if isinstance(error, StepFailed) else None
         if isinstance(error, self._unrecoverable) or isinstance(cause, self._unrecoverable):
-            give_up(error)
+            raise_as(made_final(error), error)
+        if self._retry and cause is None:
+            raise_as(self._retry.applied(job, error), error)
+        if self._retry and cause is not None and is_final(self._retry.applied(job, cause)):
+            raise_as(made_final(error), error)
 
 
 def _without_flow(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -75,6 +75,9 @@ class JobOptions(Struct, frozen=True, gc=False):
     durable: bool = False
     tags: tuple[str, ...] = ()
     backoff_jitter: float | None = None  # 0 .. 1; None: the formulas of the reference
+    backoff_max: float | None = None  # no wait is longer; None: an hour
+    backoff_delays: tuple[float, ...] = ()  # the first waits, one after the other
+    backoff_retry_after: bool = False  # its worker asks for the wait that an error names
 
 
 class Cancellation(Struct, array_like=True, gc=False):
@@ -148,6 +151,9 @@ class Extra(Struct, rename="camel", omit_defaults=True, gc=False):
     key_states: int | None = None  # that hold the key, see model/unique.py; None: until an attempt fails
     after: str | None = None  # the job that it supersedes, and which has been told to stop
     superseded_by: str | None = None  # the job that waits for the end of this one
+    # On the wire where there are any:
+    retry_on: list[str] = []  # classes of errors after which there is another attempt; none: all
+    never_on: list[str] = []  # classes of errors after which there is none
 
     @property
     def has_policy(self) -> bool:
@@ -182,6 +188,8 @@ class Extra(Struct, rename="camel", omit_defaults=True, gc=False):
             "key_states",
             "after",
             "superseded_by",
+            "retry_on",
+            "never_on",
         }
     )
 

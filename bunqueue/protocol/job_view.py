@@ -86,6 +86,8 @@ class _Own(Struct, rename="camel", gc=False):
     headers: dict[str, str] | UnsetType = UNSET
     postponed: int | UnsetType = UNSET
     workflow: _Workflow | UnsetType = UNSET
+    retry_on: list[str] | UnsetType = UNSET
+    never_on: list[str] | UnsetType = UNSET
     # only in answers to queries
     state: str | UnsetType = UNSET
     returnvalue: Raw | UnsetType = UNSET
@@ -103,6 +105,12 @@ def _option_fields(options: JobOptions) -> dict[str, Any]:
     config: dict[str, Any] = {"type": options.backoff_kind, "delay": options.backoff}
     if options.backoff_jitter is not None:
         config["jitter"] = options.backoff_jitter
+    if options.backoff_max is not None:
+        config["maxDelay"] = options.backoff_max
+    if options.backoff_delays:
+        config["delays"] = options.backoff_delays
+    if options.backoff_retry_after:
+        config["retryAfter"] = True
     return {
         "maxAttempts": options.max_attempts,
         "backoff": options.backoff,
@@ -190,7 +198,7 @@ def _stamp(ms: int | None) -> float | None:
 
 
 def _own(job: Job) -> _Own:
-    lock = job.lock
+    lock, extra = job.lock, job.extra or _NOTHING
     return _Own(
         job.id,
         float(job.created_at),
@@ -208,9 +216,11 @@ def _own(job: Job) -> _Own:
         job.unique_key,
         100 if job.state == COMPLETED else job.progress,
         job.progress_message,
-        UNSET if job.extra is None or job.extra.headers is None else job.extra.headers,
-        UNSET if job.extra is None or not job.extra.postponed else job.extra.postponed,
+        UNSET if extra.headers is None else extra.headers,
+        extra.postponed or UNSET,
         UNSET if job.run is None else _workflow(job.run, steps=bool(job.stored & STEP_ROWS)),
+        extra.retry_on or UNSET,
+        extra.never_on or UNSET,
     )
 
 
@@ -220,8 +230,8 @@ def _workflow(run: Run, *, steps: bool) -> _Workflow:
 
 
 def _fields(own: _Own) -> int:
-    more = (own.headers is not UNSET) + (own.postponed is not UNSET) + (own.workflow is not UNSET)
-    return _OWN_FIELDS + more
+    rare = (own.headers, own.postponed, own.workflow, own.retry_on, own.never_on)
+    return _OWN_FIELDS + len(rare) - rare.count(UNSET)
 
 
 def _assemble(own: bytes, fields: int, job: Job) -> bytes:

@@ -206,8 +206,8 @@ def _check_list(kind: mi.ListType, raw: Raw, name: str) -> object:
         items = _decode_list(raw)
     except DECODE_ERRORS:
         raise invalid(name, "must be a list") from None
-    if len(items) < (kind.min_length or 0):
-        raise invalid(name, "must not be empty")
+    if kind.min_length is not None and len(items) < kind.min_length:
+        raise invalid(name, f"must have at least {kind.min_length} entries", bound=kind.min_length)
     out = []
     for index, item in enumerate(items):
         where = f"{name}[{index}]"

@@ -35,7 +35,7 @@ DEAD_ROW = 8  # the next bit is `bunqueue.model.workflow.STEP_ROWS`
 
 
 class Attempt(Struct, gc=False):
-    """One attempt that did not complete its job."""
+    """One attempt that is over: it did not complete its job, or it did and the job was run again later."""
 
     seq: int
     number: int
@@ -45,6 +45,8 @@ class Attempt(Struct, gc=False):
     outcome: str
     error: str | None
     stack: str | None
+    error_type: str | None = None  # the class of the error
+    delay: int | None = None  # ms until the next one, as they were chosen; None: there is none
 
 
 class LogEntry(Struct, gc=False):

@@ -406,6 +406,7 @@ _PLACES = {
                                   where queue_id = :queue and seq = :seq""",
     "stragglers": "select seq from stragglers where seq = :seq",
     "attempts": "select number from attempts where seq = :seq",
+    "attempt_notes": "select number from attempt_notes where seq = :seq",
     "job_logs": "select number from job_logs where seq = :seq",
     "steps": "select * from steps where seq = :seq",
     "signals": "select * from signals where seq = :seq",

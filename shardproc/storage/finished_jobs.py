@@ -11,10 +11,9 @@ from bunqueue.model.ids import seq_of_id
 from bunqueue.model.job import COMPLETED, FAILED, Job
 from shardproc.engine.outbox import Attempt, DeadLetter, Finished, LogEntry, Remains
 
-from . import rows
+from . import attempts, rows
 
 MAX_SEQ = 2**63 - 1
-MAX_PAST = 100  # attempts of a job that are shown: the last ones
 MAX_IDS = 1 << 20  # characters of ids in one answer
 
 
@@ -116,13 +115,9 @@ class FinishedJobs:
 
     def attempts(self, seqs: list[int], interrupted: bool = False) -> dict[int, list[Attempt]]:
         self._see()
-        found = {}
         hidden = "" if interrupted else INTERRUPTED
-        for seq in seqs:
-            past = self._db.execute(rows.ATTEMPTS, (seq, hidden, MAX_PAST)).fetchall()
-            if past:
-                found[seq] = [Attempt(*row) for row in reversed(past)]
-        return found
+        found = {seq: attempts.latest(self._db, seq, hidden) for seq in seqs}
+        return {seq: past for seq, past in found.items() if past}
 
     def log(self, seq: int) -> list[LogEntry]:
         self._see()

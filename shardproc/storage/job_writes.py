@@ -16,7 +16,8 @@ from shardproc.engine.outbox import CLEAN, COMPLETED_ROW, DEAD_ROW, JOB_ROW, LOC
 from . import rows, statements
 from .search.index import SearchIndex
 
-PURGE = (statements.PURGE_LARGE, statements.DELETE_JOBS, statements.DELETE_ATTEMPTS, statements.DELETE_LOGS)
+OF_ATTEMPTS = (statements.DELETE_ATTEMPTS, statements.DELETE_NOTES, statements.DELETE_LOGS)
+PURGE = (statements.PURGE_LARGE, statements.DELETE_JOBS, *OF_ATTEMPTS)
 PURGE_RUNS = (statements.DELETE_STEPS, statements.DELETE_SIGNALS)
 
 # An outcome is deleted before another may take its place; a job's other rows go after all that may still
@@ -39,8 +40,7 @@ ORDER = (
     statements.PUT_LARGE,
     statements.PUT_DEAD_LETTER,
     statements.DELETE_JOBS,
-    statements.DELETE_ATTEMPTS,
-    statements.DELETE_LOGS,
+    *OF_ATTEMPTS,
 )
 
 
@@ -109,7 +109,7 @@ class Journal:
         """Have the rows of removed jobs deleted."""
         gone = runs(self._removed)
         self._search.removed()
-        for sql in (statements.DELETE_JOBS, statements.DELETE_ATTEMPTS, statements.DELETE_LOGS):
+        for sql in (statements.DELETE_JOBS, *OF_ATTEMPTS):
             self._parameters[sql].extend(gone)
         self._removed.clear()
         if self._without_steps:

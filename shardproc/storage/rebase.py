@@ -24,6 +24,7 @@ ROWS = 1_000  # of a table looked at in one step: some 5 ms, if all of them are 
 _MOVES = (
     ("dead_letters", statements.MOVE_DEAD_LETTERS),
     ("attempts", statements.MOVE_ATTEMPTS),
+    ("attempt_notes", statements.MOVE_NOTES),
     ("job_logs", statements.MOVE_LOGS),
     ("steps", statements.MOVE_STEPS),
     ("signals", statements.MOVE_SIGNALS),

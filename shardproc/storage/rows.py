@@ -216,9 +216,6 @@ and (:error is null or instr(lower(dead_letters.error), lower(:error)) > 0)
 DUE_RETRIES = """
 select seq from dead_letters where queue_id = ? and next_retry_at <= ? order by next_retry_at limit ?
 """
-ATTEMPTS = """
-select * from attempts where seq = ? and outcome <> ? order by ended_at desc, number desc limit ?
-"""
 
 _LIVE = """
 not exists (select 1 from completed

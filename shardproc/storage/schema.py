@@ -320,7 +320,45 @@ create table if not exists search_finishes (
 ) without rowid;
 """
 
-MIGRATIONS: tuple[str, ...] = (_FIRST, _SECOND, _THIRD, _FOURTH, _FIFTH)
+_SIXTH = """
+-- What else is known of failed attempts.  It is a table of its own because attempts cannot get more columns:
+-- the log of a replicated shard has rows for that table as it was made.
+create table if not exists attempt_notes (
+    seq integer not null,
+    number integer not null,
+    ended_at integer not null,
+    error_type text,                    -- the class of the error
+    delay integer,                      -- ms until the next attempt, as they were chosen; null: there is none
+    primary key (seq, number, ended_at)
+) without rowid;
+
+drop view job_history;
+create view job_history as
+select jobs.id, queues.name as queue, jobs.name, jobs.priority,
+       case when completed.seq is not null then 'completed'
+            when dead_letters.reason in ('cancelled', 'stuck') then dead_letters.reason
+            when dead_letters.seq is not null then 'failed'
+            when locks.seq is not null then 'active'
+            when jobs.waits is not null then 'waiting-' || jobs.waits
+            when jobs.run_at > (julianday('now') - 2440587.5) * 86400000 then 'delayed'
+            else 'waiting' end as state,
+       jobs.created_at, jobs.run_at,
+       coalesce(completed.started_at, dead_letters.started_at, locks.started_at) as started_at,
+       coalesce(completed.finished_at, dead_letters.finished_at) as finished_at,
+       coalesce(completed.attempts, dead_letters.attempts, jobs.attempts) as attempts,
+       nullif(coalesce(completed.worker, dead_letters.worker, locks.owner), '') as worker,
+       dead_letters.reason as failure_reason,
+       coalesce(dead_letters.error, jobs.error) as error,
+       (select error_type from attempt_notes where attempt_notes.seq = jobs.seq
+        order by ended_at desc limit 1) as error_type
+from jobs
+join queues on queues.id = jobs.queue_id
+left join locks on locks.seq = jobs.seq
+left join completed on completed.queue_id = jobs.queue_id and completed.seq = jobs.seq
+left join dead_letters on dead_letters.seq = jobs.seq;
+"""
+
+MIGRATIONS: tuple[str, ...] = (_FIRST, _SECOND, _THIRD, _FOURTH, _FIFTH, _SIXTH)
 CURRENT = len(MIGRATIONS)
 
 

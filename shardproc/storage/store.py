@@ -17,7 +17,7 @@ from shardproc.clock import Mark
 from shardproc.engine.engine import Engine
 from shardproc.engine.outbox import LogRow, Outbox, Trim
 
-from . import event_log, lives, rows, run_rows, statements
+from . import attempts, event_log, lives, rows, run_rows, statements
 from .database import DISK_ERRORS, Database
 from .event_log import DEFAULT_RETENTION, EventLog, Retention
 from .finished_jobs import FinishedJobs
@@ -217,13 +217,7 @@ class Store(FinishedJobs):
             write_records(db, out.records)
             out.records.clear()
         if out.attempts:
-            many(
-                statements.PUT_ATTEMPT,
-                [
-                    (a.seq, a.number, a.worker, a.started_at, a.ended_at, a.outcome, a.error, a.stack)
-                    for a in out.attempts
-                ],
-            )
+            attempts.write(db, out.attempts)
             out.attempts.clear()
         if out.logs or out.kept_logs:
             self._write_logs(out)

@@ -33,8 +33,8 @@ _DAMAGE = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLI
 
 # Tables that have rows of a job, the job's own first.
 PER_JOB = (
-    "jobs", "locks", "completed", "large_outcomes", "dead_letters", "attempts", "job_logs", "steps",
-    "signals",
+    "jobs", "locks", "completed", "large_outcomes", "dead_letters", "attempts", "attempt_notes",
+    "job_logs", "steps", "signals",
 )  # fmt: skip
 # The others: from stragglers on they follow from these.
 APART = (

@@ -22,6 +22,7 @@ PAGES = [
     "flows",
     "mcp",
     "middleware",
+    "retries",
     "types",
     "unique",
     "workers",

@@ -41,8 +41,8 @@ def check(answer: httpx2.Response, text: str) -> None:
         ("jobs", {"backoff": {"type": "fixed", "dely": 5}}, "backoff.dely is unknown; did you mean delay?"),
         (
             "jobs",
-            {"backoff": {"delay": 1, "maxDelay": 1}},
-            "backoff.maxDelay is unknown; there are type, delay",
+            {"backoff": {"delay": 1, "longest": 1}},
+            "backoff.longest is unknown; there are type, delay",
         ),
         ("jobs", {"queue": "other"}, "queue is in the path already"),
         ("jobs", {"dedup": {"ttll": 5}}, "dedup.ttll is unknown; did you mean ttl?"),

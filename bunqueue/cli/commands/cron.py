@@ -56,6 +56,8 @@ OF_JOBS = (
     "timeout",
     "max_attempts",
     "backoff",
+    "retry_on",
+    "never_on",
     "ttl",
     "stall_timeout",
     "lifo",

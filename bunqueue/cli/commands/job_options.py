@@ -12,7 +12,7 @@ from typing import Annotated, Any, NamedTuple, TypeVar
 from bunqueue.settings import SettingsError
 
 from ..framework.shared import parameters_of
-from ..framework.values import SPAN, WHEN, option, span, span_or_moment
+from ..framework.values import SPAN, WHEN, option, span, span_or_moment, waits
 
 F = TypeVar("F", bound=Callable[..., None])
 
@@ -24,7 +24,7 @@ def pairs(text: str) -> str:
 
 class Flag(NamedTuple):
     """The flag of an option of `bunqueue.JobOptions`, or of a part of one. ``kind``: int, str, bool, list (of
-    texts), pairs, span or span_or_moment."""
+    texts), pairs, float, span, waits or span_or_moment."""
 
     kind: Any
     about: str
@@ -37,7 +37,9 @@ FLAGS: dict[str, Flag] = {
     "delay": Flag(span_or_moment, "Not before this much time has passed, or this moment.", WHEN, ("-d",)),
     "lifo": Flag(bool, "Run it before other jobs of its priority, the newest first."),
     "max_attempts": Flag(int, "The maximum number of attempts. Default: 3.", "N"),
-    "backoff": Flag(span, "The wait before a retry; it doubles with each retry.", SPAN),
+    "backoff": Flag(
+        waits, "The wait before a retry; it doubles with each retry. Or all waits: 1s,5s,1m.", f"{SPAN}[,...]"
+    ),
     "ttl": Flag(span_or_moment, "Dropped if not started within this time, or by this moment.", WHEN),
     "timeout": Flag(span, "An attempt that takes longer fails.", SPAN),
     "stall_timeout": Flag(span, "Taken from its worker after this time without a heartbeat.", SPAN),
@@ -50,7 +52,7 @@ FLAGS: dict[str, Flag] = {
     "repeat": Flag(span, "Add the job again after each completion, to run this much later.", SPAN),
     "repeat_limit": Flag(int, "The number of times for --repeat.", "N"),
     "backoff_type": Flag(
-        str, "fixed: the wait before a retry stays the same; exponential: it doubles.", "TYPE"
+        str, "constant: the wait stays the same; linear: it grows by itself; exponential: it doubles.", "TYPE"
     ),
     "unique": Flag(bool, "While a job with the same data waits or runs, no other is added."),
     "unique_by": Flag(list, "As --unique, for this field of the data; may be repeated.", "FIELD"),
@@ -65,6 +67,16 @@ FLAGS: dict[str, Flag] = {
         ("--unique-state",),
     ),
     "unique_extend": Flag(bool, "The same as --on-conflict extend."),
+    "backoff_max": Flag(span, "No wait before a retry is longer. Default: an hour.", SPAN),
+    "backoff_jitter": Flag(
+        float, "Waits are longer or shorter by up to this part, 0 to 1. Default: 0.1.", "N"
+    ),
+    "retry_on": Flag(
+        list,
+        "Retried after errors of this class only, such as httpx.ConnectTimeout; may be repeated.",
+        "CLASS",
+    ),
+    "never_on": Flag(list, "Never retried after errors of this class; may be repeated.", "CLASS"),
     "unique_replace": Flag(bool, "Take the place of the job that holds the key, unless that runs."),
     "debounce": Flag(
         span, "Run only the last job with this --unique-key, after this time without another.", SPAN
@@ -104,11 +116,13 @@ def _parameter(name: str) -> inspect.Parameter:
         *(each for each in flag.names if not each.startswith("--")),
         about=flag.about,
         metavar=flag.metavar,
-        parser=flag.kind if flag.kind in (span, span_or_moment) else None,
+        parser=flag.kind if flag.kind in (span, span_or_moment, waits) else None,
     )
     kinds: dict[Any, Any] = {
         span: float | None,
         span_or_moment: Any,
+        waits: Any,
+        float: float | None,
         list: list[str] | None,
         pairs: list[str] | None,
         int: int | None,
@@ -156,7 +170,8 @@ def _pair(text: str) -> tuple[str, str]:
 def _backoff(found: dict[str, Any], said: dict[str, Any]) -> None:
     from bunqueue.client.options.types import Backoff
 
-    found["backoff"] = Backoff(found["backoff"], **said)
+    given = found["backoff"]
+    found["backoff"] = Backoff(delays=given, **said) if isinstance(given, list) else Backoff(given, **said)
 
 
 def _repeat(found: dict[str, Any], said: dict[str, Any]) -> None:
@@ -193,7 +208,11 @@ def _unique(found: dict[str, Any], said: dict[str, Any]) -> None:
 
 # Options with further flags: the option, the fields of those flags, and what combines them.
 _PARTS: tuple[tuple[str, dict[str, str], Callable[[dict[str, Any], dict[str, Any]], None]], ...] = (
-    ("backoff", {"backoff_type": "type"}, _backoff),
+    (
+        "backoff",
+        {"backoff_type": "type", "backoff_max": "max_delay", "backoff_jitter": "jitter"},
+        _backoff,
+    ),
     ("repeat", {"repeat_limit": "limit"}, _repeat),
     (
         "unique_key",

@@ -38,6 +38,13 @@ def span(text: str | float, also: str = "") -> float:
     return _whole(sum(float(amount) * _UNITS[unit] for amount, unit in _PART.findall(text)))
 
 
+def waits(text: str | float) -> Any:
+    """A duration, or several with commas between: 1s,5s,1m. Raises BadParameter."""
+    if not isinstance(text, str) or "," not in text:
+        return span(text, ", or several: 1s,5s,1m")
+    return [span(part.strip()) for part in text.split(",")]
+
+
 def _whole(number: float) -> float:
     return int(number) if number.is_integer() else number
 

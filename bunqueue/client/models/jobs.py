@@ -78,6 +78,12 @@ class Job(Struct, rename="camel", kw_only=True):
     """How often its handler put it back with `Postpone`."""
     max_attempts: int = 3
     backoff: Millis = 1000
+    backoff_config: dict[str, Any] | None = None
+    """All that was said of the wait before a retry, as on the wire, if that was more than a time."""
+    retry_on: list[str] = msgspec.field(default_factory=list)
+    """Classes of errors after which there is another attempt; none: after all."""
+    never_on: list[str] = msgspec.field(default_factory=list)
+    """Classes of errors after which there is none."""
     ttl: Millis | None = None
     timeout: Millis | None = None
     stall_count: int = 0

@@ -80,6 +80,10 @@ class FailedAttempt(Struct, rename="camel", frozen=True):
     reason: str | None = None
     """explicit_fail (the handler raised), timeout, stalled, ..."""
     error: str | None = None
+    error_type: str | None = None
+    """The class of the error, as `httpx.ConnectTimeout`."""
+    delay: float | None = None
+    """How many ms after it the next attempt was to begin; None: there was to be none."""
 
     failed_at = Moment("failed_at_ms")
     started_at = MaybeMoment("started_at_ms")

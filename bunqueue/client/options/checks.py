@@ -130,6 +130,15 @@ def wire(declared: type[Struct], values: Mapping[str, Any], **called: str) -> No
         _explain_all(declared, values, called)
 
 
+def nested(declared: type[Struct], fields: dict[str, object], name: str, **called: str) -> dict[str, object]:
+    """The fields of a map within the options, checked; `called` as for `wire`."""
+    try:
+        wire(declared, fields, **called)
+    except OptionError as error:
+        raise OptionError(f"{name}: {error}") from None
+    return fields
+
+
 def checked(command: C, **called: str) -> C:
     """`command`, if what it says is within the bounds that it is declared with; `called` as for `wire`."""
     _check(type(command), _said(command), called)

@@ -50,8 +50,8 @@ class CronOptions(TypedDict, total=False):
     dedup: Dedup | None
     """What else may become of a job whose key is taken."""
     job_options: JobOptions | None
-    """Further options of its jobs: delay, timeout, max_attempts, backoff, ttl, stall_timeout, lifo, durable,
-    remove_on_complete, remove_on_fail, tags."""
+    """Further options of its jobs: delay, timeout, max_attempts, backoff, retry_on, never_on, ttl,
+    stall_timeout, lifo, durable, remove_on_complete, remove_on_fail, tags."""
 
 
 _decode = Decoder().decode

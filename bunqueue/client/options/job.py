@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, TypedDict, Unpack
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import Raw
 
 from bunqueue.client.connection.options import Duration, milliseconds, shown, unknown_option
 from bunqueue.client.conversion.encoding import encode
 from bunqueue.client.options import checks
+from bunqueue.client.options.backoff import backoff_map
+from bunqueue.client.options.checks import nested
+from bunqueue.client.options.errors_named import ErrorClass, class_names
 from bunqueue.client.options.moments import PastMoment, When, epoch_ms, past_moment, time_left
 from bunqueue.client.options.plain_data import check_plain
 from bunqueue.client.options.types import (
@@ -43,9 +46,15 @@ class CommonJobOptions(TypedDict, total=False):
     """Before others of its priority, the newest first."""
     max_attempts: int | None
     """How often it may run; 1 to 1000, default 3."""
-    backoff: Duration | Backoff | None
-    """The wait before the first retry, doubled with each further one, and up to a tenth longer or shorter,
-    unless a `Backoff` says otherwise. Without it the server's default holds: 1 to 3 s, then 2 to 6 s, ..."""
+    backoff: Duration | Sequence[Duration] | Backoff | None
+    """The wait before the first retry, doubled with each further one, and up to a tenth longer or shorter; a
+    list of all waits; or a `Backoff`. Without it the server's default holds: 1 to 3 s, then 2 to 6 s, ..."""
+    retry_on: ErrorClass | Iterable[ErrorClass] | None
+    """There is another attempt after exceptions of these classes only. Instead of a class its name will do,
+    with its module or without: "httpx.ConnectTimeout", "ConnectTimeout"."""
+    never_on: ErrorClass | Iterable[ErrorClass] | None
+    """There is none after exceptions of these classes: the job is a dead letter at once. TimeoutError stands
+    for a run that took longer than its `timeout`, too."""
     ttl: When | None
     """Dropped if not started within this time, or by this moment; at most a year."""
     timeout: Duration | None
@@ -126,16 +135,6 @@ class NewJob:
         return f"{type(self).__name__}({self.name!r}, {self.data!r}, **{self.options!r})"
 
 
-def _backoff(value: Duration | Backoff, name: str) -> dict[str, object]:
-    if isinstance(value, dict):
-        raise OptionError(f"{name}: {shown(value)} is not a time; give a bunqueue.Backoff, or milliseconds")
-    given = isinstance(value, Backoff)
-    backoff = value if isinstance(value, Backoff) else Backoff(value)
-    fields: dict[str, object]
-    fields = {"delay": milliseconds(backoff.delay, name), "type": backoff.type, "jitter": backoff.jitter}
-    return _nested(core.BackoffMap, fields, name, **({} if given else {"delay": name}))
-
-
 def _tags(value: Iterable[str], name: str) -> list[str]:
     try:
         return [value] if isinstance(value, str) else list(value)
@@ -158,16 +157,7 @@ def _kind(kind: type) -> Callable[[Any, str], Any]:
 def _repeat(value: Duration | Repeat, name: str) -> dict[str, object]:
     repeat = value if isinstance(value, Repeat) else Repeat(value)
     every = milliseconds(repeat.every, name)
-    return _nested(times.Repeat, {"every": every, "limit": repeat.limit}, name)
-
-
-def _nested(declared: type[Struct], fields: dict[str, object], name: str, **called: str) -> dict[str, object]:
-    """The fields of a map within the options, checked; `called` as for `checks.wire`."""
-    try:
-        checks.wire(declared, fields, **called)
-    except OptionError as error:
-        raise OptionError(f"{name}: {error}") from None
-    return fields
+    return nested(times.Repeat, {"every": every, "limit": repeat.limit}, name)
 
 
 def job_id(value: JobRef, name: str) -> str:
@@ -202,7 +192,9 @@ _CONVERT: dict[str, Callable[[Any, str], object]] = {
     "ttl": time_left,
     "timeout": milliseconds,
     "stall_timeout": milliseconds,
-    "backoff": _backoff,
+    "backoff": backoff_map,
+    "retry_on": class_names,
+    "never_on": class_names,
     "tags": _tags,
     "headers": _headers,
     "unique_key": checks.text,
@@ -301,7 +293,7 @@ def _debounced(value: Debounce) -> dict[str, object]:
         "unique_key": checks.text(value.key, "debounce: key"),
         "delay": milliseconds(value.wait, "debounce: wait"),
     }
-    return _nested(_DECLARED, fields, "debounce", unique_key="key", delay="wait")
+    return nested(_DECLARED, fields, "debounce", unique_key="key", delay="wait")
 
 
 def _unknown(name: str) -> OptionError:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -22,13 +22,23 @@ JobRef = str | HasId
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """The wait before a retry: `delay` before the first, and doubled with each further one unless it is
-    "fixed"; at most an hour. Each wait is longer or shorter by a random part of up to `jitter`, 0.1 being a
-    tenth, so that jobs that failed together do not come back together; 0 turns that off."""
+    """The wait before a retry: `delay` before the first. With each further one an "exponential" wait is
+    doubled, a "linear" one grows by `delay`, and a "constant" one stays the same. Each is longer or shorter
+    by a random part of up to `jitter`, 0.1 being a tenth, so that jobs that failed together do not come back
+    together; 0 turns that off.
+
+    No wait is longer than `max_delay`, which is an hour, or `delay` if that is longer. Instead of all that
+    `delays` may name the waits one after the other; the last one repeats. With `retry_after` an exception
+    that says how long to wait is obeyed (see `bunqueue.retry_after`), up to `max_delay`.
+    """
 
     delay: Duration = 1000
-    type: Literal["fixed", "exponential"] = "exponential"
+    type: Literal["constant", "fixed", "linear", "exponential"] = "exponential"
+    """"fixed" is another word for "constant"."""
     jitter: float = 0.1
+    max_delay: Duration | None = None
+    delays: Sequence[Duration] | None = None
+    retry_after: bool = False
 
 
 OnConflict = Literal["keep", "replace", "extend", "reject", "supersede"]

@@ -179,7 +179,9 @@ class AsyncJobHandle(Generic[R]):
         return JobProgress(reply.progress, reply.message)
 
     async def attempts(self) -> list[AttemptView]:
-        """Its last attempts that failed or were broken off, the oldest first. Raises JobNotFound."""
+        """Its last attempts that are over, the oldest first: those that failed or were broken off, with the
+        class of the error and the wait until the next one, and the one that completed it. What was logged
+        during each is in `logs`. Raises JobNotFound."""
         return (await self._ask(insight.GetAttempts(id=self.id), insight.AttemptsReply)).data.attempts
 
     async def why_waiting(self) -> list[WaitReason]:

@@ -14,7 +14,9 @@ from bunqueue.client.conversion.raised import made_final as made_final
 from bunqueue.client.conversion.raised import text_of
 from bunqueue.client.conversion.raised import well_formed as well_formed
 from bunqueue.client.options import checks
+from bunqueue.client.options.errors_named import types_of
 from bunqueue.client.options.moments import time_left
+from bunqueue.client.worker.retry_after import asked_delay
 from bunqueue.client.workflow.outcomes import ContinueRun, SuspendRun
 from bunqueue.errors import (
     JobInterrupted,
@@ -23,6 +25,7 @@ from bunqueue.errors import (
     Postpone,
     PostponeLimit,
     Retry,
+    StepFailed,
 )
 from bunqueue.protocol.commands.base import Delay
 from bunqueue.protocol.commands.core import Fail
@@ -33,6 +36,7 @@ if TYPE_CHECKING:
     from bunqueue.client.worker.active_job import ActiveJob
 
 PACKAGE = __package__.partition(".")[0]
+_DELAY = "__bunqueue_delay__"
 HEADING = "Traceback (most recent call last)"
 MAX_STACK = 8_000  # characters of a traceback, its end: that is where the error is
 
@@ -45,10 +49,13 @@ class _Later(Struct):
 class ChildError(Exception):
     """What a handler raised in a process of its own: exceptions do not cross, their words do."""
 
-    def __init__(self, text: str, stack: list[str], retry_in: float | None = None) -> None:
+    def __init__(
+        self, text: str, stack: list[str], retry_in: float | None = None, types: list[str] | None = None
+    ) -> None:
         super().__init__(text)
         self.stack = stack
         self.retry_in = retry_in
+        self.types = types or []
 
 
 def error_text(error: BaseException) -> str:
@@ -101,12 +108,24 @@ def postponed(error: Postpone) -> float:
     return delay
 
 
+def with_delay(error: BaseException, delay: float) -> BaseException:
+    """The error, marked so that the next attempt begins in `delay` ms. Raises OptionError."""
+    checks.wire(_Later, {"delay": delay})
+    try:
+        setattr(error, _DELAY, delay)
+    except AttributeError:  # a class with __slots__
+        return Retry(delay, f"{type(error).__name__}: {error}")
+    return error
+
+
 def retry_in(error: BaseException) -> float | None:
-    """After how many ms the next attempt is to begin, if the handler said so. Raises OptionError."""
-    if isinstance(error, ChildError):
+    """After how many ms the next attempt is to begin, if the handler or its rules said so. Raises
+    OptionError."""
+    if isinstance(error, ChildError) and error.retry_in is not None:
         return error.retry_in
     if not isinstance(error, Retry) or error.delay is None:
-        return None
+        delay: float | None = getattr(error, _DELAY, None)
+        return delay
     asked: Any = error.delay  # a list is for steps, and refused
     delay = time_left(asked, "Retry: delay")
     checks.wire(_Later, {"delay": delay})
@@ -128,8 +147,23 @@ def checked(job: ActiveJob, error: BaseException) -> BaseException:
     return error
 
 
+def chosen_delay(job: ActiveJob[Any], error: BaseException) -> float | None:
+    """The same, or as the exception itself says, if the job's backoff goes by that."""
+    delay = retry_in(error)
+    return asked_delay(job, error) if delay is None and not isinstance(error, ChildError) else delay
+
+
+def error_types(error: BaseException) -> list[str]:
+    """The names of its classes, the most special first; of a step that failed, those of what it raised, too."""
+    if isinstance(error, ChildError):
+        return error.types
+    if isinstance(error, StepFailed) and error.__cause__ is not None:
+        return [*types_of(error), *types_of(error.__cause__)]
+    return types_of(error)
+
+
 def fail_command(
-    job: ActiveJob, error: BaseException, text: str = ""
+    job: ActiveJob[Any], error: BaseException, text: str = ""
 ) -> Fail | MoveToDelayed | SuspendJob | ContinueAsNew:
     """How a worker says that an attempt failed, is put off, or has ended to wait; `text` stands for the
     error's own."""
@@ -147,8 +181,9 @@ def fail_command(
         token=job.token,
         stack=error_stack(error) or None,
         unrecoverable=is_final(error),
-        delay=retry_in(error),
+        delay=chosen_delay(job, error),
         wants_delay=True,
+        error_types=error_types(error) or None,
     )
 
 

@@ -29,6 +29,7 @@ from bunqueue.client.worker.middleware import CallNext, Middleware, around_runni
 from bunqueue.client.worker.processes.pool import Processes, Recycle
 from bunqueue.client.worker.reporter import Reporter
 from bunqueue.client.worker.results import encode_result
+from bunqueue.client.worker.retry_rules import RetryRules
 from bunqueue.client.worker.routes import ANY, LOOP, PROCESS, THREAD, Plan, Table
 from bunqueue.client.worker.stats import RunStats
 from bunqueue.client.worker.threads import Threads
@@ -90,7 +91,7 @@ class JobRunner:
         elif plan.executor == THREAD:
             call = partial(self._in_thread, partial(_call, plan.handler))
         else:
-            call = partial(self._in_process, plan.path)
+            call = partial(self._in_process, plan.path, plan.rules)
         return _Way(around_running(middleware, call), plan.executor == LOOP, plan.at_most_once)
 
     async def run(self, job: ActiveJob, task: asyncio.Task[None]) -> None:
@@ -174,7 +175,7 @@ class JobRunner:
             raise value
         return await value if inspect.isawaitable(value) else value
 
-    async def _in_process(self, path: str, job: ActiveJob) -> Any:
+    async def _in_process(self, path: str, rules: RetryRules | None, job: ActiveJob) -> Any:
         assert self._waiters is not None
         running = self._waiters.run(partial(self._run_there, path), job)
         while not running.done():  # a slot that is to end waits for the process, which is ended, too
@@ -185,7 +186,7 @@ class JobRunner:
                     end(job, Ending(INTERRUPTED, grace=PROCESS_PATIENCE))
         succeeded, value = running.result()
         if not succeeded:
-            raise value
+            raise value if rules is None else rules.applied(job, value)
         return value
 
     def _run_there(self, path: str, job: ActiveJob) -> Any:

@@ -18,6 +18,7 @@ from bunqueue.client.worker.job_logging import level_of
 from bunqueue.client.worker.job_runner import RunConfig
 from bunqueue.client.worker.middleware import Middleware, checked
 from bunqueue.client.worker.processes.pool import Recycle
+from bunqueue.client.worker.retry_rules import RetryRules
 from bunqueue.client.worker.routes import LOOP, PROCESS, THREAD, RunIn, Table, Work
 from bunqueue.client.worker.run import WorkerConfig
 from bunqueue.client.worker.stats import Callbacks
@@ -64,6 +65,8 @@ class WorkerOptions(EndpointOptions, total=False):
     """The same for how many start in a time: "100/min"."""
     name: str
     """Begins the name under which the server knows who holds a job; the host's name unless given."""
+    retry: RetryRules | None
+    """What exceptions of handlers mean for their jobs, see `RetryRules`; a `Route` may have its own."""
     middleware: Iterable[Middleware]
     """Around each run, see `Middleware`."""
     lock_ttl: Duration
@@ -179,7 +182,7 @@ def _limit(name: str, value: int | None) -> int | None:
 def _run_config(handlers: Work, options: WorkerOptions) -> tuple[RunConfig, int]:
     """And how many jobs can run at a time: no more than their kinds allow."""
     once = checks.one("at_most_once", options.get("at_most_once", False), bool)
-    table = Table(handlers, options.get("run_in"), at_most_once=once)
+    table = Table(handlers, options.get("run_in"), at_most_once=once, retry=options.get("retry"))
     concurrency = checks.whole("concurrency", options.get("concurrency", 1))
     limits = {LOOP: concurrency}
     for executor, name in ((THREAD, "threads"), (PROCESS, "processes")):

@@ -268,7 +268,12 @@ class Reporter:
         elif not isinstance(reply, CommandFailed) and reply.data:
             self._too_late(job, reply.data.reason)
         else:
-            delay = None if isinstance(reply, CommandFailed) or reply.delay is UNSET else reply.delay
+            delay = None
+            if not isinstance(reply, CommandFailed):
+                if reply.delay is UNSET:  # by rules that only the server knows, perhaps
+                    error = made_final(error)
+                else:
+                    delay = reply.delay
             self._stats.job_failed(job, error, delay)
 
     def _too_late(self, job: ActiveJob, reason: str = "") -> None:

@@ -12,6 +12,7 @@ from bunqueue.client.connection.options import shown
 from bunqueue.client.options import checks
 from bunqueue.client.worker.active_job import ActiveJob, Handler
 from bunqueue.client.worker.processes.handler_path import path_of
+from bunqueue.client.worker.retry_rules import RetryRules, checked_rules, with_rules
 from bunqueue.client.worker.typed_data import with_typed_data
 from bunqueue.errors import OptionError, Postpone
 
@@ -39,6 +40,8 @@ class Route:
     handler: Handler
     run_in: RunIn | None = None
     at_most_once: bool = False
+    retry: RetryRules | None = None
+    """What its exceptions mean; None: as the worker says, else as each job does."""
 
 
 Handlers = Mapping[str, Handler | Route]
@@ -56,20 +59,30 @@ class Plan:
     path: str = ""
     """At which another process finds it, if it is to run there."""
     at_most_once: bool = False
+    rules: RetryRules | None = None
+    """What is still to be said of its exceptions: of what another process raises."""
 
 
 class Table:
     """The plans of a worker. OptionError for names that no job can have, TypeError for what is no handler, or
     cannot run where it should."""
 
-    def __init__(self, handlers: Work, run_in: RunIn | None = None, *, at_most_once: bool = False) -> None:
+    def __init__(
+        self,
+        handlers: Work,
+        run_in: RunIn | None = None,
+        *,
+        at_most_once: bool = False,
+        retry: RetryRules | None = None,
+    ) -> None:
         if run_in not in (None, THREAD, PROCESS):
             raise OptionError(f"run_in: {shown(run_in)} is not allowed; give 'thread' or 'process'")
         by_name = handlers if isinstance(handlers, Mapping) else {ANY: handlers}
         if not by_name:
             raise OptionError("handler: an empty map runs no jobs; give handlers by the names of jobs")
         self.plans = {
-            checks.job_name(name): _plan(each, run_in, at_most_once) for name, each in by_name.items()
+            checks.job_name(name): _plan(each, run_in, at_most_once, checked_rules(retry))
+            for name, each in by_name.items()
         }
 
     @property
@@ -98,17 +111,25 @@ async def unknown(job: ActiveJob) -> None:
     raise put_back
 
 
-def _plan(route: Handler | Route, run_in: RunIn | None, once: bool) -> Plan:
+def _plan(route: Handler | Route, run_in: RunIn | None, once: bool, general: RetryRules | None) -> Plan:
     own = route.run_in if isinstance(route, Route) else None
     once = once or (isinstance(route, Route) and route.at_most_once)
     handler = checked(route.handler if isinstance(route, Route) else route)
-    called = with_typed_data(handler)
+    rules = (checked_rules(route.retry) if isinstance(route, Route) else None) or general
+    called = with_rules(with_typed_data(handler), rules)
     if is_async(handler):
         if own is not None:
             raise TypeError(f"handler: {shown(handler)} is a coroutine function: it runs in the event loop")
         return Plan(called, LOOP, at_most_once=once)
     executor = own or run_in or THREAD
-    return Plan(called, executor, path_of(handler) if executor == PROCESS else "", once)
+    if executor != PROCESS:
+        return Plan(called, executor, at_most_once=once)
+    if rules and not rules.by_name:
+        raise TypeError(
+            f"handler: {shown(handler)} runs in a process of its own, whose exceptions do not come here: its "
+            f"retry rules may name classes; functions are for @app.job"
+        )
+    return Plan(called, executor, path_of(handler), once, rules)
 
 
 def checked(handler: Handler) -> Handler:

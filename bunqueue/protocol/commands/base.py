@@ -285,6 +285,12 @@ Ttl = Annotated[float, Meta(ge=0, le=YEAR_MS)]
 Timeout = Annotated[float, Meta(ge=0, le=DAY_MS)]
 MaxAttempts = Annotated[int, Meta(ge=1, le=1000)]
 Backoff = Annotated[float, Meta(ge=0, le=DAY_MS)]
+MAX_DELAYS, MAX_ERROR_TYPES = 100, 64
+Delays = Annotated[list[Delay], Meta(min_length=1, max_length=MAX_DELAYS)]
+ErrorTypes = Annotated[
+    list[Annotated[str, Meta(min_length=1, max_length=256)]],
+    Meta(max_length=MAX_ERROR_TYPES, description="classes of errors, such as httpx.ConnectTimeout"),
+]
 WaitTimeout = Annotated[float, Meta(ge=0, le=600_000)]
 PollTimeout = Annotated[float, Meta(ge=0, le=60_000)]
 LockTtl = Annotated[int, Meta(ge=1, le=DAY_MS)]

@@ -19,6 +19,8 @@ from bunqueue.protocol.commands.base import (
     Backoff,
     Command,
     Delay,
+    Delays,
+    ErrorTypes,
     Ids,
     JobId,
     JobName,
@@ -53,18 +55,31 @@ IdempotencyAge = Annotated[float, Meta(ge=0, le=YEAR_MS)]
 AnyPriority = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
 
 
-class BackoffMap(Struct, kw_only=True, repr_omit_defaults=True, gc=False):
+BackoffType = Annotated[
+    Literal["fixed", "exponential", "linear"],
+    Meta(extra={"problem": "must be 'fixed' or 'exponential'"}),  # the reference's text; the bound has all
+]
+
+
+class BackoffMap(
+    Struct, kw_only=True, rename="camel", repr_omit_defaults=True, forbid_unknown_fields=True, gc=False
+):
     """The backoff of protocol 3: a type, and a delay in ms.
 
-    With a ``jitter`` from 0 to 1, the first wait is ``delay``, and ``exponential`` doubles it with each
-    further attempt; each wait is longer or shorter by at most that fraction.  Without ``jitter``, as in the
-    reference, ``fixed`` waits 0.8 to 1.2 times ``delay``, and ``exponential`` 0.5 to 1.5 times ``delay`` x
-    2^failures.
+    With a ``jitter`` from 0 to 1, the first wait is ``delay``, ``linear`` adds it and ``exponential`` doubles
+    it with each further attempt; each wait is longer or shorter by at most that fraction.  Without
+    ``jitter``, as in the reference, ``fixed`` waits 0.8 to 1.2 times ``delay``, and ``exponential`` 0.5 to
+    1.5 times ``delay`` x 2^failures.  No wait is longer than ``maxDelay``, by default an hour.
+    ``delays`` are the first waits, one after the other; what is said above begins behind them.
+    ``retryAfter`` is for workers: if an error says how long to wait, they ask for that ``delay`` in FAIL.
     """
 
-    type: Literal["fixed", "exponential"] = "exponential"
+    type: BackoffType = "exponential"
     delay: Backoff
     jitter: Annotated[float, Meta(ge=0, le=1)] | UnsetType = UNSET
+    max_delay: Delay | UnsetType = UNSET
+    delays: Delays | UnsetType = UNSET
+    retry_after: bool | UnsetType = UNSET
 
 
 KeyStates = Annotated[
@@ -128,6 +143,8 @@ class JobFields(Struct, kw_only=True, rename="camel", omit_defaults=True, gc=Fal
     timeout: Timeout | None = None
     max_attempts: MaxAttempts = DEFAULT_MAX_ATTEMPTS
     backoff: Backoff | BackoffMap = DEFAULT_BACKOFF_MS
+    retry_on: ErrorTypes | None = None  # there is another attempt after errors of these classes only
+    never_on: ErrorTypes | None = None  # there is none after errors of these classes
     ttl: Ttl | None = None
     unique_key: Key | None = None
     tags: Annotated[list[Text], Meta(max_length=64)] | None = None
@@ -396,7 +413,8 @@ class Fail(Command, tag="FAIL"):
     this was its last attempt.  With ``interrupted`` the attempt does not count: the worker returns the job
     because it is stopping, and the job takes its old position in the queue at once.  With ``delay`` the next
     attempt begins after that many ms instead of the backoff.  With ``wantsDelay`` the answer says when it
-    begins.
+    begins.  ``errorTypes`` are the class of the error and those that it is derived from, the most special
+    first; the job's ``retryOn`` and ``neverOn`` go by them, and the first one is kept with the attempt.
     """
 
     id: JobId
@@ -408,6 +426,7 @@ class Fail(Command, tag="FAIL"):
     interrupted: bool = False
     delay: Delay | None = None
     wants_delay: bool = False
+    error_types: ErrorTypes | None = None
 
 
 class Alive(Struct, gc=False):

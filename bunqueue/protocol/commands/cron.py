@@ -13,6 +13,7 @@ from bunqueue.protocol.commands.base import (
     Backoff,
     Command,
     Delay,
+    ErrorTypes,
     Key,
     MaxAttempts,
     Merge,
@@ -51,6 +52,8 @@ class SpawnOptions(Struct, kw_only=True, rename="camel", omit_defaults=True, gc=
     timeout: Timeout | None = None
     max_attempts: MaxAttempts = DEFAULT_MAX_ATTEMPTS
     backoff: Backoff | BackoffMap = DEFAULT_BACKOFF_MS
+    retry_on: ErrorTypes | None = None
+    never_on: ErrorTypes | None = None
     ttl: Ttl | None = None
     stall_timeout: Timeout | None = None
     lifo: bool = False

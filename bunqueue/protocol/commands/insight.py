@@ -24,9 +24,11 @@ GroupsShown = Annotated[int, Meta(ge=0, le=1000)]
 
 
 class AttemptView(Struct, rename="camel", gc=False):
-    """An attempt that did not complete its job; times are in epoch ms.
+    """An attempt that is over; times are in epoch ms.
 
-    ``outcome`` is, for example, explicit_fail, timeout, stalled, interrupted (not counted) or cancelled.
+    ``outcome`` is completed, explicit_fail, timeout, stalled, interrupted (not counted) or cancelled.
+    ``errorType`` is the class of the error, if the worker named it; ``delay`` is how many ms after its end
+    the next attempt was to begin, null if there was to be none.
     """
 
     number: int
@@ -36,6 +38,8 @@ class AttemptView(Struct, rename="camel", gc=False):
     outcome: str
     error: str | None
     stack: str | None
+    error_type: str | None = None
+    delay: float | None = None
 
     started_at = MaybeMoment("started_at_ms")
     ended_at = Moment("ended_at_ms")
@@ -46,7 +50,7 @@ class Attempts(Struct, gc=False):
 
 
 class AttemptsReply(Reply, kw_only=True):
-    """The latest attempts, oldest first."""
+    """The latest attempts, oldest first; the one that completed the job is among them."""
 
     data: Attempts
 
@@ -130,7 +134,8 @@ class ShardViewsReply(Reply, kw_only=True):
 
 @command(Route.ID, AttemptsReply)
 class GetAttempts(Command, tag="GetAttempts"):
-    """Get the failed and interrupted attempts of a job, with error and stack."""
+    """Get the attempts of a job that are over: those that failed or were interrupted, with error, stack and
+    the delay until the next one, and the one that completed it."""
 
     id: JobId
 

@@ -143,12 +143,14 @@ class AddLogReply(Reply, kw_only=True):
     data: Added
 
 
-class LogLine(Struct, gc=False):
-    """``timestamp`` is in ms."""
+class LogLine(Struct, omit_defaults=True, gc=False):
+    """``timestamp`` is in ms; ``attempt`` is the number of the attempt during which the line was added, if
+    one was running, as in the answer to GetAttempts."""
 
     message: str
     level: str
     timestamp_ms: float = msgspec.field(name="timestamp")
+    attempt: int | None = None
 
     timestamp = Moment("timestamp_ms")
 

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from ..errors import NoRoom, UnreadableShard
 from .decoding import FUNCTIONS
 
-SCHEMA = 5  # the newest that `tables` describes, which says what older ones lack
+SCHEMA = 6  # the newest that `tables` describes, which says what older ones lack; see `_LATER`, too
 ROWS = 8192  # fetched at a time: more is not faster
 STEP = 4096  # pages that are copied at a time, 16 MiB
 KEPT_FREE = 16 << 20  # bytes: a copy must not make a server on the same disk run out of space
@@ -83,6 +83,9 @@ class ShardFile:
             )
         tables = self._db.execute("select count(*) from sqlite_schema").fetchone()[0]
         self.is_empty, self.schema = version == 0 and not tables, version
+        for since, statement in _LATER.items():
+            if 0 < version < since:
+                self._db.execute(statement)
         if version == 0 and tables:
             raise UnreadableShard(f"{self.path} is a database, but not one of bunqueue: check the path")
 
@@ -141,6 +144,12 @@ def opened(path: Path, expected: Identity | None = None) -> Iterator[ShardFile]:
                 _check_same(path, found, identity(path))
         except (sqlite3.Error, OSError) as error:
             raise _problem(path, error) from error
+
+
+_NO_NOTES = """create temp view attempt_notes as
+select 0 as seq, 0 as number, 0 as ended_at, null as error_type, null as delay where false"""
+_LATER = {6: _NO_NOTES}
+"""What stands in for tables in files of a schema before that number."""
 
 
 def _check_same(path: Path, expected: Identity | None, found: Identity | None) -> None:

@@ -185,17 +185,27 @@ _ATTEMPTS = Table(
             "which does not count",
             "tried.outcome",
         ),
+        Column("error_type", "string", "the class of the error, if it was named", "tried.error_type"),
         Column("error", "string", "why it failed", "tried.error"),
+        Column(
+            "delay_ms",
+            "bigint",
+            "ms until the next one was to begin; null: there was none",
+            "tried.delay",
+        ),
         Column("stack", "string", "its traceback, where the worker sent one", "tried.stack", True),
     ),
     # Both halves go by the jobs, or a range of them: `completed` can only be found by its queue.
     """(
     select jobs.seq, jobs.id, queues.name as queue, jobs.name, past.number, past.worker,
-           past.started_at, past.ended_at, past.outcome, past.error, past.stack
+           past.started_at, past.ended_at, past.outcome, past.error, past.stack, noted.error_type,
+           noted.delay
     from attempts past join jobs on jobs.seq = past.seq join queues on queues.id = jobs.queue_id
+    left join attempt_notes noted on noted.seq = past.seq and noted.number = past.number
+        and noted.ended_at = past.ended_at
     union all
     select jobs.seq, jobs.id, queues.name, jobs.name, completed.attempts + 1, completed.worker,
-           completed.started_at, completed.finished_at, 'completed', null, null
+           completed.started_at, completed.finished_at, 'completed', null, null, null, null
     from jobs cross join completed on completed.queue_id = jobs.queue_id and completed.seq = jobs.seq
     join queues on queues.id = jobs.queue_id
 ) tried""",

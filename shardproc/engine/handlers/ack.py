@@ -98,9 +98,15 @@ def fail(state: State, client: Client, command: Fail) -> FailReply:
         return FailReply()
     if command.stack:
         _keep_stack(state, job, command.stack)
-    final, remove = command.unrecoverable, command.remove_on_fail
     transitions.fail(
-        state, job, command.error, EXPLICIT_FAIL, final=final, remove=remove, delay=command.delay
+        state,
+        job,
+        command.error,
+        EXPLICIT_FAIL,
+        final=command.unrecoverable,
+        remove=command.remove_on_fail,
+        delay=command.delay,
+        types=command.error_types or (),
     )
     if command.stack and state.out.attempts:  # else it is written already, with the end of an undo
         stack = command.stack if isinstance(command.stack, str) else "\n".join(command.stack)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from msgspec import UNSET, Raw, Struct
 from msgspec.msgpack import Encoder
 
-from bunqueue.model.dead_letters import CANCELLED, REASONS, UNKNOWN, AutoRetries, DlqConfig
+from bunqueue.model.dead_letters import CANCELLED, COMPLETED_OUTCOME, REASONS, UNKNOWN, AutoRetries, DlqConfig
 from bunqueue.model.job import COMPLETED, FAILED, Job
 from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import CommandError, Ok
@@ -306,6 +306,8 @@ class _Past(Struct, rename="camel", gc=False):
     reason: str
     error: str | None
     duration: float
+    error_type: str | None
+    delay: float | None  # until the next attempt
 
 
 class _Entry(Struct, rename="camel", gc=False):
@@ -354,7 +356,7 @@ class _Entries(Shown):
     def _entry(self, job: Job, view: Raw, past: list[Attempt]) -> _Entry:
         died, reason, config = job.finished_at or 0, job.reason or UNKNOWN, self._config
         retries = (job.extra.auto_retries if job.extra is not None else None) or AutoRetries()
-        history = [_past(attempt) for attempt in past]
+        history = [_past(attempt) for attempt in past if attempt.outcome != COMPLETED_OUTCOME]
         if history and reason != UNKNOWN:
             history[-1].reason = reason  # what the last failure led to
         return _Entry(
@@ -389,6 +391,8 @@ def _past(attempt: Attempt) -> _Past:
         attempt.outcome,
         attempt.error,
         float(attempt.ended_at - started),
+        attempt.error_type,
+        _float(attempt.delay),
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bunqueue.model.job import Job
+from bunqueue.model.job import ACTIVE, Job
 from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import CommandError, Ok
 from bunqueue.protocol.commands.jobs import (
@@ -20,6 +20,7 @@ from bunqueue.protocol.commands.jobs import (
 from ..lookup import find
 from ..outbox import LogEntry
 from ..state import Client, State
+from .views.insight import next_number, numbered_attempts
 
 MAX_MESSAGE = 65_536  # characters of a line that are kept
 
@@ -38,8 +39,27 @@ def get_logs(state: State, client: Client, command: GetLogs) -> GetLogsReply:
     job = find(state, command.id)
     entries = _log(state, job)
     end = None if command.end in (None, -1) else command.end + 1
-    wanted = [LogLine(entry.message, entry.level, float(entry.at)) for entry in entries[command.start : end]]
-    return GetLogsReply(data=Log(wanted, len(entries)))
+    wanted = entries[command.start : end]
+    runs = _runs(state, job) if wanted and job is not None else []
+    lines = [
+        LogLine(entry.message, entry.level, float(entry.at), _attempt_at(runs, entry.at)) for entry in wanted
+    ]
+    return GetLogsReply(data=Log(lines, len(entries)))
+
+
+def _runs(state: State, job: Job) -> list[tuple[int, int, int]]:
+    """When each attempt began and ended, and its number; the latest first."""
+    runs = [
+        (attempt.ended_at if attempt.started_at is None else attempt.started_at, attempt.ended_at, number)
+        for attempt, number in numbered_attempts(state, job)
+    ]
+    if job.state == ACTIVE and job.started_at is not None:
+        runs.append((job.started_at, state.now, next_number(state, job)))
+    return runs[::-1]
+
+
+def _attempt_at(runs: list[tuple[int, int, int]], at: int) -> int | None:
+    return next((number for began, ended, number in runs if began <= at <= ended), None)
 
 
 def clear_logs(state: State, client: Client, command: ClearLogs) -> Ok:

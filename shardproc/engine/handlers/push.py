@@ -42,6 +42,7 @@ from .old_names import lift_name
 
 MAX_PRIORITY, MAX_GROUP_PRIORITY = 1_000_000, 2_097_151
 _NO_EXTRA = Extra()
+_NO_BOUNDS: tuple[None, None, tuple[float, ...]] = (None, None, ())  # nor a jitter
 
 
 def push_plain(state: State, client: Client, command: PlainPush) -> Reply:
@@ -368,13 +369,18 @@ def options_of(fields: JobFields | Push) -> JobOptions:
     """What of a push many jobs have in common."""
     backoff = fields.backoff
     as_map = isinstance(backoff, BackoffMap)
-    jitter = backoff.jitter if isinstance(backoff, BackoffMap) else UNSET
+    delay, kind, jitter, most, delays = (
+        _backoff_of(backoff) if isinstance(backoff, BackoffMap) else (backoff, EXPONENTIAL, *_NO_BOUNDS)
+    )
     return JobOptions(
         max_attempts=fields.max_attempts,
-        backoff=backoff.delay if isinstance(backoff, BackoffMap) else backoff,
-        backoff_kind=backoff.type if isinstance(backoff, BackoffMap) else EXPONENTIAL,
-        backoff_jitter=None if jitter is UNSET else jitter,
+        backoff=delay,
+        backoff_kind=kind,
+        backoff_jitter=jitter,
         backoff_given_as_map=as_map,
+        backoff_max=most,
+        backoff_delays=delays,
+        backoff_retry_after=isinstance(backoff, BackoffMap) and backoff.retry_after is True,
         ttl=fields.ttl,
         timeout=fields.timeout,
         lifo=fields.lifo,
@@ -383,6 +389,16 @@ def options_of(fields: JobFields | Push) -> JobOptions:
         durable=fields.durable,
         tags=tuple(fields.tags or ()),
     )
+
+
+def _backoff_of(
+    backoff: BackoffMap,
+) -> tuple[float, str, float | None, float | None, tuple[float, ...]]:
+    """Delay, kind, jitter, longest delay, and all delays."""
+    delays = () if backoff.delays is UNSET else tuple(backoff.delays)
+    jitter = None if backoff.jitter is UNSET else backoff.jitter
+    most = None if backoff.max_delay is UNSET else backoff.max_delay
+    return backoff.delay, backoff.type, jitter, most, delays
 
 
 def extra_of(fields: JobFields | Push) -> Extra | None:
@@ -409,6 +425,8 @@ def extra_of(fields: JobFields | Push) -> Extra | None:
         deduplication_extend=dedup.extend,
         deduplication_replace=dedup.replace,
         headers=fields.headers or None,
+        retry_on=fields.retry_on or [],
+        never_on=fields.never_on or [],
     )
     return None if extra == _NO_EXTRA else extra
 

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from copy import copy
 
 from msgspec import UNSET, Raw
 from msgspec.structs import replace
 
-from bunqueue.model.backoff import retry_delay
+from bunqueue.model.backoff import may_retry, retry_delay
 from bunqueue.model.dead_letters import (
     CANCELLED,
+    COMPLETED_OUTCOME,
     EXPIRED,
     EXPLICIT_FAIL,
     INTERRUPTED,
     MAX_ATTEMPTS,
     STALLED,
     TIMEOUT,
+    TIMEOUT_TYPES,
     DlqConfig,
 )
 from bunqueue.model.job import (
@@ -198,17 +201,19 @@ def fail(
     final: bool = False,
     remove: bool = False,
     delay: float | None = None,
+    types: Sequence[str] = (),
 ) -> None:
     """ACTIVE to DELAYED or WAITING for a retry, after its backoff or ``delay`` ms, or to FAILED when no
-    attempt is left."""
+    attempt is left, or the job's rules allow none after an error of these ``types``."""
     if is_cancelled(job):
         return cancel(state, job)
     queue = state.queues[job.queue]
     options = job.shared.options
     job.attempts += 1
-    _end_attempt(state, queue, job, error, reason)
+    attempt = _end_attempt(state, queue, job, error, reason)
+    attempt.error_type = types[0] if types else None
     unique_keys.release_after_attempt(queue, job)
-    final = final or job.attempts >= options.max_attempts
+    final = final or job.attempts >= options.max_attempts or not _may_retry(job, types, reason)
     undoes = final and undo.comes_first(job)
     emit(state, events.FAILED, job, error=job.error or "", terminal=final and not undoes)
     if undoes:
@@ -220,9 +225,21 @@ def fail(
     else:
         if delay is None:
             kind, backoff, jitter = options.backoff_kind, options.backoff, options.backoff_jitter
-            delay = retry_delay(kind, backoff, job.attempts, state.chance(), jitter)
+            most, delays = options.backoff_max, options.backoff_delays
+            chance = state.chance()
+            delay = retry_delay(kind, backoff, job.attempts, chance, jitter, most=most, delays=delays)
+        attempt.delay = int(delay)
         _again(state, queue, job, state.now + int(delay))
         emit(state, events.RETRIED, job, prev="failed")
+
+
+def _may_retry(job: Job, types: Sequence[str], reason: str) -> bool:
+    """Whether its rules allow another attempt.  What it is retried after is said of its handler's errors; a
+    run that took too long raised none, but may be named as what it is never retried after."""
+    extra = job.extra
+    if extra is None or not (extra.retry_on or extra.never_on):
+        return True
+    return may_retry(types, () if reason == TIMEOUT else extra.retry_on, extra.never_on)
 
 
 def stall(state: State, job: Job, error: str) -> None:
@@ -233,7 +250,7 @@ def stall(state: State, job: Job, error: str) -> None:
     lock = job.lock
     job.attempts += 1
     job.stalls += 1
-    _end_attempt(state, queue, job, error, STALLED)
+    attempt = _end_attempt(state, queue, job, error, STALLED)
     emit(state, events.STALLED, job)
     stalled = job.stalls >= of_queue(state, job.queue, StallConfig).max_stalls
     if stalled or job.attempts >= job.shared.options.max_attempts:
@@ -247,6 +264,7 @@ def stall(state: State, job: Job, error: str) -> None:
             dead_letter(state, queue, job, STALLED if stalled else MAX_ATTEMPTS)
     else:
         remember(job, lock)
+        attempt.delay = 0
         _again(state, queue, job, state.now)
 
 
@@ -303,7 +321,7 @@ def _cancelled(state: State, queue: QueueState, job: Job) -> None:
 def time_out(state: State, job: Job) -> None:
     """ACTIVE to a retry or FAILED: the attempt took too long.  Late answers to it are ignored."""
     job.timed_out = True
-    fail(state, job, "Job timeout exceeded", TIMEOUT)
+    fail(state, job, "Job timeout exceeded", TIMEOUT, types=TIMEOUT_TYPES)
 
 
 def release(state: State, job: Job) -> None:
@@ -429,6 +447,7 @@ def revive(
         queue.failed -= 1
     else:
         queue.completed -= 1
+        _keep_success(state, job)
         job.result = None
         job.progress, job.progress_message = 0, None
         if job.extra is not None:
@@ -445,6 +464,14 @@ def revive(
     unique_keys.retake_key(state, queue, job)
     add(state, queue, [job], events.REVIVED)
     queue.late[job.seq] = queue.jobs.pop(job.seq)
+
+
+def _keep_success(state: State, job: Job) -> None:
+    """A completed job is to run again: the attempt that completed it is listed from now on with the others,
+    as the row that says so goes."""
+    number, ended = job.attempts + 1, job.finished_at or state.now
+    attempt = Attempt(job.seq, number, job.worker, job.started_at, ended, COMPLETED_OUTCOME, None, None)
+    state.out.attempts.append(attempt)
 
 
 def can_retake_key(state: State, queue: QueueState, job: Job) -> bool:
@@ -688,7 +715,7 @@ def wake(state: State, job: Job) -> None:
 # -- what several of these share
 
 
-def _end_attempt(state: State, queue: QueueState, job: Job, error: str | None, outcome: str) -> None:
+def _end_attempt(state: State, queue: QueueState, job: Job, error: str | None, outcome: str) -> Attempt:
     """Book a failed attempt."""
     now = state.now
     worker = job.lock.owner if job.lock is not None else None
@@ -699,6 +726,7 @@ def _end_attempt(state: State, queue: QueueState, job: Job, error: str | None, o
     let_go(state, queue, job)
     job.error = text
     progress.forget(state, job)
+    return attempt
 
 
 def _again(state: State, queue: QueueState, job: Job, run_at: int) -> None:

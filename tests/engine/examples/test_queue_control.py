@@ -10,7 +10,17 @@ from engine.shard_driver import START, Driver
 
 from shardproc.engine.handlers import queues
 
-EVERY_TABLE = ("queues", "records", "jobs", "locks", "completed", "dead_letters", "attempts", "job_logs")
+EVERY_TABLE = (
+    "queues",
+    "records",
+    "jobs",
+    "locks",
+    "completed",
+    "dead_letters",
+    "attempts",
+    "attempt_notes",
+    "job_logs",
+)
 
 
 @pytest.fixture
@@ -235,7 +245,9 @@ def test_obliterating_leaves_no_trace_on_disk_or_in_memory(driver: Driver) -> No
     driver.ask(cmd="RetryDlq", queue="q", jobId=revived)
     driver.ask(cmd="Pause", queue="q")
     assert driver.ask(cmd="Obliterate", queue="q") == {"ok": True}
-    assert [driver.rows(f"select count(*) from {table}") for table in EVERY_TABLE] == [[(0,)]] * 8
+    assert [driver.rows(f"select count(*) from {table}") for table in EVERY_TABLE] == [[(0,)]] * len(
+        EVERY_TABLE
+    )
     state = driver.shard.engine.state
     assert [*state.queues, *state.jobs, *state.orphans] == []
     assert not state.client(1, 2).held

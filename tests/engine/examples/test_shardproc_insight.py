@@ -140,8 +140,9 @@ def test_what_went_wrong_before_is_not_told_of_a_completed_job() -> None:
     driver.ask(cmd="PULL", queue="q")
     driver.ask(cmd="ACK", id=job)
     assert "failedReason" not in driver.ask(cmd="GetJob", id=job)["job"]
-    (attempt,) = driver.ask(cmd="GetAttempts", id=job)["data"]["attempts"]
-    assert attempt["error"] == "Lock expired"
+    failed, completed = driver.ask(cmd="GetAttempts", id=job)["data"]["attempts"]
+    assert (failed["number"], failed["outcome"], failed["error"]) == (1, "explicit_fail", "Lock expired")
+    assert (completed["number"], completed["outcome"], completed["error"]) == (2, "completed", None)
 
 
 def test_dead_letters_are_chosen_by_name_and_error() -> None:

@@ -12,7 +12,16 @@ from shardproc.engine.state import QueueState
 from shardproc.storage import rows as stored
 from shardproc.storage.event_log import read
 
-TABLES = ("jobs", "locks", "completed", "large_outcomes", "dead_letters", "attempts", "job_logs")
+TABLES = (
+    "jobs",
+    "locks",
+    "completed",
+    "large_outcomes",
+    "dead_letters",
+    "attempts",
+    "attempt_notes",
+    "job_logs",
+)
 
 
 def complete(driver: Driver, queue: str = "q", *, result: object = 1) -> str:

@@ -54,6 +54,8 @@ ATTEMPT = (
     Column("outcome"),
     Column("startedAt", Kind.TIME, "began"),
     Column("endedAt", Kind.TIME, "ended"),
+    Column("delay", Kind.SPAN, "next after"),
+    Column("errorType", Kind.TEXT, "type"),
     Column("error"),
     Column("worker"),
 )
@@ -164,8 +166,9 @@ def logs(session: Session, job_id: JobId, start: Start = 0, end: End = -1) -> No
     app, "bunqueue job attempts 01980f2e-...", "bunqueue job attempts 01980f2e-... --json | jq -r '.[].stack'"
 )
 def attempts(session: Session, job_id: JobId) -> None:
-    """List the failed attempts of a job, the oldest first. JSON has their tracebacks."""
-    session.out.rows(session.job(job_id).attempts(), ATTEMPT, none="no attempt has failed")
+    """List the attempts of a job that are over, the oldest first: when and how each ended, the class of its
+    error, and how long the job then waited. JSON has their tracebacks."""
+    session.out.rows(session.job(job_id).attempts(), ATTEMPT, none="no attempt is over")
 
 
 @verb(app, "bunqueue job why 01980f2e-...")

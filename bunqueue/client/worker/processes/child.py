@@ -27,11 +27,12 @@ from bunqueue.client.connection.replies import R
 from bunqueue.client.worker.active_job import ActiveJob, Ending, Handler, current, stopped
 from bunqueue.client.worker.failures import (
     checked,
+    chosen_delay,
     error_stack,
     error_text,
+    error_types,
     is_final,
     postponed,
-    retry_in,
     well_formed,
 )
 from bunqueue.client.worker.job_channel import DONE
@@ -111,10 +112,11 @@ class Child:
         except BaseException as raised:
             self._job = None
             error = checked(job, raised)
-            delay = postponed(error) if isinstance(error, Postpone) else retry_in(error)
+            delay = postponed(error) if isinstance(error, Postpone) else chosen_delay(job, error)
             put_back = isinstance(error, Postpone)
             text = well_formed(str(error)) if put_back else error_text(error)
-            return Raised(text, error_stack(error), is_final(error), put_back, delay, memory())
+            stack, final, types = error_stack(error), is_final(error), error_types(error)
+            return Raised(text, stack, final, put_back, delay, types, memory())
 
     def _run(self, job: ActiveJob, run: Run) -> Any:
         job.data = run.data

@@ -95,6 +95,7 @@ class Raised(Struct, tag="raised", gc=False):
     unrecoverable: bool
     put_back: bool  # no attempt is used
     delay: float | None  # ms, until the next run; always there for a job that is put back
+    types: list[str]  # its class, and those that it is derived from
     memory: int
 
 

@@ -129,7 +129,7 @@ class Process:
                         self.memory = raised.memory
                         if raised.put_back:
                             raise Postpone(raised.delay or 0, raised.text)
-                        error = ChildError(raised.text, raised.stack, raised.delay)
+                        error = ChildError(raised.text, raised.stack, raised.delay, raised.types)
                         raise made_final(error) if raised.unrecoverable else error
                     case _:
                         raise ProcessDied(

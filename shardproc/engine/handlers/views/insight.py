@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from heapq import nsmallest
 
-from bunqueue.model.dead_letters import INTERRUPTED
+from bunqueue.model.dead_letters import COMPLETED_OUTCOME, INTERRUPTED
+from bunqueue.model.job import COMPLETED, Job
 from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import CommandError
 from bunqueue.protocol.commands.insight import (
@@ -43,9 +44,26 @@ def get_attempts(state: State, client: Client, command: GetAttempts) -> Attempts
     job = find(state, command.id)
     if job is None:
         raise CommandError("Job not found", Code.JOB_NOT_FOUND)
+    return AttemptsReply(data=Attempts([_attempt(*each) for each in numbered_attempts(state, job)]))
+
+
+def numbered_attempts(state: State, job: Job) -> list[tuple[Attempt, int]]:
+    """The latest attempts of a job that are over, the oldest first, and their numbers."""
     past = state.archive.attempts([job.seq], interrupted=True).get(job.seq, [])
-    views = [_attempt(attempt, number) for attempt, number in zip(past, _counted(past), strict=True)]
-    return AttemptsReply(data=Attempts(views))
+    if job.state == COMPLETED and job.finished_at is not None:
+        number, ended = job.attempts + 1, job.finished_at
+        last = Attempt(job.seq, number, job.worker, job.started_at, ended, COMPLETED_OUTCOME, None, None)
+        past = [*past, last]
+    return list(zip(past, _counted(past), strict=True))
+
+
+def next_number(state: State, job: Job) -> int:
+    """The number of the attempt that is running."""
+    past = numbered_attempts(state, job)
+    if not past:
+        return job.attempts + 1
+    last, number = past[-1]
+    return number + (last.outcome != INTERRUPTED)
 
 
 def _counted(past: list[Attempt]) -> Iterator[int]:
@@ -70,6 +88,8 @@ def _attempt(attempt: Attempt, number: int) -> AttemptView:
         attempt.outcome,
         attempt.error,
         attempt.stack,
+        attempt.error_type,
+        None if attempt.delay is None else float(attempt.delay),
     )
 
 

@@ -36,33 +36,31 @@ function sentence({ text: words, until }) {
   return until === null ? start : [start, ": ", since(until), `, at ${time(until)}`];
 }
 
-/** Those that came to nothing, and before them the one that runs or has completed the job. */
+/** Those that are over, the last first, and before them the one that runs. */
 function attempts(list, last) {
   if (!list.length && !last) return empty("It has not been tried yet");
   return h("ol", { class: "attempts" }, last ? current(last) : null, [...list].reverse().map((attempt, place) => h("li", {},
-    h("div", { class: "attempt-head" }, h("b", {}, `Attempt ${attempt.number}`), badge(attempt.outcome.replaceAll("_", " "), "failed"),
-      h("span", { class: "muted" }, [attempt.startedAt ? `ran ${duration(attempt.endedAt - attempt.startedAt)}, ` : "", "ended ", h("time", { title: moment(attempt.endedAt) }, time(attempt.endedAt)), attempt.worker ? ` on ${attempt.worker}` : ""])),
-    attempt.error ? h("p", { class: "error" }, attempt.error) : null,
+    h("div", { class: "attempt-head" }, h("b", {}, `Attempt ${attempt.number}`), badge(attempt.outcome.replaceAll("_", " "), attempt.outcome === "completed" ? "completed" : "failed"),
+      h("span", { class: "muted" }, [attempt.startedAt ? `ran ${duration(attempt.endedAt - attempt.startedAt)}, ` : "", "ended ", h("time", { title: moment(attempt.endedAt) }, time(attempt.endedAt)), attempt.worker ? ` on ${attempt.worker}` : "", attempt.delay === null ? "" : `, next after ${duration(attempt.delay)}`])),
+    attempt.error ? h("p", { class: "error", title: attempt.errorType ?? "" }, attempt.error) : null,
     attempt.stack ? h("details", { open: place === 0 }, h("summary", {}, "Stack"), h("pre", { tabindex: "0" }, attempt.stack)) : null)));
 }
 
-function current({ number, state, startedAt, completedAt }) {
-  const when = state === "active" ? [since(startedAt, "began ")]
-    : [`ran ${duration(completedAt - startedAt)}, ended `, h("time", { title: moment(completedAt) }, time(completedAt))];
-  return h("li", {}, h("div", { class: "attempt-head" }, h("b", {}, `Attempt ${number}`), badge(state), h("span", { class: "muted" }, when)));
+function current({ number, startedAt }) {
+  return h("li", {}, h("div", { class: "attempt-head" }, h("b", {}, `Attempt ${number}`), badge("active"), h("span", { class: "muted" }, [since(startedAt, "began ")])));
 }
 
-/** The attempt that is no failure, if there is one: its number follows those before, of which interrupted ones do not count. */
-function attemptOf({ state, attempts: failed, startedAt, completedAt }, before) {
+/** The attempt that runs, if one does: its number follows those before, of which interrupted ones do not count. */
+function attemptOf({ state, attempts: failed, startedAt }, before) {
   const last = before[before.length - 1];
   const number = last ? last.number + (last.outcome === "interrupted" ? 0 : 1) : failed + 1;
-  return ["active", "completed"].includes(state) && startedAt ? { number, state, startedAt, completedAt } : null;
+  return state === "active" && startedAt ? { number, startedAt } : null;
 }
 
 function logs({ logs: lines, count }) {
   if (!lines.length) return empty("Nothing was logged");
   return [h("ol", { class: "logs" }, lines.map((line) => h("li", { "data-level": line.level },
-    h("time", { title: moment(line.timestamp) }, time(line.timestamp)), h("span", { class: "level" }, line.level), h("span", {}, line.message)))),
+    h("time", { title: moment(line.timestamp) }, time(line.timestamp)), h("span", { class: "level" }, line.level), h("span", { title: line.attempt ? `During attempt ${line.attempt}` : "" }, line.attempt > 1 ? `#${line.attempt} ` : "", line.message)))),
   count > lines.length ? h("p", { class: "muted" }, `The last ${num(lines.length)} of ${num(count)} lines.`) : null];
 }
 
@@ -79,11 +77,18 @@ function facts(found) {
   const rows = [["Queue", h("a", { href: `/queues/${encodeURIComponent(found.queue)}` }, found.queue)], ["Attempts", `${plural(found.attempts, "failure")}, ${num(found.maxAttempts)} allowed`],
     ["Priority", found.priority || null], ["Added", when(found.createdAt)], ["Due", found.runAt > found.createdAt ? when(found.runAt) : null],
     ["Started", found.startedAt ? when(found.startedAt) : null], ["Completed", found.completedAt ? when(found.completedAt) : null], ["Took", ran],
-    ["Group", found.groupId], ["Unique key", found.uniqueKey], ["Custom id", found.customId], ["Backoff", `${duration(found.backoff)}, ${found.backoffConfig?.type ?? "exponential"}`],
+    ["Group", found.groupId], ["Unique key", found.uniqueKey], ["Custom id", found.customId], ["Backoff", backoff(found)],
+    ["Retried after", found.retryOn?.join(", ")], ["Never retried after", found.neverOn?.join(", ")],
     ["Timeout", found.timeout ? duration(found.timeout) : null], ["Expires", found.ttl ? when(found.createdAt + found.ttl) : null], ["Tags", found.tags?.length ? found.tags.join(", ") : null],
     ["Order", found.lifo ? "last in, first out" : null], ["Stalled", found.stallCount ? `${found.stallCount} times` : null],
     ["Repeats", found.repeat ? JSON.stringify(found.repeat) : null]];
   return h("dl", { class: "facts" }, rows.filter(([, value]) => value !== null && value !== undefined && value !== "").map(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]));
+}
+
+/** The wait before a retry, in words. */
+function backoff({ backoff: delay, backoffConfig: config }) {
+  const waits = [...(config?.delays ?? []).map((each) => duration(each)), duration(delay), config?.type ?? "exponential"].join(", ");
+  return waits + (config?.maxDelay ? `, at most ${duration(config.maxDelay)}` : "") + (config?.retryAfter ? ", or as the error says" : "");
 }
 
 const when = (at) => h("time", { title: relative(at) }, moment(at));

@@ -1,0 +1,57 @@
+"""The wait before a retry, as users say it and as it is sent."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from bunqueue.client.connection.options import Duration, milliseconds, shown
+from bunqueue.client.options import checks
+from bunqueue.client.options.types import Backoff
+from bunqueue.errors import OptionError
+from bunqueue.protocol.commands import core
+
+_USUAL = Backoff()
+HOUR_MS = 3_600_000  # the longest wait unless one says otherwise
+
+
+def backoff_map(value: Duration | Sequence[Duration] | Backoff, name: str) -> dict[str, object]:
+    """What is sent. OptionError, which begins with `name`."""
+    if isinstance(value, dict):
+        raise OptionError(f"{name}: {shown(value)} is not a time; give a bunqueue.Backoff, or milliseconds")
+    given = isinstance(value, Backoff | list | tuple)
+    if isinstance(value, Backoff):
+        backoff = value
+    else:
+        backoff = Backoff(delays=value) if isinstance(value, Sequence) else Backoff(value)
+    fields = _waits(backoff, name) if backoff.delays is None else _list_of_waits(backoff, name)
+    fields |= {"jitter": backoff.jitter}
+    if backoff.max_delay is not None:
+        fields["max_delay"] = milliseconds(backoff.max_delay, f"{name}: max_delay")
+    if checks.one(f"{name}: retry_after", backoff.retry_after, bool):
+        fields["retry_after"] = True
+    checked = checks.nested(core.BackoffMap, fields, name, **({} if given else {"delay": name}))
+    return {_BACKOFF_NAMES.get(field, field): each for field, each in checked.items()}
+
+
+_BACKOFF_NAMES = {"max_delay": "maxDelay", "retry_after": "retryAfter"}
+
+
+def _waits(backoff: Backoff, name: str) -> dict[str, object]:
+    delay = milliseconds(backoff.delay, name)
+    fields: dict[str, object] = {"delay": delay, "type": backoff.type}
+    if backoff.type == "constant":
+        fields["type"] = "fixed"  # its name on the wire
+    if delay > HOUR_MS and isinstance(backoff.jitter, int | float):  # else it would be cut to that
+        fields["max_delay"] = delay * (1 + backoff.jitter)
+    return fields
+
+
+def _list_of_waits(backoff: Backoff, name: str) -> dict[str, object]:
+    if (backoff.delay, backoff.type) != (_USUAL.delay, _USUAL.type):
+        raise OptionError(f"{name}: delays says all waits already; leave out delay and type")
+    delays = backoff.delays
+    if not isinstance(delays, list | tuple) or not delays:
+        raise OptionError(f"{name}: delays: {shown(delays)} is not allowed; give a list of times")
+    *first, last = [milliseconds(each, f"{name}: delays") for each in delays]
+    return {**_waits(replace(_USUAL, delay=last, type="constant"), name), "delays": first or [last]}

@@ -1,0 +1,43 @@
+"""Classes of errors by name, as rules for retries and reports of failures have them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from bunqueue.client.connection.options import shown
+from bunqueue.errors import OptionError
+
+ErrorClass = type[BaseException] | str
+"""A class of exceptions, or its name: ``httpx.ConnectTimeout``, or ``ConnectTimeout`` of any module."""
+
+MAX_NAME = 256  # characters; the protocol's limit
+MAX_TYPES = 32  # classes of one error that are reported
+
+
+def class_name(kind: type[BaseException]) -> str:
+    """`module.Class`, or of Python's own exceptions `Class`."""
+    name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    return name[-MAX_NAME:]
+
+
+def types_of(error: BaseException) -> list[str]:
+    """The names of an error's class, and of those that it is derived from, the most special first."""
+    return [class_name(kind) for kind in type(error).__mro__ if issubclass(kind, BaseException)][:MAX_TYPES]
+
+
+def class_names(classes: ErrorClass | Iterable[ErrorClass], name: str) -> list[str]:
+    """The names of some classes. OptionError, which begins with `name`, for what is none."""
+    one = isinstance(classes, str | type) or not isinstance(classes, Iterable)
+    given: Iterable[Any] = [classes] if one else classes  # type: ignore[assignment]
+    return [_named(each, name) for each in given]
+
+
+def _named(kind: Any, name: str) -> str:
+    if isinstance(kind, type) and issubclass(kind, BaseException):
+        return class_name(kind)
+    if isinstance(kind, str) and 0 < len(kind) <= MAX_NAME and not any(map(str.isspace, kind)):
+        return kind
+    raise OptionError(
+        f"{name}: {shown(kind)} is no class of errors; give some, such as [ConnectionError], or their names"
+    )

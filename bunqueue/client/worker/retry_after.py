@@ -1,0 +1,82 @@
+"""Delays that exceptions name, as servers ask for them with the header Retry-After."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+from msgspec import Struct
+from msgspec.msgpack import Decoder
+
+from bunqueue.client.options.moments import now_ms
+from bunqueue.client.worker.active_job import ActiveJob
+from bunqueue.model.durations import DAY_MS
+
+
+class _Backoff(Struct, rename="camel"):
+    retry_after: bool = False
+    max_delay: float | None = None
+
+
+class RetrySettings(Struct, rename="camel"):
+    """What a job itself says of its retries, as far as workers have to know it."""
+
+    retry_on: list[str] = []
+    never_on: list[str] = []
+    backoff_config: _Backoff | None = None
+
+
+_decode_settings = Decoder(RetrySettings).decode
+
+
+def settings_of(job: ActiveJob[Any]) -> RetrySettings:
+    """Those of a job in hand."""
+    return _decode_settings(job.raw)
+
+
+def retry_after(job: ActiveJob[Any], error: BaseException) -> float | None:
+    """How many ms an exception says to wait: by its `retry_after`, or by the header Retry-After of the HTTP
+    response that it is about, as exceptions of httpx, requests, aiohttp and urllib have it. None: it does not
+    say. At most a day."""
+    found = getattr(error, "retry_after", None)
+    if found is None:
+        found = _header(getattr(error, "response", None)) or _header(error)
+    seconds = _seconds(found)
+    return None if seconds is None else min(max(0.0, seconds * 1000), DAY_MS)
+
+
+def _header(source: object) -> object:
+    headers = getattr(source, "headers", None)
+    get = getattr(headers, "get", None)
+    return get("Retry-After") if callable(get) else None
+
+
+def _seconds(value: Any) -> float | None:
+    """Seconds, a timedelta, a moment, or the text of a header."""
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if isinstance(value, str):
+        text = value.strip()
+        if text.isascii() and text.replace(".", "", 1).isdigit():
+            return float(text)
+        try:
+            value = parsedate_to_datetime(text)
+        except ValueError:
+            return None
+    if isinstance(value, datetime):
+        moment = value if value.tzinfo is not None else value.replace(tzinfo=UTC)
+        return moment.timestamp() - now_ms() / 1000
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def asked_delay(job: ActiveJob[Any], error: BaseException) -> float | None:
+    """After how many ms the next attempt is to begin as an exception says, if the job's backoff goes by
+    that; no more than its longest wait."""
+    backoff = settings_of(job).backoff_config
+    if backoff is None or not backoff.retry_after:
+        return None
+    asked = retry_after(job, error)
+    if asked is None:
+        return None
+    return asked if backoff.max_delay is None else min(asked, backoff.max_delay)

@@ -1,0 +1,112 @@
+"""What a handler's exceptions mean for its job: whether there is another attempt, and when.
+
+These rules belong to the code that runs the jobs, whoever added them. A job may have rules of its own, which
+the server keeps: `retry_on` and `never_on` of `JobOptions`.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import wraps
+from typing import Any, NoReturn
+
+from bunqueue.client.options import checks
+from bunqueue.client.options.errors_named import ErrorClass, class_names, types_of
+from bunqueue.client.options.moments import When, time_left
+from bunqueue.client.worker.active_job import ActiveJob, Handler
+from bunqueue.client.worker.failures import ChildError, made_final, with_delay
+from bunqueue.client.worker.retry_after import settings_of
+from bunqueue.errors import JobStopped, OptionError, Retry, Unrecoverable
+from bunqueue.model.backoff import may_retry
+
+Predicate = Callable[[ActiveJob[Any], BaseException], bool]
+Delay = Callable[[ActiveJob[Any], BaseException], When | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetryRules:
+    """What the exceptions of a handler mean. A job's own `retry_on` and `never_on` come before `on` and
+    `never`."""
+
+    on: ErrorClass | Iterable[ErrorClass] = ()
+    """There is another attempt after these only; unless given, after all."""
+    never: ErrorClass | Iterable[ErrorClass] = ()
+    """There is none after these: the job is a dead letter at once."""
+    when: Predicate | None = None
+    """Called with the job and the exception: False, and there is no other attempt."""
+    delay: Delay | None = None
+    """Called with the job and the exception: how long to wait before the next attempt, or until when; None:
+    as the job's backoff says. `bunqueue.retry_after` is one."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "on", tuple(class_names(self.on, "retry: on")))
+        object.__setattr__(self, "never", tuple(class_names(self.never, "retry: never")))
+        checks.function("retry: when", self.when)
+        checks.function("retry: delay", self.delay)
+
+    def __bool__(self) -> bool:
+        """Whether there is any rule."""
+        return bool(self.on or self.never or self.when or self.delay)
+
+    @property
+    def by_name(self) -> bool:
+        """Whether the names of an error's classes are all that has to be known of it."""
+        return self.when is None and self.delay is None
+
+    def applied(self, job: ActiveJob[Any], error: BaseException) -> BaseException:
+        """An exception, marked with what the rules say of it."""
+        if isinstance(error, JobStopped | Retry | Unrecoverable):  # which say it themselves
+            return error
+        types = error.types if isinstance(error, ChildError) else types_of(error)
+        own = settings_of(job)
+        on: Any = () if own.retry_on else self.on
+        never: Any = () if own.never_on else self.never
+        try:
+            if not may_retry(types, on, never) or (self.when is not None and not self.when(job, error)):
+                return made_final(error)
+            delay = None if self.delay is None else self.delay(job, error)
+            return error if delay is None else with_delay(error, time_left(delay, "retry: delay"))
+        except Exception as problem:  # the exception of the handler must not be lost by it
+            error.add_note(f"its retry rule raised {type(problem).__name__}: {problem}")
+            return error
+
+
+def with_rules(handler: Handler, rules: RetryRules | None) -> Handler:
+    """A handler whose exceptions are marked; the same handler if there are no rules."""
+    if not rules:
+        return handler
+    if inspect.iscoroutinefunction(handler):
+
+        @wraps(handler)
+        async def run_coroutine(job: ActiveJob[Any]) -> Any:
+            try:
+                return await handler(job)
+            except Exception as error:
+                raise_as(rules.applied(job, error), error)
+
+        return run_coroutine
+
+    @wraps(handler)
+    def run(job: ActiveJob[Any]) -> Any:
+        try:
+            return handler(job)
+        except Exception as error:
+            raise_as(rules.applied(job, error), error)
+
+    return run
+
+
+def raise_as(marked: BaseException, error: BaseException) -> NoReturn:
+    """Raise an exception again, or what stands for it where it cannot be marked."""
+    if marked is error:
+        raise error
+    raise marked from error
+
+
+def checked_rules(rules: RetryRules | None) -> RetryRules | None:
+    """OptionError for what is none."""
+    if rules is not None and not isinstance(rules, RetryRules):
+        raise OptionError(f"retry: {rules!r} is not allowed; give a bunqueue.RetryRules")
+    return rules
