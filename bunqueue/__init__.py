@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from bunqueue.client.flow import AsyncFlowProducer
     from bunqueue.client.flow_plan import FlowJob, FlowNode, FlowTree
     from bunqueue.client.group import AsyncQueueGroup
-    from bunqueue.client.models.jobs import Job, JobCounts, JobProgress, QueueInfo, ServerStats
+    from bunqueue.client.models.jobs import Cause, Job, JobCounts, JobProgress, QueueInfo, ServerStats
     from bunqueue.client.models.search import ChangedJobs, FoundPage, SearchPlan
     from bunqueue.client.models.views import DeadLetter, FailedAttempt, JobOutcome
     from bunqueue.client.models.workflows import Step, WorkflowInfo
@@ -125,7 +125,7 @@ _WHERE = {
     "bunqueue.client.options.types": ("Backoff", "Debounce", "Dedup", "Repeat", "Unique"),
     "bunqueue.client.models.views": ("DeadLetter", "FailedAttempt", "JobOutcome"),
     "bunqueue.client.models.search": ("ChangedJobs", "FoundPage", "SearchPlan"),
-    "bunqueue.client.models.jobs": ("Job", "JobCounts", "JobProgress", "QueueInfo", "ServerStats"),
+    "bunqueue.client.models.jobs": ("Cause", "Job", "JobCounts", "JobProgress", "QueueInfo", "ServerStats"),
     "bunqueue.client.worker.middleware": ("CallNext", "Middleware"),
     "bunqueue.client.queue": ("AsyncJobGroup", "AsyncJobHandle", "AsyncQueue", "AsyncWorkflowHandle"),
     "bunqueue.client.worker.active_job": (

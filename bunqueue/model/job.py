@@ -96,6 +96,20 @@ class FlowMark(Struct, array_like=True, gc=False):
     others: list[tuple[str, str]]
 
 
+class Cause(Struct, rename="camel", frozen=True, gc=False):
+    """The job whose failure for good had the server add another one: what became of it, and when (epoch
+    ms)."""
+
+    id: str
+    queue: str
+    name: str
+    error: str | None
+    error_type: str | None  # the class of its last error, if it was named
+    reason: str  # why it is a dead letter
+    attempts: int  # how many have failed
+    at: float
+
+
 class Report(Struct, frozen=True, gc=False):
     """The last reported progress of a job: 0 to 100, and a message."""
 
@@ -154,6 +168,8 @@ class Extra(Struct, rename="camel", omit_defaults=True, gc=False):
     # On the wire where there are any:
     retry_on: list[str] = []  # classes of errors after which there is another attempt; none: all
     never_on: list[str] = []  # classes of errors after which there is none
+    on_dead: bytes | None = None  # the job that is added when it has failed for good, as MessagePack
+    cause: Cause | None = None  # the job that it was added for in this way
 
     @property
     def has_policy(self) -> bool:
@@ -190,6 +206,8 @@ class Extra(Struct, rename="camel", omit_defaults=True, gc=False):
             "superseded_by",
             "retry_on",
             "never_on",
+            "on_dead",
+            "cause",
         }
     )
 

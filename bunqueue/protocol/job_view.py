@@ -21,11 +21,13 @@ from bunqueue.model.job import (
     ACTIVE,
     BLOCKED,
     COMPLETED,
+    DEFAULT_NAME,
     MAX_TIMELINE,
     NIL,
     STATE_NAMES,
     SUSPENDED,
     WAITING,
+    Cause,
     Extra,
     Job,
     JobOptions,
@@ -34,10 +36,12 @@ from bunqueue.model.job import (
     SharedOptions,
 )
 from bunqueue.model.workflow import STEP_ROWS, STUCK, Run
+from bunqueue.protocol.commands.core import OnDead
 from bunqueue.protocol.numbers import number
 
 _encode = Encoder().encode
 _decode_options = Decoder(JobOptions).decode
+decode_on_dead = Decoder(OnDead).decode
 
 MAX_SHARED = 1024  # option sets kept; jobs beyond that simply do not share
 
@@ -88,6 +92,7 @@ class _Own(Struct, rename="camel", gc=False):
     workflow: _Workflow | UnsetType = UNSET
     retry_on: list[str] | UnsetType = UNSET
     never_on: list[str] | UnsetType = UNSET
+    cause: Cause | UnsetType = UNSET
     # only in answers to queries
     state: str | UnsetType = UNSET
     returnvalue: Raw | UnsetType = UNSET
@@ -96,6 +101,7 @@ class _Own(Struct, rename="camel", gc=False):
     data_bytes: int | UnsetType = UNSET  # of data that were left out
     unreadable: str | UnsetType = UNSET  # why the rest is not true: the file is damaged
     last_report: Report | UnsetType = UNSET  # of an earlier run, while none is active
+    on_dead: dict[str, Any] | UnsetType = UNSET  # what is added if it fails for good: queue and name
 
 
 _OWN_FIELDS = 16  # those that are always there
@@ -221,6 +227,7 @@ def _own(job: Job) -> _Own:
         UNSET if job.run is None else _workflow(job.run, steps=bool(job.stored & STEP_ROWS)),
         extra.retry_on or UNSET,
         extra.never_on or UNSET,
+        UNSET if extra.cause is None else extra.cause,
     )
 
 
@@ -230,7 +237,7 @@ def _workflow(run: Run, *, steps: bool) -> _Workflow:
 
 
 def _fields(own: _Own) -> int:
-    rare = (own.headers, own.postponed, own.workflow, own.retry_on, own.never_on)
+    rare = (own.headers, own.postponed, own.workflow, own.retry_on, own.never_on, own.cause)
     return _OWN_FIELDS + len(rare) - rare.count(UNSET)
 
 
@@ -271,7 +278,16 @@ def queried_job(job: Job, state: str, data_limit: int | None = None) -> bytes:
     if job.extra is not None and job.extra.last_report is not None and job.state not in (ACTIVE, COMPLETED):
         own.last_report = job.extra.last_report
         fields += 1
+    if job.extra is not None and job.extra.on_dead is not None:
+        own.on_dead = _called(job.extra.on_dead, job.queue)
+        fields += 1
     return _assemble(_encode(own), fields, job)
+
+
+def _called(on_dead: bytes, queue: str) -> dict[str, Any]:
+    """The job that is added for a dead one, without its data."""
+    found = decode_on_dead(on_dead)
+    return {"queue": found.queue or queue, "name": found.name or DEFAULT_NAME}
 
 
 def unreadable_job(job_id: str, queue: str, name: str, created_at: int, state: str, why: str) -> bytes:

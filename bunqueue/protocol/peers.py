@@ -15,6 +15,8 @@ from typing import Union
 from msgspec import Raw, Struct
 from msgspec.msgpack import Decoder, Encoder
 
+from bunqueue.model.job import Cause
+
 
 class Message(Struct, tag=True, array_like=True, gc=False):
     """The base of all messages."""
@@ -358,6 +360,38 @@ class CronHolder(Message):
     app: str = ""
 
 
+# Jobs for dead ones
+
+
+class Call(Struct, array_like=True, gc=False):
+    """A job to be added because another one has failed for good.  ``key`` is the sender's, and never comes
+    again; ``job`` is an `OnDead`."""
+
+    key: str
+    queue: str
+    job: Raw
+    cause: Cause
+
+
+class Calls(Message):
+    """Add these jobs, but for those that have been added for the same key before."""
+
+    calls: list[Call]
+
+
+class Called(Message):
+    """One answer a call: the id of the job, or why it was refused."""
+
+    ids: list[str]
+    problems: list[str]
+
+
+class CallsKnown(Message):
+    """Information: the sender has heard the answers, and will not ask for these keys again."""
+
+    keys: list[str]
+
+
 # Commands
 
 
@@ -378,6 +412,7 @@ _Any = Union[  # noqa: UP007
     Unwatch, Outcomes, Values, ValuesAre, FamilyOperation, FamilyChanged, Prepare, Prepared, Decide, Decided,
     Recall, Recalled, Forward, Forwarded, Obliterated, CronClaim, CronHolder, StartChildren, ChildrenStarted,
     CancelChildren, ChildrenCancelled, MoveIn, MovedIn, MoveEnded, Rehome, Settled,
+    Calls, Called, CallsKnown,
 ]  # fmt: skip
 
 ASKS, ANSWERS, NOTIFIES = range(3)

@@ -32,7 +32,7 @@ from .memory import history
 from .memory.clock_correction import SetBack
 from .memory.worker_presence import NEVER, SETTLE_MS
 from .outbox import Archive, Outbox, PushedEntry
-from .peers import children, dependencies, directory, flows, moves, reconcile, roll_call
+from .peers import callbacks, children, dependencies, directory, flows, moves, reconcile, roll_call
 from .ready import queue_limits
 from .state import SPARE, Client, QueueState, State
 from .table import RECORDS, TABLES
@@ -72,6 +72,7 @@ class Engine:
         children.recovered(state)
         signals.recovered(state)
         moves.recovered(state)
+        callbacks.begin(state)
         dependencies.ask_again(state)
         reconcile.begin(state)
         roll_call.begin(state)
@@ -85,7 +86,7 @@ class Engine:
         if not (elsewhere and self._sent_elsewhere(client, command)):
             carry_out(state, client, command)
         # As `_serve` begins; asked here as well, because the call costs something for every command.
-        if state.woken or state.settled or state.freed_ids or state.unblocked or state.run_ends:
+        if state.woken or state.settled or state.freed_ids or state.unblocked or state.run_ends or state.died:
             self._serve()
 
     def _sent_elsewhere(self, client: Client, command: Command) -> bool:
@@ -313,7 +314,11 @@ class Engine:
     def _serve(self) -> None:
         """Answer pulls and settle dependencies that waited for what just happened, or for its effects."""
         state = self.state
-        while state.woken or state.settled or state.freed_ids or state.unblocked or state.run_ends:
+        while (
+            state.woken or state.settled or state.freed_ids or state.unblocked or state.run_ends or state.died
+        ):
+            if state.died:
+                callbacks.call(state)
             if state.freed_ids:
                 directory.announce_dropped(state)
             while state.unblocked:

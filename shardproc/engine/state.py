@@ -258,6 +258,8 @@ class State:
         "asked_size",
         "awaited",
         "away_until",
+        "called",
+        "calls",
         "cancels",
         "chance",
         "child_results",
@@ -267,6 +269,7 @@ class State:
         "configs",
         "decisions",
         "delays",
+        "died",
         "directory",
         "early_pulls",
         "ended",
@@ -399,6 +402,9 @@ class State:
         self.awaited: dict[str, Awaited] = {}
         self.settled: list[Job] = []  # awaited jobs that have ended; not yet handled
         self.freed_ids: list[str] = []  # chosen ids of removed jobs; not yet sent to other shards
+        self.died: list[Job] = []  # jobs that failed for good and have another one added; not yet handled
+        self.calls: dict[int, dict[str, None]] = {}  # shard -> keys of jobs that it is to add for dead ones
+        self.called: dict[str, tuple[str, str]] = {}  # keys of jobs added for dead ones elsewhere; stored
         self.unblocked: list[Job] = []  # removed jobs that waited for others, which do not know yet
         self.ended: dict[str, Ended] = {}  # how removed jobs ended; see lifecycle/job_waiters.py
         self.gone: dict[str, Outcome] = {}  # removed jobs; the last of them

@@ -182,7 +182,18 @@ from .handlers.workflows import view as workflow_view
 from .lifecycle import child_results, dedup, job_waiters, outcomes, unique_keys
 from .memory import pointers, queue_configs, timetable
 from .memory import recovery as memory_recovery
-from .peers import children, dependencies, directory, families, flows, moves, possession, reconcile, roll_call
+from .peers import (
+    callbacks,
+    children,
+    dependencies,
+    directory,
+    families,
+    flows,
+    moves,
+    possession,
+    reconcile,
+    roll_call,
+)
 from .ready import queue_limits
 from .table_types import Apart, Farewell, Handler, PeerAnswer, PeerDeferral, Record, Tables, at_id, at_queue
 
@@ -356,6 +367,8 @@ HANDLERS: Mapping[type, Handler] = {
 None means that the reply comes later."""
 
 ANSWERS: Mapping[type, PeerAnswer] = {
+    messages.Calls: callbacks.answer_calls,
+    messages.CallsKnown: callbacks.known,
     messages.CronClaim: cron_names.held,
     messages.Obliterated: outcomes.obliterated,
     messages.Watch: dependencies.answer_watch,
@@ -406,6 +419,8 @@ RECORDS: Mapping[str, Record] = {
     flows.UNDECIDED: Record(flows.recover_part, Apart.UNSETTLED),
     flows.DECIDED: Record(flows.recover_decision, Apart.UNSETTLED),
     memory_recovery.KIND: Record(roll_call.recover, Apart.DERIVED),
+    callbacks.KIND: Record(callbacks.recover, Apart.UNSETTLED),
+    callbacks.CALLED: Record(callbacks.recover_called, Apart.DERIVED),
 }
 """Stored records by kind: the function that recovers one, and the shard that keeps it after resharding."""
 

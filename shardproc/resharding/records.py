@@ -10,6 +10,7 @@ from bunqueue.model.ids import slot_of_id
 from shardproc.engine.memory.pointers import KIND as DIRECTORY
 from shardproc.engine.memory.pointers import Home
 from shardproc.engine.memory.timetable import KIND as SCHEDULE
+from shardproc.engine.peers.callbacks import KIND as CALL
 from shardproc.engine.table import RECORDS
 from shardproc.engine.table_types import Apart
 from shardproc.storage.transfer import Record
@@ -25,7 +26,8 @@ class Placing:
     def __init__(self, old: int, new: int) -> None:
         self._old, self._new = old, new
         self._found: list[dict[tuple[str, str], str]] = [{} for _ in range(new)]
-        self._unsettled: set[str] = set()
+        self._unsettled: set[str] = set()  # flows
+        self._calls = 0  # jobs that one shard is to add for a dead one of another
 
     def add(self, source: int, record: Record) -> None:
         """A record of an old shard; ReshardError when nobody knows where it belongs."""
@@ -37,7 +39,9 @@ class Placing:
                 f" upgrade bunqueue; {UNCHANGED}"
             )
         slot = known.slot
-        if slot is Apart.UNSETTLED:
+        if kind == CALL:
+            self._calls += 1
+        elif slot is Apart.UNSETTLED:
             self._unsettled.add(key)
         elif not isinstance(slot, Apart):
             there = self._found[slot(key, value) & (self._new - 1)]
@@ -50,9 +54,12 @@ class Placing:
 
     def records(self) -> list[list[Record]]:
         """By shard; ReshardError when the old shards are not done with each other."""
-        if self._unsettled:
+        if self._unsettled or self._calls:
+            what = f"{self._calls} job(s) were being pushed from shard to shard"
+            if self._unsettled:
+                what = f"{len(self._unsettled)} flow(s) were being pushed, or jobs moved,"
             raise ReshardError(
-                f"{len(self._unsettled)} flow(s) were being pushed, or jobs moved, when the server ended:"
+                f"{what} when the server ended:"
                 f" start it once with --shards {self._old}, which settles them, stop it and try again;"
                 f" {UNCHANGED}"
             )

@@ -135,16 +135,6 @@ MOVE_COMPLETED = _numbered(
     "where queue_id = :queue and seq > :after and seq <= :until and finished_at > :now and "
     "finished_at <= :last",
 )
-PUT_NOTE = _numbered(
-    90,
-    "insert or replace into attempt_notes (seq, number, ended_at, error_type, delay) values (?,?,?,?,?)",
-)
-DELETE_NOTES = _numbered(91, "delete from attempt_notes where seq between ? and ?")
-MOVE_NOTES = _numbered(
-    92,
-    "update or ignore attempt_notes set ended_at = min(ended_at - :by, :now) where seq > :after and seq <= "
-    ":until and ended_at > :now and ended_at <= :last",
-)
 
 # Workflows: 60 to 79
 INSERT_RUN_JOB = _numbered(
@@ -213,6 +203,16 @@ MOVE_SIGNALS = _numbered(
     79,
     "update signals set at = min(at - :by, :now), expires_at = expires_at - :by "
     "where seq > :after and seq <= :until and at > :now and at <= :last",
+)
+PUT_NOTE = _numbered(
+    90,
+    "insert or replace into attempt_notes (seq, number, ended_at, error_type, delay) values (?,?,?,?,?)",
+)
+DELETE_NOTES = _numbered(91, "delete from attempt_notes where seq between ? and ?")
+MOVE_NOTES = _numbered(
+    92,
+    "update or ignore attempt_notes set ended_at = min(ended_at - :by, :now) where seq > :after and seq <= "
+    ":until and ended_at > :now and ended_at <= :last",
 )
 
 # 110 and on: what a search need not look at.

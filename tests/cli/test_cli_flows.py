@@ -165,6 +165,20 @@ def test_flags_that_make_no_sense(cli: Cli, flags: list[str], words: str) -> Non
     assert done.err.count("\n") == 1
 
 
+def test_rules_for_retries(cli: Cli) -> None:
+    flags = ["--backoff", "1s,5m", "--backoff-max", "4m", "--never-on", "ValueError", "--retry-on", "OSError"]
+    dead = ["--on-dead", "alarm", "--on-dead-queue", "fl-ops", "--on-dead-data", '{"team": 1}']
+    job_id = cli("push", "fl-rules", "1", "--max-attempts", "1", *flags, *dead).value
+    job = cli.json("job", "get", job_id)
+    assert (job["neverOn"], job["retryOn"]) == (["ValueError"], ["OSError"])
+    assert (job["backoffConfig"]["delays"], job["backoffConfig"]["maxDelay"]) == ([1000], 240_000)
+    cli("pull", "fl-rules")
+    cli("fail", job_id, "--error", "broken")
+    (alarm,) = cli.json("queue", "jobs", "fl-ops")
+    assert (alarm["name"], alarm["data"], alarm["cause"]["id"]) == ("alarm", {"team": 1}, job_id)
+    cli("push", "fl-rules", "1", "--on-dead-queue", "q", status=exits.USAGE)
+
+
 def test_why_and_attempts(cli: Cli) -> None:
     job_id = cli("push", "fl-why", "1", "--max-attempts", "2", "--backoff", "1h").value
     assert cli("job", "attempts", job_id).out == ""

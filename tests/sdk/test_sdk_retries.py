@@ -16,12 +16,15 @@ from bunqueue import (
     AsyncQueue,
     Backoff,
     Bunqueue,
+    FlowJob,
     JobFailed,
+    NewJob,
     OptionError,
     Queue,
     RetryRules,
     Route,
     Worker,
+    current_job,
     retry_after,
 )
 from bunqueue.client.connection.endpoint_options import EndpointOptions
@@ -241,6 +244,54 @@ async def test_rules_of_workers_and_routes(where: EndpointOptions) -> None:
                 assert types[0] in (f"{__name__}.Stolen", "ConnectionResetError", "ValueError")
 
 
+async def test_a_job_for_those_that_have_failed_for_good(where: EndpointOptions) -> None:
+    app, ops = Bunqueue("shop-dead", **where), Bunqueue("ops-dead", **where)
+    told: list[Any] = []
+
+    @ops.job
+    async def alarm(team: str = "all") -> None:
+        told.append((team, current_job().cause))
+
+    @app.job(never_on=[Declined], on_dead=alarm.job("billing"))
+    async def pay() -> None:
+        raise Stolen("no")
+
+    async with app, ops:
+        by_function = await pay.add_async()
+        await by_function.wait(10_000)
+        by_job = await pay.options(on_dead=alarm).add_async()  # without arguments
+        await by_job.wait(10_000)
+        queue = app.async_queue
+        plain = await queue.add("pay", {}, on_dead=NewJob("note", {"a": 1}, max_attempts=9, delay=60_000))
+        await plain.wait(10_000)
+        await eventually(lambda: len(told) == 2, "both alarms have run")
+        assert {(team, cause.id) for team, cause in told} == {("billing", by_function.id), ("all", by_job.id)}
+        cause = told[0][1]
+        assert (cause.queue, cause.name, cause.error) == ("shop-dead", "pay", "Stolen: no")
+        assert (cause.error_type, cause.attempts) == (f"{__name__}.Stolen", 1)
+        (note,) = await queue.get_jobs("delayed")
+        assert (note.name, note.data, note.max_attempts) == ("note", {"a": 1}, 9)
+        assert note.cause is not None
+        assert note.cause.id == plain.id
+        shown = (await plain.job()).on_dead
+        assert shown is not None
+        assert (shown.queue, shown.name) == ("shop-dead", "note")
+
+
+@pytest.mark.parametrize(
+    ("on_dead", "problem"),
+    [
+        ("alarm", "on_dead: 'alarm' is no job; give a bunqueue.NewJob"),
+        (NewJob("a", unique_key="k"), "on_dead: unique_key is not possible here"),
+        (NewJob("a", prio=1), "prio"),  # type: ignore[call-arg]
+        (FlowJob("a", queue="q").after(FlowJob("b", queue="q")), "on_dead: .* waits for others"),
+    ],
+)
+def test_jobs_that_cannot_be_added_later(on_dead: Any, problem: str) -> None:
+    with pytest.raises(OptionError, match=problem):
+        wire_fields({"on_dead": on_dead}, {})
+
+
 def test_functions_need_the_exception_itself() -> None:
     rules = RetryRules(when=lambda job, error: True)
     with pytest.raises(TypeError, match="retry rules may name classes"):
@@ -260,8 +311,8 @@ NOW = datetime.now(UTC)
         (Busy(1.5), 1500, 1500),
         (Busy(timedelta(minutes=1)), 60_000, 60_000),
         (Busy("120"), 120_000, 120_000),
-        (Busy(NOW + timedelta(hours=1)), 3_500_000, 3_600_000),
-        (Busy(format_datetime(NOW + timedelta(hours=1), usegmt=True)), 3_500_000, 3_600_000),
+        (Busy(NOW + timedelta(hours=1)), 2_000_000, 3_600_000),
+        (Busy(format_datetime(NOW + timedelta(hours=1), usegmt=True)), 2_000_000, 3_600_000),
         (Busy(-5), 0, 0),
         (Busy(10**9), 86_400_000, 86_400_000),
         (Busy("soon"), None, None),

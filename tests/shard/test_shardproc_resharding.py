@@ -52,7 +52,7 @@ def test_every_column_is_taken_care_of() -> None:
 
 def test_every_kind_of_record_says_where_it_belongs() -> None:
     apart = {kind for kind, record in RECORDS.items() if isinstance(record.slot, Apart)}
-    assert apart == {"home", "flow", "flow_part", "recovery"}
+    assert apart == {"home", "flow", "flow_part", "recovery", "call", "called"}
 
 
 @given(st.text(min_size=1, max_size=20), numbers, numbers)
@@ -127,6 +127,15 @@ def test_flows_are_counted_once() -> None:
     for source, kind, flow in ((0, "flow", "f"), (1, "flow_part", "f"), (1, "flow_part", "g")):
         placing.add(source, (kind, flow, "not looked at"))
     with pytest.raises(ReshardError, match=r"^2 flow\(s\) were being pushed"):
+        placing.records()
+
+
+def test_jobs_for_dead_letters_that_are_on_their_way() -> None:
+    placing = records.Placing(2, 4)
+    placing.add(0, ("called", "1/a", "not looked at"))
+    assert placing.records() == [[], [], [], []]
+    placing.add(0, ("call", "1/b", "not looked at"))
+    with pytest.raises(ReshardError, match=r"^1 job\(s\) were being pushed"):
         placing.records()
 
 

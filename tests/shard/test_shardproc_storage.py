@@ -27,6 +27,7 @@ from shardproc.storage.database import Database, DatabaseBusy
 from shardproc.storage.schema import CURRENT, SchemaTooNew
 
 TABLES = {
+    "attempt_notes",
     "records",
     "meta",
     "queues",

@@ -13,6 +13,7 @@ from bunqueue.settings import SettingsError
 
 from ..framework.shared import parameters_of
 from ..framework.values import SPAN, WHEN, option, span, span_or_moment, waits
+from ..framework.values import data as json
 
 F = TypeVar("F", bound=Callable[..., None])
 
@@ -24,7 +25,7 @@ def pairs(text: str) -> str:
 
 class Flag(NamedTuple):
     """The flag of an option of `bunqueue.JobOptions`, or of a part of one. ``kind``: int, str, bool, list (of
-    texts), pairs, float, span, waits or span_or_moment."""
+    texts), pairs, float, json, span, waits or span_or_moment."""
 
     kind: Any
     about: str
@@ -40,6 +41,9 @@ FLAGS: dict[str, Flag] = {
     "backoff": Flag(
         waits, "The wait before a retry; it doubles with each retry. Or all waits: 1s,5s,1m.", f"{SPAN}[,...]"
     ),
+    "on_dead": Flag(str, "The name of a job to add when this one has failed for good.", "NAME"),
+    "on_dead_queue": Flag(str, "The queue for --on-dead. Default: that of the job.", "QUEUE"),
+    "on_dead_data": Flag(json, "The data for --on-dead, as JSON.", "JSON"),
     "ttl": Flag(span_or_moment, "Dropped if not started within this time, or by this moment.", WHEN),
     "timeout": Flag(span, "An attempt that takes longer fails.", SPAN),
     "stall_timeout": Flag(span, "Taken from its worker after this time without a heartbeat.", SPAN),
@@ -108,6 +112,14 @@ def with_job_options(names: Collection[str]) -> Callable[[F], F]:
     return add
 
 
+_PARSERS: dict[Any, Callable[[str], Any]] = {
+    span: span,
+    span_or_moment: span_or_moment,
+    waits: waits,
+    json: json,
+}
+
+
 def _parameter(name: str) -> inspect.Parameter:
     flag = FLAGS[name]
     names = tuple(each for each in flag.names if each.startswith("--")) or (f"--{name.replace('_', '-')}",)
@@ -116,12 +128,13 @@ def _parameter(name: str) -> inspect.Parameter:
         *(each for each in flag.names if not each.startswith("--")),
         about=flag.about,
         metavar=flag.metavar,
-        parser=flag.kind if flag.kind in (span, span_or_moment, waits) else None,
+        parser=_PARSERS.get(flag.kind),
     )
     kinds: dict[Any, Any] = {
         span: float | None,
         span_or_moment: Any,
         waits: Any,
+        json: Any,
         float: float | None,
         list: list[str] | None,
         pairs: list[str] | None,
@@ -153,6 +166,8 @@ def given(options: dict[str, Any]) -> Any:
                 flag = next(name for name, field in parts.items() if field in said)
                 raise SettingsError(f"{_flag(flag)}: it goes with {_flag(owner)}; give that, too")
             make(found, said)
+    if isinstance(found.get("on_dead"), str):
+        _on_dead(found, {})
     return found
 
 
@@ -172,6 +187,14 @@ def _backoff(found: dict[str, Any], said: dict[str, Any]) -> None:
 
     given = found["backoff"]
     found["backoff"] = Backoff(delays=given, **said) if isinstance(given, list) else Backoff(given, **said)
+
+
+def _on_dead(found: dict[str, Any], said: dict[str, Any]) -> None:
+    from bunqueue.client.options.job import NewJob
+
+    job = NewJob(found["on_dead"], said.get("data"))
+    job.queue = said.get("queue")
+    found["on_dead"] = job
 
 
 def _repeat(found: dict[str, Any], said: dict[str, Any]) -> None:
@@ -213,6 +236,7 @@ _PARTS: tuple[tuple[str, dict[str, str], Callable[[dict[str, Any], dict[str, Any
         {"backoff_type": "type", "backoff_max": "max_delay", "backoff_jitter": "jitter"},
         _backoff,
     ),
+    ("on_dead", {"on_dead_queue": "queue", "on_dead_data": "data"}, _on_dead),
     ("repeat", {"repeat_limit": "limit"}, _repeat),
     (
         "unique_key",

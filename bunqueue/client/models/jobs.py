@@ -55,6 +55,31 @@ class JobProgress(Struct, frozen=True):
     message: str | None = None
 
 
+class Cause(Struct, rename="camel", frozen=True):
+    """The job whose failure for good had the server add another one."""
+
+    id: str
+    queue: str
+    name: str
+    reason: str
+    """Why it is a dead letter, as in `JobOutcome`."""
+    error: str | None = None
+    error_type: str | None = None
+    """The class of its last error, as `httpx.ConnectTimeout`."""
+    attempts: int = 0
+    """How many have failed."""
+    at_ms: float = msgspec.field(default=0.0, name="at")
+
+    at = Moment("at_ms")
+
+
+class Callback(Struct, rename="camel", frozen=True):
+    """The job that is added when one has failed for good."""
+
+    queue: str
+    name: str
+
+
 class Job(Struct, rename="camel", kw_only=True):
     """A job as the server had it at the moment of asking."""
 
@@ -84,6 +109,10 @@ class Job(Struct, rename="camel", kw_only=True):
     """Classes of errors after which there is another attempt; none: after all."""
     never_on: list[str] = msgspec.field(default_factory=list)
     """Classes of errors after which there is none."""
+    on_dead: Callback | None = None
+    """What is added when it has failed for good; None in jobs that were pulled."""
+    cause: Cause | None = None
+    """The job that it was added for in this way."""
     ttl: Millis | None = None
     timeout: Millis | None = None
     stall_count: int = 0

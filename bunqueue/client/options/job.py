@@ -16,6 +16,7 @@ from bunqueue.client.options.backoff import backoff_map
 from bunqueue.client.options.checks import nested
 from bunqueue.client.options.errors_named import ErrorClass, class_names
 from bunqueue.client.options.moments import PastMoment, When, epoch_ms, past_moment, time_left
+from bunqueue.client.options.on_dead import MakesJob, on_dead
 from bunqueue.client.options.plain_data import check_plain
 from bunqueue.client.options.types import (
     POLICIES,
@@ -36,6 +37,10 @@ from bunqueue.protocol.json_size import MAX_BYTES, MAX_DATA, SURELY_SMALL, json_
 class CommonJobOptions(TypedDict, total=False):
     """Options of a job but for its group, which `@app.job` may compute."""
 
+    on_dead: NewJob | MakesJob | None
+    """A job that the server adds when this one has failed for good; its `cause` says which job that was, and
+    how it failed. A `NewJob` goes to the same queue; what `job()` of a typed job gives, or a `FlowJob`, to
+    its own."""
     priority: int | None
     """Higher is taken first; -1,000,000 to 1,000,000, default 0."""
     delay: When | None
@@ -193,6 +198,7 @@ _CONVERT: dict[str, Callable[[Any, str], object]] = {
     "timeout": milliseconds,
     "stall_timeout": milliseconds,
     "backoff": backoff_map,
+    "on_dead": lambda value, name: on_dead(value, name, wire_fields, job_data),
     "retry_on": class_names,
     "never_on": class_names,
     "tags": _tags,

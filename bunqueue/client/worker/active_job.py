@@ -11,7 +11,7 @@ from msgspec import Raw, Struct
 from msgspec.msgpack import Decoder
 
 from bunqueue.client.connection.options import Duration
-from bunqueue.client.models.jobs import Job, as_data
+from bunqueue.client.models.jobs import Cause, Job, as_data
 from bunqueue.client.models.workflows import PulledRun, RunInfo
 from bunqueue.client.options import checks
 from bunqueue.client.options.job import encode_data
@@ -232,6 +232,11 @@ class ActiveJob(Generic[T]):
         handlers see the middleware's own context. Raises PayloadError for what MessagePack has not.
         """
         self.carried = (*self.carried, (path, encode_data(values, f"what {path} is carried")))
+
+    @property
+    def cause(self) -> Cause | None:
+        """The job whose failure for good this one was added for, as its `on_dead`."""
+        return self.job().cause
 
     # -- what it says
 

@@ -154,7 +154,7 @@ def chosen_delay(job: ActiveJob[Any], error: BaseException) -> float | None:
 
 
 def error_types(error: BaseException) -> list[str]:
-    """The names of its classes, the most special first; of a step that failed, those of what it raised, too."""
+    """The names of its classes, the most special first; of a failed step, those of what it raised, too."""
     if isinstance(error, ChildError):
         return error.types
     if isinstance(error, StepFailed) and error.__cause__ is not None:

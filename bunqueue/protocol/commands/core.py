@@ -132,6 +132,35 @@ Headers = Annotated[
 ]
 
 
+class OnDead(Struct, kw_only=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True, gc=False):
+    """A job that the server adds when another one has failed for good, to the same queue or another one.
+
+    Its ``cause`` says which job that was, and how it failed.  The fields are those of PUSH.
+    """
+
+    queue: QueueName | None = None
+    name: JobName | None = None
+    data: Raw = Raw(NIL)
+    priority: Priority = 0
+    delay: Delay = 0
+    timeout: Timeout | None = None
+    max_attempts: MaxAttempts = DEFAULT_MAX_ATTEMPTS
+    backoff: Backoff | BackoffMap = DEFAULT_BACKOFF_MS
+    retry_on: ErrorTypes | None = None
+    never_on: ErrorTypes | None = None
+    ttl: Ttl | None = None
+    tags: Annotated[list[Text], Meta(max_length=64)] | None = None
+    lifo: bool = False
+    remove_on_complete: bool = False
+    remove_on_fail: bool = False
+    durable: bool = False
+    group_id: GroupId | None = None
+    stall_timeout: Timeout | None = None
+    stack_trace_limit: Annotated[int, Meta(ge=0)] | None = None
+    keep_logs: Annotated[int, Meta(ge=0)] | None = None
+    headers: Headers | None = None
+
+
 class JobFields(Struct, kw_only=True, rename="camel", omit_defaults=True, gc=False):
     """The fields of one pushed job.  Times are in ms."""
 
@@ -174,6 +203,7 @@ class JobFields(Struct, kw_only=True, rename="camel", omit_defaults=True, gc=Fal
     remove_dependency_on_failure: bool = False
     continue_parent_on_failure: bool = False
     ignore_dependency_on_failure: bool = False
+    on_dead: OnDead | None = None  # added when the job has failed for good
 
 
 class PlainFields(Struct, rename="camel", forbid_unknown_fields=True, gc=False):

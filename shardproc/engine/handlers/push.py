@@ -6,9 +6,11 @@ from collections.abc import Container, Mapping, Sequence
 from types import MappingProxyType
 
 from msgspec import UNSET
+from msgspec.msgpack import Encoder
 
 from bunqueue.model.backoff import EXPONENTIAL
 from bunqueue.model.job import DEFAULT_NAME, NIL, UNDEFINED, Extra, Job, JobOptions
+from bunqueue.model.names import queue_name_problem
 from bunqueue.model.workflow import Run
 from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import CommandError, Reply
@@ -17,6 +19,7 @@ from bunqueue.protocol.commands.core import (
     BackoffMap,
     Conflict,
     JobFields,
+    OnDead,
     PlainFields,
     PlainPush,
     PlainPushBatch,
@@ -42,6 +45,7 @@ from .old_names import lift_name
 
 MAX_PRIORITY, MAX_GROUP_PRIORITY = 1_000_000, 2_097_151
 _NO_EXTRA = Extra()
+_encode = Encoder().encode
 _NO_BOUNDS: tuple[None, None, tuple[float, ...]] = (None, None, ())  # nor a jitter
 
 
@@ -363,6 +367,16 @@ def check_fields(fields: JobFields | Push, version: int, now: int, where: str = 
         )
     if fields.repeat is not None:
         repeating.check(fields.repeat, now, where)
+    if fields.on_dead is not None:
+        _check_on_dead(fields.on_dead, where)
+
+
+def _check_on_dead(on_dead: OnDead, where: str) -> None:
+    """What is added later is checked now."""
+    if on_dead.queue is not None and (problem := queue_name_problem(on_dead.queue)):
+        field = path_of(f"{where}onDead.queue")
+        raise CommandError(f"{where}onDead: {problem}", Code.INVALID_QUEUE, field=field, value=on_dead.queue)
+    check_data(bytes(on_dead.data), f"{where}onDead: ")
 
 
 def options_of(fields: JobFields | Push) -> JobOptions:
@@ -427,6 +441,7 @@ def extra_of(fields: JobFields | Push) -> Extra | None:
         headers=fields.headers or None,
         retry_on=fields.retry_on or [],
         never_on=fields.never_on or [],
+        on_dead=None if fields.on_dead is None else _encode(fields.on_dead),
     )
     return None if extra == _NO_EXTRA else extra
 

@@ -142,6 +142,7 @@ def _repeated(extra: Extra, repeat: Repeat, key_until: int | None) -> Extra:
         auto_retries=None,
         watched=False,
         drops=0,
+        cause=None,
         planned_at=None,
         repeat={**(extra.repeat or {}), "count": min(repeat.count + 1, MAX_SAFE)},
         key_until=key_until,

@@ -399,6 +399,10 @@ def dead_letter(
         dlq_retries.plan(state, job)
         if queue.failed > of_queue(state, queue.name, DlqConfig).max_entries:
             state.chores.setdefault((removal.evict, queue.name), removal.evict(state, queue))
+    extra = job.extra
+    if extra is not None and extra.on_dead is not None and reason not in (CANCELLED, DISCARDED):
+        if extra.auto_retries is None or extra.auto_retries.next_at is None or job.state == REMOVED:
+            state.died.append(job)
     retire(state, queue, job)
 
 

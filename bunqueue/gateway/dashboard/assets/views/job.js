@@ -79,6 +79,8 @@ function facts(found) {
     ["Started", found.startedAt ? when(found.startedAt) : null], ["Completed", found.completedAt ? when(found.completedAt) : null], ["Took", ran],
     ["Group", found.groupId], ["Unique key", found.uniqueKey], ["Custom id", found.customId], ["Backoff", backoff(found)],
     ["Retried after", found.retryOn?.join(", ")], ["Never retried after", found.neverOn?.join(", ")],
+    ["If it fails for good", found.onDead ? `${found.onDead.name} is added to ${found.onDead.queue}` : null],
+    ["Added for", found.cause ? [h("a", { href: `/jobs/${encodeURIComponent(found.cause.id)}` }, `${found.cause.name} ${shortId(found.cause.id)}`), `, which failed for good: ${found.cause.error ?? found.cause.reason}`] : null],
     ["Timeout", found.timeout ? duration(found.timeout) : null], ["Expires", found.ttl ? when(found.createdAt + found.ttl) : null], ["Tags", found.tags?.length ? found.tags.join(", ") : null],
     ["Order", found.lifo ? "last in, first out" : null], ["Stalled", found.stallCount ? `${found.stallCount} times` : null],
     ["Repeats", found.repeat ? JSON.stringify(found.repeat) : null]];
