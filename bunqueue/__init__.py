@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from bunqueue.client.models.search import ChangedJobs, FoundPage, SearchPlan
     from bunqueue.client.models.views import DeadLetter, FailedAttempt, JobOutcome
     from bunqueue.client.models.workflows import Step, WorkflowInfo
+    from bunqueue.client.options.breaker import Breaker
     from bunqueue.client.options.job import JobOptions, NewJob
     from bunqueue.client.options.rates import RateLimit
     from bunqueue.client.options.types import Backoff, Debounce, Dedup, Repeat, Unique
@@ -120,6 +121,7 @@ _WHERE = {
     "bunqueue.client.flow": ("AsyncFlowProducer",),
     "bunqueue.client.flow_plan": ("FlowJob", "FlowNode", "FlowTree"),
     "bunqueue.client.group": ("AsyncQueueGroup",),
+    "bunqueue.client.options.breaker": ("Breaker",),
     "bunqueue.client.options.job": ("JobOptions", "NewJob"),
     "bunqueue.client.options.rates": ("RateLimit",),
     "bunqueue.client.options.types": ("Backoff", "Debounce", "Dedup", "Repeat", "Unique"),
@@ -202,9 +204,11 @@ __all__ = [
     "AuthError",
     "Backoff",
     "BlockingFlow",
+    "Breaker",
     "Bunqueue",
     "BunqueueError",
     "CallNext",
+    "Cause",
     "ChangedJobs",
     "ChildFailed",
     "CommandFailed",

@@ -31,6 +31,7 @@ from bunqueue.client.events import AsyncQueueEvents, EventType
 from bunqueue.client.flow import AsyncFlowProducer
 from bunqueue.client.flow_plan import FlowJob
 from bunqueue.client.options import checks
+from bunqueue.client.options.breaker import breaker_of
 from bunqueue.client.options.job import JobOptions, default_fields
 from bunqueue.client.queue import AsyncJobHandle, AsyncQueue
 from bunqueue.client.worker.active_job import ActiveJob, Handler
@@ -265,6 +266,7 @@ class Bunqueue:
                 f"run_in: {shown(function)} is a coroutine function, which runs in the event loop"
             )
         retry, own = rules_of(config.declare_for_task(options))
+        breaker = own.pop("breaker", None)
         task: Task[..., Any] = kind(
             self._clients,
             function,
@@ -277,6 +279,8 @@ class Bunqueue:
         )
         for each in (task.name, *task.aliases):
             config.enter(config.tasks, each, task)
+            if breaker is not None:
+                config.breakers[each] = breaker_of(breaker, "breaker")
         return task
 
     def broadcast(self, signal: str, key: str, data: object = None, *, keep: Duration | None = None) -> int:

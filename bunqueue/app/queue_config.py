@@ -10,6 +10,7 @@ from bunqueue.app import queue_settings
 from bunqueue.app.batches import Batch
 from bunqueue.app.task import Task
 from bunqueue.app.task_options import TaskOptions, split
+from bunqueue.client.options.breaker import Breaker
 from bunqueue.client.options.rates import RateLimit as RateLimit  # it was here before
 from bunqueue.client.worker.active_job import Handler
 from bunqueue.client.worker.routes import Handlers, Route
@@ -27,6 +28,7 @@ class QueueConfig:
     tasks: dict[str, Task[..., Any]] = field(default_factory=dict)
     routes: dict[str, Handler | Route] = field(default_factory=dict)
     batches: dict[str, Batch] = field(default_factory=dict)
+    breakers: dict[str, Breaker] = field(default_factory=dict)
 
     def enter(self, table: dict[str, Any], name: str, entry: Any) -> None:
         """Have `entry` run the jobs called `name`. OptionError when something else does so already."""
@@ -72,8 +74,9 @@ class QueueConfig:
         return rest
 
     def commands(self) -> list[Command]:
-        """The commands that set its limits on the server."""
-        return list(queue_settings.commands(self.queue, self.settings))
+        """The commands that set its limits and breakers on the server."""
+        breakers = [breaker.command(self.queue, name) for name, breaker in self.breakers.items()]
+        return [*queue_settings.commands(self.queue, self.settings), *breakers]
 
 
 def _origin(entry: Any) -> tuple[object, object]:

@@ -8,6 +8,7 @@ from typing import Any, TypedDict
 from bunqueue.client.connection.endpoint_options import EndpointOptions
 from bunqueue.client.connection.options import shown, unknown_option
 from bunqueue.client.options import checks
+from bunqueue.client.options.breaker import Breaker, breaker_of
 from bunqueue.client.options.rates import Rate, rate_limit
 from bunqueue.errors import OptionError
 from bunqueue.protocol.commands import groups, limits
@@ -32,6 +33,8 @@ class QueueSettings(GroupSettings, total=False):
     """At most so many jobs start in such a time: "100/min", or a `RateLimit`."""
     global_concurrency: int | None
     """At most so many jobs run at a time."""
+    breaker: Breaker | None
+    """When all jobs of the queue rest because they fail."""
 
 
 class AppOptions(EndpointOptions, QueueSettings, total=False):
@@ -52,6 +55,8 @@ def commands(queue: str, settings: Mapping[str, Any]) -> Iterator[Command]:
         yield settings["rate_limit"].command(queue)
     if "global_concurrency" in settings:
         yield limits.SetConcurrency(queue=queue, limit=settings["global_concurrency"])
+    if "breaker" in settings:
+        yield settings["breaker"].command(queue, None)
     if "group_concurrency" in settings or "group_rate" in settings:
         yield groups.SetGroupDefaults(queue=queue, config=_group_defaults(settings))
     for group, weight in settings.get("group_weights", {}).items():
@@ -84,6 +89,7 @@ def _weights(value: Mapping[str, int], name: str) -> dict[str, int]:
 _CHECKS: Mapping[str, Callable[[Any, str], Any]] = {
     "rate_limit": rate_limit,
     "global_concurrency": _whole,
+    "breaker": breaker_of,
     "group_concurrency": _whole,
     "group_rate": rate_limit,
     "group_weights": _weights,

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from bunqueue.app.queue_settings import GroupSettings
+from bunqueue.client.options.breaker import Breaker
 from bunqueue.client.options.job import CommonJobOptions
 from bunqueue.client.worker.retry_rules import Delay, Predicate, RetryRules
 
@@ -20,6 +21,8 @@ class TaskOptions(CommonJobOptions, GroupSettings, total=False):
     retry_delay: Delay | None
     """Called with the job and an exception: how long to wait before the next attempt, or until when; None: as
     the job's backoff says. `bunqueue.retry_after` is one."""
+    breaker: Breaker | None
+    """When the jobs of this function rest because they fail; the others of the queue run."""
     group: str | Callable[..., object] | None
     """The group of the job, or a function of its arguments that gives it: `lambda order: order.tenant`. None:
     no group."""

@@ -23,7 +23,8 @@ from bunqueue.client.queue.webhooks import AsyncServerWebhooks, WebhookEvent
 from bunqueue.client.queue.workflow import AsyncWorkflowHandle
 from bunqueue.client.server_calls import AsyncServerCalls
 from bunqueue.errors import JobNotFound
-from bunqueue.protocol.commands import query
+from bunqueue.protocol.commands import breakers, query
+from bunqueue.protocol.commands.breakers import BreakerView
 from bunqueue.protocol.commands.cron import CronView
 from bunqueue.protocol.commands.webhooks import WebhookInfo
 from bunqueue.protocol.commands.workflows import Broadcast
@@ -43,6 +44,10 @@ class AsyncAdmin(AsyncClient, AsyncServerCalls, AsyncNamedCrons, AsyncServerWebh
     async def list_crons(self, queue: str | None = None) -> list[CronView]:
         """The schedules of all queues, or of one, by name; without the data of their jobs."""
         return await self._crons(queue)
+
+    async def list_breakers(self) -> list[BreakerView]:
+        """The circuit breakers of all queues, and whether they are open."""
+        return (await self._caller.call(breakers.ListBreakers(), breakers.BreakersReply)).breakers
 
     async def add_webhook(
         self,

@@ -36,8 +36,8 @@ class QueueEvent(Struct, kw_only=True, frozen=True, rename="camel"):
 
     type: str = msgspec.field(name="eventType")
     """pushed, pulled, completed, failed, retried, removed, delayed, waiting, waiting-children, progress,
-    duplicated, stalled; step, signalled, suspended, undoing and continued of workflows; paused and resumed of
-    the queue itself; lost: events are missing here."""
+    duplicated, stalled; step, signalled, suspended, undoing and continued of workflows; paused, resumed and
+    breaker of the queue itself; lost: events are missing here."""
     queue: str
     job_id: str = ""
     """"" when it is about the queue."""
@@ -50,7 +50,8 @@ class QueueEvent(Struct, kw_only=True, frozen=True, rename="camel"):
     terminal: bool = False
     """failed: there will be no other attempt."""
     reason: str | None = None
-    """failed: "cancelled", when somebody stopped the job; undoing: why it is undone."""
+    """failed: "cancelled", when somebody stopped the job; undoing: why it is undone;
+    breaker: what opened it."""
     prev: str | None = None
     """retried and removed: the state before."""
     delay: int | None = None
@@ -61,7 +62,9 @@ class QueueEvent(Struct, kw_only=True, frozen=True, rename="camel"):
     step: str | None = None
     """step: its name; signalled: that of the signal."""
     status: str | None = None
-    """step: how it has ended; signalled: "taken" or "kept"."""
+    """step: how it has ended; signalled: "taken" or "kept"; breaker: "open" or "closed"."""
+    name: str | None = None
+    """breaker: the name of the jobs that it is for; None: it is for all of the queue."""
     count: int | None = None
     """lost: how many; None when that is not known, as the connection was lost."""
 

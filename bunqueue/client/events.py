@@ -33,6 +33,7 @@ EventType = Literal[
     "suspended",
     "undoing",
     "continued",
+    "breaker",
     "lost",
 ]
 assert get_args(EventType) == PUBLISHED

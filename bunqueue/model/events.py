@@ -38,6 +38,9 @@ SIGNALLED = 22  # a signal came: ``step`` is its name; ``status`` is "taken" or 
 SUSPENDED = 23  # ACTIVE to a state in which it waits: its run has ended, nothing counted
 UNDOING = 24  # it is to fail or to be cancelled: ``reason``; what it has done is undone first
 CONTINUED = 25  # it begins again, as something new
+# A circuit breaker of a queue, no job: ``status`` is "open" or "closed", ``name`` that of the jobs that it is
+# for, if it is not for all, ``reason`` why; published, too
+BREAKER = 26
 
 NAMES = (
     "pushed",
@@ -66,6 +69,7 @@ NAMES = (
     "suspended",
     "undoing",
     "continued",
+    "breaker",
 )
 UNPUBLISHED = range(READY, PURGED + 1)  # kinds that are in the log alone
 LOST = "lost"  # sent where events are missing; no kind of the log

@@ -85,6 +85,7 @@ class Code(enum.StrEnum):
     # what else there is by name
     SCHEDULE_NOT_FOUND = "SCHEDULE_NOT_FOUND"
     SCHEDULE_CONFLICT = "SCHEDULE_CONFLICT"
+    BREAKER_NOT_FOUND = "BREAKER_NOT_FOUND"
     WEBHOOK_NOT_FOUND = "WEBHOOK_NOT_FOUND"
     WEBHOOKS_UNAVAILABLE = "WEBHOOKS_UNAVAILABLE"
     TOO_MANY_WEBHOOKS = "TOO_MANY_WEBHOOKS"
@@ -165,6 +166,7 @@ TABLE: dict[Code, Row] = {
     Code.TOO_MANY_SIGNALS: Row("1,000 signals are kept for the workflow, or 10,000 broadcasts", 409),
     Code.SCHEDULE_NOT_FOUND: Row("there is no schedule of this name", 404, Kind.NOT_FOUND),
     Code.SCHEDULE_CONFLICT: Row("the name belongs to a schedule of another queue or app", 409, Kind.CONFLICT),
+    Code.BREAKER_NOT_FOUND: Row("there is no circuit breaker of this queue or name", 404, Kind.NOT_FOUND),
     Code.WEBHOOK_NOT_FOUND: Row("there is no webhook with this id", 404, Kind.NOT_FOUND),
     Code.WEBHOOKS_UNAVAILABLE: Row("the HTTP gateway, which delivers webhooks, is not running", 503),
     Code.TOO_MANY_WEBHOOKS: Row("the server has reached its limit of webhooks: remove one", 409),
@@ -198,6 +200,7 @@ NOT_FOUND = frozenset(
     {
         Code.JOB_NOT_FOUND,
         Code.SCHEDULE_NOT_FOUND,
+        Code.BREAKER_NOT_FOUND,
         Code.WEBHOOK_NOT_FOUND,
         Code.WORKER_NOT_FOUND,
         Code.JOB_STATE,

@@ -23,10 +23,11 @@ class Event(Struct, kw_only=True, rename="camel", gc=False):
     terminal: bool | UnsetType = UNSET
     prev: str | UnsetType = UNSET
     delay: float | UnsetType = UNSET
-    reason: str | UnsetType = UNSET  # failed: "cancelled", when somebody stopped the job; undoing: why
+    reason: str | UnsetType = UNSET  # failed: "cancelled", when somebody stopped it; undoing, breaker: why
     progress: float | UnsetType = UNSET
     step: str | UnsetType = UNSET  # step: its name; signalled: that of the signal
-    status: str | UnsetType = UNSET  # step: how it ended; signalled: taken or kept
+    status: str | UnsetType = UNSET  # step: how it ended; signalled: taken or kept; breaker: open or closed
+    name: str | UnsetType = UNSET  # breaker: of the jobs that it is for, unless it is for all
     count: int | UnsetType = UNSET  # of "lost": how many events were left out here
 
 

@@ -22,7 +22,6 @@ from bunqueue.model.job import (
     BLOCKED,
     COMPLETED,
     DEFAULT_NAME,
-    MAX_TIMELINE,
     NIL,
     STATE_NAMES,
     SUSPENDED,
@@ -31,12 +30,12 @@ from bunqueue.model.job import (
     Extra,
     Job,
     JobOptions,
-    Moment,
     Report,
     SharedOptions,
 )
 from bunqueue.model.workflow import STEP_ROWS, STUCK, Run
 from bunqueue.protocol.commands.core import OnDead
+from bunqueue.protocol.job_timeline import moments
 from bunqueue.protocol.numbers import number
 
 _encode = Encoder().encode
@@ -172,33 +171,6 @@ def stored_options(stored: bytes | None) -> SharedOptions:
     return DEFAULT_OPTIONS if stored is None else share_options(_decode_options(stored))
 
 
-def timeline(job: Job) -> list[Moment]:
-    """A job's life.  As long as nothing unusual happened, its times tell it."""
-    if job.timeline is not None:
-        return job.timeline
-    first = "waiting" if job.run_at <= job.created_at else "delayed"
-    if job.extra is not None and job.extra.depends_on:
-        first = STATE_NAMES[BLOCKED]
-    moments = [Moment(first, job.created_at)]
-    if job.started_at is not None:
-        moments.append(Moment("active", job.started_at))
-    if job.state == COMPLETED and job.finished_at is not None:
-        moments.append(Moment("completed", job.finished_at))
-    return moments
-
-
-def _moments(job: Job) -> list[dict[str, Any]]:
-    out = []
-    for moment in timeline(job)[:MAX_TIMELINE]:
-        entry: dict[str, Any] = {"state": moment.state, "timestamp": float(moment.at)}
-        if moment.error is not None:
-            entry["error"] = moment.error
-        if moment.attempt is not None:
-            entry["attempt"] = moment.attempt
-        out.append(entry)
-    return out
-
-
 def _stamp(ms: int | None) -> float | None:
     return None if ms is None else float(ms)
 
@@ -211,7 +183,7 @@ def _own(job: Job) -> _Own:
         float(job.run_at),
         _stamp(job.started_at),
         float(lock.heartbeat_at if lock is not None else job.created_at),
-        _moments(job),
+        moments(job),
         job.queue,
         job.name,
         Raw(job.data),

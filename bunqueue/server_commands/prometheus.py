@@ -278,11 +278,27 @@ def _queues(figures: Figures) -> Iterator[Metric]:
             if number := value(queue):
                 family.add_metric([queue.name], number)
         yield family
+    yield from _breakers(figures)
     total = sum(shard.queues for shard in figures.shards)
     text = "Queues with series of their own"
     yield _family(GAUGE, "queue_metrics_exported", text, value=len(largest))
     text = f"Smaller queues left out, beyond the largest {MAX_QUEUES}"
     yield _family(GAUGE, "queue_metrics_omitted", text, value=total - len(largest))
+
+
+def _breakers(figures: Figures) -> Iterator[Metric]:
+    """Circuit breakers, where there are any."""
+    if not figures.breakers:
+        return
+    labels = ["queue", "job"]  # job: the name of the jobs that it is for; empty for all of the queue
+    text = "Whether the circuit breaker is open, or waits for a trial"
+    is_open = _family(GAUGE, "breaker_open", text, labels)
+    opened = _family(COUNTER, "breaker_opened", "How often the circuit breaker has opened", labels)
+    for each in sorted(figures.breakers, key=lambda each: (each.queue, each.name))[:MAX_QUEUES]:
+        is_open.add_metric([each.queue, each.name], each.is_open)
+        opened.add_metric([each.queue, each.name], each.opened)
+    yield is_open
+    yield opened
 
 
 def _router(own: RouterFigures) -> Iterator[Metric]:

@@ -5,6 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from bunqueue.protocol import peers as messages
+from bunqueue.protocol.commands.breakers import (
+    ClearBreaker,
+    ListBreakers,
+    ResetBreaker,
+    SetBreaker,
+    TripBreaker,
+)
 from bunqueue.protocol.commands.core import (
     Ack,
     AckBatch,
@@ -158,6 +165,7 @@ from bunqueue.protocol.commands.workflows import (
 
 from .handlers import (
     ack,
+    breakers,
     cancel,
     dlq,
     group_rules,
@@ -179,6 +187,7 @@ from .handlers.search import change, find
 from .handlers.views import dashboard, event_log, group_jobs, insight, query, stats
 from .handlers.workflows import operate, record, signals, suspend
 from .handlers.workflows import view as workflow_view
+from .lifecycle import breakers as breaker_rules
 from .lifecycle import child_results, dedup, job_waiters, outcomes, unique_keys
 from .memory import pointers, queue_configs, timetable
 from .memory import recovery as memory_recovery
@@ -198,6 +207,12 @@ from .ready import queue_limits
 from .table_types import Apart, Farewell, Handler, PeerAnswer, PeerDeferral, Record, Tables, at_id, at_queue
 
 HANDLERS: Mapping[type, Handler] = {
+    # handlers/breakers.py
+    SetBreaker: breakers.set_breaker,
+    ClearBreaker: breakers.clear_breaker,
+    TripBreaker: breakers.trip_breaker,
+    ResetBreaker: breakers.reset_breaker,
+    ListBreakers: breakers.list_breakers,
     # handlers/ack.py
     Ack: ack.ack,
     AckBatch: ack.ack_batch,
@@ -401,6 +416,7 @@ DEFERRED: Mapping[type, PeerDeferral] = {
 """Messages whose answer is delivered later."""
 
 RECORDS: Mapping[str, Record] = {
+    breaker_rules.RECORD: Record(breakers.recover, breakers.slot_of_record),
     queue_limits.GROUP_RECORD: Record(group_rules.recover_group, group_rules.slot_of_record),
     queue_limits.DEFAULTS_RECORD: Record(group_rules.recover_defaults, at_queue),
     queue_limits.RECORD: Record(limits.recover_limits, at_queue),
@@ -427,6 +443,7 @@ RECORDS: Mapping[str, Record] = {
 FAREWELLS: tuple[Farewell, ...] = (
     group_rules.forget_groups,
     limits.forget_limits,
+    breakers.forget,
     queues.forget_pause,
     unique_keys.forget_queue,
     child_results.obliterate,

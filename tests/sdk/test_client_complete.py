@@ -44,7 +44,7 @@ def said_by_clients() -> set[str]:
     """Names of the commands that queues, handles and the admin client make."""
     classes = {spec.request.__name__: name for name, spec in COMMANDS.items()}
     sources = [*(CLIENT / "queue").glob("*.py"), *CLIENT.glob("admin.py"), *CLIENT.glob("server_calls.py")]
-    sources.append(CLIENT / "options" / "cron.py")
+    sources += [CLIENT / "options" / "cron.py", CLIENT / "options" / "breaker.py"]
     found = set()
     for source in sources:
         for node in ast.walk(ast.parse(source.read_text(encoding="utf-8"))):

@@ -19,7 +19,8 @@ from bunqueue.client.models.jobs import Job
 from bunqueue.client.options import checks
 from bunqueue.client.options.job import encode_data
 from bunqueue.errors import JobNotFound
-from bunqueue.protocol.commands import query
+from bunqueue.protocol.commands import breakers, query
+from bunqueue.protocol.commands.breakers import BreakerView
 from bunqueue.protocol.commands.cron import CronView
 from bunqueue.protocol.commands.webhooks import WebhookInfo
 from bunqueue.protocol.commands.workflows import Broadcast
@@ -39,6 +40,10 @@ class Admin(Client, ServerCalls, NamedCrons, ServerWebhooks, Search):
     def list_crons(self, queue: str | None = None) -> list[CronView]:
         """The schedules of all queues, or of one, by name; without the data of their jobs."""
         return self._crons(queue)
+
+    def list_breakers(self) -> list[BreakerView]:
+        """The circuit breakers of all queues, and whether they are open."""
+        return (self._caller.call(breakers.ListBreakers(), breakers.BreakersReply)).breakers
 
     def add_webhook(
         self,

@@ -41,6 +41,7 @@ from bunqueue.client.options.job import (
 )
 from bunqueue.client.options.moments import PastMoment, When, age, past_moment, time_left
 from bunqueue.client.options.unique import keyed
+from bunqueue.client.queue.breakers import AsyncBreakers
 from bunqueue.client.queue.crons import AsyncNamedCrons
 from bunqueue.client.queue.groups import AsyncJobGroup
 from bunqueue.client.queue.handle import AsyncJobHandle
@@ -116,7 +117,7 @@ class DlqFilter(TypedDict, total=False):
     """Those that the next maintenance will remove."""
 
 
-class AsyncQueue(AsyncNamedCrons, AsyncQueueSettings, AsyncServerWebhooks, AsyncSearch):
+class AsyncQueue(AsyncBreakers, AsyncNamedCrons, AsyncQueueSettings, AsyncServerWebhooks, AsyncSearch):
     """A queue on a server, or in this process with `embedded=True`.
 
         async with AsyncQueue("emails") as queue:

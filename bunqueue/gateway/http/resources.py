@@ -183,6 +183,15 @@ RESOURCES: tuple[Resource, ...] = (
         ("DELETE", "/concurrency", "ClearConcurrency"),
     ),
     *_group(
+        "Circuit breakers",
+        "/queues/{queue}/breaker",
+        ("PUT", "", "SetBreaker"),
+        ("DELETE", "", "ClearBreaker"),
+        ("POST", "/trip", "TripBreaker"),
+        ("POST", "/reset", "ResetBreaker"),
+    ),
+    *_group("Circuit breakers", "/breakers", ("GET", "", "ListBreakers")),
+    *_group(
         "Groups",
         "/queues/{queue}/groups",
         ("GET", "", "ListGroups"),

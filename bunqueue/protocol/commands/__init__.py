@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bunqueue.protocol.commands import (
+    breakers,
     cluster,
     core,
     cron,
@@ -48,6 +49,7 @@ __all__ = [
     "Reply",
     "Route",
     "Spec",
+    "breakers",
     "cluster",
     "core",
     "cron",

@@ -18,6 +18,7 @@ from bunqueue.protocol.commands.base import (
     Route,
     command,
 )
+from bunqueue.protocol.commands.breakers import BreakerFigures
 from bunqueue.protocol.commands.cron import CronView
 from bunqueue.protocol.moments import MaybeMoment, Moment
 
@@ -179,6 +180,7 @@ class Figures(Struct, gc=False):
     queues: list[QueueFigures]
     webhooks: int
     webhooks_enabled: int
+    breakers: list[BreakerFigures] = []
 
 
 class FiguresReply(Reply, kw_only=True):

@@ -121,9 +121,17 @@ def _next(state: State, queue: QueueState, client: Client, group: GroupRule | No
     if (held := queue.gate) is not None:
         if not queue_limits.is_open(state, queue, held):
             return None
+        if held.breakers is not None:
+            held.breakers.offer(queue.ready, state.now)
         if (groups := held.groups) is not None:
             pop = partial(groups.pop, policy_of(client.version, group), state.now)
     while (job := pop()) is not None:
+        if held is not None and held.breakers is not None and held.breakers.holds(job, state.now):
+            state.spare -= 1
+            if state.spare > 0:
+                continue
+            chores.begin(state, queue, _look_again(state, queue, client, group))
+            return None
         life = job.shared.options.ttl
         if life is None or state.upkeep.doubt.age(job.created_at, state.now) < life:
             return job

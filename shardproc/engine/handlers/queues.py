@@ -33,6 +33,7 @@ from ..lifecycle import events, removal, transitions
 from ..lifecycle.events import emit_queue
 from ..lookup import known_queue
 from ..memory import queue_configs
+from ..ready import queue_limits
 from ..state import Client, QueueState, State
 from .views.paging import job_of
 from .views.query import listed_state
@@ -265,7 +266,7 @@ def counts_per_priority(state: State, client: Client, command: GetCountsPerPrior
     queue = known_queue(state, command.queue)
     counts: Counter[int] = Counter()
     if queue is not None:
-        counts.update(dict(queue.ready.counts()))
+        counts.update(queue_limits.ready_counts(queue))
         delayed = iter(list(queue.delayed.values()))
         while some := list(islice(delayed, SCAN)):
             counts.update(job.priority for job in some)

@@ -13,6 +13,7 @@ from msgspec import UNSET, Raw
 from msgspec.msgpack import Encoder
 
 from bunqueue.model.events import (
+    BREAKER,
     COMPLETED,
     CONTINUED,
     DELAYED,
@@ -48,6 +49,7 @@ from bunqueue.protocol.events import Event, event_frame
 from ..state import QueueState, State
 
 __all__ = [
+    "BREAKER",
     "COMPLETED",
     "CONTINUED",
     "DELAYED",
@@ -99,7 +101,7 @@ def emit(state: State, kind: int, job: Job, **fields: Any) -> None:
 
 
 def emit_queue(state: State, kind: int, queue: QueueState, **fields: Any) -> None:
-    """``kind`` happened to a queue: PAUSED, RESUMED, PURGED, OBLITERATED."""
+    """``kind`` happened to a queue: PAUSED, RESUMED, PURGED, OBLITERATED; BREAKER: status, name, reason."""
     if kind == OBLITERATED:  # its row goes, so nobody else will know its name
         fields["queue"] = queue.name
     _log(state, kind, queue, "", fields)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bunqueue.model.job import MAX_TIMELINE, Extra, Job, Moment
-from bunqueue.protocol.job_view import timeline
+from bunqueue.protocol.job_timeline import timeline
 
 _ENDED = ("failed", "cancelled")  # the moments that end an attempt
 

@@ -37,7 +37,7 @@ from bunqueue.model.job import (
 )
 from bunqueue.model.stall import StallConfig
 from bunqueue.model.workflow import Waits
-from bunqueue.protocol.job_view import timeline
+from bunqueue.protocol.job_timeline import timeline
 
 from ..memory.queue_configs import of_queue
 from ..memory.worker_presence import remember
@@ -45,6 +45,7 @@ from ..outbox import CLEAN, ROW, STATE, Attempt
 from ..ready import deadlines, queue_limits
 from ..state import Client, QueueState, State
 from . import (
+    breakers,
     child_results,
     dlq_retries,
     events,
@@ -157,6 +158,8 @@ def complete(
     state: State, queue: QueueState, job: Job, result: bytes | None, *, remove: bool | None = False
 ) -> None:
     """ACTIVE (or WAITING, by a late ack) to COMPLETED; or to REMOVED if its options or its worker say so."""
+    if queue.gate is not None and queue.gate.breakers is not None:
+        breakers.succeeded(state, queue, queue.gate.breakers, job)
     withdraw(state, queue, job, COMPLETED)
     job.finished_at = now = state.now
     totals = state.totals
@@ -210,6 +213,8 @@ def fail(
     queue = state.queues[job.queue]
     options = job.shared.options
     job.attempts += 1
+    if queue.gate is not None and queue.gate.breakers is not None:
+        breakers.failed(state, queue, queue.gate.breakers, job, error, types)
     attempt = _end_attempt(state, queue, job, error, reason)
     attempt.error_type = types[0] if types else None
     unique_keys.release_after_attempt(queue, job)
@@ -364,7 +369,7 @@ def withdraw(state: State, queue: QueueState, job: Job, to: int) -> None:
     was, job.state = job.state, to
     if was == WAITING:
         queue.waiting -= 1
-        queue.ready.forget(job)
+        queue_limits.forget(queue, job)
     elif was == DELAYED:
         del queue.delayed[job.seq]
         state.delays.forget()

@@ -5,6 +5,8 @@ Most queues have no gate and pay one look at ``queue.gate`` for it.
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator
 from math import ceil
 
 from msgspec import Struct
@@ -14,6 +16,7 @@ from bunqueue.model.job import Job
 
 from ..memory.clock_correction import SetBack
 from ..state import QueueState, State
+from .breaker import Breakers
 from .group import policy_of
 from .groups import Groups
 
@@ -60,12 +63,13 @@ class Limits(Struct, omit_defaults=True):
 class Gate:
     """What holds the jobs of one queue back."""
 
-    __slots__ = ("alarm", "group_defaults", "groups", "limits")
+    __slots__ = ("alarm", "breakers", "group_defaults", "groups", "limits")
 
     def __init__(self) -> None:
         self.limits = Limits()
         self.group_defaults = NO_DEFAULTS
         self.groups: Groups | None = None  # once a job or a command has named a group
+        self.breakers: Breakers | None = None  # circuit breakers, once one was set
         self.alarm = 0  # when the engine will look at the parked pulls; 0: not by itself
 
 
@@ -100,7 +104,7 @@ def keep(state: State, queue: QueueState, gate: Gate) -> None:
 def drop_if_open(queue: QueueState, gate: Gate) -> None:
     """A gate that holds nothing back any more is taken away."""
     limits = gate.limits
-    is_needed = gate.groups is not None or gate.group_defaults != NO_DEFAULTS
+    is_needed = gate.groups is not None or gate.group_defaults != NO_DEFAULTS or gate.breakers is not None
     if not is_needed and limits.bucket is None and limits.concurrency is None:
         queue.gate = None
 
@@ -132,6 +136,9 @@ def is_open(state: State, queue: QueueState, gate: Gate) -> bool:
     """Whether one more job may be taken."""
     most = gate.limits.concurrency
     if most is not None and len(queue.active) >= most:
+        return False
+    breakers = gate.breakers
+    if breakers is not None and breakers.whole is not None and not breakers.whole.lets(state.now):
         return False
     bucket = bucket_of(state, queue, gate)
     return bucket is None or bucket.has_token(state.now)
@@ -179,12 +186,16 @@ def passed(state: State, queue: QueueState, gate: Gate, job: Job) -> None:
     if gate.groups is not None:
         gate.groups.start(job, state.now)
         keep_groups(state, queue, gate.groups)
+    if gate.breakers is not None:
+        gate.breakers.started(job)
 
 
 def freed(state: State, queue: QueueState, gate: Gate, job: Job) -> None:
     """An active job has ended, so another one may be taken."""
     if gate.groups is not None:
         gate.groups.end(job)
+    if gate.breakers is not None:
+        gate.breakers.ended(job)
     if queue.waiters and queue.waiting:
         state.woken[queue] = None
 
@@ -193,6 +204,8 @@ def opens_at(state: State, queue: QueueState, gate: Gate) -> int | None:
     """The next moment at which time may let a job through; None: it does not."""
     bucket, groups, now = bucket_of(state, queue, gate), gate.groups, state.now
     may: list[int | None] = [] if groups is None else [groups.opens_at(now)]
+    if gate.breakers is not None:
+        may.append(gate.breakers.opens_at(now))
     if bucket is not None:
         may += [bucket.next_token_at(now), bucket.until]
     return min((at for at in may if at is not None and at > now), default=None)
@@ -217,6 +230,40 @@ def ring(state: State) -> None:
                 state.woken[queue] = None
 
 
+# Ready jobs, also those that a breaker keeps
+
+
+def forget(queue: QueueState, job: Job) -> None:
+    """A job is no longer ready."""
+    breakers = queue.gate.breakers if queue.gate is not None else None
+    if breakers is None or not breakers.unshelve(job):
+        queue.ready.forget(job)
+
+
+def ready_jobs(queue: QueueState) -> Iterator[Job]:
+    """All ready jobs, in no order."""
+    yield from queue.ready.jobs()
+    yield from _held(queue)
+
+
+def ready_counts(queue: QueueState) -> Counter[int]:
+    """How many ready jobs have each priority."""
+    counts = Counter(dict(queue.ready.counts()))
+    counts.update(job.priority for job in _held(queue))
+    return counts
+
+
+def oldest(queue: QueueState) -> int | None:
+    """Since when the job that is ready longest has been so (epoch ms); None without one."""
+    ready = [queue.ready.oldest(), *(job.run_at for job in _held(queue))]
+    return min((since for since in ready if since is not None), default=None)
+
+
+def _held(queue: QueueState) -> Iterator[Job]:
+    if queue.gate is not None and queue.gate.breakers is not None:
+        yield from queue.gate.breakers.held()
+
+
 def set_back(state: State, back: SetBack) -> int:
     """The clock was ahead: rates and windows go on from now; how many were moved."""
     state.alarms.replace(())
@@ -233,6 +280,8 @@ def set_back(state: State, back: SetBack) -> int:
             bucket.at, bucket.since = min(bucket.at, back.now), back.moment(bucket.since)
             keep(state, queue, gate)
             moved += 1
+        if gate.breakers is not None:
+            moved += gate.breakers.set_back(back)
         if gate.groups is not None:
             moved += gate.groups.set_back(back)
             keep_groups(state, queue, gate.groups)

@@ -9,6 +9,7 @@ from typing import Any, Literal, Self, TypedDict, TypeVar, Unpack, get_args, ove
 
 from msgspec import UNSET, UnsetType
 
+from bunqueue.client.blocking.queue.breakers import Breakers
 from bunqueue.client.blocking.queue.crons import NamedCrons
 from bunqueue.client.blocking.queue.groups import JobGroup
 from bunqueue.client.blocking.queue.handle import JobHandle
@@ -113,7 +114,7 @@ class DlqFilter(TypedDict, total=False):
     """Those that the next maintenance will remove."""
 
 
-class Queue(NamedCrons, QueueSettings, ServerWebhooks, Search):
+class Queue(Breakers, NamedCrons, QueueSettings, ServerWebhooks, Search):
     """A queue on a server, or in this process with `embedded=True`.
 
         with Queue("emails") as queue:

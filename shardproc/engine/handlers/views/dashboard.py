@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from itertools import islice
 
 from msgspec import UNSET, Raw
@@ -37,6 +36,7 @@ from ...lookup import known_queue
 from ...memory.history import lately
 from ...memory.sums import of_queues
 from ...memory.vitals import MB
+from ...ready import queue_limits
 from ...state import Client, QueueState, State
 from ..crons.commands import next_ones
 from .query import counts_of
@@ -105,7 +105,7 @@ def dashboard_queues(state: State, client: Client, command: DashboardQueues) -> 
 
 
 def _overview_of(state: State, queue: QueueState) -> QueueOverview:
-    oldest = queue.ready.oldest()
+    oldest = queue_limits.oldest(queue)
     prioritized = queue.ready.prioritized()
     return QueueOverview(
         queue.name,
@@ -129,7 +129,7 @@ def dashboard_queue(state: State, client: Client, command: DashboardQueue) -> St
     queue = known_queue(state, command.queue)
     if queue is None:
         queue = QueueState(0, command.queue)  # as empty as one that nobody has used
-    priorities = Counter(dict(queue.ready.counts()))  # kept as jobs come and go; of delayed ones it is not
+    priorities = queue_limits.ready_counts(queue)  # kept as jobs come and go; of delayed ones it is not
     for place, job in enumerate(list(queue.delayed.values()), 1):
         priorities[job.priority] += 1
         if place % JOBS_A_SLICE == 0:
@@ -152,7 +152,7 @@ def dashboard_queue(state: State, client: Client, command: DashboardQueue) -> St
 
 
 def _sketches(queue: QueueState) -> QueueJobs:
-    ready = [_sketch(job) for job in islice(queue.ready.jobs(), SKETCHES)]
+    ready = [_sketch(job) for job in islice(queue_limits.ready_jobs(queue), SKETCHES)]
     return QueueJobs(
         waiting=[] if queue.paused else ready,
         active=[_sketch(job) for job in islice(queue.active.values(), SKETCHES)],

@@ -12,6 +12,7 @@ from itertools import islice
 from bunqueue.model.job import ACTIVE, BLOCKED, COMPLETED, DELAYED, FAILED, SUSPENDED, WAITING, Job
 
 from ...outbox import Archive
+from ...ready import queue_limits
 from ...state import QueueState
 
 SCAN = 4_000  # jobs looked at in one step
@@ -89,7 +90,7 @@ def _few(queue: QueueState, states: frozenset[int], wanted: Wanted) -> Chunk | N
     if WAITING in states:
         if queue.waiting > many:
             return None
-        found += (job.seq for job in queue.ready.jobs() if wanted(job))
+        found += (job.seq for job in queue_limits.ready_jobs(queue) if wanted(job))
     return found
 
 

@@ -3,13 +3,16 @@ others'."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from heapq import nlargest
+from itertools import islice
 
 from msgspec import UNSET
 from msgspec.msgpack import Encoder
 
 from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import CommandError
+from bunqueue.protocol.commands.breakers import BreakerFigures
 from bunqueue.protocol.commands.monitoring import (
     Figures,
     FiguresReply,
@@ -41,10 +44,12 @@ from ...background.slices import Steps, sliced
 from ...memory.history import MINUTE_MS, by_minute
 from ...memory.sums import QUEUES_A_SLICE, Sums, of_queues
 from ...memory.vitals import MB, Disk, Vitals
+from ...ready import queue_limits
 from ...state import Client, QueueState, State
 
 _encode = Encoder().encode
 
+MAX_BREAKERS = 200  # circuit breakers in Prometheus, of each shard
 MAX_QUEUES = 200  # that get series of their own in Prometheus, over all shards: each costs four
 
 
@@ -141,8 +146,16 @@ def prometheus(state: State, client: Client, command: Prometheus) -> Steps:
             queues=[_of_queue(queue, state.now) for queue in largest],
             webhooks=len(hooks),
             webhooks_enabled=sum(hook.enabled for hook in hooks),
+            breakers=list(islice(_breakers(state), MAX_BREAKERS)),
         )
     )
+
+
+def _breakers(state: State) -> Iterator[BreakerFigures]:
+    for queue in state.queues.values():
+        if queue.gate is not None and queue.gate.breakers is not None:
+            for each in queue.gate.breakers:
+                yield BreakerFigures(queue.name, each.name, each.record.is_open, each.record.opened)
 
 
 def _size(queue: QueueState) -> int:
@@ -150,7 +163,7 @@ def _size(queue: QueueState) -> int:
 
 
 def _of_queue(queue: QueueState, now: int) -> QueueFigures:
-    oldest = queue.ready.oldest()
+    oldest = queue_limits.oldest(queue)
     groups = queue.gate.groups if queue.gate is not None else None
     return QueueFigures(
         queue.name,

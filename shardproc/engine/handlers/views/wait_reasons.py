@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from bunqueue.model.breaker import HALF_OPEN, OPEN
 from bunqueue.model.job import BLOCKED, DELAYED, SUSPENDED, WAITING, Job
 from bunqueue.model.workflow import SIGNAL
 from bunqueue.protocol.commands.insight import WaitReason
@@ -23,7 +24,7 @@ def reasons_of(state: State, job: Job) -> list[WaitReason]:
         return []
     if job.state == SUSPENDED:
         return list(_of_workflow(state, job))
-    return [*_own(job), *_of_queue(state, queue), *_of_group(state, queue, job)] or [_turn(queue)]
+    return [*_own(job), *_of_queue(state, queue, job), *_of_group(state, queue, job)] or [_turn(queue)]
 
 
 def _own(job: Job) -> Iterator[WaitReason]:
@@ -57,11 +58,25 @@ def _of_workflow(state: State, job: Job) -> Iterator[WaitReason]:
         yield WaitReason("children", text, None, children[:MAX_IDS])
 
 
-def _of_queue(state: State, queue: QueueState) -> Iterator[WaitReason]:
+def _of_breakers(state: State, queue: QueueState, job: Job) -> Iterator[WaitReason]:
+    breakers = queue.gate.breakers if queue.gate is not None else None
+    for breaker in () if breakers is None else breakers.of(job):
+        shown, record = breaker.shown_state(state.now), breaker.record
+        what = f"jobs called {breaker.name}" if breaker.name else f"the queue {queue.name}"
+        why = f": {record.error}" if record.error else ""
+        if shown == OPEN:
+            text = f"the circuit breaker of {what} is open{why}"
+            yield WaitReason("breaker", text, float(record.until))
+        elif shown == HALF_OPEN and not breaker.lets(state.now):
+            yield WaitReason("breaker", f"the circuit breaker of {what} waits for a trial{why}")
+
+
+def _of_queue(state: State, queue: QueueState, job: Job) -> Iterator[WaitReason]:
     if queue.paused:
         yield WaitReason("paused", f"the queue {queue.name} is paused")
     if not has_worker(state, queue.name):
         yield WaitReason("no-worker", f"no worker is connected to the queue {queue.name}")
+    yield from _of_breakers(state, queue, job)
     limits = queue.gate.limits if queue.gate is not None else None
     if limits is None:
         return

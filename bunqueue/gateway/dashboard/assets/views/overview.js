@@ -7,6 +7,7 @@ import { compact, duration, megabytes, num, percent, plural, rate, time } from "
 import { keepFresh } from "../live.js";
 import { note as address } from "../router.js";
 import { pager, table } from "../table.js";
+import { openBreakers } from "./breakers.js";
 
 const EVERY_MS = 2000;
 const MANY_QUEUES = 300; // beyond, the list is asked for less often
@@ -139,9 +140,9 @@ function shardList() {
 }
 
 export function overview({ query, main, signal }) {
-  const parts = { tiles: tiles(), charts: charts(query.span in SPANS ? query.span : "5m"), queues: queueTable(query), shards: shardList() };
+  const parts = { tiles: tiles(), charts: charts(query.span in SPANS ? query.span : "5m"), breakers: openBreakers(), queues: queueTable(query), shards: shardList() };
   const note = h("p", { class: "problem" });
-  fill(main, h("div", { class: "page-head" }, h("h1", {}, "Overview"), note, parts.charts.choice), parts.tiles.element, parts.charts.element, parts.queues.element, parts.shards.element);
+  fill(main, h("div", { class: "page-head" }, h("h1", {}, "Overview"), note, parts.charts.choice), parts.tiles.element, parts.charts.element, parts.breakers.element, parts.queues.element, parts.shards.element);
   let turn = 0, many = false, trouble = null;
   async function listQueues() {
     const { queues } = (await call("DashboardQueues", {}, signal)).data;
@@ -155,7 +156,7 @@ export function overview({ query, main, signal }) {
   };
   const shards = async () => parts.shards.update((await call("ListShards", {}, signal)).data.shards, trouble);
   keepFresh({ every: EVERY_MS, signal, note, refresh: async () => {
-    const wanted = [numbers(), shards(), parts.charts.refresh(signal), !many || turn % 5 === 0 ? listQueues() : null];
+    const wanted = [numbers(), shards(), parts.charts.refresh(signal), parts.breakers.refresh(signal), !many || turn % 5 === 0 ? listQueues() : null];
     turn += 1;
     const failed = (await Promise.allSettled(wanted)).find(({ status }) => status === "rejected"); // a shard that is down is no reason to show nothing
     if (failed) throw failed.reason;

@@ -7,6 +7,7 @@ import { compact } from "../format.js";
 import { keepFresh } from "../live.js";
 import { note as address } from "../router.js";
 import { pager, table } from "../table.js";
+import { breakers } from "./breakers.js";
 import { COLUMNS, SHOWN_BYTES } from "./job-columns.js";
 import { jobKey } from "./job-link.js";
 import { queueActions } from "./queue-actions.js";
@@ -49,11 +50,11 @@ export function queue({ params, query, main, signal }) {
     fresh.refresh();
   } },
     h("option", { value: "newest", selected: !oldest }, "newest first"), h("option", { value: "oldest", selected: oldest }, "oldest first"));
-  const extra = limits(name, () => fresh.refresh());
+  const extra = [limits(name, () => fresh.refresh()), breakers(name, () => fresh.refresh())];
   fill(main, h("p", { class: "crumbs" }, h("a", { href: "/" }, "Queues"), group ? [" / ", h("a", { href: `/queues/${encodeURIComponent(name)}` }, name), ` / group ${group}`] : null),
     h("div", { class: "page-head" }, h("h1", {}, name, " ", status), note, actions),
     card("Finished jobs in the last hour", null, bars),
-    h("section", { class: "card flush" }, h("div", { class: "card-head tabbed" }, group ? h("h2", {}, `Unfinished jobs of the group ${group}`) : [strip.element, h("a", { class: "aside", href: `/search?queue=${encodeURIComponent(name)}` }, "Search"), order]), list.element, pages.element), extra.element);
+    h("section", { class: "card flush" }, h("div", { class: "card-head tabbed" }, group ? h("h2", {}, `Unfinished jobs of the group ${group}`) : [strip.element, h("a", { class: "aside", href: `/search?queue=${encodeURIComponent(name)}` }, "Search"), order]), list.element, pages.element), extra.map((part) => part.element));
   const drawActions = queueActions(name, actions, () => fresh.refresh());
 
   async function refresh() {
@@ -78,7 +79,7 @@ export function queue({ params, query, main, signal }) {
     list.update(jobs.jobs);
     pages.update({ page, size: SIZE, total: Math.max(total, page * SIZE + jobs.jobs.length), more: jobs.jobs.length === SIZE && total > (page + 1) * SIZE });
     fill(bars, minuteBars(done.data.data, failed.data.data));
-    await extra.refresh(signal);
+    await Promise.all(extra.map((part) => part.refresh(signal)));
   }
   const fresh = keepFresh({ every: EVERY_MS, filter: { queue: name }, signal, note, refresh });
 }

@@ -1,0 +1,54 @@
+"""Made by scripts/unasync.py from client/queue/breakers.py; do not edit."""
+
+from __future__ import annotations
+
+from bunqueue.client.connection.caller import Caller
+from bunqueue.client.connection.options import Duration, milliseconds
+from bunqueue.client.options import checks
+from bunqueue.client.options.breaker import Breaker
+from bunqueue.protocol.commands import Ok, breakers
+from bunqueue.protocol.commands.breakers import BreakerView
+
+
+class Breakers:
+    """A part of `Queue`. Breakers, and whether they are open, outlive a restart of the server.
+
+    `job` is the name of the jobs that a breaker is for; None: all of the queue.
+    """
+
+    name: str
+    _caller: Caller
+
+    def set_breaker(self, breaker: Breaker | None = None, *, job: str | None = None) -> BreakerView:
+        """Have jobs rest when too many of them fail, or change when they do: see `Breaker`. A breaker that is
+        open already stays so."""
+        wanted = checks.one("breaker", Breaker() if breaker is None else breaker, Breaker)
+        command = checks.checked(wanted.command(self.name, job), name="job")
+        return (self._caller.call(command, breakers.BreakerReply)).breaker
+
+    def clear_breaker(self, *, job: str | None = None) -> None:
+        """Take a breaker away; what it held back runs. It is no error if there is none."""
+        self._caller.call(checks.checked(breakers.ClearBreaker(queue=self.name, name=job), name="job"), Ok)
+
+    def breakers(self) -> list[BreakerView]:
+        """The breakers of the queue, and whether they are open."""
+        command = breakers.ListBreakers(queue=self.name)
+        return (self._caller.call(command, breakers.BreakersReply)).breakers
+
+    def trip_breaker(
+        self, *, job: str | None = None, pause: Duration | None = None, reason: str | None = None
+    ) -> BreakerView:
+        """Open a breaker: no other job starts for `pause`, or as long as it says by itself; `reason` is shown
+        wherever one asks why. Raises NotFound unless it was set."""
+        command = breakers.TripBreaker(
+            queue=self.name,
+            name=job,
+            pause=None if pause is None else milliseconds(pause, "pause"),
+            reason=reason,
+        )
+        return (self._caller.call(checks.checked(command, name="job"), breakers.BreakerReply)).breaker
+
+    def reset_breaker(self, *, job: str | None = None) -> BreakerView:
+        """Close a breaker: jobs run, and the count begins again. Raises NotFound unless it was set."""
+        command = breakers.ResetBreaker(queue=self.name, name=job)
+        return (self._caller.call(checks.checked(command, name="job"), breakers.BreakerReply)).breaker

@@ -1,0 +1,161 @@
+"""SetBreaker and what else is done with circuit breakers."""
+
+from __future__ import annotations
+
+from msgspec import json, to_builtins
+
+from bunqueue.model.breaker import OPEN, BreakerConfig
+from bunqueue.model.ids import slot_of_queue
+from bunqueue.protocol.codes import Code
+from bunqueue.protocol.commands import CommandError, Ok
+from bunqueue.protocol.commands.breakers import (
+    BreakerReply,
+    BreakersReply,
+    BreakerView,
+    ClearBreaker,
+    ListBreakers,
+    ResetBreaker,
+    SetBreaker,
+    TripBreaker,
+)
+from bunqueue.protocol.configuration import changed
+from bunqueue.protocol.numbers import number
+
+from ..lifecycle import breakers
+from ..lookup import known_queue
+from ..ready import queue_limits
+from ..ready.breaker import Breaker, BreakerRecord, Breakers
+from ..state import Client, QueueState, State
+from .limits import named_queue
+
+MAX_BREAKERS = 1000  # of one queue: each is looked at by pulls while it is open
+
+_decode = json.Decoder(BreakerRecord).decode
+
+
+def set_breaker(state: State, client: Client, command: SetBreaker) -> BreakerReply:
+    found = _find(state, command.queue, command.name)
+    config = BreakerConfig() if found is None else found[1].record.config
+    if command.config is not None:
+        config = changed(config, command.config)
+    if found is not None:
+        queue, breaker = found
+        breaker.record.config = config
+    else:
+        queue = named_queue(state, command.queue)
+        breaker = Breaker(command.name or "", BreakerRecord(config))
+        _breakers_of(queue).put(breaker)
+    breakers.keep(state, queue, breaker)
+    return BreakerReply(breaker=_view(state, queue, breaker))
+
+
+def _breakers_of(queue: QueueState) -> Breakers:
+    gate = queue_limits.gate_of(queue)
+    if gate.breakers is None:
+        gate.breakers = Breakers()
+    if len(gate.breakers.names) >= MAX_BREAKERS:
+        text = f"the queue {queue.name} has {MAX_BREAKERS} circuit breakers already"
+        raise CommandError(text, Code.INVALID_FIELD, field="name", bound=MAX_BREAKERS)
+    return gate.breakers
+
+
+def clear_breaker(state: State, client: Client, command: ClearBreaker) -> Ok:
+    found = _find(state, command.queue, command.name)
+    if found is not None:
+        _remove(state, *found)
+    return Ok()
+
+
+def _remove(state: State, queue: QueueState, breaker: Breaker) -> None:
+    gate = queue_limits.gate_of(queue)
+    assert gate.breakers is not None
+    state.out.keep(breakers.RECORD, breakers.key_of(queue.name, breaker.name), None)
+    gate.breakers.remove(breaker)
+    for job in breaker.shelf.values():
+        queue.ready.push(job)
+    breaker.shelf.clear()
+    if not list(gate.breakers):
+        gate.breakers = None
+        queue_limits.drop_if_open(queue, gate)
+    if queue.waiters:
+        state.woken[queue] = None
+
+
+def trip_breaker(state: State, client: Client, command: TripBreaker) -> BreakerReply:
+    queue, breaker = _known(state, command.queue, command.name)
+    breakers.trip(state, queue, breaker, command.reason or "opened by hand", command.pause)
+    return BreakerReply(breaker=_view(state, queue, breaker))
+
+
+def reset_breaker(state: State, client: Client, command: ResetBreaker) -> BreakerReply:
+    queue, breaker = _known(state, command.queue, command.name)
+    breakers.close(state, queue, breaker, "closed by hand")
+    return BreakerReply(breaker=_view(state, queue, breaker))
+
+
+def list_breakers(state: State, client: Client, command: ListBreakers) -> BreakersReply:
+    if command.queue is not None:
+        queue = known_queue(state, command.queue)
+        queues = [] if queue is None else [queue]
+    else:
+        queues = list(state.queues.values())
+    found = [
+        _view(state, queue, each)
+        for queue in queues
+        if queue.gate is not None and queue.gate.breakers is not None
+        for each in queue.gate.breakers
+    ]
+    return BreakersReply(breakers=found)
+
+
+def _find(state: State, name: str, of: str | None) -> tuple[QueueState, Breaker] | None:
+    queue = known_queue(state, name)
+    gate = None if queue is None else queue.gate
+    breaker = None if gate is None or gate.breakers is None else gate.breakers.find(of or "")
+    return None if queue is None or breaker is None else (queue, breaker)
+
+
+def _known(state: State, queue: str, name: str | None) -> tuple[QueueState, Breaker]:
+    found = _find(state, queue, name)
+    if found is None:
+        what = f"jobs called {name} of the queue {queue}" if name else f"the queue {queue}"
+        raise CommandError(f"There is no circuit breaker of {what}", Code.BREAKER_NOT_FOUND, field="name")
+    return found
+
+
+def _view(state: State, queue: QueueState, breaker: Breaker) -> BreakerView:
+    record = breaker.record
+    shown = breaker.shown_state(state.now)
+    settings = to_builtins(record.config)
+    config = {name: number(each) if type(each) is int else each for name, each in settings.items()}
+    return BreakerView(
+        queue.name,
+        breaker.name or None,
+        shown,
+        breaker.shown_failures(state.now),
+        record.opened,
+        float(record.until) if shown == OPEN else None,
+        record.error,
+        len(breaker.shelf),
+        config,
+    )
+
+
+def recover(state: State, key: str, value: str) -> None:
+    name, _, of = key.partition("/")
+    queue = state.queues.get(name)
+    if queue is not None:
+        gate = queue_limits.gate_of(queue)
+        gate.breakers = gate.breakers or Breakers()
+        gate.breakers.put(Breaker(of, _decode(value)))
+
+
+def slot_of_record(key: str, value: str) -> int:
+    return slot_of_queue(key.partition("/")[0])
+
+
+def forget(state: State, queue: QueueState) -> None:
+    """The queue is obliterated."""
+    if queue.gate is not None and queue.gate.breakers is not None:
+        for breaker in list(queue.gate.breakers):
+            _remove(state, queue, breaker)

@@ -1,0 +1,94 @@
+"""Circuit breakers open and close as attempts of their jobs end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from bunqueue.model.job import Job
+
+from ..ready import queue_limits
+from ..ready.breaker import Breaker, Breakers
+from ..state import QueueState, State
+from .events import BREAKER, emit_queue
+
+RECORD = "breaker"
+
+
+def key_of(queue: str, name: str) -> str:
+    """The key of a breaker's record; names of queues have no slash."""
+    return f"{queue}/{name}"
+
+
+def succeeded(state: State, queue: QueueState, breakers: Breakers, job: Job) -> None:
+    """A job is about to complete."""
+    for breaker in breakers.of(job):
+        if breaker.succeeded(job, state.now):
+            close(state, queue, breaker, "the trial succeeded")
+
+
+def failed(
+    state: State, queue: QueueState, breakers: Breakers, job: Job, error: str | None, types: Sequence[str]
+) -> None:
+    """An attempt is about to be booked as failed."""
+    for breaker in breakers.of(job):
+        if not breaker.counts(list(types)):
+            if breaker.succeeded(job, state.now):  # what it guards has answered
+                close(state, queue, breaker, "the trial met no error that counts")
+        elif breaker.failed(job, state.now):
+            trip(state, queue, breaker, error)
+
+
+def trip(
+    state: State, queue: QueueState, breaker: Breaker, error: str | None, pause: float | None = None
+) -> None:
+    """Open a breaker."""
+    breaker.open(state.now, error, pause)
+    breakers = queue_limits.gate_of(queue).breakers
+    if breakers is not None and breaker.name:
+        breakers.restless[breaker.name] = breaker
+    keep(state, queue, breaker)
+    _emit(state, queue, breaker, "open", error)
+
+
+def close(state: State, queue: QueueState, breaker: Breaker, why: str) -> None:
+    """Close a breaker, and put back what it holds."""
+    breaker.close()
+    keep(state, queue, breaker)
+    _emit(state, queue, breaker, "closed", why)
+    release(state, queue, breaker)
+
+
+def keep(state: State, queue: QueueState, breaker: Breaker) -> None:
+    """Store it."""
+    state.out.keep(RECORD, key_of(queue.name, breaker.name), breaker.record)
+
+
+def release(state: State, queue: QueueState, breaker: Breaker) -> None:
+    """Put what it holds back into the order, from tick to tick if that is much."""
+    state.chores.setdefault((release, queue.name, breaker.name), _release(state, queue, breaker))
+    if queue.waiters:
+        state.woken[queue] = None
+
+
+def _release(state: State, queue: QueueState, breaker: Breaker) -> Iterator[None]:
+    while breaker.shelf and not breaker.record.is_open:
+        if state.spare <= 0:
+            yield
+            continue
+        state.spare -= 1
+        seq = next(iter(breaker.shelf))
+        queue.ready.push(breaker.shelf.pop(seq))
+        if queue.waiters:
+            state.woken[queue] = None
+    gate = queue.gate
+    if not breaker.record.is_open and gate is not None and gate.breakers is not None:
+        gate.breakers.restless.pop(breaker.name, None)
+
+
+def _emit(state: State, queue: QueueState, breaker: Breaker, status: str, reason: str | None) -> None:
+    fields = {"status": status}
+    if breaker.name:
+        fields["name"] = breaker.name
+    if reason:
+        fields["reason"] = reason
+    emit_queue(state, BREAKER, queue, **fields)
