@@ -12,6 +12,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from bunqueue.app.bunqueue import Bunqueue
+    from bunqueue.app.dependencies import Depends
     from bunqueue.app.task import AsyncTask, PlainTask, Task
     from bunqueue.app.workflow import AsyncWorkflow, PlainWorkflow, Workflow
     from bunqueue.client.admin import AsyncAdmin
@@ -108,6 +109,7 @@ _WHERE = {
     "bunqueue.client.worker.routes": ("Route",),
     "bunqueue.client.worker.options": ("WorkerOptions",),
     "bunqueue.app.bunqueue": ("Bunqueue",),
+    "bunqueue.app.dependencies": ("Depends",),
     "bunqueue.app.task": ("AsyncTask", "PlainTask", "Task"),
     "bunqueue.client.admin": ("AsyncAdmin",),
     "bunqueue.client.blocking.admin": ("Admin",),
@@ -219,6 +221,7 @@ __all__ = [
     "DeadLetter",
     "Debounce",
     "Dedup",
+    "Depends",
     "DuplicateJob",
     "FailedAttempt",
     "FileInUse",

@@ -29,6 +29,7 @@ EXCEPTIONS: dict[str, str] = {
     "bunqueue/settings.py": "one table: every setting of the server, and what it must be",
     "router/cluster/cluster.py": "one class: what a host knows of the others, and does about it",
     "router/connection.py": "one class: a connection from its first byte to its last",
+    "bunqueue/protocol/peers.py": "all messages between shards side by side: who asks and who answers",
     "shardproc/engine/handlers/push.py": "a push from its checks to its jobs, one by one and in batches",
     "shardproc/engine/lifecycle/transitions.py": "every change of a job's state, beside each other",
     "shardproc/engine/state.py": "all that a shard knows, in one place: a part would have to be looked for",

@@ -12,6 +12,7 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack, cast, get
 from bunqueue.app.batches import Batch, BatchHandler
 from bunqueue.app.clients import Clients
 from bunqueue.app.decorators import CronDecorator, JobDecorator, SchedulePolicy
+from bunqueue.app.dependencies import Dependencies
 from bunqueue.app.hooks import Hook, Hooks, Occasion
 from bunqueue.app.queue_config import QueueConfig
 from bunqueue.app.queue_settings import AppOptions, QueueSettings
@@ -101,6 +102,7 @@ class Bunqueue:
         self._queue_configs: dict[str, QueueConfig] = {}
         self._schedules: dict[str, Schedule] = {}
         self._hooks = Hooks()
+        self._dependencies = Dependencies()
         self._service: Service | None = None
         self.add_queue(name, **settings)
 
@@ -111,6 +113,12 @@ class Bunqueue:
     def handlers(self) -> Mapping[str, Handlers]:
         """What runs the jobs: by queue, and by the name of the job."""
         return {name: config.handlers for name, config in self._queue_configs.items() if config.handlers}
+
+    @property
+    def dependency_overrides(self) -> dict[Callable[..., Any], Callable[..., Any]]:
+        """What makes the values of `Depends` instead of their own functions, for tests:
+        `app.dependency_overrides[session] = fake_session`."""
+        return self._dependencies.overrides
 
     # -- queues
 
@@ -274,6 +282,7 @@ class Bunqueue:
             queue=config.queue,
             run_in=run_in,
             retry=retry,
+            dependencies=self._dependencies,
             options=own,
             **given,
         )
@@ -305,7 +314,8 @@ class Bunqueue:
 
         def enter(handler: H) -> H:
             config = self._queue_config(queue)
-            route = handler if rules is None else Route(handler, retry=rules)
+            called = self._dependencies.around(handler, "route")
+            route = called if rules is None else Route(called, retry=rules)
             config.enter(config.routes, name if name == ANY else checks.job_name(name), route)
             return handler
 

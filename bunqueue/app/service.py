@@ -130,9 +130,16 @@ class Service:
             self._declaring.cancel()
         try:
             await self._app._hooks.settle(HOOKS_PATIENCE)
+            await self._end_dependencies()
             await self._app._hooks.call("shutdown")
         finally:
             await self._caller.close()
+
+    async def _end_dependencies(self) -> None:
+        try:
+            await self._app._dependencies.close()
+        except Exception:
+            logger.exception("%r: a dependency that is per worker failed when it was ended", self._app)
 
     def _worker(self, config: QueueConfig) -> Worker:
         app, hooks = self._app, self._app._hooks

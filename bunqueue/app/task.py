@@ -9,6 +9,7 @@ from functools import update_wrapper
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypeVar, Unpack, cast
 
 from bunqueue.app.arguments import Arguments
+from bunqueue.app.dependencies import Dependencies, check_dependencies, needs_of, without_dependencies
 from bunqueue.app.per_call import PerCall
 from bunqueue.app.task_options import TaskOptions
 from bunqueue.client.flow_plan import FlowJob
@@ -50,6 +51,7 @@ class Task(Generic[P, R]):
         run_in: RunIn | None,
         at_most_once: bool,
         retry: RetryRules,
+        dependencies: Dependencies,
         options: TaskOptions,
     ) -> None:
         update_wrapper(cast(Callable[..., Any], self), function)
@@ -61,6 +63,9 @@ class Task(Generic[P, R]):
         self._at_most_once = checks.one("at_most_once", at_most_once, bool)
         self._unrecoverable = unrecoverable
         self._retry = retry
+        self._dependencies = dependencies
+        self._check_dependencies(function)
+        self._has_needs = bool(needs_of(function).dependencies)
         self._arguments = Arguments(self._without_job(function), name)
         self._arguments.check_known()
         self._set_options(options)
@@ -124,7 +129,11 @@ class Task(Generic[P, R]):
     @staticmethod
     def _without_job(function: Callable[..., Any]) -> Callable[..., Any]:
         """The function as far as its arguments come from the data of the job."""
-        return function
+        return without_dependencies(function)
+
+    def _check_dependencies(self, function: Callable[..., Any]) -> None:
+        """TypeError for those that cannot be."""
+        check_dependencies(function, f"job {self.name!r}", in_process=self._run_in == "process")
 
     def options_of(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> JobOptions:
         """The options of a job with these arguments, which have been checked. Raises OptionError."""
@@ -158,7 +167,11 @@ class Task(Generic[P, R]):
 
     async def _run_coroutine(self, job: ActiveJob) -> Any:
         try:
-            result = await self.__wrapped__(**self._arguments.of(job.data))
+            arguments = self._arguments.of(job.data)
+            if self._has_needs:
+                result = await self._dependencies.call_async(self.__wrapped__, arguments, job)
+            else:
+                result = await self.__wrapped__(**arguments)
         except self._unrecoverable as error:
             raise_as(made_final(error), error)
         except Exception as error:
@@ -170,7 +183,11 @@ class Task(Generic[P, R]):
 
     def _run(self, job: ActiveJob) -> Any:
         try:
-            result = self.__wrapped__(**self._arguments.of(job.data))
+            arguments = self._arguments.of(job.data)
+            if self._has_needs:
+                result = self._dependencies.call(self.__wrapped__, arguments, job)
+            else:
+                result = self.__wrapped__(**arguments)
         except self._unrecoverable as error:
             raise_as(made_final(error), error)
         except Exception as error:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, NoReturn, ParamSpec, Protoco
 
 from msgspec import Raw
 
+from bunqueue.app.dependencies import needs_of
 from bunqueue.app.task import Task
 from bunqueue.app.task_options import TaskOptions
 from bunqueue.client.connection.options import shown
@@ -117,6 +118,13 @@ class Workflow(Task[P, R]):
     @staticmethod
     def _without_job(function: Callable[..., Any]) -> Callable[..., Any]:
         return _without_flow(function)
+
+    def _check_dependencies(self, function: Callable[..., Any]) -> None:
+        if found := needs_of(function).dependencies:
+            raise TypeError(
+                f"workflow {self.name!r}: its parameter {next(iter(found))!r} is a dependency, which "
+                f"workflows do not have: they run again from their steps; a job that it starts may have it"
+            )
 
     def _set_options(self, options: TaskOptions) -> None:
         super()._set_options({**options, "workflow": True})

@@ -47,6 +47,7 @@ class Handlers:
     def __init__(self, sources: tuple[Source, ...]) -> None:
         self._by_queue: dict[str, tuple[Table, tuple[Middleware, ...]]] = {}
         self._rest: Table | None = None
+        self.apps: list[Bunqueue] = []
         self.declarations: list[Struct] = []
         """The commands that apps send to a server when they start: schedules and limits."""
         for source in sources:
@@ -57,6 +58,7 @@ class Handlers:
                 around = checked(source._middleware)
                 self._by_queue |= {queue: (Table(found), around) for queue, found in source.handlers.items()}
                 self.declarations += Service(source).declarations()
+                self.apps.append(source)
             elif isinstance(source, Mapping):
                 self._by_queue |= {queue: (Table(handler), ()) for queue, handler in source.items()}
             elif callable(source):
@@ -101,10 +103,23 @@ class Caller:
             self._runner = asyncio.Runner()
         return self._runner.run(_until_halted(value, job), context=copy_context())
 
+    def end_dependencies(self, apps: list[Bunqueue]) -> None:
+        """End the values that the handlers of apps have kept."""
+        if self._runner is None:
+            self._runner = asyncio.Runner()
+        self._runner.run(end_dependencies(apps))
+
     def close(self) -> None:
         """End the event loop."""
         if self._runner is not None:
             self._runner.close()
+
+
+async def end_dependencies(apps: list[Bunqueue]) -> None:
+    """As `Caller.end_dependencies`; an app that works keeps them."""
+    for app in apps:
+        if app._service is None:
+            await app._dependencies.close()
 
 
 async def call_async(task: Task, job: ActiveJob) -> Any:

@@ -26,7 +26,7 @@ from bunqueue.protocol.commands import Ok
 from .engine import FrozenClock, SandboxEngine
 from .errors import SandboxError
 from .faults import WORDS, Faults
-from .handlers import Caller, Handlers, Source, call_async, check_no_loop
+from .handlers import Caller, Handlers, Source, call_async, check_no_loop, end_dependencies
 from .matching import UNSET, Expected, What, expected_of, near_misses
 from .runs import ADDRESS, Ran, Rules, Runs
 from .sessions import PATIENCE, SandboxSession, SandboxTransport
@@ -174,14 +174,17 @@ class Sandbox:
             for job in runs:
                 with runs.reporting(job) as result:
                     result.value = self._caller.call(handlers.of(job), job)
-            return runs.done
+        if handlers.apps:
+            self._caller.end_dependencies(handlers.apps)
+        return runs.done
 
     async def _drain_async(self, handlers: Handlers, rules: Rules) -> list[Ran]:
         with self._run(handlers, rules) as runs:
             for job in runs:
                 with runs.reporting(job) as result:
                     result.value = await call_async(handlers.of(job), job)
-            return runs.done
+        await end_dependencies(handlers.apps)
+        return runs.done
 
     @contextmanager
     def _run(self, handlers: Handlers, rules: Rules) -> Iterator[Runs]:

@@ -16,6 +16,7 @@ PAGES = [
     "app",
     "client",
     "coming-from",
+    "dependencies",
     "events",
     "fairness",
     "find",

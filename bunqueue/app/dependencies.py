@@ -1,0 +1,352 @@
+"""Values that handlers need and jobs do not carry: `session: Annotated[Session, Depends(open_session)]`.
+
+What makes a value is a function: plain or a coroutine function, or a generator of either kind, whose rest
+runs when the value is no longer needed. It may have dependencies of its own, and be given the job.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from functools import lru_cache, partial, wraps
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+
+from bunqueue.client.connection.options import shown
+from bunqueue.client.worker.active_job import ActiveJob
+from bunqueue.errors import OptionError
+
+PER_JOB, PER_WORKER = "job", "worker"
+
+
+@dataclass(frozen=True, slots=True)
+class Dependency:
+    """What `Depends` gives: the function that makes a value, and for how long that is kept."""
+
+    function: Callable[..., Any]
+    per: str = PER_JOB
+
+
+def Depends(function: Callable[..., Any], *, per: Literal["job", "worker"] = "job") -> Any:
+    """Have a parameter of a job's function be given what `function` makes, see docs/dependencies.md.
+
+        async def order(id: int, db: Annotated[Session, Depends(session)]) -> None: ...
+        async def order(id: int, db: Session = Depends(session)) -> None: ...  # which type checkers follow
+
+    The value is made for each job, once however many need it; with `per="worker"` when a job first needs it,
+    and kept until the app stops.
+    """
+    if not callable(function):
+        raise OptionError(f"Depends: {shown(function)} cannot be called; give the function that makes it")
+    if per not in (PER_JOB, PER_WORKER):
+        raise OptionError(f"per: {shown(per)} is not allowed; give 'job' or 'worker'")
+    return Dependency(function, per)
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """The parameters of a function that are given by others."""
+
+    dependencies: Mapping[str, Dependency]
+    job: str | None
+    """The one that is given the job; only functions that make values have it."""
+    other: tuple[str, ...]
+    """Those that have no default, and would have to come from the data of a job."""
+
+
+@lru_cache(maxsize=10_000)
+def needs_of(function: Callable[..., Any]) -> Needs:
+    """What a function needs. TypeError if an annotation with Depends cannot be read."""
+    dependencies, job, other = {}, None, []
+    for parameter in _parameters(function):
+        hint = _hint(function, parameter)
+        found = parameter.default if isinstance(parameter.default, Dependency) else _annotated(hint)
+        if found is not None:
+            dependencies[parameter.name] = found
+        elif hint is ActiveJob or get_origin(hint) is ActiveJob:
+            job = job or parameter.name
+        elif parameter.default is parameter.empty and parameter.kind not in (
+            parameter.VAR_POSITIONAL,
+            parameter.VAR_KEYWORD,
+        ):
+            other.append(parameter.name)
+    return Needs(dependencies, job, tuple(other))
+
+
+def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
+    try:
+        return list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):  # some that are written in C have no signature
+        return []
+
+
+def _hint(function: Callable[..., Any], parameter: inspect.Parameter) -> Any:
+    """The annotation of one parameter; one that cannot be read yet, as it was written."""
+    written = parameter.annotation
+    if not isinstance(written, str):
+        return written
+    owner = function.func if isinstance(function, partial) else inspect.unwrap(function)
+    code = getattr(owner, "__init__", owner) if inspect.isclass(owner) else owner
+    known = getattr(code, "__globals__", None) or vars(sys.modules.get(owner.__module__, sys))
+    holder = type("holder", (), {"__annotations__": {parameter.name: written}})
+    try:
+        return get_type_hints(holder, known, include_extras=True)[parameter.name]
+    except Exception as error:  # it names what is defined further down, or only for type checkers
+        if "Depends" in written:
+            raise TypeError(
+                f"{_name(function)}: the annotation of {parameter.name!r} cannot be read ({error}): what it "
+                f"names must be defined above, at the top of the module"
+            ) from None
+        return written
+
+
+def _annotated(hint: Any) -> Dependency | None:
+    if get_origin(hint) is not Annotated:
+        return None
+    return next((each for each in get_args(hint)[1:] if isinstance(each, Dependency)), None)
+
+
+def _name(function: Callable[..., Any]) -> str:
+    return getattr(function, "__qualname__", None) or shown(function)
+
+
+def without_dependencies(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Something with the other parameters of a function alone; the same if there are no dependencies."""
+    given = needs_of(function).dependencies
+    if not given:
+        return function
+
+    @wraps(function)
+    def rest(*args: Any, **kwargs: Any) -> Any:
+        raise AssertionError
+
+    signature = inspect.signature(function)
+    kept = [each for name, each in signature.parameters.items() if name not in given]
+    annotations = getattr(function, "__annotations__", {})
+    rest.__annotations__ = {name: hint for name, hint in annotations.items() if name not in given}
+    rest.__signature__ = signature.replace(parameters=kept)  # type: ignore[attr-defined]
+    return rest
+
+
+# -- what is looked at when a handler is declared
+
+
+def check_dependencies(function: Callable[..., Any], what: str, *, in_process: bool = False) -> None:
+    """TypeError, which begins with `what`, for dependencies that cannot be."""
+    is_async = inspect.iscoroutinefunction(function)
+    for name, dependency in needs_of(function).dependencies.items():
+        _check(dependency, f"{what}: its parameter {name!r}", (), is_async, in_process)
+
+
+def _check(
+    dependency: Dependency, what: str, above: tuple[Dependency, ...], is_async: bool, in_process: bool
+) -> None:
+    function, name = dependency.function, _name(dependency.function)
+    if any(each.function == function for each in above):
+        raise TypeError(f"{what} depends on {name}, which depends on itself")
+    if is_awaited(function) and not is_async:
+        raise TypeError(f"{what} depends on {name}, which is async: make the function a coroutine function")
+    kept = dependency.per == PER_WORKER
+    if kept and in_process and inspect.isgeneratorfunction(function):
+        raise TypeError(
+            f"{what} depends on {name}, whose end nothing would run in a process of its own: with "
+            f"run_in='process' a generator can be per job"
+        )
+    needs = needs_of(function)
+    if needs.other:
+        raise TypeError(
+            f"{what} depends on {name}, and its parameter {needs.other[0]!r} would be given by nobody: give "
+            f"it a default, a Depends, or annotate it as ActiveJob"
+        )
+    if kept and needs.job:
+        raise TypeError(f"{what} depends on {name}, which is kept for many jobs and cannot be given one")
+    for each in needs.dependencies.values():
+        if kept and each.per == PER_JOB:
+            raise TypeError(
+                f"{what} depends on {name}, which is kept for many jobs, and needs {_name(each.function)}, "
+                f"which is made for each: make both per='worker'"
+            )
+        _check(each, what, (*above, dependency), is_async, in_process)
+
+
+def is_awaited(function: Callable[..., Any]) -> bool:
+    """Whether what a function makes comes from a coroutine or an async generator."""
+    called = function if inspect.isroutine(function) else getattr(function, "__call__", function)  # noqa: B004
+    return any(
+        inspect.iscoroutinefunction(each) or inspect.isasyncgenfunction(each) for each in (function, called)
+    )
+
+
+# -- what happens when a job runs
+
+
+@dataclass(slots=True)
+class _Run:
+    """One call of a handler."""
+
+    job: ActiveJob[Any] | None
+    stack: Any
+    made: dict[Callable[..., Any], Any] = field(default_factory=dict)
+
+
+class Dependencies:
+    """Those of an app: what stands in for which function, and the values that are kept."""
+
+    def __init__(self) -> None:
+        self.overrides: dict[Callable[..., Any], Callable[..., Any]] = {}
+        self._guard = threading.RLock()  # around plain functions: handlers in threads need them, too
+        self._begin()
+
+    def _begin(self) -> None:
+        self._plain = _Run(None, ExitStack())
+        self._awaited = _Run(None, AsyncExitStack())
+        self._lock = asyncio.Lock()  # of the event loop in which it is first waited for
+
+    async def close(self) -> None:
+        """The values that were kept are no longer needed, the last one first."""
+        plain, awaited = self._plain, self._awaited
+        self._begin()
+        try:
+            await awaited.stack.aclose()
+        finally:
+            plain.stack.close()
+
+    # -- in a coroutine
+
+    async def call_async(
+        self, function: Callable[..., Any], arguments: Mapping[str, Any], job: ActiveJob[Any]
+    ) -> Any:
+        """Call a coroutine function with its arguments and what else it needs."""
+        failure = None
+        async with AsyncExitStack() as stack:
+            try:
+                given = await self._given_async(function, _Run(job, stack))
+                result = await function(**arguments, **given)
+            except BaseException as error:
+                failure = error
+                raise
+        if failure is not None:  # a generator has kept it to itself, which is not for it to decide
+            raise failure
+        return result
+
+    async def _given_async(self, function: Callable[..., Any], run: _Run) -> dict[str, Any]:
+        needs = needs_of(function)
+        given = {name: await self._value_async(each, run) for name, each in needs.dependencies.items()}
+        return given if needs.job is None else {**given, needs.job: run.job}
+
+    async def _value_async(self, dependency: Dependency, run: _Run) -> Any:
+        function = self.overrides.get(dependency.function, dependency.function)
+        if dependency.per == PER_JOB:
+            return await self._made_async(function, run)
+        if not any(map(is_awaited, self._all(function))):
+            return self._kept(function)
+        if function not in self._awaited.made:
+            async with self._lock:
+                return await self._made_async(function, self._awaited, kept=True)
+        return self._awaited.made[function]
+
+    async def _made_async(self, function: Callable[..., Any], run: _Run, *, kept: bool = False) -> Any:
+        if function in run.made:
+            return run.made[function]
+        if kept:  # the lock is held
+            needs = needs_of(function).dependencies
+            given = {name: await self._inside(each) for name, each in needs.items()}
+        else:
+            given = await self._given_async(function, run)
+        if inspect.isasyncgenfunction(function):
+            value = await run.stack.enter_async_context(asynccontextmanager(function)(**given))
+        elif inspect.isgeneratorfunction(function):
+            value = run.stack.enter_context(contextmanager(function)(**given))
+        else:
+            value = function(**given)
+            value = await value if inspect.isawaitable(value) else value
+        run.made[function] = value
+        return value
+
+    async def _inside(self, dependency: Dependency) -> Any:
+        """What a value that is kept needs, while the lock is held."""
+        function = self.overrides.get(dependency.function, dependency.function)
+        if not any(map(is_awaited, self._all(function))):
+            return self._kept(function)
+        return await self._made_async(function, self._awaited, kept=True)
+
+    # -- in a thread
+
+    def call(self, function: Callable[..., Any], arguments: Mapping[str, Any], job: ActiveJob[Any]) -> Any:
+        """As `call_async`, for a plain function."""
+        failure = None
+        with ExitStack() as stack:
+            try:
+                result = function(**arguments, **self._given(function, _Run(job, stack)))
+            except BaseException as error:
+                failure = error
+                raise
+        if failure is not None:
+            raise failure
+        return result
+
+    def _given(self, function: Callable[..., Any], run: _Run) -> dict[str, Any]:
+        needs = needs_of(function)
+        given = {name: self._value(each, run) for name, each in needs.dependencies.items()}
+        return given if needs.job is None else {**given, needs.job: run.job}
+
+    def _value(self, dependency: Dependency, run: _Run) -> Any:
+        function = self.overrides.get(dependency.function, dependency.function)
+        return self._made(function, run) if dependency.per == PER_JOB else self._kept(function)
+
+    def _kept(self, function: Callable[..., Any]) -> Any:
+        with self._guard:
+            return self._made(function, self._plain)
+
+    def _made(self, function: Callable[..., Any], run: _Run) -> Any:
+        if function not in run.made:
+            if is_awaited(function):
+                raise TypeError(f"{_name(function)} is async, and the function that needs it is not")
+            given = self._given(function, run)
+            is_generator = inspect.isgeneratorfunction(function)
+            run.made[function] = (
+                run.stack.enter_context(contextmanager(function)(**given))
+                if is_generator
+                else function(**given)
+            )
+        return run.made[function]
+
+    def _all(self, function: Callable[..., Any]) -> Iterator[Callable[..., Any]]:
+        """A function, and all that make what it needs."""
+        yield function
+        for each in needs_of(function).dependencies.values():
+            yield from self._all(self.overrides.get(each.function, each.function))
+
+    # -- handlers that are given the whole job
+
+    def around(self, handler: Callable[..., Any], what: str) -> Callable[..., Any]:
+        """A handler that is given what it needs beside its job; the same if it needs nothing."""
+        if not needs_of(handler).dependencies:
+            return handler
+        check_dependencies(handler, what)
+        visible = without_dependencies(handler)
+        first = next(iter(inspect.signature(visible).parameters), None)
+        if first is None:
+            raise TypeError(f"{what}: {_name(handler)} has no parameter for the job")
+        by_name = needs_of(handler).job is None  # else it is given as everything else
+
+        if inspect.iscoroutinefunction(handler):
+
+            @wraps(visible)
+            async def run_coroutine(job: ActiveJob[Any]) -> Any:
+                return await self.call_async(handler, {first: job} if by_name else {}, job)
+
+            found: Callable[..., Any] = run_coroutine
+        else:
+
+            @wraps(visible)
+            def run(job: ActiveJob[Any]) -> Any:
+                return self.call(handler, {first: job} if by_name else {}, job)
+
+            found = run
+        found.__signature__ = inspect.signature(visible)  # type: ignore[attr-defined]
+        return found
