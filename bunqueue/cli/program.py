@@ -28,7 +28,7 @@ class Entry(NamedTuple):
 
 COMMANDS = {
     "start": Entry("server", "Start the server.", True, True),
-    "worker": Entry("worker", "Run the workers of a program, or list the workers that the server knows."),
+    "worker": Entry("worker", "Run the workers of a program; list and pause those that the server knows."),
     "push": Entry("push", "Add a job to a queue, or one for each line of a file.", True),
     "pull": Entry("pull_ack_fail", "Take the next job of a queue.", True),
     "ack": Entry("pull_ack_fail", "Complete a pulled job.", True),

@@ -16,6 +16,7 @@ from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import Command, CommandError, ErrorReply, Ok, Reply, refused
 from bunqueue.protocol.commands.server import Auth, Hello, PingReply, Pong, agreement
 from bunqueue.protocol.commands.workers import (
+    ControlWorker,
     Heartbeat,
     ListWorkers,
     ListWorkersReply,
@@ -95,6 +96,9 @@ class ServerCommands:
     def _heartbeat(self, connection: Connection, command: Heartbeat) -> Reply:
         return self.workers.beat(command, self.now())
 
+    def _control_worker(self, connection: Connection, command: ControlWorker) -> Reply:
+        return self.workers.control(command, self.now())
+
     def _unsubscribe(self, connection: Connection, command: Command) -> Reply:
         connection.unsubscribe()
         return Ok()
@@ -114,6 +118,7 @@ HANDLERS: dict[str, Callable[[ServerCommands, Connection, Any], Reply]] = {
     "UnregisterWorker": ServerCommands._unregister_worker,
     "ListWorkers": ServerCommands._list_workers,
     "Heartbeat": ServerCommands._heartbeat,
+    "ControlWorker": ServerCommands._control_worker,
     "UnsubscribeEvents": ServerCommands._unsubscribe,
     "ClusterStatus": ServerCommands._cluster_status,
     "ClusterDrain": ServerCommands._change_cluster,

@@ -9,21 +9,24 @@ import uuid
 from collections import Counter
 from collections.abc import Callable
 
-from msgspec import Struct
+from msgspec import UNSET, Struct
 from msgspec.structs import asdict
 
 from bunqueue.model.names import queue_name_problem
 from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import CommandError
-from bunqueue.protocol.commands.core import Alive, HeartbeatReply
 from bunqueue.protocol.commands.workers import (
+    ControlWorker,
     Heartbeat,
     Registered,
     RegisterWorker,
     RegisterWorkerReply,
     Removed,
     RemovedReply,
+    Wishes,
+    WorkerHeartbeatReply,
     WorkerInfo,
+    WorkerInfoReply,
     WorkerList,
     WorkerStats,
 )
@@ -49,6 +52,9 @@ class Worker(Struct):
     processed: int = 0
     failed: int = 0
     current_job: str | None = None
+    paused: bool = False
+    wanted_paused: bool | None = None  # until it says that it is so
+    wanted_concurrency: int | None = None
     born: str | None = None  # when its process began, if that runs on this machine
 
 
@@ -114,7 +120,7 @@ class Workers:
         self._forget(worker)
         return RemovedReply(data=Removed())
 
-    def beat(self, command: Heartbeat, now: int) -> HeartbeatReply:
+    def beat(self, command: Heartbeat, now: int) -> WorkerHeartbeatReply:
         """A sign of life, with what the worker says of itself."""
         worker = self._known(command.id)
         worker.last_seen = now
@@ -125,7 +131,31 @@ class Workers:
         if command.failed is not None:
             worker.failed = command.failed
         worker.current_job = command.current_job
-        return HeartbeatReply(data=Alive())
+        if command.paused is not None:
+            worker.paused = command.paused
+        if command.concurrency is not None:
+            worker.concurrency = command.concurrency
+        return WorkerHeartbeatReply(data=_wishes(worker, command))
+
+    def control(self, command: ControlWorker, now: int) -> WorkerInfoReply:
+        """Keep what is asked of a worker for its next heartbeat."""
+        worker = self._workers.get(command.worker_id)
+        if worker is None:
+            raise self._unknown(command.worker_id)
+        if command.concurrency is not None and command.concurrency < len(worker.queues):
+            least = len(worker.queues)
+            raise CommandError(
+                f"concurrency must be at least {least}, one for each queue of the worker",
+                Code.INVALID_FIELD,
+                field="concurrency",
+                value=command.concurrency,
+                bound=least,
+            )
+        if command.paused is not None:
+            worker.wanted_paused = command.paused
+        if command.concurrency is not None:
+            worker.wanted_concurrency = command.concurrency
+        return WorkerInfoReply(data=_shown(worker, now))
 
     def listing(self, now: int) -> WorkerList:
         """All workers, in the order in which they came, and those that are registered with other hosts."""
@@ -180,6 +210,14 @@ class Workers:
             raise CommandError("Worker not found", Code.WORKER_NOT_FOUND, field="workerId")
         return worker
 
+    def _unknown(self, worker_id: str) -> CommandError:
+        """The refusal, which names the host of the cluster that knows the worker."""
+        for host, listing in self._elsewhere.items():
+            if any(worker.id == worker_id for worker in listing.workers):
+                text = f"Worker not found here: it is registered with the host {host}, ask that one"
+                return CommandError(text, Code.WORKER_NOT_FOUND, field="workerId")
+        return CommandError("Worker not found", Code.WORKER_NOT_FOUND, field="workerId")
+
     def _leave(self, worker: Worker) -> None:
         """It no longer belongs to its connection."""
         ids = self._of_conn[worker.conn]
@@ -207,6 +245,18 @@ class Workers:
         self._gone_failed += worker.failed
 
 
+def _wishes(worker: Worker, said: Heartbeat) -> Wishes:
+    """What is still to be told to a worker; what it says itself is done."""
+    if worker.wanted_paused == said.paused:
+        worker.wanted_paused = None
+    if worker.wanted_concurrency == said.concurrency:
+        worker.wanted_concurrency = None
+    return Wishes(
+        paused=UNSET if worker.wanted_paused is None else worker.wanted_paused,
+        concurrency=UNSET if worker.wanted_concurrency is None else worker.wanted_concurrency,
+    )
+
+
 def _is_heard(worker: Worker, now: int) -> bool:
     """Lately.  A sign of life from the future is from before the clock was set back."""
     return 0 <= now - worker.last_seen <= STALE_MS
@@ -228,4 +278,5 @@ def _shown(worker: Worker, now: int) -> WorkerInfo:
         failed_jobs=worker.failed,
         current_job=worker.current_job,
         uptime=float(max(0, now - worker.registered_at)),
+        paused=worker.paused,
     )

@@ -137,6 +137,20 @@ def test_workers_are_listed(visit: Visit, shop: Server) -> None:
     expect(page.locator("tbody tr")).to_contain_text("of 4")
 
 
+def test_a_worker_is_paused_and_resumed(visit: Visit, shop: Server) -> None:
+    page = visit(shop).go("/workers")
+    page.get_by_role("searchbox").fill("invoices")
+    row = page.locator("tbody tr")
+    row.get_by_role("button", name="Pause").click()
+    expect(row.locator(".badge")).to_have_text("paused")
+    row.get_by_role("button", name="Resume").click()
+    expect(row.locator(".badge")).to_have_count(0)
+    row.get_by_role("button", name="Places").click()
+    page.get_by_label("Jobs at a time").fill("5")
+    page.get_by_role("button", name="Change").click()
+    expect(row).to_contain_text("of 5")
+
+
 def test_events_come_as_they_happen(visit: Visit, shop: Server, api: Api) -> None:
     page = visit(shop).go("/events")
     expect(page.locator("tbody tr").first).to_be_visible()

@@ -12,11 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.cli import Cli
 from support.procfs import children
 from support.server import PROGRAM, ROOT, Server, StartServer
 from support.waiting import wait_until
 
 from bunqueue import JobHandle, Queue
+from bunqueue.cli.framework import exits
 from bunqueue.protocol.commands import workers as staff
 
 MODULE = """
@@ -372,3 +374,29 @@ def write(path: Path, text: str) -> None:
     path.write_text(text)
     later = time.time() + 2
     os.utime(path, (later, later))
+
+
+def test_workers_are_paused_and_resized_by_name(shared_server: Server) -> None:
+    cli = Cli(shared_server)
+    program = [sys.executable, "-c", PAUSED, str(shared_server.port)]
+    with subprocess.Popen(program, env=cli.environ(), stdin=subprocess.PIPE) as process:
+        try:
+            wait_until(lambda: "mill" in cli("worker", "list").out, "it is listed")
+            assert cli.json("worker", "pause", "mill")["paused"] is True
+            (found,) = [each for each in cli.json("worker", "list") if each["name"] == "mill"]
+            assert found["status"] == "paused"
+            assert cli.json("worker", "concurrency", found["id"], "5")["workers"] == [found["id"]]
+            cli("worker", "resume", "mill")
+            (found,) = [each for each in cli.json("worker", "list") if each["name"] == "mill"]
+            assert (found["status"], found["concurrency"]) == ("active", 5)
+            assert "no worker 'mil'" in cli("worker", "pause", "mil", status=exits.NOT_FOUND).err
+            assert cli("worker", "concurrency", "mill", "0", status=None).status == exits.USAGE
+        finally:
+            process.kill()
+
+
+PAUSED = """
+import sys
+from bunqueue import Worker
+Worker("flour", print, name="mill", port=int(sys.argv[1])).run_forever()
+"""

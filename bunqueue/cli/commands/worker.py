@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
 
 import typer
@@ -26,6 +27,7 @@ from ..framework.shared import (
     point_at,
     verb,
 )
+from ..framework.values import SPAN, argument, option, span
 from ..output.output import Column, Kind, plain
 
 if TYPE_CHECKING:
@@ -88,6 +90,13 @@ WORKERS = (
     Column("uptime", Kind.SPAN, "up"),
     Column("id", Kind.ID),
 )
+PATIENCE_MS = 15_000  # workers are heard every 3 s, those of other libraries less often
+LOOK_S = 0.2
+Worker = Annotated[
+    str, argument("WORKER", "The id of a worker, or the name of several: see bunqueue worker list.")
+]
+Jobs = Annotated[int, argument("N", "How many jobs run at a time.")]
+Within = Annotated[float, option("--within", metavar=SPAN, about="How long to wait for it.", parser=span)]
 OfQueue = Annotated[str | None, _text("QUEUE", "Only workers of this queue.", "--queue", "-q")]
 
 
@@ -105,7 +114,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
-    help="Run the workers of a program, or list the workers that the server knows.\n\n"
+    help="Run the workers of a program; list and pause those that the server knows.\n\n"
     "bunqueue worker tasks:app is the same as bunqueue worker run tasks:app.",
 )
 app.callback()(keeper())
@@ -163,8 +172,58 @@ app.command(RUN, cls=Verb, epilog=_EXAMPLES)(_worker)
 def list_(session: Session, queue: OfQueue = None) -> None:
     """List the workers that have registered with the server, all or those of one queue."""
     found = session.admin.list_workers(queue)
-    rows = [plain(each) for each in found]
+    rows = [plain(each) | ({"status": "paused"} if each.paused else {}) for each in found]
     session.out.rows(rows, WORKERS, none="no worker has made itself known")
+
+
+@verb(
+    app,
+    "bunqueue worker pause mailer",
+    "bunqueue worker pause mailer@web1:4711-8c1f",
+    name="pause",
+)
+def pause(session: Session, worker: Worker, within: Within = PATIENCE_MS) -> None:
+    """Have a worker take no more jobs; it goes on with those that it has. Waits until it has heard."""
+    _control(session, worker, within, "paused", paused=True)
+
+
+@verb(app, "bunqueue worker resume mailer", name="resume")
+def resume(session: Session, worker: Worker, within: Within = PATIENCE_MS) -> None:
+    """Have a paused worker take jobs again. Waits until it has heard."""
+    _control(session, worker, within, "resumed", paused=False)
+
+
+@verb(app, "bunqueue worker concurrency mailer 20", name="concurrency")
+def concurrency(session: Session, worker: Worker, jobs: Jobs, within: Within = PATIENCE_MS) -> None:
+    """Have a worker run another number of jobs at a time, until it ends. Waits until it has heard."""
+    _control(session, worker, within, f"set to {jobs} jobs at a time", concurrency=jobs)
+
+
+def _control(session: Session, worker: str, within: float, done: str, **wish: Any) -> None:
+    """Ask the worker of that id, or all of that name, and wait until they say that it is so."""
+    from bunqueue.errors import NotFound, ResultTimeout
+
+    ids = [each.id for each in session.admin.list_workers() if worker in (each.id, each.name)]
+    if not ids:
+        raise NotFound(f"there is no worker {worker!r}; bunqueue worker list shows them")
+    for each in ids:
+        session.admin.control_worker(each, **wish)
+    end = time.monotonic() + within / 1000
+    while left := _unlike(session, ids, wish):
+        if time.monotonic() >= end:
+            raise ResultTimeout(
+                f"{len(left)} of {len(ids)} workers have not heard yet, such as {left[0].id}; they do with "
+                "their next heartbeat, if their library knows of it"
+            )
+        time.sleep(LOOK_S)
+    many = worker if len(ids) == 1 else f"{len(ids)} workers called {worker}"
+    session.out.done(f"{many}: {done}", {"workers": ids, **wish})
+
+
+def _unlike(session: Session, ids: list[str], wish: dict[str, Any]) -> list[Any]:
+    """Those of the workers that are not as is wished, and have not left meanwhile."""
+    listed = [each for each in session.admin.list_workers() if each.id in ids]
+    return [each for each in listed if any(getattr(each, name) != value for name, value in wish.items())]
 
 
 def _configure_logging(level: str, form: str | None) -> None:

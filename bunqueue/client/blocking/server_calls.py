@@ -100,6 +100,17 @@ class ServerCalls:
         reply = self._caller.call(workers.ListWorkers(), workers.ListWorkersReply)
         return [worker for worker in reply.data.workers if queue is None or queue in worker.queues]
 
+    def control_worker(
+        self, worker_id: str, *, paused: bool | None = None, concurrency: int | None = None
+    ) -> WorkerInfo:
+        """Have a worker pause (True), resume (False), or run another number of jobs at a time, while it runs.
+
+        It hears within some 3 s, and `list_workers` shows when it is so; the answer is the worker as it was.
+        A paused worker goes on with the jobs that it has. Raises NotFound for an unknown worker.
+        """
+        command = workers.ControlWorker(worker_id=worker_id, paused=paused, concurrency=concurrency)
+        return (self._caller.call(checks.checked(command), workers.WorkerInfoReply)).data
+
     def worker_stats(self) -> WorkerStats:
         """How many workers have registered and are active, and what they have done."""
         return (self._caller.call(workers.ListWorkers(), workers.ListWorkersReply)).data.stats

@@ -295,7 +295,8 @@ def stopped(job: ActiveJob[Any], ending: Ending) -> JobStopped:
     if ending.why == TIMED_OUT:
         text = f"{what} took longer than its timeout of {job.timeout:g} ms"
         return JobTimeout(text, queue=job.queue, job_id=job.id)
-    return JobInterrupted(f"{what} goes back: its worker stopped", queue=job.queue, job_id=job.id)
+    why = ending.reason or "stopped"
+    return JobInterrupted(f"{what} goes back: its worker {why}", queue=job.queue, job_id=job.id)
 
 
 current: ContextVar[ActiveJob[Any]] = ContextVar("bunqueue.current_job")

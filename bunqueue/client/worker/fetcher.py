@@ -21,6 +21,7 @@ from bunqueue.protocol.commands.core import FAIR, GroupRule, PullBatch
 
 logger = logging.getLogger("bunqueue.worker")
 
+MAX_PULL = 1000  # jobs in one answer; the protocol's limit
 POLLS = 2  # of an only queue: while one is parked for few jobs, the other asks for what became free since
 MAX_POLL_DELAY = 5.0  # seconds between polls that fail
 
@@ -55,6 +56,8 @@ class Fetcher:
         """`intake` runs what comes. `stats` hears of polls that failed and are repeated; `give_up` is called
         when polling makes no sense any more. Set `change` when there may be more room."""
         self.change = change
+        self.pull_size = config.pull_size
+        """How many jobs one poll may bring; may be changed."""
         self.heard_at = 0.0
         """When a poll was last answered, by the monotonic clock; 0: never."""
         self._config = config
@@ -121,7 +124,7 @@ class Fetcher:
 
     def _room(self, queue: str, *, idle: bool) -> int:
         """How many jobs could start at once, are not asked for yet, and may come from this queue."""
-        room = min(self._intake.room() - self._asked_for, self._config.pull_size)
+        room = min(self._intake.room() - self._asked_for, self.pull_size)
         if len(self._under_way) == 1:
             return room
         for other, polls in self._under_way.items():

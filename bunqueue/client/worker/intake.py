@@ -5,7 +5,8 @@ from __future__ import annotations
 from msgspec import MsgspecError, Raw
 
 from bunqueue.client.models.jobs import PulledJobs
-from bunqueue.client.worker.active_job import ActiveJob, JobChannel
+from bunqueue.client.worker.active_job import INTERRUPTED, ActiveJob, Ending, JobChannel, stopped
+from bunqueue.client.worker.control import Control
 from bunqueue.client.worker.failures import made_final
 from bunqueue.client.worker.lock_renewer import LockRenewer
 from bunqueue.client.worker.reporter import Reporter
@@ -27,7 +28,7 @@ class Intake:
         stats: RunStats,
         channel: JobChannel,
         *,
-        concurrency: int,
+        control: Control,
         max_jobs: int | None,
         address: str,
     ) -> None:
@@ -37,7 +38,7 @@ class Intake:
         self._reporter = reporter
         self._stats = stats
         self._channel = channel
-        self._concurrency = concurrency
+        self._control = control
         self._left = max_jobs
         self._address = address
 
@@ -45,8 +46,14 @@ class Intake:
         """How many more jobs could start now."""
         if self._reporter.waiting > MAX_UNREPORTED:
             return 0
-        room = self._concurrency - self._slots.busy
+        room = self._free
         return room if self._left is None else min(room, self._left)
+
+    @property
+    def _free(self) -> int:
+        """Places for jobs."""
+        control = self._control
+        return 0 if control.paused else max(0, control.concurrency - self._slots.busy)
 
     def has_any(self, queue: str) -> bool:
         """Whether jobs of this queue run here."""
@@ -64,6 +71,12 @@ class Intake:
             job = self._unpack(raw, token)
             if job is not None:
                 jobs.append(job)
+        free = self._free
+        if len(jobs) > free:  # the worker was paused, or has fewer places, since it asked for them
+            for job in jobs[free:]:
+                why = "was paused, or runs fewer jobs at a time"
+                self._reporter.stop_short(job, stopped(job, Ending(INTERRUPTED, why)))
+            del jobs[free:]
         if jobs:
             if self._left is not None:
                 self._left -= len(jobs)

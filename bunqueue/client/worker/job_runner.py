@@ -85,6 +85,12 @@ class JobRunner:
         self._ways = {name: self._way(plan, config.middleware) for name, plan in table.plans.items()}
         self._rest = self._way(table.find(ANY), config.middleware)
 
+    def grow(self, before: int, size: int) -> None:
+        """Have room for `size` plain functions at a time where there was room for `before`."""
+        for pool in (self._threads, self._waiters):
+            if pool is not None and pool.size >= before:
+                pool.size = max(pool.size, size)
+
     def _way(self, plan: Plan, middleware: tuple[Middleware, ...]) -> _Way:
         if plan.executor == LOOP:
             call = plan.handler

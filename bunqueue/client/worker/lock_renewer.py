@@ -16,7 +16,7 @@ from contextlib import suppress
 from math import inf
 from typing import Protocol
 
-from msgspec import Struct
+from msgspec import UNSET, Struct
 
 from bunqueue.client import substitute
 from bunqueue.client.connection.blocking_connection import BlockingConnection
@@ -36,7 +36,7 @@ from bunqueue.protocol.notices import CancelNotice
 logger = logging.getLogger("bunqueue.client")
 
 MAX_IDS = 1000  # jobs in one command
-BEAT = 10.0  # seconds between two words on how the worker does; after 30 a server calls it stale
+BEAT = 3.0  # seconds between two words on how the worker does, to which the answers may ask it to pause
 CLOSELY = 1.0  # seconds between heartbeats while the worker drains
 MAX_SILENCE = 5.0  # seconds a server may take to answer a renewal; then another connection is tried
 
@@ -107,17 +107,20 @@ class LockRenewer:
         *,
         cancel: Callable[[list[CancelNotice]], None],
         look: Callable[[float], None],
+        control: Callable[[workers.Wishes], None],
     ) -> None:
         """All locks are renewed every `interval` seconds, and at once after connecting.
 
         `cancel` is called in the worker's loop with the jobs that are to stop; `look` about once a second, in
-        the thread, with the seconds by which that is too late.
+        the thread, with the seconds by which that is too late; `control` in the loop, with what somebody has
+        asked of the worker.
         """
         self.heard_at = 0.0
         """When the server last answered, by the monotonic clock; 0: never."""
         self._interval = interval
         self._cancel = cancel
         self._look = look
+        self._control = control
         self._loop = asyncio.get_running_loop()
         self._presence: Presence | None = None
         self._address = endpoint.address
@@ -165,6 +168,10 @@ class LockRenewer:
         """Renew now: a connection was lost, and with it perhaps the time until the next renewal."""
         self._woken.set()
 
+    def tell(self) -> None:
+        """Say soon how the worker does: it has changed."""
+        self._beat_at = 0.0
+
     def start(self, presence: Presence) -> None:
         """Begin, and enter the worker in the server's list as `presence` says."""
         self._presence = presence
@@ -182,11 +189,14 @@ class LockRenewer:
     def _work(self) -> None:
         due = 0.0  # at once: the worker makes itself known
         while not (self._stopping or self._loop.is_closed()):
-            if time.monotonic() >= due or self._woken.is_set():
-                self._woken.clear()
-                self._try()
-                pause = reconnect_delay(self._failures, random.random()) if self._failures else inf
-                due = time.monotonic() + min(pause, self._interval)
+            renewal = time.monotonic() >= due or self._woken.is_set()
+            if renewal or (self._registered and time.monotonic() >= self._beat_at):
+                if renewal:
+                    self._woken.clear()
+                self._try(renewal)
+                if renewal or self._failures:
+                    pause = reconnect_delay(self._failures, random.random()) if self._failures else inf
+                    due = time.monotonic() + min(pause, self._interval)
             now = time.monotonic()
             pause = max(0.0, min(due - now, LOOK))
             self._woken.wait(pause)
@@ -195,9 +205,10 @@ class LockRenewer:
             self._give_back()
         self._leave()
 
-    def _try(self) -> None:
+    def _try(self, renewal: bool) -> None:
         try:
-            self._renew(list(self.held.values()))
+            if renewal:
+                self._renew(list(self.held.values()))
             self._make_known()
             self._failures = 0
         except (OSError, BunqueueError) as error:
@@ -233,12 +244,16 @@ class LockRenewer:
                 self._channel.call(presence.registration(), workers.RegisterWorkerReply)
                 self._registered = True
                 presence.registered(self._address, self._server())
-            self._channel.call(presence.heartbeat(self._current()), core.HeartbeatReply)
+            self._beat_at = inf  # until then `tell` makes it earlier
+            beat = presence.heartbeat(self._current())
+            wishes = self._channel.call(beat, workers.WorkerHeartbeatReply).data
             self.heard_at = time.monotonic()
+            if (wishes.paused, wishes.concurrency) != (UNSET, UNSET) and not self._loop.is_closed():
+                self._loop.call_soon_threadsafe(self._control, wishes)
         except CommandFailed as error:  # it was forgotten, or this server has no such list
             self._registered = False
             logger.debug("%s does not list this worker: %s", self._address, error)
-        self._beat_at = now + BEAT
+        self._beat_at = min(self._beat_at, now + BEAT)
 
     def _current(self) -> str | None:
         return next(iter(self.held), None)
@@ -262,7 +277,7 @@ class LockRenewer:
         if self._registered and self._presence is not None:
             beat = self._presence.heartbeat(self._current())
             with suppress(OSError, BunqueueError):
-                self._channel.call(beat, core.HeartbeatReply)
+                self._channel.call(beat, workers.WorkerHeartbeatReply)
                 self._channel.call(workers.UnregisterWorker(worker_id=beat.id), Ok)
         self._channel.close()
 

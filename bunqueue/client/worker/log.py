@@ -123,6 +123,13 @@ def job_suspended(job: ActiveJob, error: BaseException) -> None:
     _say(logging.DEBUG, "job_suspended", job, "queue %r: job %s: %s", error)
 
 
+def worker_controlled(queue: str, concurrency: int, *, paused: bool) -> None:
+    """It was paused or resumed, or runs another number of jobs at a time."""
+    fields: dict[str, Field] = {"queue": queue, "concurrency": concurrency, "paused": paused}
+    how = "takes no more jobs until it is resumed" if paused else f"takes jobs, {concurrency} at a time"
+    said("worker_controlled", fields, "queue %r: the worker %s", queue, how)
+
+
 def worker_worn_out(queue: str, why: str) -> None:
     """It stops by itself, to be replaced."""
     said("worker_worn_out", {"queue": queue}, "queue %r: the worker stops, as %s", queue, why)

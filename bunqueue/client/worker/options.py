@@ -13,7 +13,7 @@ from bunqueue.client.connection.options import Duration, milliseconds, shown, sp
 from bunqueue.client.options import checks
 from bunqueue.client.options.rates import Rate, rate_limit
 from bunqueue.client.worker.active_job import ActiveJob
-from bunqueue.client.worker.fetcher import FetchConfig
+from bunqueue.client.worker.fetcher import MAX_PULL, FetchConfig
 from bunqueue.client.worker.job_logging import level_of
 from bunqueue.client.worker.job_runner import RunConfig
 from bunqueue.client.worker.middleware import Middleware, checked
@@ -27,7 +27,6 @@ from bunqueue.model.durations import DAY_MS
 from bunqueue.protocol.commands.core import GroupLimit, GroupRule
 
 MAX_NAME = 200
-MAX_PULL = 1000  # jobs in one answer; the protocol's limit
 MAX_POLL_MS = 60_000  # the protocol's limit
 MAX_RENEWAL = 10.0  # seconds between two renewals, unless one says otherwise
 

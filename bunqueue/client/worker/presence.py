@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from bunqueue.client.worker import log
 from bunqueue.client.worker.active_job import ActiveJob
+from bunqueue.client.worker.control import Control
 from bunqueue.client.worker.slots import Slots
 from bunqueue.client.worker.stats import RunStats
 from bunqueue.protocol.commands import workers
@@ -22,7 +23,7 @@ class Presence:
         name: str,
         queues: Sequence[str],
         owner: str,
-        concurrency: int,
+        control: Control,
         slots: Slots[ActiveJob],
         stats: RunStats,
     ) -> None:
@@ -31,7 +32,7 @@ class Presence:
         self._name = name
         self._queues = queues
         self._owner = owner
-        self._concurrency = concurrency
+        self._control = control
         self._slots = slots
         self._stats = stats
 
@@ -41,7 +42,7 @@ class Presence:
             name=self._name,
             queues=list(self._queues),
             worker_id=self._owner,
-            concurrency=self._concurrency,
+            concurrency=self._control.concurrency,
             hostname=socket.gethostname(),
             pid=os.getpid(),
             started_at=self.started_at * 1000,
@@ -59,4 +60,6 @@ class Presence:
             processed=self._stats.completed,
             failed=self._stats.failed,
             current_job=current_job,
+            paused=self._control.paused,
+            concurrency=self._control.concurrency,
         )

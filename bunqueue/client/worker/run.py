@@ -8,13 +8,17 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
+
+from msgspec import UNSET
 
 from bunqueue.client.connection.caller import AsyncCaller
 from bunqueue.client.connection.transport import Endpoint, Transport
 from bunqueue.client.worker import log
 from bunqueue.client.worker.active_job import CANCELLED, INTERRUPTED, ActiveJob, Ending, stopped
-from bunqueue.client.worker.fetcher import FetchConfig, Fetcher
+from bunqueue.client.worker.control import Control
+from bunqueue.client.worker.fetcher import MAX_PULL, FetchConfig, Fetcher
 from bunqueue.client.worker.intake import Intake
 from bunqueue.client.worker.job_channel import WorkerChannel
 from bunqueue.client.worker.job_logging import forward
@@ -29,6 +33,7 @@ from bunqueue.client.worker.slots import Slots
 from bunqueue.client.worker.stats import Callbacks, RunStats
 from bunqueue.errors import BunqueueError
 from bunqueue.protocol.commands import core
+from bunqueue.protocol.commands.workers import Wishes
 from bunqueue.protocol.notices import CancelNotice, read_notice, read_wake
 
 STOP_PATIENCE = PROCESS_PATIENCE + 2.0  # seconds for cancelled handlers to end, again for the last reports
@@ -61,7 +66,8 @@ class WorkerRun:
     Made and used in one event loop.
     """
 
-    def __init__(self, config: WorkerConfig, endpoint: Endpoint) -> None:
+    def __init__(self, config: WorkerConfig, endpoint: Endpoint, control: Control) -> None:
+        """`control` may change at any time; `controlled` is to be called then."""
         self.fatal: BaseException | None = None
         """Why it stopped by itself; `over` is set then, and `stop` still has to be called."""
         self.worn_out: str | None = None
@@ -69,10 +75,13 @@ class WorkerRun:
         self.over = asyncio.Event()
         self._ended = 0
         self._config = config
+        self._control = control
         self._endpoint = endpoint
         self._caller = AsyncCaller(endpoint)
         self._change = asyncio.Event()  # there may be more room
-        self._renewer = LockRenewer(endpoint, config.renewal_interval, cancel=self._cancel, look=self._look)
+        self._renewer = LockRenewer(
+            endpoint, config.renewal_interval, cancel=self._cancel, look=self._look, control=self._wished
+        )
         address = endpoint.address
         self.stats = RunStats(config.callbacks, config.queue, address, self._settled, self._renewer.nudge)
         persistence = Persistence(self._caller, self.stats)
@@ -81,14 +90,14 @@ class WorkerRun:
             persistence, self.stats, self._give_up, batch=config.ack_batch, delay=config.ack_delay
         )
         self._runner = JobRunner(config.run, self._reporter, self.stats, self._give_up, self._channel)
-        self._slots: Slots[ActiveJob] = Slots(config.concurrency, self._runner.run, self._freed)
+        self._slots: Slots[ActiveJob] = Slots(control.concurrency, self._runner.run, self._freed)
         intake = Intake(
             self._slots,
             self._renewer,
             self._reporter,
             self.stats,
             self._channel,
-            concurrency=config.concurrency,
+            control=control,
             max_jobs=config.max_jobs,
             address=address,
         )
@@ -97,7 +106,7 @@ class WorkerRun:
             config.name,
             config.fetch.queues,
             config.fetch.owner,
-            config.concurrency,
+            control,
             self._slots,
             self.stats,
         )
@@ -131,8 +140,9 @@ class WorkerRun:
         self._reporter.start()
         self._renewer.start(self._presence)
         self._fetcher.start(self._pulls)
-        config = self._config
-        log.worker_started(config.queue, self._endpoint.address, config.concurrency, config.fetch.owner)
+        config, control = self._config, self._control
+        self._make_room()
+        log.worker_started(config.queue, self._endpoint.address, control.concurrency, config.fetch.owner)
 
     # -- what happens to its parts
 
@@ -153,6 +163,35 @@ class WorkerRun:
             if isinstance(error, BunqueueError):  # what handlers raise is their jobs' outcome, too
                 self.stats.complain(error)
         self.over.set()
+
+    # -- what may change while it runs
+
+    def controlled(self) -> None:
+        """Its `control` has changed; called in any thread."""
+        with suppress(RuntimeError):  # the loop was closed
+            self._loop.call_soon_threadsafe(self._take_over)
+
+    def _take_over(self) -> None:
+        self._make_room()
+        self._change.set()
+        self._renewer.tell()
+        log.worker_controlled(self._config.queue, self._control.concurrency, paused=self._control.paused)
+
+    def _make_room(self) -> None:
+        """Limits that are those of the concurrency follow it."""
+        before, size = self._config.concurrency, self._control.concurrency
+        self._slots.resize(size)
+        self._runner.grow(before, size)
+        if self._config.fetch.pull_size >= min(before, MAX_PULL):
+            self._fetcher.pull_size = min(size, MAX_PULL)
+
+    def _wished(self, wishes: Wishes) -> None:
+        """Somebody asked the server for it."""
+        if wishes.paused is not UNSET:
+            self._control.paused = wishes.paused
+        if wishes.concurrency is not UNSET:
+            self._control.concurrency = max(wishes.concurrency, len(self._config.fetch.queues))
+        self._take_over()
 
     # -- notices from the server
 

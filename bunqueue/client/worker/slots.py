@@ -40,6 +40,11 @@ class Slots(Generic[J]):
         self._loop = asyncio.get_running_loop()
         self._context = copy_context()
 
+    def resize(self, size: int) -> None:
+        """Have so many slots; those beyond are left empty, if no more jobs are put here than have room."""
+        self._size = size
+        self._wake()
+
     def put(self, jobs: list[J]) -> None:
         """Run these jobs; there must be room for them."""
         self.busy += len(jobs)

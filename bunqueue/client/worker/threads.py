@@ -26,7 +26,8 @@ class Threads:
     """At most `size` daemon threads, started when they are first needed."""
 
     def __init__(self, size: int) -> None:
-        self._size = size
+        self.size = size
+        """May be raised."""
         self._work: SimpleQueue[Call | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []
         self._unfinished = 0
@@ -37,7 +38,7 @@ class Threads:
         the future does not stop the call."""
         future: asyncio.Future[Outcome] = self._loop.create_future()
         self._unfinished += 1
-        if self._unfinished > len(self._threads) < self._size:
+        if self._unfinished > len(self._threads) < self.size:
             name = f"bunqueue-handler-{len(self._threads)}"
             thread = threading.Thread(target=self._serve, name=name, daemon=True)
             self._threads.append(thread)

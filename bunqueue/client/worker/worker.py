@@ -10,6 +10,8 @@ from typing import Literal, Self, Unpack, cast
 
 from bunqueue.client.connection.endpoint_options import endpoint_of
 from bunqueue.client.connection.options import Duration, seconds
+from bunqueue.client.options import checks
+from bunqueue.client.worker.control import Control
 from bunqueue.client.worker.options import (
     WorkerOptions,
     config_of,
@@ -22,6 +24,7 @@ from bunqueue.client.worker.processes import handler_path
 from bunqueue.client.worker.routes import ANY, LOOP, PROCESS, THREAD, Work
 from bunqueue.client.worker.run import WorkerRun
 from bunqueue.client.worker.service import run_forever
+from bunqueue.errors import OptionError
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +84,7 @@ class Worker:
         self._endpoint = endpoint_of(endpoint_options_of(options))
         self._grace = grace_of(options)
         self._config = config_of(self.queues, handler, options)
+        self._control = Control(self._config.concurrency)
         self._current: WorkerRun | None = None
         self._stopping: asyncio.Task[None] | None = None
         self._watching: asyncio.Task[None] | None = None
@@ -144,6 +148,45 @@ class Worker:
         works = state != "stopped" and run.fatal is None
         return WorkerHealth(works and waited <= limit and lag <= limit, state, silence, lag)
 
+    @property
+    def paused(self) -> bool:
+        """Whether it takes no jobs: see `pause`."""
+        return self._control.paused
+
+    @property
+    def concurrency(self) -> int:
+        """How many jobs run at a time."""
+        return self._control.concurrency
+
+    def pause(self) -> None:
+        """Take no more jobs until `resume`, and go on with those that run. From any thread; also before the
+        start. A job that comes meanwhile, as it was asked for before, goes back; no attempt counts.
+
+        `AsyncAdmin.control_worker`, the command line and the dashboard do the same from elsewhere.
+        """
+        self._change(paused=True)
+
+    def resume(self) -> None:
+        """Take jobs again, from any thread."""
+        self._change(paused=False)
+
+    def set_concurrency(self, concurrency: int) -> None:
+        """Run so many jobs at a time from now on; from any thread. Those that run go on, even if more.
+
+        The limits `threads` and `processes` are raised along if they are not lower than the concurrency was.
+        """
+        count, least = checks.whole("concurrency", concurrency), len(self.queues)
+        if count < least:
+            raise OptionError(f"concurrency: {count} is too little for {least} queues; give one for each")
+        self._change(concurrency=count)
+
+    def _change(self, *, paused: bool | None = None, concurrency: int | None = None) -> None:
+        control = self._control
+        control.paused = control.paused if paused is None else paused
+        control.concurrency = control.concurrency if concurrency is None else concurrency
+        if (run := self._current) is not None:
+            run.controlled()
+
     async def start(self) -> None:
         """Begin to take jobs, and return. A worker that runs already goes on.
 
@@ -161,7 +204,7 @@ class Worker:
                 await asyncio.shield(self._stopping)
             self._current = self._stopping = None
         if self._current is None:
-            run = self._current = WorkerRun(self._config, self._endpoint)
+            run = self._current = WorkerRun(self._config, self._endpoint, self._control)
             try:
                 await run.start()
             except BaseException:

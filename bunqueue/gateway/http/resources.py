@@ -234,6 +234,7 @@ RESOURCES: tuple[Resource, ...] = (
         "/workers",
         ("GET", "", "ListWorkers"),
         ("POST", "", "RegisterWorker"),
+        ("PUT", "/{workerId}", "ControlWorker"),
         ("DELETE", "/{workerId}", "UnregisterWorker"),
         ("POST", "/{id}/heartbeat", "Heartbeat"),
     ),

@@ -5,18 +5,18 @@ from __future__ import annotations
 from typing import Annotated
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from bunqueue.protocol.commands.base import Command, QueueName, Reply, Route, Text, command
-from bunqueue.protocol.commands.core import HeartbeatReply
 from bunqueue.protocol.commands.times import Time
 from bunqueue.protocol.moments import Moment
 
 WorkerId = Annotated[str, Meta(max_length=256)]
 Amount = Annotated[int, Meta(ge=0, le=10**15)]
+Slots = Annotated[int, Meta(ge=1, le=1_000_000)]
 
 
-class WorkerInfo(Struct, kw_only=True, rename="camel", gc=False):
+class WorkerInfo(Struct, kw_only=True, rename="camel", omit_defaults=True, gc=False):
     """A registered worker.  Times are in ms; the counts are from its last heartbeat."""
 
     id: str
@@ -33,6 +33,7 @@ class WorkerInfo(Struct, kw_only=True, rename="camel", gc=False):
     failed_jobs: int
     current_job: str | None
     uptime: float  # since registered_at
+    paused: bool = False  # it takes no jobs, as it said with its last heartbeat; absent while it does
 
     registered_at = Moment("registered_at_ms")
     last_seen = Moment("last_seen_ms")
@@ -101,12 +102,43 @@ class ListWorkers(Command, tag="ListWorkers"):
     """List the registered workers."""
 
 
-@command(Route.ROUTER, HeartbeatReply, writes=True, repeatable=True)
+class Wishes(Struct, gc=False):
+    """What somebody has asked of the worker with ControlWorker, until a heartbeat says that it is so."""
+
+    ok: bool = True
+    paused: bool | UnsetType = UNSET
+    concurrency: int | UnsetType = UNSET
+
+
+class WorkerHeartbeatReply(Reply, kw_only=True):
+    data: Wishes
+
+
+@command(Route.ROUTER, WorkerHeartbeatReply, writes=True, repeatable=True)
 class Heartbeat(Command, tag="Heartbeat"):
-    """Report that a worker is alive, and its counts so far; absent counts keep their values."""
+    """Report that a worker is alive, and its counts so far; what is absent keeps its value."""
 
     id: WorkerId
     active_jobs: Amount | None = None
     processed: Amount | None = None
     failed: Amount | None = None
     current_job: Text | None = None
+    paused: bool | None = None
+    concurrency: Slots | None = None
+
+
+class WorkerInfoReply(Reply, kw_only=True):
+    data: WorkerInfo
+
+
+@command(Route.ROUTER, WorkerInfoReply, writes=True, repeatable=True, since=3)
+class ControlWorker(Command, tag="ControlWorker"):
+    """Have a worker pause, resume, or run another number of jobs at a time; what is absent stays as it is.
+
+    The worker learns it from the answer to its next heartbeat, and says with the following ones what holds.
+    A paused worker takes no jobs, and goes on with those that it has.  The answer shows the worker as it was.
+    """
+
+    worker_id: WorkerId
+    paused: bool | None = None
+    concurrency: Slots | None = None

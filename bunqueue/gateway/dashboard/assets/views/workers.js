@@ -1,8 +1,9 @@
 // The workers that have made themselves known, and what they have done.
 
-import { call } from "../api.js";
+import { call, mayWrite } from "../api.js";
 import { since } from "../clock.js";
-import { badge, empty, fill, h, text } from "../dom.js";
+import { ask, attempt, toast } from "../dialogs.js";
+import { badge, button, empty, fill, h, text } from "../dom.js";
 import { duration, moment, num, plural } from "../format.js";
 import { keepFresh } from "../live.js";
 import { note as address } from "../router.js";
@@ -10,8 +11,8 @@ import { pager, table } from "../table.js";
 
 const EVERY_MS = 3000;
 const SIZE = 50;
-const COLUMNS = [
-  { name: "name", title: "Worker", class: "name", cell: (worker) => [worker.name, worker.status && worker.status !== "active" ? [" ", badge(worker.status)] : null] },
+const columns = (again) => [
+  { name: "name", title: "Worker", class: "name", cell: (worker) => [worker.name, worker.paused ? [" ", badge("paused")] : null, worker.status && worker.status !== "active" ? [" ", badge(worker.status)] : null] },
   { name: "queues", title: "Queues", cell: (worker) => h("span", { class: "links" }, worker.queues.slice(0, 5).map((queue, place) => [place ? ", " : null, h("a", { href: `/queues/${encodeURIComponent(queue)}` }, queue)]), worker.queues.length > 5 ? ` and ${worker.queues.length - 5} more` : null) },
   { name: "host", title: "Where", cell: (worker) => h("span", { class: "muted" }, `${worker.hostname}, process ${worker.pid}`) },
   { name: "busy", title: "Busy", class: "number", cell: (worker) => [`${num(worker.activeJobs)} of ${num(worker.concurrency)} `, h("meter", { max: worker.concurrency || 1, value: String(worker.activeJobs), "aria-label": "Busy" })] },
@@ -19,7 +20,24 @@ const COLUMNS = [
   { name: "failed", title: "Failed", class: "number", cell: (worker) => (worker.failedJobs ? h("span", { class: "bad" }, num(worker.failedJobs)) : h("span", { class: "none" }, "0")) },
   { name: "up", title: "Up", class: "number", cell: (worker) => h("time", { title: moment(worker.registeredAt) }, duration(Date.now() - worker.registeredAt)) },
   { name: "seen", title: "Heard of", class: "number", cell: (worker) => since(worker.lastSeen) },
+  { name: "do", title: "", class: "number", cell: (worker) => (mayWrite() ? h("span", { class: "row-actions" },
+    button(worker.paused ? "Resume" : "Pause", () => flip(worker, again), "small"), button("Places", () => resize(worker, again), "small")) : "") },
 ];
+
+async function flip(worker, again) {
+  const told = worker.paused ? "It takes jobs again with its next heartbeat" : "It takes no more jobs from its next heartbeat on";
+  if (await attempt(() => call("ControlWorker", { workerId: worker.id, paused: !worker.paused }), told)) again();
+}
+
+function resize(worker, again) {
+  return ask({ title: `Places of ${worker.name}`, action: "Change", fields: [
+    { name: "concurrency", label: "Jobs at a time", kind: "number", value: worker.concurrency, required: true, hint: "until the worker ends" },
+  ], submit: async ({ concurrency }) => {
+    await call("ControlWorker", { workerId: worker.id, concurrency: Number(concurrency) });
+    toast("It has them with its next heartbeat");
+    again();
+  } });
+}
 
 export function workers({ query, main, signal }) {
   const note = h("p", { class: "problem" });
@@ -32,7 +50,7 @@ export function workers({ query, main, signal }) {
     draw();
   }
   const search = h("input", { type: "search", placeholder: "Find a worker", "aria-label": "Find a worker", value: wanted, oninput: () => turn(0, search.value) });
-  const list = table({ columns: COLUMNS, key: (worker) => worker.id, label: "Workers",
+  const list = table({ columns: columns(() => fresh.refresh()), key: (worker) => worker.id, label: "Workers",
     none: empty("No worker is connected", "Start one: ", h("code", {}, "bunqueue worker tasks:app")) });
   fill(main, h("div", { class: "page-head" }, h("h1", {}, "Workers"), note),
     h("section", { class: "card flush" }, h("div", { class: "card-head" }, count, search), list.element, pages.element));
@@ -46,7 +64,7 @@ export function workers({ query, main, signal }) {
     list.update(some.slice(page * SIZE, (page + 1) * SIZE));
     pages.update({ page, size: SIZE, total: some.length, more: some.length > (page + 1) * SIZE });
   }
-  keepFresh({ every: EVERY_MS, signal, note, refresh: async () => {
+  const fresh = keepFresh({ every: EVERY_MS, signal, note, refresh: async () => {
     found = (await call("ListWorkers", {}, signal)).data.workers;
     draw();
   } });
