@@ -59,7 +59,9 @@ def cli(shared_server: Server) -> Iterator[Cli]:
 
 def started(cli: Cli, number: int, *more: str) -> str:
     """The id of a workflow that waits for its approval."""
-    found = cli("workflow", "start", "order", f'{{"number": {number}}}', "--queue", "wf", *more).value
+    found = cli(
+        "workflow", "start", "order", f'{{"number": {number}}}', "--queue", "wf", "--max-attempts", "1", *more
+    ).value
     wait_until(lambda: state(cli, found) == "waiting-signal", "the workflow waits")
     return found
 
