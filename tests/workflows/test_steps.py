@@ -492,3 +492,19 @@ def test_bounds(sandbox: Sandbox) -> None:
             handle.result()
     assert isinstance(last.error, CommandFailed)
     assert (last.error.code, last.error.field, last.error.bound) == ("TOO_MANY_STEPS", "name", 10_000)
+
+
+@promises("However many workers a workflow loses, it goes on")
+def test_a_worker_may_die_in_every_step(sandbox: Sandbox) -> None:
+    """Each of them brings the workflow further, so it is not taken for what ends its workers."""
+    app = Bunqueue("q")
+
+    @app.workflow(max_attempts=1)
+    async def order(flow: Flow) -> int:
+        return sum([await flow.step("work", int, str(number)) for number in range(10)])
+
+    handle = order.start()
+    sandbox.faults.crash_in_step("work", stored=True, times=10)
+    runs = sandbox.drain(app)
+    assert [run.outcome for run in runs] == ["crashed"] * 10 + ["completed"]
+    assert handle.result() == 45

@@ -42,7 +42,7 @@ from ...peers import children
 from ...run_writes import Op, StepHead
 from ...state import Client, State
 from . import step_rows, waits
-from .runs import held, open_run, payload, with_run
+from .runs import advanced, held, open_run, payload, with_run
 
 MAX_REPLY = 16 << 20  # bytes of results in one answer
 STATE = "state"  # the kind of what is no step
@@ -94,6 +94,8 @@ def _record(state: State, record: StepRecord, started: waits.Started) -> StepAns
     _check_move(record, None)
     _check_room(run, record)
     number = run.last + 1
+    if record.kind in WAITS or record.status not in OPEN:
+        advanced(state, job)
     if record.kind in WAITS:
         return waits.begin(state, job, run, number, record, started)
     _enter(state, job, run, number, record)
@@ -204,6 +206,8 @@ def _again(state: State, job: Job, head: StepHead, record: StepRecord) -> StepAn
     if head.kind in WAITS:
         return waits.give_up(state, job, head, record)
     now, open_ = state.now, record.status in OPEN
+    if not open_ or step_rows.cursor_of(record) is not None:
+        advanced(state, job)
     head.status, head.attempts = record.status, record.attempts
     head.until = now + int(record.delay) if open_ and record.delay is not None else None
     head.undo |= record.undo

@@ -58,6 +58,15 @@ def with_run(state: State, job: Job) -> Run:
     return job.run
 
 
+def advanced(state: State, job: Job) -> None:
+    """The workflow has come further: it is not the job that ends its workers, however many it has lost."""
+    if job.stalls or (job.extra is not None and job.extra.drops):
+        job.stalls = 0
+        if job.extra is not None:
+            job.extra.drops = 0
+        state.out.touch(job, ROW)
+
+
 def workflow(state: State, job_id: str) -> Job:
     """A live or finished job that has, or may have, steps.  CommandError."""
     job = find(state, job_id)
