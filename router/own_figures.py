@@ -30,4 +30,5 @@ def figures(hub: Hub) -> RouterFigures:
         shards=hub.shards,
         shards_up=[shard for shard, link in enumerate(hub.links) if link is not None],
         shards_damaged=list(hub.damaged),
+        cluster=None if hub.cluster is None else hub.cluster.commands.status().data,
     )

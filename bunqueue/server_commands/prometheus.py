@@ -12,6 +12,7 @@ from prometheus_client import generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from bunqueue.exposure import KINDS
+from bunqueue.protocol.commands.cluster import ClusterView, HostView
 from bunqueue.protocol.commands.monitoring import COMMIT_MS, Figures, QueueFigures, ShardFigures, ShardStore
 from bunqueue.protocol.commands.workers import WorkerStats
 
@@ -186,7 +187,13 @@ class _Snapshot:
 def exposition(data: Mapping[str, Any], own: RouterFigures) -> str:
     """The text, from what the shards said together and what the router knows."""
     figures = convert(data, Figures)
-    metrics = [*_totals(figures), *_shards(figures, own), *_queues(figures), *_router(own)]
+    metrics = [
+        *_totals(figures),
+        *_shards(figures, own),
+        *_queues(figures),
+        *_router(own),
+        *_cluster(own.cluster),
+    ]
     text: bytes = generate_latest(_Snapshot(metrics))
     return text.decode()
 
@@ -299,6 +306,41 @@ def _breakers(figures: Figures) -> Iterator[Metric]:
         opened.add_metric([each.queue, each.name], each.opened)
     yield is_open
     yield opened
+
+
+# Name without "bunqueue_cluster_host_", its help, its value.
+_OF_HOSTS: tuple[tuple[str, str, Callable[[HostView], float]], ...] = (
+    ("alive", "It has given a sign of life lately", lambda host: host.alive),
+    ("reached", "This host has a connection to it", lambda host: host.reached),
+    ("draining", "Its shards move to others", lambda host: host.draining),
+    ("shards", "Shards that it owns", lambda host: host.owns),
+    ("copies", "Shards of others that it follows", lambda host: host.follows),
+)
+
+
+def _cluster(view: ClusterView | None) -> Iterator[Metric]:
+    """The hosts as this one sees them, about a second ago."""
+    if view is None:
+        return
+    for name, text, value in _OF_HOSTS:
+        family = _family(GAUGE, f"cluster_host_{name}", text, ["host"])
+        for host in view.hosts:
+            family.add_metric([host.name], value(host))
+        yield family
+    unowned = sum(not place.owner for place in view.shards)
+    moving = sum(bool(place.owner) and place.owner != place.home for place in view.shards)
+    yield _family(GAUGE, "cluster_shards_unowned", "Shards that no host owns", value=unowned)
+    yield _family(GAUGE, "cluster_shards_moving", "Shards that are to have another owner", value=moving)
+    yield _family(
+        GAUGE, "cluster_store_away", "This host cannot read the store", value=view.error is not None
+    )
+    copies = _family(GAUGE, "cluster_shard_copies", "Copies of the shard on other hosts", ["shard"])
+    behind = _family(GAUGE, "cluster_copy_behind", "Records that a copy lacks", ["shard", "host"])
+    for place in view.shards:
+        copies.add_metric([str(place.shard)], len(place.copies))
+        for copy in place.copies:
+            behind.add_metric([str(place.shard), copy.host], copy.behind)
+    yield from (copies, behind)
 
 
 def _router(own: RouterFigures) -> Iterator[Metric]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
+from bunqueue.protocol.commands.cluster import ClusterView
 from bunqueue.protocol.commands.workers import WorkerStats
 
 
@@ -24,3 +25,4 @@ class RouterFigures(Struct):
     shards_damaged: Sequence[int] = ()  # they are not started again
     wrong_tokens: int = 0  # over TCP
     exposed: Sequence[str] = ()  # of `exposure.KINDS`
+    cluster: ClusterView | None = None  # as this host sees it; None without one

@@ -6,17 +6,19 @@ The hosts are shared by all tests here.  The last ones kill a host and start it 
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
+import yaml
 from cluster.conftest import SHARDS
 from cluster.hosts import Hosts
 from support.postgres import Postgres
 from support.receiver import receiving
-from support.server import Server
+from support.server import ROOT, Server
 from support.waiting import wait_until
 from support.web import client as web_of
 from support.web import events
@@ -179,6 +181,19 @@ async def test_a_listener_resumes_at_another_host(hosts: Hosts) -> None:
         assert {event["jobId"] for event in await stream.take(3)} == set(second)
         third = await asyncio.to_thread(add, 3)
         assert {event["jobId"] for event in await stream.take(3)} == set(third)
+
+
+def test_alerts_and_the_page_name_metrics_that_there_are(hosts: Hosts) -> None:
+    with Admin(port=at(hosts, "b").port) as admin:
+        known = set(re.findall(r"^# TYPE (\w+)", admin.prometheus(), re.MULTILINE))
+    alerts = (ROOT / "config" / "cluster_alerts.yml").read_text()
+    rules = [rule for group in yaml.safe_load(alerts)["groups"] for rule in group["rules"]]
+    assert len(rules) >= 5
+    for rule in rules:
+        assert set(re.findall(r"bunqueue_\w+", rule["expr"])) <= known, rule
+    page = (ROOT / "docs" / "cluster.md").read_text()
+    named = set(re.findall(r"`(bunqueue_cluster_\w+)`", page))
+    assert named == {name for name in known if name.startswith("bunqueue_cluster_")}
 
 
 async def test_when_a_host_dies(hosts: Hosts) -> None:

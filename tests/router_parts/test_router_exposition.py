@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from msgspec import to_builtins
 from prometheus_client.parser import text_string_to_metric_families
 
+from bunqueue.protocol.commands.cluster import ClusterView, CopyView, HostView, PlaceView
 from bunqueue.protocol.commands.monitoring import Figures, QueueFigures, ShardFigures
 from bunqueue.protocol.commands.workers import WorkerStats
 from bunqueue.server_commands.prometheus import MAX_QUEUES, exposition
@@ -21,9 +22,9 @@ def shard(number: int, *, queues: int = 1, up: bool = True) -> ShardFigures:
     return ShardFigures(number, queues, 1, 2, 3, 4, 5, 6, 7, 8, 9, *times, 1e6, 2e6, 0.5, down, down)
 
 
-def samples(figures: Figures) -> Samples:
+def samples(figures: Figures, cluster: ClusterView | None = None) -> Samples:
     workers = WorkerStats(2, 1, 10, 3, 4, 8)
-    own = RouterFigures("1.2", 60.0, 7, workers, 1000, 1.5, 0.25, 2, [1])
+    own = RouterFigures("1.2", 60.0, 7, workers, 1000, 1.5, 0.25, 2, [1], cluster=cluster)
     text = exposition(to_builtins(figures), own)
     return {
         (sample.name, tuple(sample.labels.values())): sample.value
@@ -67,3 +68,27 @@ def test_only_the_largest_queues_have_series() -> None:
     assert named == {f"q{size:04}" for size in range(MAX_QUEUES, 2 * MAX_QUEUES)}
     assert found["bunqueue_queue_metrics_exported", ()] == MAX_QUEUES
     assert found["bunqueue_queue_metrics_omitted", ()] == MAX_QUEUES + 3
+
+
+def test_hosts_of_a_cluster() -> None:
+    hosts = [
+        HostView("a", "1", "a:1", "a:2", "1.0", True, True, False, 2, 0),
+        HostView("b", "2", "b:1", "b:2", "1.0", False, False, True, 0, 1),
+    ]
+    places = [
+        PlaceView(0, "a", "a", "", 3, 100, 0, [CopyView("b", 90, 10)]),
+        PlaceView(1, "a", "b", "", 3, 100, 0, []),
+        PlaceView(2, "", "b", "", 3, 100, 0, []),
+    ]
+    found = samples(Figures([shard(0)], [], 0, 0), ClusterView("c", "a", hosts, places, "away"))
+    named = {
+        (name.removeprefix("bunqueue_cluster_"), *labels): value for (name, labels), value in found.items()
+    }
+    assert [named["host_alive", host] for host in "ab"] == [1, 0]
+    assert [named["host_reached", host] for host in "ab"] == [1, 0]
+    assert [named["host_draining", host] for host in "ab"] == [0, 1]
+    assert [named["host_shards", host] for host in "ab"] == [2, 0]
+    assert [named["host_copies", host] for host in "ab"] == [0, 1]
+    assert [named["shard_copies", shard] for shard in "012"] == [1, 0, 0]
+    assert named["copy_behind", "b", "0"] == 10
+    assert named["shards_unowned",] == named["shards_moving",] == named["store_away",] == 1
