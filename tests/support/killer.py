@@ -7,6 +7,7 @@ import random
 import time
 from collections import Counter
 from contextlib import suppress
+from typing import ClassVar
 
 from .ledger import Ledger
 from .server import Server
@@ -21,6 +22,9 @@ WEIGHTS = (12, 4, 3, 2, 2)
 
 class Killer:
     """Kills, starts again what no router starts again, and remembers what it did."""
+
+    kinds: ClassVar[tuple[str, ...]] = KINDS
+    weights: ClassVar[tuple[int, ...]] = WEIGHTS
 
     def __init__(
         self,
@@ -42,7 +46,7 @@ class Killer:
     async def run(self, kills: int) -> None:
         """Kill that often.  Each kind comes at least once; most kills wait until the load runs again."""
         rng = self.rng
-        kinds = list(KINDS) + rng.choices(KINDS, WEIGHTS, k=max(0, kills - len(KINDS)))
+        kinds = list(self.kinds) + rng.choices(self.kinds, self.weights, k=max(0, kills - len(self.kinds)))
         rng.shuffle(kinds)
         for number, kind in enumerate(kinds):
             if self.rests and number == kills // 2:
@@ -54,10 +58,10 @@ class Killer:
             self.kills[kind] += 1
             self.diary.append(f"{time.time() * 1000:.0f} {kind}")
             await self._kill(kind)
-        await eventually(self._all_back, "all shards are back", COMES_BACK_S, step_s=0.1)
+        await eventually(self.all_back, "all shards are back", COMES_BACK_S, step_s=0.1)
         await self.until_load_runs(self.load[0])
 
-    async def _all_back(self) -> bool:
+    async def all_back(self) -> bool:
         async with await Wire.open(self.server.address) as wire:
             return bool((await wire.call("Stats"))["ok"])
 

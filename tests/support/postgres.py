@@ -42,6 +42,10 @@ def _account() -> dict[str, Any]:
     return {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
 
 
+def _primary(leader: Node, name: str) -> str:
+    return f"host=127.0.0.1 port={leader.port} user=postgres application_name={name}"
+
+
 class Node:
     """One PostgreSQL server.  ``url`` is that of its database `postgres`."""
 
@@ -72,8 +76,18 @@ class Node:
         self._run(
             "pg_basebackup", *at, "--pgdata", str(self.folder), "--write-recovery-conf", "--checkpoint=fast"
         )
-        follows = f"host=127.0.0.1 port={leader.port} user=postgres application_name={name}"
+        follows = _primary(leader, name)
         self.configure(port=self.port, primary_conninfo=follows, synchronous_standby_names="")
+
+    def follow(self, leader: Node, name: str) -> None:
+        """Stream from another leader from now on."""
+        self.configure(primary_conninfo=_primary(leader, name))
+        self.ask("select pg_reload_conf()")
+
+    def received(self) -> int:
+        """How much of its leader's log this standby has on disk."""
+        ((position,),) = self.ask("select pg_last_wal_receive_lsn() - '0/0'")
+        return int(position)
 
     def configure(self, **settings: object) -> None:
         with (self.folder / "postgresql.auto.conf").open("a") as file:
@@ -103,6 +117,12 @@ class Node:
             (self.folder / "postmaster.pid").unlink(missing_ok=True)
             self._process = None
 
+    @property
+    def pid(self) -> int:
+        """That of the server; its backends are its children."""
+        assert self._process is not None
+        return self._process.pid
+
     def pause(self) -> None:
         """SIGSTOP to the server's processes: it is there, and does not answer."""
         assert self._process is not None
@@ -131,9 +151,9 @@ class Node:
 
 
 class Postgres:
-    """A leader and perhaps a synchronous standby, in a folder of their own."""
+    """A leader and perhaps synchronous standbys, any one of which has to acknowledge, in a folder."""
 
-    def __init__(self, *, standby: bool = False, network: str = "") -> None:
+    def __init__(self, *, standby: bool = False, standbys: int = 0, network: str = "") -> None:
         """``network``: other machines that may connect, as 10.0.0.0/8."""
         binaries()
         self._network = network
@@ -141,7 +161,9 @@ class Postgres:
         if os.geteuid() == 0:
             shutil.chown(self._folder, _ACCOUNT, _ACCOUNT)
         self.leader = Node(self._folder / "leader", quiet_port())
-        self.standby = Node(self._folder / "standby", quiet_port()) if standby else None
+        names = ["standby", *(f"standby{number}" for number in range(2, standbys + 1))]
+        self.standbys = [Node(self._folder / name, quiet_port()) for name in names if standby or standbys]
+        self.standby = self.standbys[0] if self.standbys else None
 
     def __enter__(self) -> Postgres:
         try:
@@ -149,29 +171,46 @@ class Postgres:
             if self._network:
                 self.leader.let_in(self._network)
             self.leader.start()
-            if self.standby is not None:
-                self.standby.copy_of(self.leader, "standby")
-                self.standby.start()
-                self.leader.ask("alter system set synchronous_standby_names = 'ANY 1 (standby)'")
+            for standby in self.standbys:
+                standby.copy_of(self.leader, standby.folder.name)
+                standby.start()
+            if self.standbys:
+                names = ", ".join(standby.folder.name for standby in self.standbys)
+                self.leader.ask(f"alter system set synchronous_standby_names = 'ANY 1 ({names})'")
                 self.leader.ask("select pg_reload_conf()")
-                wait_until(self._is_synchronous, "the standby is synchronous")
+                wait_until(self._are_synchronous, "the standbys are synchronous")
         except BaseException:
             self.__exit__()
             raise
         return self
 
-    def _is_synchronous(self) -> bool:
-        return self.leader.ask("select sync_state from pg_stat_replication") == [("quorum",)]
+    def _are_synchronous(self) -> bool:
+        found = self.leader.ask("select sync_state from pg_stat_replication")
+        return found == [("quorum",)] * len(self.standbys)
 
     def __exit__(self, *_: object) -> None:
-        for node in (self.standby, self.leader):
-            if node is not None:
-                node.kill()
+        for node in (*self.standbys, self.leader):
+            node.kill()
         shutil.rmtree(self._folder, ignore_errors=True)
 
     @property
     def url(self) -> str:
         return self.leader.url
+
+    def fail_over(self) -> None:
+        """The leader dies, and the standby that has received most takes its place, as Patroni would do it."""
+        self.leader.kill()
+        new, *others = sorted(self.standbys, key=Node.received, reverse=True)
+        for standby in others:
+            standby.follow(new, standby.folder.name)
+        new.configure(synchronous_standby_names="ANY 1 (*)")  # before it is asked for anything
+        new.ask("select pg_reload_conf()")
+        new.ask("select pg_promote()")
+        self.leader, self.standbys, self.standby = new, others, others[0] if others else None
+
+    def pids(self) -> list[int]:
+        """Those of all servers."""
+        return [node.pid for node in (self.leader, *self.standbys)]
 
     def new_database(self) -> str:
         """The URL of a new, empty database."""
