@@ -13,7 +13,7 @@ import psycopg
 import pytest
 from replication.conftest import StoredServer
 from support.postgres import Postgres
-from support.server import NotStarted, Server
+from support.server import NotStarted, Server, quiet_port
 from support.waiting import wait_until
 from support.wire import Wire
 
@@ -56,6 +56,37 @@ def test_a_host_that_loses_its_folder_has_everything_back(store: str, stored_ser
             counts = some.counts()
             assert (counts.waiting, counts.active) == (19, 1)
             assert [some.get_job(number) is not None for number in added[name]] == [True] * 20
+
+
+def test_workers_keep_their_jobs_when_a_host_loses_its_folder(
+    store: str, stored_server: StoredServer
+) -> None:
+    server = stored_server(store, port=quiet_port())
+    server.start()
+    runs: list[str] = []
+    is_back = threading.Event()
+
+    def handler(job: object) -> str:
+        runs.append("begun")
+        is_back.wait()
+        return "done"
+
+    with queue(server) as some:
+        job_id = some.add("long", 1).id
+    worker = Worker("q", handler, port=server.port)
+    thread = threading.Thread(target=worker.run_forever, daemon=True)
+    thread.start()
+    wait_until(lambda: runs, "the job runs")
+    server.kill_all()
+    shutil.rmtree(server.data_dir)
+    server.restart()
+    is_back.set()
+    with queue(server) as some:
+        wait_until(lambda: some.get_state(job_id) == "completed", "the worker's answer is taken")
+        assert some.get_result(job_id) == "done"
+    assert runs == ["begun"]
+    worker.stop_soon()
+    thread.join()
 
 
 def test_a_server_that_stops_gives_its_shards_up(

@@ -163,7 +163,7 @@ async def test_no_kill_loses_or_repeats_a_job(
 
 
 async def test_a_standby_takes_over(postgres: Postgres, stored_server: StoredServer, tmp_path: Path) -> None:
-    """The leader is gone for good.  What it had acknowledged one of the standbys has, and that is promoted."""
+    """The leader is gone for good.  One of the standbys has all that was acknowledged, and is promoted."""
     url = await asyncio.to_thread(postgres.new_database)
     await asyncio.to_thread(init, url, SHARDS)
     nodes = [postgres.leader, *postgres.standbys]
