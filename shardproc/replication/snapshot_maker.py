@@ -32,7 +32,10 @@ class SnapshotMaker:
         self._url, self._shard, self._file, self._where = url, shard, file, where
         self._patience = patience
         snapshots.remove_copies(file)
-        self._since, self._size = log_since_snapshot(url, shard)
+        try:
+            self._since, self._size = log_since_snapshot(url, shard)
+        except StoreError:  # away at this moment: as much as makes the first look ask again
+            self._since, self._size = int(patience * LEAST) + 1, 0
         self._counted = 0
         self._thread: threading.Thread | None = None
         self._not_before = 0.0

@@ -27,6 +27,7 @@ from bunqueue.store.database import StoreUnavailable, connected
 from bunqueue.store.places import PlaceError, place_of, probe
 from bunqueue.store.setup import init
 from bunqueue.store.snapshots import NotInLog
+from shardproc.replication.snapshot_maker import SnapshotMaker
 
 QUEUES = [queue_on(shard, shards=SHARDS) for shard in range(SHARDS)]
 PARTITIONS = "select count(*) from pg_inherits where inhparent = 'bunqueue.log'::regclass"
@@ -339,3 +340,12 @@ def test_snapshots_wait_while_the_store_is_away(store: str, stored_server: Store
     with closing(sqlite3.connect(shard_file(Path(server.data_dir), 0))) as file:
         assert file.execute("pragma quick_check").fetchone() == ("ok",)
     assert not list(Path(server.data_dir).glob(f"{snapshots.COPY}*"))
+
+
+def test_a_store_that_is_away_at_the_start_is_asked_later(tmp_path: Path) -> None:
+    """The shard starts all the same, and the first look finds out how long its log is."""
+    maker = SnapshotMaker("postgresql://postgres@127.0.0.1:1/postgres", 0, tmp_path / "shard-00.db", "store")
+    looked: list[int] = []
+    maker._look_closer = looked.append  # type: ignore[method-assign]
+    maker.look(0)
+    wait_until(lambda: looked, "it asks again")

@@ -143,9 +143,9 @@ async def test_no_kill_loses_or_repeats_a_job(
     await proxy.start()
     through = url.replace(str(postgres.leader.port), str(proxy.port))
     server = stored_server(through, "--log-level", "error", port=quiet_port())
+    killer = StoreKiller(server, Ledger(), seed, postgres, proxy)
     try:
         await asyncio.to_thread(server.start)
-        killer = StoreKiller(server, Ledger(), seed, postgres, proxy)
         found = await under_load(server, killer, killer.run(KILLS))
         assert len(found) > 10 * KILLS, "there was hardly any load"
         assert await asyncio.to_thread(server.stop) == 0
@@ -156,7 +156,7 @@ async def test_no_kill_loses_or_repeats_a_job(
             assert await read_all(wire, [*QUEUES, *DOOMED]) == found, "without its folder it has other jobs"
         await asyncio.to_thread(server.stop)
     except BaseException:
-        print(f"KILL_SEED={seed}")
+        print(f"KILL_SEED={seed}", *killer.diary, sep="\n")
         raise
     finally:
         await proxy.stop()
