@@ -223,6 +223,15 @@ class DuplicateJob(CommandFailed):
         return self.value if isinstance(self.value, str) else None
 
 
+class QueueFull(CommandFailed):
+    """As many jobs, or bytes of their data, wait in the queue as it allows. Nothing was added; try again
+    later, or have the client wait with `wait_if_full`.
+    """
+
+    code = "queue_full"
+    server_code = "QUEUE_FULL"
+
+
 class LockLost(CommandFailed):
     """The job is not held with this token any more: its lock ran out, or someone else decided the job."""
 

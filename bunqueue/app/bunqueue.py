@@ -27,7 +27,7 @@ from bunqueue.client.blocking.events import QueueEvents
 from bunqueue.client.blocking.flow import FlowProducer
 from bunqueue.client.blocking.queue import JobHandle, Queue
 from bunqueue.client.connection.endpoint_options import EndpointOptions, endpoint_of
-from bunqueue.client.connection.options import Duration, shown, unknown_option
+from bunqueue.client.connection.options import Duration, shown, span, unknown_option
 from bunqueue.client.events import AsyncQueueEvents, EventType
 from bunqueue.client.flow import AsyncFlowProducer
 from bunqueue.client.flow_plan import FlowJob
@@ -76,7 +76,8 @@ class Bunqueue:
     jobs of a queue this process runs at a time. What is in `QueueSettings`, such as `rate_limit` and
     `group_concurrency`, holds for all workers of the app's own queue together (`add_queue` says it for
     others). `default_job_options` and `middleware` are for all of its queues, `worker` has more options of
-    `Worker`. Where the server is, or `embedded=True`, is given as in `EndpointOptions`. See docs/app.md.
+    `Worker`. Adding to a full queue is tried for the time of `wait_if_full`. Where the server is, or
+    `embedded=True`, is given as in `EndpointOptions`. See docs/app.md.
     """
 
     def __init__(
@@ -87,6 +88,7 @@ class Bunqueue:
         default_job_options: JobOptions | None = None,
         middleware: Iterable[Middleware] = (),
         worker: WorkerOptions | None = None,
+        wait_if_full: Duration = 0,
         **options: Unpack[AppOptions],
     ) -> None:
         default_fields(default_job_options)
@@ -96,7 +98,8 @@ class Bunqueue:
         self._middleware = list(checked(middleware))
         self._endpoint_options = endpoint
         self._endpoint = endpoint_of(endpoint)
-        self._clients = Clients(name, default_job_options, self._middleware, endpoint)
+        span(wait_if_full, "wait_if_full")
+        self._clients = Clients(name, default_job_options, self._middleware, endpoint, wait_if_full)
         self._concurrency = checks.whole("concurrency", concurrency)
         self._worker_options: WorkerOptions = worker or {}
         self._queue_configs: dict[str, QueueConfig] = {}

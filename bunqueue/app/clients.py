@@ -10,6 +10,7 @@ from bunqueue.client.blocking.admin import Admin
 from bunqueue.client.blocking.flow import FlowProducer
 from bunqueue.client.blocking.queue import Queue
 from bunqueue.client.connection.endpoint_options import EndpointOptions
+from bunqueue.client.connection.options import Duration
 from bunqueue.client.flow import AsyncFlowProducer
 from bunqueue.client.options.job import JobOptions
 from bunqueue.client.queue import AsyncQueue
@@ -25,12 +26,14 @@ class Clients:
         default_job_options: JobOptions | None,
         middleware: list[Middleware],
         endpoint: EndpointOptions,
+        wait_if_full: Duration = 0,
     ) -> None:
         """`name` is the queue that is meant when none is named."""
         self.name = name
         self._default_job_options = default_job_options
         self._middleware = middleware
         self._endpoint_options = endpoint
+        self._wait_if_full = wait_if_full
         self._queues: dict[str, Queue] = {}
         self._async_queues: dict[str, AsyncQueue] = {}
         self._flows: FlowProducer | None = None
@@ -48,7 +51,7 @@ class Clients:
         name = name or self.name
         found = self._queues.get(name)
         if found is None:
-            made = Queue(name, **self._client_options())
+            made = Queue(name, wait_if_full=self._wait_if_full, **self._client_options())
             found = self._queues.setdefault(name, made)
             if found is not made:  # another thread was faster
                 made.close()
@@ -58,7 +61,8 @@ class Clients:
         """As `get_queue`, for coroutines."""
         name = name or self.name
         if name not in self._async_queues:
-            self._async_queues[name] = AsyncQueue(name, **self._client_options())
+            options = self._client_options()
+            self._async_queues[name] = AsyncQueue(name, wait_if_full=self._wait_if_full, **options)
         return self._async_queues[name]
 
     @property

@@ -6,12 +6,14 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypedDict
 
 from bunqueue.client.connection.endpoint_options import EndpointOptions
-from bunqueue.client.connection.options import shown, unknown_option
+from bunqueue.client.connection.options import Duration, shown, unknown_option
 from bunqueue.client.options import checks
+from bunqueue.client.options.bounds import bound_settings
 from bunqueue.client.options.breaker import Breaker, breaker_of
 from bunqueue.client.options.rates import Rate, rate_limit
 from bunqueue.errors import OptionError
-from bunqueue.protocol.commands import groups, limits
+from bunqueue.model.bounds import WhenFull
+from bunqueue.protocol.commands import bounds, groups, limits
 from bunqueue.protocol.commands.base import Command
 
 
@@ -36,6 +38,17 @@ class QueueSettings(GroupSettings, total=False):
     breaker: Breaker | None
     """When all jobs of the queue rest because they fail."""
 
+    max_waiting: int | None
+    """At most so many jobs wait; what is added beyond raises QueueFull, see `when_full`."""
+    max_waiting_bytes: int | None
+    """The same for the bytes of their data."""
+    when_full: WhenFull | None
+    """"refuse", or "drop-oldest": the jobs that have waited longest make room for new ones."""
+    keep_age: Duration | None
+    """How long completed jobs are kept; 0: whatever their age. Else as the server says."""
+    keep_count: int | None
+    """How many completed jobs are kept; 0: any number. Else as the server says."""
+
 
 class AppOptions(EndpointOptions, QueueSettings, total=False):
     """Where the server is, and what holds for the app's own queue."""
@@ -59,6 +72,9 @@ def commands(queue: str, settings: Mapping[str, Any]) -> Iterator[Command]:
         yield settings["breaker"].command(queue, None)
     if "group_concurrency" in settings or "group_rate" in settings:
         yield groups.SetGroupDefaults(queue=queue, config=_group_defaults(settings))
+    limits_of_space = {name: settings[name] for name in _BOUNDS if name in settings}
+    if limits_of_space:
+        yield bounds.SetBounds(queue=queue, config=bound_settings(**limits_of_space))
     for group, weight in settings.get("group_weights", {}).items():
         yield groups.SetGroupWeight(queue=queue, group_id=group, weight=weight)
 
@@ -77,6 +93,11 @@ def _whole(value: int, name: str) -> int:
     return checks.whole(name, value)
 
 
+def _bound(value: Any, name: str) -> Any:
+    bound_settings(**{name: value})
+    return value
+
+
 def _weights(value: Mapping[str, int], name: str) -> dict[str, int]:
     if not isinstance(value, Mapping):
         raise OptionError(f"{name}: {shown(value)} is not allowed; give a dict of weights by group")
@@ -86,6 +107,7 @@ def _weights(value: Mapping[str, int], name: str) -> dict[str, int]:
     return dict(value)
 
 
+_BOUNDS = ("max_waiting", "max_waiting_bytes", "when_full", "keep_age", "keep_count")
 _CHECKS: Mapping[str, Callable[[Any, str], Any]] = {
     "rate_limit": rate_limit,
     "global_concurrency": _whole,
@@ -93,4 +115,5 @@ _CHECKS: Mapping[str, Callable[[Any, str], Any]] = {
     "group_concurrency": _whole,
     "group_rate": rate_limit,
     "group_weights": _weights,
+    **dict.fromkeys(_BOUNDS, _bound),
 }

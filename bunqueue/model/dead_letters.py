@@ -18,6 +18,7 @@ REASONS = (EXPLICIT_FAIL, MAX_ATTEMPTS, TIMEOUT, STALLED, "ttl_expired", "worker
 
 CANCELLED = "cancelled"  # stopped on request while it ran
 EXPIRED = "expired"  # dropped because its ttl ran out before a worker took it
+QUEUE_FULL = "queue_full"  # dropped because newer jobs needed the space
 INTERRUPTED = "interrupted"  # the outcome of an attempt that does not count
 COMPLETED_OUTCOME = "completed"  # of an attempt that completed its job
 TIMEOUT_TYPES = ("bunqueue.errors.JobTimeout", "TimeoutError")  # what a run that took too long counts as

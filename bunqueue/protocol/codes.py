@@ -21,6 +21,7 @@ class Kind(enum.StrEnum):
     LOCK_LOST = "LockLost"
     CONFLICT = "ScheduleConflict"
     DUPLICATE = "DuplicateJob"
+    FULL = "QueueFull"
     UNAVAILABLE = "ShardUnavailable"  # nothing was changed: the same command may succeed in a moment
     UNKNOWN = "ConnectionLost"  # nobody knows whether it was carried out
     DAMAGED = "StorageDamaged"
@@ -75,6 +76,7 @@ class Code(enum.StrEnum):
     OUTCOME_UNKNOWN = "OUTCOME_UNKNOWN"
     ID_CONTENDED = "ID_CONTENDED"
     GROUP_FULL = "GROUP_FULL"
+    QUEUE_FULL = "QUEUE_FULL"
     # workflows
     NOT_A_WORKFLOW = "NOT_A_WORKFLOW"
     STEP_NOT_FOUND = "STEP_NOT_FOUND"
@@ -158,6 +160,7 @@ TABLE: dict[Code, Row] = {
     ),
     Code.ID_CONTENDED: Row("other clients are taking the same id: try again", 429),
     Code.GROUP_FULL: Row("the group has as many waiting jobs as the push allows", 409),
+    Code.QUEUE_FULL: Row("as many jobs or bytes wait in the queue as it allows: try later", 429, Kind.FULL),
     Code.NOT_A_WORKFLOW: Row("the job is no workflow, so it takes no signals", 409, Kind.WRONG_STATE),
     Code.STEP_NOT_FOUND: Row("the workflow has recorded no step of this name", 404, Kind.NOT_FOUND),
     Code.STEP_CONFLICT: Row("the step was recorded as another kind, or with other arguments", 409),

@@ -17,7 +17,12 @@ _encode = Encoder().encode
 def changed(config: C, changes: Struct) -> C:
     """``config`` with what is set in ``changes``; CommandError names the field that is out of bounds."""
     given: dict[str, Any] = to_builtins(changes)  # without what is UNSET
-    numbers = {name: int(value) if isinstance(value, str) else value for name, value in given.items()}
+    numbers = {name: _number(value) for name, value in given.items()}
     checked = clean(type(config), {name: Raw(_encode(value)) for name, value in numbers.items()})
     nulls = {name: None for name, value in given.items() if value is None}
     return convert({**to_builtins(config), **checked, **nulls}, type(config))
+
+
+def _number(value: Any) -> Any:
+    """A number that was given as text; other values are as they are."""
+    return int(value) if isinstance(value, str) and value.lstrip("-").isdigit() else value

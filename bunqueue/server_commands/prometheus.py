@@ -12,6 +12,8 @@ from prometheus_client import generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from bunqueue.exposure import KINDS
+from bunqueue.model.bounds import Bounds
+from bunqueue.protocol.commands.bounds import Space
 from bunqueue.protocol.commands.cluster import ClusterView, HostView
 from bunqueue.protocol.commands.monitoring import COMMIT_MS, Figures, QueueFigures, ShardFigures, ShardStore
 from bunqueue.protocol.commands.workers import WorkerStats
@@ -159,6 +161,28 @@ _OF_SOME_QUEUES: tuple[tuple[str, type[Metric], str, Callable[[QueueFigures], fl
         lambda queue: queue.groups or 0,
     ),
 )
+_OF_BOUNDED_QUEUES: tuple[tuple[str, type[Metric], str, Callable[[Bounds, Space], float | None]], ...] = (
+    ("queue_max_waiting", GAUGE, "Jobs that may wait in the queue", lambda bounds, _: bounds.max_waiting),
+    (
+        "queue_max_waiting_bytes",
+        GAUGE,
+        "Bytes of data of jobs that may wait in the queue",
+        lambda bounds, _: bounds.max_waiting_bytes,
+    ),
+    ("queue_waiting_bytes", GAUGE, "Bytes of data of waiting jobs", lambda _, space: space.waiting_bytes),
+    (
+        "queue_refused_jobs",
+        COUNTER,
+        "Jobs that were refused because the queue was full, since the shard started",
+        lambda _, space: space.refused,
+    ),
+    (
+        "queue_dropped_jobs",
+        COUNTER,
+        "Jobs that were dropped because the queue was full, since the shard started",
+        lambda _, space: space.dropped,
+    ),
+)
 _OF_WORKERS: tuple[tuple[str, type[Metric], str, Callable[[WorkerStats], float]], ...] = (
     ("workers_registered", GAUGE, "Registered workers", lambda workers: workers.total),
     ("workers_active", GAUGE, "Registered workers that were heard lately", lambda workers: workers.active),
@@ -286,6 +310,12 @@ def _queues(figures: Figures) -> Iterator[Metric]:
                 family.add_metric([queue.name], number)
         yield family
     yield from _breakers(figures)
+    for name, kind, text, of_space in _OF_BOUNDED_QUEUES:
+        family = _family(kind, name, text, ["queue"])
+        for queue in largest:
+            if queue.bounds and queue.space and (found := of_space(queue.bounds, queue.space)) is not None:
+                family.add_metric([queue.name], found)
+        yield family
     total = sum(shard.queues for shard in figures.shards)
     text = "Queues with series of their own"
     yield _family(GAUGE, "queue_metrics_exported", text, value=len(largest))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Raw, Struct, UnsetType
 
+from bunqueue.model.bounds import Bounds
 from bunqueue.model.ids import IdFactory, slot_of_queue
 from bunqueue.model.job import Job, JobOptions, SharedOptions
 from bunqueue.model.retention import Retention
@@ -31,7 +32,7 @@ from .memory.vitals import Vitals
 from .memory.worker_presence import Hearing
 from .outbox import Archive, Outbox, QueueRow
 from .peer_calls import Asked
-from .ready import deadlines
+from .ready import deadlines, space
 from .ready.ready import ReadyQueue
 
 if TYPE_CHECKING:
@@ -143,6 +144,7 @@ class QueueState:
         "paused",
         "ready",
         "slot",
+        "space",
         "suspended",
         "total_completed",
         "total_failed",
@@ -172,6 +174,7 @@ class QueueState:
         self.kept = -1  # number of the last completed job that upkeep found young enough
         self.paused = False
         self.gate: Gate | None = None  # what else may hold its jobs back
+        self.space: space.Space | None = None  # its bounds, if its waiting jobs are bounded
         self.total_completed = self.total_failed = 0  # since the shard started
         self.history: History | None = None  # of these two
 
@@ -444,6 +447,9 @@ class State:
             self.queues[name] = queue
             queue.waiters = self.early_pulls.pop(name, queue.waiters)
             queue.listeners = self.listeners.get(name, ())
+            bounds = self.configs.get((Bounds, name))
+            if isinstance(bounds, Bounds):
+                space.bound(queue, bounds)
             self.out.queues.append(QueueRow(queue.id, name, self.now))
         return queue
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from bunqueue.protocol import peers as messages
+from bunqueue.protocol.commands.bounds import GetBounds, SetBounds
 from bunqueue.protocol.commands.breakers import (
     ClearBreaker,
     ListBreakers,
@@ -165,6 +166,7 @@ from bunqueue.protocol.commands.workflows import (
 
 from .handlers import (
     ack,
+    bounds,
     breakers,
     cancel,
     dlq,
@@ -217,6 +219,9 @@ HANDLERS: Mapping[type, Handler] = {
     Ack: ack.ack,
     AckBatch: ack.ack_batch,
     Fail: ack.fail,
+    # handlers/bounds.py
+    SetBounds: bounds.set_bounds,
+    GetBounds: bounds.get_bounds,
     # handlers/cancel.py
     Cancel: cancel.cancel,
     # handlers/crons/commands.py
@@ -429,6 +434,7 @@ RECORDS: Mapping[str, Record] = {
     outcomes.KIND: Record(outcomes.recover, at_id),
     pointers.KIND: Record(pointers.recover, Apart.DERIVED),
     "dlq": Record(queue_configs.recover_dlq, at_queue),
+    "bounds": Record(bounds.recover, at_queue),
     "stall": Record(queue_configs.recover_stall, at_queue),
     moves.LEAVING: Record(moves.recover_leaving, Apart.UNSETTLED),
     moves.ARRIVED: Record(moves.recover_arrived, Apart.UNSETTLED),
@@ -444,6 +450,7 @@ FAREWELLS: tuple[Farewell, ...] = (
     group_rules.forget_groups,
     limits.forget_limits,
     breakers.forget,
+    bounds.forget,
     queues.forget_pause,
     unique_keys.forget_queue,
     child_results.obliterate,

@@ -14,6 +14,7 @@ from support.server import StartServer
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [
     "app",
+    "bounds",
     "client",
     "coming-from",
     "dependencies",

@@ -464,6 +464,21 @@ async def test_unique_keys_still_hold(server: Server, end: End) -> None:
             assert await push(other, QUEUES[1], uniqueKey="waiting") != waiting  # a key is its queue's
 
 
+@pytest.mark.parametrize("end", ENDS[:1], ids=lambda end: end.__name__)
+async def test_a_full_queue_is_full_again(server: Server, end: End) -> None:
+    async with await Wire.open(server.address) as wire:
+        await wire.ok("SetBounds", queue=QUEUES[0], config={"maxWaiting": 2, "maxWaitingBytes": 1_000})
+        first, _ = await push(wire), await push(wire, delay=LONG_MS)
+        space = (await wire.ok("GetBounds", queue=QUEUES[0]))["space"]
+    async with again(server, end) as wire:
+        assert (await wire.call("PUSH", queue=QUEUES[0], data=3))["code"] == "QUEUE_FULL"
+        assert (await wire.ok("GetBounds", queue=QUEUES[0]))["space"] == {**space, "refused": 1}
+        await wire.ok("SetBounds", queue=QUEUES[0], config={"whenFull": "drop-oldest"})
+        await push(wire)
+        assert await state(wire, first) == "unknown"
+        assert (await wire.ok("GetBounds", queue=QUEUES[0]))["space"]["waiting"] == 2
+
+
 @pytest.mark.parametrize("end", ENDS[:2], ids=lambda end: end.__name__)
 async def test_unique_keys_outlast_their_jobs(server: Server, end: End) -> None:
     keep = {"ttl": LONG_MS, "onConflict": "keep"}

@@ -67,6 +67,7 @@ def test_codes_of_errors_are_stable_and_unique() -> None:
         "postpone_limit",
         "process_broken",
         "process_died",
+        "queue_full",
         "result",
         "result_timeout",
         "retry",

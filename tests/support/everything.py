@@ -128,6 +128,8 @@ async def _settings(wire: Wire, made: Made, number: int) -> None:
     await wire.ok("SetGroupWeight", queue=queue, groupId="a", weight=3)
     await wire.ok("SetGroupDefaults", queue=queue, config={"concurrency": 60 + number})
     await wire.ok("PauseGroup", queue=queue, groupId="b")
+    bounds = {"maxWaiting": 1_000_000, "maxWaitingBytes": 500_000_000, "keepAge": 0, "keepCount": 70 + number}
+    await wire.ok("SetBounds", queue=queue, config=bounds)
     await wire.ok("SetConcurrency", queue=queue, limit=number + 2)
     await wire.ok("RateLimit", queue=queue, limit=100 + number, duration=HOUR_MS)
     await wire.ok("Pause", queue=queue)

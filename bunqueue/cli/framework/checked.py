@@ -58,6 +58,7 @@ class CheckedQueue(Queue):
         self._caller = caller
         self._defaults = {}
         self._around = None
+        self._patience_s = 0.0
 
 
 class Flows(FlowProducer):

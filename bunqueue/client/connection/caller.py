@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from typing import TYPE_CHECKING, TypeVar
 
 from msgspec import Struct
@@ -11,10 +12,11 @@ from msgspec import Struct
 from bunqueue.client import substitute
 from bunqueue.client.connection import blocking_pool, requests
 from bunqueue.client.connection.background_loop import check_thread, portal
+from bunqueue.client.connection.patience import Patience
 from bunqueue.client.connection.replies import decode_reply
 from bunqueue.client.connection.transport import Endpoint, Transport
 from bunqueue.client.waits import Waits, wait_for
-from bunqueue.errors import BunqueueError
+from bunqueue.errors import BunqueueError, QueueFull
 from bunqueue.protocol.commands import Reply
 from bunqueue.protocol.commands.events import Ended, WaitManyReply
 
@@ -44,6 +46,18 @@ class AsyncCaller:
         except BunqueueError as error:
             raise error.with_traceback(None) from error.__cause__  # where in the client is no help
         return decode_reply(payload, reply, command, self.endpoint.address)
+
+    async def add(self, command: Struct, reply: type[R], wait_s: float = 0) -> R:
+        """`call` of what adds jobs; where the queue is full, again and again for so many seconds."""
+        patience = Patience(wait_s)
+        while True:
+            try:
+                return await self.call(command, reply)
+            except QueueFull:
+                pause = patience.pause()
+                if pause is None:
+                    raise
+            await asyncio.sleep(pause)
 
     async def ended(self, queue: str, job_id: str, seconds: float | None) -> Ended:
         """How a job has ended, within so many seconds. Raises TimeoutError, or BunqueueError."""
@@ -131,6 +145,18 @@ class Caller:
         except BunqueueError as error:
             raise error.with_traceback(None) from error.__cause__  # where in the client is no help
         return decode_reply(payload, reply, command, self.endpoint.address)
+
+    def add(self, command: Struct, reply: type[R], wait_s: float = 0) -> R:
+        """`call` of what adds jobs; where the queue is full, again and again for so many seconds."""
+        patience = Patience(wait_s)
+        while True:
+            try:
+                return self.call(command, reply)
+            except QueueFull:
+                pause = patience.pause()
+                if pause is None:
+                    raise
+            time.sleep(pause)
 
     def _short_way(self, command: Struct) -> bytes | None:
         if self._closed:

@@ -19,6 +19,7 @@ from bunqueue.errors import (
     JobNotFound,
     LockLost,
     NotFound,
+    QueueFull,
     ScheduleConflict,
     ShardUnavailable,
     StorageDamaged,
@@ -43,6 +44,7 @@ _KINDS: dict[Kind, type[CommandFailed]] = {
     Kind.LOCK_LOST: LockLost,
     Kind.CONFLICT: ScheduleConflict,
     Kind.DUPLICATE: DuplicateJob,
+    Kind.FULL: QueueFull,
     Kind.UNAVAILABLE: ShardUnavailable,
     Kind.DAMAGED: StorageDamaged,
 }

@@ -177,6 +177,8 @@ RESOURCES: tuple[Resource, ...] = (
         "Limits",
         "/queues/{queue}",
         ("GET", "/limits", "GetQueueLimits"),
+        ("GET", "/bounds", "GetBounds"),
+        ("PUT", "/bounds", "SetBounds"),
         ("PUT", "/rate-limit", "RateLimit"),
         ("DELETE", "/rate-limit", "RateLimitClear"),
         ("PUT", "/concurrency", "SetConcurrency"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bunqueue.protocol.commands import (
+    bounds,
     breakers,
     cluster,
     core,
@@ -49,6 +50,7 @@ __all__ = [
     "Reply",
     "Route",
     "Spec",
+    "bounds",
     "breakers",
     "cluster",
     "core",

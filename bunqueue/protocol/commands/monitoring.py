@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
+from bunqueue.model.bounds import Bounds
 from bunqueue.protocol.commands.base import (
     LARGEST,
     SMALLEST,
@@ -18,6 +19,7 @@ from bunqueue.protocol.commands.base import (
     Route,
     command,
 )
+from bunqueue.protocol.commands.bounds import Space
 from bunqueue.protocol.commands.breakers import BreakerFigures
 from bunqueue.protocol.commands.cron import CronView
 from bunqueue.protocol.moments import MaybeMoment, Moment
@@ -106,6 +108,8 @@ class QueueFigures(Struct, gc=False):
     dlq: int
     oldest_ms: float  # how long the oldest ready job has been ready
     groups: int | UnsetType = UNSET  # those that have jobs or settings, if there are any
+    bounds: Bounds | UnsetType = UNSET  # if its waiting jobs are bounded
+    space: Space | UnsetType = UNSET  # the same
 
 
 class ShardStore(Struct, rename="camel", gc=False):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from bunqueue.model.bounds import Bounds
 from bunqueue.model.dead_letters import DlqConfig
 from bunqueue.model.job import COMPLETED, FAILED
 from bunqueue.model.workflow import REMEMBERED_MS
@@ -64,7 +65,7 @@ def forget_broadcasts(state: State) -> None:
 
 
 def _too_many(state: State, queue: QueueState) -> Pieces:
-    while (most := _most(state)) and (excess := queue.completed - most) > 0:
+    while (most := _most(state, queue)) and (excess := queue.completed - most) > 0:
         old, _ = state.archive.old_completed(queue.id, state.now, min(excess, PIECE), -1)
         if not old:
             return
@@ -72,15 +73,22 @@ def _too_many(state: State, queue: QueueState) -> Pieces:
         yield HURRY_MS if excess > FAR else PACE_MS
 
 
-def _most(state: State) -> int:
+def _most(state: State, queue: QueueState) -> int:
     """How many completed jobs a queue keeps; 0: no limit.  Asked at each piece, as the disk may be full."""
-    return 1 if state.upkeep.pressed else state.upkeep.retention.max_count
+    own = of_queue(state, queue.name, Bounds).keep_count
+    return 1 if state.upkeep.pressed else state.upkeep.retention.max_count if own is None else own
+
+
+def _longest(state: State, queue: QueueState) -> int:
+    """For how many ms a queue keeps completed jobs; 0: no limit."""
+    own = of_queue(state, queue.name, Bounds).keep_age
+    return state.upkeep.retention.max_age_s * 1000 if own is None else own
 
 
 def _too_old(state: State, queue: QueueState) -> Pieces:
     """From the first job on as long as there are such; then where the last round ended, as jobs do not
     complete in the order in which they came."""
-    if not state.upkeep.retention.max_age_s:
+    if not _longest(state, queue):
         return
     while _purge_old(state, queue, -1)[0]:
         yield PACE_MS
@@ -95,7 +103,7 @@ def _too_old(state: State, queue: QueueState) -> Pieces:
 def _purge_old(state: State, queue: QueueState, after: int) -> tuple[bool, int | None]:
     """Remove what is too old of the next PIECE jobs after a number; whether that was any, and the last
     number looked at."""
-    until = state.upkeep.doubt.time(state.now) - state.upkeep.retention.max_age_s * 1000
+    until = state.upkeep.doubt.time(state.now) - _longest(state, queue)
     old, last = state.archive.old_completed(queue.id, until, PIECE, after)
     if old:
         removal.purge(state, queue, COMPLETED, [seq for seq, _ in old])

@@ -38,6 +38,7 @@ from ..lifecycle.transitions import is_cancelled
 from ..lookup import find
 from ..outbox import ROW
 from ..peers import families
+from ..ready import space
 from ..state import Client, State
 from .ack import check_token
 from .push import check_data, check_size
@@ -68,7 +69,7 @@ def update(state: State, client: Client, command: Update) -> Ok:
     check_data(bytes(command.data))
     data = families.with_flow_fields(job.data, bytes(command.data))
     check_size(data)
-    job.data = NIL if data == UNDEFINED else data
+    space.change_data(state.queues[job.queue], job, NIL if data == UNDEFINED else data)
     state.out.touch(job, ROW)
     return Ok()
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Collection, Container, Mapping, Sequence
 from types import MappingProxyType
 
 from msgspec import UNSET
 from msgspec.msgpack import Encoder
 
 from bunqueue.model.backoff import EXPONENTIAL
+from bunqueue.model.dead_letters import QUEUE_FULL
 from bunqueue.model.job import DEFAULT_NAME, NIL, UNDEFINED, Extra, Job, JobOptions
 from bunqueue.model.names import queue_name_problem
 from bunqueue.model.workflow import Run
@@ -37,6 +38,7 @@ from ..lifecycle.dedup import NO_DEDUP, Claims
 from ..lookup import known_queue
 from ..peer_calls import Steps, across
 from ..peers import dependencies, directory, families
+from ..ready import space
 from ..state import DEFAULT_OPTIONS, Client, QueueState, State
 from . import idempotency
 from .group_rules import GroupSpace
@@ -125,7 +127,7 @@ def _reply(command: idempotency.AnyPush, said: Answer) -> Reply:
 def push_fields(state: State, queue_name: str, fields: JobFields) -> tuple[str, bool]:
     """Push a job that the server itself makes; its id as a client would see it, and whether it is new."""
     queue = state.queues.get(queue_name) or new_queue(state, queue_name)
-    added = add(state, queue, [fields], [bytes(fields.data)])
+    added = add(state, queue, [fields], [bytes(fields.data)], own=True)
     return added.ids[0], not added.existing
 
 
@@ -255,6 +257,8 @@ def _add_plain(
         )
         ids.append(job_id)
         seq += 1
+    if queue.space is not None:
+        _make_room(state, queue, payloads)
     state.next_seq = seq
     state.totals.pushed += len(jobs)
     transitions.add_plain(state, queue, jobs)
@@ -270,21 +274,22 @@ def add(
     outcomes: Mapping[str, Outcome] = MappingProxyType({}),
     *,
     many: bool = False,
+    own: bool = False,
 ) -> Answer:
     """Add jobs; the answer has their ids, or those of the jobs that have their ids or unique keys.
 
     ``taken`` are ids that jobs have elsewhere, ``outcomes`` what became of the jobs they depend on.  Of
-    ``many`` jobs a refusal says which one it is about.
+    ``many`` jobs a refusal says which one it is about.  The server's ``own`` jobs find space in a full queue.
     """
-    claims, space = Claims(state, queue), GroupSpace(queue)
+    claims, groups = Claims(state, queue), GroupSpace(queue)
     ids: list[str] = []
     jobs: dict[str, Job] = {}
     met: list[int] = []  # places of ids and keys that were pushed again
     conflicts: list[Conflict] = []
     for fields, data in zip(pushed, payloads, strict=True):
-        own = fields.job_id or fields.custom_id
+        id_ = fields.job_id or fields.custom_id
         state.out.durable |= fields.durable  # that a job is there already is a promise, too
-        there = own if own and (own in taken or own in state.jobs or own in jobs) else None
+        there = id_ if id_ and (id_ in taken or id_ in state.jobs or id_ in jobs) else None
         if there is None and fields.unique_key:
             found = claims.take(fields, f"jobs[{len(ids)}]: " if many else "")
             there = found.existing
@@ -294,17 +299,28 @@ def add(
             met.append(len(ids))
             ids.append(there)
             continue
-        space.take(fields)
-        job = new_job(state, queue, own, fields, data)
+        groups.take(fields)
+        job = new_job(state, queue, id_, fields, data)
         claims.claim(job, fields.dedup)
         jobs[job.id] = job
         ids.append(job.id)
+    if queue.space is not None and jobs and not own:
+        _make_room(state, queue, [job.data for job in jobs.values()], claims.leaving())
     _begin(state, queue, claims.settle(list(jobs.values())), outcomes)
     for place in met:
         holder = state.jobs.get(ids[place])
         if holder is not None:  # not if the same push then replaced it
             events.emit(state, events.DUPLICATED, holder)
     return Answer(ids, met, conflicts)
+
+
+def _make_room(
+    state: State, queue: QueueState, payloads: Sequence[bytes], leaving: Collection[Job] = ()
+) -> None:
+    """Have a bounded queue take new jobs.  CommandError if it is full."""
+    for job in space.room_for(queue, payloads, leaving):
+        job.error = f"dropped, as newer jobs came and the queue {queue.name} was full"
+        transitions.remove(state, queue, job, reason=QUEUE_FULL)
 
 
 def _begin(state: State, queue: QueueState, jobs: list[Job], outcomes: Mapping[str, Outcome]) -> None:

@@ -163,6 +163,11 @@ class Claims:
             job.extra = job.extra or Extra()
             job.extra.after = self._stopped[key][0].id
 
+    def leaving(self) -> list[Job]:
+        """The waiting jobs that `settle` is going to remove."""
+        live = self._state.jobs
+        return [job for job in dict.fromkeys(self._replaced) if job.id in live and not has_begun(job)]
+
     def settle(self, jobs: list[Job]) -> list[Job]:
         """Take the keys; of the new jobs, those that no other one of this push has replaced."""
         state, queue = self._state, self._queue

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import UNSET, Raw, UnsetType
 
-from bunqueue.model.dead_letters import CANCELLED, EXPIRED
+from bunqueue.model.dead_letters import CANCELLED, EXPIRED, QUEUE_FULL
 from bunqueue.model.job import COMPLETED, Job
 from bunqueue.protocol.codes import Code
 from bunqueue.protocol.commands import CommandError
@@ -85,7 +85,7 @@ def _ended(job: Job) -> Ended:
 
 def keep(state: State, job: Job) -> None:
     """``job`` is removed.  Remember how it ended, until the shard ends or MAX_KEPT others have come."""
-    if job.reason in (CANCELLED, EXPIRED):
+    if job.reason in (CANCELLED, EXPIRED, QUEUE_FULL):
         state.ended[job.id] = _ended(job)
         if len(state.ended) > MAX_KEPT:
             del state.ended[next(iter(state.ended))]

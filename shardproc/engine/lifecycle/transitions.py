@@ -353,11 +353,16 @@ def expire(state: State, queue: QueueState, job: Job) -> None:
     retire(state, queue, job)
 
 
-def remove(state: State, queue: QueueState, job: Job, kind: int = events.DROPPED) -> None:
-    """Any live state to REMOVED, by command.  With ``kind`` events.REMOVED subscribers get that event."""
+def remove(
+    state: State, queue: QueueState, job: Job, kind: int = events.DROPPED, *, reason: str | None = None
+) -> None:
+    """Any live state to REMOVED, by command, or for another ``reason``.  With ``kind`` events.REMOVED
+    subscribers get that event."""
     withdraw(state, queue, job, REMOVED)
+    if reason is not None:
+        job.reason = reason
     job_waiters.keep(state, job)
-    emit(state, kind, job)
+    emit(state, kind, job, **({} if reason is None else {"reason": reason}))
     outcomes.remember(state, job)
     run_ended(state, job, "removed")
     retire(state, queue, job)

@@ -7,12 +7,13 @@ from typing import TypeVar
 import msgspec
 from msgspec import Struct
 
+from bunqueue.model.bounds import Bounds
 from bunqueue.model.dead_letters import DlqConfig
 from bunqueue.model.stall import StallConfig
 
 from ..state import State
 
-KINDS: dict[type[Struct], str] = {DlqConfig: "dlq", StallConfig: "stall"}
+KINDS: dict[type[Struct], str] = {DlqConfig: "dlq", StallConfig: "stall", Bounds: "bounds"}
 _DEFAULTS: dict[type[Struct], Struct] = {kind: kind() for kind in KINDS}
 
 C = TypeVar("C", bound=Struct)

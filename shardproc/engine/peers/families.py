@@ -35,6 +35,7 @@ from ..lifecycle.outcomes import watch
 from ..lookup import find
 from ..outbox import ROW
 from ..peer_calls import Questions, Steps, across
+from ..ready import space
 from ..state import Client, State
 from . import dependencies
 from .dependencies import extra_of
@@ -328,7 +329,7 @@ def _adopt(state: State, child: Job, parent: str, queue: str) -> None:
     if fields is not None:
         fields["__parentId"] = Raw(_encode(parent))
         fields["__parentQueue"] = Raw(_encode(queue))
-        child.data = _encode(fields)
+        space.change_data(state.queues[child.queue], child, _encode(fields))
     state.out.touch(child, ROW)
 
 

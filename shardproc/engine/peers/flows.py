@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from msgspec import Raw, Struct, json
 from msgspec.msgpack import Decoder, Encoder
 
+from bunqueue.model.bounds import Bounds
 from bunqueue.model.ids import slot_of_queue
 from bunqueue.model.job import FlowMark, Job
 from bunqueue.model.names import queue_name_problem
@@ -25,7 +26,9 @@ from bunqueue.protocol.job_view import job_list, pulled_job
 from .. import peer_calls
 from ..handlers.push import check_data, check_fields, new_job
 from ..lifecycle import outcomes, transitions
+from ..memory.queue_configs import of_queue
 from ..peer_calls import Deliver, Questions, Steps, across
+from ..ready import space
 from ..state import Client, QueueState, State
 from . import dependencies, directory, possession
 from .possession import JobRef
@@ -221,11 +224,29 @@ def prepare(state: State, source: int, message: messages.Prepare) -> Steps:
         there = next(job_id for job_id in ids if job_id in taken)
         return messages.Prepared(f"Flow job {there} already exists", Code.INVALID_FLOW)
     if message.flow not in state.parts:
+        try:
+            _make_room(state, jobs)
+        except CommandError as error:
+            return messages.Prepared(str(error), error.code)
         part = Part(source, bytes(message.jobs), message.alone, message.others)
         _hold(state, message.flow, part)
         state.out.keep(UNDECIDED, message.flow, part)
     state.out.durable |= message.durable
     return messages.Prepared(jobs=_shown(state, jobs))
+
+
+def _make_room(state: State, jobs: Sequence[FlowJob]) -> None:
+    """CommandError if a queue has no space for its jobs of a flow.  Nothing is dropped for these, as other
+    shards may still refuse theirs."""
+    payloads: dict[str, list[bytes]] = {}
+    for job in jobs:
+        payloads.setdefault(job.queue, []).append(bytes(job.input.data))
+    for name, data in payloads.items():
+        queue = state.queues.get(name)
+        if queue is None:  # it would be made with the first job
+            space.bound(queue := QueueState(0, name), of_queue(state, name, Bounds))
+        if queue.space is not None:
+            space.check(queue, data)
 
 
 def _hold(state: State, flow: str, part: Part) -> None:

@@ -24,6 +24,7 @@ from bunqueue.client.connection.options import (
     ConnectionOptions,
     Duration,
     milliseconds,
+    span,
     unknown_option,
     whole_milliseconds,
 )
@@ -123,8 +124,9 @@ class Queue(Breakers, NamedCrons, QueueSettings, ServerWebhooks, Search):
     The server is at `host` and `port`, or at `url`, or where BUNQUEUE_URL says, else 127.0.0.1:6789; `token`
     is what it wants to see, `tls` as in `Place`. `data_path` is where an embedded queue keeps its jobs (None:
     in memory). `default_job_options` hold for each job that does not say otherwise, `middleware` is around
-    the adding of each. The connection is made when it is first needed, and shared with other queues of the
-    same server.
+    the adding of each. A push into a queue that is full (`set_bounds`) is repeated for the time of
+    `wait_if_full` before it raises QueueFull. The connection is made when it is first needed, and shared
+    with other queues of the same server.
 
     Every method raises BunqueueError, as `bunqueue.errors` has it; one that changes something and raises
     ConnectionLost or CommandTimeout may have changed it.
@@ -144,11 +146,13 @@ class Queue(Breakers, NamedCrons, QueueSettings, ServerWebhooks, Search):
         connection: ConnectionOptions | None = None,
         default_job_options: JobOptions | None = None,
         middleware: Iterable[Middleware] = (),
+        wait_if_full: Duration = 0,
     ) -> None:
         self.name = checks.queue_name(name)
         self._defaults = default_fields(default_job_options)
         endpoint = checks.endpoint(host, port, token, embedded, data_path, connection, url, tls)
         self._caller = Caller(endpoint)
+        self._patience_s = span(wait_if_full, "wait_if_full") / 1000
         around = around_adding(middleware)
         self._around = Around(around) if around else None
 
@@ -217,7 +221,7 @@ class Queue(Breakers, NamedCrons, QueueSettings, ServerWebhooks, Search):
             (handle,) = self._add_inside(self._around, made, idempotency_key)
             return handle
         command = self._push(name, data, options, idempotency_key)
-        reply = self._caller.call(command, core.PushReply)
+        reply = self._caller.add(command, core.PushReply, self._patience_s)
         return self._handle(command, reply)
 
     def add_bulk(
@@ -237,7 +241,7 @@ class Queue(Breakers, NamedCrons, QueueSettings, ServerWebhooks, Search):
         command = self._push_batch(jobs, idempotency_key)
         if not command.jobs:
             return []
-        reply = self._caller.call(command, core.PushBatchReply)
+        reply = self._caller.add(command, core.PushBatchReply, self._patience_s)
         return self._handles(command, reply)
 
     def _handle(self, job: Push | JobFields, reply: core.PushReply) -> JobHandle[Any]:
@@ -298,10 +302,12 @@ class Queue(Breakers, NamedCrons, QueueSettings, ServerWebhooks, Search):
         def send() -> None:
             if len(jobs) == 1:
                 command = self._push(jobs[0].name, jobs[0].data, jobs[0].options, key)
-                handles.append(self._handle(command, self._caller.call(command, core.PushReply)))
+                reply = self._caller.add(command, core.PushReply, self._patience_s)
+                handles.append(self._handle(command, reply))
             else:
                 batch = self._push_batch(jobs, key)
-                handles.extend(self._handles(batch, self._caller.call(batch, core.PushBatchReply)))
+                many = self._caller.add(batch, core.PushBatchReply, self._patience_s)
+                handles.extend(self._handles(batch, many))
             for job, handle in zip(jobs, handles, strict=True):
                 job.id = handle.id
 

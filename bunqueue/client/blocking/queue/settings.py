@@ -5,10 +5,14 @@ from __future__ import annotations
 from msgspec import UNSET, UnsetType
 
 from bunqueue.client.connection.caller import Caller
+from bunqueue.client.connection.options import Duration
 from bunqueue.client.options import checks
+from bunqueue.client.options.bounds import bound_settings
 from bunqueue.client.options.rates import Rate, rate_limit
+from bunqueue.model.bounds import WhenFull
 from bunqueue.model.groups import GroupDefaults
-from bunqueue.protocol.commands import Ok, groups
+from bunqueue.protocol.commands import Ok, bounds, groups
+from bunqueue.protocol.commands.bounds import BoundsReply
 
 
 class QueueSettings:
@@ -43,3 +47,28 @@ class QueueSettings:
         """The limits of each group that has none of its own."""
         command = groups.GetGroupDefaults(queue=self.name)
         return (self._caller.call(command, groups.GroupDefaultsReply)).config
+
+    def set_bounds(
+        self,
+        *,
+        max_waiting: int | UnsetType | None = UNSET,
+        max_waiting_bytes: int | UnsetType | None = UNSET,
+        when_full: WhenFull | UnsetType = UNSET,
+        keep_age: Duration | UnsetType | None = UNSET,
+        keep_count: int | UnsetType | None = UNSET,
+    ) -> None:
+        """Bound the queue; what is not given stays as it is, None takes a bound away.
+
+            queue.set_bounds(max_waiting=10_000, keep_age=timedelta(hours=1))
+
+        At most `max_waiting` jobs wait, with at most `max_waiting_bytes` of data. A push that finds no space
+        raises QueueFull, or waits as `wait_if_full` of the queue says; with `when_full="drop-oldest"` the
+        jobs that have waited longest go instead. Completed jobs are kept for `keep_age`, and at most
+        `keep_count` of them, whatever the server's own settings are; 0 means no limit.
+        """
+        changes = bound_settings(max_waiting, max_waiting_bytes, when_full, keep_age, keep_count)
+        self._caller.call(bounds.SetBounds(queue=self.name, config=changes), Ok)
+
+    def bounds(self) -> BoundsReply:
+        """What bounds the queue (`config`), and how much waits in it (`space`)."""
+        return self._caller.call(bounds.GetBounds(queue=self.name), BoundsReply)

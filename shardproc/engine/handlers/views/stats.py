@@ -41,6 +41,7 @@ from bunqueue.protocol.commands.server import (
 from bunqueue.protocol.job_view import job_list
 
 from ...background.slices import Steps, sliced
+from ...handlers.bounds import space_of
 from ...memory.history import MINUTE_MS, by_minute
 from ...memory.sums import QUEUES_A_SLICE, Sums, of_queues
 from ...memory.vitals import MB, Disk, Vitals
@@ -173,6 +174,8 @@ def _of_queue(queue: QueueState, now: int) -> QueueFigures:
         queue.failed,
         0.0 if oldest is None else float(max(0, now - oldest)),
         UNSET if groups is None or not groups.by_id else len(groups.by_id),
+        UNSET if queue.space is None else queue.space.bounds,
+        UNSET if queue.space is None else space_of(queue),
     )
 
 

@@ -13,6 +13,7 @@ from ...lookup import known_queue
 from ...memory.runs import OpenRun
 from ...outbox import ROW
 from ...peers import children
+from ...ready import space
 from ...run_writes import Op, StepHead
 from ...state import Client, State
 from ..push import check_data
@@ -68,7 +69,7 @@ def continue_as_new(state: State, client: Client, command: ContinueAsNew) -> Ok:
     children.cancel_all(state, job, f"its workflow {job.id} has begun again")
     undo.forget_steps(state, job, 1)
     state.out.runs.append((Op.DELETE_SOME_STEPS, (job.seq, 0, 0)))
-    job.data = NIL if data == UNDEFINED else data
+    space.change_data(state.queues[job.queue], job, NIL if data == UNDEFINED else data)
     job.attempts = job.stalls = 0
     transitions.suspend(state, job, None, None)
     events.emit(state, events.CONTINUED, job)
