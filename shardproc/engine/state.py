@@ -236,13 +236,15 @@ NO_KEYS: dict[str, EndedKey] = {}  # of nearly all queues; never changed
 class Upkeep:
     """What finished jobs are removed, or brought back, by themselves: see background/retention.py."""
 
-    __slots__ = ("dlq_at", "doubt", "next_at", "pieces", "pressed", "retention")
+    __slots__ = ("dlq_at", "doubt", "next_at", "pieces", "pressed", "retention", "unused")
 
     def __init__(self) -> None:
         self.retention, self.doubt = Retention(), Doubt()  # the process puts its own in place
         self.pressed = False  # the disk is full: of completed jobs, the last one of each queue is kept
         self.pieces: Iterator[int] | None = None  # of the round that goes on
         self.next_at = self.dlq_at = 0  # when the next piece is due, and the next look at dead letters
+        # Since when queues have been unused, and how many jobs of theirs had ended: see unused_queues.py.
+        self.unused: dict[QueueState, tuple[int, int]] = {}
 
 
 class State:
@@ -458,6 +460,7 @@ class State:
         transaction, or a read of the archive has had them written."""
         del self.queues[queue.name]
         self.woken.pop(queue, None)
+        self.upkeep.unused.pop(queue, None)
         if queue.waiters:
             self.early_pulls[queue.name] = queue.waiters
         self.out.dropped_queues.append(queue.id)

@@ -18,6 +18,7 @@ from ..lifecycle import dlq_retries, removal, transitions, unique_keys
 from ..memory.queue_configs import of_queue
 from ..run_writes import Op
 from ..state import QueueState, State
+from . import unused_queues
 
 ROUND_MS = 10_000  # from the end of a round to the next
 DEAD_MS = 60_000  # the same for dead letters: the specification's interval
@@ -48,12 +49,15 @@ def _round(state: State) -> Pieces:
     if dead:
         state.upkeep.dlq_at = state.now + DEAD_MS
         forget_broadcasts(state)
+    with_schedules = unused_queues.scheduled(state)
     for number, queue in enumerate(list(state.queues.values()), 1):
         if queue.completed:
             yield from _too_many(state, queue)
             yield from _too_old(state, queue)
         if dead and queue.failed:
             yield from _dead_letters(state, queue)
+        if state.queues.get(queue.name) is queue:  # it was when the round began
+            unused_queues.look(state, queue, with_schedules)
         if number % QUEUES == 0:
             yield PACE_MS
 

@@ -32,6 +32,11 @@ def store(state: State, queue: str, config: Struct) -> None:
     state.out.keep(KINDS[type(config)], queue, config)
 
 
+def has_any(state: State, queue: str) -> bool:
+    """Whether anything is configured for a queue."""
+    return any((kind, queue) in state.configs for kind in KINDS)
+
+
 def forget(state: State, queue: str) -> None:
     """Nothing is configured for a queue any more."""
     for kind, name in KINDS.items():

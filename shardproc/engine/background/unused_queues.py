@@ -1,0 +1,52 @@
+"""Queues that nobody uses any more disappear: without jobs, without anything that is set for them, and with
+nobody who waits for their jobs.  The next push makes such a queue again.
+"""
+
+from __future__ import annotations
+
+from bunqueue.model.groups import NO_DEFAULTS
+
+from ..lifecycle import events
+from ..lifecycle.events import emit_queue
+from ..memory import queue_configs
+from ..state import QueueState, State
+
+UNUSED_MS = 60_000  # that a queue has been so before it goes: one that is worked off may get jobs at any time
+
+
+def look(state: State, queue: QueueState, scheduled: set[str]) -> None:
+    """Drop the queue if it has been unused for long; ``scheduled`` are those that schedules push to."""
+    unused = state.upkeep.unused
+    if not _is_unused(state, queue) or queue.name in scheduled:
+        unused.pop(queue, None)
+        return
+    ended = queue.total_completed + queue.total_failed  # it may have been used since the last look
+    since, then = unused.setdefault(queue, (state.now, ended))
+    if ended != then:
+        unused[queue] = (state.now, ended)
+    elif state.now - since >= UNUSED_MS and state.archive.problem() is None:
+        emit_queue(state, events.OBLITERATED, queue, reason="unused")
+        state.drop(queue)
+
+
+def scheduled(state: State) -> set[str]:
+    """The queues that schedules of this shard push to."""
+    return {schedule.queue for schedule in state.timetable.by_name.values()}
+
+
+def _is_unused(state: State, queue: QueueState) -> bool:
+    if queue.jobs or queue.late or queue.completed or queue.failed or queue.ended_keys:
+        return False
+    if queue.waiters or queue.listeners or queue.name in state.queues_with_workers:
+        return False
+    return not queue.paused and not _has_limits(queue) and not queue_configs.has_any(state, queue.name)
+
+
+def _has_limits(queue: QueueState) -> bool:
+    gate = queue.gate
+    if gate is None:
+        return False
+    limits, groups = gate.limits, gate.groups
+    if limits.bucket is not None or limits.concurrency is not None or gate.group_defaults != NO_DEFAULTS:
+        return True
+    return bool(gate.breakers) or (groups is not None and bool(groups.by_id))
