@@ -34,6 +34,7 @@ from .storage.careful import CarefulStore
 from .storage.compaction import compact
 from .storage.database import DISK_ERRORS, Database
 from .storage.event_log import DEFAULT_RETENTION, Retention
+from .storage.shrinking import Shrinking
 from .timekeeping import Timekeeping
 
 _log = get_logger("shard")
@@ -92,6 +93,7 @@ class Shard:
         self._heard_at: int | None = None  # when the router last spoke; None: there is no router
         self._hears = False  # the router has said something since the last tick
         self._sums_up = False  # jobs for searches, piece by piece
+        self._shrinking = Shrinking()
 
     def _new_store(self, database: Database) -> CarefulStore:
         return CarefulStore(database, self._retention)
@@ -147,6 +149,7 @@ class Shard:
         self._ticked_at = now
         self.store.forget_events(self._time.doubt.time(now))
         self._sums_up = self.store.prepare_searches(now)
+        self._give_back(now)
         self.engine.tick(now)
         if self.engine.state.timetable.missed:
             missed_runs.say(self.engine.state.timetable)
@@ -157,7 +160,9 @@ class Shard:
         if self._time.moves:
             return 0
         longest = FORGET_MS if self.store.forgets or self._sums_up else MAX_WAIT_MS
-        return max(0, min(self.engine.next_deadline() - self._clock.now_ms(), longest))
+        now = self._clock.now_ms()
+        wait, slice_in = min(self.engine.next_deadline() - now, longest), self._shrinking.wait_ms(now)
+        return max(0, wait if slice_in is None else min(wait, slice_in))
 
     def client(self, conn: int, version: int) -> Client:
         return self.engine.state.client(conn, version)
@@ -284,6 +289,11 @@ class Shard:
         damage, memory = self.store.damage, vitals.memory()
         damaged = len(damage.tables), len(damage.seqs)
         return Vitals(memory, self.store.database.size(), vitals.cpu_s(), None, self._time.news, *damaged)
+
+    def _give_back(self, now: int) -> None:
+        """Give a slice of free space back to the disk, if that is worth it."""
+        if not self.store.is_writing and not self.store.damage:
+            self._shrinking.step(self.store.database, now)
 
     def compact(self) -> None:
         """Give free space back to the disk, if that is worth it: before `close`, when nobody waits."""

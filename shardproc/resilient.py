@@ -238,6 +238,10 @@ class ResilientShard(Shard):
                 return replies
         return self._give_up()
 
+    def _give_back(self, now: int) -> None:
+        if self._mode is Mode.NORMAL:
+            super()._give_back(now)
+
     def compact(self) -> None:
         if self._mode is Mode.NORMAL:
             super().compact()

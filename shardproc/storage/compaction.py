@@ -1,9 +1,8 @@
-"""Giving free space in a shard's file back to the disk.
+"""Giving free space in a shard's file back to the disk at once, by writing the file anew.
 
-SQLite keeps the pages of deleted rows for new ones, so a file never shrinks by itself.  Incremental vacuum
-would cost every large payload a quarter more work (measured with 20 KB), so the file is written anew instead,
-and only when that saves much: when the server stops and nobody waits, and when the disk is full and what is
-left in the file is little.
+While it serves, `shrinking` does so slice by slice.  The file is written anew only when that saves much: when
+the server stops and nobody waits, and when the disk is full and what is left in the file is little.  A file
+of an older version becomes one that can shrink by that.
 """
 
 from __future__ import annotations

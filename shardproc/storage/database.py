@@ -22,6 +22,7 @@ PAGE_SIZE = 8192  # a fifth less work than 4096 on rows of this size, as measure
 CHECKPOINT_PAGES = 4000  # 32 MiB of WAL: fewer checkpoints than the default, still quick to replay
 MAX_LOG = 64 << 20  # bytes of WAL that stay once it is reset: while somebody reads long, it grows beyond
 CACHE_KIB = 65_536
+_INCREMENTAL = 2  # of pragma auto_vacuum
 MEMORY = ":memory:"  # instead of a path
 BUSY_MS = 5_000  # for a reader that is just opening the file
 LOCK_WAIT_S = 10.0  # a predecessor that lost its router is still committing
@@ -101,6 +102,8 @@ class Database:
     def _prepare(self) -> None:
         execute = self.connection.execute
         execute(f"pragma page_size = {PAGE_SIZE}")
+        if not self.is_incremental():  # saying so again would write into the file
+            execute("pragma auto_vacuum = incremental")  # of a new file, or when it is written anew
         execute("pragma journal_mode = wal")
         execute(f"pragma wal_autocheckpoint = {CHECKPOINT_PAGES}")
         execute(f"pragma journal_size_limit = {MAX_LOG}")
@@ -135,7 +138,7 @@ class Database:
         """Have the WAL copied into the database whenever it has so many pages."""
         self.connection.execute(f"pragma wal_autocheckpoint = {pages}")
 
-    def checkpoint(self, how: Literal["restart", "truncate"]) -> bool:
+    def checkpoint(self, how: Literal["passive", "restart", "truncate"]) -> bool:
         """Copy the WAL into the database now, and restart it; False when there is no space for that,
         or a reader needs it.  Waits for nobody."""
         execute = self.connection.execute
@@ -192,6 +195,24 @@ class Database:
         """How many pages of PAGE_SIZE there are, and how many of these are free."""
         execute = self.connection.execute
         return execute("pragma page_count").fetchone()[0], execute("pragma freelist_count").fetchone()[0]
+
+    def is_incremental(self) -> bool:
+        """Whether `cut` can do anything: files of older versions have to be written anew first."""
+        return bool(self.connection.execute("pragma auto_vacuum").fetchone()[0] == _INCREMENTAL)
+
+    def cut(self, pages: int) -> int:
+        """Cut so many free pages off the file, in a transaction of its own; how many that were."""
+        execute = self.connection.execute
+        before, _ = self.pages()
+        try:
+            execute("begin immediate")
+            for _ in range(pages):  # sqlite3 goes one step of this pragma, which is one page
+                execute("pragma incremental_vacuum(1)")
+            execute("commit")
+        except DISK_ERRORS:
+            self.rollback()
+            raise
+        return before - self.pages()[0]
 
     def shrink(self) -> None:
         """Give up the memory of pages that can be read again."""

@@ -125,6 +125,11 @@ class Store(FinishedJobs):
     def pressed(self, pressed: bool) -> None:
         self._events.pressed = pressed
 
+    @property
+    def is_writing(self) -> bool:
+        """Whether a transaction is open."""
+        return self._in_transaction
+
     def forget_events(self, now: int) -> None:
         """Keep the event log from growing for ever; call it often, it does little at once."""
         if self._events.is_due(now) and (oldest := self._events.oldest_kept(now)):

@@ -1,0 +1,67 @@
+"""Giving free pages of a shard's file back to the disk while it serves, a slice at a time.
+
+SQLite keeps the pages of deleted rows for new ones.  After a purge most of a file may be free: then the last
+pages are moved into free ones and cut off, so few at a time that nobody feels it.  Some free pages stay, so
+that a queue which is filled and emptied in turns does not pay for it each time.
+"""
+
+from __future__ import annotations
+
+from bunqueue.logs import get_logger
+
+from .database import DISK_ERRORS, PAGE_SIZE, Database
+
+LOOK_MS = 5_000  # between two looks at how much is free
+PATIENCE_MS = 30_000  # so long much must have been free: new jobs may need it
+PACE_MS = 25  # between two slices
+SLICE = 32  # pages; a quarter of a megabyte, some 0.3 ms
+MIN_FREE = 512  # pages: 4 MiB are not worth the work
+BEGIN, END = 4, 16  # it begins where a fourth of the file is free, and ends where a sixteenth is
+
+_log = get_logger("shard")
+
+
+class Shrinking:
+    """Shrinks one file."""
+
+    __slots__ = ("_freed", "_next_at", "_since", "_works")
+
+    def __init__(self) -> None:
+        self._next_at = 0
+        self._since: int | None = None  # much has been free since then
+        self._works = False
+        self._freed = 0  # pages, since this began
+
+    def step(self, database: Database, now: int) -> None:
+        """Do a slice if one is due: call it between two transactions, and often while `wait_ms` says so."""
+        if now < self._next_at and self._next_at - now <= LOOK_MS:  # else the clock was set back
+            return
+        try:
+            self._next_at = now + (self._slice(database) if self._works else self._look(database, now))
+        except DISK_ERRORS as error:  # the next commit finds out what is wrong with the disk
+            _log.warning("free space in the file could not be given back", error=str(error))
+            self._works, self._since, self._next_at = False, None, now + LOOK_MS
+
+    def wait_ms(self, now: int) -> int | None:
+        """When `step` wants to be called again; None: whenever something else happens."""
+        return max(0, self._next_at - now) if self._works else None
+
+    def _look(self, database: Database, now: int) -> int:
+        pages, free = database.pages()
+        if free < MIN_FREE or free * BEGIN < pages:
+            self._since = None
+        elif self._since is None or now < self._since:
+            self._since = now
+        elif now - self._since >= PATIENCE_MS:
+            self._works = database.is_incremental()
+        return PACE_MS if self._works else LOOK_MS
+
+    def _slice(self, database: Database) -> int:
+        self._freed += database.cut(SLICE)
+        pages, free = database.pages()
+        if free >= MIN_FREE // 2 and free * END >= pages:
+            return PACE_MS
+        _log.info("gave free space back to the disk", bytes=self._freed * PAGE_SIZE)
+        self._works, self._since, self._freed = False, None, 0
+        database.checkpoint("passive")  # until then the file keeps its size
+        return LOOK_MS
