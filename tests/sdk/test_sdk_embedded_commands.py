@@ -190,6 +190,8 @@ async def whole_server(say: Conversation) -> None:
     await say("CronDelete", name="nightly")
     worker = (await say("RegisterWorker", name="w", queues=[Q]))["data"]["workerId"]
     await say("Heartbeat", id=worker, processed=3)
+    await say("ControlWorker", workerId=worker, paused=True, concurrency=2)
+    await say("Heartbeat", id=worker, paused=True)
     await say("ListWorkers")
     for cmd in ("DashboardOverview", "DashboardQueues", "Metrics", "StorageStatus", "ListQueues", "Stats"):
         await say(cmd)
