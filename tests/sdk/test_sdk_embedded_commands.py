@@ -221,6 +221,8 @@ async def the_end(say: Conversation) -> None:
     await say("CountDlq", queue=Q)
     for wanted in ({"name": "default", "limit": 2}, {"limit": 0}, {"where": "no query"}):
         await say("FindJobs", **wanted)
+    for dry in (True, False):
+        await say("ChangeJobs", queue="nobody", action="remove", dryRun=dry)
     last = await say.push()
     await say("WhyWaiting", id=last)
     await say("GetAttempts", id=last)
