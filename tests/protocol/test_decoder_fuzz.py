@@ -248,6 +248,7 @@ MINIMAL: dict[str, Any] = {
     "weight": 1,
     "shard": 0,
     "host": "one",
+    "action": "retry",
     "trial": "1",
     "steps": [],
     "groups": [{"steps": ["a"]}],

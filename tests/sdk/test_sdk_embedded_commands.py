@@ -233,6 +233,15 @@ async def the_end(say: Conversation) -> None:
     await say("PUSH", queue="not a name", data=1)
 
 
+async def breakers(say: Conversation) -> None:
+    for cmd in ("ClearBreaker", "TripBreaker", "ResetBreaker"):
+        await say(cmd, queue=Q)
+    await say("SetBreaker", queue=Q, config={"failures": 2})
+    await say("SetBreaker", queue=Q, config={"failures": 0})
+    for cmd in ("TripBreaker", "ResetBreaker", "ListBreakers", "ClearBreaker"):
+        await say(cmd, queue=Q)
+
+
 async def no_cluster(say: Conversation) -> None:
     for cmd in ("ClusterStatus", "ClusterRebalance"):
         await say(cmd)
@@ -242,7 +251,8 @@ async def no_cluster(say: Conversation) -> None:
 
 
 PARTS = (
-    life_of_jobs, queue_control, dead_letters, flows_and_groups, workflows, whole_server, no_cluster, the_end,
+    life_of_jobs, queue_control, dead_letters, flows_and_groups, workflows, breakers, whole_server,
+    no_cluster, the_end,
 )  # fmt: skip
 
 
